@@ -1,0 +1,1 @@
+//! The CNI IPAM plugin host-local.

@@ -1,0 +1,2 @@
+//! The command `cnimble`.
+fn main() {}

@@ -1,0 +1,75 @@
+//! Why the kernel refused: operation, object, errno, and its own words.
+
+use std::fmt;
+
+use nix::errno::Errno;
+
+use crate::spec::{self, Code};
+
+/// A failed kernel request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    /// What was asked, with the object: `add veth vethab12cd34`.
+    pub what: String,
+    /// The kernel's answer.
+    pub errno: Errno,
+    /// The kernel's explanation (extended ack), or ours; may be empty.
+    pub reason: String,
+}
+
+impl Error {
+    /// An error without explanation.
+    pub fn new(what: impl Into<String>, errno: Errno) -> Self {
+        Error {
+            what: what.into(),
+            errno,
+            reason: String::new(),
+        }
+    }
+
+    /// The same with an explanation.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = reason.into();
+        self
+    }
+
+    /// Whether the kernel answered `errno`.
+    pub fn is(&self, errno: Errno) -> bool {
+        self.errno == errno
+    }
+
+    /// Whether the object just isn't there (ENODEV, ENOENT, ESRCH, EADDRNOTAVAIL).
+    pub fn is_missing(&self) -> bool {
+        matches!(
+            self.errno,
+            Errno::ENODEV | Errno::ENOENT | Errno::ESRCH | Errno::EADDRNOTAVAIL
+        )
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.errno.desc())?;
+        if !self.reason.is_empty() {
+            write!(f, " ({})", self.reason)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for spec::Error {
+    fn from(err: Error) -> Self {
+        let code = match err.errno {
+            Errno::EINTR => Code::TRY_AGAIN_LATER,
+            _ => Code::KERNEL,
+        };
+        let mut reason = format!("{} ({:?})", err.errno.desc(), err.errno);
+        if !err.reason.is_empty() {
+            reason = format!("{reason}: {}", err.reason);
+        }
+        spec::Error::new(code, err.what).details(reason)
+    }
+}

@@ -1,0 +1,29 @@
+//! The kernel's network configuration over netlink, synchronously.
+//!
+//! A plugin holds one [`Netlink`] for the host and one per target namespace; the second
+//! is opened by entering the namespace just for that moment ([`Netlink::open_in`]), so
+//! the process stays where it is.
+//!
+//! Changes are [`Request`]s, made by functions that read like the `ip` command
+//! ([`link::add_veth`], [`addr::add`], [`route::add`] …) and carried out by
+//! [`Netlink::execute`], alone or many in one message. Look-ups are methods of `Netlink`.
+//!
+//! The types of the netlink crates don't leave this module.
+
+pub mod addr;
+mod error;
+pub mod link;
+pub mod neigh;
+pub mod netns;
+pub mod nft;
+pub mod port;
+pub mod route;
+mod socket;
+pub mod sysctl;
+
+pub use error::Error;
+pub use netns::NetNs;
+pub use socket::{Netlink, Request};
+
+/// The result of a kernel request.
+pub type Result<T> = std::result::Result<T, Error>;

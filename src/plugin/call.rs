@@ -1,0 +1,101 @@
+//! One invocation, validated.
+
+use std::path::PathBuf;
+
+use crate::spec::{CniArgs, Error, PluginConfig};
+
+use super::{Plugin, Undo, signal};
+
+/// What a plugin is asked to do (`CNI_COMMAND`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // the verbs, under their names in the specification
+pub enum Command {
+    Add,
+    Del,
+    Check,
+    Gc,
+    Status,
+    Version,
+}
+
+impl Command {
+    /// Reads `ADD` and so on; exact case, as the specification has it.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "ADD" => Command::Add,
+            "DEL" => Command::Del,
+            "CHECK" => Command::Check,
+            "GC" => Command::Gc,
+            "STATUS" => Command::Status,
+            "VERSION" => Command::Version,
+            _ => return None,
+        })
+    }
+
+    /// `ADD` and so on.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Command::Add => "ADD",
+            Command::Del => "DEL",
+            Command::Check => "CHECK",
+            Command::Gc => "GC",
+            Command::Status => "STATUS",
+            Command::Version => "VERSION",
+        }
+    }
+}
+
+/// One invocation of a plugin. Every field has been validated for the verb.
+pub struct Call {
+    /// The verb.
+    pub command: Command,
+    /// `CNI_CONTAINERID`; empty for GC and STATUS.
+    pub container_id: String,
+    /// `CNI_NETNS`, to the letter; may be empty for DEL.
+    pub netns: String,
+    /// `CNI_IFNAME`; empty for GC and STATUS.
+    pub ifname: String,
+    /// `CNI_ARGS`, unparsed: loopback must not care what is in it.
+    pub raw_args: String,
+    /// `CNI_PATH`, split.
+    pub path: Vec<PathBuf>,
+    /// The configuration.
+    pub config: PluginConfig,
+    /// The configuration as it came, for delegates.
+    pub stdin: Vec<u8>,
+    /// How to take back what ADD did so far.
+    pub undo: Undo,
+    /// The plugins that live in this binary.
+    pub plugins: &'static [&'static dyn Plugin],
+}
+
+/// The keys of CNI_ARGS that some plugin of ours understands. A runtime hands the same
+/// variable to the plugin and its delegate, so each knows the other's.
+const KNOWN_ARGS: &[&str] = &["IP", "GATEWAY", "MAC"];
+
+impl Call {
+    /// The parsed `CNI_ARGS`.
+    ///
+    /// # Errors
+    /// Code 4 for a malformed pair or an unknown key without `IgnoreUnknown`.
+    pub fn args(&self) -> Result<CniArgs, Error> {
+        let args = CniArgs::parse(&self.raw_args)?;
+        args.allow(KNOWN_ARGS)?;
+        Ok(args)
+    }
+
+    /// Runs one step of a verb: `what` goes in front of its error, and a signal that has
+    /// arrived stops before it.
+    ///
+    /// # Errors
+    /// The step's own, or code 11 if the process was told to stop.
+    pub fn step<T, E: Into<Error>>(
+        &self,
+        what: &str,
+        run: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, Error> {
+        signal::check()?;
+        log::debug!("{what}");
+        run().map_err(|err| err.into().context(what))
+    }
+}

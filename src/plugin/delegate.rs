@@ -1,0 +1,187 @@
+//! Calling another plugin, usually IPAM, on behalf of a verb.
+//!
+//! The delegate is looked for in CNI_PATH. If what is found there is this very binary
+//! (same device and inode, which hard links share), its verb is called in the same
+//! process; otherwise the file is executed, with our environment and the same stdin. Its
+//! error comes through with its own code.
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Child, Command as Process, Stdio};
+use std::time::Duration;
+
+use crate::spec::{CniResult, Code, Error, Version};
+
+use super::{Call, Command, Plugin};
+
+/// ADD of plugin `name`. Its undo is on the call's stack when this returns.
+///
+/// # Errors
+/// The delegate's, or code 104 if it can't be run.
+pub fn add(call: &Call, name: &str) -> Result<CniResult, Error> {
+    match resolve(call, name)? {
+        Delegate::Here(plugin) => plugin.add(call),
+        Delegate::File(path) => {
+            let undo = Execution::new(call, path.clone(), Command::Del);
+            let answer = Execution::new(call, path.clone(), Command::Add).run()?;
+            // The delegate has done its work, whatever we make of its answer.
+            call.undo.push(format!("call DEL of delegate {name}"), move || {
+                undo.run().map(drop)
+            });
+            let value = serde_json::from_slice(&answer).map_err(|err| {
+                Error::new(
+                    Code::DECODE,
+                    format!("delegate {}: result is not JSON: {err}", path.display()),
+                )
+            })?;
+            CniResult::from_value(&value, Version::V0_1_0, "")
+                .map_err(|err| err.context(format!("result of delegate {}", path.display())))
+        }
+    }
+}
+
+/// Any other verb of plugin `name`.
+///
+/// # Errors
+/// As [`add`].
+pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
+    match resolve(call, name)? {
+        Delegate::Here(plugin) => match command {
+            Command::Add => plugin.add(call).map(drop),
+            Command::Del => plugin.del(call),
+            Command::Check => plugin.check(call),
+            Command::Gc => plugin.gc(call),
+            Command::Status => plugin.status(call),
+            Command::Version => Ok(()),
+        },
+        Delegate::File(path) => Execution::new(call, path, command).run().map(drop),
+    }
+}
+
+enum Delegate {
+    Here(&'static dyn Plugin),
+    File(PathBuf),
+}
+
+/// Finds `name`: the first regular file of that name in CNI_PATH.
+fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
+    // A separator would leave the directories that the administrator chose (CVE-2021-20206).
+    if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+        return Err(Error::config(format!(
+            "invalid plugin name \"{}\"",
+            name.escape_default()
+        )));
+    }
+    for dir in &call.path {
+        let path = dir.join(name);
+        let Ok(found) = std::fs::metadata(&path) else {
+            continue;
+        };
+        if !found.is_file() {
+            continue;
+        }
+        if let Some(plugin) = call.plugins.iter().find(|plugin| plugin.name() == name)
+            && let Ok(own) = std::fs::metadata("/proc/self/exe")
+            && (own.dev(), own.ino()) == (found.dev(), found.ino())
+        {
+            return Ok(Delegate::Here(*plugin));
+        }
+        return Ok(Delegate::File(path));
+    }
+    let dirs: Vec<String> = call.path.iter().map(|dir| dir.display().to_string()).collect();
+    // Not the words "not found": go-cni takes those for "already removed".
+    Err(
+        Error::new(Code::DELEGATE, format!("no plugin \"{name}\" in CNI_PATH"))
+            .details(format!("looked in [{}]", dirs.join(" "))),
+    )
+}
+
+/// A delegate's process, described by data of its own so that an undo action can keep it.
+struct Execution {
+    path: PathBuf,
+    env: [(&'static str, std::ffi::OsString); 6],
+    stdin: Vec<u8>,
+}
+
+impl Execution {
+    fn new(call: &Call, path: PathBuf, command: Command) -> Self {
+        let dirs = std::env::join_paths(&call.path).unwrap_or_default();
+        let env = [
+            ("CNI_COMMAND", command.as_str().into()),
+            ("CNI_CONTAINERID", call.container_id.as_str().into()),
+            ("CNI_NETNS", call.netns.as_str().into()),
+            ("CNI_IFNAME", call.ifname.as_str().into()),
+            ("CNI_ARGS", call.raw_args.as_str().into()),
+            ("CNI_PATH", dirs),
+        ];
+        Execution {
+            path,
+            env,
+            stdin: call.stdin.clone(),
+        }
+    }
+
+    fn run(&self) -> Result<Vec<u8>, Error> {
+        let failed = |what: &str, err: &std::io::Error| {
+            Error::new(
+                Code::DELEGATE,
+                format!("{what} delegate {}: {err}", self.path.display()),
+            )
+        };
+        let mut child = self.spawn().map_err(|err| failed("starting", &err))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A delegate that doesn't read its configuration closes the pipe; its answer counts.
+            match stdin.write_all(&self.stdin) {
+                Err(err) if err.kind() != std::io::ErrorKind::BrokenPipe => {
+                    return Err(failed("writing to", &err));
+                }
+                _ => {}
+            }
+        }
+        let output = child
+            .wait_with_output()
+            .map_err(|err| failed("waiting for", &err))?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(Error::from_json(&output.stdout).unwrap_or_else(|| {
+            Error::new(
+                Code::DELEGATE,
+                format!(
+                    "delegate {} failed ({}) without a CNI error",
+                    self.path.display(),
+                    output.status
+                ),
+            )
+            .details(first_line(&output.stdout))
+        }))
+    }
+
+    /// Starts the file; tries again for a moment while somebody is still writing it.
+    fn spawn(&self) -> std::io::Result<Child> {
+        let mut tries = 0;
+        loop {
+            let mut process = Process::new(&self.path);
+            process.envs(self.env.iter().map(|(k, v)| (*k, v)));
+            process.stdin(Stdio::piped()).stdout(Stdio::piped());
+            match process.spawn() {
+                Err(err) if err.raw_os_error() == Some(libc::ETXTBSY) && tries < 5 => {
+                    tries += 1;
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+fn first_line(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.lines()
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .take(200)
+        .collect()
+}

@@ -1,0 +1,263 @@
+//! The way in and out of the process.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use crate::spec::{Code, Error, PluginConfig, Version, names};
+
+use super::env::Env;
+use super::{Call, Command, Plugin, Undo, signal, undo};
+
+/// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
+const STDIN_LIMIT: u64 = 16 << 20;
+
+/// Runs the plugin among `plugins` that this process was called as (the file name of
+/// `argv[0]`), and returns its exit status: 0, or 1 after printing an error.
+pub fn main(plugins: &'static [&'static dyn Plugin]) -> ExitCode {
+    super::log::init();
+    let argv0 = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&argv0).file_name().unwrap_or(OsStr::new(""));
+    let Some(plugin) = plugins
+        .iter()
+        .find(|plugin| plugin.name().as_bytes() == name.as_bytes())
+    else {
+        return unknown_name(name, plugins);
+    };
+    let Some(command) = std::env::var_os("CNI_COMMAND").filter(|command| !command.is_empty()) else {
+        return about(*plugin);
+    };
+    install_panic_hook();
+    signal::install();
+
+    let outcome = run(*plugin, &command, plugins);
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((err, version)) => fail(&err, version),
+    }
+}
+
+/// Prints an error; the exit status is 1 even if stdout is gone.
+fn fail(err: &Error, version: Version) -> ExitCode {
+    if let Err(io) = print(&err.to_json(version)) {
+        log::error!("{err} (and stdout: {io})");
+    }
+    ExitCode::FAILURE
+}
+
+fn print(text: &str) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> ExitCode {
+    let list: Vec<&str> = plugins.iter().map(|plugin| plugin.name()).collect();
+    let err = Error::new(
+        Code::INVALID_ENVIRONMENT,
+        format!(
+            "\"{}\" is not the name of a plugin in this binary",
+            name.to_string_lossy()
+        ),
+    )
+    .details(format!(
+        "call it as one of: {}; hard links, symbolic links and copies all work",
+        list.join(", ")
+    ));
+    // Somebody at a terminal reads stderr, a runtime reads stdout.
+    if std::env::var_os("CNI_COMMAND").is_none() {
+        let _ = writeln!(std::io::stderr(), "{err}");
+        return ExitCode::FAILURE;
+    }
+    fail(&err, Version::LATEST)
+}
+
+fn about(plugin: &dyn Plugin) -> ExitCode {
+    let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
+    let _ = writeln!(
+        std::io::stderr(),
+        "CNI {} plugin of cnimble v{}\nCNI protocol versions supported: {}\nA container runtime calls it with CNI_COMMAND and a configuration on stdin.",
+        plugin.name(),
+        env!("CARGO_PKG_VERSION"),
+        versions.join(", ")
+    );
+    ExitCode::SUCCESS
+}
+
+/// A panic is a defect, but the runtime still gets JSON and the host its state back.
+fn install_panic_hook() {
+    std::panic::set_hook(Box::new(|info| {
+        let err = Error::new(Code::INTERNAL, "the plugin panicked; this is a defect in cnimble")
+            .details(info.to_string());
+        let left = undo::rollback_current();
+        let err = left
+            .into_iter()
+            .fold(err, |err, failure| err.details(format!("left behind: {failure}")));
+        let _ = print(&err.to_json(Version::LATEST));
+        std::process::exit(1);
+    }));
+}
+
+type Failure = (Error, Version);
+
+fn run(plugin: &dyn Plugin, command: &OsStr, plugins: &'static [&'static dyn Plugin]) -> Result<(), Failure> {
+    let early = |err| (err, Version::LATEST);
+    let command = command.to_str().and_then(Command::parse).ok_or_else(|| {
+        // libcni looks for "unknown CNI_COMMAND" to tell plugins without VERSION.
+        early(Error::new(
+            Code::INVALID_ENVIRONMENT,
+            format!("unknown CNI_COMMAND: {}", command.to_string_lossy()),
+        ))
+    })?;
+    if command == Command::Version {
+        return version(plugin).map_err(early);
+    }
+    let env = Env::read(command, |name| std::env::var_os(name)).map_err(early)?;
+    let stdin = read_stdin().map_err(early)?;
+    let config = PluginConfig::parse(&stdin).map_err(early)?;
+    let version = config.version;
+    verb(plugin, command, env, config, stdin, plugins).map_err(|err| (err, version))
+}
+
+fn read_stdin() -> Result<Vec<u8>, Error> {
+    let mut stdin = Vec::with_capacity(4096);
+    std::io::stdin()
+        .lock()
+        .take(STDIN_LIMIT + 1)
+        .read_to_end(&mut stdin)
+        .map_err(|err| Error::new(Code::IO, format!("reading the configuration from stdin: {err}")))?;
+    if stdin.len() as u64 > STDIN_LIMIT {
+        return Err(Error::new(
+            Code::IO,
+            format!("the configuration on stdin is larger than {STDIN_LIMIT} bytes"),
+        ));
+    }
+    Ok(stdin)
+}
+
+/// VERSION: one compact line with a newline, unlike every other answer.
+fn version(plugin: &dyn Plugin) -> Result<(), Error> {
+    let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
+    let answer: Value = json!({"cniVersion": Version::LATEST.as_str(), "supportedVersions": versions});
+    print(&format!("{answer}\n")).map_err(|err| Error::new(Code::IO, format!("writing to stdout: {err}")))
+}
+
+fn verb(
+    plugin: &dyn Plugin,
+    command: Command,
+    env: Env,
+    config: PluginConfig,
+    stdin: Vec<u8>,
+    plugins: &'static [&'static dyn Plugin],
+) -> Result<(), Error> {
+    validate(plugin, command, &config)?;
+    if !env.netns_override && matches!(command, Command::Add | Command::Del | Command::Check) {
+        refuse_own_namespace(&env.netns)?;
+    }
+    let call = Call {
+        command,
+        container_id: env.container_id,
+        netns: env.netns,
+        ifname: env.ifname,
+        raw_args: env.args,
+        path: env.path,
+        config,
+        stdin,
+        undo: Undo::new(),
+        plugins,
+    };
+    match command {
+        Command::Add => add(plugin, &call),
+        Command::Del => plugin.del(&call),
+        Command::Check => plugin.check(&call),
+        // No list is not an empty list: nothing may be cleaned.
+        Command::Gc if call.config.valid_attachments.is_none() => Ok(()),
+        Command::Gc => plugin.gc(&call),
+        Command::Status => plugin.status(&call),
+        Command::Version => version(plugin),
+    }
+}
+
+/// ADD counts as done only when the runtime has the result.
+fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
+    call.undo.make_current();
+    let done = plugin
+        .add(call)
+        .and_then(|result| result.to_json(call.config.version))
+        .and_then(|text| signal::check().map(|()| text))
+        .and_then(|text| {
+            print(&text).map_err(|err| Error::new(Code::IO, format!("writing the result to stdout: {err}")))
+        });
+    match done {
+        Ok(()) => {
+            call.undo.commit();
+            Ok(())
+        }
+        Err(err) => {
+            signal::forget();
+            Err(call.undo.rollback_into(err))
+        }
+    }
+}
+
+/// The parts of a configuration that hold for all plugins.
+fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Result<(), Error> {
+    let since = |first: Version| {
+        if config.version >= first {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::INCOMPATIBLE_VERSION,
+            format!(
+                "config version \"{}\" does not allow {}",
+                config.version,
+                command.as_str()
+            ),
+        )
+        .details(format!("{} exists from CNI version {first} on", command.as_str())))
+    };
+    if !plugin.versions().contains(&config.version) {
+        return Err(Version::incompatible(config.version.as_str(), plugin.versions()));
+    }
+    match command {
+        Command::Check => since(Version::V0_4_0)?,
+        Command::Gc | Command::Status => since(Version::V1_1_0)?,
+        _ => {}
+    }
+    if config.name.is_empty() {
+        return Err(Error::config("missing network name"));
+    }
+    if !names::is_identifier(&config.name) {
+        return Err(Error::config(format!(
+            "invalid network name \"{}\"",
+            config.name.escape_default()
+        ))
+        .details("it must start with a letter or digit and hold only letters, digits, _ . -"));
+    }
+    Ok(())
+}
+
+/// A plugin that worked in its own namespace would rebuild the host's network.
+fn refuse_own_namespace(netns: &str) -> Result<(), Error> {
+    let Ok(target) = std::fs::metadata(netns) else {
+        return Ok(());
+    };
+    let Ok(own) = std::fs::metadata("/proc/thread-self/ns/net") else {
+        return Ok(());
+    };
+    if (target.dev(), target.ino()) == (own.dev(), own.ino()) {
+        return Err(Error::new(
+            Code::INVALID_NETNS,
+            "plugin's netns and netns from CNI_NETNS should not be the same",
+        )
+        .details(format!(
+            "CNI_NETNS={netns}; set CNI_NETNS_OVERRIDE=1 if that is what you want"
+        )));
+    }
+    Ok(())
+}

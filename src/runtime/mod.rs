@@ -1,0 +1,1 @@
+//! libcni in Rust.

@@ -1,0 +1,159 @@
+//! What a plugin says when it fails: a code, a sentence, and the details.
+//!
+//! Specification 1.1.0, section 5 "Error". Codes 1 to 99 belong to the specification;
+//! those from 100 on are ours and listed in [`Code`].
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::Version;
+
+/// A CNI error code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Code(pub u32);
+
+impl Code {
+    /// The configuration's or a result's CNI version isn't supported (1).
+    pub const INCOMPATIBLE_VERSION: Code = Code(1);
+    /// A field of the configuration isn't supported; the message has key and value (2).
+    pub const UNSUPPORTED_FIELD: Code = Code(2);
+    /// The container is unknown or doesn't exist; the runtime need not clean up (3).
+    pub const UNKNOWN_CONTAINER: Code = Code(3);
+    /// An environment variable is missing or invalid; the message names it (4).
+    pub const INVALID_ENVIRONMENT: Code = Code(4);
+    /// Reading or writing failed: stdin, a lease file, a socket (5).
+    pub const IO: Code = Code(5);
+    /// Bytes that should decode did not: JSON of a configuration or result (6).
+    pub const DECODE: Code = Code(6);
+    /// The configuration decodes but makes no sense (7).
+    pub const INVALID_CONFIG: Code = Code(7);
+    /// The network namespace is wrong, for example the plugin's own (8).
+    pub const INVALID_NETNS: Code = Code(8);
+    /// A passing condition; the runtime should try again later (11).
+    pub const TRY_AGAIN_LATER: Code = Code(11);
+    /// STATUS: the plugin can't serve ADD now (50).
+    pub const NOT_AVAILABLE: Code = Code(50);
+    /// STATUS: as 50, and existing containers may have limited connectivity (51).
+    pub const LIMITED_CONNECTIVITY: Code = Code(51);
+
+    /// The kernel refused a request (100).
+    pub const KERNEL: Code = Code(100);
+    /// No address can be given: the range is full, or a requested one is taken (101).
+    pub const NO_ADDRESS: Code = Code(101);
+    /// Something that exists stands in the way: a link of that name, another address (102).
+    pub const CONFLICT: Code = Code(102);
+    /// CHECK: the state of the host is not what ADD left (103).
+    pub const CHECK_FAILED: Code = Code(103);
+    /// A delegate could not be run, or its answer not understood (104).
+    pub const DELEGATE: Code = Code(104);
+    /// Anything unclassified, including a defect in the plugin (999, as the reference).
+    pub const INTERNAL: Code = Code(999);
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An error as it crosses the CNI boundary.
+///
+/// `msg` says what failed and on which object; `details` says why, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    /// The code of the specification, or one of ours from 100 on.
+    pub code: Code,
+    /// What failed, where. One line.
+    pub msg: String,
+    /// Why, and what helps. May be empty.
+    pub details: String,
+}
+
+impl Error {
+    /// An error without details.
+    pub fn new(code: Code, msg: impl Into<String>) -> Self {
+        Error {
+            code,
+            msg: msg.into(),
+            details: String::new(),
+        }
+    }
+
+    /// The same error with `details`; earlier details stay in front.
+    #[must_use]
+    pub fn details(mut self, details: impl AsRef<str>) -> Self {
+        let details = details.as_ref();
+        if self.details.is_empty() {
+            self.details = details.to_owned();
+        } else if !details.is_empty() {
+            self.details.push_str("; ");
+            self.details.push_str(details);
+        }
+        self
+    }
+
+    /// The same error with what was being done in front: `what: msg`.
+    #[must_use]
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.msg = format!("{what}: {}", self.msg);
+        self
+    }
+
+    /// Code 7 with this message.
+    pub fn config(msg: impl Into<String>) -> Self {
+        Error::new(Code::INVALID_CONFIG, msg)
+    }
+
+    /// Code 103 with this message.
+    pub fn check(msg: impl Into<String>) -> Self {
+        Error::new(Code::CHECK_FAILED, msg)
+    }
+
+    /// Code 5 for a failed file operation on `path`.
+    pub fn io(what: impl fmt::Display, path: &std::path::Path, err: &std::io::Error) -> Self {
+        Error::new(Code::IO, format!("{what} {}: {err}", path.display()))
+    }
+
+    /// The JSON that goes to stdout. Unlike the reference it carries `cniVersion`, as
+    /// the specification asks.
+    pub fn to_json(&self, version: Version) -> String {
+        let mut map = Map::new();
+        map.insert("cniVersion".into(), Value::from(version.as_str()));
+        map.insert("code".into(), Value::from(self.code.0));
+        map.insert("msg".into(), Value::from(self.msg.as_str()));
+        if !self.details.is_empty() {
+            map.insert("details".into(), Value::from(self.details.as_str()));
+        }
+        super::json::to_pretty(&Value::Object(map))
+    }
+
+    /// Reads an error that a plugin printed; `None` if `bytes` aren't one.
+    pub fn from_json(bytes: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(bytes).ok()?;
+        let code = super::json::get(&value, "code")?.as_u64()?;
+        let text = |key| {
+            super::json::get(&value, key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        Some(Error {
+            code: Code(u32::try_from(code).ok()?),
+            msg: text("msg"),
+            details: text("details"),
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.msg)?;
+        if !self.details.is_empty() {
+            write!(f, "; {}", self.details)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,20 @@
+//! The CNI protocol as types. Nothing in here does I/O.
+//!
+//! Source: the CNI specification 1.1.0 (<https://www.cni.dev/docs/spec/>) and the tags
+//! of its older versions. Where the Go reference is more lenient than the text and
+//! runtimes lean on it, the reference wins; each such place says so.
+
+pub mod args;
+pub mod cidr;
+pub mod config;
+pub mod error;
+pub mod json;
+pub mod names;
+pub mod result;
+pub mod version;
+
+pub use args::CniArgs;
+pub use config::{Attachment, PluginConfig};
+pub use error::{Code, Error};
+pub use result::{CniResult, Dns, Interface, IpConfig, Route};
+pub use version::Version;

@@ -1,0 +1,24 @@
+//! Which names the specification and the kernel allow.
+
+/// A container ID or a network name: `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`.
+pub fn is_identifier(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())
+        && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+}
+
+/// Why `text` can't name an interface, or `None` if it can: 1 to 15 bytes, neither `.`
+/// nor `..`, no `/`, `:` or white space (`dev_valid_name` in the kernel).
+pub fn interface_problem(text: &str) -> Option<&'static str> {
+    if text.is_empty() {
+        Some("interface name is empty")
+    } else if text.len() > 15 {
+        Some("interface name is too long; the limit is 15 bytes")
+    } else if text == "." || text == ".." {
+        Some("interface name is . or ..")
+    } else if text.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control()) {
+        Some("interface name contains / or : or whitespace")
+    } else {
+        None
+    }
+}
