@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::spec::{CniArgs, Error, PluginConfig};
+use crate::net::NetNs;
+use crate::spec::{Attachment, CniArgs, Code, Error, PluginConfig};
 
 use super::{Plugin, Undo, signal};
 
@@ -82,6 +83,23 @@ impl Call {
         let args = CniArgs::parse(&self.raw_args)?;
         args.allow(KNOWN_ARGS)?;
         Ok(args)
+    }
+
+    /// Opens the namespace that CNI_NETNS names.
+    ///
+    /// # Errors
+    /// Code 8 with the path and the reason.
+    pub fn open_netns(&self) -> Result<NetNs, Error> {
+        NetNs::open(std::path::Path::new(&self.netns)).map_err(|err| {
+            let why = Error::from(err);
+            Error::new(Code::INVALID_NETNS, format!("failed to open netns \"{}\"", self.netns))
+                .details(why.details)
+        })
+    }
+
+    /// The container's interface in this network, as leases and rules are keyed.
+    pub fn attachment(&self) -> Attachment {
+        Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() }
     }
 
     /// Runs one step of a verb: `what` goes in front of its error, and a signal that has

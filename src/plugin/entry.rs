@@ -30,16 +30,20 @@ pub fn main(plugins: &'static [&'static dyn Plugin]) -> ExitCode {
         return unknown_name(name, plugins);
     };
     let Some(command) = std::env::var_os("CNI_COMMAND").filter(|command| !command.is_empty()) else {
-        return about(*plugin);
+        return about(plugin);
     };
     install_panic_hook();
     signal::install();
 
-    let outcome = run(*plugin, &command, plugins);
+    let outcome = run(plugin, &command, plugins);
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err((err, version)) => fail(&err, version),
     }
+}
+
+fn find(plugins: &[&'static dyn Plugin], name: &OsStr) -> Option<&'static dyn Plugin> {
+    plugins.iter().copied().find(|plugin| plugin.name().as_bytes() == name.as_bytes())
 }
 
 /// Prints an error; the exit status is 1 even if stdout is gone.

@@ -1,0 +1,85 @@
+//! Whose rules they are, and how that is written on the objects in the kernel.
+
+use sha2::{Digest, Sha512};
+
+use crate::spec::Attachment;
+
+/// What the kernel and the `nft` command take for a comment, in bytes.
+const COMMENT_LIMIT: usize = 128;
+
+/// Whose rules they are: an attachment in a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Network name.
+    pub network: String,
+    /// Container and interface.
+    pub attachment: Attachment,
+}
+
+impl Owner {
+    /// `<H16(network)>-<H16(ifname:containerID)>`: 33 characters that tell owners apart. The
+    /// Go plugins' nf_tables comments begin the same way.
+    pub fn tag(&self) -> String {
+        let Attachment { container_id, ifname } = &self.attachment;
+        format!("{}-{}", hash16(&self.network), hash16(&format!("{ifname}:{container_id}")))
+    }
+
+    /// The tag, and the names for people to read, cut to 128 bytes:
+    /// `<tag>, net: N, if: I, id: C`.
+    pub fn comment(&self) -> String {
+        let Attachment { container_id, ifname } = &self.attachment;
+        let mut comment =
+            format!("{}, net: {}, if: {ifname}, id: {container_id}", self.tag(), self.network).replace('"', "");
+        let mut end = comment.len().min(COMMENT_LIMIT);
+        while !comment.is_char_boundary(end) {
+            end -= 1;
+        }
+        comment.truncate(end);
+        comment
+    }
+
+    /// Whether a comment (or alias) written by [`Owner::comment`] is this owner's; a comment
+    /// that was cut still is.
+    pub fn owns(&self, comment: &str) -> bool {
+        comment.strip_prefix(&self.tag()).is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
+    }
+
+    /// Whether a comment belongs to some attachment of `network`.
+    pub fn in_network(comment: &str, network: &str) -> bool {
+        comment.strip_prefix(&hash16(network)).is_some_and(|rest| rest.starts_with('-'))
+    }
+}
+
+/// The first 16 hex digits of the SHA-512 of `text`.
+pub fn hash16(text: &str) -> String {
+    let digest = Sha512::digest(text.as_bytes());
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(network: &str, container_id: &str) -> Owner {
+        Owner {
+            network: network.into(),
+            attachment: Attachment { container_id: container_id.into(), ifname: "eth0".into() },
+        }
+    }
+
+    #[test]
+    fn the_tag_is_the_references() {
+        let cid = "default-237eaf51aa0c1411433db10b2c8dac0f826f87ac6f48c62084ee84c3d9c20384";
+        let owner = owner("bridge", cid);
+        assert_eq!(owner.tag(), "7d24d33e39064c8a-1eeb2d13d47685fc");
+        let comment = owner.comment();
+        assert_eq!(comment.len(), 128);
+        assert!(owner.owns(&comment) && Owner::in_network(&comment, "bridge"));
+    }
+
+    #[test]
+    fn owners_are_told_apart() {
+        let (a, b) = (owner("n", "a"), owner("n", "b"));
+        assert!(!a.owns(&b.comment()) && !a.owns("") && !Owner::in_network(&a.comment(), "other"));
+    }
+}
