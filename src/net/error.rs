@@ -20,11 +20,7 @@ pub struct Error {
 impl Error {
     /// An error without explanation.
     pub fn new(what: impl Into<String>, errno: Errno) -> Self {
-        Error {
-            what: what.into(),
-            errno,
-            reason: String::new(),
-        }
+        Error { what: what.into(), errno, reason: String::new() }
     }
 
     /// The same with an explanation.
@@ -41,10 +37,7 @@ impl Error {
 
     /// Whether the object just isn't there (ENODEV, ENOENT, ESRCH, EADDRNOTAVAIL).
     pub fn is_missing(&self) -> bool {
-        matches!(
-            self.errno,
-            Errno::ENODEV | Errno::ENOENT | Errno::ESRCH | Errno::EADDRNOTAVAIL
-        )
+        matches!(self.errno, Errno::ENODEV | Errno::ENOENT | Errno::ESRCH | Errno::EADDRNOTAVAIL)
     }
 }
 

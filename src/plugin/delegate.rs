@@ -26,14 +26,9 @@ pub fn add(call: &Call, name: &str) -> Result<CniResult, Error> {
             let undo = Execution::new(call, path.clone(), Command::Del);
             let answer = Execution::new(call, path.clone(), Command::Add).run()?;
             // The delegate has done its work, whatever we make of its answer.
-            call.undo.push(format!("call DEL of delegate {name}"), move || {
-                undo.run().map(drop)
-            });
+            call.undo.push(format!("call DEL of delegate {name}"), move || undo.run().map(drop));
             let value = serde_json::from_slice(&answer).map_err(|err| {
-                Error::new(
-                    Code::DECODE,
-                    format!("delegate {}: result is not JSON: {err}", path.display()),
-                )
+                Error::new(Code::DECODE, format!("delegate {}: result is not JSON: {err}", path.display()))
             })?;
             CniResult::from_value(&value, Version::V0_1_0, "")
                 .map_err(|err| err.context(format!("result of delegate {}", path.display())))
@@ -68,10 +63,7 @@ enum Delegate {
 fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
     // A separator would leave the directories that the administrator chose (CVE-2021-20206).
     if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-        return Err(Error::config(format!(
-            "invalid plugin name \"{}\"",
-            name.escape_default()
-        )));
+        return Err(Error::config(format!("invalid plugin name \"{}\"", name.escape_default())));
     }
     for dir in &call.path {
         let path = dir.join(name);
@@ -91,10 +83,8 @@ fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
     }
     let dirs: Vec<String> = call.path.iter().map(|dir| dir.display().to_string()).collect();
     // Not the words "not found": go-cni takes those for "already removed".
-    Err(
-        Error::new(Code::DELEGATE, format!("no plugin \"{name}\" in CNI_PATH"))
-            .details(format!("looked in [{}]", dirs.join(" "))),
-    )
+    Err(Error::new(Code::DELEGATE, format!("no plugin \"{name}\" in CNI_PATH"))
+        .details(format!("looked in [{}]", dirs.join(" "))))
 }
 
 /// A delegate's process, described by data of its own so that an undo action can keep it.
@@ -115,19 +105,12 @@ impl Execution {
             ("CNI_ARGS", call.raw_args.as_str().into()),
             ("CNI_PATH", dirs),
         ];
-        Execution {
-            path,
-            env,
-            stdin: call.stdin.clone(),
-        }
+        Execution { path, env, stdin: call.stdin.clone() }
     }
 
     fn run(&self) -> Result<Vec<u8>, Error> {
         let failed = |what: &str, err: &std::io::Error| {
-            Error::new(
-                Code::DELEGATE,
-                format!("{what} delegate {}: {err}", self.path.display()),
-            )
+            Error::new(Code::DELEGATE, format!("{what} delegate {}: {err}", self.path.display()))
         };
         let mut child = self.spawn().map_err(|err| failed("starting", &err))?;
         if let Some(mut stdin) = child.stdin.take() {
@@ -139,20 +122,14 @@ impl Execution {
                 _ => {}
             }
         }
-        let output = child
-            .wait_with_output()
-            .map_err(|err| failed("waiting for", &err))?;
+        let output = child.wait_with_output().map_err(|err| failed("waiting for", &err))?;
         if output.status.success() {
             return Ok(output.stdout);
         }
         Err(Error::from_json(&output.stdout).unwrap_or_else(|| {
             Error::new(
                 Code::DELEGATE,
-                format!(
-                    "delegate {} failed ({}) without a CNI error",
-                    self.path.display(),
-                    output.status
-                ),
+                format!("delegate {} failed ({}) without a CNI error", self.path.display(), output.status),
             )
             .details(first_line(&output.stdout))
         }))
@@ -178,10 +155,5 @@ impl Execution {
 
 fn first_line(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    text.lines()
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .take(200)
-        .collect()
+    text.lines().next().unwrap_or_default().chars().take(200).collect()
 }

@@ -23,10 +23,10 @@ pub fn main(plugins: &'static [&'static dyn Plugin]) -> ExitCode {
     super::log::init();
     let argv0 = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&argv0).file_name().unwrap_or(OsStr::new(""));
-    let Some(plugin) = plugins
-        .iter()
-        .find(|plugin| plugin.name().as_bytes() == name.as_bytes())
-    else {
+    let Some(plugin) = find(plugins, name).or_else(|| {
+        // A caller may put anything into argv[0]; the file knows better.
+        find(plugins, std::env::current_exe().ok()?.file_name()?)
+    }) else {
         return unknown_name(name, plugins);
     };
     let Some(command) = std::env::var_os("CNI_COMMAND").filter(|command| !command.is_empty()) else {
@@ -64,10 +64,7 @@ fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> ExitCode {
     let list: Vec<&str> = plugins.iter().map(|plugin| plugin.name()).collect();
     let err = Error::new(
         Code::INVALID_ENVIRONMENT,
-        format!(
-            "\"{}\" is not the name of a plugin in this binary",
-            name.to_string_lossy()
-        ),
+        format!("\"{}\" is not the name of a plugin in this binary", name.to_string_lossy()),
     )
     .details(format!(
         "call it as one of: {}; hard links, symbolic links and copies all work",
@@ -99,9 +96,7 @@ fn install_panic_hook() {
         let err = Error::new(Code::INTERNAL, "the plugin panicked; this is a defect in cnimble")
             .details(info.to_string());
         let left = undo::rollback_current();
-        let err = left
-            .into_iter()
-            .fold(err, |err, failure| err.details(format!("left behind: {failure}")));
+        let err = left.into_iter().fold(err, |err, failure| err.details(format!("left behind: {failure}")));
         let _ = print(&err.to_json(Version::LATEST));
         std::process::exit(1);
     }));
@@ -217,11 +212,7 @@ fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Res
         }
         Err(Error::new(
             Code::INCOMPATIBLE_VERSION,
-            format!(
-                "config version \"{}\" does not allow {}",
-                config.version,
-                command.as_str()
-            ),
+            format!("config version \"{}\" does not allow {}", config.version, command.as_str()),
         )
         .details(format!("{} exists from CNI version {first} on", command.as_str())))
     };
@@ -237,11 +228,8 @@ fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Res
         return Err(Error::config("missing network name"));
     }
     if !names::is_identifier(&config.name) {
-        return Err(Error::config(format!(
-            "invalid network name \"{}\"",
-            config.name.escape_default()
-        ))
-        .details("it must start with a letter or digit and hold only letters, digits, _ . -"));
+        return Err(Error::config(format!("invalid network name \"{}\"", config.name.escape_default()))
+            .details("it must start with a letter or digit and hold only letters, digits, _ . -"));
     }
     Ok(())
 }
@@ -259,9 +247,7 @@ fn refuse_own_namespace(netns: &str) -> Result<(), Error> {
             Code::INVALID_NETNS,
             "plugin's netns and netns from CNI_NETNS should not be the same",
         )
-        .details(format!(
-            "CNI_NETNS={netns}; set CNI_NETNS_OVERRIDE=1 if that is what you want"
-        )));
+        .details(format!("CNI_NETNS={netns}; set CNI_NETNS_OVERRIDE=1 if that is what you want")));
     }
     Ok(())
 }

@@ -43,22 +43,14 @@ impl Env {
         get: impl Fn(&str) -> Option<std::ffi::OsString>,
     ) -> Result<Self, Error> {
         let present = |name: &str| get(name).filter(|value| !value.is_empty());
-        let missing: Vec<&str> = required(command)
-            .iter()
-            .copied()
-            .filter(|name| present(name).is_none())
-            .collect();
+        let missing: Vec<&str> =
+            required(command).iter().copied().filter(|name| present(name).is_none()).collect();
         if !missing.is_empty() {
-            return Err(invalid(format!(
-                "required env variables [{}] missing",
-                missing.join(",")
-            )));
+            return Err(invalid(format!("required env variables [{}] missing", missing.join(","))));
         }
         let text = |name: &str| match get(name) {
             None => Ok(String::new()),
-            Some(value) => value
-                .into_string()
-                .map_err(|_| invalid(format!("{name} is not valid UTF-8"))),
+            Some(value) => value.into_string().map_err(|_| invalid(format!("{name} is not valid UTF-8"))),
         };
 
         let env = Env {
@@ -66,9 +58,7 @@ impl Env {
             netns: text("CNI_NETNS")?,
             ifname: text("CNI_IFNAME")?,
             args: text("CNI_ARGS")?,
-            path: get("CNI_PATH")
-                .map(|path| std::env::split_paths(&path).collect())
-                .unwrap_or_default(),
+            path: get("CNI_PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default(),
             netns_override: matches!(
                 text("CNI_NETNS_OVERRIDE")?.as_str(),
                 "1" | "t" | "T" | "true" | "True" | "TRUE"
@@ -103,29 +93,17 @@ mod tests {
 
     fn read(command: Command, vars: &[(&str, &str)]) -> Result<Env, Error> {
         let vars: Vec<(String, String)> = vars.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
-        Env::read(command, |name| {
-            vars.iter().find(|(k, _)| k == name).map(|(_, v)| v.into())
-        })
+        Env::read(command, |name| vars.iter().find(|(k, _)| k == name).map(|(_, v)| v.into()))
     }
 
     #[test]
     fn names_all_missing_variables_at_once() {
         let err = read(Command::Add, &[("CNI_IFNAME", "eth0"), ("CNI_NETNS", "")]).unwrap_err();
         assert_eq!(err.code, Code::INVALID_ENVIRONMENT);
-        assert_eq!(
-            err.msg,
-            "required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_PATH] missing"
-        );
+        assert_eq!(err.msg, "required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_PATH] missing");
         assert!(
-            read(
-                Command::Del,
-                &[
-                    ("CNI_CONTAINERID", "a"),
-                    ("CNI_IFNAME", "eth0"),
-                    ("CNI_PATH", "/x")
-                ]
-            )
-            .is_ok()
+            read(Command::Del, &[("CNI_CONTAINERID", "a"), ("CNI_IFNAME", "eth0"), ("CNI_PATH", "/x")])
+                .is_ok()
         );
         assert!(read(Command::Version, &[]).is_ok());
     }
@@ -133,28 +111,12 @@ mod tests {
     #[test]
     fn refuses_what_could_leave_a_directory() {
         for id in ["../x", ".", "a/b", "a b", "-a", "é"] {
-            let vars = [
-                ("CNI_CONTAINERID", id),
-                ("CNI_IFNAME", "eth0"),
-                ("CNI_PATH", "/x"),
-            ];
-            assert_eq!(
-                read(Command::Del, &vars).unwrap_err().code,
-                Code::INVALID_ENVIRONMENT,
-                "{id}"
-            );
+            let vars = [("CNI_CONTAINERID", id), ("CNI_IFNAME", "eth0"), ("CNI_PATH", "/x")];
+            assert_eq!(read(Command::Del, &vars).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{id}");
         }
         for ifname in ["..", "a/b", "a:b", "a b", "sixteen-bytes-xx"] {
-            let vars = [
-                ("CNI_CONTAINERID", "a"),
-                ("CNI_IFNAME", ifname),
-                ("CNI_PATH", "/x"),
-            ];
-            assert_eq!(
-                read(Command::Del, &vars).unwrap_err().code,
-                Code::INVALID_ENVIRONMENT,
-                "{ifname}"
-            );
+            let vars = [("CNI_CONTAINERID", "a"), ("CNI_IFNAME", ifname), ("CNI_PATH", "/x")];
+            assert_eq!(read(Command::Del, &vars).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{ifname}");
         }
     }
 }

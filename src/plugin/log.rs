@@ -29,10 +29,8 @@ impl Log for Stderr {
 
 /// Reads `CNIMBLE_LOG` and starts logging. An unknown level counts as `warn`.
 pub fn init() {
-    let level = std::env::var("CNIMBLE_LOG")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(LevelFilter::Warn);
+    let level =
+        std::env::var("CNIMBLE_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(LevelFilter::Warn);
     if log::set_logger(&Stderr).is_ok() {
         log::set_max_level(level);
     }

@@ -35,10 +35,7 @@ pub fn check() -> Result<(), Error> {
         0 => Ok(()),
         number => {
             let name = Signal::try_from(number).map_or("a signal", Signal::as_str);
-            Err(Error::new(
-                Code::TRY_AGAIN_LATER,
-                format!("stopped by {name} before the verb was done"),
-            ))
+            Err(Error::new(Code::TRY_AGAIN_LATER, format!("stopped by {name} before the verb was done")))
         }
     }
 }

@@ -35,10 +35,7 @@ impl Undo {
 
     /// Remembers how to take back what was just done; `what` reads like "remove veth vethX".
     pub fn push(&self, what: impl Into<String>, action: impl FnOnce() -> Result<(), Error> + 'static) {
-        self.steps.borrow_mut().push(Step {
-            what: what.into(),
-            action: Box::new(action),
-        });
+        self.steps.borrow_mut().push(Step { what: what.into(), action: Box::new(action) });
     }
 
     /// Everything went well: forget the actions.
@@ -65,9 +62,7 @@ impl Undo {
 
     /// Rolls back and tells in the error's details what could not be taken back.
     pub fn rollback_into(&self, err: Error) -> Error {
-        self.rollback()
-            .into_iter()
-            .fold(err, |err, failure| err.details(format!("left behind: {failure}")))
+        self.rollback().into_iter().fold(err, |err, failure| err.details(format!("left behind: {failure}")))
     }
 
     /// Makes this the stack that [`rollback_current`] runs.
@@ -78,12 +73,7 @@ impl Undo {
 
 /// For the panic hook: rolls back the stack of the verb that is running.
 pub(super) fn rollback_current() -> Vec<String> {
-    let undo = CURRENT.with(|current| {
-        current
-            .try_borrow_mut()
-            .ok()
-            .and_then(|mut current| current.take())
-    });
+    let undo = CURRENT.with(|current| current.try_borrow_mut().ok().and_then(|mut current| current.take()));
     undo.map(|undo| undo.rollback()).unwrap_or_default()
 }
 
@@ -100,11 +90,7 @@ mod tests {
             let order = order.clone();
             undo.push(format!("remove {n}"), move || {
                 order.borrow_mut().push(n);
-                if n == 2 {
-                    Err(Error::new(Code::IO, "disk gone"))
-                } else {
-                    Ok(())
-                }
+                if n == 2 { Err(Error::new(Code::IO, "disk gone")) } else { Ok(()) }
             });
         }
         assert_eq!(undo.rollback(), ["could not remove 2: disk gone"]);

@@ -28,8 +28,8 @@ impl Owner {
     /// `<tag>, net: N, if: I, id: C`.
     pub fn comment(&self) -> String {
         let Attachment { container_id, ifname } = &self.attachment;
-        let mut comment =
-            format!("{}, net: {}, if: {ifname}, id: {container_id}", self.tag(), self.network).replace('"', "");
+        let mut comment = format!("{}, net: {}, if: {ifname}, id: {container_id}", self.tag(), self.network)
+            .replace('"', "");
         let mut end = comment.len().min(COMMENT_LIMIT);
         while !comment.is_char_boundary(end) {
             end -= 1;

@@ -36,11 +36,7 @@ impl CniArgs {
 
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.pairs
-            .iter()
-            .rev()
-            .find(|(k, _)| k == key)
-            .map(|(_, v)| v.as_str())
+        self.pairs.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
     /// All pairs, in the order given.
@@ -72,10 +68,7 @@ impl CniArgs {
         if unknown.is_empty() {
             return Ok(());
         }
-        Err(Error::new(
-            Code::INVALID_ENVIRONMENT,
-            format!("CNI_ARGS: unknown args [{}]", unknown.join(" ")),
-        )
-        .details("set IgnoreUnknown=1 to let plugins skip them"))
+        Err(Error::new(Code::INVALID_ENVIRONMENT, format!("CNI_ARGS: unknown args [{}]", unknown.join(" ")))
+            .details("set IgnoreUnknown=1 to let plugins skip them"))
     }
 }

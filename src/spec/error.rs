@@ -73,11 +73,7 @@ pub struct Error {
 impl Error {
     /// An error without details.
     pub fn new(code: Code, msg: impl Into<String>) -> Self {
-        Error {
-            code,
-            msg: msg.into(),
-            details: String::new(),
-        }
+        Error { code, msg: msg.into(), details: String::new() }
     }
 
     /// The same error with `details`; earlier details stay in front.
@@ -132,17 +128,8 @@ impl Error {
     pub fn from_json(bytes: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(bytes).ok()?;
         let code = super::json::get(&value, "code")?.as_u64()?;
-        let text = |key| {
-            super::json::get(&value, key)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        Some(Error {
-            code: Code(u32::try_from(code).ok()?),
-            msg: text("msg"),
-            details: text("details"),
-        })
+        let text = |key| super::json::get(&value, key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        Some(Error { code: Code(u32::try_from(code).ok()?), msg: text("msg"), details: text("details") })
     }
 }
 

@@ -36,12 +36,7 @@ pub fn from_value<T: DeserializeOwned>(value: &Value, prefix: &str) -> Result<T,
 /// The member of an object under `key`, in any case; the exact spelling wins.
 pub fn get<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     let object = value.as_object()?;
-    object.get(key).or_else(|| {
-        object
-            .iter()
-            .find(|(k, _)| k.eq_ignore_ascii_case(key))
-            .map(|(_, v)| v)
-    })
+    object.get(key).or_else(|| object.iter().find(|(k, _)| k.eq_ignore_ascii_case(key)).map(|(_, v)| v))
 }
 
 struct CaseBlind<'de>(&'de Value);
@@ -59,9 +54,9 @@ impl<'de> Deserializer<'de> for CaseBlind<'de> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
         match self.0 {
             Value::Array(items) => visitor.visit_seq(SeqDeserializer::new(items.iter().map(CaseBlind))),
-            Value::Object(map) => visitor.visit_map(MapDeserializer::new(
-                map.iter().map(|(k, v)| (k.as_str(), CaseBlind(v))),
-            )),
+            Value::Object(map) => {
+                visitor.visit_map(MapDeserializer::new(map.iter().map(|(k, v)| (k.as_str(), CaseBlind(v)))))
+            }
             scalar => scalar.deserialize_any(visitor),
         }
     }
@@ -97,9 +92,8 @@ impl<'de> Deserializer<'de> for CaseBlind<'de> {
         let map = match self.0 {
             Value::Object(map) => map,
             Value::Null => {
-                return visitor.visit_map(MapDeserializer::new(
-                    std::iter::empty::<(&'de str, CaseBlind<'de>)>(),
-                ));
+                return visitor
+                    .visit_map(MapDeserializer::new(std::iter::empty::<(&'de str, CaseBlind<'de>)>()));
             }
             // A sequence would be taken for a struct's fields in order; Go refuses it.
             other => return Err(de::Error::invalid_type(unexpected(other), &"an object")),

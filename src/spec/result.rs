@@ -71,15 +71,7 @@ pub struct Route {
 impl Route {
     /// A route with only destination and next hop.
     pub fn new(dst: IpNetwork, gw: Option<IpAddr>) -> Self {
-        Route {
-            dst,
-            gw,
-            mtu: None,
-            advmss: None,
-            priority: None,
-            table: None,
-            scope: None,
-        }
+        Route { dst, gw, mtu: None, advmss: None, priority: None, table: None, scope: None }
     }
 }
 

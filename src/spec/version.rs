@@ -70,10 +70,8 @@ impl Version {
     /// Code 1: what was asked for, and what there is.
     pub fn incompatible(asked: &str, supported: &[Version]) -> Error {
         let list: Vec<&str> = supported.iter().map(|v| v.as_str()).collect();
-        Error::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions").details(format!(
-            "config is \"{asked}\", plugin supports [{}]",
-            list.join(" ")
-        ))
+        Error::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions")
+            .details(format!("config is \"{asked}\", plugin supports [{}]", list.join(" ")))
     }
 }
 
