@@ -21,7 +21,16 @@ const STDIN_LIMIT: u64 = 16 << 20;
 /// `argv[0]`), and returns its exit status: 0, or 1 after printing an error.
 pub fn main(plugins: &'static [&'static dyn Plugin]) -> ExitCode {
     super::log::init();
-    let argv0 = std::env::args_os().next().unwrap_or_default();
+    let mut args = std::env::args_os();
+    let argv0 = args.next().unwrap_or_default();
+    // Installers ask for the names to link; a runtime gives no arguments.
+    if args.next().is_some_and(|arg| arg == "--list-plugins") {
+        let names: String = plugins.iter().map(|plugin| format!("{}\n", plugin.name())).collect();
+        return match print(&names) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
     let name = Path::new(&argv0).file_name().unwrap_or(OsStr::new(""));
     let Some(plugin) = find(plugins, name).or_else(|| {
         // A caller may put anything into argv[0]; the file knows better.
