@@ -1,1 +1,56 @@
-//! What the tests share.
+//! What the tests share: nodes and pods made of network namespaces, plugin calls, and
+//! snapshots of everything that a plugin may change.
+//!
+//! A [`Host`] is a private network namespace that stands for a node, a [`Pod`] one that
+//! stands for a pod. Both are held open by a file descriptor only, so they are gone when
+//! the test ends, also after a panic or a kill, and nothing of the machine is touched.
+//! Tests run in parallel: each has its own hosts and directories.
+//!
+//! The plugins under test are those of this workspace, or those in the directory that
+//! `CNIMBLE_PLUGIN_DIR` names.
+// This library is test code throughout: it stops at the first surprise.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod host;
+mod network;
+mod ns;
+mod outcome;
+mod plugins;
+mod process;
+mod skip;
+mod snapshot;
+
+pub use host::{Call, Host};
+pub use network::{Attachment, Network};
+pub use ns::{Ns, Pod};
+pub use outcome::Outcome;
+pub use plugins::{PLUGINS, go_plugins, plugin_dir};
+pub use process::{Background, run_limited};
+pub use skip::{announce, missing};
+pub use snapshot::{Snapshot, leases};
+
+/// A name that no other test in this process has: `stem` and a number.
+pub fn unique(stem: &str) -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("{stem}{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Asks `done` again and again for at most `seconds`; whether it ever said yes.
+pub fn wait_until(seconds: f32, mut done: impl FnMut() -> bool) -> bool {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs_f32(seconds);
+    loop {
+        if done() {
+            return true;
+        }
+        if std::time::Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,157 @@
+//! A node: a namespace, a directory for its data, and plugins to call in it.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::process::{PATH, run_limited};
+use crate::{Ns, Outcome, plugin_dir};
+
+/// A node.
+pub struct Host {
+    ns: Ns,
+    dir: TempDir,
+}
+
+impl Host {
+    /// A fresh one.
+    #[allow(clippy::new_without_default)] // a default that makes a namespace would surprise
+    pub fn new() -> Self {
+        Host {
+            ns: Ns::new(),
+            dir: tempfile::Builder::new()
+                .prefix("cnimble-test-")
+                .tempdir()
+                .unwrap(),
+        }
+    }
+
+    /// A directory of its own, removed with the host.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The `dataDir` for host-local. Made by the plugin.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("networks")
+    }
+
+    /// A call of one of the plugins under test.
+    pub fn call(&self, plugin: &str) -> Call<'_> {
+        self.call_in(plugin_dir(), plugin)
+    }
+
+    /// A call of a plugin in `dir`, which is CNI_PATH too.
+    pub fn call_in(&self, dir: &Path, plugin: &str) -> Call<'_> {
+        let call = Call {
+            host: self,
+            program: dir.join(plugin),
+            wrapper: Vec::new(),
+            env: BTreeMap::new(),
+            stdin: Vec::new(),
+            limit: Duration::from_secs(60),
+        };
+        call.env("PATH", PATH).env("CNI_PATH", dir)
+    }
+}
+
+impl Deref for Host {
+    type Target = Ns;
+
+    fn deref(&self) -> &Ns {
+        &self.ns
+    }
+}
+
+/// One call of a plugin, being put together.
+#[derive(Clone)]
+pub struct Call<'h> {
+    host: &'h Host,
+    program: PathBuf,
+    wrapper: Vec<OsString>,
+    env: BTreeMap<OsString, OsString>,
+    stdin: Vec<u8>,
+    limit: Duration,
+}
+
+impl Call<'_> {
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
+        self.env.insert(key.into(), value.as_ref().into());
+        self
+    }
+
+    /// Takes an environment variable away.
+    #[must_use]
+    pub fn unset(mut self, key: &str) -> Self {
+        self.env.remove(OsStr::new(key));
+        self
+    }
+
+    /// CNI_COMMAND.
+    #[must_use]
+    pub fn command(self, verb: &str) -> Self {
+        self.env("CNI_COMMAND", verb)
+    }
+
+    /// CNI_CONTAINERID, CNI_NETNS and CNI_IFNAME.
+    #[must_use]
+    pub fn attachment(self, id: &str, netns: &str, ifname: &str) -> Self {
+        self.env("CNI_CONTAINERID", id)
+            .env("CNI_NETNS", netns)
+            .env("CNI_IFNAME", ifname)
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(self, config: &Value) -> Self {
+        self.stdin(config.to_string())
+    }
+
+    /// What comes on stdin.
+    #[must_use]
+    pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.stdin = bytes.into();
+        self
+    }
+
+    /// Runs the plugin as the last arguments of this command.
+    #[must_use]
+    pub fn under(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper = wrapper.iter().map(Into::into).collect();
+        self
+    }
+
+    /// Lets it take so long; one minute without this.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs it in the host's namespace, from an empty environment.
+    pub fn run(&self) -> Outcome {
+        let mut words = self.wrapper.iter().map(OsString::as_os_str);
+        let first = words.next();
+        let mut command = self.host.command(first.unwrap_or(self.program.as_os_str()));
+        command.args(words);
+        if first.is_some() {
+            command.arg(&self.program);
+        }
+        command.env_clear().envs(&self.env);
+        let verb = self.env.get(OsStr::new("CNI_COMMAND"));
+        let what = format!(
+            "{} {} {}",
+            self.program.display(),
+            verb.map_or("-".into(), |verb| verb.to_string_lossy()),
+            String::from_utf8_lossy(&self.stdin)
+        );
+        Outcome::from(&what, run_limited(&mut command, &self.stdin, self.limit))
+    }
+}

@@ -1,0 +1,130 @@
+//! What a command left behind: exit status and output.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
+
+use serde_json::Value;
+
+/// The end of a plugin or helper command.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// What was run, for messages.
+    pub what: String,
+    /// The exit status, or minus the signal.
+    pub status: i32,
+    /// What it printed.
+    pub stdout: Vec<u8>,
+    /// What it logged.
+    pub stderr: String,
+}
+
+impl Outcome {
+    pub(crate) fn from(what: &str, output: Output) -> Self {
+        Outcome {
+            what: what.to_owned(),
+            status: output
+                .status
+                .code()
+                .unwrap_or_else(|| -output.status.signal().unwrap_or(0)),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// stdout as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Everything, for a message.
+    pub fn describe(&self) -> String {
+        format!(
+            "{}\n  status {}\n  stdout {}\n  stderr {}",
+            self.what,
+            self.status,
+            self.text(),
+            self.stderr
+        )
+    }
+
+    /// The same, if it succeeded.
+    ///
+    /// # Panics
+    /// If it didn't.
+    #[track_caller]
+    pub fn success(self) -> Self {
+        assert!(self.status == 0, "failed: {}", self.describe());
+        self
+    }
+
+    /// The one JSON object on stdout of a call that succeeded.
+    ///
+    /// # Panics
+    /// If it failed, or if stdout is anything else.
+    #[track_caller]
+    pub fn result(&self) -> Value {
+        assert!(self.status == 0, "failed: {}", self.describe());
+        self.object()
+    }
+
+    /// The error of a call that must fail: exit status 1 and exactly one JSON object with
+    /// a code above zero, a message and nothing that the specification doesn't know.
+    ///
+    /// # Panics
+    /// If it is anything else.
+    #[track_caller]
+    pub fn error(&self) -> CniError {
+        assert!(self.status == 1, "must exit with 1: {}", self.describe());
+        let value = self.object();
+        for key in value.as_object().unwrap().keys() {
+            assert!(
+                ["cniVersion", "code", "msg", "details"].contains(&key.as_str()),
+                "unknown key {key}: {}",
+                self.describe()
+            );
+        }
+        let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+        let error = CniError {
+            code: value["code"].as_u64().unwrap_or(0),
+            msg: text("msg"),
+            details: text("details"),
+        };
+        assert!(error.code > 0, "no code: {}", self.describe());
+        assert!(!error.msg.is_empty(), "no msg: {}", self.describe());
+        error
+    }
+
+    #[track_caller]
+    fn object(&self) -> Value {
+        let mut documents = serde_json::Deserializer::from_slice(&self.stdout).into_iter::<Value>();
+        let first = match documents.next() {
+            Some(Ok(value)) => value,
+            other => panic!("stdout must be JSON ({other:?}): {}", self.describe()),
+        };
+        assert!(first.is_object(), "stdout must be an object: {}", self.describe());
+        assert!(
+            documents.next().is_none(),
+            "more than one object: {}",
+            self.describe()
+        );
+        first
+    }
+}
+
+/// A CNI error.
+#[derive(Debug, Clone)]
+pub struct CniError {
+    /// The code.
+    pub code: u64,
+    /// What failed.
+    pub msg: String,
+    /// Why.
+    pub details: String,
+}
+
+impl CniError {
+    /// `msg; details`.
+    pub fn all(&self) -> String {
+        format!("{}; {}", self.msg, self.details)
+    }
+}

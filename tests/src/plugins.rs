@@ -1,0 +1,66 @@
+//! Where the plugins under test are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The names under which the multi-call binary is linked.
+pub const PLUGINS: &[&str] = &["bridge", "host-local", "loopback"];
+
+/// The directory of the plugins under test: `CNIMBLE_PLUGIN_DIR`, or this workspace's,
+/// built once and hard-linked under every name.
+///
+/// # Panics
+/// If they don't build.
+pub fn plugin_dir() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| match std::env::var_os("CNIMBLE_PLUGIN_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => build(),
+    })
+}
+
+/// Debian's containernetworking-plugins, or those in `REFERENCE_DIR`; `None` if there are none.
+pub fn go_plugins() -> Option<&'static Path> {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    let dir = DIR.get_or_init(|| {
+        std::env::var_os("REFERENCE_DIR")
+            .unwrap_or_else(|| "/usr/lib/cni".into())
+            .into()
+    });
+    dir.join("bridge").exists().then_some(dir)
+}
+
+fn build() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["build", "--quiet", "--package", "cnimble-plugins"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let output = command.output().expect("cargo build");
+    assert!(
+        output.status.success(),
+        "building cnimble-plugins: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let binary = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
+        .expect("cargo names no executable");
+    let dir = binary.with_file_name("plugins-under-test");
+    std::fs::create_dir_all(&dir).unwrap();
+    for name in PLUGINS {
+        // Renamed into place, as another test process may be using the old link. A rename
+        // onto the same inode does nothing and leaves the new name.
+        let fresh = dir.join(format!(".{name}.{}", std::process::id()));
+        std::fs::hard_link(&binary, &fresh).unwrap();
+        std::fs::rename(&fresh, dir.join(name)).unwrap();
+        let _ = std::fs::remove_file(&fresh);
+    }
+    dir
+}

@@ -1,0 +1,119 @@
+//! Child processes with a time limit.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Where the tests find commands; the caller's environment has no say.
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Runs `command` with `stdin` and collects what it prints.
+///
+/// # Panics
+/// If it can't be started, or takes longer than `limit` (it is killed then).
+pub fn run_limited(command: &mut Command, stdin: &[u8], limit: Duration) -> Output {
+    let name = format!("{command:?}");
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .unwrap_or_else(|err| panic!("starting {name}: {err}"));
+    let pid = child.id();
+    let mut pipe = child.stdin.take().unwrap();
+    let bytes = stdin.to_vec();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        // A child that doesn't read its input may close it.
+        let _ = pipe.write_all(&bytes);
+        drop(pipe);
+        let _ = sender.send(child.wait_with_output());
+    });
+    match receiver.recv_timeout(limit) {
+        Ok(output) => output.unwrap(),
+        Err(_) => {
+            kill(pid, libc::SIGKILL);
+            panic!("{name} took longer than {limit:?}");
+        }
+    }
+}
+
+fn kill(pid: u32, signal: i32) {
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
+    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::try_from(signal).unwrap());
+}
+
+/// A process that runs beside the test and ends with it.
+pub struct Background(Child);
+
+impl Background {
+    /// Starts `command`; it is killed when this value or the starting thread goes.
+    pub fn start(command: &mut Command) -> Self {
+        die_with_parent(command);
+        let name = format!("{command:?}");
+        Background(
+            command
+                .spawn()
+                .unwrap_or_else(|err| panic!("starting {name}: {err}")),
+        )
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Whether it still runs.
+    pub fn running(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// What it printed, when it has ended by itself within `limit`.
+    ///
+    /// # Panics
+    /// If it doesn't end.
+    pub fn finish(mut self, limit: Duration) -> Output {
+        assert!(
+            crate::wait_until(limit.as_secs_f32(), || !self.running()),
+            "background process {} is still running after {limit:?}",
+            self.pid()
+        );
+        let mut output = Output {
+            status: self.0.wait().unwrap(),
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        };
+        use std::io::Read;
+        if let Some(mut pipe) = self.0.stdout.take() {
+            pipe.read_to_end(&mut output.stdout).unwrap();
+        }
+        if let Some(mut pipe) = self.0.stderr.take() {
+            pipe.read_to_end(&mut output.stderr).unwrap();
+        }
+        output
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The process is killed when the thread that starts it ends.
+fn die_with_parent(command: &mut Command) {
+    // SAFETY: prctl(2) is a plain system call, safe between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
+                Ok(())
+            } else {
+                Err(std::io::Error::last_os_error())
+            }
+        });
+    }
+}

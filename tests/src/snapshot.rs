@@ -1,0 +1,252 @@
+//! Everything on a host that a plugin may change, to be compared before and after.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::{Host, Ns, wait_until};
+
+/// The state of a host (and, if wanted, of a pod) at one moment. Comparable; a difference
+/// prints as lines with `-` and `+`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    sections: BTreeMap<String, Vec<String>>,
+}
+
+/// What changes by itself: bridge timers, address states while the kernel works on them.
+const RESTLESS: &[&str] = &[
+    "hello_timer",
+    "tcn_timer",
+    "topology_change_timer",
+    "gc_timer",
+    "topology_change",
+    "topology_change_detected",
+    "message_age_timer",
+    "forward_delay_timer",
+    "hold_timer",
+    "multicast_querier",
+    "tentative",
+];
+
+/// Files below /proc/sys/net that plugins write, for each interface…
+const PER_LINK: &[(&str, &[&str])] = &[
+    (
+        "ipv4",
+        &["forwarding", "arp_notify", "route_localnet", "rp_filter"],
+    ),
+    (
+        "ipv6",
+        &[
+            "forwarding",
+            "accept_ra",
+            "accept_dad",
+            "enhanced_dad",
+            "disable_ipv6",
+            "keep_addr_on_down",
+        ],
+    ),
+];
+
+/// … and once a namespace.
+const PER_HOST: &[&str] = &["ipv4/ip_forward"];
+
+impl Snapshot {
+    /// The host and its lease directory.
+    pub fn of(host: &Host) -> Self {
+        let mut snapshot = Self::of_ns(host);
+        snapshot.put("leases", leases(&host.data_dir()));
+        snapshot
+    }
+
+    /// A namespace: links, addresses, routes, rules, packet filters, sysctls.
+    pub fn of_ns(ns: &Ns) -> Self {
+        // An address that the kernel still tests for duplicates has no route yet.
+        wait_until(4.0, || ns.ip("-6 addr show tentative").is_empty());
+        let mut snapshot = Snapshot {
+            sections: BTreeMap::new(),
+        };
+        snapshot.put_json("link", &ns.ip_json("addr show"));
+        snapshot.put_json("route 4", &ns.ip_json("-4 route show table all"));
+        snapshot.put_json("route 6", &ns.ip_json("-6 route show table all"));
+        snapshot.put_json("rule 4", &ns.ip_json("-4 rule show"));
+        snapshot.put_json("rule 6", &ns.ip_json("-6 rule show"));
+        let ruleset = ns.nft("-s list ruleset");
+        snapshot.put("nft", lines(&ruleset));
+        if !ruleset.trim().is_empty() {
+            // xtables rules show only there in full.
+            snapshot.put("iptables-nft", save(ns, "iptables-nft-save"));
+            snapshot.put("ip6tables-nft", save(ns, "ip6tables-nft-save"));
+        }
+        // Looking at a legacy table makes it, so only where one is in use already.
+        for (file, command) in [
+            ("ip_tables_names", "iptables-legacy-save"),
+            ("ip6_tables_names", "ip6tables-legacy-save"),
+        ] {
+            let path = format!("/proc/thread-self/net/{file}");
+            let tables = ns.within(|| std::fs::read_to_string(&path).unwrap_or_default());
+            if !tables.is_empty() {
+                snapshot.put(command, save(ns, command));
+            }
+        }
+        snapshot.put("sysctl", ns.within(sysctls));
+        snapshot
+    }
+
+    /// The same without a section: `link`, `route 4`, `rule 4`, `nft`, `leases`, `sysctl` …
+    #[must_use]
+    pub fn without(mut self, section: &str) -> Self {
+        self.sections.remove(section);
+        self
+    }
+
+    /// The same without the lines that contain `text`.
+    #[must_use]
+    pub fn without_lines(mut self, text: &str) -> Self {
+        for lines in self.sections.values_mut() {
+            lines.retain(|line| !line.contains(text));
+        }
+        self
+    }
+
+    /// The lines that contain `text`, each with its section.
+    pub fn lines_with(&self, text: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for (section, lines) in &self.sections {
+            for line in lines.iter().filter(|line| line.contains(text)) {
+                found.push(format!("{section}: {line}"));
+            }
+        }
+        found
+    }
+
+    /// What is different in `later`; empty if nothing is.
+    pub fn diff(&self, later: &Snapshot) -> String {
+        let mut text = String::new();
+        let nothing = Vec::new();
+        let mut names: Vec<&String> = self.sections.keys().chain(later.sections.keys()).collect();
+        names.sort();
+        names.dedup();
+        for name in names {
+            let old = self.sections.get(name).unwrap_or(&nothing);
+            let new = later.sections.get(name).unwrap_or(&nothing);
+            for line in old.iter().filter(|line| !new.contains(line)) {
+                let _ = writeln!(text, "  {name} - {line}");
+            }
+            for line in new.iter().filter(|line| !old.contains(line)) {
+                let _ = writeln!(text, "  {name} + {line}");
+            }
+            if text.is_empty() && old != new {
+                let _ = writeln!(text, "  {name}: another order or number of lines");
+            }
+        }
+        text
+    }
+
+    /// Nothing is different in `later`.
+    ///
+    /// # Panics
+    /// With the difference.
+    #[track_caller]
+    pub fn assert_same(&self, later: &Snapshot, when: &str) {
+        let diff = self.diff(later);
+        assert!(diff.is_empty(), "{when}: the host is not as before:\n{diff}");
+    }
+
+    fn put(&mut self, section: &str, lines: Vec<String>) {
+        // Nothing is nothing, whether there was something to look into or not.
+        if !lines.is_empty() {
+            self.sections.insert(section.into(), lines);
+        }
+    }
+
+    fn put_json(&mut self, section: &str, value: &Value) {
+        let mut value = value.clone();
+        calm(&mut value);
+        let entries = value.as_array().cloned().unwrap_or_default();
+        self.put(section, entries.iter().map(Value::to_string).collect());
+    }
+}
+
+/// The files below a directory, with mode and content; empty if it isn't there.
+pub fn leases(dir: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    walk(dir, dir, &mut lines);
+    lines.sort();
+    lines
+}
+
+fn walk(top: &Path, dir: &Path, lines: &mut Vec<String>) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        let Ok(meta) = std::fs::symlink_metadata(&path) else {
+            continue; // gone since
+        };
+        let name = path.strip_prefix(top).unwrap().display().to_string();
+        let mode = meta.permissions().mode() & 0o7777;
+        if meta.is_dir() {
+            lines.push(format!("{name}/ {mode:o}"));
+            walk(top, &path, lines);
+        } else {
+            let content = std::fs::read(&path).unwrap_or_default();
+            lines.push(format!("{name} {mode:o} {:?}", String::from_utf8_lossy(&content)));
+        }
+    }
+}
+
+fn calm(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, _| !RESTLESS.contains(&key.as_str()));
+            map.values_mut().for_each(calm);
+        }
+        Value::Array(list) => list.iter_mut().for_each(calm),
+        _ => {}
+    }
+}
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The output of an iptables-save without comments and counters.
+fn save(ns: &Ns, command: &str) -> Vec<String> {
+    let outcome = ns.run(command);
+    let text = outcome.text();
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(" [").next().unwrap_or_default().to_owned())
+        .collect()
+}
+
+/// On a thread in the namespace.
+fn sysctls() -> Vec<String> {
+    let net = Path::new("/proc/sys/net");
+    let mut lines = Vec::new();
+    let mut look = |name: String| {
+        if let Ok(value) = std::fs::read_to_string(net.join(&name)) {
+            lines.push(format!("{name} = {}", value.trim()));
+        }
+    };
+    for name in PER_HOST {
+        look((*name).to_owned());
+    }
+    for (family, names) in PER_LINK {
+        let Ok(links) = std::fs::read_dir(net.join(family).join("conf")) else {
+            continue;
+        };
+        for link in links {
+            let link = link.unwrap().file_name();
+            for name in *names {
+                look(format!("{family}/conf/{}/{name}", link.to_string_lossy()));
+            }
+        }
+    }
+    lines.sort();
+    lines
+}
