@@ -1,11 +1,15 @@
 //! Addresses and networks, parsed as strictly as Go's `net.ParseIP` and `net.ParseCIDR`.
 //!
 //! `ipnetwork` does the arithmetic; its parser takes `10.1.2.3` for a network, netmasks
-//! and signs, which a configuration must not.
+//! and signs, which a configuration must not. An IPv4 address in IPv6 clothes
+//! (`::ffff:10.1.2.3`) is the IPv4 address, here as in the reference.
 
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
+
+/// Prefix length under which an IPv6 network holds IPv4 addresses only (RFC 4291, 2.5.5.2).
+const MAPPED_PREFIX: u8 = 96;
 
 /// Reads `a.b.c.d/len` or `x::y/len`. Host bits are kept. The length is decimal digits
 /// without sign or leading zero.
@@ -15,12 +19,28 @@ pub fn parse_cidr(text: &str) -> Option<IpNetwork> {
     if len.is_empty() || len.len() > 3 || !digits {
         return None;
     }
-    IpNetwork::new(parse_ip(addr)?, len.parse().ok()?).ok()
+    let written: IpAddr = addr.parse().ok()?;
+    let ip = written.to_canonical();
+    let mut prefix: u8 = len.parse().ok()?;
+    if written.is_ipv6() && ip.is_ipv4() {
+        // Shorter than /96 it would hold more than IPv4 addresses: neither family's network.
+        prefix = prefix.checked_sub(MAPPED_PREFIX)?;
+    }
+    IpNetwork::new(ip, prefix).ok()
 }
 
 /// Reads one address; no zone, no mask.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
-    text.parse().ok()
+    text.parse().ok().map(|ip: IpAddr| ip.to_canonical())
+}
+
+/// Reads an address with or without a prefix length, as runtimes ask for static addresses.
+pub fn parse_ip_or_cidr(text: &str) -> Option<(IpAddr, Option<u8>)> {
+    if text.contains('/') {
+        parse_cidr(text).map(|net| (net.ip(), Some(net.prefix())))
+    } else {
+        parse_ip(text).map(|ip| (ip, None))
+    }
 }
 
 /// The network that `net` lies in: host bits cleared.
@@ -31,4 +51,73 @@ pub fn network_of(net: IpNetwork) -> IpNetwork {
 /// The single-address network of `ip`: /32 or /128.
 pub fn host(ip: IpAddr) -> IpNetwork {
     IpNetwork::from(ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_host_bits_and_prints_like_go() {
+        for (text, printed) in [
+            ("10.1.2.3/8", "10.1.2.3/8"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("::/0", "::/0"),
+            ("2001:DB8:0:0:0:0:0:1/64", "2001:db8::1/64"),
+            ("2001:db8:0:1:1:1:1:1/64", "2001:db8:0:1:1:1:1:1/64"),
+            ("::1.2.3.4/96", "::102:304/96"),
+            ("::ffff:10.0.0.1/120", "10.0.0.1/24"),
+        ] {
+            assert_eq!(parse_cidr(text).unwrap().to_string(), printed, "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_exactly_a_cidr() {
+        for text in [
+            "",
+            "/",
+            "/24",
+            "10.1.2.3",
+            "10.1.2.3/",
+            "10.1.2.3/33",
+            "10.1.2.3/+8",
+            "10.1.2.3/-1",
+            "10.1.2.3/08",
+            "10.1.2.3/8/8",
+            "10.1.2.3/255.0.0.0",
+            "10.1.2/24",
+            "10.1.2.256/24",
+            "010.1.2.3/24",
+            " 10.1.2.3/24",
+            "10.1.2.3/24 ",
+            "fe80::1%eth0/64",
+            "fe80::1/129",
+            "fe80::1/1000",
+            "fe80::/99999999999999999999",
+            "::ffff:10.0.0.1/64",
+            "1::2::3/64",
+            "١٠.1.2.3/24",
+        ] {
+            assert_eq!(parse_cidr(text), None, "{text}");
+        }
+        for text in ["", "10.1.2.3/24", "10.1.2", "fe80::1%eth0", "localhost", "0x0a.1.2.3"] {
+            assert_eq!(parse_ip(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_requested_address_may_have_a_prefix() {
+        let ip = parse_ip("10.1.2.3").unwrap();
+        assert_eq!(parse_ip_or_cidr("10.1.2.3"), Some((ip, None)));
+        assert_eq!(parse_ip_or_cidr("10.1.2.3/24"), Some((ip, Some(24))));
+        assert_eq!(parse_ip_or_cidr("10.1.2.3/"), None);
+    }
+
+    #[test]
+    fn clears_host_bits() {
+        let net = network_of(parse_cidr("10.1.2.3/20").unwrap());
+        assert_eq!(net.to_string(), "10.1.0.0/20");
+        assert_eq!(host(parse_ip("fd00::1").unwrap()).to_string(), "fd00::1/128");
+    }
 }

@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::Version;
 
@@ -114,14 +115,21 @@ impl Error {
     /// The JSON that goes to stdout. Unlike the reference it carries `cniVersion`, as
     /// the specification asks.
     pub fn to_json(&self, version: Version) -> String {
-        let mut map = Map::new();
-        map.insert("cniVersion".into(), Value::from(version.as_str()));
-        map.insert("code".into(), Value::from(self.code.0));
-        map.insert("msg".into(), Value::from(self.msg.as_str()));
-        if !self.details.is_empty() {
-            map.insert("details".into(), Value::from(self.details.as_str()));
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Form<'a> {
+            cni_version: &'static str,
+            code: u32,
+            msg: &'a str,
+            #[serde(skip_serializing_if = "str::is_empty")]
+            details: &'a str,
         }
-        super::json::to_pretty(&Value::Object(map))
+        super::json::to_pretty(&Form {
+            cni_version: version.as_str(),
+            code: self.code.0,
+            msg: &self.msg,
+            details: &self.details,
+        })
     }
 
     /// Reads an error that a plugin printed; `None` if `bytes` aren't one.

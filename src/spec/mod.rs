@@ -8,6 +8,7 @@ pub mod args;
 pub mod cidr;
 pub mod config;
 pub mod error;
+pub mod fields;
 pub mod json;
 pub mod names;
 pub mod result;

@@ -1,0 +1,220 @@
+//! What ADD returns, in the form of the newest version; older forms are made from and
+//! turned into it.
+//!
+//! Three forms cover the seven versions, each in a file of its own that knows how to read
+//! and write it: 0.1.0 and 0.2.0, one address per family ([`v02`]); 0.3.0, 0.3.1 and
+//! 0.4.0, lists with the family spelt out ([`v04`]); 1.0.0 and 1.1.0 ([`v10`]).
+//!
+//! **What a version leaves out.** The Go library keeps one type for 1.0.0 and 1.1.0, so
+//! `mtu`, `socketPath` and `pciID` of an interface are written from 1.0.0 on, and the
+//! route options `mtu`, `advmss`, `priority`, `table` and `scope` from 0.3.0 on, although
+//! the specification names them in 1.1.0 only. We do the same: a consumer ignores keys
+//! that it doesn't know, while dropping them would cut a chain in two: a `priority` in an
+//! IPAM's answer has to reach the main plugin of a 0.4.0 network, and others read the
+//! `pciID` of a 1.0.0 result that has passed through every plugin after.
+
+mod v02;
+mod v04;
+mod v10;
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Error, Version, fields, json};
+
+/// The result of ADD (specification 1.1.0, section 5 "ADD success").
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CniResult {
+    /// Links that were made, host and container side.
+    pub interfaces: Vec<Interface>,
+    /// Addresses.
+    pub ips: Vec<IpConfig>,
+    /// Routes inside the container.
+    pub routes: Vec<Route>,
+    /// Name resolution.
+    pub dns: Dns,
+}
+
+/// One link.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Hardware address, `aa:bb:cc:dd:ee:ff`; empty if it has none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mac: String,
+    /// MTU in bytes; written from 1.0.0 on.
+    #[serde(deserialize_with = "fields::nonzero_opt", skip_serializing_if = "unset")]
+    pub mtu: Option<u32>,
+    /// Path of the namespace, to the letter of CNI_NETNS; empty on the host.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub sandbox: String,
+    /// Path of a socket, for vhost-user; written from 1.0.0 on.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub socket_path: String,
+    /// PCI address; written from 1.0.0 on.
+    #[serde(rename = "pciID", skip_serializing_if = "String::is_empty")]
+    pub pci_id: String,
+}
+
+/// One address.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct IpConfig {
+    /// Index into [`CniResult::interfaces`].
+    #[serde(default, deserialize_with = "interface_index", skip_serializing_if = "Option::is_none")]
+    pub interface: Option<u32>,
+    /// Address and prefix length.
+    #[serde(deserialize_with = "fields::cidr", serialize_with = "fields::display")]
+    pub address: IpNetwork,
+    /// Gateway of that network.
+    #[serde(default, deserialize_with = "fields::ip_opt", skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+}
+
+/// One route.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Route {
+    /// Destination. Host bits stay as they were given.
+    #[serde(deserialize_with = "fields::cidr", serialize_with = "fields::display")]
+    pub dst: IpNetwork,
+    /// Next hop.
+    #[serde(default, deserialize_with = "fields::ip_opt", skip_serializing_if = "Option::is_none")]
+    pub gw: Option<IpAddr>,
+    /// Path MTU in bytes; 0 is not set. This and what follows is written from 0.3.0 on.
+    #[serde(default, deserialize_with = "fields::nonzero_opt", skip_serializing_if = "unset")]
+    pub mtu: Option<u32>,
+    /// TCP maximum segment size in bytes; 0 is not set.
+    #[serde(default, deserialize_with = "fields::nonzero_opt", skip_serializing_if = "unset")]
+    pub advmss: Option<u32>,
+    /// Metric; 0 is not set.
+    #[serde(default, deserialize_with = "fields::nonzero_opt", skip_serializing_if = "unset")]
+    pub priority: Option<u32>,
+    /// Routing table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<u32>,
+    /// Scope, as in rtnetlink(7) `rtm_scope`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<u8>,
+}
+
+impl Route {
+    /// A route with only destination and next hop.
+    pub fn new(dst: IpNetwork, gw: Option<IpAddr>) -> Self {
+        Route { dst, gw, mtu: None, advmss: None, priority: None, table: None, scope: None }
+    }
+}
+
+/// Name resolution.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Dns {
+    /// Name servers, by address.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    /// Local domain.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    /// Search list.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<String>,
+    /// resolv.conf(5) options.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl Dns {
+    /// Whether nothing is set.
+    pub fn is_empty(&self) -> bool {
+        self.nameservers.is_empty()
+            && self.domain.is_empty()
+            && self.search.is_empty()
+            && self.options.is_empty()
+    }
+}
+
+/// Go leaves a plain number out when it is 0.
+fn unset(number: &Option<u32>) -> bool {
+    number.unwrap_or(0) == 0
+}
+
+/// Early 0.3.0 plugins wrote -1 for "no interface".
+fn interface_index<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    match Option::<i64>::deserialize(deserializer)? {
+        None | Some(-1) => Ok(None),
+        Some(index) => u32::try_from(index).map(Some).map_err(|_| {
+            serde::de::Error::invalid_value(
+                serde::de::Unexpected::Signed(index),
+                &"an index into the list of interfaces",
+            )
+        }),
+    }
+}
+
+impl CniResult {
+    /// Reads a result of any version; its own `cniVersion` says which, `fallback` where it
+    /// has none. `path` is put in front of paths in error texts.
+    ///
+    /// # Errors
+    /// Code 1 for an unknown version, 7 with the path for a bad value.
+    pub fn from_value(value: &Value, fallback: Version, path: &str) -> Result<Self, Error> {
+        /// What all forms have.
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Versioned {
+            #[serde(default, deserialize_with = "fields::text_opt")]
+            cni_version: Option<String>,
+        }
+        let own = json::from_value::<Versioned>(value, path)?.cni_version;
+        let version = match own {
+            None => fallback,
+            Some(text) => Version::parse(&text).map_err(|_| unknown_version(&text, path))?,
+        };
+        match version {
+            Version::V0_1_0 | Version::V0_2_0 => v02::read(value, path),
+            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => v04::read(value, path),
+            Version::V1_0_0 | Version::V1_1_0 => v10::read(value, path),
+        }
+    }
+
+    /// The result as a document of `version`.
+    ///
+    /// # Errors
+    /// Code 1: below 0.3.0, a result without an address can't be expressed.
+    pub fn to_value(&self, version: Version) -> Result<Value, Error> {
+        Ok(match version {
+            Version::V0_1_0 | Version::V0_2_0 => value_of(&v02::form(self, version)?),
+            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => value_of(&v04::form(self, version)),
+            Version::V1_0_0 | Version::V1_1_0 => value_of(&v10::form(self, version)),
+        })
+    }
+
+    /// The text that a plugin prints: the reference's bytes for `version`.
+    ///
+    /// # Errors
+    /// As [`CniResult::to_value`].
+    pub fn to_json(&self, version: Version) -> Result<String, Error> {
+        Ok(match version {
+            Version::V0_1_0 | Version::V0_2_0 => json::to_pretty(&v02::form(self, version)?),
+            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => json::to_pretty(&v04::form(self, version)),
+            // A Value's keys are sorted, as Go sorts those of a map.
+            Version::V1_0_0 | Version::V1_1_0 => json::to_pretty(&value_of(&v10::form(self, version))),
+        })
+    }
+}
+
+/// Only maps with keys other than text could fail here, and no form has one.
+fn value_of<T: Serialize>(form: &T) -> Value {
+    serde_json::to_value(form).unwrap_or_default()
+}
+
+fn unknown_version(text: &str, path: &str) -> Error {
+    let dot = if path.is_empty() { "" } else { "." };
+    Version::incompatible(text, Version::ALL).context(format_args!("{path}{dot}cniVersion"))
+}
+
+#[cfg(test)]
+mod tests;
