@@ -5,17 +5,21 @@
 //! runtimes lean on it, the reference wins; each such place says so.
 
 pub mod args;
+pub mod capability;
 pub mod cidr;
 pub mod config;
 pub mod error;
 pub mod fields;
 pub mod json;
+pub mod list;
 pub mod names;
 pub mod result;
 pub mod version;
 
 pub use args::CniArgs;
+pub use capability::RuntimeConfig;
 pub use config::{Attachment, PluginConfig};
 pub use error::{Code, Error};
+pub use list::NetworkList;
 pub use result::{CniResult, Dns, Interface, IpConfig, Route};
 pub use version::Version;

@@ -1,16 +1,16 @@
 //! 0.1.0 and 0.2.0: no interfaces, at most one address per family, routes below it.
 
+use std::net::IpAddr;
+
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{CniResult, Dns, IpConfig, Route};
 use crate::spec::{Code, Error, Version, fields, json};
-use std::net::IpAddr;
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-#[derive(Default)]
 struct Read {
     ip4: Option<Family>,
     ip6: Option<Family>,
