@@ -1,8 +1,18 @@
 //! Addresses: `ip address`.
 
-use ipnetwork::IpNetwork;
+use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::request::Mode;
+use super::wire::{Attributes, Malformed, Message, ip, u8_at, u32_at};
 use super::{Netlink, Request, Result};
+
+const RTM_NEWADDR: u16 = 20;
+/// Length of `struct ifaddrmsg`.
+const IFADDRMSG: usize = 8;
 
 /// An address on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,13 +27,37 @@ pub struct Addr {
 
 /// `ip address add NET dev LINK [nodad]`; `nodad` matters for IPv6 only. The broadcast
 /// address is left out, as the reference plugins do.
-pub fn add(_index: u32, _link: &str, _net: IpNetwork, _nodad: bool) -> Request {
-    todo!()
+pub fn add(index: u32, link: &str, net: IpNetwork, nodad: bool) -> Request {
+    let mut message = message(index, net);
+    if nodad && net.is_ipv6() {
+        message.header.flags = AddressHeaderFlags::Nodad;
+        message
+            .attributes
+            .push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
+    let what = format!("add address {net} to {link}");
+    Request::new(what, Mode::Create, RouteNetlinkMessage::NewAddress(message))
 }
 
 /// `ip address del NET dev LINK`
-pub fn del(_index: u32, _link: &str, _net: IpNetwork) -> Request {
-    todo!()
+pub fn del(index: u32, link: &str, net: IpNetwork) -> Request {
+    let what = format!("delete address {net} from {link}");
+    let message = RouteNetlinkMessage::DelAddress(message(index, net));
+    Request::new(what, Mode::Change, message)
+}
+
+/// rtnetlink's builder would add a broadcast address.
+fn message(index: u32, net: IpNetwork) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = match net {
+        IpNetwork::V4(_) => AddressFamily::Inet,
+        IpNetwork::V6(_) => AddressFamily::Inet6,
+    };
+    message.header.prefix_len = net.prefix();
+    message.header.index = index;
+    message.attributes.push(AddressAttribute::Local(net.ip()));
+    message.attributes.push(AddressAttribute::Address(net.ip()));
+    message
 }
 
 impl Netlink {
@@ -31,7 +65,47 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn addrs(&mut self, _index: u32) -> Result<Vec<Addr>> {
-        todo!()
+    pub fn addrs(&mut self, index: u32) -> Result<Vec<Addr>> {
+        let mut message = AddressMessage::default();
+        message.header.index = index;
+        let what = format!("list addresses of link number {index}");
+        self.dump(&what, RouteNetlinkMessage::GetAddress(message), |message| {
+            read(message, index)
+        })
     }
+}
+
+/// An address of link `wanted` from RTM_NEWADDR.
+fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Addr>, Malformed> {
+    const SHORT: Malformed = Malformed("an address message is too short");
+    const IFA_FLAGS: u16 = 8;
+    let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
+    let family = i32::from(header(0)?);
+    let index = u32_at(message.body, 4).ok_or(SHORT)?;
+    let known = family == libc::AF_INET || family == libc::AF_INET6;
+    if message.kind != RTM_NEWADDR || index != wanted || !known {
+        return Ok(None);
+    }
+    let mut flags = u32::from(header(2)?);
+    let (mut local, mut address): (Option<IpAddr>, Option<IpAddr>) = (None, None);
+    for attribute in Attributes::behind(message.body, IFADDRMSG) {
+        let (kind, value) = attribute?;
+        match kind {
+            libc::IFA_LOCAL => local = ip(value),
+            libc::IFA_ADDRESS => address = ip(value),
+            IFA_FLAGS => flags = u32_at(value, 0).unwrap_or(flags),
+            _ => {}
+        }
+    }
+    // On a point-to-point link IFA_ADDRESS is the other side's.
+    let address = local
+        .or(address)
+        .ok_or(Malformed("an address message without address"))?;
+    let net =
+        IpNetwork::new(address, header(1)?).map_err(|_| Malformed("a prefix longer than the address"))?;
+    Ok(Some(Addr {
+        net,
+        tentative: flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) != 0,
+        scope: header(3)?,
+    }))
 }

@@ -23,6 +23,14 @@ impl Error {
         Error { what: what.into(), errno, reason: String::new() }
     }
 
+    /// The error of a system call.
+    pub(crate) fn io(what: impl Into<String>, err: &std::io::Error) -> Self {
+        match err.raw_os_error() {
+            Some(errno) => Error::new(what, Errno::from_raw(errno)),
+            None => Error::new(what, Errno::EIO).reason(err.to_string()),
+        }
+    }
+
     /// The same with an explanation.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<String>) -> Self {

@@ -1,30 +1,14 @@
 //! Links: `ip link`.
 
-use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::{Netlink, Request, Result};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkMessage};
+use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan};
 
-/// A hardware address of six bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Mac(pub [u8; 6]);
-
-impl Mac {
-    /// Reads `aa:bb:cc:dd:ee:ff`, also with `-`, in any case.
-    pub fn parse(_text: &str) -> Option<Mac> {
-        todo!()
-    }
-    /// A random, locally administered unicast address (getrandom(2)).
-    pub fn random() -> Mac {
-        todo!()
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, _f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        todo!()
-    }
-}
+use super::Request;
+pub use super::mac::Mac;
+use super::request::Mode;
 
 /// A link as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +25,8 @@ pub struct Link {
     pub mtu: u32,
     /// IFF_UP.
     pub up: bool,
-    /// IFF_PROMISC was asked for (IFLA_PROMISCUITY > 0).
+    /// IFF_PROMISC was asked for (`ip link set … promisc on`); a bridge or a packet capture
+    /// that turns it on by itself doesn't count.
     pub promisc: bool,
     /// `IFLA_OPERSTATE` is up.
     pub oper_up: bool,
@@ -107,39 +92,147 @@ pub struct Change<'a> {
     pub txqlen: Option<u32>,
 }
 
-/// `ip link add NAME type bridge`. Use with [`Netlink::create_link`].
-pub fn add_bridge(_bridge: &NewBridge<'_>) -> Request {
-    todo!()
+/// `ip link add NAME type bridge`, down. Use with [`Netlink::create_link`].
+///
+/// [`Netlink::create_link`]: super::Netlink::create_link
+pub fn add_bridge(bridge: &NewBridge<'_>) -> Request {
+    let mut message = LinkBridge::new(bridge.name).down().address(bridge.mac.0.to_vec());
+    if let Some(mtu) = bridge.mtu {
+        message = message.mtu(mtu);
+    }
+    if bridge.vlan_filtering {
+        message = message.vlan_filtering(true);
+    }
+    new_link("bridge", &[bridge.name], message.build())
 }
 
-/// `ip link add NAME type veth peer name PEER netns NS`. Use with [`Netlink::create_link`].
-pub fn add_veth(_veth: &NewVeth<'_>) -> Request {
-    todo!()
+/// `ip link add NAME type veth peer name PEER netns NS`. Use with
+/// [`Netlink::create_link`](super::Netlink::create_link).
+///
+/// The request has the number of `peer_ns`, which must stay open until it has been carried
+/// out. The other end is born down: the kernel can't bring it up before this end exists
+/// (ENOTCONN).
+pub fn add_veth(veth: &NewVeth<'_>) -> Request {
+    let mut peer = LinkUnspec::new_with_name(veth.peer_name).setns_by_fd(veth.peer_ns.as_raw_fd());
+    if let Some(mac) = veth.peer_mac {
+        peer = peer.address(mac.0.to_vec());
+    }
+    let mut message = LinkVeth::new(veth.name, veth.peer_name);
+    if let Some(mtu) = veth.mtu {
+        peer = peer.mtu(mtu);
+        message = message.mtu(mtu);
+    }
+    message = message.set_info_data(InfoData::Veth(InfoVeth::Peer(peer.build())));
+    if let Some(mac) = veth.mac {
+        message = message.address(mac.0.to_vec());
+    }
+    if let Some(master) = veth.master {
+        message = message.controller(master);
+    }
+    if veth.up {
+        message = message.up();
+    }
+    let mut request = new_link("veth", &[veth.name, veth.peer_name], message.build());
+    request.master = veth.master;
+    request
 }
 
-/// `ip link add link PARENT name NAME type vlan id ID`. Use with [`Netlink::create_link`].
-pub fn add_vlan(_name: &str, _parent: u32, _id: u16) -> Request {
-    todo!()
+/// `ip link add link PARENT name NAME type vlan id ID`. Use with
+/// [`Netlink::create_link`](super::Netlink::create_link).
+pub fn add_vlan(name: &str, parent: u32, id: u16) -> Request {
+    new_link("vlan", &[name], LinkVlan::new(name, parent, id).build())
+}
+
+fn new_link(kind: &str, names: &[&str], message: LinkMessage) -> Request {
+    let what = format!("add {kind} {}", names.first().unwrap_or(&""));
+    Request::new_link(what, names, RouteNetlinkMessage::NewLink(message))
 }
 
 /// `ip link set`; `name` is for messages.
-pub fn set(_index: u32, _name: &str, _change: &Change<'_>) -> Request {
-    todo!()
+pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
+    let mut message = LinkUnspec::new_with_index(index);
+    message = with(message, change.up, |message, up| match up {
+        true => message.up(),
+        false => message.down(),
+    });
+    message = with(message, change.promisc, LinkMessageBuilder::promiscuous);
+    message = with(message, change.allmulti, LinkMessageBuilder::allmulticast);
+    message = with(message, change.mtu, LinkMessageBuilder::mtu);
+    message = with(
+        message,
+        change.mac.map(|mac| mac.0.to_vec()),
+        LinkMessageBuilder::address,
+    );
+    message = with(message, change.name, LinkMessageBuilder::name);
+    message = with(message, change.alias, LinkMessageBuilder::alias);
+    message = with(message, change.master, LinkMessageBuilder::controller);
+    message = with(message, change.txqlen, LinkMessageBuilder::txqueuelen);
+    let what = format!("set {} of {name}", change.words());
+    if change.alias.is_some_and(|alias| alias.len() > ALIAS_MAX) {
+        return Request::invalid(what, "the alias has more than 255 bytes");
+    }
+    let message = RouteNetlinkMessage::SetLink(message.build());
+    Request::of_link(what, change.name.as_slice(), message)
+}
+
+/// IFALIASZ without the NUL.
+const ALIAS_MAX: usize = 255;
+
+fn with<T>(
+    message: LinkMessageBuilder<LinkUnspec>,
+    value: Option<T>,
+    apply: impl FnOnce(LinkMessageBuilder<LinkUnspec>, T) -> LinkMessageBuilder<LinkUnspec>,
+) -> LinkMessageBuilder<LinkUnspec> {
+    match value {
+        Some(value) => apply(message, value),
+        None => message,
+    }
 }
 
 /// `ip link del`, by index.
-pub fn del(_index: u32, _name: &str) -> Request {
-    todo!()
+pub fn del(index: u32, name: &str) -> Request {
+    let message = LinkUnspec::new_with_index(index).build();
+    let message = RouteNetlinkMessage::DelLink(message);
+    Request::new(format!("delete link {name}"), Mode::Change, message)
 }
 
 /// `ip link del`, by name.
-pub fn del_by_name(_name: &str) -> Request {
-    todo!()
+pub fn del_by_name(name: &str) -> Request {
+    let message = RouteNetlinkMessage::DelLink(LinkUnspec::new_with_name(name).build());
+    Request::of_link(format!("delete link {name}"), &[name], message)
 }
 
 /// `ip link set BRIDGE type bridge vlan_filtering 1`
-pub fn set_vlan_filtering(_index: u32, _name: &str, _on: bool) -> Request {
-    todo!()
+pub fn set_vlan_filtering(index: u32, name: &str, on: bool) -> Request {
+    let message = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge)
+        .index(index)
+        .vlan_filtering(on);
+    // RTM_SETLINK would take it and change nothing.
+    let message = RouteNetlinkMessage::NewLink(message.build());
+    let what = format!("set vlan_filtering {} of {name}", u8::from(on));
+    Request::new(what, Mode::Change, message)
+}
+
+impl Change<'_> {
+    /// What is changed, for an error.
+    fn words(&self) -> String {
+        let on = |on: bool| if on { "on" } else { "off" };
+        [
+            self.up.map(|up| if up { "up" } else { "down" }.to_owned()),
+            self.mtu.map(|mtu| format!("mtu {mtu}")),
+            self.mac.map(|mac| format!("address {mac}")),
+            self.name.map(|name| format!("name {name}")),
+            self.alias.map(|alias| format!("alias {alias}")),
+            self.master.map(|master| format!("master {master}")),
+            self.promisc.map(|yes| format!("promisc {}", on(yes))),
+            self.allmulti.map(|yes| format!("allmulticast {}", on(yes))),
+            self.txqlen.map(|length| format!("txqueuelen {length}")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ")
+    }
 }
 
 /// Which links to list; both filters run in the kernel.
@@ -149,57 +242,4 @@ pub struct Filter<'a> {
     pub master: Option<u32>,
     /// Only links of this kind.
     pub kind: Option<&'a str>,
-}
-
-impl Netlink {
-    /// Carries out a creating request and returns the new link, from the kernel's echo
-    /// (NLM_F_ECHO), without a look-up.
-    ///
-    /// # Errors
-    /// The kernel's; EEXIST if the name is taken.
-    pub fn create_link(&mut self, _request: Request) -> Result<Link> {
-        todo!()
-    }
-
-    /// The link called `name`.
-    ///
-    /// # Errors
-    /// ENODEV if there is none.
-    pub fn link(&mut self, _name: &str) -> Result<Link> {
-        todo!()
-    }
-
-    /// The link called `name`, or `None`.
-    ///
-    /// # Errors
-    /// Anything but ENODEV.
-    pub fn find_link(&mut self, _name: &str) -> Result<Option<Link>> {
-        todo!()
-    }
-
-    /// The link at `index`.
-    ///
-    /// # Errors
-    /// ENODEV if there is none.
-    pub fn link_at(&mut self, _index: u32) -> Result<Link> {
-        todo!()
-    }
-
-    /// `ip link show [master M] [type K]`
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn links(&mut self, _filter: &Filter<'_>) -> Result<Vec<Link>> {
-        todo!()
-    }
-
-    /// Waits until the link is operationally up, by notification (no polling), and returns
-    /// it. Checks once before subscribing, so that nothing is lost and nothing is waited for
-    /// in vain.
-    ///
-    /// # Errors
-    /// ETIMEDOUT after `timeout`; EINTR if a signal came.
-    pub fn wait_oper_up(&mut self, _index: u32, _timeout: std::time::Duration) -> Result<Link> {
-        todo!()
-    }
 }

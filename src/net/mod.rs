@@ -8,22 +8,36 @@
 //! ([`link::add_veth`], [`addr::add`], [`route::add`] …) and carried out by
 //! [`Netlink::execute`], alone or many in one message. Look-ups are methods of `Netlink`.
 //!
+//! Everything has a time limit and every error carries the kernel's own words (extended
+//! ack). Requests are encoded by rtnetlink and netlink-packet-route; answers are read by
+//! a small reader of our own, which takes any bytes.
+//!
 //! The types of the netlink crates don't leave this module.
 
 pub mod addr;
 mod error;
 pub mod link;
+mod link_read;
+mod mac;
 pub mod neigh;
 pub mod netns;
 pub mod nft;
 pub mod port;
+mod request;
 pub mod route;
+mod route_read;
 mod socket;
 pub mod sysctl;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod wire;
 
 pub use error::Error;
 pub use netns::NetNs;
-pub use socket::{Netlink, Request};
+pub use request::Request;
+pub use socket::Netlink;
 
 /// The result of a kernel request.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -2,19 +2,66 @@
 
 use std::net::IpAddr;
 
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::request::Mode;
+use super::wire::{Attributes, Malformed, Message, ip, u32_at};
 use super::{Netlink, Request, Result, link::Mac};
 
+const RTM_NEWNEIGH: u16 = 28;
+/// Length of `struct ndmsg`.
+const NDMSG: usize = 12;
+
 /// `ip neighbour replace IP lladdr MAC dev LINK nud permanent`
-pub fn add_permanent(_index: u32, _link: &str, _ip: IpAddr, _mac: Mac) -> Request {
-    todo!()
+pub fn add_permanent(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
+    let mut message = NeighbourMessage::default();
+    let (family, destination) = match ip {
+        IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
+        IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
+    };
+    message.header.family = family;
+    message.header.ifindex = index;
+    message.header.state = NeighbourState::Permanent;
+    message.attributes = vec![
+        NeighbourAttribute::Destination(destination),
+        NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()),
+    ];
+    let what = format!("add neighbour {ip} at {mac} to {link}");
+    Request::new(what, Mode::Replace, RouteNetlinkMessage::NewNeighbour(message))
 }
 
 impl Netlink {
-    /// `ip neighbour show dev LINK`
+    /// `ip neighbour show dev LINK`: those with a known hardware address.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn neighbours(&mut self, _index: u32) -> Result<Vec<(IpAddr, Mac)>> {
-        todo!()
+    pub fn neighbours(&mut self, index: u32) -> Result<Vec<(IpAddr, Mac)>> {
+        let mut message = NeighbourMessage::default();
+        message.attributes.push(NeighbourAttribute::IfIndex(index));
+        let what = format!("list neighbours of link number {index}");
+        self.dump(&what, RouteNetlinkMessage::GetNeighbour(message), |message| {
+            read(message, index)
+        })
     }
+}
+
+/// A neighbour on link `wanted` from RTM_NEWNEIGH.
+fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<(IpAddr, Mac)>, Malformed> {
+    let index = u32_at(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
+    if message.kind != RTM_NEWNEIGH || index != wanted {
+        return Ok(None);
+    }
+    let (mut address, mut mac) = (None, None);
+    for attribute in Attributes::behind(message.body, NDMSG) {
+        let (kind, value) = attribute?;
+        match kind {
+            libc::NDA_DST => address = ip(value),
+            libc::NDA_LLADDR => mac = value.try_into().ok().map(Mac),
+            _ => {}
+        }
+    }
+    Ok(address.zip(mac))
 }

@@ -1,9 +1,19 @@
 //! Network namespaces: a handle, and a moment inside.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::Result;
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{NSFS_MAGIC, statfs};
+
+use super::{Error, Result};
+
+/// The namespace of the calling thread, not of the process's first one.
+const CURRENT: &str = "/proc/thread-self/ns/net";
 
 /// An open network namespace.
 #[derive(Debug)]
@@ -17,8 +27,23 @@ impl NetNs {
     /// # Errors
     /// ENOENT if nothing is there; EINVAL if what is there is no network namespace
     /// (checked by ioctl NS_GET_NSTYPE, ioctl_ns(2)).
-    pub fn open(_path: &Path) -> Result<Self> {
-        todo!()
+    pub fn open(path: &Path) -> Result<Self> {
+        let what = || format!("open network namespace {}", path.display());
+        let not_one = || Error::new(what(), Errno::EINVAL).reason("it is no network namespace");
+        // Before opening: opening a device or a FIFO can have effects or block for ever.
+        let place = statfs(path).map_err(|errno| Error::new(what(), errno))?;
+        if place.filesystem_type() != NSFS_MAGIC {
+            return Err(not_one());
+        }
+        let file = open(path).map_err(|err| Error::io(what(), &err))?;
+        let fd = OwnedFd::from(file);
+        // SAFETY: the descriptor is open, and this ioctl takes no argument.
+        let kind = unsafe { libc::ioctl(fd.as_raw_fd(), libc::NS_GET_NSTYPE) };
+        match Errno::result(kind) {
+            Ok(libc::CLONE_NEWNET) => Ok(NetNs { fd }),
+            Ok(_) | Err(Errno::ENOTTY) => Err(not_one()),
+            Err(errno) => Err(Error::new(what(), errno)),
+        }
     }
 
     /// The namespace of this thread.
@@ -26,7 +51,9 @@ impl NetNs {
     /// # Errors
     /// The kernel's.
     pub fn current() -> Result<Self> {
-        todo!()
+        let file = open(Path::new(CURRENT))
+            .map_err(|err| Error::io("open the network namespace of this thread", &err))?;
+        Ok(NetNs { fd: file.into() })
     }
 
     /// Runs `inside` with this thread in the namespace, then returns to where it was. The
@@ -35,9 +62,47 @@ impl NetNs {
     /// # Errors
     /// If the namespace can't be entered. If it can't be left again the process aborts:
     /// going on in the wrong namespace would be worse.
-    pub fn enter<T>(&self, _inside: impl FnOnce() -> T) -> Result<T> {
-        todo!()
+    pub fn enter<T>(&self, inside: impl FnOnce() -> T) -> Result<T> {
+        let origin = NetNs::current()?;
+        setns(&self.fd, CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| Error::new("enter a network namespace", errno))?;
+        // Dropped after `inside`, and also when that panics.
+        let _way_back = WayBack(origin);
+        Ok(inside())
     }
+
+    /// Whether both are the same namespace (namespaces(7): same device and inode).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn same_as(&self, other: &NetNs) -> Result<bool> {
+        Ok(self.identity()? == other.identity()?)
+    }
+
+    /// Device and inode, which tell namespaces apart while they are open.
+    fn identity(&self) -> Result<(u64, u64)> {
+        let stat = fstat(&self.fd).map_err(|errno| Error::new("tell network namespaces apart", errno))?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+}
+
+/// Returns to a namespace when it is dropped.
+struct WayBack(NetNs);
+
+impl Drop for WayBack {
+    fn drop(&mut self) {
+        if let Err(errno) = setns(&self.0.fd, CloneFlags::CLONE_NEWNET) {
+            eprintln!("cnimble: can't return to the network namespace: {errno}");
+            std::process::abort();
+        }
+    }
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
 }
 
 impl AsFd for NetNs {

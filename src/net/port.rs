@@ -1,6 +1,19 @@
 //! Bridge ports and their vlans: `bridge link`, `bridge vlan`.
 
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{BridgeVlanInfoFlags, LinkAttribute, LinkExtentMask, LinkMessage};
+use nix::errno::Errno;
+use rtnetlink::{LinkBridgePort, LinkBridgeVlan};
+
+use super::request::{Mode, encode_raw};
+use super::wire::{Attributes, Malformed, Message, u8_at, u16_at, u32_at};
 use super::{Netlink, Request, Result};
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_NEWVLAN: u16 = 112;
+const RTM_GETVLAN: u16 = 114;
 
 /// The flags of a bridge port that plugins care for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,8 +25,19 @@ pub struct Port {
 }
 
 /// `bridge link set dev PORT hairpin … isolated …`
-pub fn set(_index: u32, _name: &str, _port: Port) -> Request {
-    todo!()
+pub fn set(index: u32, name: &str, port: Port) -> Request {
+    let message = LinkBridgePort::new(index)
+        .hairpin(port.hairpin)
+        .isolated(port.isolated);
+    // RTM_SETLINK would take it and change nothing.
+    let message = RouteNetlinkMessage::NewLink(message.build());
+    let on = |on: bool| if on { "on" } else { "off" };
+    let what = format!(
+        "set hairpin {}, isolated {} of bridge port {name}",
+        on(port.hairpin),
+        on(port.isolated)
+    );
+    Request::new(what, Mode::Change, message)
 }
 
 /// A vlan on a port or bridge.
@@ -28,21 +52,161 @@ pub struct Vlan {
 }
 
 /// `bridge vlan add dev PORT vid FIRST[-LAST] [pvid] [untagged]`; `on_bridge` is `self`.
-pub fn add_vlans(_index: u32, _name: &str, _first: Vlan, _last_id: u16, _on_bridge: bool) -> Request {
-    todo!()
+pub fn add_vlans(index: u32, name: &str, first: Vlan, last_id: u16, on_bridge: bool) -> Request {
+    let mut flags = BridgeVlanInfoFlags::empty();
+    flags.set(BridgeVlanInfoFlags::Pvid, first.pvid);
+    flags.set(BridgeVlanInfoFlags::Untagged, first.untagged);
+    let what = format!("add vlan {} to {name}", range(first.id, last_id));
+    let message = vlans_message(index, first.id, last_id, flags, on_bridge);
+    Request::new(what, Mode::Change, RouteNetlinkMessage::SetLink(message))
 }
 
 /// `bridge vlan del dev PORT vid FIRST[-LAST]`
-pub fn del_vlans(_index: u32, _name: &str, _first: u16, _last: u16, _on_bridge: bool) -> Request {
-    todo!()
+pub fn del_vlans(index: u32, name: &str, first: u16, last: u16, on_bridge: bool) -> Request {
+    let what = format!("delete vlan {} from {name}", range(first, last));
+    let message = vlans_message(index, first, last, BridgeVlanInfoFlags::empty(), on_bridge);
+    Request::new(what, Mode::Change, RouteNetlinkMessage::DelLink(message))
+}
+
+fn range(first: u16, last: u16) -> String {
+    match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    }
+}
+
+fn vlans_message(
+    index: u32,
+    first: u16,
+    last: u16,
+    flags: BridgeVlanInfoFlags,
+    on_bridge: bool,
+) -> LinkMessage {
+    let mut message = LinkBridgeVlan::new(index);
+    if on_bridge {
+        message = message.bridge_self();
+    }
+    message = match first == last {
+        true => message.vlan(first, flags),
+        false => message.vlan_range_start(first, flags).vlan_range_end(last, flags),
+    };
+    message.build()
 }
 
 impl Netlink {
-    /// `bridge vlan show dev PORT`
+    /// `bridge vlan show dev PORT`, for a port or a bridge. Empty for any other link, and
+    /// where the kernel has no vlan filtering.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn vlans(&mut self, _index: u32) -> Result<Vec<Vlan>> {
-        todo!()
+    pub fn vlans(&mut self, index: u32) -> Result<Vec<Vlan>> {
+        let what = format!("list vlans of link number {index}");
+        // struct br_vlan_msg: family, padding, index.
+        let mut body = [0; 8];
+        let [family, _, _, _, number @ ..] = &mut body;
+        *family = libc::AF_BRIDGE as u8;
+        *number = index.to_ne_bytes();
+        let message = encode_raw(RTM_GETVLAN, NLM_F_REQUEST | NLM_F_DUMP, &body);
+        let found = self.dump_raw(&what, &message, |message| read_vlan(message, index));
+        let found = match found {
+            // The bridge has no RTM_GETVLAN before Linux 5.6: all ports have to be listed.
+            Err(err) if err.is(Errno::EOPNOTSUPP) => {
+                let message = RouteNetlinkMessage::GetLink(all_ports());
+                self.dump(&what, message, |message| read_link(message, index))?
+            }
+            found => found?,
+        };
+        let mut vlans: Vec<Vlan> = found.into_iter().flatten().collect();
+        vlans.sort_unstable();
+        Ok(vlans)
     }
+}
+
+fn all_ports() -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.interface_family = AddressFamily::Bridge;
+    let compressed = LinkExtentMask::BrvlanCompressed;
+    message.attributes.push(LinkAttribute::ExtMask(vec![compressed]));
+    message
+}
+
+/// Runs of vlans on link `wanted`, from RTM_NEWVLAN (struct br_vlan_msg and a
+/// BRIDGE_VLANDB_ENTRY for every run).
+fn read_vlan(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
+    const BR_VLAN_MSG: usize = 8;
+    const VLANDB_ENTRY: u16 = 1;
+    const ENTRY_INFO: u16 = 1;
+    const ENTRY_RANGE: u16 = 2;
+    if message.kind != RTM_NEWVLAN || u32_at(message.body, 4) != Some(wanted) {
+        return Ok(None);
+    }
+    let mut vlans = Vec::new();
+    for attribute in Attributes::behind(message.body, BR_VLAN_MSG) {
+        let (kind, entry) = attribute?;
+        if kind != VLANDB_ENTRY {
+            continue;
+        }
+        let (mut first, mut last) = (None, None);
+        for attribute in Attributes::new(entry) {
+            let (kind, value) = attribute?;
+            match kind {
+                ENTRY_INFO => first = vlan_info(value),
+                ENTRY_RANGE => last = u16_at(value, 0),
+                _ => {}
+            }
+        }
+        let (_, first) = first.ok_or(Malformed("a vlan without number"))?;
+        run(&mut vlans, first, last.unwrap_or(first.id));
+    }
+    Ok(Some(vlans))
+}
+
+/// Vlans of port `wanted` from an RTM_NEWLINK of AF_BRIDGE.
+fn read_link(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
+    const IFINFOMSG: usize = 16;
+    const IFLA_BRIDGE_VLAN_INFO: u16 = 2;
+    let family = u8_at(message.body, 0).map(i32::from);
+    if message.kind != RTM_NEWLINK
+        || family != Some(libc::AF_BRIDGE)
+        || u32_at(message.body, 4) != Some(wanted)
+    {
+        return Ok(None);
+    }
+    let mut vlans = Vec::new();
+    let mut begin: Option<Vlan> = None;
+    for attribute in Attributes::behind(message.body, IFINFOMSG) {
+        let (kind, spec) = attribute?;
+        if kind != libc::IFLA_AF_SPEC {
+            continue;
+        }
+        for attribute in Attributes::new(spec) {
+            let (kind, value) = attribute?;
+            if kind != IFLA_BRIDGE_VLAN_INFO {
+                continue;
+            }
+            let (flags, vlan) = vlan_info(value).ok_or(Malformed("a vlan without number"))?;
+            if flags.contains(BridgeVlanInfoFlags::RangeBegin) {
+                begin = Some(vlan);
+            } else {
+                run(&mut vlans, begin.take().unwrap_or(vlan), vlan.id);
+            }
+        }
+    }
+    Ok(Some(vlans))
+}
+
+/// `struct bridge_vlan_info`
+fn vlan_info(value: &[u8]) -> Option<(BridgeVlanInfoFlags, Vlan)> {
+    let flags = BridgeVlanInfoFlags::from_bits_retain(u16_at(value, 0)?);
+    let vlan = Vlan {
+        id: u16_at(value, 2)?,
+        pvid: flags.contains(BridgeVlanInfoFlags::Pvid),
+        untagged: flags.contains(BridgeVlanInfoFlags::Untagged),
+    };
+    Some((flags, vlan))
+}
+
+/// Appends `first` to the one numbered `last`, all with the same flags.
+fn run(vlans: &mut Vec<Vlan>, first: Vlan, last: u16) {
+    vlans.extend((first.id..=last).map(|id| Vlan { id, ..first }));
 }

@@ -3,8 +3,17 @@
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::{
+    RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
+};
+use rtnetlink::RouteMessageBuilder;
 
-use super::{Netlink, Request, Result};
+use super::Request;
+use super::request::Mode;
+
+/// RT_TABLE_MAIN
+pub(super) const MAIN: u32 = 254;
 
 /// A route out of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,23 +34,95 @@ pub struct NewRoute {
     pub onlink: bool,
 }
 
-/// `ip route add …`
-pub fn add(_route: &NewRoute, _link: &str) -> Request {
-    todo!()
+/// `ip route add …`. The protocol is `boot`, as of everything that `ip route` adds. Without
+/// a scope, an IPv4 route without next hop gets `link`, others `global`.
+pub fn add(route: &NewRoute, link: &str) -> Request {
+    let what = format!("add {}", words(route, link));
+    let scope = match route.scope {
+        Some(scope) => RouteScope::from(scope),
+        None if route.via.is_none() && route.dst.is_ipv4() => RouteScope::Link,
+        None => RouteScope::Universe,
+    };
+    request(what, Mode::Create, route, |mut message| {
+        message.header.scope = scope;
+        message.header.protocol = RouteProtocol::Boot;
+        RouteNetlinkMessage::NewRoute(message)
+    })
 }
 
-/// `ip route del …`
-pub fn del(_route: &NewRoute, _link: &str) -> Request {
-    todo!()
+/// `ip route del …`: the route of any protocol and, if the route has none, of any scope.
+pub fn del(route: &NewRoute, link: &str) -> Request {
+    let what = format!("delete {}", words(route, link));
+    let scope = route.scope.map_or(RouteScope::NoWhere, RouteScope::from);
+    request(what, Mode::Change, route, |mut message| {
+        message.header.scope = scope;
+        message.header.protocol = RouteProtocol::Unspec;
+        RouteNetlinkMessage::DelRoute(message)
+    })
 }
 
-impl Netlink {
-    /// `ip route show dev LINK table TABLE`, both families; `table` `None` is main. The
-    /// kernel filters (strict checking).
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn routes(&mut self, _index: u32, _table: Option<u32>) -> Result<Vec<NewRoute>> {
-        todo!()
+fn request(
+    what: String,
+    mode: Mode,
+    route: &NewRoute,
+    finish: impl FnOnce(RouteMessage) -> RouteNetlinkMessage,
+) -> Request {
+    match message(route) {
+        Ok(message) => Request::new(what, mode, finish(message)),
+        Err(reason) => Request::invalid(what, reason),
     }
+}
+
+fn message(route: &NewRoute) -> Result<RouteMessage, &'static str> {
+    // Destination first: it decides the family.
+    let mut builder = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(route.dst.ip(), route.dst.prefix())
+        .map_err(|_| "the destination is no prefix")?
+        .output_interface(route.index)
+        .table_id(route.table.unwrap_or(MAIN));
+    if let Some(via) = route.via {
+        // IPv4 behind an IPv6 next hop is possible (RTA_VIA, since Linux 5.2).
+        builder = builder
+            .gateway(via)
+            .map_err(|_| "an IPv6 destination can't have an IPv4 next hop")?;
+    }
+    if let Some(src) = route.src {
+        builder = builder
+            .pref_source(src)
+            .map_err(|_| "source and destination are of different families")?;
+    }
+    if let Some(priority) = route.priority {
+        builder = builder.priority(priority);
+    }
+    let mut message = builder.build();
+    if route.onlink {
+        message.header.flags |= RouteFlags::Onlink;
+    }
+    let metrics: Vec<RouteMetric> = [
+        route.mtu.map(RouteMetric::Mtu),
+        route.advmss.map(RouteMetric::Advmss),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !metrics.is_empty() {
+        message.attributes.push(RouteAttribute::Metrics(metrics));
+    }
+    Ok(message)
+}
+
+fn words(route: &NewRoute, link: &str) -> String {
+    let mut words = match route.dst.prefix() {
+        0 if route.dst.is_ipv4() => "route default".to_owned(),
+        0 => "route default (IPv6)".to_owned(),
+        _ => format!("route {}", route.dst),
+    };
+    if let Some(via) = route.via {
+        words += &format!(" via {via}");
+    }
+    words += &format!(" dev {link}");
+    if let Some(table) = route.table {
+        words += &format!(" table {table}");
+    }
+    words
 }

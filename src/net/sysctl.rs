@@ -1,21 +1,45 @@
 //! `/proc/sys/net`: relative to the namespace of the thread that opens the file.
 
-use super::Result;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
-/// Reads `net/ipv4/ip_forward` and so on (a path below /proc/sys), trimmed.
+use nix::errno::Errno;
+
+use super::{Error, Result};
+
+const ROOT: &str = "/proc/sys";
+
+/// Reads `net/ipv4/ip_forward` and so on (a path below /proc/sys), trimmed. The separator is
+/// the slash, because the names of links, which are parts of keys, may have dots.
 ///
 /// # Errors
-/// ENOENT if the kernel has no such key.
-pub fn read(_key: &str) -> Result<String> {
-    todo!()
+/// ENOENT if the kernel has no such key; EINVAL for what can't be a key.
+pub fn read(key: &str) -> Result<String> {
+    let what = || format!("read sysctl {key}");
+    let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
+    let value = fs::read(path).map_err(|err| explained(Error::io(what(), &err)))?;
+    Ok(String::from_utf8_lossy(&value).trim().to_owned())
 }
 
 /// Writes a key.
 ///
 /// # Errors
 /// ENOENT if the kernel has no such key, EROFS where /proc/sys is read-only.
-pub fn write(_key: &str, _value: &str) -> Result<()> {
-    todo!()
+pub fn write(key: &str, value: &str) -> Result<()> {
+    let what = || format!("set sysctl {key} to {value}");
+    let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
+    let written = File::options()
+        .write(true)
+        .open(path)
+        // In one piece: a second write would be a second value.
+        .and_then(|mut file| file.write(value.as_bytes()));
+    match written {
+        Ok(length) if length == value.len() => Ok(()),
+        Ok(length) => Err(Error::new(what(), Errno::EINVAL)
+            .reason(format!("the kernel took {length} of {} bytes", value.len()))),
+        Err(err) => Err(explained(Error::io(what(), &err))),
+    }
 }
 
 /// Writes a key only if it has another value: read-only file systems with the right value
@@ -23,6 +47,99 @@ pub fn write(_key: &str, _value: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`write`].
-pub fn ensure(_key: &str, _value: &str) -> Result<Option<String>> {
-    todo!()
+pub fn ensure(key: &str, value: &str) -> Result<Option<String>> {
+    let old = read(key)?;
+    if old == value {
+        return Ok(None);
+    }
+    write(key, value)?;
+    Ok(Some(old))
+}
+
+/// The file of a key. Keys have the names of links in them, which come from outside: nothing
+/// may lead out of /proc/sys.
+fn path(key: &str) -> std::result::Result<PathBuf, &'static str> {
+    if key.contains('\0') {
+        return Err("a key has no NUL");
+    }
+    if key.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err("a key is a path below /proc/sys without empty, . or .. parts");
+    }
+    Ok(Path::new(ROOT).join(key))
+}
+
+/// The usual reasons, which the errno doesn't tell.
+fn explained(err: Error) -> Error {
+    match err.errno {
+        Errno::ENOENT => err.reason("the kernel has no such key, or the link is gone"),
+        Errno::EROFS => err.reason("/proc/sys is mounted read-only"),
+        _ => err,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::testing::in_netns;
+    use crate::net::{NetNs, Netlink, link};
+
+    #[test]
+    fn keys_stay_below_proc_sys() {
+        for key in [
+            "",
+            "/etc/passwd",
+            "net/../../etc/passwd",
+            "..",
+            "net//x",
+            "net/.",
+            "a\0b",
+        ] {
+            assert!(read(key).unwrap_err().is(Errno::EINVAL), "{key:?}");
+            assert!(write(key, "1").unwrap_err().is(Errno::EINVAL), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn every_namespace_has_its_own() {
+        in_netns("every_namespace_has_its_own", || {
+            let outside = NetNs::current().unwrap();
+            in_netns("inner", move || {
+                let key = "net/ipv4/ip_forward";
+                assert_eq!(outside.enter(|| read(key)).unwrap().unwrap(), read(key).unwrap());
+                let old = read(key).unwrap();
+                let new = if old == "0" { "1" } else { "0" };
+                assert_eq!(ensure(key, new).unwrap(), Some(old.clone()));
+                assert_eq!(ensure(key, new).unwrap(), None);
+                assert_eq!(read(key).unwrap(), new);
+                assert_eq!(outside.enter(|| read(key)).unwrap().unwrap(), old);
+            });
+        });
+    }
+
+    #[test]
+    fn names_with_dots_and_reasons() {
+        in_netns("names_with_dots_and_reasons", || {
+            let mut netlink = Netlink::open().unwrap();
+            let bridge = link::NewBridge {
+                name: "br.100",
+                mtu: None,
+                mac: link::Mac::random(),
+                vlan_filtering: false,
+            };
+            netlink.create_link(link::add_bridge(&bridge)).unwrap();
+            let key = "net/ipv6/conf/br.100/accept_ra";
+            write(key, "0").unwrap();
+            assert_eq!(read(key).unwrap(), "0");
+
+            let err = write(key, "many").unwrap_err();
+            assert!(err.is(Errno::EINVAL), "{err}");
+            assert!(
+                err.to_string()
+                    .contains("set sysctl net/ipv6/conf/br.100/accept_ra to many")
+            );
+
+            let err = ensure("net/ipv6/conf/none/accept_ra", "0").unwrap_err();
+            assert!(err.is_missing() && err.reason.contains("no such key"), "{err}");
+        });
+    }
 }

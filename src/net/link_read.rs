@@ -1,0 +1,268 @@
+//! Links as the kernel describes them: look-ups, lists, waiting.
+
+use std::time::{Duration, Instant};
+
+use netlink_packet_core::NLM_F_REQUEST;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage};
+use nix::errno::Errno;
+
+use super::link::{Filter, Link, Mac};
+use super::port::Port;
+use super::request::{bad_name, encode};
+use super::wire::{Attributes, Malformed, Message, Messages, text, u8_at, u32_at};
+use super::{Error, Netlink, Request, Result, socket};
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTNLGRP_LINK: u32 = 1;
+/// Length of `struct ifinfomsg`.
+const IFINFOMSG: usize = 16;
+const IF_OPER_UP: u8 = 6;
+
+impl Netlink {
+    /// Carries out a creating request and returns the new link, from the kernel's echo
+    /// (NLM_F_ECHO), without a look-up. Kernels before 6.2 don't echo: there it is looked up.
+    ///
+    /// # Errors
+    /// The kernel's; EEXIST if the name is taken.
+    pub fn create_link(&mut self, request: Request) -> Result<Link> {
+        let mut echo = None;
+        self.ask(&request.what, request.bytes?, |message| {
+            echo = echo.take().or(read(message)?);
+            Ok(())
+        })?;
+        match (echo, request.makes) {
+            (Some(mut link), _) => {
+                link.master = link.master.or(request.master);
+                Ok(link)
+            }
+            (None, Some(name)) => self.link(&name),
+            (None, None) => Err(socket::broken(&request.what, "it made no link")),
+        }
+    }
+
+    /// The link called `name`.
+    ///
+    /// # Errors
+    /// ENODEV if there is none.
+    pub fn link(&mut self, name: &str) -> Result<Link> {
+        let what = format!("look up link {name}");
+        if let Some(reason) = bad_name(name) {
+            return Err(Error::new(what, Errno::ENODEV).reason(reason));
+        }
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        self.get_link(&what, message)
+    }
+
+    /// The link called `name`, or `None`.
+    ///
+    /// # Errors
+    /// Anything but ENODEV.
+    pub fn find_link(&mut self, name: &str) -> Result<Option<Link>> {
+        match self.link(name) {
+            Ok(link) => Ok(Some(link)),
+            Err(err) if err.is(Errno::ENODEV) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// The link at `index`.
+    ///
+    /// # Errors
+    /// ENODEV if there is none.
+    pub fn link_at(&mut self, index: u32) -> Result<Link> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        self.get_link(&format!("look up link number {index}"), message)
+    }
+
+    fn get_link(&mut self, what: &str, mut message: LinkMessage) -> Result<Link> {
+        message.attributes.push(without_statistics());
+        let message = encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST);
+        let mut found = None;
+        self.ask(what, message, |message| {
+            found = read(message)?;
+            Ok(())
+        })?;
+        found.ok_or_else(|| socket::broken(what, "it is no link"))
+    }
+
+    /// `ip link show [master M] [type K]`
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn links(&mut self, filter: &Filter<'_>) -> Result<Vec<Link>> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(without_statistics());
+        if let Some(master) = filter.master {
+            message.attributes.push(LinkAttribute::Controller(master));
+        }
+        if let Some(kind) = filter.kind {
+            let kind = LinkInfo::Kind(InfoKind::from(kind));
+            message.attributes.push(LinkAttribute::LinkInfo(vec![kind]));
+        }
+        let message = RouteNetlinkMessage::GetLink(message);
+        let mut links = self.dump("list links", message, read)?;
+        // The kernel ignores a kind that it doesn't know.
+        links.retain(|link| {
+            filter.kind.is_none_or(|kind| link.kind == kind)
+                && filter.master.is_none_or(|master| link.master == Some(master))
+        });
+        Ok(links)
+    }
+
+    /// Waits until the link is operationally up, by notification (no polling), and returns
+    /// it. Checks once before subscribing, so that nothing is waited for in vain, and once
+    /// after, so that nothing is lost.
+    ///
+    /// # Errors
+    /// ETIMEDOUT after `timeout`; EINTR if a signal came; ENODEV if the link goes.
+    pub fn wait_oper_up(&mut self, index: u32, timeout: Duration) -> Result<Link> {
+        let end = Instant::now() + timeout;
+        let link = self.link_at(index)?;
+        if link.oper_up {
+            return Ok(link);
+        }
+        self.member(RTNLGRP_LINK, true)?;
+        let outcome = self.await_notice(&link, end);
+        self.usual_patience()?;
+        self.member(RTNLGRP_LINK, false)?;
+        outcome
+    }
+
+    fn await_notice(&mut self, link: &Link, end: Instant) -> Result<Link> {
+        let what = format!("wait for link {} to be up", link.name);
+        let mut recheck = true;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let reason = "its operational state has not become up in time";
+                return Err(Error::new(what, Errno::ETIMEDOUT).reason(reason));
+            }
+            let outcome = if std::mem::take(&mut recheck) {
+                self.link_at(link.index).map(Some)
+            } else {
+                self.patience(left)?;
+                self.notice(&what, link.index)
+            };
+            match outcome {
+                Ok(Some(link)) if link.oper_up => return Ok(link),
+                // Notifications were lost.
+                Err(err) if err.is(Errno::ENOBUFS) => recheck = true,
+                Ok(_) => {}
+                Err(err) if err.is(Errno::ETIMEDOUT) => {}
+                Err(err) => return Err(err),
+            }
+        }
+    }
+
+    /// Waits for a datagram; the last that it says about the link.
+    fn notice(&mut self, what: &str, index: u32) -> Result<Option<Link>> {
+        let mut last = None;
+        let datagram = self.datagram(what)?;
+        for message in Messages::new(datagram).flatten() {
+            if message.kind == RTM_DELLINK && family_and_index(&message) == Some((0, index)) {
+                return Err(Error::new(what, Errno::ENODEV).reason("it has been deleted"));
+            }
+            if let Ok(Some(link)) = read(&message)
+                && link.index == index
+            {
+                last = Some(link);
+            }
+        }
+        Ok(last)
+    }
+}
+
+fn without_statistics() -> LinkAttribute {
+    LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
+}
+
+/// `ifi_family` and `ifi_index`. A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no
+/// longer its port.
+fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
+    Some((u8_at(message.body, 0)?, u32_at(message.body, 4)?))
+}
+
+/// A link from RTM_NEWLINK; `None` if it is another message.
+fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, Malformed> {
+    const SHORT: Malformed = Malformed("a link message is too short");
+    const IFF_UP: u32 = 1;
+    const IFF_PROMISC: u32 = 0x100;
+    let (family, index) = family_and_index(message).ok_or(SHORT)?;
+    if message.kind != RTM_NEWLINK || family != 0 {
+        return Ok(None);
+    }
+    let flags = u32_at(message.body, 8).ok_or(SHORT)?;
+    let mut link = Link {
+        index,
+        name: String::new(),
+        kind: String::new(),
+        mac: None,
+        mtu: 0,
+        up: flags & IFF_UP != 0,
+        promisc: flags & IFF_PROMISC != 0,
+        oper_up: false,
+        master: None,
+        peer: None,
+        alias: String::new(),
+        port: None,
+        vlan_filtering: false,
+    };
+    for attribute in Attributes::behind(message.body, IFINFOMSG) {
+        let (kind, value) = attribute?;
+        match kind {
+            libc::IFLA_ADDRESS => link.mac = value.try_into().ok().map(Mac),
+            libc::IFLA_IFNAME => link.name = text(value),
+            libc::IFLA_MTU => link.mtu = u32_at(value, 0).ok_or(SHORT)?,
+            libc::IFLA_LINK => link.peer = u32_at(value, 0),
+            libc::IFLA_MASTER => link.master = u32_at(value, 0),
+            libc::IFLA_OPERSTATE => link.oper_up = u8_at(value, 0) == Some(IF_OPER_UP),
+            libc::IFLA_IFALIAS => link.alias = text(value),
+            libc::IFLA_LINKINFO => read_info(&mut link, value)?,
+            _ => {}
+        }
+    }
+    Ok(Some(link))
+}
+
+/// IFLA_LINKINFO: the kind and what is special to it, and the same for its master.
+fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed> {
+    const INFO_SLAVE_KIND: u16 = 4;
+    const INFO_SLAVE_DATA: u16 = 5;
+    const BR_VLAN_FILTERING: u16 = 7;
+    const BRPORT_MODE: u16 = 4;
+    const BRPORT_ISOLATED: u16 = 33;
+    let mut of_bridge = false;
+    for attribute in Attributes::new(info) {
+        let (kind, value) = attribute?;
+        match kind {
+            libc::IFLA_INFO_KIND => link.kind = text(value),
+            INFO_SLAVE_KIND => of_bridge = text(value) == "bridge",
+            libc::IFLA_INFO_DATA if link.kind == "bridge" => {
+                link.vlan_filtering = flag(value, BR_VLAN_FILTERING)?;
+            }
+            INFO_SLAVE_DATA if of_bridge => {
+                link.port = Some(Port {
+                    hairpin: flag(value, BRPORT_MODE)?,
+                    isolated: flag(value, BRPORT_ISOLATED)?,
+                });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether the byte `wanted` among the attributes is set.
+fn flag(attributes: &[u8], wanted: u16) -> std::result::Result<bool, Malformed> {
+    for attribute in Attributes::new(attributes) {
+        let (kind, value) = attribute?;
+        if kind == wanted {
+            return Ok(u8_at(value, 0).is_some_and(|byte| byte != 0));
+        }
+    }
+    Ok(false)
+}
