@@ -1,0 +1,136 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use crate::{Contender, Result, SCENARIOS, Scenario};
+
+pub(crate) const HELP: &str = "\
+Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
+
+  --contender NAME=DIR  a directory with plugins; at least one, the first is the measure
+                        for the ratios
+  --pods N[,N...]       pods that are there already (default 1,300)
+  --samples N           per verb, network and contender (default 30)
+  --only NETWORK        plain, ipMasq, dual or dual+ipMasq; may be given several times
+  --state-dir DIR       for leases (default: a new one below the temporary directory)
+  --json FILE           write the figures, with every sample
+";
+
+#[derive(Debug)]
+pub(crate) struct Args {
+    pub(crate) contenders: Vec<Contender>,
+    /// Ascending.
+    pub(crate) pods: Vec<usize>,
+    pub(crate) samples: usize,
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) state_dir: PathBuf,
+    only: Vec<String>,
+}
+
+impl Args {
+    /// `None` if help was asked for.
+    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Self>> {
+        let mut args = Args {
+            contenders: Vec::new(),
+            pods: vec![1, 300],
+            samples: 30,
+            json: None,
+            state_dir: std::env::temp_dir(),
+            only: Vec::new(),
+        };
+        while let Some(word) = words.next() {
+            if word == "--help" || word == "-h" {
+                return Ok(None);
+            }
+            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--contender" => {
+                    let text = value()?;
+                    let (name, dir) = text
+                        .split_once('=')
+                        .ok_or_else(|| format!("--contender {text}: NAME=DIR is wanted"))?;
+                    args.contenders.push(Contender { name: name.to_owned(), dir: std::path::absolute(dir)? });
+                }
+                "--pods" => args.pods = pods(&value()?)?,
+                "--samples" => {
+                    let text = value()?;
+                    args.samples = text
+                        .parse()
+                        .ok()
+                        .filter(|n| *n > 0)
+                        .ok_or_else(|| format!("--samples {text}: a number from 1 is wanted"))?;
+                }
+                "--only" => {
+                    let text = value()?;
+                    if !SCENARIOS.iter().any(|scenario| scenario.name == text) {
+                        return Err(format!("--only {text}: there is no such network").into());
+                    }
+                    args.only.push(text);
+                }
+                "--state-dir" => args.state_dir = value()?.into(),
+                "--json" => args.json = Some(value()?.into()),
+                _ => return Err(format!("unknown argument {word}; see --help").into()),
+            }
+        }
+        if args.contenders.is_empty() {
+            return Err("no --contender was given; see --help".into());
+        }
+        Ok(Some(args))
+    }
+
+    /// The networks to measure.
+    pub(crate) fn scenarios(&self) -> impl Iterator<Item = &'static Scenario> {
+        SCENARIOS
+            .iter()
+            .filter(|scenario| self.only.is_empty() || self.only.iter().any(|name| name == scenario.name))
+    }
+}
+
+/// `1,300`, in any order.
+fn pods(text: &str) -> Result<Vec<usize>> {
+    // A bridge has 1023 ports, and one more pod is added for each sample.
+    let mut pods = text
+        .split(',')
+        .map(|number| number.trim().parse().ok().filter(|n| *n <= 1000))
+        .collect::<Option<Vec<usize>>>()
+        .ok_or_else(|| format!("--pods {text}: numbers up to 1000 are wanted, with commas between"))?;
+    pods.sort_unstable();
+    pods.dedup();
+    Ok(pods)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Option<Args>> {
+        Args::parse(words.iter().map(|word| (*word).to_owned()))
+    }
+
+    #[test]
+    fn reads_what_the_script_gives() {
+        let args =
+            parse(&["--contender", "a=/x", "--contender", "b=/y", "--pods", "300,1,300", "--only", "dual"])
+                .unwrap()
+                .unwrap();
+        assert_eq!(args.pods, [1, 300]);
+        assert_eq!(args.contenders[1].dir, PathBuf::from("/y"));
+        assert_eq!(args.scenarios().map(|s| s.name).collect::<Vec<_>>(), ["dual"]);
+    }
+
+    #[test]
+    fn refuses_nonsense() {
+        for words in [
+            &["--pods", "1"][..],
+            &["--contender", "a"],
+            &["--contender", "a=/x", "--pods", "1,,2"],
+            &["--contender", "a=/x", "--pods", "1001"],
+            &["--contender", "a=/x", "--samples", "0"],
+            &["--contender", "a=/x", "--only", "triple"],
+            &["--contender", "a=/x", "--speed"],
+            &["--contender"],
+        ] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+    }
+}

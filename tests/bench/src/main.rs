@@ -1,0 +1,161 @@
+//! ADD and DEL of bridge and host-local, timed side by side with other plugins.
+//!
+//! For each kind of network every contender gets a host of its own: a network namespace
+//! with its own bridge and its own leases. Pods are added until the wanted number is
+//! there; then one more pod is added and deleted again and again, the contenders taking
+//! turns and swapping the order, so that whatever else the machine does hits all of them.
+//!
+//! What is timed is one process, from just before it is spawned until it has been waited
+//! for: what a runtime waits. Namespaces of pods are made outside of that.
+
+mod args;
+mod host;
+mod process;
+mod report;
+mod stats;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use args::Args;
+use host::{Host, Sandbox};
+use report::{Cell, Report};
+
+/// Nobody handles these errors; they only need to be read.
+type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+/// A set of plugins.
+#[derive(Debug, Clone)]
+struct Contender {
+    name: String,
+    dir: std::path::PathBuf,
+}
+
+/// A kind of network.
+#[derive(Debug, Clone, Copy)]
+struct Scenario {
+    name: &'static str,
+    masquerade: bool,
+    dual_stack: bool,
+}
+
+const SCENARIOS: [Scenario; 4] = [
+    Scenario { name: "plain", masquerade: false, dual_stack: false },
+    Scenario { name: "ipMasq", masquerade: true, dual_stack: false },
+    Scenario { name: "dual", masquerade: false, dual_stack: true },
+    Scenario { name: "dual+ipMasq", masquerade: true, dual_stack: true },
+];
+
+/// Runs before any counts: files in the cache, kernel modules loaded.
+const WARM_UP: usize = 2;
+/// Traced runs for the memory; it hardly varies.
+const TRACED: usize = 2;
+
+fn main() -> ExitCode {
+    let outcome = Args::parse(std::env::args().skip(1)).and_then(|args| match args {
+        Some(args) => run(&args),
+        None => {
+            print!("{}", args::HELP);
+            Ok(())
+        }
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            eprintln!("error: {err}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err("this needs root: it makes network namespaces".into());
+    }
+    let sandbox = Sandbox::enter(&args.state_dir)?;
+    let mut report = Report::new(args)?;
+    for scenario in args.scenarios() {
+        let mut hosts = args
+            .contenders
+            .iter()
+            .map(|contender| Host::new(&sandbox, contender, scenario))
+            .collect::<Result<Vec<_>>>()?;
+        for &pods in &args.pods {
+            measure(args, scenario, &mut hosts, pods, &mut report)?;
+        }
+        drop(hosts);
+        // The kernel takes namespaces apart in the background; let it finish.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+    progress("");
+    report.print()?;
+    if let Some(path) = &args.json {
+        std::fs::write(path, report.to_json()).map_err(|err| format!("{}: {err}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// One kind of network with `pods` pods in it.
+fn measure(
+    args: &Args,
+    scenario: &Scenario,
+    hosts: &mut [Host<'_>],
+    pods: usize,
+    report: &mut Report,
+) -> Result<()> {
+    announce(&format!("{}, {pods} pods", scenario.name));
+    for host in hosts.iter_mut() {
+        while host.pods() < pods {
+            progress(&format!("{}: {} has {} of {pods} pods", scenario.name, host.name(), host.pods()));
+            host.populate()?;
+        }
+    }
+
+    let mut cells: Vec<Cell> = hosts.iter().map(|host| Cell::new(scenario.name, pods, host.name())).collect();
+    for round in 0..WARM_UP + args.samples + TRACED {
+        progress(&format!(
+            "{}, {pods} pods: round {} of {}",
+            scenario.name,
+            round + 1,
+            WARM_UP + args.samples + TRACED
+        ));
+        let mut turns: Vec<_> = hosts.iter_mut().zip(&mut cells).collect();
+        if round % 2 == 1 {
+            turns.reverse();
+        }
+        for (host, cell) in turns {
+            if round < WARM_UP + args.samples {
+                let (add, del) = host.add_and_del(process::timed)?;
+                if round >= WARM_UP {
+                    cell.add.runs.push(add);
+                    cell.del.runs.push(del);
+                }
+            } else {
+                let (add, del) = host.add_and_del(process::traced)?;
+                cell.add.footprint(&add);
+                cell.del.footprint(&del);
+            }
+        }
+    }
+    for host in hosts.iter() {
+        host.verify()?;
+    }
+    report.cells.append(&mut cells);
+    Ok(())
+}
+
+/// What is going on, on stderr: a line that is overwritten on a terminal, nothing elsewhere.
+fn progress(text: &str) {
+    let mut stderr = std::io::stderr();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "\r\x1b[K{text}");
+        let _ = stderr.flush();
+    }
+}
+
+/// The next large step, for a stderr that is no terminal.
+fn announce(text: &str) {
+    if !std::io::stderr().is_terminal() {
+        eprintln!("{text}");
+    }
+}

@@ -1,0 +1,220 @@
+//! One run of a plugin: timed, or traced for its memory.
+
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::Result;
+
+/// A run, timed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    /// From before the spawn to after the wait.
+    pub(crate) wall: Duration,
+    /// User and system time, with that of all its children.
+    pub(crate) cpu: Duration,
+}
+
+/// What a run takes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Footprint {
+    /// Peak resident memory of the largest process, in KiB.
+    pub(crate) peak_kib: u64,
+    /// Programs started, the plugin included.
+    pub(crate) programs: u64,
+}
+
+/// Runs `command` with `stdin` and returns what it printed, with its time.
+pub(crate) fn timed(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Run)> {
+    let mut plumbing = Plumbing::new(command, stdin)?;
+    let start = Instant::now();
+    let child = plumbing.command.spawn()?;
+    let (status, cpu) = wait(child.id())?;
+    let wall = start.elapsed();
+    let output = plumbing.finish(status)?;
+    Ok((output, Run { wall, cpu }))
+}
+
+/// Runs `command` with `stdin` and returns what it printed, with its peak memory.
+///
+/// `ru_maxrss` can't be used: exec(2) carries the peak of whoever called it over to the
+/// new program, so a small plugin would be charged with this program's size. `VmHWM` of
+/// proc(5) belongs to the program alone; ptrace(2) stops each process as it exits, the
+/// last moment at which it can be read.
+pub(crate) fn traced(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Footprint)> {
+    let mut plumbing = Plumbing::new(command, stdin)?;
+    // SAFETY: the child makes one system call between fork and exec, and allocates nothing.
+    unsafe {
+        plumbing.command.pre_exec(|| ptrace::traceme().map_err(std::io::Error::from));
+    }
+    let child = plumbing.command.spawn()?;
+    let root = Pid::from_raw(i32::try_from(child.id())?);
+    // The first stop is the exec, before the program's first instruction.
+    waitpid(root, None)?;
+    ptrace::setoptions(
+        root,
+        Options::PTRACE_O_TRACEEXIT
+            | Options::PTRACE_O_TRACEEXEC
+            | Options::PTRACE_O_TRACEFORK
+            | Options::PTRACE_O_TRACEVFORK
+            | Options::PTRACE_O_TRACECLONE
+            | Options::PTRACE_O_EXITKILL,
+    )?;
+    ptrace::cont(root, None)?;
+
+    let mut footprint = Footprint { peak_kib: 0, programs: 1 };
+    let mut exit = None;
+    loop {
+        let (pid, deliver) = match waitpid(None, Some(WaitPidFlag::__WALL)) {
+            Ok(WaitStatus::PtraceEvent(pid, _, event)) => {
+                if event == libc::PTRACE_EVENT_EXIT {
+                    footprint.peak_kib = footprint.peak_kib.max(peak_kib(pid));
+                } else if event == libc::PTRACE_EVENT_EXEC {
+                    footprint.programs += 1;
+                }
+                (pid, None)
+            }
+            // A new thread or process starts with a stop of its own.
+            Ok(WaitStatus::Stopped(pid, Signal::SIGSTOP)) => (pid, None),
+            Ok(WaitStatus::Stopped(pid, signal)) => (pid, Some(signal)),
+            Ok(WaitStatus::Exited(pid, code)) if pid == root => {
+                exit = Some(ExitStatus::from_raw(code << 8));
+                continue;
+            }
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == root => {
+                exit = Some(ExitStatus::from_raw(signal as i32));
+                continue;
+            }
+            Ok(_) | Err(Errno::EINTR) => continue,
+            Err(Errno::ECHILD) => break,
+            Err(err) => return Err(err.into()),
+        };
+        match ptrace::cont(pid, deliver) {
+            // Another thread's exec or exit took it along.
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    let output = plumbing.finish(exit.ok_or("a traced plugin vanished")?)?;
+    Ok((output, footprint))
+}
+
+/// `VmHWM` in KiB.
+fn peak_kib(pid: Pid) -> u64 {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .ok()
+        .and_then(|status| {
+            let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        })
+        .unwrap_or(0)
+}
+
+/// The pipes of a run. Configuration and result fit into a pipe's buffer, so nobody has to
+/// write or read while the clock runs.
+struct Plumbing {
+    command: Command,
+    stdout: std::io::PipeReader,
+}
+
+impl Plumbing {
+    fn new(mut command: Command, stdin: &[u8]) -> Result<Self> {
+        const PIPE: usize = 65536;
+        if stdin.len() > PIPE {
+            return Err("the configuration doesn't fit into a pipe".into());
+        }
+        let (stdin_reader, mut stdin_writer) = std::io::pipe()?;
+        stdin_writer.write_all(stdin)?;
+        let (stdout, stdout_writer) = std::io::pipe()?;
+        command.stdin(stdin_reader).stdout(stdout_writer).stderr(Stdio::null());
+        Ok(Plumbing { command, stdout })
+    }
+
+    /// What it printed, or an error if it failed.
+    fn finish(self, status: ExitStatus) -> Result<Vec<u8>> {
+        let Plumbing { command, mut stdout } = self;
+        let what = command.get_program().to_string_lossy().into_owned();
+        // It holds our copy of the writing end.
+        drop(command);
+        let mut output = Vec::new();
+        stdout.read_to_end(&mut output)?;
+        if status.success() {
+            return Ok(output);
+        }
+        Err(format!("{what}: {status}: {}", String::from_utf8_lossy(&output).trim()).into())
+    }
+}
+
+/// Waits for a child; wait4(2) also tells its processor time.
+fn wait(pid: u32) -> Result<(ExitStatus, Duration)> {
+    let pid = libc::pid_t::try_from(pid)?;
+    let mut status = 0;
+    // SAFETY: rusage is plain old data, for which zeroes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live, writable variables of the right type.
+    while unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) } != pid {
+        let err = std::io::Error::last_os_error();
+        if err.kind() != std::io::ErrorKind::Interrupted {
+            return Err(err.into());
+        }
+    }
+    let time =
+        |t: libc::timeval| Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64);
+    Ok((ExitStatus::from_raw(status), time(usage.ru_utime) + time(usage.ru_stime)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn times_the_whole_run() {
+        let (output, run) = timed(shell("cat; sleep 0.05"), b"hello").unwrap();
+        assert_eq!(output, b"hello");
+        assert!(run.wall >= Duration::from_millis(50), "{run:?}");
+        assert!(run.cpu < run.wall, "{run:?}");
+    }
+
+    #[test]
+    fn a_failure_is_told_with_what_was_printed() {
+        let err = timed(shell("echo why; exit 3"), b"").unwrap_err().to_string();
+        assert!(err.contains("why") && err.contains('3'), "{err}");
+    }
+
+    /// The tracer waits for all children of the process, so this is the only such test.
+    #[test]
+    fn sees_the_largest_process_and_counts_programs() {
+        let exe = std::env::current_exe().unwrap();
+        let mut command = Command::new(exe);
+        command.args(["--exact", "process::tests::nothing_matches_this"]);
+        // Children of other tests must not be waited for here: run in a process of our own.
+        if std::env::var_os("CNIMBLE_BENCH_TRACER").is_none() {
+            let status = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "process::tests::sees_the_largest_process_and_counts_programs"])
+                .env("CNIMBLE_BENCH_TRACER", "1")
+                .stdout(Stdio::null())
+                .status()
+                .unwrap();
+            assert!(status.success());
+            return;
+        }
+        let (output, footprint) =
+            traced(shell("head -c 30000000 /dev/zero | tail -c 20000000 | wc -c"), b"").unwrap();
+        assert_eq!(output, b"20000000\n");
+        assert_eq!(footprint.programs, 4, "{footprint:?}");
+        assert!((15_000..40_000).contains(&footprint.peak_kib), "{footprint:?}");
+    }
+}

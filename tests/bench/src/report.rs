@@ -1,0 +1,234 @@
+//! The table on the terminal, and the same as JSON.
+
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::args::Args;
+use crate::process::{Footprint, Run};
+use crate::stats::{median, quantile};
+use crate::{Contender, Result};
+
+/// What is known of one verb.
+#[derive(Debug, Default)]
+pub(crate) struct Verb {
+    pub(crate) runs: Vec<Run>,
+    footprint: Footprint,
+}
+
+impl Verb {
+    /// Keeps the largest.
+    pub(crate) fn footprint(&mut self, seen: &Footprint) {
+        self.footprint.peak_kib = self.footprint.peak_kib.max(seen.peak_kib);
+        self.footprint.programs = self.footprint.programs.max(seen.programs);
+    }
+
+    /// Wall clock, in milliseconds.
+    fn wall(&self) -> Vec<f64> {
+        self.runs.iter().map(|run| run.wall.as_secs_f64() * 1e3).collect()
+    }
+
+    /// Processor time, in milliseconds.
+    fn cpu(&self) -> Vec<f64> {
+        self.runs.iter().map(|run| run.cpu.as_secs_f64() * 1e3).collect()
+    }
+
+    fn to_json(&self) -> Value {
+        let wall = self.wall();
+        json!({
+            "wall_ms": {
+                "median": median(&wall),
+                "p25": quantile(&wall, 0.25),
+                "p75": quantile(&wall, 0.75),
+                "min": quantile(&wall, 0.0),
+                "max": quantile(&wall, 1.0),
+                "samples": wall,
+            },
+            "cpu_ms": {"median": median(&self.cpu())},
+            "peak_kib": self.footprint.peak_kib,
+            "programs": self.footprint.programs,
+        })
+    }
+}
+
+/// One contender in one network with so many pods.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    scenario: &'static str,
+    pods: usize,
+    contender: String,
+    pub(crate) add: Verb,
+    pub(crate) del: Verb,
+}
+
+impl Cell {
+    pub(crate) fn new(scenario: &'static str, pods: usize, contender: &str) -> Self {
+        Cell { scenario, pods, contender: contender.to_owned(), add: Verb::default(), del: Verb::default() }
+    }
+
+    fn verb(&self, name: &str) -> &Verb {
+        if name == "ADD" { &self.add } else { &self.del }
+    }
+}
+
+/// Everything that was measured.
+pub(crate) struct Report {
+    contenders: Vec<(Contender, Size, String)>,
+    samples: usize,
+    pub(crate) cells: Vec<Cell>,
+}
+
+impl Report {
+    pub(crate) fn new(args: &Args) -> Result<Self> {
+        let contenders = args
+            .contenders
+            .iter()
+            .map(|contender| Ok((contender.clone(), Size::of(&contender.dir)?, about(contender))))
+            .collect::<Result<_>>()?;
+        Ok(Report { contenders, samples: args.samples, cells: Vec::new() })
+    }
+
+    /// The table, on stdout.
+    pub(crate) fn print(&self) -> Result<()> {
+        println!(
+            "bridge + host-local, one pod more: median [quartiles] of {} runs, interleaved",
+            self.samples
+        );
+        println!("peak: the largest process; programs: started by one call, the plugin included\n");
+        println!(
+            "{:<12}{:>5}  {:<4} {:<12}{:>9}  {:<17}{:>7}{:>9}{:>11}{:>9}",
+            "network",
+            "pods",
+            "verb",
+            "plugins",
+            "ms",
+            "[quartiles]",
+            "ratio",
+            "cpu ms",
+            "peak KiB",
+            "programs"
+        );
+        for group in self.cells.chunk_by(|a, b| (a.scenario, a.pods) == (b.scenario, b.pods)) {
+            for name in ["ADD", "DEL"] {
+                let first = group.first().map_or(f64::NAN, |cell| median(&cell.verb(name).wall()));
+                for cell in group {
+                    let verb = cell.verb(name);
+                    let wall = verb.wall();
+                    let spread = format!("[{:.2}–{:.2}]", quantile(&wall, 0.25), quantile(&wall, 0.75));
+                    println!(
+                        "{:<12}{:>5}  {:<4} {:<12}{:>9.2}  {spread:<17}{:>7.1}{:>9.2}{:>11}{:>9}",
+                        cell.scenario,
+                        cell.pods,
+                        name,
+                        cell.contender,
+                        median(&wall),
+                        first / median(&wall),
+                        median(&verb.cpu()),
+                        verb.footprint.peak_kib,
+                        verb.footprint.programs,
+                    );
+                }
+            }
+        }
+        println!();
+        for (contender, size, about) in &self.contenders {
+            println!(
+                "{}: {} plugins, {:.1} MB; of these bridge, host-local and loopback {:.1} MB ({about}, {})",
+                contender.name,
+                size.plugins,
+                size.bytes as f64 / 1e6,
+                size.common as f64 / 1e6,
+                contender.dir.display(),
+            );
+        }
+        Ok(())
+    }
+
+    /// The figures with every sample.
+    pub(crate) fn to_json(&self) -> String {
+        let contenders: Vec<Value> = self
+            .contenders
+            .iter()
+            .map(|(contender, size, about)| {
+                json!({
+                    "name": contender.name,
+                    "dir": contender.dir,
+                    "about": about,
+                    "plugins": size.plugins,
+                    "bytes": size.bytes,
+                    "bytes_bridge_host_local_loopback": size.common,
+                })
+            })
+            .collect();
+        let results: Vec<Value> = self
+            .cells
+            .iter()
+            .map(|cell| {
+                json!({
+                    "network": cell.scenario,
+                    "pods": cell.pods,
+                    "plugins": cell.contender,
+                    "ADD": cell.add.to_json(),
+                    "DEL": cell.del.to_json(),
+                })
+            })
+            .collect();
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+        let report = json!({
+            "kernel": kernel.trim(),
+            "cpus": cpus,
+            "samples": self.samples,
+            "contenders": contenders,
+            "results": results,
+        });
+        format!("{report:#}\n")
+    }
+}
+
+/// What a directory of plugins takes on disk, hard links counted once.
+#[derive(Debug, Default)]
+struct Size {
+    plugins: usize,
+    bytes: u64,
+    /// Of the plugins that every contender has.
+    common: u64,
+}
+
+impl Size {
+    fn of(dir: &Path) -> Result<Self> {
+        let mut size = Size::default();
+        let (mut all, mut common) = (HashSet::new(), HashSet::new());
+        let entries = std::fs::read_dir(dir).map_err(|err| format!("{}: {err}", dir.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let file = std::fs::metadata(entry.path())?;
+            if !file.is_file() || file.mode() & 0o111 == 0 {
+                continue;
+            }
+            size.plugins += 1;
+            let key = (file.dev(), file.ino());
+            if all.insert(key) {
+                size.bytes += file.len();
+            }
+            let name = entry.file_name();
+            if ["bridge", "host-local", "loopback"].iter().any(|common| name == *common) && common.insert(key)
+            {
+                size.common += file.len();
+            }
+        }
+        Ok(size)
+    }
+}
+
+/// What the plugin says of itself: its first line without a CNI_COMMAND.
+fn about(contender: &Contender) -> String {
+    std::process::Command::new(contender.dir.join("bridge"))
+        .env_remove("CNI_COMMAND")
+        .output()
+        .ok()
+        .and_then(|output| String::from_utf8_lossy(&output.stderr).lines().next().map(str::to_owned))
+        .unwrap_or_default()
+}
