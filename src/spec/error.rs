@@ -152,3 +152,38 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_add_up_and_context_goes_in_front() {
+        let err = Error::config("bad key").details("").details("first").details("second").details("");
+        assert_eq!(err.details, "first; second");
+        assert_eq!(err.context("reading").to_string(), "reading: bad key; first; second");
+    }
+
+    #[test]
+    fn an_error_survives_the_way_through_stdout() {
+        for err in [
+            Error::new(Code::NO_ADDRESS, "range is full").details("10.0.0.0/24"),
+            Error::new(Code(4_294_967_295), "<\u{2028}>"),
+        ] {
+            for version in Version::ALL {
+                assert_eq!(Error::from_json(err.to_json(*version).as_bytes()), Some(err.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn reads_errors_of_others_and_nothing_else() {
+        let err = Error::from_json(br#" {"Code": 7, "Msg": "m", "more": 1} "#).unwrap();
+        assert_eq!(err, Error::config("m"));
+        for text in
+            ["", "{}", "[]", "7", "not json", r#"{"code":"7"}"#, r#"{"code":-1}"#, r#"{"code":4294967296}"#]
+        {
+            assert_eq!(Error::from_json(text.as_bytes()), None, "{text}");
+        }
+    }
+}

@@ -22,3 +22,31 @@ pub fn interface_problem(text: &str) -> Option<&'static str> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers() {
+        for good in ["a", "0", "A_b.c-9", &"x".repeat(300)] {
+            assert!(is_identifier(good), "{good}");
+        }
+        for bad in ["", ".", "..", "_a", "-a", "a/b", "a b", "a\n", "é", "a\0"] {
+            assert!(!is_identifier(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn interfaces() {
+        for good in ["a", "eth0", "fifteen-bytes-x", "...", "wlan0.5", "@x", "ü"] {
+            assert_eq!(interface_problem(good), None, "{good}");
+        }
+        // Bytes count, not letters.
+        for bad in
+            ["", ".", "..", "sixteen-bytes-xx", "üüüüüüüü", "a/b", "a:b", "a b", "a\t", "a\u{a0}b", "a\0"]
+        {
+            assert!(interface_problem(bad).is_some(), "{bad:?}");
+        }
+    }
+}

@@ -80,3 +80,24 @@ impl fmt::Display for Version {
         f.write_str(self.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_exactly_the_seven() {
+        for version in Version::ALL {
+            assert_eq!(Version::parse(version.as_str()), Ok(*version));
+        }
+        assert_eq!(Version::parse(""), Ok(Version::V0_1_0));
+        assert!(Version::ALL.is_sorted());
+        assert_eq!(Version::ALL.last(), Some(&Version::LATEST));
+        for text in ["1", "1.1", "1.1.0 ", "v1.1.0", "1.01.0", "1.2.0", "0.3.2", "x"] {
+            let err = Version::parse(text).unwrap_err();
+            assert_eq!(err.code, Code::INCOMPATIBLE_VERSION, "{text}");
+            assert_eq!(err.msg, "incompatible CNI versions");
+            assert!(err.details.contains(&format!("\"{text}\"")), "{}", err.details);
+        }
+    }
+}

@@ -2,8 +2,8 @@
 //! turned into it.
 //!
 //! Three forms cover the seven versions, each in a file of its own that knows how to read
-//! and write it: 0.1.0 and 0.2.0, one address per family ([`v02`]); 0.3.0, 0.3.1 and
-//! 0.4.0, lists with the family spelt out ([`v04`]); 1.0.0 and 1.1.0 ([`v10`]).
+//! and write it: 0.1.0 and 0.2.0, one address per family (`v02`); 0.3.0, 0.3.1 and
+//! 0.4.0, lists with the family spelt out (`v04`); 1.0.0 and 1.1.0 (`v10`).
 //!
 //! **What a version leaves out.** The Go library keeps one type for 1.0.0 and 1.1.0, so
 //! `mtu`, `socketPath` and `pciID` of an interface are written from 1.0.0 on, and the

@@ -268,7 +268,7 @@ fn reduced(result: &CniResult, version: Version) -> CniResult {
         left.interfaces.clear();
         let first = |v4: bool| result.ips.iter().find(|ip| ip.address.is_ipv4() == v4);
         let (v4, v6) = (first(true), first(false));
-        left.ips = v4.into_iter().chain(v6).cloned().map(|ip| IpConfig { interface: None, ..ip }).collect();
+        left.ips = v4.into_iter().chain(v6).map(|ip| IpConfig { interface: None, ..ip.clone() }).collect();
         let routes = |v4: bool| result.routes.iter().filter(move |route| route.dst.is_ipv4() == v4);
         left.routes = routes(true)
             .filter(|_| v4.is_some())
