@@ -31,7 +31,9 @@ pub fn add(index: u32, link: &str, net: IpNetwork, nodad: bool) -> Request {
     let mut message = message(index, net);
     if nodad && net.is_ipv6() {
         message.header.flags = AddressHeaderFlags::Nodad;
-        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        message
+            .attributes
+            .push(AddressAttribute::Flags(AddressFlags::Nodad));
     }
     let what = format!("add address {net} to {link}");
     Request::new(what, Mode::Create, RouteNetlinkMessage::NewAddress(message))
@@ -67,7 +69,9 @@ impl Netlink {
         let mut message = AddressMessage::default();
         message.header.index = index;
         let what = format!("list addresses of link number {index}");
-        self.dump(&what, RouteNetlinkMessage::GetAddress(message), |message| read(message, index))
+        self.dump(&what, RouteNetlinkMessage::GetAddress(message), |message| {
+            read(message, index)
+        })
     }
 }
 
@@ -94,7 +98,9 @@ fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Addr>,
         }
     }
     // On a point-to-point link IFA_ADDRESS is the other side's.
-    let address = local.or(address).ok_or(Malformed("an address message without address"))?;
+    let address = local
+        .or(address)
+        .ok_or(Malformed("an address message without address"))?;
     let net =
         IpNetwork::new(address, header(1)?).map_err(|_| Malformed("a prefix longer than the address"))?;
     Ok(Some(Addr {

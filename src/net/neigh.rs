@@ -42,7 +42,9 @@ impl Netlink {
         let mut message = NeighbourMessage::default();
         message.attributes.push(NeighbourAttribute::IfIndex(index));
         let what = format!("list neighbours of link number {index}");
-        self.dump(&what, RouteNetlinkMessage::GetNeighbour(message), |message| read(message, index))
+        self.dump(&what, RouteNetlinkMessage::GetNeighbour(message), |message| {
+            read(message, index)
+        })
     }
 }
 

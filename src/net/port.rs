@@ -26,12 +26,17 @@ pub struct Port {
 
 /// `bridge link set dev PORT hairpin … isolated …`
 pub fn set(index: u32, name: &str, port: Port) -> Request {
-    let message = LinkBridgePort::new(index).hairpin(port.hairpin).isolated(port.isolated);
+    let message = LinkBridgePort::new(index)
+        .hairpin(port.hairpin)
+        .isolated(port.isolated);
     // RTM_SETLINK would take it and change nothing.
     let message = RouteNetlinkMessage::NewLink(message.build());
     let on = |on: bool| if on { "on" } else { "off" };
-    let what =
-        format!("set hairpin {}, isolated {} of bridge port {name}", on(port.hairpin), on(port.isolated));
+    let what = format!(
+        "set hairpin {}, isolated {} of bridge port {name}",
+        on(port.hairpin),
+        on(port.isolated)
+    );
     Request::new(what, Mode::Change, message)
 }
 

@@ -27,7 +27,10 @@ impl Netlink {
     /// The kernel's.
     pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
         let what = format!("list routes of link number {index}");
-        let wanted = Wanted { index, table: table.unwrap_or(MAIN) };
+        let wanted = Wanted {
+            index,
+            table: table.unwrap_or(MAIN),
+        };
         let mut routes = Vec::new();
         // One family at a time: asked for all, the kernel also asks families that refuse the
         // filters (MPLS).

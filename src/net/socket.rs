@@ -55,7 +55,12 @@ impl Netlink {
         // Filters in dumps, since Linux 4.20. Without it, dumps bring all there is, and the
         // readers filter.
         let _ = socket.set_netlink_get_strict_chk(true);
-        let netlink = Netlink { port: address.port_number(), socket, seq: 0, buffer: vec![0; BUFFER] };
+        let netlink = Netlink {
+            port: address.port_number(),
+            socket,
+            seq: 0,
+            buffer: vec![0; BUFFER],
+        };
         netlink.patience(PATIENCE)?;
         Ok(netlink)
     }
@@ -206,15 +211,19 @@ impl Netlink {
                 return Ok(found);
             }
         }
-        Err(Error::new(what, Errno::EINTR)
-            .reason(format!("the list changed while it was read, {DUMP_ATTEMPTS} times in a row")))
+        Err(Error::new(what, Errno::EINTR).reason(format!(
+            "the list changed while it was read, {DUMP_ATTEMPTS} times in a row"
+        )))
     }
 
     /// Joins or leaves a multicast group (`enum rtnetlink_groups`). Notifications that are
     /// still waiting after leaving are thrown away, and so is the word that some were lost.
     pub(super) fn member(&mut self, group: u32, join: bool) -> Result<()> {
-        let changed =
-            if join { self.socket.add_membership(group) } else { self.socket.drop_membership(group) };
+        let changed = if join {
+            self.socket.add_membership(group)
+        } else {
+            self.socket.drop_membership(group)
+        };
         changed.map_err(|err| Error::io("subscribe to notifications", &err))?;
         if !join {
             let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
