@@ -1,7 +1,17 @@
 //! Packet rules that several plugins share, on top of [`crate::net::nft`].
+//!
+//! Each attachment has *elements in sets*; the rules over them are the same however many
+//! attachments there are. An element's comment says whose it is ([`Owner`]).
+//! docs/NFTABLES.md shows it all as an operator sees it.
+//!
+//! All functions take the caller's [`Nft`](crate::net::nft::Nft), so that one socket serves
+//! masquerade and spoof check, and so that DEL can close it last (see there for why).
+//! It must be a socket of the current namespace: that is where iptables would run.
 
+mod elements;
 pub mod masquerade;
 mod owner;
+mod reference_spoof;
 pub mod spoof;
 
 pub use owner::{Owner, hash16};

@@ -1,21 +1,146 @@
 //! Only the pod's own MAC may enter the bridge from its port (`macspoofchk`).
+//!
+//! The table `bridge cnimble` has two sets, the guarded ports and the pairs of port and MAC
+//! that are allowed, and one rule over them. It looks at the frame's source, so ARP, IPv4,
+//! IPv6 and everything else are alike:
+//!
+//! ```text
+//! iifname @ports iifname . ether saddr != @sources drop
+//! ```
 
-use super::Owner;
+use nix::errno::Errno;
+
+use super::elements::{self, Changes, Layout, Placed};
+use super::{Owner, reference_spoof};
 use crate::net::link::Mac;
-use crate::net::nft::Nft;
-use crate::spec::{Attachment, Error};
+use crate::net::nft::{
+    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, SetType, Table,
+    Verdict,
+};
+use crate::net;
+use crate::spec::{Attachment, Code, Error};
 
-/// Drops frames that come in at `port` with another source than `mac`.
+struct Spoof;
+
+const PORTS: &str = "ports";
+const SOURCES: &str = "sources";
+/// Before everything else that looks at frames: `NF_BR_PRI_NAT_DST_BRIDGED`.
+const PRIORITY: i32 = -300;
+const COMMENT_LIMIT: usize = 128;
+
+impl Layout for Spoof {
+    const TABLE: Table<'static> = Table::new(Family::Bridge, "cnimble");
+    const CHAIN: &'static str = "prerouting";
+
+    fn create_table(batch: &mut Batch) {
+        let chain = Self::TABLE.chain(Self::CHAIN);
+        batch.create_table(Self::TABLE);
+        let pair = SetType { key: &[KeyType::Ifname, KeyType::EtherAddr], verdicts: false };
+        batch.create_set(Self::TABLE.set(PORTS), &SetType { key: &[KeyType::Ifname], verdicts: false });
+        batch.create_set(Self::TABLE.set(SOURCES), &pair);
+        batch.create_base_chain(
+            chain,
+            Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY },
+        );
+        let rule = [
+            Expr::meta(Meta::Iifname, REG1),
+            Expr::in_set(REG1, PORTS),
+            Expr::meta(Meta::Iifname, REG1),
+            Expr::payload(Header::Link, 6, 6, REG2),
+            Expr::not_in_set(REG1, SOURCES),
+            Expr::verdict(Verdict::Drop),
+        ];
+        batch.add_rule(chain, &rule, "");
+    }
+
+    fn create_set(_batch: &mut Batch, _set: &str) {}
+
+    fn is_fixed(_set: &str) -> bool {
+        true
+    }
+
+    fn delete_table(batch: &mut Batch) {
+        let chain = Self::TABLE.chain(Self::CHAIN);
+        batch.flush_chain(chain);
+        batch.delete_chain(chain);
+        batch.delete_set(Self::TABLE.set(PORTS));
+        batch.delete_set(Self::TABLE.set(SOURCES));
+        batch.delete_table(Self::TABLE);
+    }
+}
+
+fn pair(port: &str, mac: Mac) -> Key {
+    Key::ifname(port).and_mac(mac)
+}
+
+/// The owner's comment with the MAC behind the tag, so that removal knows both elements from
+/// the port alone.
+fn port_comment(owner: &Owner, mac: Mac) -> String {
+    let comment = owner.comment();
+    let tag = owner.tag();
+    let names = comment.strip_prefix(&tag).unwrap_or_default();
+    let mut comment = format!("{tag}, mac: {mac}{names}");
+    let mut end = comment.len().min(COMMENT_LIMIT);
+    while !comment.is_char_boundary(end) {
+        end -= 1;
+    }
+    comment.truncate(end);
+    comment
+}
+
+/// The MAC in a comment of [`port_comment`].
+fn mac_of(comment: &str) -> Option<Mac> {
+    let (_, rest) = comment.split_once(", mac: ")?;
+    Mac::parse(rest.get(..17)?)
+}
+
+/// Drops frames that come in at `port` with another source than `mac`. Idempotent; a port
+/// that is guarded for another attachment is taken over.
 ///
 /// # Errors
 /// The kernel's.
-pub fn add(_nft: &mut Nft, _owner: &Owner, _port: &str, _mac: Mac) -> Result<Undo, Error> {
-    todo!()
+pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Undo, Error> {
+    let wanted = [
+        Placed {
+            set: PORTS.to_owned(),
+            element: Element::new(Key::ifname(port), port_comment(owner, mac)),
+        },
+        Placed { set: SOURCES.to_owned(), element: Element::new(pair(port, mac), owner.comment()) },
+    ];
+    let mut changes = elements::insert::<Spoof>(nft, owner, &wanted).map_err(explain)?;
+    let old: Vec<Mac> = changes
+        .replaced()
+        .filter(|(set, _)| *set == PORTS)
+        .filter_map(|(_, element)| mac_of(&element.comment))
+        .filter(|old| *old != mac)
+        .collect();
+    for old in old {
+        if let Err(err) = elements::also_delete::<Spoof>(nft, &mut changes, SOURCES, &pair(port, old)) {
+            let err = Error::from(err);
+            return Err(match elements::revert::<Spoof>(nft, &changes) {
+                Ok(()) => err,
+                Err(undo) => err.details(format!("and it could not be taken back: {undo}")),
+            });
+        }
+    }
+    Ok(Undo { changes })
+}
+
+fn explain(err: net::Error) -> Error {
+    match err.errno {
+        Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
+            let what = "macspoofchk: this kernel has no nf_tables for bridges".to_owned();
+            Error::new(Code::KERNEL, what).details(err.to_string()).details("it needs CONFIG_NF_TABLES_BRIDGE")
+        }
+        _ => err.into(),
+    }
 }
 
 /// What [`add`] did, to be taken back exactly.
 #[derive(Debug)]
-pub struct Undo {}
+pub struct Undo {
+    changes: Changes,
+}
 
 impl Undo {
     /// Takes it back. Opens its own socket.
@@ -23,7 +148,10 @@ impl Undo {
     /// # Errors
     /// The kernel's.
     pub fn run(self) -> Result<(), Error> {
-        todo!()
+        if self.changes.is_empty() {
+            return Ok(());
+        }
+        Ok(elements::revert::<Spoof>(&mut Nft::new(), &self.changes)?)
     }
 }
 
@@ -31,22 +159,93 @@ impl Undo {
 ///
 /// # Errors
 /// What could not be removed.
-pub fn remove(_nft: &mut Nft, _owner: &Owner, _port: Option<&str>) -> Result<(), Error> {
-    todo!()
+pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
+    if !supported(nft)? {
+        return Ok(());
+    }
+    let mut hints = Vec::new();
+    if let Some(port) = port
+        && let Some(element) = nft.element(Spoof::TABLE.set(PORTS), &Key::ifname(port))?
+        && let Some(mac) = mac_of(&element.comment)
+    {
+        hints.push((PORTS.to_owned(), Key::ifname(port)));
+        hints.push((SOURCES.to_owned(), pair(port, mac)));
+    }
+    let ours = elements::remove::<Spoof>(nft, owner, &hints);
+    reference_spoof::remove(nft, &owner.attachment)?;
+    Ok(ours?)
+}
+
+/// A kernel without nf_tables has nothing to remove.
+fn supported(nft: &mut Nft) -> Result<bool, Error> {
+    match nft.probe() {
+        Ok(()) => Ok(true),
+        Err(err) if matches!(err.errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL) => Ok(false),
+        Err(err) => Err(err.into()),
+    }
 }
 
 /// The owner's rules are in place (ours or the Go plugins').
 ///
 /// # Errors
 /// Code 103 with what is missing.
-pub fn check(_nft: &mut Nft, _owner: &Owner, _port: &str, _mac: Mac) -> Result<(), Error> {
-    todo!()
+pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), Error> {
+    let missing = missing(nft, owner, port, mac).map_err(explain)?;
+    let Some(missing) = missing else { return Ok(()) };
+    if reference_spoof::guards(nft, &owner.attachment, port, mac)? {
+        return Ok(());
+    }
+    Err(Error::check(format!("MAC spoof check of port {port} is missing")).details(missing))
+}
+
+fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> net::Result<Option<String>> {
+    for (set, key) in [(PORTS, Key::ifname(port)), (SOURCES, pair(port, mac))] {
+        let set = Spoof::TABLE.set(set);
+        match nft.element(set, &key)? {
+            None => return Ok(Some(format!("set {set} has no element {key}"))),
+            Some(element) if !owner.owns(&element.comment) => {
+                return Ok(Some(format!("element {key} of set {set} is another's: {}", element.comment)));
+            }
+            Some(_) => {}
+        }
+    }
+    let chain = Spoof::TABLE.chain(Spoof::CHAIN);
+    let rules = nft.rules(Spoof::TABLE, Some(Spoof::CHAIN))?;
+    let there = rules.iter().any(|rule| rule.uses_set(PORTS) && rule.uses_set(SOURCES));
+    Ok((!there).then(|| format!("chain {chain} has no rule that drops other sources")))
 }
 
 /// Removes the rules of all attachments of `network` that aren't in `valid`.
 ///
 /// # Errors
 /// What could not be removed.
-pub fn gc(_nft: &mut Nft, _network: &str, _valid: &[Attachment]) -> Result<(), Error> {
-    todo!()
+pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    if !supported(nft)? {
+        return Ok(());
+    }
+    let ours = elements::gc::<Spoof>(nft, network, valid);
+    reference_spoof::gc(nft)?;
+    Ok(ours?)
+}
+
+/// Whether the kernel can do it.
+///
+/// # Errors
+/// Code 50.
+pub fn status(nft: &mut Nft) -> Result<(), Error> {
+    let usable = |nft: &mut Nft| {
+        if nft.has_table(Spoof::TABLE)? {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        Spoof::create_table(&mut batch);
+        nft.try_out(&batch)
+    };
+    match usable(nft) {
+        Err(err) if !err.is(Errno::EEXIST) => {
+            let err = explain(err);
+            Err(Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+        }
+        _ => Ok(()),
+    }
 }

@@ -1,0 +1,154 @@
+//! The socket: datagrams out, replies in, in step.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::Traffic;
+use super::attr::{self, Message, NLMSG_HEADER};
+use crate::net::{Error, Result};
+
+/// The kernel answers before send(2) returns; this is for the case that it doesn't.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A dump comes in datagrams of up to 32 KiB (`netlink_dump` in the kernel).
+const BUFFER: usize = 64 * 1024;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_DUMP_INTR: u16 = 0x10;
+const NLM_F_CAPPED: u16 = 0x100;
+const NLM_F_ACK_TLVS: u16 = 0x200;
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// What a message of a reply means for the request.
+#[derive(Debug)]
+pub(super) enum Answer<'a> {
+    /// An object.
+    Object(Message<'a>),
+    /// `NLMSG_ERROR` with 0, or the end of a dump.
+    Done,
+    /// `NLMSG_ERROR` or a dump that ended with one.
+    Refused(Errno, String),
+    /// The dump isn't consistent: something changed meanwhile.
+    Interrupted,
+}
+
+#[derive(Debug)]
+pub(super) struct Socket {
+    inner: netlink_sys::Socket,
+    buffer: Vec<u8>,
+    pub(super) traffic: Traffic,
+}
+
+impl Socket {
+    pub(super) fn open() -> Result<Self> {
+        let failed = |err: &io::Error| Error::new("open an nf_tables socket", errno(err));
+        let mut inner = netlink_sys::Socket::new(NETLINK_NETFILTER).map_err(|err| failed(&err))?;
+        inner.bind_auto().map_err(|err| failed(&err))?;
+        inner.set_ext_ack(true).map_err(|err| failed(&err))?;
+        // Errors without a copy of the request: a batch may be long.
+        inner.set_cap_ack(true).map_err(|err| failed(&err))?;
+        let limit = TimeVal::milliseconds(i64::try_from(TIMEOUT.as_millis()).unwrap_or(i64::MAX));
+        setsockopt(&inner, sockopt::ReceiveTimeout, &limit)
+            .map_err(|err| Error::new("open an nf_tables socket", err))?;
+        Ok(Socket { inner, buffer: Vec::with_capacity(BUFFER), traffic: Traffic::default() })
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8], what: &str) -> Result<()> {
+        loop {
+            match self.inner.send(bytes, 0) {
+                Ok(_) => break,
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                Err(err) => {
+                    let reason = match errno(&err) {
+                        Errno::EMSGSIZE | Errno::ENOBUFS => {
+                            format!("{} bytes don't fit into the socket's buffer", bytes.len())
+                        }
+                        _ => String::new(),
+                    };
+                    return Err(Error::new(what, errno(&err)).reason(reason));
+                }
+            }
+        }
+        self.traffic.requests += 1;
+        self.traffic.bytes_out += bytes.len();
+        Ok(())
+    }
+
+    /// Receives one datagram and hands its messages over, until `each` says that it has seen
+    /// enough.
+    pub(super) fn receive(
+        &mut self,
+        what: &str,
+        mut each: impl FnMut(u32, Answer<'_>) -> bool,
+    ) -> Result<bool> {
+        self.buffer.clear();
+        let length = loop {
+            match self.inner.recv(&mut self.buffer, libc::MSG_TRUNC) {
+                Ok(length) => break length,
+                // The change has been made by now, or refused: its answer is in the queue.
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                Err(err) => {
+                    return Err(match errno(&err) {
+                        Errno::EAGAIN => Error::new(what, Errno::ETIMEDOUT)
+                            .reason(format!("no answer within {} s", TIMEOUT.as_secs())),
+                        other => Error::new(what, other),
+                    });
+                }
+            }
+        };
+        if length > self.buffer.len() {
+            return Err(Error::new(what, Errno::EMSGSIZE).reason(format!("an answer of {length} bytes")));
+        }
+        self.traffic.bytes_in += length;
+        let mut finished = false;
+        for message in attr::messages(&self.buffer) {
+            if !finished {
+                finished = each(message.sequence, answer(message));
+            }
+        }
+        Ok(finished)
+    }
+}
+
+fn errno(err: &io::Error) -> Errno {
+    Errno::from_raw(err.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn answer(message: Message<'_>) -> Answer<'_> {
+    match message.kind {
+        NLMSG_ERROR => match attr::i32_ne(message.payload, 0) {
+            Some(0) => Answer::Done,
+            Some(code) => Answer::Refused(Errno::from_raw(code.wrapping_neg()), reason(&message)),
+            None => Answer::Refused(Errno::EPROTO, "an error message without a code".to_owned()),
+        },
+        _ if message.flags & NLM_F_DUMP_INTR != 0 => Answer::Interrupted,
+        NLMSG_DONE => match attr::i32_ne(message.payload, 0) {
+            Some(code) if code < 0 => {
+                Answer::Refused(Errno::from_raw(code.wrapping_neg()), String::new())
+            }
+            _ => Answer::Done,
+        },
+        _ => Answer::Object(message),
+    }
+}
+
+/// The kernel's own words (extended acknowledgement), which stand behind the header of the
+/// request, or behind all of it.
+fn reason(message: &Message<'_>) -> String {
+    if message.flags & NLM_F_ACK_TLVS == 0 {
+        return String::new();
+    }
+    let echoed = if message.flags & NLM_F_CAPPED != 0 {
+        NLMSG_HEADER
+    } else {
+        let length = attr::i32_ne(message.payload, 4).and_then(|length| usize::try_from(length).ok());
+        length.unwrap_or(NLMSG_HEADER).next_multiple_of(4)
+    };
+    let attrs = message.payload.get(4 + echoed..).unwrap_or_default();
+    attr::find_text(attrs, NLMSGERR_ATTR_MSG).unwrap_or_default()
+}

@@ -1,0 +1,57 @@
+//! Running iptables.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::spec::{Code, Error};
+
+/// Where system commands are, for runtimes that call plugins with a bare PATH.
+const DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin"];
+
+/// The command, from PATH or from the usual directories.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .filter(|directory| directory.is_absolute())
+        .chain(DIRECTORIES.iter().map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|file| {
+            std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        })
+}
+
+/// Runs it with `input` and returns what it printed.
+///
+/// # Errors
+/// Code 100 with what it printed on stderr.
+pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Error> {
+    let program = find(name).ok_or_else(|| missing(name))?;
+    let failed = |err: &std::io::Error| Error::io("run", &program, err);
+    let mut child = Command::new(&program)
+        .args(args.iter().map(OsStr::new))
+        .env("LC_ALL", "C")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|err| failed(&err))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // It is short, far below what a pipe holds; a child that doesn't read it says why itself.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|err| failed(&err))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let said: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).take(5).collect();
+    Err(Error::new(Code::KERNEL, format!("{name} failed ({})", output.status)).details(said.join("; ")))
+}
+
+fn missing(name: &str) -> Error {
+    Error::new(Code::KERNEL, format!("the command {name} is not installed"))
+        .details("install iptables, or set \"ipMasqBackend\": \"nftables\"")
+}

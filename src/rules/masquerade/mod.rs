@@ -1,0 +1,192 @@
+//! Source NAT for what leaves the pod network (`ipMasq`).
+//!
+//! Two backends: nf_tables in a table of our own ([`nftables`]), and the iptables command
+//! with the chains of the Go reference plugins ([`iptables`]), for hosts that need it.
+//! Whatever the backend, removal also looks for what the Go plugins made ([`reference`]):
+//! a node switches in the middle of its pods' lives.
+
+mod command;
+mod iptables;
+mod nftables;
+mod reference;
+
+use ipnetwork::IpNetwork;
+
+use super::Owner;
+use crate::net::nft::Nft;
+use crate::spec::{Attachment, Code, Error};
+
+/// Who does it (`ipMasqBackend`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// nf_tables by netlink, in our own table.
+    Nftables,
+    /// The iptables command, with the reference's chains.
+    Iptables,
+}
+
+impl Backend {
+    /// The configured backend, or for `None` nf_tables where it works and iptables elsewhere.
+    ///
+    /// # Errors
+    /// Code 7 for another name.
+    pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Self, Error> {
+        match configured {
+            Some("nftables") => Ok(Backend::Nftables),
+            Some("iptables") => Ok(Backend::Iptables),
+            Some(other) => Err(Error::config(format!("ipMasqBackend: unknown backend \"{other}\""))
+                .details("allowed are \"nftables\" and \"iptables\"")),
+            None => match nftables::usable(nft) {
+                Ok(()) => Ok(Backend::Nftables),
+                Err(err) if command::find("iptables-restore").is_some() => {
+                    log::info!("masquerading with iptables, as nf_tables can't be used: {err}");
+                    Ok(Backend::Iptables)
+                }
+                // Its error will say more than one about a command that isn't there.
+                Err(_) => Ok(Backend::Nftables),
+            },
+        }
+    }
+}
+
+/// Masquerades what the owner's `addrs` (address with the prefix length of its network)
+/// send out of their network, except multicast. Idempotent. Takes back what it did if it
+/// fails half-way.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Undo, Error> {
+    match backend {
+        Backend::Nftables => Ok(Undo(Made::Nftables(nftables::add(nft, owner, addrs)?))),
+        Backend::Iptables => Ok(Undo(Made::Iptables(iptables::add(nft, owner, addrs)?))),
+    }
+}
+
+/// What [`add`] did, to be taken back exactly (also the table, if it was made and nobody
+/// else uses it by now).
+#[derive(Debug)]
+pub struct Undo(Made);
+
+#[derive(Debug)]
+enum Made {
+    Nftables(super::elements::Changes),
+    Iptables(iptables::Made),
+}
+
+impl Undo {
+    /// Takes it back. Opens its own socket.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run(self) -> Result<(), Error> {
+        let mut nft = Nft::new();
+        match self.0 {
+            Made::Nftables(changes) => nftables::revert(&mut nft, &changes),
+            Made::Iptables(made) => iptables::revert(&mut nft, &made),
+        }
+    }
+}
+
+/// Removes all masquerading of the owner: ours, and what the Go plugins left with either
+/// backend, older chain forms included. `addrs` are a hint (from prevResult) that saves
+/// listing; they may be stale or missing.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    if has_nf_tables(nft, &mut failures) {
+        failures.note(nftables::remove(nft, owner, addrs));
+        failures.note(reference::remove_nf_tables(nft, owner));
+    }
+    failures.note(reference::remove_legacy(owner));
+    failures.outcome()
+}
+
+/// The owner's masquerading is in place for all `addrs`; also accepts the Go plugins' objects.
+///
+/// # Errors
+/// Code 103 with what is missing.
+pub fn check(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
+    for addr in addrs {
+        let missing = match nftables::check(nft, owner, *addr) {
+            Ok(None) => continue,
+            Ok(Some(missing)) => missing,
+            Err(err) => err.to_string(),
+        };
+        if !reference::is_masqueraded(nft, owner, addr.ip())? {
+            let what = format!("masquerade of {} is missing", addr.ip());
+            return Err(Error::check(what).details(missing));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the reference's objects are there for all `addrs`.
+fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<bool, Error> {
+    for addr in addrs {
+        if !reference::is_masqueraded(nft, owner, addr.ip())? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Removes the masquerading of all attachments of `network` that aren't in `valid`.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    if has_nf_tables(nft, &mut failures) {
+        failures.note(nftables::gc(nft, network, valid));
+        failures.note(reference::gc_nf_tables(nft, network, valid));
+    }
+    failures.note(reference::gc_legacy(network, valid));
+    failures.outcome()
+}
+
+/// Whether `backend` can be used now.
+///
+/// # Errors
+/// Code 50.
+pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
+    let outcome = match backend {
+        Backend::Nftables => nftables::usable(nft),
+        Backend::Iptables => iptables::usable(),
+    };
+    outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+}
+
+/// Whether there can be anything in nf_tables: a kernel without it has nothing to remove.
+fn has_nf_tables(nft: &mut Nft, failures: &mut Failures) -> bool {
+    use nix::errno::Errno;
+    match nft.probe() {
+        Ok(()) => true,
+        Err(err) if matches!(err.errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL) => false,
+        Err(err) => {
+            failures.note::<Error>(Err(err.into()));
+            false
+        }
+    }
+}
+
+/// Several things are tried; the first failure is reported, with the others as details.
+#[derive(Default)]
+struct Failures(Option<Error>);
+
+impl Failures {
+    fn note<E: Into<Error>>(&mut self, outcome: Result<(), E>) {
+        if let Err(err) = outcome {
+            let err = err.into();
+            self.0 = Some(match self.0.take() {
+                None => err,
+                Some(first) => first.details(err.to_string()),
+            });
+        }
+    }
+
+    fn outcome(self) -> Result<(), Error> {
+        self.0.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,92 @@
+//! The Go bridge plugin's MAC spoof check: found and removed.
+//!
+//! In the table `bridge nat`, the chain PREROUTING jumps for a port to the chain
+//! `cni-br-iface-<container>-<interface>`, and that to another with `-mac` behind its name,
+//! which returns frames with the right source and drops the rest.
+
+use nix::errno::Errno;
+
+use crate::net;
+use crate::net::link::Mac;
+use crate::net::nft::{Batch, Family, Nft, Table};
+use crate::spec::Attachment;
+
+const TABLE: Table<'static> = Table::new(Family::Bridge, "nat");
+const PREROUTING: &str = "PREROUTING";
+const PREFIX: &str = "cni-br-iface-";
+const ATTEMPTS: usize = 20;
+
+fn chain_name(attachment: &Attachment) -> String {
+    format!("{PREFIX}{}-{}", attachment.container_id, attachment.ifname)
+}
+
+/// Removes the attachment's chains and the rules that jump to them.
+pub(super) fn remove(nft: &mut Nft, attachment: &Attachment) -> net::Result<()> {
+    remove_chain(nft, &chain_name(attachment))
+}
+
+fn remove_chain(nft: &mut Nft, chain: &str) -> net::Result<()> {
+    let mac_chain = format!("{chain}-mac");
+    for attempt in 1.. {
+        let mut batch = Batch::new();
+        let present = [chain, mac_chain.as_str()].map(|name| nft.has_chain(TABLE.chain(name)));
+        let [first, second] = present;
+        let (first, second) = (first?, second?);
+        if !first && !second {
+            break;
+        }
+        for rule in nft.rules(TABLE, Some(PREROUTING))? {
+            if rule.target().is_some_and(|target| target == chain || target == mac_chain) {
+                batch.delete_rule(TABLE.chain(PREROUTING), rule.handle);
+            }
+        }
+        for (there, name) in [(first, chain), (second, mac_chain.as_str())] {
+            if there {
+                batch.flush_chain(TABLE.chain(name));
+                batch.delete_chain(TABLE.chain(name));
+            }
+        }
+        match nft.commit(&batch) {
+            Ok(()) => break,
+            Err(err) if attempt < ATTEMPTS && (err.is(Errno::ENOENT) || err.is(Errno::EBUSY)) => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(())
+}
+
+/// Whether it lets only `mac` in at `port`.
+pub(super) fn guards(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> net::Result<bool> {
+    let chain = chain_name(attachment);
+    let mac_chain = format!("{chain}-mac");
+    let rules = nft.rules(TABLE, None)?;
+    let jump = |from: &str, to: &str| {
+        rules.iter().find(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
+    };
+    let at_port = jump(PREROUTING, &chain)
+        .is_some_and(|rule| rule.constants().any(|name| trimmed(name) == port.as_bytes()));
+    let allowed = rules.iter().any(|rule| rule.chain == mac_chain && rule.constants().any(|c| c == mac.0));
+    Ok(at_port && jump(&chain, &mac_chain).is_some() && allowed)
+}
+
+fn trimmed(name: &[u8]) -> &[u8] {
+    let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+    name.get(..end).unwrap_or_default()
+}
+
+/// Removes the chains of ports that don't exist any more. The network isn't written
+/// anywhere, so an attachment whose port is there may be another network's, and stays.
+pub(super) fn gc(nft: &mut Nft) -> net::Result<()> {
+    let mut stale = Vec::new();
+    for rule in nft.rules(TABLE, Some(PREROUTING))? {
+        let Some(chain) = rule.target().filter(|chain| chain.starts_with(PREFIX)) else { continue };
+        let port_exists = rule
+            .constants()
+            .filter_map(|name| std::str::from_utf8(trimmed(name)).ok())
+            .any(|name| nix::net::if_::if_nametoindex(name) != Err(Errno::ENODEV));
+        if !port_exists {
+            stale.push(chain);
+        }
+    }
+    stale.iter().try_for_each(|chain| remove_chain(nft, chain))
+}
