@@ -134,7 +134,12 @@ fn batch<L: Layout>(plan: &Changes) -> Batch {
 }
 
 /// Deletes an element that belonged to one that [`insert`] replaced, and notes it there.
-pub(super) fn also_delete<L: Layout>(nft: &mut Nft, changes: &mut Changes, name: &str, key: &Key) -> Result<()> {
+pub(super) fn also_delete<L: Layout>(
+    nft: &mut Nft,
+    changes: &mut Changes,
+    name: &str,
+    key: &Key,
+) -> Result<()> {
     if let Some(element) = nft.element(set::<L>(name), key)? {
         let placed = Placed { set: name.to_owned(), element };
         delete::<L>(nft, std::slice::from_ref(&placed))?;
@@ -239,7 +244,8 @@ pub(super) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()
             }
             let mut still = Vec::new();
             for placed in left {
-                if nft.element(set::<L>(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element) {
+                if nft.element(set::<L>(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element)
+                {
                     still.push(placed);
                 }
             }

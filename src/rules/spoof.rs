@@ -12,12 +12,12 @@ use nix::errno::Errno;
 
 use super::elements::{self, Changes, Layout, Placed};
 use super::{Owner, reference_spoof};
+use crate::net;
 use crate::net::link::Mac;
 use crate::net::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, SetType, Table,
-    Verdict,
+    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, SetType,
+    Table, Verdict,
 };
-use crate::net;
 use crate::spec::{Attachment, Code, Error};
 
 struct Spoof;
@@ -101,10 +101,7 @@ fn mac_of(comment: &str) -> Option<Mac> {
 /// The kernel's.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Undo, Error> {
     let wanted = [
-        Placed {
-            set: PORTS.to_owned(),
-            element: Element::new(Key::ifname(port), port_comment(owner, mac)),
-        },
+        Placed { set: PORTS.to_owned(), element: Element::new(Key::ifname(port), port_comment(owner, mac)) },
         Placed { set: SOURCES.to_owned(), element: Element::new(pair(port, mac), owner.comment()) },
     ];
     let mut changes = elements::insert::<Spoof>(nft, owner, &wanted).map_err(explain)?;
@@ -130,7 +127,9 @@ fn explain(err: net::Error) -> Error {
     match err.errno {
         Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
             let what = "macspoofchk: this kernel has no nf_tables for bridges".to_owned();
-            Error::new(Code::KERNEL, what).details(err.to_string()).details("it needs CONFIG_NF_TABLES_BRIDGE")
+            Error::new(Code::KERNEL, what)
+                .details(err.to_string())
+                .details("it needs CONFIG_NF_TABLES_BRIDGE")
         }
         _ => err.into(),
     }
@@ -180,7 +179,9 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
 fn supported(nft: &mut Nft) -> Result<bool, Error> {
     match nft.probe() {
         Ok(()) => Ok(true),
-        Err(err) if matches!(err.errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL) => Ok(false),
+        Err(err) if matches!(err.errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL) => {
+            Ok(false)
+        }
         Err(err) => Err(err.into()),
     }
 }

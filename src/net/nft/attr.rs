@@ -102,7 +102,8 @@ impl Writer {
 
     /// Adds flags to the message that starts at `at`.
     pub(super) fn add_flags(&mut self, at: usize, flags: u16) {
-        let old = self.bytes.get(at + 6..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u16::from_ne_bytes);
+        let old =
+            self.bytes.get(at + 6..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u16::from_ne_bytes);
         self.put(at + 6, &(old | flags).to_ne_bytes());
     }
 

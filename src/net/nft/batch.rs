@@ -65,14 +65,7 @@ impl Batch {
         self.whats.len() == 1
     }
 
-    fn push(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        family: Family,
-        what: String,
-        fill: impl FnOnce(&mut Writer),
-    ) {
+    fn push(&mut self, kind: u16, flags: u16, family: Family, what: String, fill: impl FnOnce(&mut Writer)) {
         self.last = self.writer.len();
         self.writer.message((SUBSYSTEM << 8) | kind, NLM_F_REQUEST | flags, family.number(), 0, fill);
         self.whats.push(what);

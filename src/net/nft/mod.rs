@@ -282,10 +282,17 @@ impl Nft {
     pub fn chains(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the chains of table {table}");
         // The kernel filters by family alone.
-        self.list(GETCHAIN, NEWCHAIN, table.family, &what, |_| {}, |attrs| {
-            let ours = attr::find_text(attrs, 1).as_deref() == Some(table.name);
-            ours.then(|| attr::find_text(attrs, 3)).flatten().into_iter().collect()
-        })
+        self.list(
+            GETCHAIN,
+            NEWCHAIN,
+            table.family,
+            &what,
+            |_| {},
+            |attrs| {
+                let ours = attr::find_text(attrs, 1).as_deref() == Some(table.name);
+                ours.then(|| attr::find_text(attrs, 3)).flatten().into_iter().collect()
+            },
+        )
     }
 
     /// The names of the sets and maps of a table, without the anonymous ones of rules; none
@@ -296,11 +303,18 @@ impl Nft {
     pub fn sets(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         const NFT_SET_ANONYMOUS: u32 = 0x1;
         let what = format!("list the sets of table {table}");
-        let listed = self.list(GETSET, NEWSET, table.family, &what, |w| w.text(1, table.name), |attrs| {
-            let ours = attr::find_text(attrs, 1).as_deref() == Some(table.name);
-            let named = attr::find_u32(attrs, 3).is_none_or(|flags| flags & NFT_SET_ANONYMOUS == 0);
-            (ours && named).then(|| attr::find_text(attrs, 2)).flatten().into_iter().collect()
-        });
+        let listed = self.list(
+            GETSET,
+            NEWSET,
+            table.family,
+            &what,
+            |w| w.text(1, table.name),
+            |attrs| {
+                let ours = attr::find_text(attrs, 1).as_deref() == Some(table.name);
+                let named = attr::find_u32(attrs, 3).is_none_or(|flags| flags & NFT_SET_ANONYMOUS == 0);
+                (ours && named).then(|| attr::find_text(attrs, 2)).flatten().into_iter().collect()
+            },
+        );
         none_if_missing(listed)
     }
 

@@ -128,9 +128,7 @@ fn answer(message: Message<'_>) -> Answer<'_> {
         },
         _ if message.flags & NLM_F_DUMP_INTR != 0 => Answer::Interrupted,
         NLMSG_DONE => match attr::i32_ne(message.payload, 0) {
-            Some(code) if code < 0 => {
-                Answer::Refused(Errno::from_raw(code.wrapping_neg()), String::new())
-            }
+            Some(code) if code < 0 => Answer::Refused(Errno::from_raw(code.wrapping_neg()), String::new()),
             _ => Answer::Done,
         },
         _ => Answer::Object(message),

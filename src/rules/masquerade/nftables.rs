@@ -16,7 +16,8 @@ use ipnetwork::IpNetwork;
 
 use crate::net;
 use crate::net::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, SetType, Table, Verdict,
+    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, SetType, Table,
+    Verdict,
 };
 use crate::rules::Owner;
 use crate::rules::elements::{self, Changes, Layout, Placed};
@@ -34,12 +35,11 @@ impl Layout for Masquerade {
     fn create_table(batch: &mut Batch) {
         let chain = Self::TABLE.chain(Self::CHAIN);
         batch.create_table(Self::TABLE);
-        batch.create_base_chain(
-            chain,
-            Hook { kind: "nat", hook: HookPoint::Postrouting, priority: SRCNAT },
-        );
+        batch.create_base_chain(chain, Hook { kind: "nat", hook: HookPoint::Postrouting, priority: SRCNAT });
         // ip daddr 224.0.0.0/4 return, ip6 daddr ff00::/8 return
-        for (group, prefix) in [(IpAddr::from([224, 0, 0, 0]), 4), (IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8)] {
+        for (group, prefix) in
+            [(IpAddr::from([224, 0, 0, 0]), 4), (IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8)]
+        {
             let mut rule = of_family(group);
             rule.extend(load_network(group, DESTINATION, prefix));
             rule.push(Expr::equal(REG1, &octets(group)));
@@ -140,8 +140,7 @@ pub(super) fn revert(nft: &mut Nft, changes: &Changes) -> Result<(), Error> {
 }
 
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> net::Result<()> {
-    let hints: Vec<(String, Key)> =
-        addrs.iter().map(|addr| (set_name(*addr), Key::ip(addr.ip()))).collect();
+    let hints: Vec<(String, Key)> = addrs.iter().map(|addr| (set_name(*addr), Key::ip(addr.ip()))).collect();
     elements::remove::<Masquerade>(nft, owner, &hints)
 }
 

@@ -270,6 +270,8 @@ mod tests {
         let cid = "default-237eaf51aa0c1411433db10b2c8dac0f826f87ac6f48c62084ee84c3d9c20384";
         assert_eq!(chain_name("bridge", cid), "CNI-4f6dd6c08c7e1a901788c768");
         assert!(is_container_chain(&chain_name("bridge", cid)));
-        assert!(!is_container_chain("CNI-HOSTPORT-DNAT") && !is_container_chain("CNI-DN-4f6dd6c08c7e1a901788c"));
+        assert!(
+            !is_container_chain("CNI-HOSTPORT-DNAT") && !is_container_chain("CNI-DN-4f6dd6c08c7e1a901788c")
+        );
     }
 }
