@@ -21,6 +21,8 @@ pub struct Addr {
     pub net: IpNetwork,
     /// IFA_F_TENTATIVE or IFA_F_DADFAILED: not usable (yet).
     pub tentative: bool,
+    /// IFA_F_DADFAILED: somebody else on the network has it.
+    pub duplicate: bool,
     /// `scope`, as in rtnetlink(7).
     pub scope: u8,
 }
@@ -31,9 +33,7 @@ pub fn add(index: u32, link: &str, net: IpNetwork, nodad: bool) -> Request {
     let mut message = message(index, net);
     if nodad && net.is_ipv6() {
         message.header.flags = AddressHeaderFlags::Nodad;
-        message
-            .attributes
-            .push(AddressAttribute::Flags(AddressFlags::Nodad));
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
     }
     let what = format!("add address {net} to {link}");
     Request::new(what, Mode::Create, RouteNetlinkMessage::NewAddress(message))
@@ -69,9 +69,7 @@ impl Netlink {
         let mut message = AddressMessage::default();
         message.header.index = index;
         let what = format!("list addresses of link number {index}");
-        self.dump(&what, RouteNetlinkMessage::GetAddress(message), |message| {
-            read(message, index)
-        })
+        self.dump(&what, RouteNetlinkMessage::GetAddress(message), |message| read(message, index))
     }
 }
 
@@ -98,14 +96,13 @@ fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Addr>,
         }
     }
     // On a point-to-point link IFA_ADDRESS is the other side's.
-    let address = local
-        .or(address)
-        .ok_or(Malformed("an address message without address"))?;
+    let address = local.or(address).ok_or(Malformed("an address message without address"))?;
     let net =
         IpNetwork::new(address, header(1)?).map_err(|_| Malformed("a prefix longer than the address"))?;
     Ok(Some(Addr {
         net,
         tentative: flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) != 0,
+        duplicate: flags & libc::IFA_F_DADFAILED != 0,
         scope: header(3)?,
     }))
 }

@@ -26,6 +26,7 @@ pub mod port;
 mod request;
 pub mod route;
 mod route_read;
+mod settle;
 mod socket;
 pub mod sysctl;
 #[cfg(test)]

@@ -1,1 +1,188 @@
-//! The CNI plugin bridge.
+//! The CNI plugin `bridge`: pods on a Linux bridge of the host.
+//!
+//! ADD, in order, each step with its undo:
+//!
+//! 1. the bridge, made if it is missing ([`bridge`]);
+//! 2. a veth pair, one end a port of the bridge, the other born in the pod's namespace
+//!    ([`pair`]);
+//! 3. addresses from IPAM ([`cnimble::plugin::delegate`]);
+//! 4. the pod's interface: addresses, up, routes ([`pod`]);
+//! 5. the gateway addresses on the bridge, and forwarding ([`gateway`]);
+//! 6. masquerading and the MAC check ([`cnimble::rules`]);
+//! 7. until both ends are operationally up: no runtime should see a pod that can't talk.
+//!
+//! DEL goes the other way and needs neither the namespace nor a prevResult: the host's end
+//! has a name made from the attachment, and carries its owner in the link's alias.
+
+mod bridge;
+mod check;
+mod config;
+mod gateway;
+mod gc;
+mod pair;
+mod pod;
+mod remove;
+mod vlan;
+
+use std::time::Duration;
+
+use cnimble::net::nft::Nft;
+use cnimble::net::{Netlink, link};
+use cnimble::plugin::{Call, Command, Plugin, delegate};
+use cnimble::rules::{Owner, masquerade, spoof};
+use cnimble::spec::{CniResult, Code, Error, Interface};
+
+use config::Config;
+
+/// How long a port may take to come up. It takes microseconds unless the machine is stuck.
+const UP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where the pod's interface stands in the result.
+const POD_INTERFACE: u32 = 2;
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Bridge;
+
+impl Plugin for Bridge {
+    fn name(&self) -> &'static str {
+        "bridge"
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config)?;
+        let mac = config.requested_mac(call)?;
+        let netns = call.open_netns()?;
+        let mut host = Netlink::open()?;
+        let owner = owner(call, &config);
+
+        let what = format!("set up bridge {}", config.bridge);
+        let bridge = call.step(&what, || bridge::ensure(call, &mut host, &config))?;
+        let pair = call.step("set up the veth pair", || {
+            pair::create(call, &mut host, &config, &bridge, &owner, &netns, mac)
+        })?;
+
+        let mut result = CniResult::default();
+        if let Some(ipam) = &config.ipam {
+            result = delegate::add(call, ipam)?;
+            if result.ips.is_empty() {
+                return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
+                    .details(format!("IPAM plugin {ipam}")));
+            }
+        }
+        let gateways = gateway::complete(&mut result, &config)?;
+
+        let mut inside = Netlink::open_in(&netns)?;
+        call.step(&format!("configure {} in the pod", call.ifname), || {
+            pod::configure(&netns, &mut inside, &config, &pair, &result)
+        })?;
+
+        let mut interfaces = vec![
+            described(&bridge, ""),
+            described(&pair.host, ""),
+            Interface {
+                name: call.ifname.clone(),
+                mac: pair.pod_mac.to_string(),
+                mtu: Some(pair.host.mtu),
+                sandbox: call.netns.clone(),
+                ..Interface::default()
+            },
+        ];
+        if let Some(gateway) =
+            call.step("set up the gateway", || gateway::ensure(call, &mut host, &config, &bridge, &gateways))?
+        {
+            interfaces.push(described(&gateway, ""));
+        }
+
+        if config.ip_masq && config.layer3() || config.mac_spoof_check {
+            let mut nft = Nft::new();
+            call.step("set up packet rules", || rules(call, &mut nft, &config, &owner, &pair, &result))?;
+        }
+
+        if config.container_up {
+            call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
+            call.step("wait for the link in the pod", || pod::wait(&mut inside, &config, &pair, UP_TIMEOUT))?;
+        }
+        result.interfaces = interfaces;
+        if !config.dns.is_empty() {
+            result.dns = config.dns;
+        }
+        Ok(result)
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        remove::attachment(call)
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        if let Some(ipam) = &config.ipam {
+            delegate::call(call, ipam, Command::Check)?;
+        }
+        check::attachment(call, &config, &owner(call, &config))
+    }
+
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        gc::network(call)
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        let unusable = |err: &dyn std::fmt::Display, what: &str| {
+            Error::new(Code::NOT_AVAILABLE, format!("{what} can't be used")).details(err.to_string())
+        };
+        let mut host = Netlink::open().map_err(|err| unusable(&err, "netlink"))?;
+        match host.find_link(&config.bridge) {
+            Ok(Some(found)) if found.kind != "bridge" => {
+                return Err(unusable(&bridge::not_a_bridge(&config.bridge), "the bridge"));
+            }
+            Ok(_) => {}
+            Err(err) => return Err(unusable(&err, "netlink")),
+        }
+        if config.ip_masq && config.layer3() {
+            let mut nft = Nft::new();
+            let backend = masquerade::Backend::choose(config.ip_masq_backend.as_deref(), &mut nft)
+                .map_err(|err| unusable(&err, "masquerading"))?;
+            masquerade::status(backend, &mut nft)?;
+        }
+        match &config.ipam {
+            Some(ipam) => delegate::call(call, ipam, Command::Status),
+            None => Ok(()),
+        }
+    }
+}
+
+fn owner(call: &Call, config: &Config) -> Owner {
+    Owner { network: config.network.clone(), attachment: call.attachment() }
+}
+
+fn described(link: &link::Link, sandbox: &str) -> Interface {
+    Interface {
+        name: link.name.clone(),
+        mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        mtu: Some(link.mtu),
+        sandbox: sandbox.to_owned(),
+        ..Interface::default()
+    }
+}
+
+fn rules(
+    call: &Call,
+    nft: &mut Nft,
+    config: &Config,
+    owner: &Owner,
+    pair: &pair::Pair,
+    result: &CniResult,
+) -> Result<(), Error> {
+    if config.mac_spoof_check {
+        let undo = spoof::add(nft, owner, &pair.host.name, pair.pod_mac)?;
+        call.undo.push("remove the MAC check", move || undo.run());
+    }
+    if config.ip_masq && config.layer3() {
+        let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
+        let backend = masquerade::Backend::choose(config.ip_masq_backend.as_deref(), nft)?;
+        let undo = masquerade::add(backend, nft, owner, &addrs)?;
+        call.undo.push("remove masquerading", move || undo.run());
+    }
+    Ok(())
+}

@@ -1,1 +1,92 @@
-//! The CNI plugin loopback.
+//! The CNI plugin `loopback`: brings `lo` up in the container's namespace.
+//!
+//! It has no options. The interface is `lo` whatever CNI_IFNAME says, and CNI_ARGS is
+//! never looked at: runtimes send both in forms of their own.
+
+use cnimble::net::{Netlink, link};
+use cnimble::plugin::{Call, Plugin};
+use cnimble::spec::{CniResult, Code, Error, Interface, IpConfig};
+
+const LO: &str = "lo";
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Loopback;
+
+impl Plugin for Loopback {
+    fn name(&self) -> &'static str {
+        "loopback"
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let mut netlink = open(call)?;
+        let lo = netlink.link(LO)?;
+        // Looked at before lo comes up, so that a refusal changes nothing.
+        let addrs = netlink.addrs(lo.index)?;
+        if let Some(foreign) = addrs.iter().find(|addr| !addr.net.ip().is_loopback()) {
+            return Err(Error::new(Code::CONFLICT, "loopback interface found with non-loopback address")
+                .details(format!("lo in {} has {}", call.netns, foreign.net)));
+        }
+        if !lo.up {
+            call.step("set lo up", || set_up(&mut netlink, lo.index, true))?;
+            let netns = call.open_netns()?;
+            call.undo.push("set lo down", move || set_up(&mut Netlink::open_in(&netns)?, lo.index, false));
+        }
+        if let Some(prev) = &call.config.prev_result {
+            return Ok(prev.clone());
+        }
+        // The kernel gives lo its addresses when it comes up; one of each family is told.
+        let addrs = netlink.addrs(lo.index)?;
+        let first = |v4: bool| addrs.iter().find(|addr| addr.net.is_ipv4() == v4);
+        Ok(CniResult {
+            interfaces: vec![Interface {
+                name: LO.to_owned(),
+                mac: "00:00:00:00:00:00".to_owned(),
+                sandbox: call.netns.clone(),
+                ..Interface::default()
+            }],
+            ips: [first(true), first(false)]
+                .into_iter()
+                .flatten()
+                .map(|addr| IpConfig { interface: Some(0), address: addr.net, gateway: None })
+                .collect(),
+            ..CniResult::default()
+        })
+    }
+
+    /// Sets lo down; where there is no namespace any more, there is nothing to do.
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        if call.netns.is_empty() {
+            return Ok(());
+        }
+        let Ok(netns) = call.open_netns() else { return Ok(()) };
+        let mut netlink = Netlink::open_in(&netns)?;
+        match netlink.find_link(LO)? {
+            Some(lo) if lo.up => set_up(&mut netlink, lo.index, false),
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let mut netlink = open(call)?;
+        if netlink.link(LO)?.up {
+            return Ok(());
+        }
+        Err(Error::check("loopback interface is down").details(format!("lo in {}", call.netns)))
+    }
+
+    fn status(&self, _call: &Call) -> Result<(), Error> {
+        match Netlink::open() {
+            Ok(_) => Ok(()),
+            Err(err) => Err(Error::new(Code::NOT_AVAILABLE, format!("netlink can't be used: {err}"))),
+        }
+    }
+}
+
+fn open(call: &Call) -> Result<Netlink, Error> {
+    Ok(Netlink::open_in(&call.open_netns()?)?)
+}
+
+fn set_up(netlink: &mut Netlink, index: u32, up: bool) -> Result<(), Error> {
+    Ok(netlink.execute(link::set(index, LO, &link::Change { up: Some(up), ..link::Change::default() }))?)
+}

@@ -1,4 +1,17 @@
-//! All plugins in one binary, hard-linked under each plugin's name.
-fn main() -> std::process::ExitCode {
-    cnimble::plugin::main(&[])
+//! All plugins in one binary. It acts as the plugin whose name it was called by, so it is
+//! installed once and hard-linked under each name; symbolic links and copies work too.
+
+mod arena;
+
+use std::process::ExitCode;
+
+use cnimble::plugin::Plugin;
+
+#[global_allocator]
+static ALLOCATOR: arena::Arena = arena::Arena::new();
+
+static PLUGINS: &[&dyn Plugin] = &[&cnimble_bridge::Bridge, &cnimble_loopback::Loopback];
+
+fn main() -> ExitCode {
+    cnimble::plugin::main(PLUGINS)
 }

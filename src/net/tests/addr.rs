@@ -34,7 +34,7 @@ fn both_families_without_waiting() {
             find(four),
             Addr {
                 net: four,
-                tentative: false,
+                tentative: false, duplicate: false,
                 scope: 0
             }
         );
@@ -42,7 +42,7 @@ fn both_families_without_waiting() {
             find(six),
             Addr {
                 net: six,
-                tentative: false,
+                tentative: false, duplicate: false,
                 scope: 0
             }
         );
@@ -113,7 +113,7 @@ fn lists_one_link_of_many() {
                 addrs,
                 [Addr {
                     net,
-                    tentative: false,
+                    tentative: false, duplicate: false,
                     scope: 0
                 }]
             );

@@ -1,0 +1,100 @@
+//! The bridge itself: found, or made.
+
+use cnimble::net::link::{self, Change, Filter, Link, Mac, NewBridge};
+use cnimble::net::{Netlink, sysctl};
+use cnimble::plugin::Call;
+use cnimble::spec::{Code, Error};
+
+use crate::config::Config;
+
+/// What stands in the way when the name is taken by something else.
+pub(crate) fn not_a_bridge(name: &str) -> Error {
+    Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a bridge"))
+}
+
+/// Returns the bridge, made if it is missing, up, with router advertisements ignored
+/// (CVE-2020-10749) and a MAC that doesn't follow its ports.
+pub(crate) fn ensure(call: &Call, host: &mut Netlink, config: &Config) -> Result<Link, Error> {
+    let bridge = match host.find_link(&config.bridge)? {
+        Some(bridge) => bridge,
+        None => create(call, host, config)?,
+    };
+    if bridge.kind != "bridge" {
+        return Err(not_a_bridge(&config.bridge));
+    }
+    if config.uses_vlans() && !bridge.vlan_filtering {
+        host.execute(link::set_vlan_filtering(bridge.index, &bridge.name, true))?;
+        let (index, name) = (bridge.index, bridge.name.clone());
+        call.undo.push(format!("switch vlan_filtering of {name} off"), move || {
+            Ok(Netlink::open()?.execute(link::set_vlan_filtering(index, &name, false))?)
+        });
+    }
+    ignore_router_advertisements(call, &bridge.name)?;
+    switch_on(call, host, config, &bridge)?;
+    Ok(bridge)
+}
+
+/// Makes the bridge. Its MAC is given at creation: one that the kernel chose would change
+/// to the lowest of the ports' and break the pods' neighbour entries.
+fn create(call: &Call, host: &mut Netlink, config: &Config) -> Result<Link, Error> {
+    let wanted = NewBridge {
+        name: &config.bridge,
+        mtu: config.mtu,
+        mac: Mac::random(),
+        vlan_filtering: config.uses_vlans(),
+    };
+    match host.create_link(link::add_bridge(&wanted)) {
+        Ok(bridge) => {
+            let (index, name) = (bridge.index, bridge.name.clone());
+            call.undo.push(format!("remove bridge {name}"), move || {
+                let mut host = Netlink::open()?;
+                // Another pod may have come to live on it meanwhile.
+                if host.links(&Filter { master: Some(index), kind: None })?.is_empty() {
+                    host.execute(link::del(index, &name))?;
+                }
+                Ok(())
+            });
+            Ok(bridge)
+        }
+        // Another ADD was faster.
+        Err(err) if err.is(nix::errno::Errno::EEXIST) => Ok(host.link(&config.bridge)?),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Sets `accept_ra` to 0. A host without IPv6 has no such key.
+pub(crate) fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), Error> {
+    let key = format!("net/ipv6/conf/{interface}/accept_ra");
+    match sysctl::ensure(&key, "0") {
+        Ok(None) => Ok(()),
+        Ok(Some(old)) => {
+            // The key goes with the link if the link was ours.
+            call.undo.push(format!("restore {key}"), move || match sysctl::write(&key, &old) {
+                Err(err) if !err.is_missing() => Err(err.into()),
+                _ => Ok(()),
+            });
+            Ok(())
+        }
+        Err(err) if err.is_missing() => Ok(()),
+        Err(err) => Err(err.into()),
+    }
+}
+
+fn switch_on(call: &Call, host: &mut Netlink, config: &Config, bridge: &Link) -> Result<(), Error> {
+    let up = (!bridge.up).then_some(true);
+    let promisc = (config.promisc && !bridge.promisc).then_some(true);
+    if up.is_none() && promisc.is_none() {
+        return Ok(());
+    }
+    host.execute(link::set(bridge.index, &bridge.name, &Change { up, promisc, ..Change::default() }))?;
+    let (index, name) = (bridge.index, bridge.name.clone());
+    let back = Change { up: up.map(|_| false), promisc: promisc.map(|_| false), ..Change::default() };
+    call.undo.push(format!("restore the flags of {name}"), move || {
+        let mut host = Netlink::open()?;
+        if host.links(&Filter { master: Some(index), kind: None })?.is_empty() {
+            host.execute(link::set(index, &name, &back))?;
+        }
+        Ok(())
+    });
+    Ok(())
+}

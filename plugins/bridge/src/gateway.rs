@@ -1,0 +1,210 @@
+//! The host as the pods' gateway: addresses on the bridge, forwarding, default routes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+
+use cnimble::net::link::{self, Change, Link, NewVeth};
+use cnimble::net::{NetNs, Netlink, addr, sysctl};
+use cnimble::plugin::Call;
+use cnimble::spec::{CniResult, Code, Error, Route};
+
+use crate::config::{Config, vlan_gateway_name};
+use crate::{POD_INTERFACE, bridge, pod, vlan};
+
+/// Completes what IPAM returned: every address belongs to the pod's interface, has a
+/// gateway if the bridge is one, and a default route where one is wanted and missing.
+/// Returns the addresses that the bridge needs.
+pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<IpNetwork>, Error> {
+    let mut gateways = Vec::new();
+    for ip in &mut result.ips {
+        ip.interface = Some(POD_INTERFACE);
+        if !config.is_gateway {
+            continue;
+        }
+        let gateway = *ip.gateway.get_or_insert_with(|| pod::first_address(ip.address));
+        if gateway == ip.address.ip() {
+            return Err(Error::new(
+                Code::CONFLICT,
+                format!("IPAM gave the pod its own gateway's address, {gateway}"),
+            ));
+        }
+        let wanted = IpNetwork::new(gateway, ip.address.prefix())
+            .map_err(|err| Error::config(format!("gateway {gateway} of {}: {err}", ip.address)))?;
+        if !gateways.contains(&wanted) {
+            gateways.push(wanted);
+        }
+        if config.is_default_gateway
+            && let Some(everything) = everywhere(ip.address)
+            && !result.routes.iter().any(|route| route.dst == everything && route.gw.is_some())
+        {
+            result.routes.push(Route::new(everything, Some(gateway)));
+        }
+    }
+    Ok(gateways)
+}
+
+/// `0.0.0.0/0` or `::/0`.
+fn everywhere(like: IpNetwork) -> Option<IpNetwork> {
+    let unspecified = match like {
+        IpNetwork::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpNetwork::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    IpNetwork::new(unspecified, 0).ok()
+}
+
+/// Puts the gateway addresses where they belong and switches forwarding on. Returns the
+/// vlan's gateway interface, if there is one.
+pub(crate) fn ensure(
+    call: &Call,
+    host: &mut Netlink,
+    config: &Config,
+    bridge: &Link,
+    gateways: &[IpNetwork],
+) -> Result<Option<Link>, Error> {
+    if gateways.is_empty() {
+        return Ok(None);
+    }
+    let vlan = match config.vlan {
+        Some(vlan) => Some(vlan_interface(call, host, config, bridge, vlan)?),
+        None => None,
+    };
+    addresses(call, host, config, bridge.index, vlan.as_ref().unwrap_or(bridge), gateways)?;
+    if gateways.iter().any(IpNetwork::is_ipv4) {
+        forward(call, "net/ipv4/ip_forward")?;
+    }
+    if gateways.iter().any(IpNetwork::is_ipv6) {
+        forward(call, "net/ipv6/conf/all/forwarding")?;
+    }
+    Ok(vlan)
+}
+
+fn addresses(
+    call: &Call,
+    host: &mut Netlink,
+    config: &Config,
+    bridge: u32,
+    link: &Link,
+    gateways: &[IpNetwork],
+) -> Result<(), Error> {
+    let present = host.addrs(link.index)?;
+    for wanted in gateways {
+        if present.iter().any(|addr| addr.net == *wanted) {
+            continue;
+        }
+        for other in &present {
+            if gateways.contains(&other.net) || !conflict(other.net, *wanted) {
+                continue;
+            }
+            if !config.force_address {
+                return Err(Error::new(
+                    Code::CONFLICT,
+                    format!("\"{}\" already has an IP address different from {wanted}", link.name),
+                )
+                .details(format!("it has {}; forceAddress replaces it", other.net)));
+            }
+            host.execute(addr::del(link.index, &link.name, other.net))?;
+            let (index, name, net) = (link.index, link.name.clone(), other.net);
+            call.undo.push(format!("give {name} its address {net} back"), move || {
+                Ok(Netlink::open()?.execute(addr::add(index, &name, net, true))?)
+            });
+        }
+        match host.execute(addr::add(link.index, &link.name, *wanted, true)) {
+            Ok(()) => {
+                let (index, name, net) = (link.index, link.name.clone(), *wanted);
+                call.undo.push(format!("take {net} off {name}"), move || take_off(bridge, index, &name, net));
+            }
+            // Another ADD was faster.
+            Err(err) if err.is(Errno::EEXIST) => {}
+            Err(err) => return Err(err.into()),
+        }
+        // A bridge of somebody else's making may still let its MAC follow its ports.
+        if let Some(mac) = link.mac {
+            host.execute(link::set(link.index, &link.name, &Change { mac: Some(mac), ..Change::default() }))?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes a gateway address off again, unless other pods use the bridge by now.
+fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), Error> {
+    let mut host = Netlink::open()?;
+    // The pod that is being taken back has a port still, and so has a vlan's gateway.
+    let own = if index == bridge { 1 } else { 2 };
+    if host.links(&link::Filter { master: Some(bridge), kind: None })?.len() > own {
+        return Ok(());
+    }
+    match host.execute(addr::del(index, name, net)) {
+        Err(err) if !err.is_missing() => Err(err.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether two addresses can't both be the bridge's: IPv4 gateways replace each other, IPv6
+/// ones only where their networks overlap.
+fn conflict(one: IpNetwork, other: IpNetwork) -> bool {
+    one.is_ipv4() == other.is_ipv4()
+        && (one.is_ipv4() || one.contains(other.ip()) || other.contains(one.ip()))
+}
+
+/// The gateway of a vlan is one end of a veth pair in the host, whose other end is an
+/// untagged port of that vlan.
+fn vlan_interface(
+    call: &Call,
+    host: &mut Netlink,
+    config: &Config,
+    bridge: &Link,
+    vlan: u16,
+) -> Result<Link, Error> {
+    let name = vlan_gateway_name(&bridge.name, vlan);
+    if let Some(found) = host.find_link(&name)? {
+        return Ok(found);
+    }
+    let here = NetNs::current()?;
+    let port_name = format!("veth{}", cnimble::rules::hash16(&name).get(..8).unwrap_or_default());
+    let port = host.create_link(link::add_veth(&NewVeth {
+        name: &port_name,
+        mac: None,
+        master: Some(bridge.index),
+        up: true,
+        mtu: Some(bridge.mtu),
+        peer_name: &name,
+        peer_mac: None,
+        peer_ns: std::os::fd::AsFd::as_fd(&here),
+    }));
+    let port = match port {
+        Ok(port) => port,
+        // Another ADD was faster.
+        Err(err) if err.is(Errno::EEXIST) => return Ok(host.link(&name)?),
+        Err(err) => return Err(err.into()),
+    };
+    let (index, master) = (port.index, bridge.index);
+    call.undo.push(format!("remove {name}"), move || {
+        let mut host = Netlink::open()?;
+        // This port and the pod's: nobody else lives here.
+        if host.links(&link::Filter { master: Some(master), kind: None })?.len() <= 2 {
+            host.execute(link::del(index, &port_name))?;
+        }
+        Ok(())
+    });
+    vlan::configure_port(host, config, &port)?;
+    bridge::ignore_router_advertisements(call, &name)?;
+    let gateway = host.link(&name)?;
+    host.execute(link::set(gateway.index, &name, &Change { up: Some(true), ..Change::default() }))?;
+    Ok(gateway)
+}
+
+/// Switches forwarding on. It is switched off again only if this pod is the only one on the
+/// host: any other, of whatever network, may count on it by then.
+fn forward(call: &Call, key: &'static str) -> Result<(), Error> {
+    let Some(old) = sysctl::ensure(key, "1")? else { return Ok(()) };
+    call.undo.push(format!("restore {key}"), move || {
+        let pods = Netlink::open()?.links(&link::Filter { master: None, kind: Some("veth") })?;
+        if pods.iter().filter(|link| link.master.is_some()).count() > 1 {
+            return Ok(());
+        }
+        Ok(sysctl::write(key, &old)?)
+    });
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! Waiting for duplicate address detection (RFC 4862, section 5.4), where it was asked for.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::socket::timed_out;
+use super::{Error, Netlink, Result};
+
+/// `enum rtnetlink_groups` in linux/rtnetlink.h.
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
+
+impl Netlink {
+    /// Waits until no address of the link is tentative any more, by notification.
+    ///
+    /// # Errors
+    /// EADDRINUSE if an address turned out to be somebody else's; ETIMEDOUT after `timeout`;
+    /// EINTR if a signal came.
+    pub fn wait_addrs_settled(&mut self, index: u32, timeout: Duration) -> Result<()> {
+        let end = Instant::now() + timeout;
+        self.member(RTNLGRP_IPV6_IFADDR, true)?;
+        let outcome = self.await_settled(index, end);
+        self.usual_patience()?;
+        self.member(RTNLGRP_IPV6_IFADDR, false)?;
+        outcome
+    }
+
+    fn await_settled(&mut self, index: u32, end: Instant) -> Result<()> {
+        let what = "wait for duplicate address detection";
+        loop {
+            let addrs = self.addrs(index)?;
+            if let Some(addr) = addrs.iter().find(|addr| addr.duplicate) {
+                return Err(Error::new(what, Errno::EADDRINUSE)
+                    .reason(format!("somebody else on the network has {}", addr.net.ip())));
+            }
+            if !addrs.iter().any(|addr| addr.tentative) {
+                return Ok(());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(timed_out(what));
+            }
+            self.patience(left)?;
+            // Whatever it says, or if some were lost: the list is looked at again.
+            match self.datagram(what).map(drop) {
+                Err(err) if !err.is(Errno::ENOBUFS) && !err.is(Errno::ETIMEDOUT) => return Err(err),
+                _ => self.usual_patience()?,
+            }
+        }
+    }
+}
