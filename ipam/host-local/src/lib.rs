@@ -1,1 +1,3 @@
 //! The CNI IPAM plugin host-local.
+mod allocate;
+mod range;

@@ -1,0 +1,216 @@
+//! Which leases are from before this boot.
+//!
+//! No namespace outlives a boot, so a lease from before it is void: nobody will ever send
+//! its DEL. Such a lease may be taken back, one of this boot never; in doubt a lease stays.
+//!
+//! **Our own leases carry the boot's ID** (`/proc/sys/kernel/random/boot_id`) in an
+//! extended attribute. It is no part of the content, so the files are the reference's to
+//! the byte, and it knows no clock: another ID is another boot.
+//!
+//! **Leases without it**, the Go plugins' or those on a file system without extended
+//! attributes, are judged by their times, which is harder, as the clock may have been set
+//! since: by NTP on a board without a battery, or on a virtual machine that was resumed
+//! from a snapshot, where "now minus uptime" can lie hours after the real boot. So the
+//! moment of boot is the *earliest* of what the kernel says: now minus uptime, and the
+//! times of /proc, /sys and /dev, which were mounted right after booting and keep what the
+//! clock said then. A lease counts as older only if both its content's and its inode's
+//! time are a [`MARGIN`] before that; a backup restored today has an inode of today.
+//!
+//! On a file system that several machines may share, nothing is ever taken back: the
+//! lease may be of a container that lives on another machine, in another boot.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, UNIX_EPOCH};
+
+use nix::sys::statfs::{FsType, fstatfs};
+
+/// Where a lease carries the ID of the boot that it was made in.
+const MARK: &CStr = c"user.cnimble.boot";
+
+/// What the clock may be corrected by shortly after booting.
+const MARGIN: i128 = Duration::from_secs(60).as_nanos() as i128;
+
+/// File systems that more than one kernel may have mounted, or that hide what is below
+/// them: NFS, SMB, Ceph, FUSE, 9P, AFS, OCFS2, GFS2, Lustre (linux/magic.h and the file
+/// systems' own headers).
+const SHARED: &[FsType] = &[
+    FsType(0x6969),
+    FsType(0x517B),
+    FsType(0xFF53_4D42),
+    FsType(0xFE53_4D42),
+    FsType(0x00C3_6400),
+    FsType(0x6573_5546),
+    FsType(0x0102_1997),
+    FsType(0x5346_414F),
+    FsType(0x7461_636F),
+    FsType(0x0116_1970),
+    FsType(0x0BD0_0BD0),
+];
+
+/// This boot.
+#[derive(Debug, Clone)]
+pub(crate) struct Boot {
+    id: Option<String>,
+    /// The earliest moment that it may have begun, in nanoseconds since 1970.
+    began: i128,
+}
+
+impl Boot {
+    /// The boot that we live in.
+    pub(crate) fn current() -> Self {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let id = id.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty());
+        Boot { id, began: began() }
+    }
+
+    /// Marks a lease file that is being made.
+    pub(crate) fn mark(&self, file: &File) {
+        if let Some(id) = &self.id {
+            set_mark(file, id.as_bytes());
+        }
+    }
+
+    /// The mark of a lease of some earlier boot, whichever.
+    pub(crate) fn earlier_mark(&self) -> Vec<u8> {
+        format!("before {}", self.id.as_deref().unwrap_or_default()).into_bytes()
+    }
+
+    /// Whether the lease in `file` was made before this boot.
+    pub(crate) fn is_after(&self, file: &File) -> bool {
+        match (get_mark(file), &self.id) {
+            (Ok(Some(mark)), Some(id)) => mark != id.as_bytes(),
+            (Ok(Some(_)), None) | (Err(_), _) => false,
+            (Ok(None), _) => match file.metadata() {
+                Ok(meta) => {
+                    let changed = nanos(meta.ctime(), meta.ctime_nsec());
+                    let written = nanos(meta.mtime(), meta.mtime_nsec());
+                    changed.max(written) + MARGIN < self.began
+                }
+                Err(_) => false,
+            },
+        }
+    }
+}
+
+/// Whether other machines may hold leases in `dir`; yes, if it can't be told.
+pub(crate) fn is_shared(dir: impl AsFd) -> bool {
+    fstatfs(dir).map_or(true, |fs| SHARED.contains(&fs.filesystem_type()))
+}
+
+fn nanos(seconds: i64, nanos: i64) -> i128 {
+    i128::from(seconds) * 1_000_000_000 + i128::from(nanos)
+}
+
+/// See the module's text. Not knowing is the beginning of time: nothing is older.
+fn began() -> i128 {
+    use nix::time::{ClockId, clock_gettime};
+    let clock = |id| clock_gettime(id).map(|time| nanos(time.tv_sec(), time.tv_nsec()));
+    let (Ok(now), Ok(up)) = (clock(ClockId::CLOCK_REALTIME), clock(ClockId::CLOCK_BOOTTIME)) else {
+        return i128::MIN;
+    };
+    let mounts = ["/proc", "/sys"]
+        .into_iter()
+        .filter_map(|path| std::fs::metadata(path).ok())
+        .map(|meta| nanos(meta.ctime(), meta.ctime_nsec()));
+    // /dev changes; the birth of its file system doesn't. Old kernels don't tell it.
+    let dev = std::fs::metadata("/dev")
+        .and_then(|meta| meta.created())
+        .ok()
+        .and_then(|born| born.duration_since(UNIX_EPOCH).ok())
+        .map(|since| since.as_nanos() as i128);
+    mounts.chain(dev).fold(now - up, i128::min)
+}
+
+/// A file system without extended attributes is no failure: the times have to do then.
+pub(crate) fn set_mark(file: &File, value: &[u8]) {
+    // SAFETY: the name ends with NUL, the value is as long as said, the descriptor is open.
+    let done = unsafe { libc::fsetxattr(file.as_raw_fd(), MARK.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+    if done != 0 {
+        log::debug!("marking a lease with the boot's ID: {}", io::Error::last_os_error());
+    }
+}
+
+/// The mark of `file`, if it has one.
+pub(crate) fn get_mark(file: &File) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0u8; 128];
+    // SAFETY: the name ends with NUL, the buffer is as long as said, the descriptor is open.
+    let length = unsafe {
+        libc::fgetxattr(
+            file.as_raw_fd(),
+            MARK.as_ptr(),
+            value.as_mut_ptr().cast(),
+            value.len(),
+        )
+    };
+    match usize::try_from(length) {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(Some(value))
+        }
+        Err(_) => match io::Error::last_os_error() {
+            err if matches!(err.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(None),
+            err => Err(err),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    fn boot(id: &str, began: SystemTime) -> Boot {
+        Boot {
+            id: Some(id.into()),
+            began: began.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128,
+        }
+    }
+
+    #[test]
+    fn the_boot_id_decides_whatever_the_clock_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("10.0.0.2")).unwrap();
+        let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+        let (this, next) = (boot("a", tomorrow), boot("b", UNIX_EPOCH));
+        this.mark(&file);
+        assert_eq!(get_mark(&file).unwrap().as_deref(), Some(&b"a"[..]));
+        assert!(!this.is_after(&file));
+        assert!(next.is_after(&file));
+        // Without an ID of our own there is nothing to compare with.
+        assert!(!Boot { id: None, began: tomorrow.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128 }.is_after(&file));
+        set_mark(&file, &this.earlier_mark());
+        assert!(this.is_after(&file));
+    }
+
+    #[test]
+    fn without_a_mark_both_times_must_be_well_before_the_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("10.0.0.2")).unwrap();
+        let now = SystemTime::now();
+        assert!(!boot("a", now).is_after(&file));
+        assert!(!boot("a", now + Duration::from_secs(30)).is_after(&file));
+        assert!(boot("a", now + Duration::from_secs(90)).is_after(&file));
+        // Restored from a backup today: the content is old, the inode isn't.
+        file.set_modified(now - Duration::from_secs(864_000)).unwrap();
+        assert!(!boot("a", now).is_after(&file));
+        // Made by a program that sets a time in the future.
+        file.set_modified(now + Duration::from_secs(864_000)).unwrap();
+        assert!(!boot("a", now + Duration::from_secs(90)).is_after(&file));
+    }
+
+    #[test]
+    fn this_boot_began_before_this_test() {
+        let boot = Boot::current();
+        assert_eq!(boot.id.as_ref().unwrap().len(), 36);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128;
+        assert!(boot.began < now);
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!boot.is_after(&File::create(dir.path().join("x")).unwrap()));
+        assert!(!is_shared(File::open(dir.path()).unwrap()));
+    }
+}
