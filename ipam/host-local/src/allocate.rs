@@ -17,27 +17,15 @@ pub(crate) enum AllocateError {
     #[error(
         "failed to allocate for range {set}: requested ip {ip} is the network or broadcast address of {subnet}"
     )]
-    Reserved {
-        set: usize,
-        ip: IpAddr,
-        subnet: ipnetwork::IpNetwork,
-    },
+    Reserved { set: usize, ip: IpAddr, subnet: ipnetwork::IpNetwork },
     #[error(
         "failed to allocate for range {set}: requested IP address {ip} is not available in range set {ranges}"
     )]
-    NotAvailable {
-        set: usize,
-        ip: IpAddr,
-        ranges: RangeSet,
-    },
+    NotAvailable { set: usize, ip: IpAddr, ranges: RangeSet },
     #[error(
         "failed to allocate for range {set}: {ip} has been allocated to {container}, duplicate allocation is not allowed"
     )]
-    Duplicate {
-        set: usize,
-        ip: IpAddr,
-        container: String,
-    },
+    Duplicate { set: usize, ip: IpAddr, container: String },
     #[error("failed to allocate for range {set}: no IP addresses available in range set: {ranges}")]
     Full { set: usize, ranges: RangeSet },
     #[error("failed to allocate all requested IPs: {}", join(.0))]
@@ -92,11 +80,7 @@ pub(crate) fn choose<'a>(
             }
         });
     }
-    if requested.is_empty() {
-        Ok(choices)
-    } else {
-        Err(AllocateError::LeftOver(requested))
-    }
+    if requested.is_empty() { Ok(choices) } else { Err(AllocateError::LeftOver(requested)) }
 }
 
 /// Whether each of `sets` has an address left, counting those that could be taken back.
@@ -124,21 +108,13 @@ impl<'a, L: Ledger> Pool<'a, '_, L> {
 
     /// The address that was asked for. A lease of an earlier boot doesn't stand in the way.
     fn exactly(&self, ip: IpAddr) -> Result<Choice<'a>, AllocateError> {
-        let not_available = || AllocateError::NotAvailable {
-            set: self.n,
-            ip,
-            ranges: self.set.clone(),
-        };
+        let not_available = || AllocateError::NotAvailable { set: self.n, ip, ranges: self.set.clone() };
         let range = self.set.range_of(ip).ok_or_else(not_available)?;
         if self.is_gateway(ip) {
             return Err(AllocateError::Gateway { set: self.n, ip });
         }
         if range.is_reserved(ip) {
-            return Err(AllocateError::Reserved {
-                set: self.n,
-                ip,
-                subnet: range.subnet,
-            });
+            return Err(AllocateError::Reserved { set: self.n, ip, subnet: range.subnet });
         }
         if self.ledger.is_taken(ip) && !self.ledger.is_void(ip) {
             return Err(not_available());
@@ -152,19 +128,13 @@ impl<'a, L: Ledger> Pool<'a, '_, L> {
     /// first step past them finds a free address.
     fn next(&self) -> Result<Choice<'a>, AllocateError> {
         let last = self.ledger.last(self.n);
-        let usable = || {
-            self.set
-                .cycle(last)
-                .filter(|(ip, range)| !range.is_reserved(*ip) && !self.is_gateway(*ip))
-        };
+        let usable =
+            || self.set.cycle(last).filter(|(ip, range)| !range.is_reserved(*ip) && !self.is_gateway(*ip));
         usable()
             .find(|(ip, _)| !self.ledger.is_taken(*ip))
             .or_else(|| usable().find(|(ip, _)| self.ledger.is_void(*ip)))
             .map(|(ip, range)| Choice { ip, range })
-            .ok_or_else(|| AllocateError::Full {
-                set: self.n,
-                ranges: self.set.clone(),
-            })
+            .ok_or_else(|| AllocateError::Full { set: self.n, ranges: self.set.clone() })
     }
 
     /// An attachment has one address of a set. A lease that it left behind in an earlier
@@ -173,11 +143,7 @@ impl<'a, L: Ledger> Pool<'a, '_, L> {
         let mut own = self.ledger.own().iter().copied();
         match own.find(|ip| self.set.range_of(*ip).is_some() && !self.ledger.is_void(*ip)) {
             None => Ok(()),
-            Some(ip) => Err(AllocateError::Duplicate {
-                set: self.n,
-                ip,
-                container: container.to_owned(),
-            }),
+            Some(ip) => Err(AllocateError::Duplicate { set: self.n, ip, container: container.to_owned() }),
         }
     }
 }
@@ -250,23 +216,15 @@ mod tests {
         let all = [set(&[("fd00::/126", "fd00::", "fd00::3")])];
         assert_eq!(fill(&mut Book::default(), &all), ["fd00::2", "fd00::3"]);
         // 10.0.0.1 is the gateway of the second range, although it lies in the first.
-        let halves = [set(&[
-            ("10.0.0.0/29", "10.0.0.0", "10.0.0.1"),
-            ("10.0.0.0/29", "10.0.0.6", "10.0.0.7"),
-        ])];
+        let halves =
+            [set(&[("10.0.0.0/29", "10.0.0.0", "10.0.0.1"), ("10.0.0.0/29", "10.0.0.6", "10.0.0.7")])];
         assert_eq!(fill(&mut Book::default(), &halves), ["10.0.0.6"]);
 
         let book = Book::default();
         for (wanted, why) in [
             ("10.0.0.1", "requested ip 10.0.0.1 is subnet's gateway"),
-            (
-                "10.0.0.0",
-                "requested ip 10.0.0.0 is the network or broadcast address of 10.0.0.0/29",
-            ),
-            (
-                "10.0.0.7",
-                "requested ip 10.0.0.7 is the network or broadcast address of 10.0.0.0/29",
-            ),
+            ("10.0.0.0", "requested ip 10.0.0.0 is the network or broadcast address of 10.0.0.0/29"),
+            ("10.0.0.7", "requested ip 10.0.0.7 is the network or broadcast address of 10.0.0.0/29"),
         ] {
             assert_eq!(
                 pick(&halves, &[wanted], &book).unwrap_err(),
@@ -320,10 +278,7 @@ mod tests {
 
     #[test]
     fn requested_addresses_go_to_their_sets() {
-        let sets = [
-            set(&[("10.0.0.0/24", "", "")]),
-            set(&[("fd00::/64", "", ""), ("fd01::/64", "", "")]),
-        ];
+        let sets = [set(&[("10.0.0.0/24", "", "")]), set(&[("fd00::/64", "", ""), ("fd01::/64", "", "")])];
         let book = Book::default();
         assert_eq!(pick(&sets, &["fd01::7"], &book).unwrap(), ["10.0.0.2", "fd01::7"]);
         assert_eq!(

@@ -128,7 +128,8 @@ fn began() -> i128 {
 /// A file system without extended attributes is no failure: the times have to do then.
 pub(crate) fn set_mark(file: &File, value: &[u8]) {
     // SAFETY: the name ends with NUL, the value is as long as said, the descriptor is open.
-    let done = unsafe { libc::fsetxattr(file.as_raw_fd(), MARK.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+    let done =
+        unsafe { libc::fsetxattr(file.as_raw_fd(), MARK.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
     if done != 0 {
         log::debug!("marking a lease with the boot's ID: {}", io::Error::last_os_error());
     }
@@ -138,14 +139,8 @@ pub(crate) fn set_mark(file: &File, value: &[u8]) {
 pub(crate) fn get_mark(file: &File) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0u8; 128];
     // SAFETY: the name ends with NUL, the buffer is as long as said, the descriptor is open.
-    let length = unsafe {
-        libc::fgetxattr(
-            file.as_raw_fd(),
-            MARK.as_ptr(),
-            value.as_mut_ptr().cast(),
-            value.len(),
-        )
-    };
+    let length =
+        unsafe { libc::fgetxattr(file.as_raw_fd(), MARK.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
     match usize::try_from(length) {
         Ok(length) => {
             value.truncate(length);
@@ -165,10 +160,7 @@ mod tests {
     use super::*;
 
     fn boot(id: &str, began: SystemTime) -> Boot {
-        Boot {
-            id: Some(id.into()),
-            began: began.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128,
-        }
+        Boot { id: Some(id.into()), began: began.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128 }
     }
 
     #[test]
@@ -182,7 +174,10 @@ mod tests {
         assert!(!this.is_after(&file));
         assert!(next.is_after(&file));
         // Without an ID of our own there is nothing to compare with.
-        assert!(!Boot { id: None, began: tomorrow.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128 }.is_after(&file));
+        assert!(
+            !Boot { id: None, began: tomorrow.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128 }
+                .is_after(&file)
+        );
         set_mark(&file, &this.earlier_mark());
         assert!(this.is_after(&file));
     }

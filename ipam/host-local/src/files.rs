@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 /// More than any lease: a container ID and an interface name.
 const LIMIT: u64 = 4096;
 
 /// Leases belong to root alone, as the reference's.
-const MODE: Mode = Mode::from_bits_truncate(0o600);
+pub(crate) const MODE: Mode = Mode::from_bits_truncate(0o600);
 
 /// Names no address, and the reference passes over it.
 const TEMPORARY: &str = ".cnimble-new-";
@@ -62,11 +62,7 @@ pub(crate) fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<Result
         Err(err) => return Err(err.into()),
     };
     let kind = fstat(&file)?.st_mode & SFlag::S_IFMT.bits();
-    if kind == SFlag::S_IFREG.bits() {
-        Ok(Ok(File::from(file)))
-    } else {
-        Ok(Err(Content::Foreign))
-    }
+    if kind == SFlag::S_IFREG.bits() { Ok(Ok(File::from(file))) } else { Ok(Err(Content::Foreign)) }
 }
 
 /// Reads a small file.
@@ -138,9 +134,13 @@ fn create_by_name(
 }
 
 /// Makes `name` in `dir` with `content`, in place of what is there.
-pub(crate) fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> io::Result<()> {
     let temporary = Temporary::new(dir)?;
-    File::from(temporary.open()?).write_all(content)?;
+    let mut file = File::from(temporary.open()?);
+    file.write_all(content)?;
+    if mode != MODE {
+        fchmod(&file, mode)?;
+    }
     renameat(dir, temporary.name.as_str(), dir, name)?;
     Ok(())
 }
@@ -161,10 +161,7 @@ struct Temporary<'a> {
 
 impl<'a> Temporary<'a> {
     fn new(dir: BorrowedFd<'a>) -> io::Result<Self> {
-        let temporary = Temporary {
-            dir,
-            name: temporary_name(),
-        };
+        let temporary = Temporary { dir, name: temporary_name() };
         // Whoever had our process ID before us is dead.
         remove(dir, &temporary.name)?;
         Ok(temporary)
@@ -204,7 +201,7 @@ mod tests {
         assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"one".to_vec()));
         let mode = std::fs::metadata(dir.path().join("a")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
-        replace(fd.as_fd(), "a", b"three").unwrap();
+        replace(fd.as_fd(), "a", b"three", MODE).unwrap();
         assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"three".to_vec()));
         assert_eq!(listing(&dir), ["a"]);
         remove(fd.as_fd(), "a").unwrap();

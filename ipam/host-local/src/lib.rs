@@ -1,3 +1,145 @@
-//! The CNI IPAM plugin host-local.
+//! The CNI IPAM plugin host-local: addresses from ranges, leases on disk.
+//!
+//! Compatible with the reference's plugin of the same name, on the disk to the byte: see
+//! [`store`]. Where it differs, it does so for the better:
+//! - one lock and one reading of the directory for a whole ADD, which decides everything
+//!   before it writes anything ([`allocate`]);
+//! - lease files appear whole or not at all ([`files`]), broken ones are healed;
+//! - leases from before this boot are taken back when nothing else is left ([`boot`]);
+//! - network, broadcast and gateway addresses are never given out ([`range`]);
+//! - GC and STATUS do what the specification says.
+
+mod add;
 mod allocate;
+mod book;
+mod boot;
+mod config;
+mod files;
+mod journal;
+mod owner;
 mod range;
+mod resolv;
+mod store;
+
+use std::net::IpAddr;
+
+use cnimble::plugin::{Call, Plugin};
+use cnimble::spec::{Attachment, CniResult, Code, Error};
+
+use book::Book;
+use boot::Boot;
+use config::Config;
+use owner::Owner;
+use store::{Directory, Leases, Store};
+
+/// The plugin.
+pub struct HostLocal;
+
+impl Plugin for HostLocal {
+    fn name(&self) -> &'static str {
+        "host-local"
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config, &call.args()?)?;
+        add::add(call, config)
+    }
+
+    /// Releases every lease of the attachment, wherever the configuration says that its
+    /// addresses come from today.
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        let path = config::store_path(&call.config)?;
+        let Some(store) = Store::lock(&path)? else {
+            return Ok(());
+        };
+        let leases = store.leases()?;
+        store.sweep(&leases);
+        release(&store, leases.of(&attachment(call)))
+    }
+
+    /// There is a lease of the attachment, and one for every address of `prevResult` that
+    /// is in our ranges.
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config, &call.args()?)?;
+        let leases = match Directory::open(&config.store)? {
+            Some(dir) => dir.leases()?,
+            None => Leases::default(),
+        };
+        let own = leases.of(&attachment(call));
+        let missing = || {
+            Error::check(format!(
+                "host-local: Failed to find address added by container {}",
+                call.container_id
+            ))
+        };
+        if own.is_empty() {
+            return Err(missing().details(format!("no lease in {}", config.store.display())));
+        }
+        let added = call.config.prev_result.iter().flat_map(|result| &result.ips);
+        let mut ours = added.map(|ip| ip.address.ip()).filter(|ip| {
+            let mut sets = config.sets.iter();
+            sets.any(|set| set.range_of(*ip).is_some())
+        });
+        match ours.find(|ip| !own.contains(ip)) {
+            None => Ok(()),
+            Some(ip) => Err(missing()
+                .details(format!("{ip} of the result has no lease of it in {}", config.store.display()))),
+        }
+    }
+
+    /// Releases every lease of this network whose attachment isn't in the list, also
+    /// broken ones. A lease in the old form, without an interface, is valid if its
+    /// container is.
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        let Some(valid) = &call.config.valid_attachments else {
+            return Ok(());
+        };
+        let path = config::store_path(&call.config)?;
+        let Some(store) = Store::lock(&path)? else {
+            return Ok(());
+        };
+        let leases = store.leases()?;
+        store.sweep(&leases);
+        let valid: std::collections::HashSet<&Attachment> = valid.iter().collect();
+        let ids: std::collections::HashSet<&str> =
+            valid.iter().map(|valid| valid.container_id.as_str()).collect();
+        let stale = leases.list.iter().filter(|lease| match &lease.owner {
+            Owner::Attachment(owner) => !valid.contains(owner),
+            Owner::Container(id) => !ids.contains(id.as_str()),
+            Owner::Nobody => true,
+            Owner::Unknown => false,
+        });
+        release(&store, stale.map(|lease| lease.ip).collect())
+    }
+
+    /// Every range set has an address left, and a lease could be written. Leaves no trace.
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config, &call.args()?)?;
+        let unavailable = |err: Error| Error { code: Code::NOT_AVAILABLE, ..err };
+        store::probe_writing(&config.store).map_err(|err| unavailable(err.into()))?;
+        if let Some(path) = &config.resolv_conf {
+            resolv::read(path).map_err(unavailable)?;
+        }
+        let Some(dir) = Directory::open(&config.store).map_err(|err| unavailable(err.into()))? else {
+            return Ok(());
+        };
+        let leases = dir.leases().map_err(|err| unavailable(err.into()))?;
+        let boot = Boot::current();
+        allocate::has_room(&config.sets, &Book::new(&dir, &leases, None, &boot))
+            .map_err(|err| unavailable(add::no_address(&err, &config)))
+    }
+}
+
+fn attachment(call: &Call) -> Attachment {
+    Attachment { container_id: call.container_id.clone(), ifname: call.ifname.clone() }
+}
+
+/// Removes the leases of `ips`, all that can be, and names those that can't.
+fn release(store: &Store, ips: Vec<IpAddr>) -> Result<(), Error> {
+    let failures: Vec<String> =
+        ips.into_iter().filter_map(|ip| store.remove(ip).err()).map(|err| err.to_string()).collect();
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(Code::IO, failures.join("; ")))
+}

@@ -25,14 +25,12 @@ impl Owner {
         let Ok(text) = std::str::from_utf8(content) else {
             return Owner::Nobody;
         };
-        let is_word = |word: &str| {
-            !word.is_empty() && !word.chars().any(|c| c.is_whitespace() || c.is_control())
-        };
+        let is_word =
+            |word: &str| !word.is_empty() && !word.chars().any(|c| c.is_whitespace() || c.is_control());
         match text.trim().split_once("\r\n") {
-            Some((id, ifname)) if is_word(id) && is_word(ifname) => Owner::Attachment(Attachment {
-                container_id: id.to_owned(),
-                ifname: ifname.to_owned(),
-            }),
+            Some((id, ifname)) if is_word(id) && is_word(ifname) => {
+                Owner::Attachment(Attachment { container_id: id.to_owned(), ifname: ifname.to_owned() })
+            }
             None if is_word(text.trim()) => Owner::Container(text.trim().to_owned()),
             _ => Owner::Nobody,
         }
@@ -60,10 +58,7 @@ mod tests {
 
     #[test]
     fn reads_what_the_reference_writes() {
-        let own = Attachment {
-            container_id: "c1".into(),
-            ifname: "eth0".into(),
-        };
+        let own = Attachment { container_id: "c1".into(), ifname: "eth0".into() };
         assert_eq!(content(&own), b"c1\r\neth0");
         for text in ["c1\r\neth0", "c1\r\neth0\n", " c1\r\neth0\r\n"] {
             assert!(Owner::parse(text.as_bytes()).is(&own), "{text:?}");

@@ -19,8 +19,8 @@ pub(crate) enum RangeError {
     EmptySet,
     #[error("mixed address families")]
     MixedFamilies,
-    #[error("subnets {0} and {1} overlap")]
-    Overlap(Range, Range),
+    #[error("subnets {} and {} overlap", .0.0, .0.1)]
+    Overlap(Box<(Range, Range)>),
     #[error("subnet is missing")]
     NoSubnet,
     #[error("Network {0} too small to allocate from")]
@@ -36,11 +36,7 @@ pub(crate) enum RangeError {
     #[error("RangeEnd {ip} not in network {subnet}")]
     EndOutside { ip: IpAddr, subnet: IpNetwork },
     #[error("RangeEnd {end} is before RangeStart {start} in network {subnet}")]
-    Backwards {
-        start: IpAddr,
-        end: IpAddr,
-        subnet: IpNetwork,
-    },
+    Backwards { start: IpAddr, end: IpAddr, subnet: IpNetwork },
 }
 
 /// A run of addresses inside one network, both ends included.
@@ -88,10 +84,7 @@ impl Range {
         }
         let network = subnet.network();
         if subnet.ip() != network {
-            return Err(RangeError::HostBits {
-                length: subnet.prefix(),
-                network,
-            });
+            return Err(RangeError::HostBits { length: subnet.prefix(), network });
         }
         for ip in [start, end, gateway].into_iter().flatten() {
             if !same_family(ip, network) {
@@ -114,12 +107,7 @@ impl Range {
         if end < start {
             return Err(RangeError::Backwards { start, end, subnet });
         }
-        Ok(Range {
-            subnet,
-            start,
-            end,
-            gateway: gateway.unwrap_or(first),
-        })
+        Ok(Range { subnet, start, end, gateway: gateway.unwrap_or(first) })
     }
 
     pub(crate) fn contains(&self, ip: IpAddr) -> bool {
@@ -156,7 +144,7 @@ impl RangeSet {
         }
         for (n, range) in ranges.iter().enumerate() {
             if let Some(other) = ranges.iter().skip(n + 1).find(|other| range.overlaps(other)) {
-                return Err(RangeError::Overlap(range.clone(), other.clone()));
+                return Err(RangeError::Overlap(Box::new((range.clone(), other.clone()))));
             }
         }
         Ok(RangeSet(ranges))
@@ -175,9 +163,7 @@ impl RangeSet {
     }
 
     pub(crate) fn overlaps(&self, other: &RangeSet) -> bool {
-        self.0
-            .iter()
-            .any(|range| other.0.iter().any(|other| range.overlaps(other)))
+        self.0.iter().any(|range| other.0.iter().any(|other| range.overlaps(other)))
     }
 
     /// Every address once, with its range: from the one after `last` on, across the ranges
@@ -202,11 +188,8 @@ impl RangeSet {
         });
         let others = self.0.iter().cycle().skip(at + 1).take(count.saturating_sub(1));
         let others = others.map(|range| (range, number(range.start), number(range.end)));
-        let beginning = self
-            .0
-            .get(at)
-            .into_iter()
-            .filter_map(move |range| Some((range, number(range.start), last?)));
+        let beginning =
+            self.0.get(at).into_iter().filter_map(move |range| Some((range, number(range.start), last?)));
         rest.chain(others)
             .chain(beginning)
             .flat_map(|(range, from, to)| (from..=to).map(move |n| (address(n, range.start), range)))
@@ -279,23 +262,14 @@ pub(crate) mod tests {
                 ("10.1.2.3/24", "", "", ""),
                 "Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0",
             ),
-            (
-                ("10.1.2.0/24", "10.1.3.1", "", ""),
-                "RangeStart 10.1.3.1 not in network 10.1.2.0/24",
-            ),
+            (("10.1.2.0/24", "10.1.3.1", "", ""), "RangeStart 10.1.3.1 not in network 10.1.2.0/24"),
             (("10.1.2.0/24", "", "10.1.1.1", ""), "RangeEnd 10.1.1.1 not in network 10.1.2.0/24"),
             (
                 ("10.1.2.0/24", "10.1.2.9", "10.1.2.8", ""),
                 "RangeEnd 10.1.2.8 is before RangeStart 10.1.2.9 in network 10.1.2.0/24",
             ),
-            (
-                ("10.1.2.0/24", "fd00::1", "", ""),
-                "IP fd00::1 is not the same protocol as subnet 10.1.2.0/24",
-            ),
-            (
-                ("fd00::/64", "", "", "10.0.0.1"),
-                "IP 10.0.0.1 is not the same protocol as subnet fd00::/64",
-            ),
+            (("10.1.2.0/24", "fd00::1", "", ""), "IP fd00::1 is not the same protocol as subnet 10.1.2.0/24"),
+            (("fd00::/64", "", "", "10.0.0.1"), "IP 10.0.0.1 is not the same protocol as subnet fd00::/64"),
             // The default start lies behind an explicit end: only the network address.
             (
                 ("10.1.2.0/24", "", "10.1.2.0", ""),
@@ -345,14 +319,8 @@ pub(crate) mod tests {
         assert_eq!(addresses(&one, "10.9.9.9"), addresses(&one, ""));
 
         let two = set(&[("10.0.0.0/30", "", ""), ("10.0.1.0/30", "", "")]);
-        assert_eq!(
-            addresses(&two, "10.0.0.1"),
-            ["10.0.0.2", "10.0.1.1", "10.0.1.2", "10.0.0.1"]
-        );
-        assert_eq!(
-            addresses(&two, "10.0.1.1"),
-            ["10.0.1.2", "10.0.0.1", "10.0.0.2", "10.0.1.1"]
-        );
+        assert_eq!(addresses(&two, "10.0.0.1"), ["10.0.0.2", "10.0.1.1", "10.0.1.2", "10.0.0.1"]);
+        assert_eq!(addresses(&two, "10.0.1.1"), ["10.0.1.2", "10.0.0.1", "10.0.0.2", "10.0.1.1"]);
     }
 
     #[test]

@@ -1,0 +1,88 @@
+//! ADD, under one lock: read, decide, write.
+
+use cnimble::plugin::{Call, signal};
+use cnimble::spec::{CniResult, Code, Error, IpConfig};
+use ipnetwork::IpNetwork;
+
+use crate::allocate::{self, AllocateError, Choice, Ledger};
+use crate::book::Book;
+use crate::boot::Boot;
+use crate::config::Config;
+use crate::journal::Journal;
+use crate::store::{Store, StoreError};
+use crate::{attachment, owner, resolv};
+
+/// Gives the attachment an address of each range set.
+pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
+    let dns = match &config.resolv_conf {
+        Some(path) => resolv::read(path)?,
+        None => Default::default(),
+    };
+    let attachment = attachment(call);
+    let journal = undo(call, &config);
+
+    let store = Store::lock_or_create(&config.store, &journal)?;
+    let leases = store.leases()?;
+    store.sweep(&leases);
+    let boot = Boot::current();
+    let book = Book::new(&store, &leases, Some(&attachment), &boot);
+    let choices = allocate::choose(&config.sets, &config.requested, &call.container_id, &book)
+        .map_err(|err| no_address(&err, &config))?;
+
+    signal::check()?;
+    write(&store, &journal, &book, &choices, &owner::content(&attachment), &boot)?;
+
+    Ok(CniResult {
+        ips: choices.iter().map(ip_config).collect::<Result<_, _>>()?,
+        routes: config.routes,
+        dns,
+        ..CniResult::default()
+    })
+}
+
+/// Pushed before anything is made, so that nothing can come between.
+fn undo(call: &Call, config: &Config) -> Journal {
+    let journal = Journal::default();
+    let (undo, path) = (journal.clone(), config.store.clone());
+    let what = format!("release addresses of {} ({}) in {}", call.container_id, call.ifname, path.display());
+    call.undo.push(what, move || undo.revert(&path));
+    journal
+}
+
+/// Writes what was decided.
+fn write(
+    store: &Store,
+    journal: &Journal,
+    book: &Book<'_>,
+    choices: &[Choice<'_>],
+    content: &[u8],
+    boot: &Boot,
+) -> Result<(), StoreError> {
+    // From today on the attachment's name stands for something again, and what it left in
+    // an earlier boot would count as its own.
+    for ip in book.own().iter().filter(|ip| book.is_void(**ip)) {
+        journal.remove(store, *ip, boot)?;
+    }
+    for (set, choice) in choices.iter().enumerate() {
+        if book.is_occupied(choice.ip) {
+            log::info!("taking back {} in {}", choice.ip, store.path().display());
+            journal.remove(store, choice.ip, boot)?;
+        }
+        if !journal.give(store, choice.ip, content, boot)? {
+            return Err(StoreError::Unsettled(store.path().join(choice.ip.to_string())));
+        }
+        journal.move_on(store, set, choice.ip)?;
+    }
+    Ok(())
+}
+
+fn ip_config(choice: &Choice<'_>) -> Result<IpConfig, Error> {
+    let address = IpNetwork::new(choice.ip, choice.range.subnet.prefix())
+        .map_err(|err| Error::new(Code::INTERNAL, format!("{}: {err}", choice.ip)))?;
+    Ok(IpConfig { interface: None, address, gateway: Some(choice.range.gateway) })
+}
+
+/// Code 101, with the place where the leases are.
+pub(crate) fn no_address(err: &AllocateError, config: &Config) -> Error {
+    Error::new(Code::NO_ADDRESS, err.to_string()).details(format!("leases are in {}", config.store.display()))
+}

@@ -1,0 +1,205 @@
+//! What an ADD changed on the disk, and how to take it back.
+//!
+//! Each change is noted *before* it is made, so that a panic between the two loses
+//! nothing. Taking back is careful: others may have worked with the store since. A lease
+//! goes only if it is still ours, `last_reserved_ip.N` goes back only if nobody has moved
+//! it on, and the directory goes only if it is empty again.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use cnimble::spec::{Code, Error};
+
+use crate::boot::{self, Boot};
+use crate::files::{self, Content};
+use crate::store::{Store, StoreError, last_name};
+
+/// A lease file that was removed to make room.
+#[derive(Debug)]
+struct Saved {
+    content: Vec<u8>,
+    mark: Vec<u8>,
+    permissions: std::fs::Permissions,
+    modified: SystemTime,
+}
+
+#[derive(Debug)]
+enum Change {
+    MadeDirectory(PathBuf),
+    MadeLock,
+    Removed { ip: IpAddr, saved: Saved },
+    Gave { ip: IpAddr, content: Vec<u8> },
+    Moved { name: String, before: Option<(Vec<u8>, u32)>, after: Vec<u8> },
+}
+
+/// The changes of one ADD, in order. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Journal(Rc<RefCell<Vec<Change>>>);
+
+impl Journal {
+    fn note(&self, change: Change) {
+        self.0.borrow_mut().push(change);
+    }
+
+    pub(crate) fn made_directory(&self, path: &Path) {
+        self.note(Change::MadeDirectory(path.to_owned()));
+    }
+
+    pub(crate) fn made_lock(&self) {
+        self.note(Change::MadeLock);
+    }
+
+    /// Removes a lease that is void or nobody's.
+    pub(crate) fn remove(&self, store: &Store, ip: IpAddr, boot: &Boot) -> Result<(), StoreError> {
+        let name = ip.to_string();
+        let saved = save(store, &name, boot).map_err(|err| store.failed("reading", &name, err))?;
+        if let Some(saved) = saved {
+            self.note(Change::Removed { ip, saved });
+        }
+        store.remove(ip)
+    }
+
+    /// Makes a lease with `content`. False if there is something in its place.
+    pub(crate) fn give(
+        &self,
+        store: &Store,
+        ip: IpAddr,
+        content: &[u8],
+        boot: &Boot,
+    ) -> Result<bool, StoreError> {
+        let name = ip.to_string();
+        self.note(Change::Gave { ip, content: content.to_owned() });
+        files::create(store.fd(), &name, content, |file| {
+            boot.mark(file);
+            Ok(())
+        })
+        .map_err(|err| store.failed("making lease", &name, err))
+    }
+
+    /// Notes `ip` as the address that was given last from range set `set`.
+    pub(crate) fn move_on(&self, store: &Store, set: usize, ip: IpAddr) -> Result<(), StoreError> {
+        let name = last_name(set);
+        let after = ip.to_string().into_bytes();
+        let failed = |err| store.failed("writing", &name, err);
+        let before = match files::open_regular(store.fd(), &name).map_err(failed)? {
+            Ok(file) => match files::read_open(&file).map_err(failed)? {
+                Content::Bytes(bytes) => {
+                    let mode = file.metadata().map_err(failed)?.permissions().mode();
+                    Some((bytes, mode))
+                }
+                _ => None,
+            },
+            Err(_) => None,
+        };
+        if before.as_ref().is_some_and(|(bytes, _)| *bytes == after) {
+            return Ok(());
+        }
+        self.note(Change::Moved { name: name.clone(), before, after: after.clone() });
+        files::replace(store.fd(), &name, &after, files::MODE).map_err(failed)
+    }
+
+    /// Takes back every change, latest first; goes on past failures and names them all.
+    pub(crate) fn revert(&self, path: &Path) -> Result<(), Error> {
+        let changes = self.0.take();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let mut failures = Vec::new();
+        let mut directories = Vec::new();
+        let store = Store::lock(path).unwrap_or_else(|err| {
+            failures.push(err.to_string());
+            None
+        });
+        for change in changes.into_iter().rev() {
+            match (change, &store) {
+                (Change::MadeDirectory(path), _) => directories.push(path),
+                (change, Some(store)) => {
+                    failures.extend(revert_one(store, change).err().map(|err| err.to_string()));
+                }
+                (_, None) => {}
+            }
+        }
+        if let Some(store) = store.filter(|_| !directories.is_empty()) {
+            // Locking it just now may have made the lock again.
+            failures.extend(store.remove_if_empty().err().map(|err| err.to_string()));
+        }
+        for path in directories {
+            if let Err(err) = std::fs::remove_dir(&path)
+                && !matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty)
+            {
+                failures.push(format!("removing {}: {err}", path.display()));
+            }
+        }
+        if failures.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(Code::IO, failures.join("; ")))
+    }
+}
+
+fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
+    match change {
+        Change::MadeDirectory(_) => Ok(()),
+        Change::MadeLock => store.remove_if_empty(),
+        Change::Gave { ip, content } => {
+            let name = ip.to_string();
+            let now = files::read(store.fd(), &name).map_err(|err| store.failed("reading", &name, err))?;
+            if now == Content::Bytes(content) {
+                store.remove(ip)?;
+            }
+            Ok(())
+        }
+        Change::Removed { ip, saved } => {
+            let name = ip.to_string();
+            // False: somebody else has the address by now, which is as good.
+            files::create(store.fd(), &name, &saved.content, |file| {
+                boot::set_mark(file, &saved.mark);
+                file.set_permissions(saved.permissions.clone())?;
+                file.set_modified(saved.modified)
+            })
+            .map_err(|err| store.failed("restoring", &name, err))?;
+            Ok(())
+        }
+        Change::Moved { name, before, after } => {
+            let failed = |err| store.failed("restoring", &name, err);
+            if files::read(store.fd(), &name).map_err(failed)? != Content::Bytes(after) {
+                return Ok(());
+            }
+            match before {
+                None => files::remove(store.fd(), &name).map_err(failed),
+                Some((content, mode)) => {
+                    let mode = nix::sys::stat::Mode::from_bits_truncate(mode);
+                    files::replace(store.fd(), &name, &content, mode).map_err(failed)
+                }
+            }
+        }
+    }
+}
+
+/// Reads all of a lease that is about to go. A new file has a new inode with the time of
+/// today, so the restored lease is marked as one of an earlier boot: that is known of it.
+fn save(store: &Store, name: &str, boot: &Boot) -> io::Result<Option<Saved>> {
+    let Ok(file) = files::open_regular(store.fd(), name)? else {
+        return Ok(None);
+    };
+    let Content::Bytes(content) = files::read_open(&file)? else {
+        return Ok(None);
+    };
+    saved(&file, content, boot).map(Some)
+}
+
+fn saved(file: &File, content: Vec<u8>, boot: &Boot) -> io::Result<Saved> {
+    let meta = file.metadata()?;
+    Ok(Saved {
+        content,
+        mark: boot::get_mark(file)?.unwrap_or_else(|| boot.earlier_mark()),
+        permissions: meta.permissions(),
+        modified: meta.modified()?,
+    })
+}

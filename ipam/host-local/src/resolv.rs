@@ -1,0 +1,89 @@
+//! `resolvConf`: a resolv.conf(5) file that becomes the result's `dns`.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use cnimble::spec::{Dns, Error};
+
+/// No resolv.conf comes near this.
+const LIMIT: u64 = 1 << 20;
+
+/// Reads the file.
+///
+/// # Errors
+/// Code 5 with the path: it isn't there, isn't a file, or is absurdly large.
+pub(crate) fn read(path: &Path) -> Result<Dns, Error> {
+    let text = text(path).map_err(|err| Error::io("ipam.resolvConf: reading", path, &err))?;
+    Ok(parse(&text))
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    // Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(LIMIT + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LIMIT {
+        return Err(io::Error::other("larger than 1 MiB"));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// As the reference reads it: the last `domain` counts, `search` and `options` add up,
+/// unknown keywords and keywords without a value are passed over.
+fn parse(text: &str) -> Dns {
+    let mut dns = Dns::default();
+    for line in text.lines() {
+        let mut fields = line.split_whitespace();
+        let (Some(keyword), Some(value)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let all = || std::iter::once(value).chain(fields).map(str::to_owned);
+        // A comment's first field is no keyword.
+        match keyword {
+            "nameserver" => dns.nameservers.push(value.to_owned()),
+            "domain" => dns.domain = value.to_owned(),
+            "search" => dns.search.extend(all()),
+            "options" => dns.options.extend(all()),
+            _ => {}
+        }
+    }
+    dns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_resolv_conf_says() {
+        let dns = parse(
+            "# nameserver 10.0.0.9\n; search no\n\nnameserver 10.0.0.1 ignored\n\tnameserver\tfd00::1\r\n\
+             nameserver\ndomain a.example\ndomain b.example\nsearch one two\nsearch three\n\
+             options ndots:5  rotate\nsortlist 1.2.3.4\n#nameserver x\n",
+        );
+        assert_eq!(dns.nameservers, ["10.0.0.1", "fd00::1"]);
+        assert_eq!(dns.domain, "b.example");
+        assert_eq!(dns.search, ["one", "two", "three"]);
+        assert_eq!(dns.options, ["ndots:5", "rotate"]);
+        assert!(parse("").is_empty());
+    }
+
+    #[test]
+    fn a_file_that_cant_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing");
+        assert!(read(&missing).unwrap_err().msg.contains(missing.to_str().unwrap()));
+        assert!(read(dir.path()).unwrap_err().msg.ends_with("not a regular file"));
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(read(&pipe).unwrap_err().msg.ends_with("not a regular file"));
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"nameserver 1.1.1.1\xff\n").unwrap();
+        assert_eq!(read(&file).unwrap().nameservers.len(), 1);
+    }
+}

@@ -1,0 +1,416 @@
+//! The store: a directory for each network, with a file for each lease.
+//!
+//! The layout is the reference's to the byte, so that either set of plugins can take over
+//! from the other at any moment:
+//!
+//! | file | content | mode |
+//! |---|---|---|
+//! | the address, `10.1.2.3` or `fd00::2` | [`crate::owner`] | 0600 |
+//! | `last_reserved_ip.N` | the address that was given last from range set N | 0600 |
+//! | `lock` | nothing; `flock(2)` | 0750 |
+//!
+//! [`Directory`] reads, [`Store`] holds the lock and writes. One lock spans a whole verb:
+//! what ADD decided upon is what it writes. Who holds what is learnt by reading every
+//! lease once, which [`Directory::leases`] alone knows; an index would go there.
+
+use std::cell::RefCell;
+use std::fs::{File, Metadata};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use cnimble::plugin::signal;
+use cnimble::spec::{Attachment, Code, Error};
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat};
+use nix::sys::stat::{Mode, fstatat};
+use nix::unistd::AccessFlags;
+
+use crate::files::{self, Content};
+use crate::journal::Journal;
+use crate::owner::Owner;
+
+const LOCK: &str = "lock";
+
+/// How often somebody else may remove the directory between our making and locking it.
+const TRIES: u32 = 100;
+
+/// What can go wrong on the disk.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("{what} {}: {source}", path.display())]
+    Io { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} appears and disappears; other programs write to it without its lock", .0.display())]
+    Unsettled(PathBuf),
+    #[error("waiting for the lock of the store: {0}")]
+    Stopped(Error),
+}
+
+impl From<StoreError> for Error {
+    fn from(err: StoreError) -> Self {
+        let msg = err.to_string();
+        match err {
+            StoreError::Io { .. } => Error::new(Code::IO, msg),
+            StoreError::Unsettled(_) => Error::new(Code::TRY_AGAIN_LATER, msg),
+            StoreError::Stopped(err) => err.context("waiting for the lock of the store"),
+        }
+    }
+}
+
+type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// A lease file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) ip: IpAddr,
+    pub(crate) owner: Owner,
+}
+
+/// What the directory holds.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    pub(crate) list: Vec<Lease>,
+    /// Files that a killed process left half-written.
+    temporary: Vec<String>,
+}
+
+impl Leases {
+    /// `attachment`'s leases. Those that name only the container count where no lease names
+    /// the interface too, as in the reference.
+    pub(crate) fn of(&self, attachment: &Attachment) -> Vec<IpAddr> {
+        let pick = |is: &dyn Fn(&Owner) -> bool| -> Vec<IpAddr> {
+            let own = self.list.iter().filter(|lease| is(&lease.owner));
+            own.map(|lease| lease.ip).collect()
+        };
+        let own = pick(&|owner| owner.is(attachment));
+        if own.is_empty() { pick(&|owner| owner.is_container_of(attachment)) } else { own }
+    }
+}
+
+/// A network's directory, for reading.
+pub(crate) struct Directory {
+    path: PathBuf,
+    file: File,
+}
+
+impl Directory {
+    /// Opens the directory; `None` if there is none.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>> {
+        let flags = libc::O_DIRECTORY;
+        match File::options().read(true).custom_flags(flags).open(path) {
+            Ok(file) => Ok(Some(Directory { path: path.to_owned(), file })),
+            Err(err) if is_absent(&err) => Ok(None),
+            Err(source) => Err(StoreError::Io { what: "opening", path: path.to_owned(), source }),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An error of doing `what` to `name`.
+    pub(crate) fn failed(&self, what: &'static str, name: &str, source: impl Into<io::Error>) -> StoreError {
+        StoreError::Io { what, path: self.path.join(name), source: source.into() }
+    }
+
+    /// All leases. Files whose name isn't an address, written as Go and Rust write it, are
+    /// none.
+    pub(crate) fn leases(&self) -> Result<Leases> {
+        let failed = |err: Errno| self.failed("listing", "", err);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
+        let mut leases = Leases::default();
+        for entry in dir.iter() {
+            let entry = entry.map_err(failed)?;
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            if files::is_temporary(name) {
+                leases.temporary.push(name.to_owned());
+            }
+            let Some(ip) = lease_address(name) else { continue };
+            let owner = match entry.file_type() {
+                // Told by the directory itself in most file systems: saves a call each.
+                Some(Type::File) | None => self.owner(ip)?,
+                Some(_) => Some(Owner::Unknown),
+            };
+            leases.list.extend(owner.map(|owner| Lease { ip, owner }));
+        }
+        Ok(leases)
+    }
+
+    /// Who holds `ip`; `None` if there is no lease.
+    pub(crate) fn owner(&self, ip: IpAddr) -> Result<Option<Owner>> {
+        let name = ip.to_string();
+        let content = files::read(self.fd(), &name).map_err(|err| self.failed("reading", &name, err))?;
+        Ok(match content {
+            Content::Absent => None,
+            Content::Foreign => Some(Owner::Unknown),
+            Content::Bytes(bytes) => Some(Owner::parse(&bytes)),
+        })
+    }
+
+    /// The address that was given last from range set `set`. A file that can't be read
+    /// costs the turn, not the ADD.
+    pub(crate) fn last(&self, set: usize) -> Option<IpAddr> {
+        match files::read(self.fd(), &last_name(set)) {
+            Ok(Content::Bytes(bytes)) => std::str::from_utf8(&bytes).ok()?.trim().parse().ok(),
+            Ok(_) => None,
+            Err(err) => {
+                log::warn!("{}: {err}", self.path.join(last_name(set)).display());
+                None
+            }
+        }
+    }
+}
+
+/// The file with the address that was given last from range set `set`.
+pub(crate) fn last_name(set: usize) -> String {
+    format!("last_reserved_ip.{set}")
+}
+
+fn lease_address(name: &str) -> Option<IpAddr> {
+    let ip: IpAddr = name.parse().ok()?;
+    (ip.to_string() == name).then_some(ip)
+}
+
+/// Neither the path nor, where a part of it is a file, anything below it.
+fn is_absent(err: &io::Error) -> bool {
+    matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// A network's directory with its lock held; the lock goes with the value.
+pub(crate) struct Store {
+    dir: Directory,
+    _lock: Lock,
+}
+
+impl std::ops::Deref for Store {
+    type Target = Directory;
+    fn deref(&self) -> &Directory {
+        &self.dir
+    }
+}
+
+impl Store {
+    /// Locks the directory; `None` if there is none, and none is made.
+    pub(crate) fn lock(path: &Path) -> Result<Option<Self>> {
+        Self::lock_with(path, None)
+    }
+
+    /// Makes the directory if need be and locks it. What is made is noted in `journal`.
+    pub(crate) fn lock_or_create(path: &Path, journal: &Journal) -> Result<Self> {
+        Self::lock_with(path, Some(journal))?.ok_or_else(|| StoreError::Unsettled(path.to_owned()))
+    }
+
+    /// An ADD that fails may remove the directory that it made while others wait for its
+    /// lock; they get the lock of a file that has no name any more, and begin again.
+    fn lock_with(path: &Path, journal: Option<&Journal>) -> Result<Option<Self>> {
+        for _ in 0..TRIES {
+            if let Some(journal) = journal {
+                make_directories(path, journal)?;
+            }
+            let Some(dir) = Directory::open(path)? else {
+                match journal {
+                    Some(_) => continue,
+                    None => return Ok(None),
+                }
+            };
+            let Some(file) = open_lock(&dir, journal)? else {
+                continue;
+            };
+            let lock = Lock::wait(file).map_err(|err| match err {
+                LockError::Stopped(err) => StoreError::Stopped(err),
+                LockError::Io(err) => dir.failed("locking", LOCK, err),
+            })?;
+            if lock.guards(&dir) {
+                return Ok(Some(Store { dir, _lock: lock }));
+            }
+        }
+        Err(StoreError::Unsettled(path.to_owned()))
+    }
+
+    /// Removes what a killed process left half-written.
+    pub(crate) fn sweep(&self, leases: &Leases) {
+        for name in &leases.temporary {
+            if let Err(err) = files::remove(self.fd(), name) {
+                log::warn!("removing {}: {err}", self.path().join(name).display());
+            }
+        }
+    }
+
+    /// Removes the lease of `ip`; it may be gone already.
+    pub(crate) fn remove(&self, ip: IpAddr) -> Result<()> {
+        let name = ip.to_string();
+        log::debug!("releasing {}", self.path().join(&name).display());
+        files::remove(self.fd(), &name).map_err(|err| self.failed("removing", &name, err))
+    }
+
+    /// Removes the lock and the directory if nothing else is in it.
+    pub(crate) fn remove_if_empty(&self) -> Result<()> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let failed = |err: Errno| self.failed("listing", "", err);
+        let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
+        for entry in dir.iter() {
+            if !matches!(entry.map_err(failed)?.file_name().to_bytes(), b"." | b".." | b"lock") {
+                return Ok(());
+            }
+        }
+        files::remove(self.fd(), LOCK).map_err(|err| self.failed("removing", LOCK, err))
+    }
+}
+
+/// Makes `path` and what is missing above it, as `mkdir -p` does.
+fn make_directories(path: &Path, journal: &Journal) -> Result<()> {
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .filter(|path| !path.as_os_str().is_empty())
+        .take_while(|path| matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound))
+        .collect();
+    for path in missing.into_iter().rev() {
+        match std::fs::DirBuilder::new().mode(0o755).create(path) {
+            Ok(()) => journal.made_directory(path),
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => {
+                return Err(StoreError::Io { what: "making directory", path: path.to_owned(), source });
+            }
+        }
+    }
+    match path.metadata() {
+        Ok(meta) if !meta.is_dir() => {
+            Err(StoreError::Io { what: "opening", path: path.to_owned(), source: Errno::ENOTDIR.into() })
+        }
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(StoreError::Io { what: "opening", path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Opens the lock file, making it if need be; `None` if the directory is gone.
+fn open_lock(dir: &Directory, journal: Option<&Journal>) -> Result<Option<File>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let mode = Mode::from_bits_truncate(0o750);
+    for _ in 0..TRIES {
+        match openat(dir.fd(), LOCK, flags, Mode::empty()) {
+            Ok(file) => return Ok(Some(file.into())),
+            Err(Errno::ENOENT) => {}
+            Err(err) => return Err(dir.failed("opening", LOCK, err)),
+        }
+        match openat(dir.fd(), LOCK, flags | OFlag::O_CREAT | OFlag::O_EXCL, mode) {
+            Ok(file) => {
+                if let Some(journal) = journal {
+                    journal.made_lock();
+                }
+                return Ok(Some(file.into()));
+            }
+            Err(Errno::EEXIST) => {}
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(err) => return Err(dir.failed("making", LOCK, err)),
+        }
+    }
+    Err(StoreError::Unsettled(dir.path.join(LOCK)))
+}
+
+/// The lock of a directory, held. It excludes the reference's plugins as well.
+struct Lock {
+    file: Metadata,
+    /// `None` where this thread holds it already, further up: the panic hook takes back an
+    /// ADD while the ADD's own lock is still there, and must not wait for it.
+    flock: Option<Flock<File>>,
+}
+
+enum LockError {
+    Io(io::Error),
+    Stopped(Error),
+}
+
+impl From<io::Error> for LockError {
+    fn from(err: io::Error) -> Self {
+        LockError::Io(err)
+    }
+}
+
+thread_local! {
+    /// Device and inode of the locks that this thread holds.
+    static HELD: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+fn identity(meta: &Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
+}
+
+impl Lock {
+    /// Waits for the lock until a signal says to stop.
+    fn wait(file: File) -> Result<Self, LockError> {
+        let meta = file.metadata()?;
+        let id = identity(&meta);
+        if HELD.with_borrow(|held| held.contains(&id)) {
+            return Ok(Lock { file: meta, flock: None });
+        }
+        let mut file = file;
+        loop {
+            signal::check().map_err(LockError::Stopped)?;
+            match Flock::lock(file, FlockArg::LockExclusive) {
+                Ok(flock) => {
+                    HELD.with_borrow_mut(|held| held.push(id));
+                    return Ok(Lock { file: meta, flock: Some(flock) });
+                }
+                Err((again, Errno::EINTR)) => file = again,
+                Err((_, err)) => return Err(LockError::Io(err.into())),
+            }
+        }
+    }
+
+    /// Whether the locked file is still `dir`'s, and `dir` still at its path.
+    fn guards(&self, dir: &Directory) -> bool {
+        let there = fstatat(dir.fd(), LOCK, AtFlags::AT_SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity(&self.file));
+        let own = dir.file.metadata().ok().map(|meta| identity(&meta));
+        let named = dir.path.metadata().ok().map(|meta| identity(&meta));
+        there && own == named
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.flock.is_some() {
+            let id = identity(&self.file);
+            // A panic may run this in the middle of anything.
+            let _ = HELD.try_with(|held| {
+                if let Ok(mut held) = held.try_borrow_mut() {
+                    held.retain(|other| *other != id);
+                }
+            });
+        }
+    }
+}
+
+/// Whether a lease could be written below `path`, found out without leaving a trace: in
+/// the nearest directory that exists, with a file that never gets a name.
+pub(crate) fn probe_writing(path: &Path) -> Result<()> {
+    let mut ancestors = path.ancestors().map(|path| match path.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => path,
+    });
+    let there =
+        ancestors.find(|path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound));
+    let there = there.unwrap_or(Path::new("/"));
+    let failed = |source| StoreError::Io { what: "writing to", path: there.to_owned(), source };
+    let file = File::options().write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(there);
+    match file {
+        Ok(mut file) => io::Write::write_all(&mut file, b"probe").map_err(failed),
+        Err(err) if matches!(err.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
+            let access = AccessFlags::W_OK | AccessFlags::X_OK;
+            nix::unistd::access(there, access).map_err(|err| failed(err.into()))
+        }
+        Err(err) => Err(failed(err)),
+    }
+}
