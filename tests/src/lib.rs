@@ -24,6 +24,7 @@ mod plugins;
 mod process;
 mod skip;
 mod snapshot;
+pub mod vm;
 
 pub use host::{Call, Host};
 pub use network::{Attachment, Network};
