@@ -1,11 +1,6 @@
 //! bridge, host-local and loopback: every version, verb and option, against the kernel.
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, need};
 use serde_json::{Value, json};
@@ -47,8 +42,6 @@ fn a_pod_comes_and_goes() {
     assert!(pod.pings_once("10.1.2.3"));
     net.deleted(&att2, Some(&result2));
     let after = Snapshot::of(&host).without_lines("last_reserved_ip");
-    before
-        .without_lines("last_reserved_ip")
-        .assert_same(&after, "after DEL of the second pod");
+    before.without_lines("last_reserved_ip").assert_same(&after, "after DEL of the second pod");
     empty.assert_same(&Snapshot::of_ns(&second), "the second pod after DEL");
 }

@@ -22,13 +22,7 @@ impl Host {
     /// A fresh one.
     #[allow(clippy::new_without_default)] // a default that makes a namespace would surprise
     pub fn new() -> Self {
-        Host {
-            ns: Ns::new(),
-            dir: tempfile::Builder::new()
-                .prefix("cnimble-test-")
-                .tempdir()
-                .unwrap(),
-        }
+        Host { ns: Ns::new(), dir: tempfile::Builder::new().prefix("cnimble-test-").tempdir().unwrap() }
     }
 
     /// A directory of its own, removed with the host.
@@ -103,9 +97,7 @@ impl Call<'_> {
     /// CNI_CONTAINERID, CNI_NETNS and CNI_IFNAME.
     #[must_use]
     pub fn attachment(self, id: &str, netns: &str, ifname: &str) -> Self {
-        self.env("CNI_CONTAINERID", id)
-            .env("CNI_NETNS", netns)
-            .env("CNI_IFNAME", ifname)
+        self.env("CNI_CONTAINERID", id).env("CNI_NETNS", netns).env("CNI_IFNAME", ifname)
     }
 
     /// The configuration.

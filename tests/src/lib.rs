@@ -9,15 +9,11 @@
 //! The plugins under test are those of this workspace, or those in the directory that
 //! `CNIMBLE_PLUGIN_DIR` names.
 // This library is test code throughout: it stops at the first surprise.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod host;
 mod network;
+mod node;
 mod ns;
 mod outcome;
 mod plugins;
@@ -28,6 +24,7 @@ pub mod vm;
 
 pub use host::{Call, Host};
 pub use network::{Attachment, Network};
+pub use node::Node;
 pub use ns::{Ns, Pod};
 pub use outcome::Outcome;
 pub use plugins::{PLUGINS, go_plugins, plugin_dir};

@@ -22,12 +22,7 @@ pub struct Attachment {
 impl Attachment {
     /// eth0 of container `id` in `pod`.
     pub fn new(id: &str, pod: &Ns) -> Self {
-        Attachment {
-            id: id.into(),
-            netns: pod.path().into(),
-            ifname: "eth0".into(),
-            args: String::new(),
-        }
+        Attachment { id: id.into(), netns: pod.path().into(), ifname: "eth0".into(), args: String::new() }
     }
 
     /// The same with another CNI_NETNS.
@@ -76,11 +71,7 @@ impl<'h> Network<'h> {
 
     /// Served by the plugins in a directory.
     pub fn by(plugins: &Path, host: &'h Host, config: Value) -> Self {
-        Network {
-            host,
-            config,
-            plugins: plugins.into(),
-        }
+        Network { host, config, plugins: plugins.into() }
     }
 
     /// The same network with other plugins.

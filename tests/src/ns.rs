@@ -93,9 +93,7 @@ impl Ns {
     pub fn shell(&self, script: &str) -> String {
         let mut command = self.command("sh");
         command.args(["-ec", script]);
-        Outcome::from(script, run_limited(&mut command, b"", LIMIT))
-            .success()
-            .text()
+        Outcome::from(script, run_limited(&mut command, b"", LIMIT)).success().text()
     }
 
     /// `ip …`, which must succeed.
@@ -143,11 +141,7 @@ impl Ns {
     /// One interface as `ip -d -j link show` has it; null if there is none.
     pub fn link(&self, name: &str) -> serde_json::Value {
         let links = self.ip_json("link show");
-        let found = links
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|link| link["ifname"] == name);
+        let found = links.as_array().unwrap().iter().find(|link| link["ifname"] == name);
         found.cloned().unwrap_or_default()
     }
 
@@ -157,11 +151,7 @@ impl Ns {
         let mut found = Vec::new();
         for info in links[0]["addr_info"].as_array().into_iter().flatten() {
             if info["scope"] != "link" {
-                found.push(format!(
-                    "{}/{}",
-                    info["local"].as_str().unwrap(),
-                    info["prefixlen"]
-                ));
+                found.push(format!("{}/{}", info["local"].as_str().unwrap(), info["prefixlen"]));
             }
         }
         found
@@ -185,10 +175,7 @@ impl Ns {
     /// Joins two namespaces with a veth pair, both ends up: `here` in this one, `there`
     /// in `other`.
     pub fn cable(&self, here: &str, other: &Ns, there: &str) {
-        self.ip(&format!(
-            "link add {here} type veth peer name {there} netns {}",
-            other.path
-        ));
+        self.ip(&format!("link add {here} type veth peer name {there} netns {}", other.path));
         self.ip(&format!("link set {here} up"));
         other.ip(&format!("link set {there} up"));
     }
@@ -226,12 +213,7 @@ fn unrepeated(file: &std::fs::File) -> OwnedFd {
     // SAFETY: F_DUPFD_CLOEXEC returns a new descriptor, which nobody else owns.
     unsafe {
         let fd = libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, wanted);
-        assert_eq!(
-            fd,
-            wanted,
-            "descriptor numbers: {}",
-            std::io::Error::last_os_error()
-        );
+        assert_eq!(fd, wanted, "descriptor numbers: {}", std::io::Error::last_os_error());
         OwnedFd::from_raw_fd(fd)
     }
 }

@@ -22,10 +22,7 @@ impl Outcome {
     pub(crate) fn from(what: &str, output: Output) -> Self {
         Outcome {
             what: what.to_owned(),
-            status: output
-                .status
-                .code()
-                .unwrap_or_else(|| -output.status.signal().unwrap_or(0)),
+            status: output.status.code().unwrap_or_else(|| -output.status.signal().unwrap_or(0)),
             stdout: output.stdout,
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
@@ -38,13 +35,7 @@ impl Outcome {
 
     /// Everything, for a message.
     pub fn describe(&self) -> String {
-        format!(
-            "{}\n  status {}\n  stdout {}\n  stderr {}",
-            self.what,
-            self.status,
-            self.text(),
-            self.stderr
-        )
+        format!("{}\n  status {}\n  stdout {}\n  stderr {}", self.what, self.status, self.text(), self.stderr)
     }
 
     /// The same, if it succeeded.
@@ -102,11 +93,7 @@ impl Outcome {
             other => panic!("stdout must be JSON ({other:?}): {}", self.describe()),
         };
         assert!(first.is_object(), "stdout must be an object: {}", self.describe());
-        assert!(
-            documents.next().is_none(),
-            "more than one object: {}",
-            self.describe()
-        );
+        assert!(documents.next().is_none(), "more than one object: {}", self.describe());
         first
     }
 }

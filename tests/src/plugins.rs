@@ -23,11 +23,8 @@ pub fn plugin_dir() -> &'static Path {
 /// Debian's containernetworking-plugins, or those in `REFERENCE_DIR`; `None` if there are none.
 pub fn go_plugins() -> Option<&'static Path> {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    let dir = DIR.get_or_init(|| {
-        std::env::var_os("REFERENCE_DIR")
-            .unwrap_or_else(|| "/usr/lib/cni".into())
-            .into()
-    });
+    let dir =
+        DIR.get_or_init(|| std::env::var_os("REFERENCE_DIR").unwrap_or_else(|| "/usr/lib/cni".into()).into());
     dir.join("bridge").exists().then_some(dir)
 }
 
@@ -42,11 +39,7 @@ fn build() -> PathBuf {
         command.arg("--release");
     }
     let output = command.output().expect("cargo build");
-    assert!(
-        output.status.success(),
-        "building cnimble-plugins: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "building cnimble-plugins: {}", String::from_utf8_lossy(&output.stderr));
     let binary = String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())

@@ -15,13 +15,8 @@ pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 /// If it can't be started, or takes longer than `limit` (it is killed then).
 pub fn run_limited(command: &mut Command, stdin: &[u8], limit: Duration) -> Output {
     let name = format!("{command:?}");
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .unwrap_or_else(|err| panic!("starting {name}: {err}"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|err| panic!("starting {name}: {err}"));
     let pid = child.id();
     let mut pipe = child.stdin.take().unwrap();
     let bytes = stdin.to_vec();
@@ -54,11 +49,7 @@ impl Background {
     pub fn start(command: &mut Command) -> Self {
         die_with_parent(command);
         let name = format!("{command:?}");
-        Background(
-            command
-                .spawn()
-                .unwrap_or_else(|err| panic!("starting {name}: {err}")),
-        )
+        Background(command.spawn().unwrap_or_else(|err| panic!("starting {name}: {err}")))
     }
 
     /// Its process id.
@@ -81,11 +72,7 @@ impl Background {
             "background process {} is still running after {limit:?}",
             self.pid()
         );
-        let mut output = Output {
-            status: self.0.wait().unwrap(),
-            stdout: Vec::new(),
-            stderr: Vec::new(),
-        };
+        let mut output = Output { status: self.0.wait().unwrap(), stdout: Vec::new(), stderr: Vec::new() };
         use std::io::Read;
         if let Some(mut pipe) = self.0.stdout.take() {
             pipe.read_to_end(&mut output.stdout).unwrap();

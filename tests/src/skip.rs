@@ -34,20 +34,14 @@ pub fn missing(tools: &[&str]) -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("not root".into());
     }
-    let namespaces = std::thread::spawn(|| nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET))
-        .join()
-        .unwrap();
+    let namespaces =
+        std::thread::spawn(|| nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)).join().unwrap();
     if let Err(err) = namespaces {
         return Some(format!("no network namespaces here: {err}"));
     }
-    tools
-        .iter()
-        .find(|tool| !in_path(tool))
-        .map(|tool| format!("{tool} is not installed"))
+    tools.iter().find(|tool| !in_path(tool)).map(|tool| format!("{tool} is not installed"))
 }
 
 fn in_path(tool: &str) -> bool {
-    crate::process::PATH
-        .split(':')
-        .any(|dir| std::path::Path::new(dir).join(tool).exists())
+    crate::process::PATH.split(':').any(|dir| std::path::Path::new(dir).join(tool).exists())
 }

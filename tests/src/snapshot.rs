@@ -33,21 +33,8 @@ const RESTLESS: &[&str] = &[
 
 /// Files below /proc/sys/net that plugins write, for each interface…
 const PER_LINK: &[(&str, &[&str])] = &[
-    (
-        "ipv4",
-        &["forwarding", "arp_notify", "route_localnet", "rp_filter"],
-    ),
-    (
-        "ipv6",
-        &[
-            "forwarding",
-            "accept_ra",
-            "accept_dad",
-            "enhanced_dad",
-            "disable_ipv6",
-            "keep_addr_on_down",
-        ],
-    ),
+    ("ipv4", &["forwarding", "arp_notify", "route_localnet", "rp_filter"]),
+    ("ipv6", &["forwarding", "accept_ra", "accept_dad", "enhanced_dad", "disable_ipv6", "keep_addr_on_down"]),
 ];
 
 /// … and once a namespace.
@@ -65,9 +52,7 @@ impl Snapshot {
     pub fn of_ns(ns: &Ns) -> Self {
         // An address that the kernel still tests for duplicates has no route yet.
         wait_until(4.0, || ns.ip("-6 addr show tentative").is_empty());
-        let mut snapshot = Snapshot {
-            sections: BTreeMap::new(),
-        };
+        let mut snapshot = Snapshot { sections: BTreeMap::new() };
         snapshot.put_json("link", &ns.ip_json("addr show"));
         snapshot.put_json("route 4", &ns.ip_json("-4 route show table all"));
         snapshot.put_json("route 6", &ns.ip_json("-6 route show table all"));
@@ -81,10 +66,9 @@ impl Snapshot {
             snapshot.put("ip6tables-nft", save(ns, "ip6tables-nft-save"));
         }
         // Looking at a legacy table makes it, so only where one is in use already.
-        for (file, command) in [
-            ("ip_tables_names", "iptables-legacy-save"),
-            ("ip6_tables_names", "ip6tables-legacy-save"),
-        ] {
+        for (file, command) in
+            [("ip_tables_names", "iptables-legacy-save"), ("ip6_tables_names", "ip6tables-legacy-save")]
+        {
             let path = format!("/proc/thread-self/net/{file}");
             let tables = ns.within(|| std::fs::read_to_string(&path).unwrap_or_default());
             if !tables.is_empty() {

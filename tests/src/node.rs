@@ -1,0 +1,115 @@
+//! A node that container runtimes run on: a [`Host`] with processes and mounts of its own.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::process::{Background, run_limited};
+use crate::{Host, Outcome, plugin_dir, wait_until};
+
+/// A host with private mount and pid namespaces. What a runtime keeps below /run,
+/// /var/lib, /etc/cni and /opt is gone with the node, and so are its processes.
+pub struct Node {
+    host: Host,
+    init: Background,
+    pid: String,
+}
+
+/// Pid 1 of a node. It waits for whatever is orphaned, so nothing stays a zombie.
+/// crun doesn't accept a cgroup v2 hierarchy beside v1, hence the first umount.
+const INIT: &str = r#"
+mount --make-rprivate /
+umount /sys/fs/cgroup/unified 2>/dev/null || true
+for dir in /run /var/lib /dev/shm /etc/cni /opt; do
+    mkdir -p $dir
+    mount -t tmpfs -o mode=755 none $dir
+done
+mkdir -p /run/netns /etc/cni/net.d /opt/cni/bin
+mount --bind "$PLUGINS" /opt/cni/bin
+touch "$READY"
+while :; do sleep 1; done
+"#;
+
+impl Node {
+    /// Boots one. The plugins under test are its /opt/cni/bin.
+    ///
+    /// # Panics
+    /// If it doesn't come up.
+    #[allow(clippy::new_without_default)] // a default that starts processes would surprise
+    pub fn new() -> Self {
+        let host = Host::new();
+        let ready = host.dir().join("ready");
+        let mut command = host.command("unshare");
+        command
+            .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(["sh", "-ec", INIT])
+            .env("READY", &ready)
+            .env("PLUGINS", plugin_dir().canonicalize().unwrap())
+            .stdin(Stdio::null());
+        let mut init = Background::start(&mut command);
+        let up = wait_until(20.0, || ready.exists() || !init.running());
+        assert!(up && ready.exists(), "the node does not come up");
+        let children = format!("/proc/{0}/task/{0}/children", init.pid());
+        let pid = std::fs::read_to_string(children).unwrap().trim().to_owned();
+        Node { host, init, pid }
+    }
+
+    /// A command that runs on the node.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = self.host.command("nsenter");
+        command.args(["--target", &self.pid, "--mount", "--pid", "--"]).arg(program);
+        command
+    }
+
+    /// Runs a line of shell on the node.
+    pub fn run(&self, script: &str) -> Outcome {
+        let mut command = self.command("sh");
+        command.args(["-ec", script]);
+        Outcome::from(script, run_limited(&mut command, b"", Duration::from_secs(60)))
+    }
+
+    /// Runs a line of shell that must succeed; returns what it printed, trimmed.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> String {
+        self.run(script).success().text().trim().to_owned()
+    }
+
+    /// Writes a file below the host's directory; returns its path.
+    pub fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.dir().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// A root file system with busybox, in a directory.
+    pub fn rootfs(&self) -> PathBuf {
+        let root = self.dir().join("rootfs");
+        for dir in ["bin", "etc", "proc", "sys", "dev", "tmp"] {
+            std::fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        let busybox = ["/bin/busybox", "/usr/bin/busybox"]
+            .iter()
+            .find(|path| Path::new(path).exists())
+            .expect("busybox");
+        std::fs::copy(busybox, root.join("bin/busybox")).unwrap();
+        for applet in ["sh", "sleep", "ping", "nc", "ip", "cat", "true"] {
+            std::os::unix::fs::symlink("busybox", root.join("bin").join(applet)).unwrap();
+        }
+        root
+    }
+
+    /// Whether pid 1 still runs.
+    pub fn running(&mut self) -> bool {
+        self.init.running()
+    }
+}
+
+impl Deref for Node {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}
