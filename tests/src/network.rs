@@ -61,6 +61,8 @@ pub struct Network<'h> {
     pub config: Value,
     /// Where the plugin is.
     pub plugins: PathBuf,
+    /// PATH in the plugin's environment, if it isn't the usual one.
+    pub path: Option<String>,
 }
 
 impl<'h> Network<'h> {
@@ -71,13 +73,13 @@ impl<'h> Network<'h> {
 
     /// Served by the plugins in a directory.
     pub fn by(plugins: &Path, host: &'h Host, config: Value) -> Self {
-        Network { host, config, plugins: plugins.into() }
+        Network { host, config, plugins: plugins.into(), path: None }
     }
 
     /// The same network with other plugins.
     #[must_use]
     pub fn served_by(&self, plugins: &Path) -> Self {
-        Self::by(plugins, self.host, self.config.clone())
+        Network { plugins: plugins.into(), ..self.clone() }
     }
 
     /// The same network with a key (a JSON pointer's last step may be new) set.
@@ -144,6 +146,10 @@ impl<'h> Network<'h> {
 
     fn bare(&self, verb: &str) -> Call<'h> {
         let plugin = self.config["type"].as_str().expect("a type");
-        self.host.call_in(&self.plugins, plugin).command(verb)
+        let call = self.host.call_in(&self.plugins, plugin).command(verb);
+        match &self.path {
+            Some(path) => call.env("PATH", path),
+            None => call,
+        }
     }
 }

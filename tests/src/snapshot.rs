@@ -106,6 +106,21 @@ impl Snapshot {
         found
     }
 
+    /// As [`lines_with`](Self::lines_with), but only where `word` is not a part of a longer
+    /// name, number or address.
+    pub fn mentions(&self, word: &str) -> Vec<String> {
+        let mut found = self.lines_with(word);
+        let part = |letter: char| letter.is_ascii_alphanumeric() || ".:-_".contains(letter);
+        found.retain(|line| {
+            line.match_indices(word).any(|(start, _)| {
+                let before = line[..start].chars().next_back();
+                let mut after = line[start + word.len()..].chars();
+                !before.is_some_and(part) && !after.next().is_some_and(part)
+            })
+        });
+        found
+    }
+
     /// What is different in `later`; empty if nothing is.
     pub fn diff(&self, later: &Snapshot) -> String {
         let mut text = String::new();
@@ -151,6 +166,17 @@ impl Snapshot {
         calm(&mut value);
         let entries = value.as_array().cloned().unwrap_or_default();
         self.put(section, entries.iter().map(Value::to_string).collect());
+    }
+}
+
+impl std::fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (section, lines) in &self.sections {
+            for line in lines {
+                writeln!(f, "{section}: {line}")?;
+            }
+        }
+        Ok(())
     }
 }
 
