@@ -1,1 +1,233 @@
-//! libcni in Rust.
+//! libcni in Rust: attaches containers to networks by running plugins in a chain.
+//!
+//! A [`ConfDir`] finds networks, an [`Invoker`] runs their plugins, and a [`Cache`] keeps
+//! what ADD returned until DEL. Files, formats and environment are libcni's, so that both
+//! can work on one host and take over from each other. Two things differ on purpose:
+//!
+//! - An ADD that fails in the middle of the chain is followed by DEL of what was run.
+//! - A DEL goes on past a plugin that fails, and reports all failures.
+//!
+//! Everything is async on tokio, without state outside the values you make. Dropping a
+//! future kills the plugin that it waits for (see [`exec`]) and starts no other; after
+//! dropping an ADD call [`Invoker::del`], as after a crash.
+//!
+//! ```no_run
+//! use cnimble::runtime::{Attach, ConfDir, Error, Invoker};
+//!
+//! # async fn pod() -> Result<(), Error> {
+//! let network = ConfDir::new("/etc/cni/net.d").load("podnet")?;
+//! let invoker = Invoker::new(["/opt/cni/bin"]);
+//! let attach = Attach::new("c0ffee", "/run/netns/blue", "eth0")
+//!     .arg("IgnoreUnknown", "1")
+//!     .capability("portMappings", serde_json::json!([{"hostPort": 8080, "containerPort": 80}]));
+//!
+//! let result = invoker.add(&network, &attach).await?;
+//! println!("{}", result["ips"][0]["address"]);
+//! invoker.check(&network, &attach).await?;
+//! invoker.del(&network, &attach).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod cache;
+mod chain;
+mod conf;
+mod error;
+pub mod exec;
+mod find;
+mod gc;
+mod probe;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::spec::{self, Code, NetworkList, names};
+
+pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
+pub use conf::{ConfDir, Listing, Network, load_file};
+pub use error::{CacheError, ConfError, Error, Failure, Failures, PluginError};
+pub use exec::{Exec, Parameters, Stderr, Verb};
+pub use find::{all as all_plugins, find as find_plugin};
+pub use probe::{Versions, versions};
+
+/// One attachment of a container to a network: what libcni calls RuntimeConf.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Attach {
+    /// The container's ID: letters, digits, `_`, `.` and `-`, the first a letter or digit.
+    pub container_id: String,
+    /// The path of its network namespace. May be empty for DEL.
+    pub netns: String,
+    /// The interface to make in it, 1 to 15 bytes.
+    pub ifname: String,
+    /// CNI_ARGS
+    pub args: Vec<(String, String)>,
+    /// Capability arguments: each plugin gets those whose capability it declares, as
+    /// `runtimeConfig`.
+    pub capability_args: Map<String, Value>,
+}
+
+impl Attach {
+    /// An attachment without arguments.
+    pub fn new(container_id: impl Into<String>, netns: impl Into<String>, ifname: impl Into<String>) -> Self {
+        Attach {
+            container_id: container_id.into(),
+            netns: netns.into(),
+            ifname: ifname.into(),
+            ..Attach::default()
+        }
+    }
+
+    /// With one more pair in CNI_ARGS.
+    #[must_use]
+    pub fn arg(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.args.push((key.into(), value.into()));
+        self
+    }
+
+    /// With one more capability argument.
+    #[must_use]
+    pub fn capability(mut self, name: impl Into<String>, value: Value) -> Self {
+        self.capability_args.insert(name.into(), value);
+        self
+    }
+
+    /// The attachment that an entry of the cache is about.
+    pub fn from_entry(entry: &Entry) -> Self {
+        Attach {
+            container_id: entry.container_id.clone(),
+            netns: entry.netns.clone(),
+            ifname: entry.ifname.clone(),
+            args: entry.args.clone(),
+            capability_args: entry.capability_args.clone(),
+        }
+    }
+
+    fn key<'a>(&'a self, network: &'a str) -> Key<'a> {
+        Key { network, container_id: &self.container_id, ifname: &self.ifname }
+    }
+}
+
+/// Runs the plugins of networks. Cheap to clone; use it from as many tasks as you like.
+/// Two operations on the *same* attachment must not run at the same time: the
+/// specification asks the caller to see to it.
+#[derive(Debug, Clone)]
+pub struct Invoker {
+    path: Vec<PathBuf>,
+    cache: Cache,
+    exec: Exec,
+}
+
+impl Invoker {
+    /// Looks for plugins in these directories, in order (CNI_PATH). The cache is libcni's,
+    /// `/var/lib/cni`; there is no time limit; the plugins' stderr is ours.
+    pub fn new<P: Into<PathBuf>>(path: impl IntoIterator<Item = P>) -> Self {
+        Invoker {
+            path: path.into_iter().map(Into::into).collect(),
+            cache: Cache::new(DEFAULT_CACHE_DIR),
+            exec: Exec::default(),
+        }
+    }
+
+    /// Keeps results under `dir` instead.
+    #[must_use]
+    pub fn with_cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.cache = Cache::new(dir);
+        self
+    }
+
+    /// Stops every single execution of a plugin after `limit`.
+    #[must_use]
+    pub fn with_time_limit(mut self, limit: Duration) -> Self {
+        self.exec.limit = Some(limit);
+        self
+    }
+
+    /// Sends the plugins' stderr elsewhere.
+    #[must_use]
+    pub fn with_stderr(mut self, stderr: Stderr) -> Self {
+        self.exec.stderr = stderr;
+        self
+    }
+
+    /// The plugin directories.
+    pub fn path(&self) -> &[PathBuf] {
+        &self.path
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Which versions the plugin of this type supports.
+    ///
+    /// # Errors
+    /// It isn't there, or doesn't answer.
+    pub async fn versions(&self, plugin: &str) -> Result<Versions, PluginError> {
+        versions(&self.exec, &find_plugin(plugin, &self.path)?, &self.path).await
+    }
+
+    /// Checks that all plugins of the network are there and support its version, without
+    /// calling them for anything else. Returns the capabilities that the network declares,
+    /// sorted.
+    ///
+    /// # Errors
+    /// All problems together.
+    pub async fn validate(&self, network: &NetworkList) -> Result<Vec<String>, Error> {
+        let probes = network.plugins.iter().map(|plugin| async move {
+            let file = find_plugin(&plugin.plugin_type, &self.path)?;
+            let versions = versions(&self.exec, &file, &self.path).await?;
+            if versions.has(network.version) {
+                return Ok(());
+            }
+            Err(PluginError::Version { path: file, wanted: network.version, supported: versions.supported })
+        });
+        let outcomes = futures::future::join_all(probes).await;
+        let failures = network.plugins.iter().zip(outcomes).filter_map(|(plugin, outcome)| {
+            let cause = outcome.err()?;
+            Some(Failure {
+                network: network.name.clone(),
+                plugin: plugin.plugin_type.clone(),
+                verb: Verb::Version,
+                attachment: None,
+                cause,
+            })
+        });
+        if let Some(failures) = Failures::of(failures.collect()) {
+            return Err(failures.into());
+        }
+        let mut capabilities: Vec<String> =
+            network.plugins.iter().flat_map(|plugin| plugin.capabilities.iter().cloned()).collect();
+        capabilities.sort();
+        capabilities.dedup();
+        Ok(capabilities)
+    }
+}
+
+/// Refuses what would name other files than intended, and what plugins refuse anyway.
+fn check_names(network: &str, attach: &Attach) -> Result<(), Error> {
+    let bad = |code, text: String| Err(Error::Parameter(spec::Error::new(code, text)));
+    if !names::is_identifier(network) {
+        return bad(Code::INVALID_CONFIG, format!("invalid network name \"{}\"", network.escape_debug()));
+    }
+    if !names::is_identifier(&attach.container_id) {
+        return bad(
+            Code::INVALID_ENVIRONMENT,
+            format!("invalid container ID \"{}\"", attach.container_id.escape_debug()),
+        );
+    }
+    if let Some(problem) = names::interface_problem(&attach.ifname) {
+        return bad(Code::INVALID_ENVIRONMENT, format!("\"{}\": {problem}", attach.ifname.escape_debug()));
+    }
+    for (key, value) in &attach.args {
+        if key.is_empty() || key.contains(['=', ';', '\0']) || value.contains(['=', ';', '\0']) {
+            return bad(
+                Code::INVALID_ENVIRONMENT,
+                format!("CNI_ARGS: invalid pair \"{}={}\"", key.escape_debug(), value.escape_debug()),
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  Give a network namespace an interface in the network \"demo\", and take it away again:
+      ip netns add blue
+      cnimble add demo blue
+      ip netns exec blue ip address
+      cnimble del demo blue
+
+  With plugins and configuration from elsewhere, and a published port:
+      cnimble add demo blue --cni-path /usr/lib/cni --conf-dir ./net.d \\
+          --cap-args '{\"portMappings\":[{\"hostPort\":8080,\"containerPort\":80,\"protocol\":\"tcp\"}]}'
+
+  What is there, and would it work?
+      cnimble networks
+      cnimble plugins
+      cnimble validate demo
+
+Exit status:
+  0  done
+  1  a plugin reported an error; its text and code are shown
+  2  the command line or an environment variable is wrong
+  3  the network's configuration is missing or wrong
+  4  a plugin is missing, can't be run, gave no proper answer, or lacks the version
+  5  a file of our own can't be read or written, the result cache for example
+  130, 143  stopped by SIGINT, SIGTERM; an unfinished add was rolled back";
+
+/// Attach containers to networks with CNI plugins.
+///
+/// A network is a file in the configuration directory that names a chain of plugins; a
+/// container is a network namespace. The environment variables of cnitool work, and
+/// flags override them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cnimble",
+    version = concat!(env!("CARGO_PKG_VERSION"), " (CNI specification 0.1.0 to 1.1.0)"),
+    after_long_help = EXAMPLES,
+    after_help = "`cnimble --help` has examples and the exit status.",
+    disable_help_subcommand = true,
+)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// Options of all subcommands.
+#[derive(Debug, Args)]
+pub(super) struct Global {
+    /// Directories with plugins, separated by `:` [default: /opt/cni/bin:/usr/lib/cni]
+    #[arg(long, global = true, value_name = "DIRS", env = "CNI_PATH", hide_env_values = true)]
+    pub(super) cni_path: Option<String>,
+    /// Directory with network configurations [default: /etc/cni/net.d]
+    #[arg(long, global = true, value_name = "DIR", env = "NETCONFPATH", hide_env_values = true)]
+    pub(super) conf_dir: Option<PathBuf>,
+    /// Directory under which results are kept, in `results` [default: /var/lib/cni]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(super) cache_dir: Option<PathBuf>,
+    /// Seconds that one execution of a plugin may take; 0 is no limit
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0)]
+    pub(super) timeout: u64,
+    /// Print JSON, errors too
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Attach a network namespace to a network
+    ///
+    /// Prints the result: for people on a terminal, as CNI JSON elsewhere. If a plugin
+    /// fails, what was made until then is taken back.
+    Add(Attachment),
+    /// Detach a network namespace from a network
+    ///
+    /// Needs neither the namespace nor the configuration to exist still: the cache knows
+    /// what was added. Goes on past a plugin that fails.
+    Del(Attachment),
+    /// Check that an attachment is still as `add` left it
+    Check(Attachment),
+    /// Clean up after attachments that are gone
+    ///
+    /// The list of valid attachments decides. Without a list nothing is deleted.
+    Gc(Gc),
+    /// Ask a network's plugins whether they could attach a container now
+    Status(Named),
+    /// Check that a network's plugins are there and support its version
+    Validate(Named),
+    /// List the plugins with the CNI versions that they support
+    Plugins,
+    /// List the networks, and what is wrong with those that can't be used
+    Networks,
+}
+
+/// Network and namespace.
+#[derive(Debug, Args)]
+pub(super) struct Attachment {
+    /// The network's name, or the path of its file
+    pub(super) network: String,
+    /// The namespace: a path, or a name from `ip netns`. `del` may go without if
+    /// --container-id is there
+    pub(super) netns: Option<String>,
+    /// The interface inside the namespace [default: eth0]
+    #[arg(short, long, value_name = "NAME", env = "CNI_IFNAME", hide_env_values = true)]
+    pub(super) ifname: Option<String>,
+    /// The container's ID [default: cnitool's, made from the path of the namespace]
+    #[arg(long, value_name = "ID")]
+    pub(super) container_id: Option<String>,
+    /// Arguments for the plugins: `KEY=VALUE;KEY=VALUE`
+    #[arg(long, value_name = "ARGS", env = "CNI_ARGS", hide_env_values = true)]
+    pub(super) args: Option<String>,
+    /// Capability arguments, a JSON object: `{"portMappings": […]}`
+    #[arg(long, value_name = "JSON", env = "CAP_ARGS", hide_env_values = true)]
+    pub(super) cap_args: Option<String>,
+}
+
+/// Network only.
+#[derive(Debug, Args)]
+pub(super) struct Named {
+    /// The network's name, or the path of its file
+    pub(super) network: String,
+    /// Ignored; cnitool wants it
+    #[arg(hide = true)]
+    pub(super) netns: Option<String>,
+}
+
+/// Which attachments are valid.
+#[derive(Debug, Args)]
+pub(super) struct Gc {
+    #[command(flatten)]
+    pub(super) named: Named,
+    #[command(flatten)]
+    pub(super) valid: Valid,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub(super) struct Valid {
+    /// A valid attachment; may be given many times
+    #[arg(long, value_name = "CONTAINER_ID/IFNAME")]
+    pub(super) valid: Vec<String>,
+    /// A file with the valid ones: `[{"containerID": "…", "ifname": "eth0"}]`; - is stdin
+    #[arg(long, value_name = "FILE")]
+    pub(super) valid_file: Option<PathBuf>,
+    /// Valid are those in the cache whose namespace still exists
+    #[arg(long)]
+    pub(super) gone: bool,
+    /// None is valid: clean everything of this network
+    #[arg(long)]
+    pub(super) all: bool,
+}

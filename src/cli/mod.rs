@@ -1,0 +1,128 @@
+//! The command: what was typed, what is done, and how it is shown.
+
+mod args;
+mod list;
+mod network;
+mod report;
+mod style;
+mod target;
+mod verbs;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use cnimble::runtime::{ConfDir, DEFAULT_CACHE_DIR, Invoker};
+use serde_json::Value;
+
+use args::{Cli, Command, Global};
+use report::{Exit, Report};
+use style::Paint;
+
+const CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
+const CONF_DIR: &str = "/etc/cni/net.d";
+
+/// What all subcommands work with.
+struct Session {
+    invoker: Invoker,
+    conf: ConfDir,
+    json: bool,
+    /// Whether stdout is a terminal.
+    terminal: bool,
+    paint: Paint,
+}
+
+impl Session {
+    fn new(global: &Global) -> Self {
+        // An empty variable is as good as none.
+        let text = |given: &Option<String>, or: &str| {
+            given.clone().filter(|text| !text.is_empty()).unwrap_or_else(|| or.to_owned())
+        };
+        let path = |given: &Option<PathBuf>, or: &str| {
+            let given = given.clone().filter(|path| !path.as_os_str().is_empty());
+            given.unwrap_or_else(|| PathBuf::from(or))
+        };
+        let cni_path = text(&global.cni_path, CNI_PATH);
+        let mut invoker = Invoker::new(std::env::split_paths(&cni_path))
+            .with_cache_dir(path(&global.cache_dir, DEFAULT_CACHE_DIR));
+        if global.timeout > 0 {
+            invoker = invoker.with_time_limit(Duration::from_secs(global.timeout));
+        }
+        let stdout = std::io::stdout();
+        Session {
+            invoker,
+            conf: ConfDir::new(path(&global.conf_dir, CONF_DIR)),
+            json: global.json,
+            terminal: std::io::IsTerminal::is_terminal(&stdout),
+            paint: Paint::of(&stdout),
+        }
+    }
+
+    /// Whether people read our stdout.
+    fn human(&self) -> bool {
+        self.terminal && !self.json
+    }
+
+    /// Says that a verb has been done: to people in words, to programs that asked for it
+    /// in JSON, and to scripts, as cnitool, by the exit status alone.
+    fn done(&self, words: &str, object: &Value) {
+        if self.json {
+            print_json(object);
+        } else if self.terminal {
+            print(&format!("{} {words}\n", self.paint.good("ok")));
+        }
+    }
+}
+
+/// Runs the command line.
+pub(super) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cnimble::plugin::log::init();
+    let session = Session::new(&cli.global);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(err) => {
+            let report = Report::new(Exit::Files, "can't start").row("why", err.to_string());
+            return fail(&session, &report);
+        }
+    };
+    match runtime.block_on(run(&session, &cli.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(report) => fail(&session, &report),
+    }
+}
+
+fn fail(session: &Session, report: &Report) -> ExitCode {
+    if session.json {
+        print_json(&report.json());
+    } else {
+        report.print(Paint::of(&std::io::stderr()));
+    }
+    ExitCode::from(report.exit as u8)
+}
+
+async fn run(session: &Session, command: &Command) -> Result<(), Report> {
+    match command {
+        Command::Add(given) => verbs::add(session, given).await,
+        Command::Del(given) => verbs::del(session, given).await,
+        Command::Check(given) => verbs::check(session, given).await,
+        Command::Gc(given) => network::gc(session, given).await,
+        Command::Status(given) => network::status(session, &given.network).await,
+        Command::Validate(given) => network::validate(session, &given.network).await,
+        Command::Plugins => list::plugins(session).await,
+        Command::Networks => list::networks(session),
+    }
+}
+
+/// Writes to stdout. A reader that has gone away (`| head`) is no error of ours.
+fn print(text: &str) {
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(text.as_bytes());
+    let _ = stdout.flush();
+}
+
+fn print_json(value: &Value) {
+    print(&format!("{}\n", cnimble::spec::json::to_pretty(value)));
+}

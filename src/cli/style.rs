@@ -1,0 +1,93 @@
+//! Aligned columns, and colour where somebody can see it.
+
+use std::io::IsTerminal;
+
+/// Whether to colour.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Paint(bool);
+
+impl Paint {
+    /// For a stream: only on a terminal that can, and not with NO_COLOR
+    /// (<https://no-color.org>).
+    pub(super) fn of(stream: &impl IsTerminal) -> Self {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Paint(stream.is_terminal() && !set("NO_COLOR") && !dumb)
+    }
+
+    pub(super) fn bad(self, text: &str) -> String {
+        self.wrap("1;31", text)
+    }
+
+    pub(super) fn good(self, text: &str) -> String {
+        self.wrap("32", text)
+    }
+
+    pub(super) fn dim(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+
+    pub(super) fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        match self.0 {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        }
+    }
+}
+
+/// `  name  text` lines, texts aligned; a name that repeats is shown once.
+pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    let mut last = "";
+    for (name, text) in rows {
+        let shown = if *name == last { "" } else { name };
+        last = name;
+        // A plugin's message may have lines of its own.
+        for (index, line) in text.lines().enumerate() {
+            let shown = if index == 0 { shown } else { "" };
+            out.push_str(&format!("  {}  {line}\n", paint.dim(&format!("{shown:width$}"))));
+        }
+    }
+    out
+}
+
+/// A table with headings; the last column isn't padded.
+pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> String {
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        let longest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+        longest.max(headings.get(column).map_or(0, |heading| heading.len()))
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let format = |cells: &[String]| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
+    let mut out = format!("{}\n", paint.dim(&format(&headings)));
+    for line in lines {
+        out.push_str(&format(line));
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let lines = [vec!["bridge".into(), "x".into()], vec!["lo".into(), "yy".into()]];
+        assert_eq!(table(&["NAME", "PATH"], &lines, Paint(false)), "NAME    PATH\nbridge  x\nlo      yy\n");
+        assert_eq!(
+            rows(&[("why", "a\nb".into()), ("then", "c".into()), ("then", "d".into())], Paint(false)),
+            "  why   a\n        b\n  then  c\n        d\n"
+        );
+    }
+}

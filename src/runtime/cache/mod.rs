@@ -1,0 +1,218 @@
+//! What ADD returned, kept for CHECK, DEL and GC.
+//!
+//! The files are libcni's: `<dir>/results/<network>-<container ID>-<interface>`, JSON of
+//! kind `cniCacheV1`, directory 0700, file 0600, so that libcni (CRI-O, podman, cnitool)
+//! can delete what we added and the other way round. Unlike libcni's they appear whole or
+//! not at all: written beside the directory (libcni reads every file *in* it), synced, and
+//! renamed. An entry that is no entry (empty after a power loss, cut short) is set aside
+//! as `.corrupt-<name>`, which libcni never asks for, instead of blocking DEL for ever.
+//!
+//! Releases of libcni before 0.8 kept the bare result in the same file; that is read too.
+
+mod entry;
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::error::CacheError;
+
+pub use entry::Entry;
+
+/// libcni's default directory.
+pub const DEFAULT_DIR: &str = "/var/lib/cni";
+
+/// The cache in one directory.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+/// Which attachment an entry is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Key<'a> {
+    /// The network's name.
+    pub network: &'a str,
+    /// The container ID.
+    pub container_id: &'a str,
+    /// The interface inside the container.
+    pub ifname: &'a str,
+}
+
+/// What there is under a key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Lookup {
+    /// No file.
+    Nothing,
+    /// An entry.
+    Entry(Box<Entry>),
+    /// A file that is no entry; the text says why.
+    Corrupt(String),
+}
+
+impl Lookup {
+    /// The entry, if there is a good one.
+    pub fn entry(self) -> Option<Entry> {
+        match self {
+            Lookup::Entry(entry) => Some(*entry),
+            Lookup::Nothing | Lookup::Corrupt(_) => None,
+        }
+    }
+}
+
+impl Cache {
+    /// The cache under `dir`; made when the first entry is.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Cache { dir: dir.into() }
+    }
+
+    /// The directory that was given to [`Cache::new`].
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The file of `key`.
+    pub fn path(&self, key: Key<'_>) -> PathBuf {
+        self.results().join(format!("{}-{}-{}", key.network, key.container_id, key.ifname))
+    }
+
+    fn results(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+
+    /// Looks `key` up.
+    ///
+    /// # Errors
+    /// The file is there and can't be read.
+    pub fn get(&self, key: Key<'_>) -> Result<Lookup, CacheError> {
+        let path = self.path(key);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(match entry::decode(&bytes, key) {
+                Ok(entry) => Lookup::Entry(Box::new(entry)),
+                Err(why) => Lookup::Corrupt(why),
+            }),
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(Lookup::Nothing),
+            Err(source) => Err(CacheError { doing: "reading", path, source }),
+        }
+    }
+
+    /// All entries, sorted by file name. Files that are no entries are left alone, with a
+    /// warning.
+    ///
+    /// # Errors
+    /// The directory is there and can't be listed.
+    pub fn list(&self) -> Result<Vec<Entry>, CacheError> {
+        let dir = self.results();
+        let failed = |source| CacheError { doing: "listing", path: dir.clone(), source };
+        let entries = match fs::read_dir(&dir) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            outcome => outcome.map_err(failed)?,
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+                paths.push(entry.path());
+            }
+        }
+        paths.sort();
+        let read = paths.into_iter().filter_map(|path| {
+            let outcome =
+                fs::read(&path).map_err(|err| err.to_string()).and_then(|bytes| entry::decode_v1(&bytes));
+            match outcome {
+                Ok(entry) => Some(entry),
+                Err(why) => {
+                    log::warn!("result cache: skipped {}: {why}", path.display());
+                    None
+                }
+            }
+        });
+        Ok(read.collect())
+    }
+
+    /// Writes an entry, in place of an older one.
+    ///
+    /// # Errors
+    /// The system's; the older entry is still there then.
+    pub fn put(&self, entry: &Entry) -> Result<(), CacheError> {
+        let path = self.path(entry.key());
+        let at = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |source| CacheError { doing, path, source }
+        };
+        let results = self.results();
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&results).map_err(at("making", &results))?;
+        let text = entry.encode().map_err(at("encoding", &path))?;
+        let temporary = Temporary::write(&self.dir, &text).map_err(at("writing a file in", &self.dir))?;
+        temporary.persist(&path).map_err(at("writing", &path))?;
+        // Without this the rename may be lost in a crash, which leaves an ADD without entry.
+        fs::File::open(&results).and_then(|dir| dir.sync_all()).map_err(at("syncing", &results))
+    }
+
+    /// Removes an entry; having none is success.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self, key: Key<'_>) -> Result<(), CacheError> {
+        let path = self.path(key);
+        match fs::remove_file(&path) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => {
+                Err(CacheError { doing: "removing", path, source: err })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Renames an entry so that nobody reads it, and returns its new name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_aside(&self, key: Key<'_>) -> Result<PathBuf, CacheError> {
+        let path = self.path(key);
+        let mut name = std::ffi::OsString::from(".corrupt-");
+        name.push(path.file_name().unwrap_or_default());
+        let aside = path.with_file_name(name);
+        fs::rename(&path, &aside).map_err(|source| CacheError { doing: "setting aside", path, source })?;
+        Ok(aside)
+    }
+}
+
+/// A file that goes away unless it is renamed.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn write(dir: &Path, text: &[u8]) -> io::Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = dir.join(format!(".cnimble-{}-{number}", std::process::id()));
+            let mut options = fs::OpenOptions::new();
+            let mut file = match options.write(true).create_new(true).mode(0o600).open(&path) {
+                // Left by a process that had our id before a crash.
+                Err(err) if err.kind() == io::ErrorKind::AlreadyExists => continue,
+                outcome => outcome?,
+            };
+            let temporary = Temporary(path);
+            file.write_all(text)?;
+            file.sync_all()?;
+            return Ok(temporary);
+        }
+    }
+
+    fn persist(self, path: &Path) -> io::Result<()> {
+        fs::rename(&self.0, path)?;
+        // The old name is free now, and may be somebody else's the next moment.
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Err(err) = fs::remove_file(&self.0) {
+            log::warn!("can't remove {}: {err}", self.0.display());
+        }
+    }
+}

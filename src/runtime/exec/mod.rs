@@ -1,0 +1,202 @@
+//! Running one plugin once: environment and stdin in, stdout and exit status out.
+//!
+//! The plugin inherits our environment (so TRACEPARENT and PATH get through) plus the
+//! `CNI_*` variables, and runs in a process group of its own: when its time is up, or the
+//! future is dropped, whatever it started goes with it, and a Ctrl-C on the terminal
+//! reaches only the invoker, which can then clean up in order.
+//!
+//! **Cancellation.** Dropping the future kills the plugin with SIGKILL; tokio reaps it.
+//! What the plugin had done until then stays, as after a crash: call DEL.
+
+mod running;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use crate::spec;
+
+use super::error::PluginError;
+use running::{End, MAX_OUTPUT, Running, converse};
+
+/// What a plugin is asked to do: the specification's `CNI_COMMAND`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Attach a container.
+    Add,
+    /// Take an attachment back.
+    Del,
+    /// Is the attachment as ADD left it?
+    Check,
+    /// Clean what belongs to no valid attachment.
+    Gc,
+    /// Could the plugin serve ADD now?
+    Status,
+    /// Which versions of the protocol does it speak?
+    Version,
+}
+
+impl Verb {
+    /// As in `CNI_COMMAND`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Verb::Add => "ADD",
+            Verb::Del => "DEL",
+            Verb::Check => "CHECK",
+            Verb::Gc => "GC",
+            Verb::Status => "STATUS",
+            Verb::Version => "VERSION",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The parameters that a plugin gets in its environment.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameters<'a> {
+    /// CNI_COMMAND
+    pub verb: Verb,
+    /// CNI_CONTAINERID
+    pub container_id: &'a str,
+    /// CNI_NETNS; may be empty for DEL.
+    pub netns: &'a str,
+    /// CNI_IFNAME
+    pub ifname: &'a str,
+    /// CNI_ARGS
+    pub args: &'a [(String, String)],
+    /// CNI_PATH
+    pub path: &'a [PathBuf],
+}
+
+/// Where a plugin's stderr goes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stderr {
+    /// To our own, line by line as it comes.
+    #[default]
+    Inherit,
+    /// Into the error if the plugin fails (the last 4 KiB), nowhere otherwise.
+    Capture,
+}
+
+/// How plugins are run.
+#[derive(Debug, Clone, Default)]
+pub struct Exec {
+    /// How long one execution may take; `None` is as long as it likes. At the limit the
+    /// plugin gets SIGTERM, so that it can undo what it did, and SIGKILL two seconds later.
+    pub limit: Option<Duration>,
+    /// Where its stderr goes.
+    pub stderr: Stderr,
+}
+
+/// How long we wait for somebody else to finish writing the plugin's file.
+const BUSY: Duration = Duration::from_secs(5);
+
+impl Exec {
+    /// Runs `file` and returns its stdout.
+    ///
+    /// # Errors
+    /// See [`PluginError`]; an orderly CNI error is [`PluginError::Refused`].
+    pub async fn run(
+        &self,
+        file: &Path,
+        parameters: &Parameters<'_>,
+        stdin: &[u8],
+    ) -> Result<Vec<u8>, PluginError> {
+        log::debug!("{} of {}", parameters.verb, file.display());
+        let mut running = Running(self.spawn(file, parameters).await?);
+        let mut output = Vec::new();
+        let mut noise = Vec::new();
+        let work = converse(&mut running.0, stdin, &mut output, &mut noise);
+        let end = match self.limit {
+            None => Some(work.await),
+            Some(limit) => timeout(limit, work).await.ok(),
+        };
+        let stderr = || String::from_utf8_lossy(&noise).trim().to_owned();
+        let path = || file.to_owned();
+        let status = match end {
+            Some(Ok(End::Exit(status))) => status,
+            Some(Ok(End::TooLong)) => {
+                running.kill().await;
+                return Err(PluginError::TooLong { path: path(), limit: MAX_OUTPUT, stderr: stderr() });
+            }
+            Some(Err((doing, source))) => {
+                running.kill().await;
+                return Err(PluginError::Io { path: path(), doing, source });
+            }
+            None => {
+                running.stop().await;
+                return Err(PluginError::TimeLimit {
+                    path: path(),
+                    limit: self.limit.unwrap_or_default(),
+                    stderr: stderr(),
+                });
+            }
+        };
+        if status.success() {
+            return Ok(output);
+        }
+        match spec::Error::from_json(&output) {
+            Some(error) => Err(PluginError::Refused { path: path(), error, stderr: stderr() }),
+            None => Err(PluginError::NoError {
+                path: path(),
+                status,
+                output: first_line(&output),
+                stderr: stderr(),
+            }),
+        }
+    }
+
+    /// Starts the file; while somebody is still writing it (ETXTBSY), tries again.
+    async fn spawn(&self, file: &Path, parameters: &Parameters<'_>) -> Result<Child, PluginError> {
+        let failed = |source| PluginError::Start { path: file.to_owned(), source };
+        let path = std::env::join_paths(parameters.path)
+            .map_err(|err| failed(io::Error::new(io::ErrorKind::InvalidInput, err)))?;
+        let args: Vec<String> = parameters.args.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let mut command = Command::new(file);
+        command
+            .env("CNI_COMMAND", parameters.verb.as_str())
+            .env("CNI_CONTAINERID", parameters.container_id)
+            .env("CNI_NETNS", parameters.netns)
+            .env("CNI_IFNAME", parameters.ifname)
+            .env("CNI_ARGS", args.join(";"))
+            .env("CNI_PATH", path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(match self.stderr {
+                Stderr::Inherit => Stdio::inherit(),
+                Stderr::Capture => Stdio::piped(),
+            })
+            .process_group(0)
+            .kill_on_drop(true);
+        let mut waited = Duration::ZERO;
+        let mut pause = Duration::from_millis(5);
+        loop {
+            match command.spawn() {
+                Err(err) if err.raw_os_error() == Some(libc::ETXTBSY) && waited < BUSY => {
+                    sleep(pause).await;
+                    waited += pause;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+                outcome => return outcome.map_err(failed),
+            }
+        }
+    }
+}
+
+/// The first line with something on it, short enough for an error message.
+pub(super) fn first_line(bytes: &[u8]) -> String {
+    // Huge output must not be converted as a whole.
+    let text = String::from_utf8_lossy(bytes.get(..1024).unwrap_or(bytes));
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty());
+    line.unwrap_or_default().chars().take(200).flat_map(char::escape_debug).collect()
+}

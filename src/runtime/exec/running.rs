@@ -1,0 +1,150 @@
+//! A running plugin: talking to it, stopping it.
+
+use std::io;
+use std::pin::pin;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::Child;
+use tokio::time::timeout;
+
+/// More than this on stdout is no CNI result. A result with 10 000 routes has 1 MB.
+pub(super) const MAX_OUTPUT: usize = 16 << 20;
+const MAX_STDERR: usize = 4 << 10;
+/// Between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long we go on reading after the plugin has exited, if a process that it left behind
+/// keeps the pipe open. What the plugin itself wrote is in the pipe by then.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// How a conversation ended.
+pub(super) enum End {
+    Exit(ExitStatus),
+    TooLong,
+}
+
+/// Writes, reads and waits, all at once: a plugin may answer before it has read everything,
+/// or never read at all.
+pub(super) async fn converse(
+    child: &mut Child,
+    input: &[u8],
+    output: &mut Vec<u8>,
+    noise: &mut Vec<u8>,
+) -> Result<End, (&'static str, io::Error)> {
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let write = async move {
+        let Some(mut stdin) = stdin else { return Ok(()) };
+        match stdin.write_all(input).await {
+            // A plugin that doesn't read its configuration: its answer counts.
+            Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            outcome => outcome,
+        }
+    };
+    let read = async {
+        match stdout {
+            Some(stdout) => stdout.take(MAX_OUTPUT as u64 + 1).read_to_end(output).await,
+            None => Ok(0),
+        }
+    };
+    let listen = async {
+        match stderr {
+            Some(stderr) => tail(stderr, noise).await,
+            None => Ok(()),
+        }
+    };
+    let talk = async {
+        let listen_and_write = async { tokio::join!(listen, write) };
+        let mut side = pin!(listen_and_write);
+        let mut read = pin!(read);
+        let mut written = None;
+        // stdout decides: too much of it ends the conversation at once.
+        let length = tokio::select! {
+            biased;
+            length = &mut read => length,
+            outcome = &mut side => {
+                written = Some(outcome);
+                read.await
+            }
+        };
+        let length = length.map_err(|err| ("reading stdout", err))?;
+        if length > MAX_OUTPUT {
+            return Ok(false);
+        }
+        let (heard, wrote) = match written {
+            Some(outcome) => outcome,
+            None => side.await,
+        };
+        heard.map_err(|err| ("reading stderr", err))?;
+        wrote.map_err(|err| ("writing its configuration", err))?;
+        Ok(true)
+    };
+    let mut talk = pin!(talk);
+    let status = tokio::select! {
+        complete = &mut talk => match complete? {
+            true => child.wait().await,
+            false => return Ok(End::TooLong),
+        },
+        status = child.wait() => {
+            match timeout(DRAIN, &mut talk).await {
+                Ok(Ok(false)) => return Ok(End::TooLong),
+                Ok(Err(err)) => return Err(err),
+                Ok(Ok(true)) | Err(_) => status,
+            }
+        }
+    };
+    status.map(End::Exit).map_err(|err| ("waiting for it", err))
+}
+
+/// Reads to the end and keeps the last [`MAX_STDERR`] bytes.
+async fn tail(mut from: impl AsyncRead + Unpin, kept: &mut Vec<u8>) -> io::Result<()> {
+    let mut chunk = [0; 1024];
+    loop {
+        let length = from.read(&mut chunk).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        kept.extend_from_slice(chunk.get(..length).unwrap_or_default());
+        let surplus = kept.len().saturating_sub(MAX_STDERR);
+        kept.drain(..surplus);
+    }
+}
+
+/// A plugin that is killed with its whole group when nobody waits for it any more.
+pub(super) struct Running(pub(super) Child);
+
+impl Running {
+    /// SIGTERM, and SIGKILL after [`GRACE`].
+    pub(super) async fn stop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        if timeout(GRACE, self.0.wait()).await.is_err() {
+            self.kill().await;
+        }
+    }
+
+    /// SIGKILL, and reap.
+    pub(super) async fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        if let Err(err) = self.0.wait().await {
+            log::warn!("can't reap a killed plugin: {err}");
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // The id is there until the process is reaped, so it can't be somebody else's.
+        let Some(pid) = self.0.id().and_then(|id| i32::try_from(id).ok()) else {
+            return;
+        };
+        if let Err(err) = killpg(Pid::from_raw(pid), signal) {
+            log::debug!("can't send {signal} to process group {pid}: {err}");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+    }
+}

@@ -1,0 +1,86 @@
+//! Finding a plugin's file: the first regular file of its name in CNI_PATH.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::error::PluginError;
+
+/// The file of plugin `name`. Links are followed.
+///
+/// # Errors
+/// [`PluginError::BadName`] for a name with `/` (it would leave the directories that the
+/// administrator chose, CVE-2021-20206), [`PluginError::Missing`] if no directory has it.
+pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(PluginError::BadName { name: name.to_owned() });
+    }
+    path.iter()
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| PluginError::Missing { name: name.to_owned(), dirs: path.to_vec() })
+}
+
+/// Every executable file in CNI_PATH by name, each as [`find`] would find it. Directories
+/// that can't be read are skipped with a warning.
+pub fn all(path: &[PathBuf]) -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    for dir in path {
+        let entries = match std::fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(err) => {
+                log::warn!("can't list the plugin directory {}: {err}", dir.display());
+                continue;
+            }
+        };
+        for entry in entries.flatten() {
+            if let Ok(name) = entry.file_name().into_string()
+                && is_executable(&entry.path())
+            {
+                found.entry(name).or_insert_with(|| entry.path());
+            }
+        }
+    }
+    found
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_directory_wins_and_directories_do_not_count() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(first.path().join("bridge")).unwrap();
+        std::fs::write(second.path().join("bridge"), "").unwrap();
+        std::fs::write(first.path().join("ptp"), "").unwrap();
+        std::fs::write(second.path().join("ptp"), "").unwrap();
+        let path = [first.path().to_owned(), second.path().to_owned()];
+        assert_eq!(find("bridge", &path).unwrap(), second.path().join("bridge"));
+        assert_eq!(find("ptp", &path).unwrap(), first.path().join("ptp"));
+        let text = find("vlan", &path).unwrap_err().to_string();
+        assert!(text.starts_with("no plugin \"vlan\" in CNI_PATH [/"), "{text}");
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_refused() {
+        for name in ["", ".", "..", "a/b", "/bin/sh", "../sh", "a\0b"] {
+            assert!(matches!(find(name, &["/bin".into()]), Err(PluginError::BadName { .. })), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn only_executable_files_are_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("bridge");
+        std::fs::write(&file, "").unwrap();
+        std::fs::write(dir.path().join("README"), "").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let found = all(&[dir.path().to_owned(), "/nonexistent".into()]);
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [("bridge".to_owned(), file)]);
+    }
+}
