@@ -37,13 +37,16 @@ pub mod exec;
 mod find;
 mod gc;
 mod probe;
+#[cfg(test)]
+mod tests;
+mod validate;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::spec::{self, Code, NetworkList, names};
+use crate::spec::{self, Code, names};
 
 pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
 pub use conf::{ConfDir, Listing, Network, load_file};
@@ -167,42 +170,6 @@ impl Invoker {
     /// It isn't there, or doesn't answer.
     pub async fn versions(&self, plugin: &str) -> Result<Versions, PluginError> {
         versions(&self.exec, &find_plugin(plugin, &self.path)?, &self.path).await
-    }
-
-    /// Checks that all plugins of the network are there and support its version, without
-    /// calling them for anything else. Returns the capabilities that the network declares,
-    /// sorted.
-    ///
-    /// # Errors
-    /// All problems together.
-    pub async fn validate(&self, network: &NetworkList) -> Result<Vec<String>, Error> {
-        let probes = network.plugins.iter().map(|plugin| async move {
-            let file = find_plugin(&plugin.plugin_type, &self.path)?;
-            let versions = versions(&self.exec, &file, &self.path).await?;
-            if versions.has(network.version) {
-                return Ok(());
-            }
-            Err(PluginError::Version { path: file, wanted: network.version, supported: versions.supported })
-        });
-        let outcomes = futures::future::join_all(probes).await;
-        let failures = network.plugins.iter().zip(outcomes).filter_map(|(plugin, outcome)| {
-            let cause = outcome.err()?;
-            Some(Failure {
-                network: network.name.clone(),
-                plugin: plugin.plugin_type.clone(),
-                verb: Verb::Version,
-                attachment: None,
-                cause,
-            })
-        });
-        if let Some(failures) = Failures::of(failures.collect()) {
-            return Err(failures.into());
-        }
-        let mut capabilities: Vec<String> =
-            network.plugins.iter().flat_map(|plugin| plugin.capabilities.iter().cloned()).collect();
-        capabilities.sort();
-        capabilities.dedup();
-        Ok(capabilities)
     }
 }
 

@@ -1,0 +1,103 @@
+//! The cache's files, to and from libcni.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::json;
+
+use crate::runtime::{Attach, Cache, Entry, Key, Lookup};
+
+/// What libcni 1.1 writes for this attachment, to the byte.
+const LIBCNI: &str = concat!(
+    r#"{"kind":"cniCacheV1","containerId":"c0ffee","config":"#,
+    r#""eyJjbmlWZXJzaW9uIjoiMS4wLjAiLCJuYW1lIjoibmV0IiwicGx1Z2lucyI6W3sidHlwZSI6ImJyaWRnZSJ9XX0=","#,
+    r#""ifName":"eth0","networkName":"net","netns":"/run/netns/x","#,
+    r#""cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAME","p"]],"#,
+    r#""capabilityArgs":{"portMappings":[{"containerPort":80,"hostPort":8080}]},"#,
+    r#""result":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/x"}],"#,
+    r#""ips":[{"address":"10.0.0.2/24","interface":0}]}}"#,
+);
+
+fn entry() -> Entry {
+    let attach = Attach::new("c0ffee", "/run/netns/x", "eth0")
+        .arg("IgnoreUnknown", "1")
+        .arg("K8S_POD_NAME", "p")
+        .capability("portMappings", json!([{"hostPort": 8080, "containerPort": 80}]));
+    Entry {
+        network: "net".to_owned(),
+        container_id: attach.container_id,
+        ifname: attach.ifname,
+        netns: attach.netns,
+        config: br#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge"}]}"#.to_vec(),
+        args: attach.args,
+        capability_args: attach.capability_args,
+        result: Some(json!({
+            "cniVersion": "1.0.0",
+            "interfaces": [{"name": "eth0", "sandbox": "/run/netns/x"}],
+            "ips": [{"address": "10.0.0.2/24", "interface": 0}],
+        })),
+    }
+}
+
+const KEY: Key<'static> = Key { network: "net", container_id: "c0ffee", ifname: "eth0" };
+
+#[test]
+fn the_file_is_libcnis_to_the_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::new(dir.path().join("cni"));
+    cache.put(&entry()).unwrap();
+    let path = dir.path().join("cni/results/net-c0ffee-eth0");
+    assert_eq!(cache.path(KEY), path);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), LIBCNI);
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    // Nothing else in either directory: libcni reads every file in the inner one.
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(dir.path().join("cni")).unwrap().count(), 1);
+}
+
+#[test]
+fn libcnis_file_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::new(dir.path());
+    assert_eq!(cache.get(KEY).unwrap(), Lookup::Nothing);
+    assert_eq!(cache.list().unwrap(), []);
+    std::fs::create_dir(dir.path().join("results")).unwrap();
+    std::fs::write(cache.path(KEY), LIBCNI).unwrap();
+    let read = cache.get(KEY).unwrap().entry().unwrap();
+    assert_eq!(read, entry());
+    assert_eq!(read.network_list().unwrap().plugins[0].plugin_type, "bridge");
+    assert_eq!(cache.list().unwrap(), [entry()]);
+    // The least that libcni writes: no arguments, no namespace.
+    let least = r#"{"kind":"cniCacheV1","containerId":"c","config":null,"ifName":"i","networkName":"n"}"#;
+    let key = Key { network: "n", container_id: "c", ifname: "i" };
+    std::fs::write(cache.path(key), least).unwrap();
+    let read = cache.get(key).unwrap().entry().unwrap();
+    assert_eq!((read.args.len(), read.result), (0, None));
+}
+
+#[test]
+fn a_result_from_before_there_was_a_kind_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::new(dir.path());
+    std::fs::create_dir(dir.path().join("results")).unwrap();
+    let result = json!({"cniVersion": "0.4.0", "ips": [{"version": "4", "address": "10.0.0.2/24"}]});
+    std::fs::write(cache.path(KEY), result.to_string()).unwrap();
+    let read = cache.get(KEY).unwrap().entry().unwrap();
+    assert_eq!(read.result, Some(result));
+    assert!(read.network_list().is_err());
+    // GC can't tell whose it is, as in libcni.
+    assert_eq!(cache.list().unwrap(), []);
+}
+
+#[test]
+fn an_entry_is_replaced_or_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::new(dir.path());
+    cache.put(&entry()).unwrap();
+    let newer = Entry { netns: "/run/netns/y".to_owned(), ..entry() };
+    cache.put(&newer).unwrap();
+    assert_eq!(cache.get(KEY).unwrap().entry().unwrap().netns, "/run/netns/y");
+    cache.remove(KEY).unwrap();
+    cache.remove(KEY).unwrap();
+    assert_eq!(cache.get(KEY).unwrap(), Lookup::Nothing);
+}
