@@ -189,7 +189,13 @@ impl NetworkList {
     /// Code 7 if it still has none.
     pub fn complete(self) -> Result<Self, Error> {
         if self.plugins.is_empty() {
-            return Err(Error::config(format!("network \"{}\" has no plugins", self.name)));
+            let err = Error::config(format!("network \"{}\" has no plugins", self.name));
+            if json::get(&self.document, "type").is_some() {
+                return Err(
+                    err.details("it reads like a single plugin's configuration; such a file ends in .conf")
+                );
+            }
+            return Err(err);
         }
         Ok(self)
     }
@@ -384,6 +390,8 @@ mod tests {
     fn plugins_of_a_folder_are_appended() {
         let mut list = parse(&json!({ "name": "n" })).unwrap();
         assert_eq!(list.clone().complete().unwrap_err().msg, "network \"n\" has no plugins");
+        let single = parse(&json!({ "name": "n", "type": "bridge" })).unwrap().complete().unwrap_err();
+        assert!(single.details.contains(".conf"), "{single}");
         list.push(ListEntry::parse(br#"{"type":"bridge"}"#).unwrap());
         assert_eq!(list.complete().unwrap().plugins.len(), 1);
         assert_eq!(ListEntry::parse(b"{}").unwrap_err().msg, "missing plugin type");
