@@ -30,7 +30,7 @@ use cnimble::net::nft::Nft;
 use cnimble::net::{Netlink, link};
 use cnimble::plugin::{Call, Command, Plugin, delegate};
 use cnimble::rules::{Owner, masquerade, spoof};
-use cnimble::spec::{CniResult, Code, Error, Interface};
+use cnimble::spec::{CniResult, Code, Error, Interface, Version};
 
 use config::Config;
 
@@ -102,6 +102,12 @@ impl Plugin for Bridge {
         if config.container_up {
             call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
             call.step("wait for the link in the pod", || pod::wait(&mut inside, &config, &pair, UP_TIMEOUT))?;
+        }
+        if call.config.version < Version::V1_1_0 {
+            // The key came with 1.1.0; older results stay as the reference's bridge prints them.
+            for interface in &mut interfaces {
+                interface.mtu = None;
+            }
         }
         result.interfaces = interfaces;
         if !config.dns.is_empty() {
