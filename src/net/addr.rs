@@ -74,7 +74,7 @@ impl Netlink {
 }
 
 /// An address of link `wanted` from RTM_NEWADDR.
-fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Addr>, Malformed> {
+pub(super) fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Addr>, Malformed> {
     const SHORT: Malformed = Malformed("an address message is too short");
     const IFA_FLAGS: u16 = 8;
     let header = |offset| u8_at(message.body, offset).ok_or(SHORT);

@@ -158,11 +158,7 @@ pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
     message = with(message, change.promisc, LinkMessageBuilder::promiscuous);
     message = with(message, change.allmulti, LinkMessageBuilder::allmulticast);
     message = with(message, change.mtu, LinkMessageBuilder::mtu);
-    message = with(
-        message,
-        change.mac.map(|mac| mac.0.to_vec()),
-        LinkMessageBuilder::address,
-    );
+    message = with(message, change.mac.map(|mac| mac.0.to_vec()), LinkMessageBuilder::address);
     message = with(message, change.name, LinkMessageBuilder::name);
     message = with(message, change.alias, LinkMessageBuilder::alias);
     message = with(message, change.master, LinkMessageBuilder::controller);

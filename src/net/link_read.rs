@@ -149,8 +149,13 @@ impl Netlink {
             };
             match outcome {
                 Ok(Some(link)) if link.oper_up => return Ok(link),
-                // Notifications were lost.
-                Err(err) if err.is(Errno::ENOBUFS) => recheck = true,
+                // Notifications were lost, and the answer to another question might be as
+                // well: leaving the group empties the socket.
+                Err(err) if err.is(Errno::ENOBUFS) => {
+                    self.member(RTNLGRP_LINK, false)?;
+                    self.member(RTNLGRP_LINK, true)?;
+                    recheck = true;
+                }
                 Ok(_) => {}
                 Err(err) if err.is(Errno::ETIMEDOUT) => {}
                 Err(err) => return Err(err),
@@ -187,7 +192,7 @@ fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
 }
 
 /// A link from RTM_NEWLINK; `None` if it is another message.
-fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, Malformed> {
     const SHORT: Malformed = Malformed("a link message is too short");
     const IFF_UP: u32 = 1;
     const IFF_PROMISC: u32 = 0x100;

@@ -42,14 +42,15 @@ impl Netlink {
         let mut message = NeighbourMessage::default();
         message.attributes.push(NeighbourAttribute::IfIndex(index));
         let what = format!("list neighbours of link number {index}");
-        self.dump(&what, RouteNetlinkMessage::GetNeighbour(message), |message| {
-            read(message, index)
-        })
+        self.dump(&what, RouteNetlinkMessage::GetNeighbour(message), |message| read(message, index))
     }
 }
 
 /// A neighbour on link `wanted` from RTM_NEWNEIGH.
-fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<(IpAddr, Mac)>, Malformed> {
+pub(super) fn read(
+    message: &Message<'_>,
+    wanted: u32,
+) -> std::result::Result<Option<(IpAddr, Mac)>, Malformed> {
     let index = u32_at(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
     if message.kind != RTM_NEWNEIGH || index != wanted {
         return Ok(None);

@@ -99,10 +99,7 @@ impl Drop for WayBack {
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
+    File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
 impl AsFd for NetNs {

@@ -26,17 +26,12 @@ pub struct Port {
 
 /// `bridge link set dev PORT hairpin … isolated …`
 pub fn set(index: u32, name: &str, port: Port) -> Request {
-    let message = LinkBridgePort::new(index)
-        .hairpin(port.hairpin)
-        .isolated(port.isolated);
+    let message = LinkBridgePort::new(index).hairpin(port.hairpin).isolated(port.isolated);
     // RTM_SETLINK would take it and change nothing.
     let message = RouteNetlinkMessage::NewLink(message.build());
     let on = |on: bool| if on { "on" } else { "off" };
-    let what = format!(
-        "set hairpin {}, isolated {} of bridge port {name}",
-        on(port.hairpin),
-        on(port.isolated)
-    );
+    let what =
+        format!("set hairpin {}, isolated {} of bridge port {name}", on(port.hairpin), on(port.isolated));
     Request::new(what, Mode::Change, message)
 }
 
@@ -108,18 +103,25 @@ impl Netlink {
         *number = index.to_ne_bytes();
         let message = encode_raw(RTM_GETVLAN, NLM_F_REQUEST | NLM_F_DUMP, &body);
         let found = self.dump_raw(&what, &message, |message| read_vlan(message, index));
-        let found = match found {
-            // The bridge has no RTM_GETVLAN before Linux 5.6: all ports have to be listed.
-            Err(err) if err.is(Errno::EOPNOTSUPP) => {
-                let message = RouteNetlinkMessage::GetLink(all_ports());
-                self.dump(&what, message, |message| read_link(message, index))?
-            }
-            found => found?,
-        };
-        let mut vlans: Vec<Vlan> = found.into_iter().flatten().collect();
-        vlans.sort_unstable();
-        Ok(vlans)
+        match found {
+            // The bridge has no RTM_GETVLAN before Linux 5.6.
+            Err(err) if err.is(Errno::EOPNOTSUPP) => self.vlans_of_all_ports(index),
+            found => Ok(sorted(found?)),
+        }
     }
+
+    /// [`vlans`](Self::vlans), the old way: the kernel lists all ports.
+    pub(super) fn vlans_of_all_ports(&mut self, index: u32) -> Result<Vec<Vlan>> {
+        let message = RouteNetlinkMessage::GetLink(all_ports());
+        let found = self.dump("list vlans", message, |message| read_link(message, index))?;
+        Ok(sorted(found))
+    }
+}
+
+fn sorted(found: Vec<Vec<Vlan>>) -> Vec<Vlan> {
+    let mut vlans: Vec<Vlan> = found.into_iter().flatten().collect();
+    vlans.sort_unstable();
+    vlans
 }
 
 fn all_ports() -> LinkMessage {
@@ -132,7 +134,10 @@ fn all_ports() -> LinkMessage {
 
 /// Runs of vlans on link `wanted`, from RTM_NEWVLAN (struct br_vlan_msg and a
 /// BRIDGE_VLANDB_ENTRY for every run).
-fn read_vlan(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
+pub(super) fn read_vlan(
+    message: &Message<'_>,
+    wanted: u32,
+) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
     const BR_VLAN_MSG: usize = 8;
     const VLANDB_ENTRY: u16 = 1;
     const ENTRY_INFO: u16 = 1;
@@ -162,7 +167,10 @@ fn read_vlan(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<V
 }
 
 /// Vlans of port `wanted` from an RTM_NEWLINK of AF_BRIDGE.
-fn read_link(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
+pub(super) fn read_link(
+    message: &Message<'_>,
+    wanted: u32,
+) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
     const IFINFOMSG: usize = 16;
     const IFLA_BRIDGE_VLAN_INFO: u16 = 2;
     let family = u8_at(message.body, 0).map(i32::from);

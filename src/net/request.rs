@@ -74,12 +74,7 @@ impl Request {
     /// the kernel refuses, so that callers have one place for errors.
     pub(super) fn invalid(what: String, reason: &str) -> Self {
         let refusal = Error::new(&what, Errno::EINVAL).reason(reason);
-        Request {
-            what,
-            bytes: Err(refusal),
-            makes: None,
-            master: None,
-        }
+        Request { what, bytes: Err(refusal), makes: None, master: None }
     }
 }
 

@@ -82,14 +82,10 @@ fn message(route: &NewRoute) -> Result<RouteMessage, &'static str> {
         .table_id(route.table.unwrap_or(MAIN));
     if let Some(via) = route.via {
         // IPv4 behind an IPv6 next hop is possible (RTA_VIA, since Linux 5.2).
-        builder = builder
-            .gateway(via)
-            .map_err(|_| "an IPv6 destination can't have an IPv4 next hop")?;
+        builder = builder.gateway(via).map_err(|_| "an IPv6 destination can't have an IPv4 next hop")?;
     }
     if let Some(src) = route.src {
-        builder = builder
-            .pref_source(src)
-            .map_err(|_| "source and destination are of different families")?;
+        builder = builder.pref_source(src).map_err(|_| "source and destination are of different families")?;
     }
     if let Some(priority) = route.priority {
         builder = builder.priority(priority);
@@ -98,13 +94,10 @@ fn message(route: &NewRoute) -> Result<RouteMessage, &'static str> {
     if route.onlink {
         message.header.flags |= RouteFlags::Onlink;
     }
-    let metrics: Vec<RouteMetric> = [
-        route.mtu.map(RouteMetric::Mtu),
-        route.advmss.map(RouteMetric::Advmss),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let metrics: Vec<RouteMetric> = [route.mtu.map(RouteMetric::Mtu), route.advmss.map(RouteMetric::Advmss)]
+        .into_iter()
+        .flatten()
+        .collect();
     if !metrics.is_empty() {
         message.attributes.push(RouteAttribute::Metrics(metrics));
     }

@@ -27,10 +27,7 @@ impl Netlink {
     /// The kernel's.
     pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
         let what = format!("list routes of link number {index}");
-        let wanted = Wanted {
-            index,
-            table: table.unwrap_or(MAIN),
-        };
+        let wanted = Wanted { index, table: table.unwrap_or(MAIN) };
         let mut routes = Vec::new();
         // One family at a time: asked for all, the kernel also asks families that refuse the
         // filters (MPLS).
@@ -125,6 +122,16 @@ impl Wanted {
         routes.retain(|route| route.index == self.index);
         Ok(Some(routes))
     }
+}
+
+#[cfg(test)]
+pub(super) fn read(
+    message: &Message<'_>,
+    index: u32,
+    table: u32,
+    family: u8,
+) -> std::result::Result<Option<Vec<NewRoute>>, Malformed> {
+    Wanted { index, table }.read(message, family)
 }
 
 /// RTA_METRICS: attributes again (`RTAX_…`).

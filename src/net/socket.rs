@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ECHO, NLM_F_REQUEST};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
@@ -55,12 +55,7 @@ impl Netlink {
         // Filters in dumps, since Linux 4.20. Without it, dumps bring all there is, and the
         // readers filter.
         let _ = socket.set_netlink_get_strict_chk(true);
-        let netlink = Netlink {
-            port: address.port_number(),
-            socket,
-            seq: 0,
-            buffer: vec![0; BUFFER],
-        };
+        let netlink = Netlink { port: address.port_number(), socket, seq: 0, buffer: vec![0; BUFFER] };
         netlink.patience(PATIENCE)?;
         Ok(netlink)
     }
@@ -103,7 +98,7 @@ impl Netlink {
         first
     }
 
-    /// Only the last one asks for an acknowledgement: the kernel reports errors of the others
+    /// Nobody looks at echoes, and only the last one asks for an acknowledgement: the kernel reports errors of the others
     /// all the same, and before it, which saves a system call for each.
     fn send_batch(&mut self, whats: &[String], messages: &mut [Vec<u8>]) -> Result<()> {
         let start = self.seq;
@@ -112,9 +107,8 @@ impl Netlink {
         for (index, message) in messages.iter_mut().enumerate() {
             self.seq = self.seq.wrapping_add(1);
             set_seq(message, self.seq);
-            if index < last_index {
-                clear_ack(message);
-            }
+            let unwanted = if index < last_index { NLM_F_ACK | NLM_F_ECHO } else { NLM_F_ECHO };
+            clear_flags(message, unwanted);
             datagram.append(message);
         }
         let Some(last) = whats.last() else {
@@ -211,19 +205,15 @@ impl Netlink {
                 return Ok(found);
             }
         }
-        Err(Error::new(what, Errno::EINTR).reason(format!(
-            "the list changed while it was read, {DUMP_ATTEMPTS} times in a row"
-        )))
+        Err(Error::new(what, Errno::EINTR)
+            .reason(format!("the list changed while it was read, {DUMP_ATTEMPTS} times in a row")))
     }
 
     /// Joins or leaves a multicast group (`enum rtnetlink_groups`). Notifications that are
     /// still waiting after leaving are thrown away, and so is the word that some were lost.
     pub(super) fn member(&mut self, group: u32, join: bool) -> Result<()> {
-        let changed = if join {
-            self.socket.add_membership(group)
-        } else {
-            self.socket.drop_membership(group)
-        };
+        let changed =
+            if join { self.socket.add_membership(group) } else { self.socket.drop_membership(group) };
         changed.map_err(|err| Error::io("subscribe to notifications", &err))?;
         if !join {
             let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
@@ -252,6 +242,12 @@ impl Netlink {
     /// Sets the usual time limit again.
     pub(super) fn usual_patience(&self) -> Result<()> {
         self.patience(PATIENCE)
+    }
+
+    /// So that few notifications are too many.
+    #[cfg(test)]
+    pub(super) fn shrink_receive_buffer(&self) {
+        self.socket.set_rx_buf_sz(1).unwrap();
     }
 
     fn send(&self, what: &str, datagram: &[u8]) -> Result<()> {
@@ -339,9 +335,12 @@ fn set_seq(message: &mut [u8], seq: u32) {
     }
 }
 
-fn clear_ack(message: &mut [u8]) {
-    let flags = wire::u16_at(message, 6).unwrap_or(0) & !NLM_F_ACK;
+fn clear_flags(message: &mut [u8], unwanted: u16) {
+    let flags = wire::u16_at(message, 6).unwrap_or(0) & !unwanted;
     if let Some(field) = message.get_mut(6..8) {
         field.copy_from_slice(&flags.to_ne_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests;

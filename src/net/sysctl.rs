@@ -85,15 +85,7 @@ mod tests {
 
     #[test]
     fn keys_stay_below_proc_sys() {
-        for key in [
-            "",
-            "/etc/passwd",
-            "net/../../etc/passwd",
-            "..",
-            "net//x",
-            "net/.",
-            "a\0b",
-        ] {
+        for key in ["", "/etc/passwd", "net/../../etc/passwd", "..", "net//x", "net/.", "a\0b"] {
             assert!(read(key).unwrap_err().is(Errno::EINVAL), "{key:?}");
             assert!(write(key, "1").unwrap_err().is(Errno::EINVAL), "{key:?}");
         }
@@ -133,10 +125,7 @@ mod tests {
 
             let err = write(key, "many").unwrap_err();
             assert!(err.is(Errno::EINVAL), "{err}");
-            assert!(
-                err.to_string()
-                    .contains("set sysctl net/ipv6/conf/br.100/accept_ra to many")
-            );
+            assert!(err.to_string().contains("set sysctl net/ipv6/conf/br.100/accept_ra to many"));
 
             let err = ensure("net/ipv6/conf/none/accept_ra", "0").unwrap_err();
             assert!(err.is_missing() && err.reason.contains("no such key"), "{err}");

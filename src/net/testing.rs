@@ -30,10 +30,6 @@ pub(super) fn json(name: &str, command: &str) -> Option<serde_json::Value> {
             return None;
         }
     };
-    assert!(
-        output.status.success(),
-        "{command}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }

@@ -128,13 +128,8 @@ pub(super) struct Verdict {
 /// Reads an `NLMSG_ERROR` (`struct nlmsgerr`) or `NLMSG_DONE`. The extended ack stands
 /// behind the request that the kernel repeats: only its header when it is capped.
 pub(super) fn verdict(message: &Message<'_>) -> Result<Verdict, Malformed> {
-    let code = u32_at(message.body, 0)
-        .ok_or(Malformed("an acknowledgement without a code"))?
-        .cast_signed();
-    let mut verdict = Verdict {
-        errno: code.min(0).saturating_neg(),
-        text: String::new(),
-    };
+    let code = u32_at(message.body, 0).ok_or(Malformed("an acknowledgement without a code"))?.cast_signed();
+    let mut verdict = Verdict { errno: code.min(0).saturating_neg(), text: String::new() };
     if message.flags & NLM_F_ACK_TLVS == 0 {
         return Ok(verdict);
     }
@@ -199,3 +194,6 @@ pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     let v6 = <[u8; 16]>::try_from(value).ok()?;
     Some(Ipv6Addr::from(v6).into())
 }
+
+#[cfg(test)]
+mod tests;

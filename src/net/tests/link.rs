@@ -53,13 +53,7 @@ fn veth_in_one_message() {
         let looked_up = netlink.link_at(link.index).unwrap();
         assert_eq!(looked_up, netlink.link("veth0123abcd").unwrap());
         assert_eq!(looked_up.port, Some(crate::net::port::Port::default()));
-        assert_eq!(
-            Link {
-                port: None,
-                ..looked_up
-            },
-            link
-        );
+        assert_eq!(Link { port: None, ..looked_up }, link);
     });
 }
 
@@ -81,17 +75,9 @@ fn bridge_keeps_its_mac() {
         let pod = other_netns();
         let mut netlink = Netlink::open().unwrap();
         let mac = Mac([2, 0xff, 0, 0, 0, 1]);
-        let new = NewBridge {
-            name: "br0",
-            mtu: Some(1450),
-            mac,
-            vlan_filtering: false,
-        };
+        let new = NewBridge { name: "br0", mtu: Some(1450), mac, vlan_filtering: false };
         let made = netlink.create_link(add_bridge(&new)).unwrap();
-        assert_eq!(
-            (made.kind.as_str(), made.mac, made.mtu, made.up),
-            ("bridge", Some(mac), 1450, false)
-        );
+        assert_eq!((made.kind.as_str(), made.mac, made.mtu, made.up), ("bridge", Some(mac), 1450, false));
         // A bridge without an address of its own takes the lowest of its ports'.
         let low = NewVeth {
             mac: Some(Mac([2, 0, 0, 0, 0, 1])),
@@ -126,14 +112,8 @@ fn every_change() {
         };
         netlink.execute(set(link.index, "v0", &change)).unwrap();
         let changed = netlink.link("v1").unwrap();
-        assert_eq!(
-            (changed.index, changed.mtu, changed.mac),
-            (link.index, 1300, Some(mac))
-        );
-        assert_eq!(
-            (changed.up, changed.promisc, changed.master),
-            (true, true, Some(bridge.index))
-        );
+        assert_eq!((changed.index, changed.mtu, changed.mac), (link.index, 1300, Some(mac)));
+        assert_eq!((changed.up, changed.promisc, changed.master), (true, true, Some(bridge.index)));
         assert_eq!(changed.alias, "pod web-0");
         if let Some(shown) = json("every_change", "ip -j link show v1") {
             assert_eq!(shown[0]["txqlen"], 7);
@@ -149,10 +129,7 @@ fn every_change() {
         };
         netlink.execute(set(link.index, "v1", &back)).unwrap();
         let changed = netlink.link("v1").unwrap();
-        assert_eq!(
-            (changed.up, changed.promisc, changed.master),
-            (false, false, None)
-        );
+        assert_eq!((changed.up, changed.promisc, changed.master), (false, false, None));
         assert_eq!((changed.mtu, changed.mac), (1300, Some(mac)));
     });
 }
@@ -163,37 +140,24 @@ fn errors_have_operation_object_and_reason() {
         let pod = other_netns();
         let mut netlink = Netlink::open().unwrap();
         let first = veth(&mut netlink, "v0", "eth0", &pod);
-        let again = netlink
-            .create_link(add_veth(&plain_veth("v0", "eth1", &pod)))
-            .unwrap_err();
+        let again = netlink.create_link(add_veth(&plain_veth("v0", "eth1", &pod))).unwrap_err();
         assert!(again.is(Errno::EEXIST), "{again}");
         assert_eq!(again.to_string(), "add veth v0: File exists");
-        let taken = netlink
-            .create_link(add_veth(&plain_veth("v1", "eth0", &pod)))
-            .unwrap_err();
+        let taken = netlink.create_link(add_veth(&plain_veth("v1", "eth0", &pod))).unwrap_err();
         assert!(taken.is(Errno::EEXIST), "{taken}");
         assert!(netlink.find_link("v1").unwrap().is_none(), "half a pair is left");
 
         // In the kernel's own words.
-        let up = Change {
-            mtu: Some(10),
-            ..Change::default()
-        };
+        let up = Change { mtu: Some(10), ..Change::default() };
         let err = netlink.execute(set(first.index, "v0", &up)).unwrap_err();
-        assert_eq!(
-            err.to_string(),
-            "set mtu 10 of v0: Invalid argument (mtu less than device minimum)"
-        );
+        assert_eq!(err.to_string(), "set mtu 10 of v0: Invalid argument (mtu less than device minimum)");
 
         let gone = netlink.execute(del(999, "v9")).unwrap_err();
         assert!(gone.is(Errno::ENODEV) && gone.is_missing(), "{gone}");
         let gone = netlink.execute(del_by_name("v9")).unwrap_err();
         assert!(gone.is(Errno::ENODEV), "{gone}");
         assert!(netlink.link_at(999).unwrap_err().is(Errno::ENODEV));
-        assert_eq!(
-            netlink.link("v9").unwrap_err().to_string(),
-            "look up link v9: No such device"
-        );
+        assert_eq!(netlink.link("v9").unwrap_err().to_string(), "look up link v9: No such device");
 
         // This kernel may have neither, but never answers with success and no link.
         if let Err(err) = netlink.create_link(add_vlan("v0.7", first.index, 7)) {
@@ -211,17 +175,7 @@ fn names_that_no_link_can_have() {
         let pod = other_netns();
         let mut netlink = Netlink::open().unwrap();
         let long = "x".repeat(70_000);
-        for name in [
-            "",
-            ".",
-            "..",
-            "a b",
-            "a/b",
-            "a:b",
-            "eth0\0x",
-            "sixteen-bytes-xx",
-            &long,
-        ] {
+        for name in ["", ".", "..", "a b", "a/b", "a:b", "eth0\0x", "sixteen-bytes-xx", &long] {
             for veth in [plain_veth(name, "ok", &pod), plain_veth("ok", name, &pod)] {
                 let err = netlink.create_link(add_veth(&veth)).unwrap_err();
                 assert!(err.is(Errno::EINVAL), "{name:.20}: {err:.100}");
@@ -230,16 +184,8 @@ fn names_that_no_link_can_have() {
             assert!(netlink.execute(del_by_name(name)).is_err(), "{name:.20}");
         }
         let lo = netlink.link("lo").unwrap();
-        let change = Change {
-            alias: Some(&long),
-            ..Change::default()
-        };
-        assert!(
-            netlink
-                .execute(set(lo.index, "lo", &change))
-                .unwrap_err()
-                .is(Errno::EINVAL)
-        );
+        let change = Change { alias: Some(&long), ..Change::default() };
+        assert!(netlink.execute(set(lo.index, "lo", &change)).unwrap_err().is(Errno::EINVAL));
         assert_eq!(netlink.links(&Filter::default()).unwrap().len(), 1);
     });
 }
@@ -253,41 +199,22 @@ fn lists_only_what_is_asked_for() {
         for number in 0..50 {
             let (name, peer) = (format!("v{number}"), format!("e{number}"));
             let master = if number % 10 == 0 { one.index } else { two.index };
-            let veth = NewVeth {
-                master: Some(master),
-                ..plain_veth(&name, &peer, &pod)
-            };
+            let veth = NewVeth { master: Some(master), ..plain_veth(&name, &peer, &pod) };
             netlink.create_link(add_veth(&veth)).unwrap();
         }
         let names = |netlink: &mut Netlink, filter: Filter<'_>| {
-            let mut names: Vec<_> = netlink
-                .links(&filter)
-                .unwrap()
-                .into_iter()
-                .map(|link| link.name)
-                .collect();
+            let mut names: Vec<_> =
+                netlink.links(&filter).unwrap().into_iter().map(|link| link.name).collect();
             names.sort();
             names
         };
-        let ports = Filter {
-            master: Some(one.index),
-            kind: None,
-        };
+        let ports = Filter { master: Some(one.index), kind: None };
         assert_eq!(names(&mut netlink, ports), ["v0", "v10", "v20", "v30", "v40"]);
-        let bridges = Filter {
-            master: None,
-            kind: Some("bridge"),
-        };
+        let bridges = Filter { master: None, kind: Some("bridge") };
         assert_eq!(names(&mut netlink, bridges), ["br1", "br2"]);
-        let veths = Filter {
-            master: Some(two.index),
-            kind: Some("veth"),
-        };
+        let veths = Filter { master: Some(two.index), kind: Some("veth") };
         assert_eq!(names(&mut netlink, veths).len(), 45);
-        let unknown = Filter {
-            master: None,
-            kind: Some("nosuchkind"),
-        };
+        let unknown = Filter { master: None, kind: Some("nosuchkind") };
         assert_eq!(names(&mut netlink, unknown), [""; 0]);
         assert_eq!(names(&mut netlink, Filter::default()).len(), 53);
     });

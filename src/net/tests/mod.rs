@@ -1,33 +1,26 @@
 //! Against the real kernel, each test in a network namespace of its own.
 
 mod addr;
-mod batch;
 mod link;
+mod malformed;
+mod neigh;
 mod netns;
 mod port;
 mod route;
 mod wait;
-mod wire;
 
 use super::link::{Link, Mac, NewBridge, NewVeth, add_bridge, add_veth};
 use super::{NetNs, Netlink};
 
 /// A bridge, down.
 fn bridge(netlink: &mut Netlink, name: &str) -> Link {
-    let bridge = NewBridge {
-        name,
-        mtu: None,
-        mac: Mac::random(),
-        vlan_filtering: false,
-    };
+    let bridge = NewBridge { name, mtu: None, mac: Mac::random(), vlan_filtering: false };
     netlink.create_link(add_bridge(&bridge)).unwrap()
 }
 
 /// A veth pair: this end down, the other one, `peer`, in `ns`.
 fn veth(netlink: &mut Netlink, name: &str, peer: &str, ns: &NetNs) -> Link {
-    netlink
-        .create_link(add_veth(&plain_veth(name, peer, ns)))
-        .unwrap()
+    netlink.create_link(add_veth(&plain_veth(name, peer, ns))).unwrap()
 }
 
 fn plain_veth<'a>(name: &'a str, peer_name: &'a str, ns: &'a NetNs) -> NewVeth<'a> {

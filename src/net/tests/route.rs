@@ -12,10 +12,7 @@ use crate::net::{NetNs, Netlink};
 fn host(netlink: &mut Netlink) -> u32 {
     let here = NetNs::current().unwrap();
     let link = veth(netlink, "v0", "v1", &here);
-    let up = Change {
-        up: Some(true),
-        ..Change::default()
-    };
+    let up = Change { up: Some(true), ..Change::default() };
     netlink
         .execute_all(vec![
             set(link.index, "v0", &up),
@@ -63,24 +60,13 @@ fn every_attribute_reads_back() {
             src: Some("fd00::2".parse().unwrap()),
             ..four.clone()
         };
-        netlink
-            .execute_all(vec![add(&four, "v0"), add(&six, "v0")])
-            .unwrap();
-        assert_eq!(
-            netlink.routes(index, Some(1000)).unwrap(),
-            [four.clone(), six.clone()]
-        );
+        netlink.execute_all(vec![add(&four, "v0"), add(&six, "v0")]).unwrap();
+        assert_eq!(netlink.routes(index, Some(1000)).unwrap(), [four.clone(), six.clone()]);
         let main = netlink.routes(index, None).unwrap();
         assert!(!main.contains(&four) && !main.contains(&six), "{main:?}");
 
-        for (family, dst, via) in [
-            ("-4", "192.0.2.0/24", "10.0.0.1"),
-            ("-6", "2001:db8::/32", "fd00::1"),
-        ] {
-            let shown = json(
-                "every_attribute",
-                &format!("ip -j {family} -d route show table 1000"),
-            );
+        for (family, dst, via) in [("-4", "192.0.2.0/24", "10.0.0.1"), ("-6", "2001:db8::/32", "fd00::1")] {
+            let shown = json("every_attribute", &format!("ip -j {family} -d route show table 1000"));
             let Some(shown) = shown else { continue };
             assert_eq!(shown[0]["dst"], dst);
             assert_eq!(shown[0]["gateway"], via);
@@ -89,9 +75,7 @@ fn every_attribute_reads_back() {
             assert_eq!(shown[0]["metrics"], value!([{"mtu": 1400, "advmss": 1360}]));
         }
 
-        netlink
-            .execute_all(vec![del(&four, "v0"), del(&six, "v0")])
-            .unwrap();
+        netlink.execute_all(vec![del(&four, "v0"), del(&six, "v0")]).unwrap();
         assert_eq!(netlink.routes(index, Some(1000)).unwrap(), []);
         let err = netlink.execute(del(&four, "v0")).unwrap_err();
         assert!(err.is(Errno::ESRCH) && err.is_missing(), "{err}");
@@ -104,28 +88,14 @@ fn scopes_are_those_of_the_ip_command() {
         let mut netlink = Netlink::open().unwrap();
         let index = host(&mut netlink);
         let direct = route(index, "198.51.100.0/24");
-        let host_scope = NewRoute {
-            scope: Some(253),
-            ..route(index, "203.0.113.7/32")
-        };
-        let default = NewRoute {
-            via: Some("10.0.0.1".parse().unwrap()),
-            ..route(index, "0.0.0.0/0")
-        };
-        let default6 = NewRoute {
-            via: Some("fd00::1".parse().unwrap()),
-            ..route(index, "::/0")
-        };
+        let host_scope = NewRoute { scope: Some(253), ..route(index, "203.0.113.7/32") };
+        let default = NewRoute { via: Some("10.0.0.1".parse().unwrap()), ..route(index, "0.0.0.0/0") };
+        let default6 = NewRoute { via: Some("fd00::1".parse().unwrap()), ..route(index, "::/0") };
         for route in [&direct, &host_scope, &default, &default6] {
             netlink.execute(add(route, "v0")).unwrap();
         }
         let found = netlink.routes(index, None).unwrap();
-        let scope = |dst| {
-            found
-                .iter()
-                .find(|route| route.dst == dst)
-                .map(|route| route.scope)
-        };
+        let scope = |dst| found.iter().find(|route| route.dst == dst).map(|route| route.scope);
         assert_eq!(scope(direct.dst), Some(Some(253)));
         assert_eq!(scope(host_scope.dst), Some(Some(253)));
         assert_eq!(scope(default.dst), Some(Some(0)));
@@ -135,11 +105,7 @@ fn scopes_are_those_of_the_ip_command() {
         assert!(scope("fd00::/64".parse().unwrap()).is_some());
         assert_eq!(scope("10.0.0.2/32".parse().unwrap()), None);
         let local = netlink.routes(index, Some(255)).unwrap();
-        assert!(
-            local
-                .iter()
-                .any(|route| route.dst == "10.0.0.2/32".parse().unwrap())
-        );
+        assert!(local.iter().any(|route| route.dst == "10.0.0.2/32".parse().unwrap()));
     });
 }
 
@@ -148,10 +114,7 @@ fn onlink_and_next_hops_of_the_other_family() {
     in_netns("onlink_and_next_hops_of_the_other_family", || {
         let mut netlink = Netlink::open().unwrap();
         let index = host(&mut netlink);
-        let far = NewRoute {
-            via: Some("169.254.1.1".parse().unwrap()),
-            ..route(index, "0.0.0.0/0")
-        };
+        let far = NewRoute { via: Some("169.254.1.1".parse().unwrap()), ..route(index, "0.0.0.0/0") };
         let err = netlink.execute(add(&far, "v0")).unwrap_err();
         assert_eq!(
             err.to_string(),
@@ -161,32 +124,15 @@ fn onlink_and_next_hops_of_the_other_family() {
         netlink.execute(add(&far, "v0")).unwrap();
         let err = netlink.execute(add(&far, "v0")).unwrap_err();
         assert!(err.is(Errno::EEXIST), "{err}");
-        let mixed = NewRoute {
-            via: Some("fd00::1".parse().unwrap()),
-            ..route(index, "192.0.2.0/24")
-        };
+        let mixed = NewRoute { via: Some("fd00::1".parse().unwrap()), ..route(index, "192.0.2.0/24") };
         netlink.execute(add(&mixed, "v0")).unwrap();
         let found = netlink.routes(index, None).unwrap();
-        assert!(
-            found.iter().any(|route| route.onlink && route.via == far.via),
-            "{found:?}"
-        );
-        assert!(
-            found
-                .iter()
-                .any(|route| route.dst == mixed.dst && route.via == mixed.via),
-            "{found:?}"
-        );
+        assert!(found.iter().any(|route| route.onlink && route.via == far.via), "{found:?}");
+        assert!(found.iter().any(|route| route.dst == mixed.dst && route.via == mixed.via), "{found:?}");
 
-        let wrong = NewRoute {
-            via: Some("10.0.0.1".parse().unwrap()),
-            ..route(index, "2001:db8::/32")
-        };
+        let wrong = NewRoute { via: Some("10.0.0.1".parse().unwrap()), ..route(index, "2001:db8::/32") };
         assert!(netlink.execute(add(&wrong, "v0")).unwrap_err().is(Errno::EINVAL));
-        let wrong = NewRoute {
-            src: Some("fd00::2".parse().unwrap()),
-            ..route(index, "192.0.2.0/24")
-        };
+        let wrong = NewRoute { src: Some("fd00::2".parse().unwrap()), ..route(index, "192.0.2.0/24") };
         assert!(netlink.execute(add(&wrong, "v0")).unwrap_err().is(Errno::EINVAL));
     });
 }
@@ -196,18 +142,13 @@ fn lists_one_link_of_many() {
     in_netns("routes lists_one_link_of_many", || {
         let pod = other_netns();
         let mut netlink = Netlink::open().unwrap();
-        let up = Change {
-            up: Some(true),
-            ..Change::default()
-        };
+        let up = Change { up: Some(true), ..Change::default() };
         let mut links = Vec::new();
         for number in 0..20 {
             let name = format!("v{number}");
             let link = veth(&mut netlink, &name, &format!("e{number}"), &pod);
             let route = route(link.index, &format!("10.0.{number}.0/24"));
-            netlink
-                .execute_all(vec![set(link.index, &name, &up), add(&route, &name)])
-                .unwrap();
+            netlink.execute_all(vec![set(link.index, &name, &up), add(&route, &name)]).unwrap();
             links.push(route);
         }
         for route in links {
