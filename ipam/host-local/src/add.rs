@@ -10,7 +10,7 @@ use crate::boot::Boot;
 use crate::config::Config;
 use crate::journal::Journal;
 use crate::store::{Store, StoreError};
-use crate::{attachment, owner, resolv};
+use crate::{owner, resolv};
 
 /// Gives the attachment an address of each range set.
 pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
@@ -18,7 +18,7 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
         Some(path) => resolv::read(path)?,
         None => Default::default(),
     };
-    let attachment = attachment(call);
+    let attachment = call.attachment();
     let journal = undo(call, &config);
 
     let store = Store::lock_or_create(&config.store, &journal)?;

@@ -131,17 +131,22 @@ impl<'a, L: Ledger> Pool<'a, '_, L> {
         let usable =
             || self.set.cycle(last).filter(|(ip, range)| !range.is_reserved(*ip) && !self.is_gateway(*ip));
         usable()
-            .find(|(ip, _)| !self.ledger.is_taken(*ip))
+            .find(|(ip, _)| !self.ledger.is_taken(*ip) || self.is_own_and_void(*ip))
             .or_else(|| usable().find(|(ip, _)| self.ledger.is_void(*ip)))
             .map(|(ip, range)| Choice { ip, range })
             .ok_or_else(|| AllocateError::Full { set: self.n, ranges: self.set.clone() })
+    }
+
+    /// Such a lease goes with this ADD in any case: its address is as good as free.
+    fn is_own_and_void(&self, ip: IpAddr) -> bool {
+        self.ledger.own().contains(&ip) && self.ledger.is_void(ip)
     }
 
     /// An attachment has one address of a set. A lease that it left behind in an earlier
     /// boot is none: container IDs survive a reboot (podman's do), namespaces don't.
     fn refuse_second(&self, container: &str) -> Result<(), AllocateError> {
         let mut own = self.ledger.own().iter().copied();
-        match own.find(|ip| self.set.range_of(*ip).is_some() && !self.ledger.is_void(*ip)) {
+        match own.find(|ip| self.set.range_of(*ip).is_some() && !self.is_own_and_void(*ip)) {
             None => Ok(()),
             Some(ip) => Err(AllocateError::Duplicate { set: self.n, ip, container: container.to_owned() }),
         }

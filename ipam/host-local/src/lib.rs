@@ -20,6 +20,8 @@ mod owner;
 mod range;
 mod resolv;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 
@@ -54,7 +56,7 @@ impl Plugin for HostLocal {
         };
         let leases = store.leases()?;
         store.sweep(&leases);
-        release(&store, leases.of(&attachment(call)))
+        release(&store, leases.of(&call.attachment()))
     }
 
     /// There is a lease of the attachment, and one for every address of `prevResult` that
@@ -65,7 +67,7 @@ impl Plugin for HostLocal {
             Some(dir) => dir.leases()?,
             None => Leases::default(),
         };
-        let own = leases.of(&attachment(call));
+        let own = leases.of(&call.attachment());
         let missing = || {
             Error::check(format!(
                 "host-local: Failed to find address added by container {}",
@@ -128,10 +130,6 @@ impl Plugin for HostLocal {
         allocate::has_room(&config.sets, &Book::new(&dir, &leases, None, &boot))
             .map_err(|err| unavailable(add::no_address(&err, &config)))
     }
-}
-
-fn attachment(call: &Call) -> Attachment {
-    Attachment { container_id: call.container_id.clone(), ifname: call.ifname.clone() }
 }
 
 /// Removes the leases of `ips`, all that can be, and names those that can't.

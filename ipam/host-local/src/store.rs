@@ -27,7 +27,6 @@ use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
-use nix::unistd::AccessFlags;
 
 use crate::files::{self, Content};
 use crate::journal::Journal;
@@ -56,6 +55,17 @@ impl From<StoreError> for Error {
             StoreError::Io { .. } => Error::new(Code::IO, msg),
             StoreError::Unsettled(_) => Error::new(Code::TRY_AGAIN_LATER, msg),
             StoreError::Stopped(err) => err.context("waiting for the lock of the store"),
+        }
+    }
+}
+
+impl StoreError {
+    /// Whether another try may go better: the directory went away just now.
+    fn is_passing(&self) -> bool {
+        match self {
+            StoreError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            StoreError::Unsettled(_) => true,
+            StoreError::Stopped(_) => false,
         }
     }
 }
@@ -127,6 +137,7 @@ impl Directory {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
         let mut leases = Leases::default();
+        let mut buffer = files::BUFFER;
         for entry in dir.iter() {
             let entry = entry.map_err(failed)?;
             let Ok(name) = entry.file_name().to_str() else {
@@ -136,25 +147,26 @@ impl Directory {
                 leases.temporary.push(name.to_owned());
             }
             let Some(ip) = lease_address(name) else { continue };
-            let owner = match entry.file_type() {
+            let content = match entry.file_type() {
                 // Told by the directory itself in most file systems: saves a call each.
-                Some(Type::File) | None => self.owner(ip)?,
-                Some(_) => Some(Owner::Unknown),
+                Some(Type::File) => {
+                    let read = files::read_known(self.fd(), name, &mut buffer);
+                    read.map(|content| content.map(Owner::parse))
+                }
+                None => files::read(self.fd(), name).map(|content| match content {
+                    Content::Bytes(bytes) => Ok(Owner::parse(&bytes)),
+                    other => Err(other),
+                }),
+                Some(_) => Ok(Err(Content::Foreign)),
             };
-            leases.list.extend(owner.map(|owner| Lease { ip, owner }));
+            let owner = match content.map_err(|err| self.failed("reading", name, err))? {
+                Ok(owner) => owner,
+                Err(Content::Absent) => continue,
+                Err(_) => Owner::Unknown,
+            };
+            leases.list.push(Lease { ip, owner });
         }
         Ok(leases)
-    }
-
-    /// Who holds `ip`; `None` if there is no lease.
-    pub(crate) fn owner(&self, ip: IpAddr) -> Result<Option<Owner>> {
-        let name = ip.to_string();
-        let content = files::read(self.fd(), &name).map_err(|err| self.failed("reading", &name, err))?;
-        Ok(match content {
-            Content::Absent => None,
-            Content::Foreign => Some(Owner::Unknown),
-            Content::Bytes(bytes) => Some(Owner::parse(&bytes)),
-        })
     }
 
     /// The address that was given last from range set `set`. A file that can't be read
@@ -213,28 +225,31 @@ impl Store {
     /// An ADD that fails may remove the directory that it made while others wait for its
     /// lock; they get the lock of a file that has no name any more, and begin again.
     fn lock_with(path: &Path, journal: Option<&Journal>) -> Result<Option<Self>> {
-        for _ in 0..TRIES {
-            if let Some(journal) = journal {
-                make_directories(path, journal)?;
-            }
-            let Some(dir) = Directory::open(path)? else {
-                match journal {
-                    Some(_) => continue,
-                    None => return Ok(None),
-                }
-            };
-            let Some(file) = open_lock(&dir, journal)? else {
-                continue;
-            };
-            let lock = Lock::wait(file).map_err(|err| match err {
-                LockError::Stopped(err) => StoreError::Stopped(err),
-                LockError::Io(err) => dir.failed("locking", LOCK, err),
-            })?;
-            if lock.guards(&dir) {
-                return Ok(Some(Store { dir, _lock: lock }));
+        let mut outcome = Self::try_lock(path, journal);
+        for _ in 1..TRIES {
+            match &outcome {
+                Err(err) if err.is_passing() => outcome = Self::try_lock(path, journal),
+                _ => break,
             }
         }
-        Err(StoreError::Unsettled(path.to_owned()))
+        outcome
+    }
+
+    fn try_lock(path: &Path, journal: Option<&Journal>) -> Result<Option<Self>> {
+        let unsettled = || StoreError::Unsettled(path.to_owned());
+        if let Some(journal) = journal {
+            make_directories(path, journal)?;
+        }
+        let dir = match (Directory::open(path)?, journal) {
+            (Some(dir), _) => dir,
+            (None, Some(_)) => return Err(unsettled()),
+            (None, None) => return Ok(None),
+        };
+        let lock = Lock::wait(open_lock(&dir, journal)?).map_err(|err| match err {
+            LockError::Stopped(err) => StoreError::Stopped(err),
+            LockError::Io(err) => dir.failed("locking", LOCK, err),
+        })?;
+        if lock.guards(&dir) { Ok(Some(Store { dir, _lock: lock })) } else { Err(unsettled()) }
     }
 
     /// Removes what a killed process left half-written.
@@ -294,29 +309,26 @@ fn make_directories(path: &Path, journal: &Journal) -> Result<()> {
     }
 }
 
-/// Opens the lock file, making it if need be; `None` if the directory is gone.
-fn open_lock(dir: &Directory, journal: Option<&Journal>) -> Result<Option<File>> {
+/// Opens the lock file, making it if need be.
+fn open_lock(dir: &Directory, journal: Option<&Journal>) -> Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let mode = Mode::from_bits_truncate(0o750);
-    for _ in 0..TRIES {
-        match openat(dir.fd(), LOCK, flags, Mode::empty()) {
-            Ok(file) => return Ok(Some(file.into())),
-            Err(Errno::ENOENT) => {}
-            Err(err) => return Err(dir.failed("opening", LOCK, err)),
-        }
-        match openat(dir.fd(), LOCK, flags | OFlag::O_CREAT | OFlag::O_EXCL, mode) {
-            Ok(file) => {
-                if let Some(journal) = journal {
-                    journal.made_lock();
-                }
-                return Ok(Some(file.into()));
-            }
-            Err(Errno::EEXIST) => {}
-            Err(Errno::ENOENT) => return Ok(None),
-            Err(err) => return Err(dir.failed("making", LOCK, err)),
-        }
+    match openat(dir.fd(), LOCK, flags, Mode::empty()) {
+        Ok(file) => return Ok(file.into()),
+        Err(Errno::ENOENT) => {}
+        Err(err) => return Err(dir.failed("opening", LOCK, err)),
     }
-    Err(StoreError::Unsettled(dir.path.join(LOCK)))
+    let mode = Mode::from_bits_truncate(0o750);
+    match openat(dir.fd(), LOCK, flags | OFlag::O_CREAT | OFlag::O_EXCL, mode) {
+        Ok(file) => {
+            if let Some(journal) = journal {
+                journal.made_lock();
+            }
+            Ok(file.into())
+        }
+        // Somebody else made it in between.
+        Err(Errno::EEXIST) => Err(StoreError::Unsettled(dir.path.join(LOCK))),
+        Err(err) => Err(dir.failed("making", LOCK, err)),
+    }
 }
 
 /// The lock of a directory, held. It excludes the reference's plugins as well.
@@ -394,23 +406,19 @@ impl Drop for Lock {
 }
 
 /// Whether a lease could be written below `path`, found out without leaving a trace: in
-/// the nearest directory that exists, with a file that never gets a name.
+/// the nearest directory that exists.
 pub(crate) fn probe_writing(path: &Path) -> Result<()> {
-    let mut ancestors = path.ancestors().map(|path| match path.as_os_str().is_empty() {
+    let is_there =
+        |path: &&Path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound);
+    let ancestors = path.ancestors().map(|path| match path.as_os_str().is_empty() {
         true => Path::new("."),
         false => path,
     });
-    let there =
-        ancestors.find(|path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound));
-    let there = there.unwrap_or(Path::new("/"));
-    let failed = |source| StoreError::Io { what: "writing to", path: there.to_owned(), source };
-    let file = File::options().write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(there);
-    match file {
-        Ok(mut file) => io::Write::write_all(&mut file, b"probe").map_err(failed),
-        Err(err) if matches!(err.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
-            let access = AccessFlags::W_OK | AccessFlags::X_OK;
-            nix::unistd::access(there, access).map_err(|err| failed(err.into()))
-        }
-        Err(err) => Err(failed(err)),
-    }
+    let there = ancestors.into_iter().find(is_there).unwrap_or(Path::new("/"));
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY)
+        .open(there)
+        .and_then(|dir| files::probe(dir.as_fd()))
+        .map_err(|source| StoreError::Io { what: "writing to", path: there.to_owned(), source })
 }
