@@ -15,7 +15,7 @@ use super::env::Env;
 use super::{Call, Command, Plugin, Undo, signal, undo};
 
 /// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
-const STDIN_LIMIT: u64 = 16 << 20;
+const STDIN_LIMIT: usize = 16 << 20;
 
 /// Runs the plugin among `plugins` that this process was called as (the file name of
 /// `argv[0]`), and returns its exit status: 0, or 1 after printing an error.
@@ -63,10 +63,18 @@ fn fail(err: &Error, version: Version) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Writes past the line buffer of `Stdout`, which would take two system calls.
 fn print(text: &str) -> std::io::Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        match nix::unistd::write(std::io::stdout(), rest) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> ExitCode {
@@ -127,25 +135,34 @@ fn run(plugin: &dyn Plugin, command: &OsStr, plugins: &'static [&'static dyn Plu
     }
     let env = Env::read(command, |name| std::env::var_os(name)).map_err(early)?;
     let stdin = read_stdin().map_err(early)?;
-    let config = PluginConfig::parse(&stdin).map_err(early)?;
+    let config = PluginConfig::parse(&stdin).map_err(|err| (err, PluginConfig::version_of(&stdin)))?;
     let version = config.version;
     verb(plugin, command, env, config, stdin, plugins).map_err(|err| (err, version))
 }
 
 fn read_stdin() -> Result<Vec<u8>, Error> {
-    let mut stdin = Vec::with_capacity(4096);
-    std::io::stdin()
-        .lock()
-        .take(STDIN_LIMIT + 1)
-        .read_to_end(&mut stdin)
-        .map_err(|err| Error::new(Code::IO, format!("reading the configuration from stdin: {err}")))?;
-    if stdin.len() as u64 > STDIN_LIMIT {
-        return Err(Error::new(
-            Code::IO,
-            format!("the configuration on stdin is larger than {STDIN_LIMIT} bytes"),
-        ));
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::new(Code::IO, format!("reading the configuration from stdin: {why}"))
+    };
+    let mut stdin = std::io::stdin().lock();
+    let mut config = Vec::with_capacity(4096);
+    let mut piece = [0; 4096];
+    loop {
+        // A caller that never closes the pipe must not keep us from being stopped.
+        let length = match stdin.read(&mut piece) {
+            Ok(0) => return Ok(config),
+            Ok(length) => length,
+            Err(err) if err.kind() == std::io::ErrorKind::Interrupted => {
+                signal::check()?;
+                continue;
+            }
+            Err(err) => return Err(failed(&err)),
+        };
+        config.extend_from_slice(piece.get(..length).unwrap_or_default());
+        if config.len() > STDIN_LIMIT {
+            return Err(failed(&format!("it is larger than {STDIN_LIMIT} bytes")));
+        }
     }
-    Ok(stdin)
 }
 
 /// VERSION: one compact line with a newline, unlike every other answer.
@@ -158,15 +175,13 @@ fn version(plugin: &dyn Plugin) -> Result<(), Error> {
 fn verb(
     plugin: &dyn Plugin,
     command: Command,
-    env: Env,
+    mut env: Env,
     config: PluginConfig,
     stdin: Vec<u8>,
     plugins: &'static [&'static dyn Plugin],
 ) -> Result<(), Error> {
     validate(plugin, command, &config)?;
-    if !env.netns_override && matches!(command, Command::Add | Command::Del | Command::Check) {
-        refuse_own_namespace(&env.netns)?;
-    }
+    refuse_own_namespace(command, &mut env)?;
     let call = Call {
         command,
         container_id: env.container_id,
@@ -243,20 +258,32 @@ fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Res
     Ok(())
 }
 
-/// A plugin that worked in its own namespace would rebuild the host's network.
-fn refuse_own_namespace(netns: &str) -> Result<(), Error> {
-    let Ok(target) = std::fs::metadata(netns) else {
+/// Whether CNI_NETNS is where the plugin itself runs. A plugin that worked there would
+/// rebuild the host's network.
+fn is_own_namespace(netns: &str) -> bool {
+    let Ok(target) = std::fs::metadata(netns) else { return false };
+    let Ok(own) = std::fs::metadata("/proc/thread-self/ns/net") else { return false };
+    (target.dev(), target.ino()) == (own.dev(), own.ino())
+}
+
+/// Refuses the plugin's own namespace, before anything is done. DEL goes on without a
+/// namespace instead: what named it, say the PID of a dead pod, may belong to a process of
+/// the host by now, and the rest of the attachment still has to go.
+fn refuse_own_namespace(command: Command, env: &mut Env) -> Result<(), Error> {
+    if env.netns_override || env.netns.is_empty() || !is_own_namespace(&env.netns) {
         return Ok(());
-    };
-    let Ok(own) = std::fs::metadata("/proc/thread-self/ns/net") else {
-        return Ok(());
-    };
-    if (target.dev(), target.ino()) == (own.dev(), own.ino()) {
-        return Err(Error::new(
+    }
+    match command {
+        Command::Add | Command::Check => Err(Error::new(
             Code::INVALID_NETNS,
             "plugin's netns and netns from CNI_NETNS should not be the same",
         )
-        .details(format!("CNI_NETNS={netns}; set CNI_NETNS_OVERRIDE=1 if that is what you want")));
+        .details(format!("CNI_NETNS={}; set CNI_NETNS_OVERRIDE=1 if that is what you want", env.netns))),
+        Command::Del => {
+            log::warn!("CNI_NETNS={} is the plugin's own namespace; it is left alone", env.netns);
+            env.netns.clear();
+            Ok(())
+        }
+        Command::Gc | Command::Status | Command::Version => Ok(()),
     }
-    Ok(())
 }

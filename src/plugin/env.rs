@@ -29,6 +29,11 @@ fn required(command: Command) -> &'static [&'static str] {
     }
 }
 
+/// The directories of CNI_PATH. An empty one would mean the current directory.
+fn directories(path: &std::ffi::OsStr) -> Vec<PathBuf> {
+    std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty()).collect()
+}
+
 fn invalid(msg: String) -> Error {
     Error::new(Code::INVALID_ENVIRONMENT, msg)
 }
@@ -57,8 +62,9 @@ impl Env {
             container_id: text("CNI_CONTAINERID")?,
             netns: text("CNI_NETNS")?,
             ifname: text("CNI_IFNAME")?,
-            args: text("CNI_ARGS")?,
-            path: get("CNI_PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default(),
+            // loopback must not fail on what it never reads; the others refuse the replacement.
+            args: get("CNI_ARGS").map(|args| args.to_string_lossy().into_owned()).unwrap_or_default(),
+            path: get("CNI_PATH").map(|path| directories(&path)).unwrap_or_default(),
             netns_override: matches!(
                 text("CNI_NETNS_OVERRIDE")?.as_str(),
                 "1" | "t" | "T" | "true" | "True" | "TRUE"

@@ -67,6 +67,14 @@ impl PluginConfig {
         Self::from_document(json::parse_object(bytes, "configuration")?)
     }
 
+    /// The version to answer in when [`PluginConfig::parse`] has refused `bytes`: the
+    /// configuration's own where it can be read, else the newest.
+    pub fn version_of(bytes: &[u8]) -> Version {
+        let document = json::parse_object(bytes, "configuration").unwrap_or_default();
+        let version = json::get(&document, "cniVersion").and_then(Value::as_str);
+        version.and_then(|version| Version::parse(version).ok()).unwrap_or(Version::LATEST)
+    }
+
     fn from_document(document: Value) -> Result<Self, Error> {
         let version = match json::get(&document, "cniVersion") {
             None => Version::V0_1_0,
