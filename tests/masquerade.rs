@@ -279,7 +279,7 @@ fn a_pod_costs_the_same_at_500_pods() {
         (second, cost(&mut nft, 10_500))
     });
     assert_eq!(second, last);
-    assert_eq!(last.0.0, 1, "one request adds a pod: {last:?}");
+    assert_eq!(last.0.0, 3, "two questions and one batch add a pod: {last:?}");
     assert_eq!(ruleset(&ns).matches("comment").count(), 501);
 }
 
@@ -350,14 +350,18 @@ fn backends_are_chosen_by_name_or_by_what_works() {
     let ns = Ns::new();
     ns.within(|| {
         let mut nft = Nft::new();
-        assert_eq!(Backend::choose(None, &mut nft).unwrap(), Backend::Nftables);
+        assert_eq!(Backend::choose(None, &mut nft).unwrap(), Backend::Auto);
         assert_eq!(Backend::choose(Some("nftables"), &mut nft).unwrap(), Backend::Nftables);
         assert_eq!(Backend::choose(Some("iptables"), &mut nft).unwrap(), Backend::Iptables);
         let err = Backend::choose(Some("pf"), &mut nft).unwrap_err();
         assert_eq!(err.code, Code::INVALID_CONFIG);
         assert!(err.to_string().contains("\"nftables\"") && err.to_string().contains("\"iptables\""));
         masquerade::status(Backend::Nftables, &mut nft).unwrap();
+        masquerade::status(Backend::Auto, &mut nft).unwrap();
     });
     // Asking leaves nothing.
     assert_eq!(ruleset(&ns), "");
+    let addrs = nets(&["10.1.0.2/16"]);
+    ns.within(|| masquerade::add(Backend::Auto, &mut Nft::new(), &owner("net1", "a"), &addrs).unwrap());
+    assert!(ruleset(&ns).contains("inet cnimble"));
 }

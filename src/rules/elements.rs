@@ -1,16 +1,16 @@
 //! An attachment's elements in the sets of a table of ours: put there, found again by their
 //! owner, taken out.
 //!
-//! Everything is optimistic: the elements are sent alone, since table, sets and rules are
-//! there from the second attachment on. Only when the kernel refuses is it asked what is
-//! missing, and all that is missing goes into one batch with the elements. If somebody
-//! else was faster, the kernel refuses again, and we look again.
+//! The kernel is asked first what is there, which costs a few µs, and what is missing goes
+//! into one batch: from the second attachment of a network on that is the elements alone. A
+//! batch that is refused would be no shorter way, as taking it back costs the kernel some
+//! 10 ms; that happens only when somebody else was faster, and then we look again.
 
 use std::collections::BTreeSet;
 
 use nix::errno::Errno;
 
-use super::Owner;
+use super::{Owner, hash16};
 use crate::net::nft::{Batch, Element, Key, Nft, Set, Table};
 use crate::net::{Error, Result};
 use crate::spec::Attachment;
@@ -78,39 +78,42 @@ fn set<L: Layout>(name: &str) -> Set<'_> {
 
 /// Puts the owner's elements in place. An element that is the owner's already stays; one
 /// that is somebody else's is replaced, as the address (or port) has been given to us.
-pub(super) fn insert<L: Layout>(nft: &mut Nft, owner: &Owner, wanted: &[Placed]) -> Result<Changes> {
-    let mut plan = Changes {
-        inserted: wanted.iter().map(|placed| (placed.clone(), None)).collect(),
-        ..Changes::default()
-    };
-    let mut refused = None;
-    for _ in 0..ATTEMPTS {
+pub(super) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
+    for attempt in 1.. {
+        let plan = look::<L>(nft, wanted)?;
         match nft.commit(&batch::<L>(&plan)) {
             Ok(()) => return Ok(plan),
-            // Somebody may have been faster; or the table, a set, an element is or isn't there.
-            Err(err) if matches!(err.errno, Errno::ENOENT | Errno::EEXIST | Errno::EBUSY) => {
-                refused = Some(err);
-            }
+            // Somebody was faster: made the table, took or left the address.
+            Err(err)
+                if attempt < ATTEMPTS
+                    && matches!(err.errno, Errno::ENOENT | Errno::EEXIST | Errno::EBUSY) => {}
             Err(err) => return Err(err),
         }
-        plan = look::<L>(nft, owner, wanted)?;
     }
-    Err(refused.unwrap_or_else(|| Error::new(format!("fill table {}", L::TABLE), Errno::EBUSY)))
+    Err(Error::new(format!("fill table {}", L::TABLE), Errno::EBUSY))
 }
 
 /// What has to be done, by what the kernel has.
-fn look<L: Layout>(nft: &mut Nft, owner: &Owner, wanted: &[Placed]) -> Result<Changes> {
-    let mut plan = Changes { made_table: !nft.has_table(L::TABLE)?, ..Changes::default() };
+fn look<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
+    let mut plan = Changes::default();
+    let mut missing: Vec<&str> = Vec::new();
     for placed in wanted {
-        let known = L::is_fixed(&placed.set) || plan.made_sets.contains(&placed.set);
-        if !known && (plan.made_table || !nft.has_set(set::<L>(&placed.set))?) {
-            plan.made_sets.push(placed.set.clone());
+        let set = set::<L>(&placed.set);
+        if missing.contains(&set.name) {
+            plan.inserted.push((placed.clone(), None));
+        } else if !nft.has_set(set)? {
+            missing.push(set.name);
+            plan.inserted.push((placed.clone(), None));
+        } else {
+            match nft.element(set, &placed.element.key)? {
+                Some(there) if there == placed.element => {}
+                old => plan.inserted.push((placed.clone(), old)),
+            }
         }
-        let old = nft.element(set::<L>(&placed.set), &placed.element.key)?;
-        match old {
-            Some(old) if owner.owns(&old.comment) && old.comment == placed.element.comment => {}
-            old => plan.inserted.push((placed.clone(), old)),
-        }
+    }
+    if !missing.is_empty() {
+        plan.made_table = !nft.has_table(L::TABLE)?;
+        plan.made_sets = missing.into_iter().filter(|set| !L::is_fixed(set)).map(str::to_owned).collect();
     }
     Ok(plan)
 }
@@ -151,6 +154,19 @@ pub(super) fn also_delete<L: Layout>(
 /// Takes back what [`insert`] changed: the elements, if they are still ours; then what it
 /// created, unless somebody else uses it by now.
 pub(super) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
+    for attempt in 1.. {
+        let batch = reverting::<L>(nft, changes)?;
+        match nft.commit(&batch) {
+            Ok(()) => break,
+            // Somebody was there in between.
+            Err(err) if attempt < ATTEMPTS && matches!(err.errno, Errno::ENOENT | Errno::EEXIST) => {}
+            Err(err) => return Err(err),
+        }
+    }
+    drop_unused::<L>(nft, &changes.made_sets, changes.made_table)
+}
+
+fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {
     let mut batch = Batch::new();
     for (placed, old) in &changes.inserted {
         let set = set::<L>(&placed.set);
@@ -163,53 +179,68 @@ pub(super) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> 
         }
     }
     for placed in &changes.removed {
-        if nft.element(set::<L>(&placed.set), &placed.element.key)?.is_none() {
-            batch.create_element(set::<L>(&placed.set), &placed.element);
+        let set = set::<L>(&placed.set);
+        if nft.has_set(set)? && nft.element(set, &placed.element.key)?.is_none() {
+            batch.create_element(set, &placed.element);
         }
     }
-    match nft.commit(&batch) {
-        Err(err) if !err.is(Errno::ENOENT) => return Err(err),
-        _ => {}
-    }
-    drop_unused::<L>(nft, &changes.made_sets, changes.made_table)
+    Ok(batch)
 }
 
 /// Deletes sets (with their rules) and the table, unless somebody uses them: the kernel
 /// refuses to delete what isn't empty, so nobody is overtaken.
-pub(super) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Result<()> {
-    let busy = |outcome: Result<()>| match outcome {
-        Ok(()) => Ok(true),
-        Err(err) if matches!(err.errno, Errno::EBUSY | Errno::ENOENT) => Ok(false),
-        Err(err) => Err(err),
-    };
-    if table {
-        let mut batch = Batch::new();
-        delete_sets::<L>(nft, &mut batch, sets)?;
-        L::delete_table(&mut batch);
-        if busy(nft.commit(&batch))? {
-            return Ok(());
+///
+/// Looking first spares most refusals, which are slow.
+fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Result<()> {
+    if sets.is_empty() && !table {
+        return Ok(());
+    }
+    let (mut empty, mut all) = (Vec::new(), true);
+    for set in nft.sets(L::TABLE)? {
+        let considered = L::is_fixed(&set) || sets.contains(&set);
+        if !considered || !nft.elements(self::set::<L>(&set))?.is_empty() {
+            all = false;
+        } else if !L::is_fixed(&set) {
+            empty.push(set);
         }
     }
-    for set in sets {
-        let mut batch = Batch::new();
-        delete_sets::<L>(nft, &mut batch, std::slice::from_ref(set))?;
-        busy(nft.commit(&batch))?;
+    if table && all && drop_together::<L>(nft, &empty, true)? {
+        return Ok(());
+    }
+    for set in &empty {
+        drop_together::<L>(nft, std::slice::from_ref(set), false)?;
     }
     Ok(())
 }
 
-fn delete_sets<L: Layout>(nft: &mut Nft, batch: &mut Batch, sets: &[String]) -> Result<()> {
-    if sets.is_empty() {
-        return Ok(());
-    }
-    let rules = nft.rules(L::TABLE, Some(L::CHAIN))?;
-    for name in sets {
-        for rule in rules.iter().filter(|rule| rule.uses_set(name)) {
-            batch.delete_rule(L::TABLE.chain(L::CHAIN), rule.handle);
+/// Deletes these sets, and the table if wanted, all or nothing; whether they are gone.
+fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Result<bool> {
+    for attempt in 1.. {
+        if !nft.has_table(L::TABLE)? {
+            return Ok(true);
         }
-        batch.delete_set(set::<L>(name));
+        let present = nft.sets(L::TABLE)?;
+        let rules = if sets.is_empty() { Vec::new() } else { nft.rules(L::TABLE, Some(L::CHAIN))? };
+        let mut batch = Batch::new();
+        for name in sets.iter().filter(|name| present.contains(name)) {
+            for rule in rules.iter().filter(|rule| rule.uses_set(name)) {
+                batch.delete_rule(L::TABLE.chain(L::CHAIN), rule.handle);
+            }
+            batch.delete_set(set::<L>(name));
+        }
+        if table {
+            L::delete_table(&mut batch);
+        }
+        match nft.commit(&batch) {
+            Ok(()) => return Ok(true),
+            Err(err) if err.is(Errno::EBUSY) => return Ok(false),
+            // Somebody else drops it at the same time, or an operator did before.
+            Err(err) if err.is(Errno::ENOENT) && attempt < ATTEMPTS => {}
+            Err(err) if err.is(Errno::ENOENT) => return Ok(false),
+            Err(err) => return Err(err),
+        }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// All elements in the table whose comment `matches`.
@@ -268,7 +299,9 @@ pub(super) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[(String, 
         }
     }
     if hints.is_empty() || found.len() < hints.len() {
-        found = find::<L>(nft, |comment| owner.owns(comment))?;
+        // Hashed once: this may look at thousands.
+        let tag = owner.tag();
+        found = find::<L>(nft, |comment| tag_of(comment) == tag)?;
     }
     delete::<L>(nft, &found)
 }
@@ -279,18 +312,27 @@ pub(super) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
     if !nft.has_table(L::TABLE)? {
         return Ok(());
     }
-    let keep: BTreeSet<String> = valid
-        .iter()
-        .map(|attachment| Owner { network: network.to_owned(), attachment: attachment.clone() }.tag())
-        .collect();
-    let stale = find::<L>(nft, |comment| {
-        let tag = comment.split(',').next().unwrap_or_default();
-        Owner::in_network(comment, network) && !keep.contains(tag)
-    })?;
+    let is_stale = stale(network, valid);
+    let stale = find::<L>(nft, is_stale)?;
     delete::<L>(nft, &stale)?;
     if stale.is_empty() {
         return Ok(());
     }
     let sets: Vec<String> = nft.sets(L::TABLE)?.into_iter().filter(|set| !L::is_fixed(set)).collect();
     drop_unused::<L>(nft, &sets, true)
+}
+
+/// What a comment of [`Owner::comment`] begins with.
+pub(super) fn tag_of(comment: &str) -> &str {
+    comment.split(',').next().unwrap_or_default()
+}
+
+/// Tells comments of attachments of `network` that aren't in `valid` from all others.
+pub(super) fn stale(network: &str, valid: &[Attachment]) -> impl Fn(&str) -> bool {
+    let prefix = format!("{}-", hash16(network));
+    let keep: BTreeSet<String> = valid
+        .iter()
+        .map(|attachment| Owner { network: network.to_owned(), attachment: attachment.clone() }.tag())
+        .collect();
+    move |comment| comment.starts_with(&prefix) && !keep.contains(tag_of(comment))
 }

@@ -104,7 +104,7 @@ pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Undo, E
         Placed { set: PORTS.to_owned(), element: Element::new(Key::ifname(port), port_comment(owner, mac)) },
         Placed { set: SOURCES.to_owned(), element: Element::new(pair(port, mac), owner.comment()) },
     ];
-    let mut changes = elements::insert::<Spoof>(nft, owner, &wanted).map_err(explain)?;
+    let mut changes = elements::insert::<Spoof>(nft, &wanted).map_err(explain)?;
     let old: Vec<Mac> = changes
         .replaced()
         .filter(|(set, _)| *set == PORTS)

@@ -12,13 +12,17 @@
 //!
 //! # What it costs
 //!
-//! Adding an element takes the kernel some 20 µs however large the set is, as long as it
-//! is a *set*. A *verdict map* with jumps is another matter: at every new element the
-//! kernel checks all elements for loops, so the thousandth pod would pay for the other 999.
+//! Measured on Linux 6.18:
 //!
-//! Deleting takes 60 µs, but **closing** the socket then waits (9–15 ms) until the deleted
-//! objects of the namespace are gone. A caller that has other slow work left, such as
-//! removing a link, keeps the [`Nft`] until that is done, and the two waits overlap.
+//! - A query takes 3–5 µs. Adding an element takes some 20 µs however large the set is, as
+//!   long as it is a *set*. A *verdict map* with jumps is another matter: at every new
+//!   element the kernel checks all the others for loops, so that one took 50 µs among 300
+//!   elements, 470 µs among 5,000 and 2 ms among 20,000.
+//! - A batch that is **refused** (or only tried out) takes 5–15 ms: the kernel waits until
+//!   nobody can see what it takes back. Asking first is cheaper than failing.
+//! - Deleting takes 60 µs, but **closing** the socket then waits (up to 15 ms) until the
+//!   deleted objects of the namespace are gone. A caller that has other slow work left, such
+//!   as removing a link, keeps the [`Nft`] until that is done, and the two waits overlap.
 
 mod attr;
 mod batch;
@@ -118,8 +122,9 @@ impl Nft {
         socket.send(writer.finished().unwrap_or_default(), batch.what(0))?;
 
         let mut failure: Option<Error> = None;
+        let mut overrun = None;
         loop {
-            let received = socket.receive(batch.what(0), |sequence, answer| {
+            let received = socket.receive(batch.what(0), overrun.is_none(), |sequence, answer| {
                 // Anything else is left over from a request that was given up.
                 let index = sequence.wrapping_sub(first);
                 if index > last.wrapping_sub(first) {
@@ -134,8 +139,9 @@ impl Nft {
             match received {
                 Ok(false) => {}
                 Ok(true) => return failure.map_or(Ok(()), Err),
-                // A long batch with many errors may overrun the receive buffer: the first counts.
-                Err(overrun) => return Err(failure.unwrap_or(overrun)),
+                // Many refusals can overrun the receive buffer: the first ones are still in it.
+                Err(err) if err.is(Errno::ENOBUFS) && overrun.is_none() => overrun = Some(err),
+                Err(err) => return Err(failure.or(overrun).unwrap_or(err)),
             }
         }
     }
@@ -163,7 +169,7 @@ impl Nft {
         socket.send(bytes, what)?;
         let mut outcome = Ok(());
         let mut interrupted = false;
-        while !socket.receive(what, |answered, answer| {
+        while !socket.receive(what, true, |answered, answer| {
             if answered != sequence {
                 return false;
             }

@@ -80,15 +80,17 @@ impl Socket {
     }
 
     /// Receives one datagram and hands its messages over, until `each` says that it has seen
-    /// enough.
+    /// enough. Without `wait` only what is there already.
     pub(super) fn receive(
         &mut self,
         what: &str,
+        wait: bool,
         mut each: impl FnMut(u32, Answer<'_>) -> bool,
     ) -> Result<bool> {
         self.buffer.clear();
+        let flags = libc::MSG_TRUNC | if wait { 0 } else { libc::MSG_DONTWAIT };
         let length = loop {
-            match self.inner.recv(&mut self.buffer, libc::MSG_TRUNC) {
+            match self.inner.recv(&mut self.buffer, flags) {
                 Ok(length) => break length,
                 // The change has been made by now, or refused: its answer is in the queue.
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => {}

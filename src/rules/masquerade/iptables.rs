@@ -99,6 +99,11 @@ fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
     }
 }
 
+/// Whether its commands are there.
+pub(super) fn installed() -> bool {
+    reference::FAMILIES.into_iter().all(|family| command::find(restore(family)).is_some())
+}
+
 /// Whether iptables can be used.
 pub(super) fn usable() -> Result<(), Error> {
     for name in ["iptables-restore", "ip6tables-restore"] {

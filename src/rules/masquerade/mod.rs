@@ -11,6 +11,7 @@ mod nftables;
 mod reference;
 
 use ipnetwork::IpNetwork;
+use nix::errno::Errno;
 
 use super::Owner;
 use crate::net::nft::Nft;
@@ -23,10 +24,14 @@ pub enum Backend {
     Nftables,
     /// The iptables command, with the reference's chains.
     Iptables,
+    /// nf_tables, or iptables where the kernel's nf_tables can't masquerade. That shows when
+    /// it is told to: trying it out beforehand would cost the first pod more than the rest
+    /// of its ADD.
+    Auto,
 }
 
 impl Backend {
-    /// The configured backend, or for `None` nf_tables where it works and iptables elsewhere.
+    /// The configured backend; for `None` nf_tables where it works and iptables elsewhere.
     ///
     /// # Errors
     /// Code 7 for another name.
@@ -36,15 +41,9 @@ impl Backend {
             Some("iptables") => Ok(Backend::Iptables),
             Some(other) => Err(Error::config(format!("ipMasqBackend: unknown backend \"{other}\""))
                 .details("allowed are \"nftables\" and \"iptables\"")),
-            None => match nftables::usable(nft) {
-                Ok(()) => Ok(Backend::Nftables),
-                Err(err) if command::find("iptables-restore").is_some() => {
-                    log::info!("masquerading with iptables, as nf_tables can't be used: {err}");
-                    Ok(Backend::Iptables)
-                }
-                // Its error will say more than one about a command that isn't there.
-                Err(_) => Ok(Backend::Nftables),
-            },
+            // An error about nf_tables says more than one about a command that isn't there.
+            None if nft.probe().is_err() && iptables::installed() => Ok(Backend::Iptables),
+            None => Ok(Backend::Auto),
         }
     }
 }
@@ -56,10 +55,30 @@ impl Backend {
 /// # Errors
 /// The kernel's, or what iptables printed.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Undo, Error> {
-    match backend {
-        Backend::Nftables => Ok(Undo(Made::Nftables(nftables::add(nft, owner, addrs)?))),
-        Backend::Iptables => Ok(Undo(Made::Iptables(iptables::add(nft, owner, addrs)?))),
+    let refused = match backend {
+        Backend::Iptables => return Ok(Undo(Made::Iptables(iptables::add(nft, owner, addrs)?))),
+        Backend::Nftables | Backend::Auto => match nftables::add(nft, owner, addrs) {
+            Ok(changes) => return Ok(Undo(Made::Nftables(changes))),
+            Err(err) => err,
+        },
+    };
+    if backend == Backend::Auto && is_unsupported(refused.errno) && iptables::installed() {
+        log::info!("masquerading with iptables, as nf_tables can't: {refused}");
+        return match iptables::add(nft, owner, addrs) {
+            Ok(made) => Ok(Undo(Made::Iptables(made))),
+            Err(err) => Err(Error::from(refused).details(format!("and with iptables: {err}"))),
+        };
     }
+    Err(refused.into())
+}
+
+/// How the kernel refuses what it wasn't built with: ENOENT is for a kind of chain or
+/// expression that it doesn't know.
+fn is_unsupported(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT | Errno::EINVAL | Errno::ENOENT
+    )
 }
 
 /// What [`add`] did, to be taken back exactly (also the table, if it was made and nobody
@@ -154,16 +173,19 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
     let outcome = match backend {
         Backend::Nftables => nftables::usable(nft),
         Backend::Iptables => iptables::usable(),
+        Backend::Auto => match nftables::usable(nft) {
+            Err(_) if iptables::installed() => iptables::usable(),
+            outcome => outcome,
+        },
     };
     outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
 }
 
 /// Whether there can be anything in nf_tables: a kernel without it has nothing to remove.
 fn has_nf_tables(nft: &mut Nft, failures: &mut Failures) -> bool {
-    use nix::errno::Errno;
     match nft.probe() {
         Ok(()) => true,
-        Err(err) if matches!(err.errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL) => false,
+        Err(err) if is_unsupported(err.errno) => false,
         Err(err) => {
             failures.note::<Error>(Err(err.into()));
             false

@@ -131,8 +131,8 @@ fn wanted(owner: &Owner, addrs: &[IpNetwork]) -> Vec<Placed> {
     wanted
 }
 
-pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Changes, Error> {
-    Ok(elements::insert::<Masquerade>(nft, owner, &wanted(owner, addrs))?)
+pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> net::Result<Changes> {
+    elements::insert::<Masquerade>(nft, &wanted(owner, addrs))
 }
 
 pub(super) fn revert(nft: &mut Nft, changes: &Changes) -> Result<(), Error> {

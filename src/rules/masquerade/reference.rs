@@ -17,7 +17,7 @@ use sha2::{Digest, Sha512};
 use super::command;
 use crate::net;
 use crate::net::nft::{Batch, Family, Nft, Rule, Table};
-use crate::rules::Owner;
+use crate::rules::{Owner, elements};
 use crate::spec::{Attachment, Error};
 
 /// Both families of iptables' tables.
@@ -53,7 +53,8 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> net::Result<()> 
     for family in FAMILIES {
         remove_chain(nft, nat(family), &chain)?;
     }
-    remove_go_rules(nft, |comment| owner.owns(comment))
+    let tag = owner.tag();
+    remove_go_rules(nft, |comment| elements::tag_of(comment) == tag)
 }
 
 /// Removes a chain and all rules of POSTROUTING that jump to it, whatever they match: older
@@ -149,14 +150,7 @@ pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -
             remove_chain(nft, table, chain)?;
         }
     }
-    let keep: BTreeSet<String> = valid
-        .iter()
-        .map(|attachment| Owner { network: network.to_owned(), attachment: attachment.clone() }.tag())
-        .collect();
-    remove_go_rules(nft, |comment| {
-        let tag = comment.split(',').next().unwrap_or_default();
-        Owner::in_network(comment, network) && !keep.contains(tag)
-    })
+    remove_go_rules(nft, elements::stale(network, valid))
 }
 
 fn kept_chains(network: &str, valid: &[Attachment]) -> BTreeSet<String> {

@@ -1,0 +1,231 @@
+//! nf_tables by netlink: batches, look-ups, listings, refusals.
+// Test code throughout: it stops at the first surprise.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use cnimble::net::NetNs;
+use cnimble::net::link::Mac;
+use cnimble::net::nft::{
+    Batch, Element, Expr, Family, Header, Key, KeyType, Meta, Nft, REG1, SetType, Table, Verdict,
+};
+use cnimble_tests::{Ns, need};
+use nix::errno::Errno;
+
+const T: Table<'static> = Table::new(Family::Inet, "t");
+const ADDRS: SetType<'static> = SetType { key: &[KeyType::Ipv4Addr], verdicts: false };
+
+fn ip(n: u32) -> Key {
+    Key::ip(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into())
+}
+
+fn ruleset(ns: &Ns) -> String {
+    ns.nft("-s list ruleset")
+}
+
+#[test]
+fn maps_and_concatenations_are_listed_as_nft_would_make_them() {
+    need!("nft");
+    let ns = Ns::new();
+    ns.within(|| {
+        let mut nft = Nft::new();
+        let mut batch = Batch::new();
+        batch.create_table(T);
+        batch.create_chain(T.chain("inner"));
+        batch.create_chain(T.chain("outer"));
+        batch.create_set(T.set("verdicts"), &SetType { key: &[KeyType::Ipv4Addr], verdicts: true });
+        let pair = SetType { key: &[KeyType::Ifname, KeyType::EtherAddr], verdicts: false };
+        batch.create_set(T.set("pairs"), &pair);
+        let load = [Expr::meta(Meta::Nfproto, REG1), Expr::equal(REG1, &[2])];
+        let source = Expr::payload(Header::Network, 12, 4, REG1);
+        let rule = [&load[..], &[source, Expr::vmap(REG1, "verdicts")]].concat();
+        batch.add_rule(T.chain("outer"), &rule, "a comment");
+        let to_inner = Some(Verdict::Goto("inner".into()));
+        let element = Element { key: ip(1), verdict: to_inner, comment: "mine".into() };
+        batch.create_element(T.set("verdicts"), &element);
+        let drop = Element { key: ip(2), verdict: Some(Verdict::Drop), comment: String::new() };
+        batch.create_element(T.set("verdicts"), &drop);
+        let key = Key::ifname("veth0").and_mac(Mac([2, 0, 0, 0, 0, 9]));
+        batch.create_element(T.set("pairs"), &Element::new(key.clone(), "ours"));
+        nft.commit(&batch).unwrap();
+
+        // Read back one by one and as lists.
+        assert_eq!(nft.element(T.set("verdicts"), &ip(1)).unwrap(), Some(element.clone()));
+        assert_eq!(nft.element(T.set("verdicts"), &ip(3)).unwrap(), None);
+        assert_eq!(nft.element(T.set("nothing"), &ip(1)).unwrap(), None);
+        assert_eq!(nft.elements(T.set("verdicts")).unwrap().len(), 2);
+        assert_eq!(nft.element(T.set("pairs"), &key).unwrap().unwrap().comment, "ours");
+        let mut chains = nft.chains(T).unwrap();
+        chains.sort();
+        assert_eq!(chains, ["inner", "outer"]);
+        assert_eq!(nft.sets(T).unwrap(), ["verdicts", "pairs"]);
+        let rules = nft.rules(T, None).unwrap();
+        assert_eq!((rules.len(), rules[0].comment.as_str()), (1, "a comment"));
+        assert!(rules[0].uses_set("verdicts") && !rules[0].uses_set("pairs"));
+        assert!(nft.rules(T, Some("inner")).unwrap().is_empty());
+    });
+    let listed = ruleset(&ns);
+    for line in [
+        "ip saddr vmap @verdicts comment \"a comment\"",
+        "10.0.0.1 comment \"mine\" : goto inner",
+        "10.0.0.2 : drop",
+        "\"veth0\" . 02:00:00:00:00:09 comment \"ours\"",
+    ] {
+        assert!(listed.contains(line), "{line}\n{listed}");
+    }
+    let other = Ns::new();
+    other.run_with("nft -f -", listed.as_bytes()).success();
+    assert_eq!(ruleset(&other), listed);
+}
+
+#[test]
+fn a_refusal_names_the_object_and_changes_nothing() {
+    need!("nft");
+    let ns = Ns::new();
+    ns.within(|| {
+        let mut nft = Nft::new();
+        let mut batch = Batch::new();
+        batch.create_table(T);
+        batch.create_set(T.set("s"), &ADDRS);
+        batch.create_element(T.set("s"), &Element::new(ip(1), ""));
+        batch.create_element(T.set("missing"), &Element::new(ip(2), ""));
+        batch.create_chain(Table::new(Family::Inet, "other").chain("c"));
+        let err = nft.commit(&batch).unwrap_err();
+        // The first that failed, though the kernel refuses the one behind it as well.
+        assert_eq!(err.what, "create element 10.0.0.2 in set inet t missing");
+        assert_eq!(err.errno, Errno::ENOENT);
+        // The socket is good for the next request.
+        assert!(!nft.has_table(T).unwrap());
+        let mut batch = Batch::new();
+        batch.create_table(T);
+        nft.commit(&batch).unwrap();
+        let err = nft.commit(&batch).unwrap_err();
+        assert_eq!((err.what.as_str(), err.errno), ("create table inet t", Errno::EEXIST));
+    });
+}
+
+#[test]
+fn trying_out_changes_nothing() {
+    need!("nft");
+    let ns = Ns::new();
+    ns.within(|| {
+        let mut nft = Nft::new();
+        let mut batch = Batch::new();
+        batch.create_table(T);
+        nft.try_out(&batch).unwrap();
+        assert!(!nft.has_table(T).unwrap());
+        nft.commit(&batch).unwrap();
+        assert_eq!(nft.try_out(&batch).unwrap_err().errno, Errno::EEXIST);
+    });
+}
+
+#[test]
+fn what_is_used_is_not_deleted() {
+    need!("nft");
+    let ns = Ns::new();
+    ns.within(|| {
+        let mut nft = Nft::new();
+        let mut batch = Batch::new();
+        batch.create_table(T);
+        batch.create_chain(T.chain("c"));
+        batch.create_set(T.set("s"), &ADDRS);
+        batch.create_element(T.set("s"), &Element::new(ip(1), ""));
+        batch.add_rule(T.chain("c"), &[Expr::verdict(Verdict::Return)], "");
+        nft.commit(&batch).unwrap();
+        type Fill = fn(&mut Batch);
+        let refused: [Fill; 3] =
+            [|b| b.delete_table(T), |b| b.delete_chain(T.chain("c")), |b| b.delete_set(T.set("s"))];
+        for fill in refused {
+            let mut batch = Batch::new();
+            fill(&mut batch);
+            assert_eq!(nft.commit(&batch).unwrap_err().errno, Errno::EBUSY, "{batch:?}");
+        }
+        let mut batch = Batch::new();
+        batch.delete_element(T.set("s"), &ip(1));
+        nft.commit(&batch).unwrap();
+        let mut batch = Batch::new();
+        batch.flush_chain(T.chain("c"));
+        batch.delete_chain(T.chain("c"));
+        batch.delete_set(T.set("s"));
+        batch.delete_table(T);
+        nft.commit(&batch).unwrap();
+    });
+    assert_eq!(ruleset(&ns), "");
+}
+
+#[test]
+fn a_socket_belongs_to_its_namespace() {
+    need!("nft");
+    let (here, there) = (Ns::new(), Ns::new());
+    here.within(|| {
+        let ns = NetNs::open(std::path::Path::new(there.path())).unwrap();
+        let mut nft = Nft::open_in(&ns).unwrap();
+        let mut batch = Batch::new();
+        batch.create_table(T);
+        nft.commit(&batch).unwrap();
+        assert!(!Nft::new().has_table(T).unwrap());
+    });
+    assert_eq!(ruleset(&here), "");
+    assert!(ruleset(&there).contains("table inet t"));
+}
+
+#[test]
+fn large_batches_and_listings() {
+    need!("nft");
+    let ns = Ns::new();
+    ns.within(|| {
+        let mut nft = Nft::new();
+        let mut batch = Batch::new();
+        batch.create_table(T);
+        batch.create_set(T.set("s"), &ADDRS);
+        nft.commit(&batch).unwrap();
+        for chunk in 0..10 {
+            let mut batch = Batch::new();
+            for n in chunk * 400..chunk * 400 + 400 {
+                batch.create_element(T.set("s"), &Element::new(ip(n), "x".repeat(100)));
+            }
+            nft.commit(&batch).unwrap();
+        }
+        // Many datagrams.
+        let mut listed: Vec<Vec<u8>> =
+            nft.elements(T.set("s")).unwrap().iter().map(|e| e.key.bytes().to_vec()).collect();
+        listed.sort();
+        listed.dedup();
+        assert_eq!(listed.len(), 4000);
+
+        // More refusals than the receive buffer holds: the first is told, and it goes on.
+        let mut batch = Batch::new();
+        for n in 0..1200 {
+            batch.delete_element(T.set("s"), &ip(100_000 + n));
+        }
+        let err = nft.commit(&batch).unwrap_err();
+        assert_eq!(err.what, "delete element 10.1.134.160 from set inet t s");
+        assert_eq!(err.errno, Errno::ENOENT);
+        assert!(nft.has_table(T).unwrap());
+
+        // More than the send buffer holds: refused, not cut.
+        let mut batch = Batch::new();
+        for n in 0..20_000 {
+            batch.create_element(T.set("s"), &Element::new(ip(200_000 + n), "x".repeat(100)));
+        }
+        let err = nft.commit(&batch).unwrap_err();
+        assert_eq!(err.errno, Errno::EMSGSIZE);
+        assert!(err.to_string().contains("bytes don't fit"), "{err}");
+        assert_eq!(nft.elements(T.set("s")).unwrap().len(), 4000);
+    });
+}
+
+#[test]
+fn without_privilege_it_is_refused() {
+    need!("nft");
+    let ns = Ns::new();
+    ns.within(|| {
+        // SAFETY: a plain system call; unlike the function of libc it concerns this thread alone,
+        // which ends with the test.
+        let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(dropped, 0);
+        let mut nft = Nft::new();
+        let mut batch = Batch::new();
+        batch.create_table(T);
+        assert_eq!(nft.commit(&batch).unwrap_err().errno, Errno::EPERM);
+        assert_eq!(nft.has_table(T).unwrap_err().errno, Errno::EPERM);
+    });
+}
