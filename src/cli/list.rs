@@ -122,6 +122,10 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
             .row("directory", session.conf.dir().display().to_string())
             .hint("put a .conflist there, or name another directory with --conf-dir or NETCONFPATH"));
     }
+    if session.json {
+        // The problems are in the listing.
+        return Err(Report::new(Exit::Config, ""));
+    }
     let report = Report::new(Exit::Config, "some files can't be used");
     let problems = listing.problems.iter();
     Err(problems.fold(report, |report, problem| report.row("why", problem.to_string())))

@@ -95,10 +95,10 @@ pub(super) fn main() -> ExitCode {
 }
 
 fn fail(session: &Session, report: &Report) -> ExitCode {
-    if session.json {
-        print_json(&report.json());
-    } else {
-        report.print(Paint::of(&std::io::stderr()));
+    match (report.has_text(), session.json) {
+        (false, _) => {}
+        (true, true) => print_json(&report.json()),
+        (true, false) => report.print(Paint::of(&std::io::stderr())),
     }
     ExitCode::from(report.exit as u8)
 }

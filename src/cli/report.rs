@@ -29,6 +29,8 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// An empty `what` is for a failure that has been told already: only the exit status is
+    /// left to give.
     pub(super) fn new(exit: Exit, what: impl Into<String>) -> Self {
         Report { exit, what: what.into(), rows: Vec::new(), hint: None, error: None }
     }
@@ -112,6 +114,11 @@ impl Report {
         report
     }
 
+    /// Whether there is something to tell.
+    pub(super) fn has_text(&self) -> bool {
+        !self.what.is_empty()
+    }
+
     /// For people, on stderr.
     pub(super) fn print(&self, paint: Paint) {
         let mut lines = self.rows.clone();
@@ -140,6 +147,7 @@ impl Report {
             };
             spec::Error::new(code, self.what.clone()).details(why())
         });
+        map.insert("cniVersion".into(), spec::Version::LATEST.as_str().into());
         map.insert("code".into(), error.code.0.into());
         map.insert("msg".into(), error.msg.into());
         if !error.details.is_empty() {

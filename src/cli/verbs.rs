@@ -47,12 +47,17 @@ async fn abandon(
             .row("why", "interrupted; not rolled back, because it had been added before")
             .hint(format!("cnimble del {}", network.name));
     }
-    match session.invoker.del(network, attach).await {
-        Ok(()) => report.row("why", "interrupted; what was made until then is gone again"),
-        Err(err) => report
-            .row("why", "interrupted, and not everything could be taken back")
-            .row("then", err.to_string())
-            .hint(format!("cnimble del {}", network.name)),
+    // A second signal ends this, too.
+    match interruptible(session.invoker.del(network, attach)).await {
+        Ok(Ok(())) => report.row("why", "interrupted; what was made until then is gone again"),
+        outcome => {
+            let report = report.row("why", "interrupted, and not everything could be taken back");
+            let report = match outcome {
+                Ok(Err(err)) => report.row("then", err.to_string()),
+                _ => report,
+            };
+            report.hint(format!("cnimble del {}", network.name))
+        }
     }
 }
 
