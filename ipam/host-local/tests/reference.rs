@@ -1,0 +1,334 @@
+//! host-local as a process, beside and together with the reference's.
+//!
+//! The reference is Debian's containernetworking-plugins, or what `REFERENCE_DIR` names;
+//! where there is none, the tests that need it say so. No namespace is needed: host-local
+//! touches nothing but its directory.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)] // tests
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use cnimble_tests::{go_plugins, plugin_dir, skip, wait_until};
+use serde_json::{Value, json};
+
+fn ours() -> PathBuf {
+    plugin_dir().join("host-local")
+}
+
+/// One call: verb, container, CNI_ARGS.
+#[derive(Debug, Clone)]
+struct Step {
+    verb: &'static str,
+    id: String,
+    args: String,
+}
+
+impl Step {
+    fn new(verb: &'static str, id: &str, args: &str) -> Self {
+        Step { verb, id: id.into(), args: args.into() }
+    }
+}
+
+fn start(program: &Path, step: &Step, config: &Value) -> Child {
+    let mut child = Command::new(program)
+        .env_clear()
+        .env("CNI_COMMAND", step.verb)
+        .env("CNI_CONTAINERID", &step.id)
+        .env("CNI_IFNAME", "eth0")
+        .env("CNI_NETNS", "/nowhere")
+        .env("CNI_PATH", program.parent().unwrap())
+        .env("CNI_ARGS", &step.args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Killed processes don't read to the end.
+    let _ = child.stdin.take().unwrap().write_all(config.to_string().as_bytes());
+    child
+}
+
+fn run(program: &Path, step: &Step, config: &Value) -> Output {
+    start(program, step, config).wait_with_output().unwrap()
+}
+
+fn config(dir: &Path, version: &str, ipam: &Value) -> Value {
+    let mut ipam = ipam.clone();
+    ipam["type"] = "host-local".into();
+    ipam["dataDir"] = dir.to_str().unwrap().into();
+    json!({ "cniVersion": version, "name": "net", "type": "bridge", "ipam": ipam })
+}
+
+/// Names and contents, without the lock: the reference's DEL makes one where nothing is.
+fn files(dir: &Path) -> BTreeMap<String, String> {
+    let Ok(entries) = fs::read_dir(dir.join("net")) else {
+        return BTreeMap::new();
+    };
+    entries
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let content = String::from_utf8(fs::read(entry.path()).unwrap()).unwrap();
+            (entry.file_name().into_string().unwrap(), content)
+        })
+        .filter(|(name, _)| name != "lock")
+        .collect()
+}
+
+fn leases(dir: &Path) -> BTreeMap<String, String> {
+    files(dir).into_iter().filter(|(name, _)| !name.starts_with('l')).collect()
+}
+
+/// A result or an error, without what differs on purpose: code, details and version of
+/// errors; an empty `dns`, which old releases write in 1.0.0.
+fn answer(output: &Output) -> Value {
+    if output.stdout.is_empty() {
+        return Value::Null;
+    }
+    let mut value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if !output.status.success() {
+        return json!({ "msg": value["msg"] });
+    }
+    if value["dns"] == json!({}) {
+        value.as_object_mut().unwrap().remove("dns");
+    }
+    value
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// ADDs and DELs of eight containers, some with an address that they ask for.
+fn random_steps(random: &mut Random, count: usize) -> Vec<Step> {
+    let mut step = || {
+        let id = format!("container{}", random.below(8));
+        let verb = if random.below(5) < 3 { "ADD" } else { "DEL" };
+        let wanted = random.below(12);
+        let args = if wanted < 7 { format!("IP=10.9.0.{wanted}") } else { String::new() };
+        let args = if random.below(3) == 0 { args } else { String::new() };
+        Step::new(verb, &id, &args)
+    };
+    (0..count).map(|_| step()).collect()
+}
+
+fn networks() -> [Value; 3] {
+    [
+        json!({ "subnet": "10.9.0.0/29" }),
+        json!({ "ranges": [
+            [{ "subnet": "10.9.0.0/29", "rangeStart": "10.9.0.2", "rangeEnd": "10.9.0.4" },
+             { "subnet": "10.9.1.0/30" }],
+            [{ "subnet": "fd09::/125", "gateway": "fd09::3" }],
+        ] }),
+        json!({ "ranges": [[{ "subnet": "fd09::/64" }]], "subnet": "10.9.0.0/28", "gateway": "10.9.0.5" }),
+    ]
+}
+
+#[test]
+fn the_same_calls_give_the_same_answers_and_the_same_store() {
+    let Some(go) = go_plugins() else { skip!("no reference plugins") };
+    let go = go.join("host-local");
+    let mut random = Random(0x5DEE_CE66_D1CE_CAFE);
+    for ipam in networks() {
+        let (theirs, own, mixed) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for (n, step) in random_steps(&mut random, 60).into_iter().enumerate() {
+            // The network and broadcast address: what the reference gives out, we don't.
+            if step.args == "IP=10.9.0.0" || step.args == "IP=10.9.0.7" {
+                continue;
+            }
+            // The reference lets an attachment have a second address if it asks for it.
+            let holds = leases(theirs.path()).values().any(|own| *own == format!("{}\r\neth0", step.id));
+            if holds && !step.args.is_empty() && step.verb == "ADD" {
+                continue;
+            }
+            let before = files(own.path());
+            let expected = run(&go, &step, &config(theirs.path(), "0.4.0", &ipam));
+            let got = run(&ours(), &step, &config(own.path(), "0.4.0", &ipam));
+            let turn = if n % 2 == 0 { &go } else { &ours() };
+            let took = run(turn, &step, &config(mixed.path(), "0.4.0", &ipam));
+            let what = format!("{ipam} step {n} {step:?}");
+            assert_eq!(expected.status.success(), got.status.success(), "{what}");
+            if expected.status.success() {
+                assert_eq!(expected.stdout, got.stdout, "{what}");
+                assert_eq!(expected.stdout, took.stdout, "{what}");
+            }
+            assert_eq!(answer(&expected), answer(&got), "{what}");
+            assert_eq!(answer(&expected), answer(&took), "{what}");
+            if !got.status.success() {
+                assert_eq!(files(own.path()), before, "{what}: a failed ADD leaves nothing");
+                // The reference's moves the turn on nevertheless; back with it.
+                for dir in [&theirs, &mixed] {
+                    for name in ["last_reserved_ip.0", "last_reserved_ip.1"] {
+                        let path = dir.path().join("net").join(name);
+                        match before.get(name) {
+                            Some(content) => fs::write(path, content).unwrap(),
+                            None => drop(fs::remove_file(path)),
+                        }
+                    }
+                }
+            }
+            assert_eq!(files(theirs.path()), files(own.path()), "{what}");
+            assert_eq!(files(theirs.path()), files(mixed.path()), "{what}");
+        }
+        assert!(files(own.path()).contains_key("last_reserved_ip.0"));
+    }
+}
+
+#[test]
+fn results_of_every_version_are_the_references() {
+    let Some(go) = go_plugins() else { skip!("no reference plugins") };
+    let go = go.join("host-local");
+    let dir = tempfile::tempdir().unwrap();
+    let resolv = dir.path().join("resolv.conf");
+    fs::write(&resolv, "# x\nnameserver 10.0.0.1\nsearch a b\noptions ndots:5\n").unwrap();
+    for version in ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0"] {
+        for ipam in [
+            json!({ "subnet": "10.9.0.0/24" }),
+            json!({
+                "ranges": [[{ "subnet": "10.9.0.0/24" }], [{ "subnet": "fd09::/64" }]],
+                "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "192.168.0.0/16", "gw": "10.9.0.5" }, { "dst": "::/0" }],
+                "resolvConf": resolv.to_str().unwrap(),
+            }),
+        ] {
+            let step = Step::new("ADD", "c1", "");
+            let (theirs, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let expected = run(&go, &step, &config(theirs.path(), version, &ipam));
+            let got = run(&ours(), &step, &config(own.path(), version, &ipam));
+            assert!(got.status.success());
+            assert_eq!(answer(&expected), answer(&got), "{version}");
+            if version != "1.0.0" {
+                assert_eq!(expected.stdout, got.stdout, "{version}");
+            }
+        }
+    }
+}
+
+#[test]
+fn errors_are_in_the_words_of_the_reference() {
+    let Some(go) = go_plugins() else { skip!("no reference plugins") };
+    let go = go.join("host-local");
+    let range = |ranges: Value| json!({ "ranges": ranges });
+    for (ipam, args, version) in [
+        (json!({}), "", "0.4.0"),
+        (range(json!([])), "", "0.4.0"),
+        (range(json!([[]])), "", "0.4.0"),
+        (json!({ "subnet": "10.9.0.1/24" }), "", "0.4.0"),
+        (json!({ "subnet": "10.9.0.0/31" }), "", "0.4.0"),
+        (json!({ "subnet": "10.9.0.0/32" }), "", "0.4.0"),
+        (json!({ "subnet": "fd09::/127" }), "", "0.4.0"),
+        (range(json!([[{ "subnet": "10.9.0.0/24" }, { "subnet": "fd09::/64" }]])), "", "0.4.0"),
+        (range(json!([[{ "subnet": "10.9.0.0/24" }, { "subnet": "10.9.0.128/25" }]])), "", "0.4.0"),
+        (range(json!([[{ "subnet": "10.9.0.0/24" }], [{ "subnet": "10.9.0.128/25" }]])), "", "0.4.0"),
+        (range(json!([[{ "subnet": "10.9.0.0/24" }], [{ "subnet": "10.8.0.0/24" }]])), "", "0.2.0"),
+        (json!({ "subnet": "10.9.0.0/24" }), "IP=10.9.0.1", "0.4.0"),
+        (json!({ "subnet": "10.9.0.0/24" }), "IP=10.8.0.1", "0.4.0"),
+        (json!({ "subnet": "10.9.0.0/30", "gateway": "10.9.0.2", "rangeStart": "10.9.0.2" }), "", "0.4.0"),
+    ] {
+        let step = Step::new("ADD", "c1", args);
+        let (theirs, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let expected = run(&go, &step, &config(theirs.path(), version, &ipam));
+        let got = run(&ours(), &step, &config(own.path(), version, &ipam));
+        assert_eq!((expected.status.code(), got.status.code()), (Some(1), Some(1)), "{ipam}");
+        assert_eq!(answer(&expected), answer(&got), "{ipam}");
+        assert_eq!(fs::read_dir(own.path()).unwrap().count(), 0, "{ipam}: nothing may stay");
+    }
+}
+
+#[test]
+fn both_at_once_never_give_an_address_twice() {
+    let Some(go) = go_plugins() else { skip!("no reference plugins") };
+    let programs = [go.join("host-local"), ours()];
+    let dir = tempfile::tempdir().unwrap();
+    let ipam = json!({ "ranges": [[{ "subnet": "10.9.0.0/24" }], [{ "subnet": "fd09::/64" }]] });
+    let config = config(dir.path(), "1.0.0", &ipam);
+    let children: Vec<Child> =
+        (0..64).map(|n| start(&programs[n % 2], &Step::new("ADD", &format!("c{n}"), ""), &config)).collect();
+    let mut given = BTreeSet::new();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        for ip in answer(&output)["ips"].as_array().unwrap() {
+            assert!(given.insert(ip["address"].as_str().unwrap().to_owned()), "{ip} was given twice");
+        }
+    }
+    assert_eq!((given.len(), leases(dir.path()).len()), (128, 128));
+    // Each takes away what the other made.
+    let children: Vec<Child> = (0..64)
+        .map(|n| start(&programs[(n + 1) % 2], &Step::new("DEL", &format!("c{n}"), ""), &config))
+        .collect();
+    for child in children {
+        assert!(child.wait_with_output().unwrap().status.success());
+    }
+    assert!(leases(dir.path()).is_empty());
+}
+
+#[test]
+fn a_kill_leaves_whole_leases_or_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(
+        dir.path(),
+        "1.0.0",
+        &json!({ "ranges": [[{ "subnet": "10.9.0.0/16" }], [{ "subnet": "fd09::/64" }]] }),
+    );
+    let mut random = Random(77);
+    let mut killed = 0;
+    for n in 0..150 {
+        let mut child = start(&ours(), &Step::new("ADD", &format!("c{n}"), ""), &config);
+        std::thread::sleep(Duration::from_micros(random.below(6000)));
+        child.kill().unwrap();
+        killed += i32::from(!child.wait().unwrap().success());
+        for (name, content) in leases(dir.path()) {
+            if name.starts_with('.') {
+                continue;
+            }
+            assert!(name.parse::<std::net::IpAddr>().is_ok(), "{name}");
+            let (id, ifname) = content.split_once("\r\n").unwrap_or_default();
+            assert!(id.starts_with('c') && ifname == "eth0", "{name}: {content:?}");
+        }
+        let last = files(dir.path()).remove("last_reserved_ip.0");
+        assert!(last.is_none_or(|last| last.parse::<std::net::IpAddr>().is_ok()));
+    }
+    assert!(killed > 0, "no process was killed in time");
+    for n in 0..150 {
+        assert!(run(&ours(), &Step::new("DEL", &format!("c{n}"), ""), &config).status.success());
+    }
+    assert!(leases(dir.path()).is_empty(), "{:?}", leases(dir.path()));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("net")).unwrap();
+    let lock = fs::File::create(dir.path().join("net/lock")).unwrap();
+    lock.lock().unwrap();
+    let before = files(dir.path());
+    let config = config(dir.path(), "1.0.0", &json!({ "subnet": "10.9.0.0/24" }));
+    let child = start(&ours(), &Step::new("ADD", "c1", ""), &config);
+    // flock(2) in the kernel is where it waits.
+    let wchan = format!("/proc/{}/syscall", child.id());
+    let waits =
+        || fs::read_to_string(&wchan).is_ok_and(|text| text.starts_with(&format!("{} ", libc::SYS_flock)));
+    if !wait_until(5.0, waits) {
+        // Some kernels don't tell; by now it waits nevertheless.
+        assert!(leases(dir.path()).is_empty());
+    }
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM).unwrap();
+    let mut child = child;
+    assert!(wait_until(5.0, || child.try_wait().unwrap().is_some()), "still waiting");
+    let output = child.wait_with_output().unwrap();
+    let error: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(error["code"], 11, "{error}");
+    assert_eq!(files(dir.path()), before);
+}
