@@ -28,12 +28,17 @@ pub struct Addr {
 }
 
 /// `ip address add NET dev LINK [nodad]`; `nodad` matters for IPv6 only. The broadcast
-/// address is left out, as the reference plugins do.
+/// address is the network's last, as the reference plugins set it.
 pub fn add(index: u32, link: &str, net: IpNetwork, nodad: bool) -> Request {
     let mut message = message(index, net);
     if nodad && net.is_ipv6() {
         message.header.flags = AddressHeaderFlags::Nodad;
         message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
+    if let IpNetwork::V4(net) = net
+        && net.prefix() <= 30
+    {
+        message.attributes.push(AddressAttribute::Broadcast(net.broadcast()));
     }
     let what = format!("add address {net} to {link}");
     Request::new(what, Mode::Create, RouteNetlinkMessage::NewAddress(message))
@@ -46,7 +51,7 @@ pub fn del(index: u32, link: &str, net: IpNetwork) -> Request {
     Request::new(what, Mode::Change, message)
 }
 
-/// rtnetlink's builder would add a broadcast address.
+/// rtnetlink's builder would give a /31 a broadcast address, and a deletion, too.
 fn message(index: u32, net: IpNetwork) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = match net {
