@@ -71,11 +71,16 @@ impl Netlink {
     /// # Errors
     /// The kernel's.
     pub fn addrs(&mut self, index: u32) -> Result<Vec<Addr>> {
-        let mut message = AddressMessage::default();
-        message.header.index = index;
         let what = format!("list addresses of link number {index}");
-        self.dump(&what, RouteNetlinkMessage::GetAddress(message), |message| read(message, index))
+        self.dump(&what, query(index), |message| read(message, index))
     }
+}
+
+/// What [`Netlink::addrs`] asks the kernel.
+pub(super) fn query(index: u32) -> RouteNetlinkMessage {
+    let mut message = AddressMessage::default();
+    message.header.index = index;
+    RouteNetlinkMessage::GetAddress(message)
 }
 
 /// An address of link `wanted` from RTM_NEWADDR.

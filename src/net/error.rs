@@ -74,3 +74,33 @@ impl From<Error> for spec::Error {
         spec::Error::new(code, err.what).details(reason)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_and_why() {
+        let plain = Error::new("add veth v0", Errno::EEXIST);
+        assert_eq!(plain.to_string(), "add veth v0: File exists");
+        let explained = Error::new("set link v0 mtu 10", Errno::EINVAL).reason("mtu too small");
+        assert_eq!(explained.to_string(), "set link v0 mtu 10: Invalid argument (mtu too small)");
+        let io = Error::io("x", &std::io::Error::other("strange"));
+        assert_eq!(io, Error::new("x", Errno::EIO).reason("strange"));
+    }
+
+    #[test]
+    fn a_signal_means_try_again() {
+        let code = |errno| spec::Error::from(Error::new("x", errno)).code;
+        assert_eq!(code(Errno::EINTR), Code::TRY_AGAIN_LATER);
+        assert_eq!(code(Errno::EEXIST), Code::KERNEL);
+    }
+
+    #[test]
+    fn what_is_not_there() {
+        for errno in [Errno::ENODEV, Errno::ENOENT, Errno::ESRCH, Errno::EADDRNOTAVAIL] {
+            assert!(Error::new("x", errno).is_missing(), "{errno}");
+        }
+        assert!(!Error::new("x", Errno::EPERM).is_missing());
+    }
+}

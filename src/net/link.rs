@@ -163,7 +163,7 @@ pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
     message = with(message, change.alias, LinkMessageBuilder::alias);
     message = with(message, change.master, LinkMessageBuilder::controller);
     message = with(message, change.txqlen, LinkMessageBuilder::txqueuelen);
-    let what = format!("set {} of {name}", change.words());
+    let what = format!("set link {name} {}", change.words());
     if change.alias.is_some_and(|alias| alias.len() > ALIAS_MAX) {
         return Request::invalid(what, "the alias has more than 255 bytes");
     }
@@ -205,7 +205,7 @@ pub fn set_vlan_filtering(index: u32, name: &str, on: bool) -> Request {
         .vlan_filtering(on);
     // RTM_SETLINK would take it and change nothing.
     let message = RouteNetlinkMessage::NewLink(message.build());
-    let what = format!("set vlan_filtering {} of {name}", u8::from(on));
+    let what = format!("set link {name} type bridge vlan_filtering {}", u8::from(on));
     Request::new(what, Mode::Change, message)
 }
 
@@ -227,7 +227,7 @@ impl Change<'_> {
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()
-        .join(", ")
+        .join(" ")
     }
 }
 

@@ -94,17 +94,7 @@ impl Netlink {
     /// # Errors
     /// The kernel's.
     pub fn links(&mut self, filter: &Filter<'_>) -> Result<Vec<Link>> {
-        let mut message = LinkMessage::default();
-        message.attributes.push(without_statistics());
-        if let Some(master) = filter.master {
-            message.attributes.push(LinkAttribute::Controller(master));
-        }
-        if let Some(kind) = filter.kind {
-            let kind = LinkInfo::Kind(InfoKind::from(kind));
-            message.attributes.push(LinkAttribute::LinkInfo(vec![kind]));
-        }
-        let message = RouteNetlinkMessage::GetLink(message);
-        let mut links = self.dump("list links", message, read)?;
+        let mut links = self.dump("list links", query(filter), read)?;
         // The kernel ignores a kind that it doesn't know.
         links.retain(|link| {
             filter.kind.is_none_or(|kind| link.kind == kind)
@@ -179,6 +169,20 @@ impl Netlink {
         }
         Ok(last)
     }
+}
+
+/// What [`Netlink::links`] asks the kernel.
+pub(super) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
+    let mut message = LinkMessage::default();
+    message.attributes.push(without_statistics());
+    if let Some(master) = filter.master {
+        message.attributes.push(LinkAttribute::Controller(master));
+    }
+    if let Some(kind) = filter.kind {
+        let kind = LinkInfo::Kind(InfoKind::from(kind));
+        message.attributes.push(LinkAttribute::LinkInfo(vec![kind]));
+    }
+    RouteNetlinkMessage::GetLink(message)
 }
 
 fn without_statistics() -> LinkAttribute {

@@ -8,12 +8,14 @@ use netlink_packet_route::neighbour::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::request::Mode;
-use super::wire::{Attributes, Malformed, Message, ip, u32_at};
+use super::wire::{Attributes, Malformed, Message, ip, u16_at, u32_at};
 use super::{Netlink, Request, Result, link::Mac};
 
 const RTM_NEWNEIGH: u16 = 28;
 /// Length of `struct ndmsg`.
 const NDMSG: usize = 12;
+/// Addresses that need no resolution, such as multicast ones.
+const NUD_NOARP: u16 = 0x40;
 
 /// `ip neighbour replace IP lladdr MAC dev LINK nud permanent`
 pub fn add_permanent(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
@@ -39,11 +41,16 @@ impl Netlink {
     /// # Errors
     /// The kernel's.
     pub fn neighbours(&mut self, index: u32) -> Result<Vec<(IpAddr, Mac)>> {
-        let mut message = NeighbourMessage::default();
-        message.attributes.push(NeighbourAttribute::IfIndex(index));
         let what = format!("list neighbours of link number {index}");
-        self.dump(&what, RouteNetlinkMessage::GetNeighbour(message), |message| read(message, index))
+        self.dump(&what, query(index), |message| read(message, index))
     }
+}
+
+/// What [`Netlink::neighbours`] asks the kernel.
+pub(super) fn query(index: u32) -> RouteNetlinkMessage {
+    let mut message = NeighbourMessage::default();
+    message.attributes.push(NeighbourAttribute::IfIndex(index));
+    RouteNetlinkMessage::GetNeighbour(message)
 }
 
 /// A neighbour on link `wanted` from RTM_NEWNEIGH.
@@ -52,7 +59,8 @@ pub(super) fn read(
     wanted: u32,
 ) -> std::result::Result<Option<(IpAddr, Mac)>, Malformed> {
     let index = u32_at(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
-    if message.kind != RTM_NEWNEIGH || index != wanted {
+    let state = u16_at(message.body, 8).unwrap_or(0);
+    if message.kind != RTM_NEWNEIGH || index != wanted || state & NUD_NOARP != 0 {
         return Ok(None);
     }
     let (mut address, mut mac) = (None, None);

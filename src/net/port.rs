@@ -30,8 +30,8 @@ pub fn set(index: u32, name: &str, port: Port) -> Request {
     // RTM_SETLINK would take it and change nothing.
     let message = RouteNetlinkMessage::NewLink(message.build());
     let on = |on: bool| if on { "on" } else { "off" };
-    let what =
-        format!("set hairpin {}, isolated {} of bridge port {name}", on(port.hairpin), on(port.isolated));
+    let (hairpin, isolated) = (on(port.hairpin), on(port.isolated));
+    let what = format!("set bridge port {name} hairpin {hairpin} isolated {isolated}");
     Request::new(what, Mode::Change, message)
 }
 
@@ -89,11 +89,11 @@ fn vlans_message(
 }
 
 impl Netlink {
-    /// `bridge vlan show dev PORT`, for a port or a bridge. Empty for any other link, and
-    /// where the kernel has no vlan filtering.
+    /// `bridge vlan show dev PORT`, for a port or a bridge, sorted. Empty where the kernel
+    /// has no vlan filtering.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's; EINVAL if the link is neither a port nor a bridge.
     pub fn vlans(&mut self, index: u32) -> Result<Vec<Vlan>> {
         let what = format!("list vlans of link number {index}");
         // struct br_vlan_msg: family, padding, index.
@@ -214,7 +214,10 @@ fn vlan_info(value: &[u8]) -> Option<(BridgeVlanInfoFlags, Vlan)> {
     Some((flags, vlan))
 }
 
+/// The highest that fits into twelve bits.
+const VLAN_MAX: u16 = 4095;
+
 /// Appends `first` to the one numbered `last`, all with the same flags.
 fn run(vlans: &mut Vec<Vlan>, first: Vlan, last: u16) {
-    vlans.extend((first.id..=last).map(|id| Vlan { id, ..first }));
+    vlans.extend((first.id..=last.min(VLAN_MAX)).map(|id| Vlan { id, ..first }));
 }

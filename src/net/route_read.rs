@@ -32,13 +32,7 @@ impl Netlink {
         // One family at a time: asked for all, the kernel also asks families that refuse the
         // filters (MPLS).
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let mut message = RouteMessage::default();
-            message.header.address_family = family;
-            if wanted.table != RT_TABLE_LOCAL {
-                message.header.kind = RouteType::Unicast;
-            }
-            message.attributes = vec![RouteAttribute::Oif(index), RouteAttribute::Table(wanted.table)];
-            let message = RouteNetlinkMessage::GetRoute(message);
+            let message = query(family, &wanted);
             let family = u8::from(family);
             match self.dump(&what, message, |message| wanted.read(message, family)) {
                 Ok(found) => routes.extend(found.into_iter().flatten()),
@@ -49,6 +43,17 @@ impl Netlink {
         }
         Ok(routes)
     }
+}
+
+/// What [`Netlink::routes`] asks the kernel.
+fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family;
+    if wanted.table != RT_TABLE_LOCAL {
+        message.header.kind = RouteType::Unicast;
+    }
+    message.attributes = vec![RouteAttribute::Oif(wanted.index), RouteAttribute::Table(wanted.table)];
+    RouteNetlinkMessage::GetRoute(message)
 }
 
 /// Which routes to keep: an old kernel, or one without IPv6, sends more than was asked for.
@@ -124,16 +129,6 @@ impl Wanted {
     }
 }
 
-#[cfg(test)]
-pub(super) fn read(
-    message: &Message<'_>,
-    index: u32,
-    table: u32,
-    family: u8,
-) -> std::result::Result<Option<Vec<NewRoute>>, Malformed> {
-    Wanted { index, table }.read(message, family)
-}
-
 /// RTA_METRICS: attributes again (`RTAX_…`).
 fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> std::result::Result<(), Malformed> {
     const RTAX_MTU: u16 = 2;
@@ -185,4 +180,22 @@ fn next_hop(kind: u16, value: &[u8]) -> Option<IpAddr> {
 fn onlink(flags: u32) -> bool {
     const RTNH_F_ONLINK: u32 = 4;
     flags & RTNH_F_ONLINK != 0
+}
+
+/// What the tests need: the question for IPv4 and the reader, without [`Wanted`].
+#[cfg(test)]
+pub(super) mod raw {
+    use super::*;
+
+    pub(in super::super) fn query_ipv4(index: u32, table: u32) -> RouteNetlinkMessage {
+        query(AddressFamily::Inet, &Wanted { index, table })
+    }
+
+    pub(in super::super) fn read(message: &Message<'_>) {
+        for table in [254, 255] {
+            for family in [2, 10] {
+                let _ = Wanted { index: 1, table }.read(message, family);
+            }
+        }
+    }
 }

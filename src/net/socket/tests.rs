@@ -1,5 +1,6 @@
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
+
+use netlink_packet_route::link::LinkMessage;
 
 use super::*;
 use crate::net::link::{self, Change, Filter, Mac, NewBridge};
@@ -120,43 +121,52 @@ fn lo_index(mut message: LinkMessage) -> LinkMessage {
     message
 }
 
-use netlink_packet_route::link::LinkMessage;
-
-/// With links coming and going all the time, a list has every lasting one exactly once, or
-/// there is an error that says why.
+/// More links than one datagram holds, and a change while the list is read.
 #[test]
 fn a_list_that_changes_is_read_again() {
     in_netns("a_list_that_changes_is_read_again", || {
         let mut netlink = Netlink::open().unwrap();
-        let lasting: Vec<_> = (0..100).map(|number| format!("br{number}")).collect();
-        netlink.execute_all(lasting.iter().map(|name| bridge(name)).collect()).unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
+        let names: Vec<_> = (0..200).map(|number| format!("br{number}")).collect();
+        netlink.execute_all(names.iter().map(|name| bridge(name)).collect()).unwrap();
         let mut other = Netlink::open().unwrap();
-        let stopped = Arc::clone(&stop);
-        let changer = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                other.execute(bridge("volatile")).unwrap();
-                other.execute(link::del_by_name("volatile")).unwrap();
-            }
-        });
-        let (mut whole, mut refused) = (0, 0);
-        for _ in 0..20 {
-            match netlink.links(&Filter::default()) {
-                Ok(links) => {
-                    whole += 1;
-                    for name in &lasting {
-                        assert_eq!(links.iter().filter(|link| link.name == *name).count(), 1, "{name}");
-                    }
-                }
-                Err(err) => {
-                    refused += 1;
-                    assert!(err.is(Errno::EINTR) && err.reason.contains("5 times in a row"), "{err}");
-                }
+        let mut toggle = false;
+        let mut change = move || {
+            toggle = !toggle;
+            let request = if toggle { bridge("volatile") } else { link::del_by_name("volatile") };
+            other.execute(request).unwrap();
+        };
+        for changes in [0, 1, 4] {
+            let attempts = Cell::new(0);
+            let links = list(&mut netlink, &attempts, changes, &mut change).unwrap();
+            assert_eq!(attempts.get(), changes + 1);
+            for name in &names {
+                assert_eq!(links.iter().filter(|link| link.name == *name).count(), 1, "{name}");
             }
         }
-        stop.store(true, Ordering::Relaxed);
-        changer.join().unwrap();
-        println!("{whole} lists were whole, {refused} refused");
-        assert_eq!(netlink.links(&Filter::default()).unwrap().len(), 101, "after the storm");
+        let attempts = Cell::new(0);
+        let err = list(&mut netlink, &attempts, usize::MAX, &mut change).unwrap_err();
+        assert_eq!(attempts.get(), DUMP_ATTEMPTS);
+        assert!(err.is(Errno::EINTR) && err.reason.contains("5 times in a row"), "{err}");
     });
+}
+
+/// Lists links; in the midst of the first `changes` attempts something changes.
+fn list(
+    netlink: &mut Netlink,
+    attempts: &Cell<usize>,
+    changes: usize,
+    mut change: impl FnMut(),
+) -> Result<Vec<link::Link>> {
+    let message = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    netlink.dump("list", message, |message| {
+        let link = crate::net::link_read::read(message)?;
+        // lo is in the first datagram.
+        if link.as_ref().is_some_and(|link| link.name == "lo") {
+            if attempts.get() < changes {
+                change();
+            }
+            attempts.set(attempts.get() + 1);
+        }
+        Ok(link)
+    })
 }

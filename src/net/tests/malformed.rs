@@ -9,7 +9,7 @@ fn read_all(message: &Message<'_>) {
     let _ = link_read::read(message);
     let _ = addr::read(message, 1);
     let _ = neigh::read(message, 1);
-    let _ = route_read::read(message, 1, 254, 2);
+    route_read::raw::read(message);
     let _ = port::read_vlan(message, 1);
     let _ = port::read_link(message, 1);
 }

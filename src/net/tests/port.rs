@@ -1,8 +1,11 @@
+use nix::errno::Errno;
+
 use super::{bridge, other_netns, plain_veth};
-use crate::net::Netlink;
 use crate::net::link::{NewVeth, add_veth};
 use crate::net::port::{Port, Vlan, add_vlans, del_vlans, set};
 use crate::net::testing::{in_netns, json};
+use crate::net::wire::{Attributes, Message, Messages, u32_at};
+use crate::net::{Netlink, Request, port};
 
 #[test]
 fn flags_really_change() {
@@ -22,7 +25,7 @@ fn flags_really_change() {
             }
         }
         let err = netlink.execute(set(bridge.index, "br0", Port::default())).unwrap_err();
-        assert!(err.to_string().starts_with("set hairpin off, isolated off of bridge port br0: "), "{err}");
+        assert!(err.to_string().starts_with("set bridge port br0 hairpin off isolated off: "), "{err}");
         assert_eq!(netlink.link("br0").unwrap().port, None);
     });
 }
@@ -66,11 +69,14 @@ fn vlans_on_port_and_bridge() {
         assert_eq!(netlink.vlans_of_all_ports(port.index).unwrap(), expected);
         assert_eq!(netlink.vlans(bridge.index).unwrap(), [one, tagged(100)]);
         if let Some(shown) = json("vlans", "bridge -j vlan show dev v0") {
-            let vlans = shown[0]["vlans"].as_array().unwrap();
-            assert_eq!(vlans.len(), 3, "{vlans:?}");
-            assert_eq!(vlans[0], serde_json::json!({"vlan": 100, "flags": ["PVID", "Egress Untagged"]}));
-            assert_eq!(vlans[1], serde_json::json!({"vlan": 200, "vlanEnd": 203}));
-            assert_eq!(vlans[2], serde_json::json!({"vlan": 300}));
+            let mut shown_ids = Vec::new();
+            for vlan in shown[0]["vlans"].as_array().unwrap() {
+                let first = vlan["vlan"].as_u64().unwrap();
+                shown_ids.extend(first..=vlan["vlanEnd"].as_u64().unwrap_or(first));
+                let flags = serde_json::json!(["PVID", "Egress Untagged"]);
+                assert_eq!(vlan["flags"] == flags, first == 100, "{vlan}");
+            }
+            assert_eq!(shown_ids, [100, 200, 201, 202, 203, 300]);
         }
         netlink.execute(del_vlans(port.index, "v0", 201, 202, false)).unwrap();
         netlink.execute(del_vlans(bridge.index, "br0", 100, 100, true)).unwrap();
@@ -82,6 +88,80 @@ fn vlans_on_port_and_bridge() {
             assert!(err.reason.contains("Vlan id is invalid") || err.reason.contains("Invalid"), "{err}");
         }
         let lo = netlink.link("lo").unwrap().index;
-        assert_eq!(netlink.vlans(lo).unwrap(), []);
+        assert!(netlink.vlans(lo).unwrap_err().is(Errno::EINVAL));
     });
+}
+
+/// The message behind a request: type, `ifi_family`, `ifi_index` and the attributes in
+/// IFLA_AF_SPEC.
+fn bridge_message(request: &Request) -> (u16, u8, u32, Vec<(u16, Vec<u8>)>) {
+    let bytes = request.bytes.as_ref().unwrap();
+    let message = Messages::new(bytes).next().unwrap().unwrap();
+    let mut specs = Attributes::behind(message.body, 16).map(Result::unwrap);
+    let (kind, spec) = specs.next().unwrap();
+    assert_eq!((kind, specs.next()), (libc::IFLA_AF_SPEC, None));
+    let attributes = Attributes::new(spec).map(Result::unwrap);
+    let attributes = attributes.map(|(kind, value)| (kind, value.to_vec())).collect();
+    (message.kind, message.body[0], u32_at(message.body, 4).unwrap(), attributes)
+}
+
+/// `struct bridge_vlan_info` as attribute IFLA_BRIDGE_VLAN_INFO.
+fn info(flags: u16, id: u16) -> (u16, Vec<u8>) {
+    (2, [flags.to_ne_bytes(), id.to_ne_bytes()].concat())
+}
+
+#[test]
+fn vlans_are_written_as_the_kernel_reads_them() {
+    const SETLINK: u16 = 19;
+    const DELLINK: u16 = 17;
+    const AF_BRIDGE: u8 = 7;
+    let access = Vlan { id: 100, pvid: true, untagged: true };
+    let trunk = Vlan { id: 200, pvid: false, untagged: false };
+    // BRIDGE_VLAN_INFO_PVID | BRIDGE_VLAN_INFO_UNTAGGED
+    let one = bridge_message(&add_vlans(9, "v0", access, 100, false));
+    assert_eq!(one, (SETLINK, AF_BRIDGE, 9, vec![info(6, 100)]));
+    // …_RANGE_BEGIN and …_RANGE_END
+    let range = bridge_message(&add_vlans(9, "v0", trunk, 203, false));
+    assert_eq!(range, (SETLINK, AF_BRIDGE, 9, vec![info(8, 200), info(16, 203)]));
+    // IFLA_BRIDGE_FLAGS: BRIDGE_FLAGS_SELF
+    let flags = (0, 2_u16.to_ne_bytes().to_vec());
+    let on_bridge = bridge_message(&del_vlans(9, "br0", 1, 1, true));
+    assert_eq!(on_bridge, (DELLINK, AF_BRIDGE, 9, vec![flags, info(0, 1)]));
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = u16::try_from(4 + value.len()).unwrap().to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+#[test]
+fn vlans_are_read_from_both_messages() {
+    let access = Vlan { id: 1, pvid: true, untagged: true };
+    let tagged = |id| Vlan { id, pvid: false, untagged: false };
+    let expected = Some(vec![access, tagged(200), tagged(201), tagged(202)]);
+    let read = |message: &Message<'_>, index| match message.kind {
+        112 => port::read_vlan(message, index),
+        _ => port::read_link(message, index),
+    };
+
+    let mut of_vlan = vec![7, 0, 0, 0, 9, 0, 0, 0];
+    of_vlan.extend(attribute(0x8001, &attribute(1, &info(6, 1).1)));
+    let range = [attribute(1, &info(0, 200).1), attribute(2, &202_u16.to_ne_bytes())].concat();
+    of_vlan.extend(attribute(0x8001, &range));
+
+    let mut of_link = vec![0; 16];
+    (of_link[0], of_link[4]) = (7, 9);
+    let infos = [info(6, 1), info(8, 200), info(16, 202)];
+    let infos: Vec<u8> = infos.iter().flat_map(|(kind, value)| attribute(*kind, value)).collect();
+    of_link.extend(attribute(3, b"v0\0"));
+    of_link.extend(attribute(libc::IFLA_AF_SPEC, &infos));
+
+    for (kind, body) in [(112, of_vlan), (16, of_link)] {
+        let message = Message { kind, flags: 0, seq: 0, port: 0, body: &body };
+        assert_eq!(read(&message, 9).unwrap(), expected, "{kind}");
+        assert_eq!(read(&message, 8).unwrap(), None, "{kind}");
+    }
 }
