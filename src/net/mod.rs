@@ -16,6 +16,7 @@
 
 pub mod addr;
 mod error;
+mod exchange;
 pub mod link;
 mod link_read;
 mod mac;

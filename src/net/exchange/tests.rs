@@ -1,6 +1,8 @@
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use netlink_packet_route::link::LinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::*;
 use crate::net::link::{self, Change, Filter, Mac, NewBridge};
