@@ -379,6 +379,27 @@ fn an_existing_bridge_keeps_what_it_has() {
     assert_eq!(host.addrs("br0"), ["172.31.0.1/24"]);
 }
 
+#[test]
+fn an_existing_bridge_whose_mac_follows_its_ports_keeps_it_too() {
+    need!("ip");
+    let host = Host::new();
+    // Made without a MAC, it takes the lowest of its ports'. This one is hard to beat...
+    host.ip("link add br0 type bridge");
+    host.ip("link add uplink address fe:ff:ff:ff:ff:f0 master br0 type veth peer name elsewhere");
+    let mac = host.link("br0")["address"].clone();
+    assert_eq!(mac, "fe:ff:ff:ff:ff:f0");
+    // ... from below: every pod's port has a lower one.
+    let net = Network::new(&host, configs::layer2());
+    let pods: Vec<Pod> = (0..3).map(|_| Pod::new()).collect();
+    for (number, pod) in pods.iter().enumerate() {
+        let attachment = Attachment::new(&format!("pod{number}"), pod);
+        let result = net.added(&attachment);
+        assert_eq!(host.link("br0")["address"], mac, "pod {number}");
+        assert_eq!(result["interfaces"][0]["mac"], mac, "pod {number}");
+        net.check(&attachment, &result).success();
+    }
+}
+
 /// Without a route back, an answer can only come through masquerade.
 fn outside(host: &Host) -> Ns {
     let outside = Ns::new();

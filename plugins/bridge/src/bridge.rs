@@ -62,6 +62,21 @@ fn create(call: &Call, host: &mut Netlink, config: &Config) -> Result<Link, Erro
     }
 }
 
+/// Gives `bridge` the MAC back that it had before `port` joined, if that was made to follow
+/// the ports: the pods' neighbour entries, and what earlier results say, stay true. (The
+/// kernel takes the lowest of the ports' unless somebody has ever set one; which is the case
+/// isn't to be learned by netlink.) Returns the bridge's MAC.
+pub(crate) fn hold_mac(host: &mut Netlink, bridge: &Link, port: &Link) -> Result<Option<Mac>, Error> {
+    /// What a bridge has that has lost its last port; it can't be set.
+    const NONE: Option<Mac> = Some(Mac([0; 6]));
+    let now = host.link_at(bridge.index)?.mac;
+    if now == bridge.mac || now != port.mac || bridge.mac == NONE {
+        return Ok(now);
+    }
+    host.execute(link::set(bridge.index, &bridge.name, &Change { mac: bridge.mac, ..Change::default() }))?;
+    Ok(bridge.mac)
+}
+
 /// Sets `accept_ra` to 0. A host without IPv6 has no such key.
 pub(crate) fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{interface}/accept_ra");

@@ -57,10 +57,11 @@ impl Plugin for Bridge {
         let owner = owner(call, &config);
 
         let what = format!("set up bridge {}", config.bridge);
-        let bridge = call.step(&what, || bridge::ensure(call, &mut host, &config))?;
+        let mut bridge = call.step(&what, || bridge::ensure(call, &mut host, &config))?;
         let pair = call.step("set up the veth pair", || {
             pair::create(call, &mut host, &config, &bridge, &owner, &netns, mac)
         })?;
+        bridge.mac = bridge::hold_mac(&mut host, &bridge, &pair.host)?;
 
         let mut result = CniResult::default();
         if let Some(ipam) = &config.ipam {
