@@ -6,6 +6,7 @@ use cnimble::plugin::Call;
 use cnimble::spec::{Code, Error};
 
 use crate::config::Config;
+use crate::vlan;
 
 /// What stands in the way when the name is taken by something else.
 pub(crate) fn not_a_bridge(name: &str) -> Error {
@@ -23,11 +24,7 @@ pub(crate) fn ensure(call: &Call, host: &mut Netlink, config: &Config) -> Result
         return Err(not_a_bridge(&config.bridge));
     }
     if config.uses_vlans() && !bridge.vlan_filtering {
-        host.execute(link::set_vlan_filtering(bridge.index, &bridge.name, true))?;
-        let (index, name) = (bridge.index, bridge.name.clone());
-        call.undo.push(format!("switch vlan_filtering of {name} off"), move || {
-            Ok(Netlink::open()?.execute(link::set_vlan_filtering(index, &name, false))?)
-        });
+        vlan::filter(call, host, &bridge)?;
     }
     ignore_router_advertisements(call, &bridge.name)?;
     switch_on(call, host, config, &bridge)?;
@@ -58,6 +55,7 @@ fn create(call: &Call, host: &mut Netlink, config: &Config) -> Result<Link, Erro
         }
         // Another ADD was faster.
         Err(err) if err.is(nix::errno::Errno::EEXIST) => Ok(host.link(&config.bridge)?),
+        Err(err) if config.uses_vlans() => Err(vlan::explain(err)),
         Err(err) => Err(err.into()),
     }
 }

@@ -186,13 +186,31 @@ fn check_routes(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<()
     Ok(())
 }
 
+/// The interface that holds the gateway addresses of a vlan is up and leads into it.
+fn check_vlan_gateway(host: &mut Netlink, config: &Config, bridge: &Link, vlan: u16) -> Result<Link, Error> {
+    let gateway = find(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?;
+    if !gateway.up {
+        return Err(Error::check(format!("{} is down", gateway.name)));
+    }
+    // The administrator may have made another kind of interface of that name.
+    if gateway.kind == "veth" {
+        let port = gateway
+            .peer
+            .and_then(|index| host.link_at(index).ok())
+            .filter(|port| port.peer == Some(gateway.index) && port.master == Some(bridge.index))
+            .ok_or_else(|| Error::check(format!("{} doesn't lead to {}", gateway.name, bridge.name)))?;
+        check_vlans(host, config, &port)?;
+    }
+    Ok(gateway)
+}
+
 /// The gateway addresses are on the bridge, or on the vlan's interface.
 fn check_gateways(host: &mut Netlink, config: &Config, bridge: &Link, prev: &CniResult) -> Result<(), Error> {
     if !config.is_gateway {
         return Ok(());
     }
     let link = match config.vlan {
-        Some(vlan) => find(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?,
+        Some(vlan) => check_vlan_gateway(host, config, bridge, vlan)?,
         None => bridge.clone(),
     };
     let present = host.addrs(link.index)?;

@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use cnimble::net::link::{self, Change, Link, NewVeth};
-use cnimble::net::{NetNs, Netlink, addr, sysctl};
+use cnimble::net::link::{self, Change, Filter, Link};
+use cnimble::net::{Netlink, addr, sysctl};
 use cnimble::plugin::Call;
 use cnimble::spec::{CniResult, Code, Error, Route};
 
-use crate::config::{Config, vlan_gateway_name};
-use crate::{POD_INTERFACE, bridge, pod, vlan};
+use crate::config::Config;
+use crate::{POD_INTERFACE, pod, vlan_gateway};
 
 /// Completes what IPAM returned: every address belongs to the pod's interface, has a
 /// gateway if the bridge is one, and a default route where one is wanted and missing.
@@ -67,7 +67,7 @@ pub(crate) fn ensure(
         return Ok(None);
     }
     let vlan = match config.vlan {
-        Some(vlan) => Some(vlan_interface(call, host, config, bridge, vlan)?),
+        Some(vlan) => Some(vlan_gateway::ensure(call, host, config, bridge, vlan)?),
         None => None,
     };
     addresses(call, host, config, bridge.index, vlan.as_ref().unwrap_or(bridge), gateways)?;
@@ -132,7 +132,7 @@ fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), E
     let mut host = Netlink::open()?;
     // The pod that is being taken back has a port still, and so has a vlan's gateway.
     let own = if index == bridge { 1 } else { 2 };
-    if host.links(&link::Filter { master: Some(bridge), kind: None })?.len() > own {
+    if host.links(&Filter { master: Some(bridge), kind: None })?.len() > own {
         return Ok(());
     }
     match host.execute(addr::del(index, name, net)) {
@@ -148,63 +148,27 @@ fn conflict(one: IpNetwork, other: IpNetwork) -> bool {
         && (one.is_ipv4() || one.contains(other.ip()) || other.contains(one.ip()))
 }
 
-/// The gateway of a vlan is one end of a veth pair in the host, whose other end is an
-/// untagged port of that vlan.
-fn vlan_interface(
-    call: &Call,
-    host: &mut Netlink,
-    config: &Config,
-    bridge: &Link,
-    vlan: u16,
-) -> Result<Link, Error> {
-    let name = vlan_gateway_name(&bridge.name, vlan);
-    if let Some(found) = host.find_link(&name)? {
-        return Ok(found);
-    }
-    let here = NetNs::current()?;
-    let port_name = format!("veth{}", cnimble::rules::hash16(&name).get(..8).unwrap_or_default());
-    let port = host.create_link(link::add_veth(&NewVeth {
-        name: &port_name,
-        mac: None,
-        master: Some(bridge.index),
-        up: true,
-        mtu: Some(bridge.mtu),
-        peer_name: &name,
-        peer_mac: None,
-        peer_ns: std::os::fd::AsFd::as_fd(&here),
-    }));
-    let port = match port {
-        Ok(port) => port,
-        // Another ADD was faster.
-        Err(err) if err.is(Errno::EEXIST) => return Ok(host.link(&name)?),
-        Err(err) => return Err(err.into()),
-    };
-    let (index, master) = (port.index, bridge.index);
-    call.undo.push(format!("remove {name}"), move || {
-        let mut host = Netlink::open()?;
-        // This port and the pod's: nobody else lives here.
-        if host.links(&link::Filter { master: Some(master), kind: None })?.len() <= 2 {
-            host.execute(link::del(index, &port_name))?;
-        }
-        Ok(())
-    });
-    vlan::configure_port(host, config, &port)?;
-    bridge::ignore_router_advertisements(call, &name)?;
-    let gateway = host.link(&name)?;
-    host.execute(link::set(gateway.index, &name, &Change { up: Some(true), ..Change::default() }))?;
-    Ok(gateway)
-}
-
 /// Switches forwarding on. It is switched off again only if this pod is the only one on the
 /// host: any other, of whatever network, may count on it by then.
 fn forward(call: &Call, key: &'static str) -> Result<(), Error> {
     let Some(old) = sysctl::ensure(key, "1")? else { return Ok(()) };
     call.undo.push(format!("restore {key}"), move || {
-        let pods = Netlink::open()?.links(&link::Filter { master: None, kind: Some("veth") })?;
-        if pods.iter().filter(|link| link.master.is_some()).count() > 1 {
+        if pods(&mut Netlink::open()?)? > 1 {
             return Ok(());
         }
         Ok(sysctl::write(key, &old)?)
     });
     Ok(())
+}
+
+/// How many pods are on bridges of the host.
+fn pods(host: &mut Netlink) -> Result<usize, Error> {
+    let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
+    // The other end of a pod's port is in the pod, that of a vlan's gateway here.
+    let is_gateway = |port: &Link| {
+        veths.iter().any(|link| {
+            link.master.is_none() && Some(link.index) == port.peer && link.peer == Some(port.index)
+        })
+    };
+    Ok(veths.iter().filter(|link| link.master.is_some() && !is_gateway(link)).count())
 }

@@ -23,6 +23,7 @@ mod pair;
 mod pod;
 mod remove;
 mod vlan;
+mod vlan_gateway;
 
 use std::time::Duration;
 
@@ -89,11 +90,9 @@ impl Plugin for Bridge {
                 ..Interface::default()
             },
         ];
-        if let Some(gateway) =
-            call.step("set up the gateway", || gateway::ensure(call, &mut host, &config, &bridge, &gateways))?
-        {
-            interfaces.push(described(&gateway, ""));
-        }
+        let vlan_gateway = call
+            .step("set up the gateway", || gateway::ensure(call, &mut host, &config, &bridge, &gateways))?;
+        interfaces.extend(vlan_gateway.iter().map(|gateway| described(gateway, "")));
 
         if config.ip_masq && config.layer3() || config.mac_spoof_check {
             let mut nft = Nft::new();
@@ -103,6 +102,9 @@ impl Plugin for Bridge {
         if config.container_up {
             call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
             call.step("wait for the link in the pod", || pod::wait(&mut inside, &config, &pair, UP_TIMEOUT))?;
+        }
+        if let (Some(gateway), Some(vlan)) = (&vlan_gateway, config.vlan) {
+            vlan_gateway::keep(&mut host, gateway, vlan)?;
         }
         if call.config.version < Version::V1_1_0 {
             // The key came with 1.1.0; older results stay as the reference's bridge prints them.

@@ -102,7 +102,7 @@ pub(crate) fn create(
     }
     host.execute_all(requests)?;
     bridge::ignore_router_advertisements(call, &link.name)?;
-    vlan::configure_port(host, config, &link)?;
+    vlan::configure_port(host, config, bridge, &link)?;
 
     let pod_index = link.peer.ok_or_else(|| {
         Error::new(Code::KERNEL, format!("the kernel didn't say what the peer of {} is", link.name))

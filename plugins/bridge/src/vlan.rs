@@ -1,9 +1,12 @@
 //! The vlans of a port: one untagged, or several tagged.
 
-use cnimble::net::Netlink;
-use cnimble::net::link::Link;
+use nix::errno::Errno;
+
+use cnimble::net::link::{self, Filter, Link};
 use cnimble::net::port::{self, Vlan};
-use cnimble::spec::Error;
+use cnimble::net::{self, Netlink};
+use cnimble::plugin::Call;
+use cnimble::spec::{Code, Error};
 
 use crate::config::Config;
 
@@ -17,18 +20,53 @@ pub(crate) fn wanted(config: &Config) -> Vec<(Vlan, u16)> {
 
 /// Gives `port` its vlans, and takes those that the bridge gave it by default unless they
 /// are to be kept.
-pub(crate) fn configure_port(host: &mut Netlink, config: &Config, link: &Link) -> Result<(), Error> {
+pub(crate) fn configure_port(
+    host: &mut Netlink,
+    config: &Config,
+    bridge: &Link,
+    port: &Link,
+) -> Result<(), Error> {
     if !config.uses_vlans() {
         return Ok(());
     }
     let mut requests = Vec::new();
     if !config.preserve_default_vlan {
-        for vlan in host.vlans(link.index)? {
-            requests.push(port::del_vlans(link.index, &link.name, vlan.id, vlan.id, false));
+        for vlan in host.vlans(port.index)? {
+            requests.push(port::del_vlans(port.index, &port.name, vlan.id, vlan.id, false));
         }
     }
     for (vlan, last) in wanted(config) {
-        requests.push(port::add_vlans(link.index, &link.name, vlan, last, false));
+        requests.push(port::add_vlans(port.index, &port.name, vlan, last, false));
     }
+    // Once more, for an ADD that had switched it on, failed, and took it back before it
+    // could see these vlans.
+    requests.push(link::set_vlan_filtering(bridge.index, &bridge.name, true));
     Ok(host.execute_all(requests)?)
+}
+
+/// Makes a bridge that doesn't yet tell vlans apart do so.
+pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(), Error> {
+    host.execute(link::set_vlan_filtering(bridge.index, &bridge.name, true)).map_err(explain)?;
+    let (index, name) = (bridge.index, bridge.name.clone());
+    call.undo.push(format!("switch vlan_filtering of {name} off"), move || {
+        let mut host = Netlink::open()?;
+        // A port with vlans belongs to a pod that has come meanwhile and counts on it.
+        let default = host.vlans(index)?;
+        for port in host.links(&Filter { master: Some(index), kind: None })? {
+            if host.vlans(port.index)? != default {
+                return Ok(());
+            }
+        }
+        Ok(host.execute(link::set_vlan_filtering(index, &name, false))?)
+    });
+    Ok(())
+}
+
+/// The error of a bridge that should filter vlans; the kernel's is one word for everything.
+pub(crate) fn explain(err: net::Error) -> Error {
+    if !err.is(Errno::EOPNOTSUPP) {
+        return err.into();
+    }
+    Error::new(Code::KERNEL, "vlan, vlanTrunk: the bridges of this kernel can't filter vlans")
+        .details(format!("built without CONFIG_BRIDGE_VLAN_FILTERING? {err}"))
 }

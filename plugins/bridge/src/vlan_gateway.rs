@@ -1,0 +1,118 @@
+//! The gateway of a vlan: one end of a veth pair in the host, whose other end is an untagged
+//! port of that vlan. All pods of the vlan share it, and it stays when they are gone, as the
+//! bridge does.
+
+use std::os::fd::AsFd;
+
+use nix::errno::Errno;
+
+use cnimble::net::link::{self, Change, Link, NewVeth};
+use cnimble::net::{NetNs, Netlink};
+use cnimble::plugin::Call;
+use cnimble::spec::Error;
+
+use crate::config::{Config, vlan_gateway_name};
+use crate::{bridge, vlan};
+
+const NEW: &str = "new ";
+
+/// The alias of a gateway that is there to stay.
+fn lasting(vlan: u16) -> String {
+    format!("gateway of vlan {vlan}")
+}
+
+/// Its alias until the ADD that made it has succeeded, or another one has come to use it:
+/// that one calls it lasting, and so keeps the first from taking it back.
+fn fresh(vlan: u16, call: &Call) -> String {
+    format!("{NEW}{}, made for {}", lasting(vlan), call.container_id)
+}
+
+fn is_new(gateway: &Link) -> bool {
+    gateway.alias.starts_with(NEW)
+}
+
+/// Returns the gateway interface, made if it is missing, up.
+pub(crate) fn ensure(
+    call: &Call,
+    host: &mut Netlink,
+    config: &Config,
+    bridge: &Link,
+    vlan: u16,
+) -> Result<Link, Error> {
+    let name = vlan_gateway_name(&bridge.name, vlan);
+    match host.find_link(&name)? {
+        Some(found) => share(host, found, vlan),
+        None => create(call, host, config, bridge, vlan, &name),
+    }
+}
+
+/// The last step of an ADD that made or found `gateway`.
+pub(crate) fn keep(host: &mut Netlink, gateway: &Link, vlan: u16) -> Result<(), Error> {
+    if !is_new(gateway) {
+        return Ok(());
+    }
+    let alias = lasting(vlan);
+    let change = Change { alias: Some(&alias), ..Change::default() };
+    Ok(host.execute(link::set(gateway.index, &gateway.name, &change))?)
+}
+
+fn share(host: &mut Netlink, found: Link, vlan: u16) -> Result<Link, Error> {
+    keep(host, &found, vlan)?;
+    if !found.up {
+        switch_on(host, &found, None)?;
+    }
+    Ok(found)
+}
+
+fn create(
+    call: &Call,
+    host: &mut Netlink,
+    config: &Config,
+    bridge: &Link,
+    vlan: u16,
+    name: &str,
+) -> Result<Link, Error> {
+    let here = NetNs::current()?;
+    let port_name = format!("veth{}", cnimble::rules::hash16(name).get(..8).unwrap_or_default());
+    let port = host.create_link(link::add_veth(&NewVeth {
+        name: &port_name,
+        mac: None,
+        master: Some(bridge.index),
+        up: true,
+        mtu: Some(bridge.mtu),
+        peer_name: name,
+        peer_mac: None,
+        peer_ns: here.as_fd(),
+    }));
+    let port = match port {
+        Ok(port) => port,
+        // Another ADD was faster.
+        Err(err) if err.is(Errno::EEXIST) => {
+            let found = host.link(name)?;
+            return share(host, found, vlan);
+        }
+        Err(err) => return Err(err.into()),
+    };
+    let alias = fresh(vlan, call);
+    let (index, made, own) = (port.index, name.to_owned(), alias.clone());
+    call.undo.push(format!("remove {name}"), move || {
+        let mut host = Netlink::open()?;
+        match host.find_link(&made)? {
+            Some(gateway) if gateway.alias == own || gateway.alias.is_empty() => {
+                Ok(host.execute(link::del(index, &port_name))?)
+            }
+            _ => Ok(()),
+        }
+    });
+    bridge::hold_mac(host, bridge, &port)?;
+    vlan::configure_port(host, config, bridge, &port)?;
+    bridge::ignore_router_advertisements(call, name)?;
+    let gateway = host.link(name)?;
+    switch_on(host, &gateway, Some(&alias))?;
+    Ok(Link { alias, ..gateway })
+}
+
+fn switch_on(host: &mut Netlink, gateway: &Link, alias: Option<&str>) -> Result<(), Error> {
+    let change = Change { up: Some(true), alias, ..Change::default() };
+    Ok(host.execute(link::set(gateway.index, &gateway.name, &change))?)
+}
