@@ -96,6 +96,10 @@ pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), R
     if let Some(entry) = lookup(session, &network.name, &attach) {
         recall(&mut attach, given, entry);
     }
+    if attach.netns.is_empty() {
+        // Entries of libcni before 1.2 are without it.
+        return Err(target::usage("no network namespace was given, and the cache doesn't know it"));
+    }
     let outcome = interruptible(session.invoker.check(&network, &attach)).await;
     finish(&what, outcome)?;
     session.done(
