@@ -30,6 +30,8 @@ Exit status:
   5  a file of our own can't be read or written, the result cache for example
   130, 143  stopped by SIGINT, SIGTERM; an unfinished add was rolled back";
 
+const COMMON: &str = "Options of all commands";
+
 /// Attach containers to networks with CNI plugins.
 ///
 /// A network is a file in the configuration directory that names a chain of plugins; a
@@ -54,19 +56,19 @@ pub(super) struct Cli {
 #[derive(Debug, Args)]
 pub(super) struct Global {
     /// Directories with plugins, separated by `:` [default: /opt/cni/bin:/usr/lib/cni]
-    #[arg(long, global = true, value_name = "DIRS", env = "CNI_PATH", hide_env_values = true)]
+    #[arg(long, global = true, help_heading = COMMON, value_name = "DIRS", env = "CNI_PATH", hide_env_values = true)]
     pub(super) cni_path: Option<String>,
     /// Directory with network configurations [default: /etc/cni/net.d]
-    #[arg(long, global = true, value_name = "DIR", env = "NETCONFPATH", hide_env_values = true)]
+    #[arg(long, global = true, help_heading = COMMON, value_name = "DIR", env = "NETCONFPATH", hide_env_values = true)]
     pub(super) conf_dir: Option<PathBuf>,
     /// Directory under which results are kept, in `results` [default: /var/lib/cni]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, help_heading = COMMON, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
     /// Seconds that one execution of a plugin may take; 0 is no limit
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, global = true, help_heading = COMMON, value_name = "SECONDS", default_value_t = 0)]
     pub(super) timeout: u64,
     /// Print JSON, errors too
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = COMMON)]
     pub(super) json: bool,
 }
 

@@ -43,7 +43,7 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
             format!("{}: nothing was deleted", network.name)
         }
         (Some(valid), _) => {
-            format!("{}: only what {} valid attachments need is left", network.name, valid.len())
+            format!("{} is clean; valid attachments: {}", network.name, valid.len())
         }
     };
     let count = valid.as_ref().map(Vec::len);
@@ -60,8 +60,9 @@ fn valid(session: &Session, network: &NetworkList, given: &Valid) -> Result<Opti
         let entries = session.invoker.cache().list().map_err(|err| {
             Report::new(Exit::Files, "can't tell which attachments are valid").row("why", err.to_string())
         })?;
+        // An entry that doesn't say where its namespace is may well be in use.
         let there = entries.into_iter().filter(|entry| {
-            entry.network == network.name && !entry.netns.is_empty() && Path::new(&entry.netns).exists()
+            entry.network == network.name && entry.namespace().is_none_or(|path| Path::new(path).exists())
         });
         return Ok(Some(
             there

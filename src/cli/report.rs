@@ -110,7 +110,10 @@ impl Report {
         if let Some(note) = &failures.note {
             report = report.row("note", note);
         }
-        report.hint = hint(network, *verb, cause);
+        report.hint = match failures.note {
+            Some(_) => Some(format!("cnimble del {network} NETNS, and add it again")),
+            None => hint(network, *verb, cause),
+        };
         report
     }
 
@@ -185,7 +188,7 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
             11 => "the plugin asks to try again later".to_owned(),
             101 => format!("free leases of namespaces that are gone: cnimble gc {network} --gone"),
             _ if !nix::unistd::geteuid().is_root() => "run it as root".to_owned(),
-            103 => format!("cnimble del {network}, and add it again"),
+            103 => format!("cnimble del {network} NETNS, and add it again"),
             _ if error.msg.contains("no IP addresses available") => {
                 format!("free leases of namespaces that are gone: cnimble gc {network} --gone")
             }

@@ -42,14 +42,15 @@ pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
 }
 
 /// A namespace that is to be entered must be there.
-pub(super) fn must_exist(attach: &Attach) -> Result<(), Report> {
+pub(super) fn must_exist(attach: &Attach, what: &str) -> Result<(), Report> {
     let path = &attach.netns;
     if path.is_empty() {
         return Err(usage("no network namespace was given"));
     }
     match std::fs::metadata(path) {
         Ok(_) => Ok(()),
-        Err(err) => Err(usage(format!("there is no network namespace {path}: {err}"))
+        Err(err) => Err(Report::new(Exit::Usage, what)
+            .row("why", format!("there is no network namespace {path}: {err}"))
             .hint("make one with `ip netns add NAME`; `ip netns` lists those that have a name")),
     }
 }
@@ -90,7 +91,7 @@ fn container_id(netns: &str) -> String {
 }
 
 pub(super) fn usage(why: impl Into<String>) -> Report {
-    Report::new(Exit::Usage, "can't understand what to do").row("why", why)
+    Report::new(Exit::Usage, "that can't be done as it was written").row("why", why)
 }
 
 #[cfg(test)]

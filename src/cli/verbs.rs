@@ -13,11 +13,10 @@ use super::report::{Exit, Report};
 use super::{Session, network, print, print_json, style, target};
 
 pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Report> {
-    let what = "can't attach to the network";
-    let network = network::load(session, &given.network, what)?;
     let attach = target::attach(given)?;
-    target::must_exist(&attach)?;
-    let what = format!("can't add {} to network {}", attach.ifname, network.name);
+    let what = format!("can't add {} to network {}", attach.ifname, given.network);
+    let network = network::load(session, &given.network, &what)?;
+    target::must_exist(&attach, &what)?;
     let known = lookup(session, &network.name, &attach).is_some();
     let result = match interruptible(session.invoker.add(&network, &attach)).await {
         Ok(outcome) => outcome.map_err(|err| Report::of(&what, &err))?,
@@ -45,7 +44,7 @@ async fn abandon(
     if known {
         return report
             .row("why", "interrupted; not rolled back, because it had been added before")
-            .hint(format!("cnimble del {}", network.name));
+            .hint(format!("cnimble del {} {}", network.name, attach.netns));
     }
     // A second signal ends this, too.
     match interruptible(session.invoker.del(network, attach)).await {
@@ -56,7 +55,7 @@ async fn abandon(
                 Ok(Err(err)) => report.row("then", err.to_string()),
                 _ => report,
             };
-            report.hint(format!("cnimble del {}", network.name))
+            report.hint(format!("cnimble del {} {}", network.name, attach.netns))
         }
     }
 }
@@ -90,14 +89,14 @@ pub(super) async fn del(session: &Session, given: &Attachment) -> Result<(), Rep
 }
 
 pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), Report> {
-    let network = network::load(session, &given.network, "can't check")?;
     let mut attach = target::attach(given)?;
+    let what = format!("can't check {} in network {}", attach.ifname, given.network);
+    let network = network::load(session, &given.network, &what)?;
     let what = format!("{} is not as network {} made it", attach.ifname, network.name);
     if let Some(entry) = lookup(session, &network.name, &attach) {
         recall(&mut attach, given, entry);
     }
     if attach.netns.is_empty() {
-        // Entries of libcni before 1.2 are without it.
         return Err(target::usage("no network namespace was given, and the cache doesn't know it"));
     }
     let outcome = interruptible(session.invoker.check(&network, &attach)).await;
@@ -112,7 +111,7 @@ pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), R
 /// What isn't given is as it was at ADD.
 fn recall(attach: &mut Attach, given: &Attachment, entry: Entry) {
     if given.netns.is_none() {
-        attach.netns = entry.netns;
+        attach.netns = entry.namespace().unwrap_or_default().to_owned();
     }
     if given.args.is_none() {
         attach.args = entry.args;

@@ -11,20 +11,36 @@
 //! future kills the plugin that it waits for (see [`exec`]) and starts no other; after
 //! dropping an ADD call [`Invoker::del`], as after a crash.
 //!
-//! ```no_run
-//! use cnimble::runtime::{Attach, ConfDir, Error, Invoker};
+//! Here a shell script is the plugin, so that the example runs anywhere:
 //!
-//! # async fn pod() -> Result<(), Error> {
-//! let network = ConfDir::new("/etc/cni/net.d").load("podnet")?;
-//! let invoker = Invoker::new(["/opt/cni/bin"]);
+//! ```
+//! use std::os::unix::fs::PermissionsExt;
+//! use cnimble::runtime::{Attach, ConfDir, Invoker};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path();
+//! std::fs::write(dir.join("10-net.conflist"), r#"{
+//!     "cniVersion": "1.0.0", "name": "podnet",
+//!     "plugins": [{"type": "fixed", "capabilities": {"portMappings": true}}]
+//! }"#)?;
+//! std::fs::write(dir.join("fixed"), r#"#!/bin/sh
+//!     [ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}'
+//! "#)?;
+//! std::fs::set_permissions(dir.join("fixed"), std::fs::Permissions::from_mode(0o755))?;
+//!
+//! let network = ConfDir::new(dir).load("podnet")?;
+//! let invoker = Invoker::new([dir]).with_cache_dir(dir.join("cache"));
 //! let attach = Attach::new("c0ffee", "/run/netns/blue", "eth0")
 //!     .arg("IgnoreUnknown", "1")
 //!     .capability("portMappings", serde_json::json!([{"hostPort": 8080, "containerPort": 80}]));
 //!
-//! let result = invoker.add(&network, &attach).await?;
-//! println!("{}", result["ips"][0]["address"]);
-//! invoker.check(&network, &attach).await?;
-//! invoker.del(&network, &attach).await?;
+//! let runtime = tokio::runtime::Runtime::new()?;
+//! runtime.block_on(async {
+//!     let result = invoker.add(&network, &attach).await?;
+//!     assert_eq!(result["ips"][0]["address"], "10.1.2.3/24");
+//!     invoker.check(&network, &attach).await?;
+//!     invoker.del(&network, &attach).await
+//! })?;
 //! # Ok(())
 //! # }
 //! ```
@@ -100,7 +116,7 @@ impl Attach {
     pub fn from_entry(entry: &Entry) -> Self {
         Attach {
             container_id: entry.container_id.clone(),
-            netns: entry.netns.clone(),
+            netns: entry.namespace().unwrap_or_default().to_owned(),
             ifname: entry.ifname.clone(),
             args: entry.args.clone(),
             capability_args: entry.capability_args.clone(),

@@ -308,7 +308,7 @@ fn exit_statuses_and_json_errors() {
         node.network(plugin, &json!({"cniVersion": "1.1.0", "name": plugin, "plugins": [{"type": plugin}]}));
     }
     let pod = Pod::new();
-    let table: [(&[&str], i32, u32, &str); 12] = [
+    let table: [(&[&str], i32, u32, &str); 13] = [
         (&["add", "refuses", pod.path()], 1, 50, "very"),
         (&["status", "refuses"], 1, 50, "very"),
         (&["add", "garbage", pod.path()], 4, 104, "oops"),
@@ -318,6 +318,7 @@ fn exit_statuses_and_json_errors() {
         (&["add", "/nonexistent/x.conflist", pod.path()], 3, 7, "can't be read"),
         (&["add", "refuses", "/nonexistent/ns"], 2, 4, "there is no network namespace /nonexistent/ns"),
         (&["add", "refuses"], 2, 4, "namespace"),
+        (&["check", "refuses", "--container-id", "c"], 2, 4, "the cache doesn't know it"),
         (&["add", "refuses", pod.path(), "--args", "x"], 2, 4, "KEY=VALUE"),
         (&["add", "refuses", pod.path(), "--cap-args", "[]"], 2, 4, "no JSON object"),
         (&["check", "refuses", pod.path()], 5, 103, "no result of an ADD"),

@@ -22,7 +22,8 @@ pub struct Entry {
     pub container_id: String,
     /// The interface inside the container.
     pub ifname: String,
-    /// The path of the namespace; may be empty.
+    /// The path of the namespace. Empty if there was none, and in entries that libcni
+    /// before 1.2 made: see [`Entry::namespace`].
     pub netns: String,
     /// The network's configuration, as text. Empty in an entry of an old libcni.
     pub config: Vec<u8>,
@@ -58,6 +59,17 @@ impl Entry {
     /// The key of this entry.
     pub fn key(&self) -> Key<'_> {
         Key { network: &self.network, container_id: &self.container_id, ifname: &self.ifname }
+    }
+
+    /// The path of the namespace, if need be from the result. `None` if neither has it.
+    pub fn namespace(&self) -> Option<&str> {
+        let interfaces = || json::get(self.result.as_ref()?, "interfaces")?.as_array();
+        let mut paths =
+            interfaces().into_iter().flatten().filter_map(|of| json::get(of, "sandbox")?.as_str());
+        match self.netns.as_str() {
+            "" => paths.find(|path| !path.is_empty()),
+            path => Some(path),
+        }
     }
 
     /// The text of its file.

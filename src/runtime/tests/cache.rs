@@ -76,6 +76,16 @@ fn libcnis_file_is_read() {
 }
 
 #[test]
+fn the_namespace_is_in_the_result_if_nowhere_else() {
+    assert_eq!(entry().namespace(), Some("/run/netns/x"));
+    let old = Entry { netns: String::new(), ..entry() };
+    assert_eq!(old.namespace(), Some("/run/netns/x"));
+    let host = json!({"interfaces": [{"name": "cni0"}, {"name": "eth0", "sandbox": ""}]});
+    assert_eq!(Entry { result: Some(host), ..old.clone() }.namespace(), None);
+    assert_eq!(Entry { result: None, ..old }.namespace(), None);
+}
+
+#[test]
 fn a_result_from_before_there_was_a_kind_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let cache = Cache::new(dir.path());

@@ -237,6 +237,19 @@ async fn names_that_lead_elsewhere_are_refused_before_anything_runs() {
     assert_eq!(bench.calls(), [""; 0]);
 }
 
+/// So that a runtime can spawn them.
+#[test]
+fn futures_may_move_between_threads() {
+    fn assert_send<T: Send>(_: T) {}
+    let (invoker, net, attach) = (Bench::new(&[]).invoker(), network("1.0.0", &["one"]), attach("c"));
+    assert_send(invoker.add(&net, &attach));
+    assert_send(invoker.check(&net, &attach));
+    assert_send(invoker.del(&net, &attach));
+    assert_send(invoker.gc(&net, None));
+    assert_send(invoker.status(&net));
+    assert_send(invoker.validate(&net));
+}
+
 #[tokio::test]
 async fn validate_names_every_problem() {
     let bench = Bench::new(&["one"]);
