@@ -28,7 +28,11 @@ impl Netlink {
     fn await_settled(&mut self, index: u32, end: Instant) -> Result<()> {
         let what = "wait for duplicate address detection";
         loop {
-            let addrs = self.addrs(index)?;
+            let addrs = match self.addrs(index) {
+                // Notifications were lost, or the answer with them.
+                Err(err) if err.is(Errno::ENOBUFS) && Instant::now() < end => continue,
+                addrs => addrs?,
+            };
             if let Some(addr) = addrs.iter().find(|addr| addr.duplicate) {
                 return Err(Error::new(what, Errno::EADDRINUSE)
                     .reason(format!("somebody else on the network has {}", addr.net.ip())));

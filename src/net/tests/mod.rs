@@ -8,6 +8,7 @@ mod neigh;
 mod netns;
 mod port;
 mod route;
+mod settle;
 mod wait;
 
 use super::link::{Link, Mac, NewBridge, NewVeth, add_bridge, add_veth};

@@ -1,0 +1,57 @@
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::{other_netns, veth};
+use crate::net::link::{Change, set};
+use crate::net::testing::in_netns;
+use crate::net::{NetNs, Netlink, addr, sysctl};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A pair that is up, without link-local addresses, which would be tested as well.
+fn pair(pod: &NetNs) -> (Netlink, u32, Netlink, u32) {
+    let mut here = Netlink::open().unwrap();
+    let link = veth(&mut here, "v0", "eth0", pod);
+    let mut inside = Netlink::open_in(pod).unwrap();
+    sysctl::write("net/ipv6/conf/v0/addr_gen_mode", "1").unwrap();
+    pod.enter(|| sysctl::write("net/ipv6/conf/eth0/addr_gen_mode", "1")).unwrap().unwrap();
+    let up = Change { up: Some(true), ..Change::default() };
+    here.execute(set(link.index, "v0", &up)).unwrap();
+    inside.execute(set(link.peer.unwrap(), "eth0", &up)).unwrap();
+    inside.wait_oper_up(link.peer.unwrap(), LONG).unwrap();
+    (here, link.index, inside, link.peer.unwrap())
+}
+
+#[test]
+fn waits_for_the_probe() {
+    in_netns("waits_for_the_probe", || {
+        let pod = other_netns();
+        let (_here, _, mut inside, index) = pair(&pod);
+        inside.execute(addr::add(index, "eth0", "10.0.0.2/24".parse().unwrap(), true)).unwrap();
+        let start = Instant::now();
+        inside.wait_addrs_settled(index, LONG).unwrap();
+        assert!(start.elapsed() < Duration::from_millis(500), "nothing to wait for");
+
+        inside.execute(addr::add(index, "eth0", "fd00::2/64".parse().unwrap(), false)).unwrap();
+        let err = inside.wait_addrs_settled(index, Duration::from_millis(50)).unwrap_err();
+        assert!(err.is(Errno::ETIMEDOUT), "{err}");
+        inside.wait_addrs_settled(index, LONG).unwrap();
+        assert!(inside.addrs(index).unwrap().iter().all(|addr| !addr.tentative && !addr.duplicate));
+    });
+}
+
+#[test]
+fn tells_of_a_duplicate() {
+    in_netns("tells_of_a_duplicate", || {
+        let pod = other_netns();
+        let (mut here, outer, mut inside, inner) = pair(&pod);
+        let net = "fd00::2/64".parse().unwrap();
+        here.execute(addr::add(outer, "v0", net, true)).unwrap();
+        inside.execute(addr::add(inner, "eth0", net, false)).unwrap();
+        let err = inside.wait_addrs_settled(inner, LONG).unwrap_err();
+        assert!(err.is(Errno::EADDRINUSE), "{err}");
+        assert!(err.reason.contains("fd00::2"), "{err}");
+        assert!(inside.link("eth0").is_ok(), "the socket goes on working");
+    });
+}
