@@ -96,7 +96,10 @@ build_plugins() {
     is_static "$PLUGINS_BINARY" || die "$PLUGINS_BINARY is not static"
 }
 
-is_static() { LC_ALL=C ldd "$1" 2>&1 | grep -Eq 'not a dynamic executable|statically linked'; }
+is_static() {
+    # Its exit status is 1 for a static file.
+    [[ $(LC_ALL=C ldd "$1" 2>&1 || true) =~ not\ a\ dynamic|statically ]]
+}
 
 # build_command: the command cnimble; sets COMMAND_BINARY.
 # shellcheck disable=SC2034 # the callers use it
