@@ -119,6 +119,22 @@ fn owners_keep_their_own() {
 }
 
 #[test]
+fn a_flushed_chain_is_filled_again() {
+    need!("nft");
+    let ns = Ns::new();
+    add(&ns, &owner("a"), "veth1", A);
+    let before = ruleset(&ns);
+    for damage in ["flush table bridge cnimble", "delete chain bridge cnimble prerouting"] {
+        ns.nft(damage);
+        let check = || ns.within(|| spoof::check(&mut Nft::new(), &owner("a"), "veth1", mac(A)));
+        assert!(check().unwrap_err().to_string().contains("has no rule"));
+        add(&ns, &owner("a"), "veth1", A);
+        check().unwrap();
+        assert_eq!(ruleset(&ns), before);
+    }
+}
+
+#[test]
 fn removal_and_gc() {
     need!("nft");
     let ns = Ns::new();

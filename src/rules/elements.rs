@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use nix::errno::Errno;
 
 use super::{Owner, hash16};
-use crate::net::nft::{Batch, Element, Key, Nft, Set, Table};
+use crate::net::nft::{Batch, Chain, Element, Key, Nft, Set, Table};
 use crate::net::{Error, Result};
 use crate::spec::Attachment;
 
@@ -25,21 +25,23 @@ pub(super) trait Layout {
     /// Its name.
     const TABLE: Table<'static>;
 
-    /// Creates the table with its base chain, and the sets and rules that are always there.
-    fn create_table(batch: &mut Batch);
+    /// The base chain whose rules use the sets.
+    const CHAIN: &'static str;
 
-    /// Creates a set that not every attachment needs, with its rules.
+    /// The sets that come with the table.
+    const FIXED: &'static [&'static str];
+
+    /// Creates the base chain.
+    fn create_chain(batch: &mut Batch);
+
+    /// Adds the rules that stand first in it.
+    fn add_first_rules(batch: &mut Batch);
+
+    /// Creates a set.
     fn create_set(batch: &mut Batch, set: &str);
 
-    /// Whether `set` comes with the table.
-    fn is_fixed(set: &str) -> bool;
-
-    /// Deletes the table with all that [`Layout::create_table`] made, refused by the kernel
-    /// if anything else is in it.
-    fn delete_table(batch: &mut Batch);
-
-    /// The chain whose rules use the sets.
-    const CHAIN: &'static str;
+    /// Adds the rule over a set, if it is this set that it is made for.
+    fn add_rule(batch: &mut Batch, set: &str);
 }
 
 /// An element and the set it belongs in.
@@ -54,10 +56,20 @@ pub(super) struct Placed {
 pub(super) struct Changes {
     made_table: bool,
     made_sets: Vec<String>,
+    /// What somebody had deleted from under the sets; it stays when the rest is taken back.
+    repairs: Repairs,
     /// Each with the element of another owner that it replaced.
     inserted: Vec<(Placed, Option<Element>)>,
     /// Elements that went with those that were replaced.
     removed: Vec<Placed>,
+}
+
+#[derive(Debug, Default)]
+struct Repairs {
+    chain: bool,
+    first_rules: bool,
+    /// Sets without their rule.
+    rules: Vec<String>,
 }
 
 impl Changes {
@@ -69,6 +81,27 @@ impl Changes {
     /// Whether nothing was changed.
     pub(super) fn is_empty(&self) -> bool {
         self.inserted.is_empty() && self.made_sets.is_empty() && !self.made_table
+    }
+}
+
+fn is_fixed<L: Layout>(set: &str) -> bool {
+    L::FIXED.contains(&set)
+}
+
+fn chain<L: Layout>() -> Chain<'static> {
+    L::TABLE.chain(L::CHAIN)
+}
+
+/// Creates the table with all that is always there.
+pub(super) fn create_table<L: Layout>(batch: &mut Batch) {
+    batch.create_table(L::TABLE);
+    L::create_chain(batch);
+    L::add_first_rules(batch);
+    for set in L::FIXED {
+        L::create_set(batch, set);
+    }
+    for set in L::FIXED {
+        L::add_rule(batch, set);
     }
 }
 
@@ -113,18 +146,48 @@ fn look<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
     }
     if !missing.is_empty() {
         plan.made_table = !nft.has_table(L::TABLE)?;
-        plan.made_sets = missing.into_iter().filter(|set| !L::is_fixed(set)).map(str::to_owned).collect();
+        plan.made_sets = missing.into_iter().filter(|set| !is_fixed::<L>(set)).map(str::to_owned).collect();
+    }
+    if !plan.made_table {
+        plan.repairs = look_at_rules::<L>(nft, wanted, &plan.made_sets)?;
     }
     Ok(plan)
+}
+
+/// Elements are worth nothing without a rule, so a flushed chain must not go unnoticed.
+fn look_at_rules<L: Layout>(nft: &mut Nft, wanted: &[Placed], made: &[String]) -> Result<Repairs> {
+    let mut repairs = Repairs::default();
+    let rules = nft.rules(L::TABLE, Some(L::CHAIN))?;
+    if rules.is_empty() {
+        repairs.chain = !nft.has_chain(chain::<L>())?;
+        repairs.first_rules = true;
+    }
+    for Placed { set, .. } in wanted {
+        let known = made.contains(set) || repairs.rules.contains(set);
+        if !known && !rules.iter().any(|rule| rule.uses_set(set)) {
+            repairs.rules.push(set.clone());
+        }
+    }
+    Ok(repairs)
 }
 
 fn batch<L: Layout>(plan: &Changes) -> Batch {
     let mut batch = Batch::new();
     if plan.made_table {
-        L::create_table(&mut batch);
+        create_table::<L>(&mut batch);
+    }
+    if plan.repairs.chain {
+        L::create_chain(&mut batch);
+    }
+    if plan.repairs.first_rules {
+        L::add_first_rules(&mut batch);
     }
     for set in &plan.made_sets {
         L::create_set(&mut batch, set);
+        L::add_rule(&mut batch, set);
+    }
+    for set in &plan.repairs.rules {
+        L::add_rule(&mut batch, set);
     }
     for (placed, old) in &plan.inserted {
         let set = set::<L>(&placed.set);
@@ -197,10 +260,10 @@ fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Result
     }
     let (mut empty, mut all) = (Vec::new(), true);
     for set in nft.sets(L::TABLE)? {
-        let considered = L::is_fixed(&set) || sets.contains(&set);
+        let considered = is_fixed::<L>(&set) || sets.contains(&set);
         if !considered || !nft.elements(self::set::<L>(&set))?.is_empty() {
             all = false;
-        } else if !L::is_fixed(&set) {
+        } else if !is_fixed::<L>(&set) {
             empty.push(set);
         }
     }
@@ -224,12 +287,17 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Resu
         let mut batch = Batch::new();
         for name in sets.iter().filter(|name| present.contains(name)) {
             for rule in rules.iter().filter(|rule| rule.uses_set(name)) {
-                batch.delete_rule(L::TABLE.chain(L::CHAIN), rule.handle);
+                batch.delete_rule(chain::<L>(), rule.handle);
             }
             batch.delete_set(set::<L>(name));
         }
         if table {
-            L::delete_table(&mut batch);
+            batch.flush_chain(chain::<L>());
+            batch.delete_chain(chain::<L>());
+            for set in L::FIXED {
+                batch.delete_set(self::set::<L>(set));
+            }
+            batch.delete_table(L::TABLE);
         }
         match nft.commit(&batch) {
             Ok(()) => return Ok(true),
@@ -318,7 +386,7 @@ pub(super) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
     if stale.is_empty() {
         return Ok(());
     }
-    let sets: Vec<String> = nft.sets(L::TABLE)?.into_iter().filter(|set| !L::is_fixed(set)).collect();
+    let sets: Vec<String> = nft.sets(L::TABLE)?.into_iter().filter(|set| !is_fixed::<L>(set)).collect();
     drop_unused::<L>(nft, &sets, true)
 }
 

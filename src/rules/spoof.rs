@@ -31,17 +31,25 @@ const COMMENT_LIMIT: usize = 128;
 impl Layout for Spoof {
     const TABLE: Table<'static> = Table::new(Family::Bridge, "cnimble");
     const CHAIN: &'static str = "prerouting";
+    const FIXED: &'static [&'static str] = &[PORTS, SOURCES];
 
-    fn create_table(batch: &mut Batch) {
-        let chain = Self::TABLE.chain(Self::CHAIN);
-        batch.create_table(Self::TABLE);
-        let pair = SetType { key: &[KeyType::Ifname, KeyType::EtherAddr], verdicts: false };
-        batch.create_set(Self::TABLE.set(PORTS), &SetType { key: &[KeyType::Ifname], verdicts: false });
-        batch.create_set(Self::TABLE.set(SOURCES), &pair);
-        batch.create_base_chain(
-            chain,
-            Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY },
-        );
+    fn create_chain(batch: &mut Batch) {
+        let hook = Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY };
+        batch.create_base_chain(Self::TABLE.chain(Self::CHAIN), hook);
+    }
+
+    fn add_first_rules(_batch: &mut Batch) {}
+
+    fn create_set(batch: &mut Batch, set: &str) {
+        let key: &[KeyType] =
+            if set == PORTS { &[KeyType::Ifname] } else { &[KeyType::Ifname, KeyType::EtherAddr] };
+        batch.create_set(Self::TABLE.set(set), &SetType { key, verdicts: false });
+    }
+
+    fn add_rule(batch: &mut Batch, set: &str) {
+        if set != PORTS {
+            return;
+        }
         let rule = [
             Expr::meta(Meta::Iifname, REG1),
             Expr::in_set(REG1, PORTS),
@@ -50,22 +58,7 @@ impl Layout for Spoof {
             Expr::not_in_set(REG1, SOURCES),
             Expr::verdict(Verdict::Drop),
         ];
-        batch.add_rule(chain, &rule, "");
-    }
-
-    fn create_set(_batch: &mut Batch, _set: &str) {}
-
-    fn is_fixed(_set: &str) -> bool {
-        true
-    }
-
-    fn delete_table(batch: &mut Batch) {
-        let chain = Self::TABLE.chain(Self::CHAIN);
-        batch.flush_chain(chain);
-        batch.delete_chain(chain);
-        batch.delete_set(Self::TABLE.set(PORTS));
-        batch.delete_set(Self::TABLE.set(SOURCES));
-        batch.delete_table(Self::TABLE);
+        batch.add_rule(Self::TABLE.chain(Self::CHAIN), &rule, "");
     }
 }
 
@@ -239,7 +232,7 @@ pub fn status(nft: &mut Nft) -> Result<(), Error> {
             return Ok(());
         }
         let mut batch = Batch::new();
-        Spoof::create_table(&mut batch);
+        elements::create_table::<Spoof>(&mut batch);
         nft.try_out(&batch)
     };
     match usable(nft) {

@@ -190,7 +190,7 @@ impl Nft {
             }
         })? {}
         if interrupted {
-            return Err(Error::new(what, Errno::EAGAIN).reason("it changed while it was listed"));
+            return Err(Error::new(what, Errno::EAGAIN).reason(socket::INTERRUPTED));
         }
         outcome
     }

@@ -24,6 +24,9 @@ const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
+/// Why a listing has to be begun again.
+pub(super) const INTERRUPTED: &str = "it changed while it was listed";
+
 /// What a message of a reply means for the request.
 #[derive(Debug)]
 pub(super) enum Answer<'a> {
@@ -33,7 +36,7 @@ pub(super) enum Answer<'a> {
     Done,
     /// `NLMSG_ERROR` or a dump that ended with one.
     Refused(Errno, String),
-    /// The dump isn't consistent: something changed meanwhile.
+    /// Something changed since the dump began; its end is still to come.
     Interrupted,
 }
 
@@ -128,6 +131,10 @@ fn answer(message: Message<'_>) -> Answer<'_> {
             Some(code) => Answer::Refused(Errno::from_raw(code.wrapping_neg()), reason(&message)),
             None => Answer::Refused(Errno::EPROTO, "an error message without a code".to_owned()),
         },
+        // The end of a dump may be what carries the flag, so each needs its own answer.
+        NLMSG_DONE if message.flags & NLM_F_DUMP_INTR != 0 => {
+            Answer::Refused(Errno::EAGAIN, INTERRUPTED.to_owned())
+        }
         _ if message.flags & NLM_F_DUMP_INTR != 0 => Answer::Interrupted,
         NLMSG_DONE => match attr::i32_ne(message.payload, 0) {
             Some(code) if code < 0 => Answer::Refused(Errno::from_raw(code.wrapping_neg()), String::new()),

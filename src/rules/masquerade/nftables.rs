@@ -31,28 +31,35 @@ const SRCNAT: i32 = 100;
 impl Layout for Masquerade {
     const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble");
     const CHAIN: &'static str = "postrouting";
+    const FIXED: &'static [&'static str] = &[];
 
-    fn create_table(batch: &mut Batch) {
-        let chain = Self::TABLE.chain(Self::CHAIN);
-        batch.create_table(Self::TABLE);
-        batch.create_base_chain(chain, Hook { kind: "nat", hook: HookPoint::Postrouting, priority: SRCNAT });
-        // ip daddr 224.0.0.0/4 return, ip6 daddr ff00::/8 return
-        for (group, prefix) in
-            [(IpAddr::from([224, 0, 0, 0]), 4), (IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8)]
-        {
+    fn create_chain(batch: &mut Batch) {
+        let hook = Hook { kind: "nat", hook: HookPoint::Postrouting, priority: SRCNAT };
+        batch.create_base_chain(Self::TABLE.chain(Self::CHAIN), hook);
+    }
+
+    /// `ip daddr 224.0.0.0/4 return`, `ip6 daddr ff00::/8 return`
+    fn add_first_rules(batch: &mut Batch) {
+        let groups = [(IpAddr::from([224, 0, 0, 0]), 4), (IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8)];
+        for (group, prefix) in groups {
             let mut rule = of_family(group);
             rule.extend(load_network(group, DESTINATION, prefix));
             rule.push(Expr::equal(REG1, &octets(group)));
             rule.push(Expr::verdict(Verdict::Return));
-            batch.add_rule(chain, &rule, "");
+            batch.add_rule(Self::TABLE.chain(Self::CHAIN), &rule, "");
         }
     }
 
     fn create_set(batch: &mut Batch, set: &str) {
         let Some(subnet) = subnet(set) else { return };
-        let ip = subnet.ip();
-        let key = if ip.is_ipv4() { KeyType::Ipv4Addr } else { KeyType::Ipv6Addr };
+        let key = if subnet.is_ipv4() { KeyType::Ipv4Addr } else { KeyType::Ipv6Addr };
         batch.create_set(Self::TABLE.set(set), &SetType { key: &[key], verdicts: false });
+    }
+
+    /// `ip saddr @SET ip daddr != SUBNET masquerade`
+    fn add_rule(batch: &mut Batch, set: &str) {
+        let Some(subnet) = subnet(set) else { return };
+        let ip = subnet.ip();
         let mut rule = of_family(ip);
         rule.extend(load_network(ip, SOURCE, full_length(ip)));
         rule.push(Expr::in_set(REG1, set));
@@ -60,17 +67,6 @@ impl Layout for Masquerade {
         rule.push(Expr::differ(REG1, &octets(ip)));
         rule.push(Expr::masquerade());
         batch.add_rule(Self::TABLE.chain(Self::CHAIN), &rule, "");
-    }
-
-    fn is_fixed(_set: &str) -> bool {
-        false
-    }
-
-    fn delete_table(batch: &mut Batch) {
-        let chain = Self::TABLE.chain(Self::CHAIN);
-        batch.flush_chain(chain);
-        batch.delete_chain(chain);
-        batch.delete_table(Self::TABLE);
     }
 }
 
@@ -174,8 +170,9 @@ pub(super) fn usable(nft: &mut Nft) -> Result<(), Error> {
         return Ok(());
     }
     let mut batch = Batch::new();
-    Masquerade::create_table(&mut batch);
+    elements::create_table::<Masquerade>(&mut batch);
     Masquerade::create_set(&mut batch, "masq-0.0.0.0/0");
+    Masquerade::add_rule(&mut batch, "masq-0.0.0.0/0");
     match nft.try_out(&batch) {
         // Somebody has made it in this moment, so it can be made.
         Err(err) if err.is(nix::errno::Errno::EEXIST) => Ok(()),
