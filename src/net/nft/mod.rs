@@ -30,6 +30,9 @@ mod expr;
 mod object;
 mod socket;
 
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
 use nix::errno::Errno;
 
 pub use batch::Batch;
@@ -44,8 +47,9 @@ use batch::{
 };
 use socket::{Answer, Socket};
 
-/// How often a listing is begun again when something changed meanwhile.
-const DUMP_ATTEMPTS: usize = 10;
+/// For how long a listing is begun again when something changed meanwhile. One takes well
+/// below a millisecond, so that this is many attempts.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A NETLINK_NETFILTER socket in one namespace.
 #[derive(Debug, Default)]
@@ -205,13 +209,13 @@ impl Nft {
         fill: impl Fn(&mut Writer),
         parse: impl Fn(&[u8]) -> Vec<T>,
     ) -> Result<Vec<T>> {
-        for _ in 1..DUMP_ATTEMPTS {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
             match self.list_once(kind, reply, family, what, &fill, &parse) {
-                Err(err) if err.is(Errno::EAGAIN) || err.is(Errno::EINTR) => {}
+                Err(err) if err.is(Errno::EAGAIN) && Instant::now() < deadline => {}
                 other => return other,
             }
         }
-        self.list_once(kind, reply, family, what, &fill, &parse)
     }
 
     fn list_once<T>(
@@ -377,7 +381,12 @@ impl Nft {
             w.text(1, set.table.name);
             w.text(2, set.name);
         };
-        none_if_missing(self.list(GETSETELEM, NEWSETELEM, set.table.family, &what, fill, elements))
+        let mut listed =
+            none_if_missing(self.list(GETSETELEM, NEWSETELEM, set.table.family, &what, fill, elements))?;
+        // While the kernel's hash table grows or shrinks it may list an element twice.
+        let mut seen = HashSet::with_capacity(listed.len());
+        listed.retain(|element| seen.insert(element.key.bytes().to_vec()));
+        Ok(listed)
     }
 }
 
