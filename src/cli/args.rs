@@ -28,7 +28,8 @@ Exit status:
   3  the network's configuration is missing or wrong
   4  a plugin is missing, can't be run, gave no proper answer, or lacks the version
   5  a file of our own can't be read or written, the result cache for example
-  130, 143  stopped by SIGINT, SIGTERM; an unfinished add was rolled back";
+  129, 130, 143
+     stopped by SIGHUP, SIGINT, SIGTERM; an unfinished add was rolled back";
 
 const COMMON: &str = "Options of all commands";
 

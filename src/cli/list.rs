@@ -1,5 +1,6 @@
 //! `plugins` and `networks`: what there is.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cnimble::runtime::{Exec, PluginError, Stderr, Versions, all_plugins, versions};
@@ -16,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
     let path = session.invoker.path();
-    let found = all_plugins(path);
+    let found = all_plugins(&harmless(path));
     let exec = Exec { limit: Some(LIMIT), stderr: Stderr::Capture };
     let exec = &exec;
     let probes = found.into_iter().map(|(name, file)| async move {
@@ -44,6 +45,23 @@ pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
         .collect();
     print(&table(&["PLUGIN", "CNI VERSIONS", "PATH"], &lines, session.paint));
     Ok(())
+}
+
+/// Without the directories of ordinary programs: to run all of them is no way to ask who
+/// is a plugin, /usr/sbin has poweroff.
+fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
+    const ORDINARY: [&str; 6] =
+        ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
+    let real = |dir: &Path| dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let ordinary: Vec<PathBuf> =
+        std::env::split_paths(&own).chain(ORDINARY.map(PathBuf::from)).map(|dir| real(&dir)).collect();
+    let (left_out, harmless): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        path.iter().partition(|dir| ordinary.contains(&real(dir)));
+    for dir in left_out {
+        log::warn!("{} holds ordinary programs (it is in PATH); they are not asked", dir.display());
+    }
+    harmless.into_iter().cloned().collect()
 }
 
 fn shown(answer: Result<Versions, PluginError>) -> String {

@@ -14,6 +14,7 @@ pub(super) enum Exit {
     Config = 3,
     Execution = 4,
     Files = 5,
+    HungUp = 129,
     Interrupted = 130,
     Terminated = 143,
 }
@@ -144,7 +145,7 @@ impl Report {
             let code = match self.exit {
                 Exit::Usage => spec::Code::INVALID_ENVIRONMENT,
                 Exit::Config => spec::Code::INVALID_CONFIG,
-                Exit::Interrupted | Exit::Terminated => spec::Code::TRY_AGAIN_LATER,
+                Exit::HungUp | Exit::Interrupted | Exit::Terminated => spec::Code::TRY_AGAIN_LATER,
                 Exit::Plugin | Exit::Execution => spec::Code::DELEGATE,
                 Exit::Files => spec::Code::IO,
             };

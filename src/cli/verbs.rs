@@ -132,18 +132,18 @@ fn lookup(session: &Session, network: &str, attach: &Attach) -> Option<Entry> {
     }
 }
 
-/// Waits for `work` or SIGINT or SIGTERM, whichever is first. On a signal `work` is
-/// dropped, which kills the plugin that it waits for.
+/// Waits for `work` or a signal, whichever is first. On a signal `work` is dropped, which
+/// kills the plugin that it waits for.
 pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
+    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = signals.map(signal) else {
         return Ok(work.await);
     };
     tokio::select! {
         outcome = work => Ok(outcome),
         _ = interrupt.recv() => Err(Exit::Interrupted),
         _ = terminate.recv() => Err(Exit::Terminated),
+        _ = hangup.recv() => Err(Exit::HungUp),
     }
 }
 

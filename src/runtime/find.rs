@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::PluginError;
 
-/// The file of plugin `name`. Links are followed.
+/// The file of plugin `name`. Links are followed. An empty directory is none, not the
+/// working directory.
 ///
 /// # Errors
 /// [`PluginError::BadName`] for a name with `/` (it would leave the directories that the
@@ -16,6 +17,7 @@ pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
         return Err(PluginError::BadName { name: name.to_owned() });
     }
     path.iter()
+        .filter(|dir| !dir.as_os_str().is_empty())
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
         .ok_or_else(|| PluginError::Missing { name: name.to_owned(), dirs: path.to_vec() })
@@ -64,6 +66,12 @@ mod tests {
         assert_eq!(find("ptp", &path).unwrap(), first.path().join("ptp"));
         let text = find("vlan", &path).unwrap_err().to_string();
         assert!(text.starts_with("no plugin \"vlan\" in CNI_PATH [/"), "{text}");
+    }
+
+    #[test]
+    fn an_empty_directory_is_not_the_working_directory() {
+        assert!(std::path::Path::new("Cargo.toml").is_file());
+        assert!(matches!(find("Cargo.toml", &["".into()]), Err(PluginError::Missing { .. })));
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub mod exec;
 mod find;
 mod gc;
 mod probe;
+mod recall;
 #[cfg(test)]
 mod tests;
 mod validate;

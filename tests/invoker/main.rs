@@ -296,6 +296,45 @@ fn gc_keeps_what_is_valid() {
 }
 
 #[test]
+fn many_adds_at_the_same_time() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.bridge("net", "1.1.0");
+    let pods: Vec<Pod> = (0..12).map(|_| Pod::new()).collect();
+    let all = |verb: &str| {
+        std::thread::scope(|scope| {
+            let runs: Vec<_> = pods
+                .iter()
+                .map(|pod| node.cnimble(plugin_dir(), &[verb, "net", pod.path()]))
+                .map(|run| scope.spawn(|| run.run().success()))
+                .collect();
+            runs.into_iter().map(|run| run.join().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    let mut addresses: Vec<String> =
+        all("add").iter().map(|outcome| outcome.result()["ips"][0]["address"].to_string()).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), pods.len());
+    assert_eq!(node.entries().len(), pods.len());
+    all("check");
+    all("del");
+    assert_eq!(node.entries(), [""; 0]);
+    assert_eq!(node.leases(), [""; 0]);
+}
+
+#[test]
+fn ordinary_programs_are_not_run_to_see_whether_they_are_plugins() {
+    let node = Node::new();
+    let mark = node.host.dir().join("mark");
+    let bin = scripts(node.host.dir(), &[("program", &format!("touch {}", mark.display()))]);
+    let outcome = node.cnimble(&bin, &["plugins"]).env("PATH", bin.to_str().unwrap()).run();
+    assert_eq!(outcome.status, 4, "{}", outcome.describe());
+    assert!(outcome.stderr.contains("ordinary programs"), "{}", outcome.stderr);
+    assert!(!mark.exists());
+}
+
+#[test]
 fn exit_statuses_and_json_errors() {
     let node = Node::new();
     let error =

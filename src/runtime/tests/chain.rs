@@ -237,6 +237,26 @@ async fn names_that_lead_elsewhere_are_refused_before_anything_runs() {
     assert_eq!(bench.calls(), [""; 0]);
 }
 
+#[tokio::test]
+async fn del_from_the_cache_alone() {
+    let bench = Bench::new(&["one", "two"]);
+    let net = NetworkList::from_value(json!({
+        "cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "one", "capabilities": {"ips": true}}],
+    }));
+    // A plugin of the network's folder is in the cache, too.
+    let mut net = net.unwrap();
+    net.push(crate::spec::list::ListEntry::parse(br#"{"type":"two"}"#).unwrap());
+    let attach = attach("c1").arg("A", "b").capability("ips", json!(["10.0.0.7"]));
+    bench.invoker().add(&net, &attach).await.unwrap();
+    bench.calls();
+    assert!(bench.invoker().del_recorded(attach.key("net")).await.unwrap());
+    assert_eq!(bench.calls(), ["DEL two", "DEL one"]);
+    let env = bench.env(3);
+    assert!(env.contains("CNI_ARGS=A=b\n") && env.contains("CNI_NETNS=/run/netns/x\n"), "{env}");
+    assert_eq!(bench.stdin(3)["runtimeConfig"], json!({"ips": ["10.0.0.7"]}));
+    assert!(!bench.invoker().del_recorded(attach.key("net")).await.unwrap());
+}
+
 /// So that a runtime can spawn them.
 #[test]
 fn futures_may_move_between_threads() {
