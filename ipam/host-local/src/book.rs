@@ -1,7 +1,6 @@
 //! Who holds which address, as the store says: what [`crate::allocate`] decides upon.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use cnimble::spec::Attachment;
@@ -15,7 +14,7 @@ use crate::store::{Directory, Leases};
 /// The leases of a directory, seen by one attachment.
 pub(crate) struct Book<'a> {
     dir: &'a Directory,
-    owners: HashMap<IpAddr, &'a Owner>,
+    leases: &'a Leases,
     own: Vec<IpAddr>,
     boot: &'a Boot,
     /// Asked for only when it matters: most ADDs find a free address.
@@ -33,18 +32,12 @@ impl<'a> Book<'a> {
         let own = leases.list.iter().filter(|lease| {
             attachment.is_some_and(|own| lease.owner.is(own) || lease.owner.is_container_of(own))
         });
-        Book {
-            dir,
-            owners: leases.list.iter().map(|lease| (lease.ip, &lease.owner)).collect(),
-            own: own.map(|lease| lease.ip).collect(),
-            boot,
-            shared: OnceCell::new(),
-        }
+        Book { dir, leases, own: own.map(|lease| lease.ip).collect(), boot, shared: OnceCell::new() }
     }
 
     /// Whether a file has to go before `ip` can be given.
     pub(crate) fn is_occupied(&self, ip: IpAddr) -> bool {
-        self.owners.contains_key(&ip)
+        self.leases.owner(ip).is_some()
     }
 }
 
@@ -52,14 +45,14 @@ impl Ledger for Book<'_> {
     /// An empty or broken lease file holds nothing: we have the lock, under which the
     /// reference writes as well, so nobody is about to fill it.
     fn is_taken(&self, ip: IpAddr) -> bool {
-        self.owners.get(&ip).is_some_and(|owner| **owner != Owner::Nobody)
+        self.leases.owner(ip).is_some_and(|owner| *owner != Owner::Nobody)
     }
 
     fn is_void(&self, ip: IpAddr) -> bool {
         if *self.shared.get_or_init(|| boot::is_shared(self.dir.fd())) {
             return false;
         }
-        match self.owners.get(&ip) {
+        match self.leases.owner(ip) {
             None | Some(Owner::Unknown) => false,
             Some(_) => match files::open_regular(self.dir.fd(), &ip.to_string()) {
                 Ok(Ok(file)) => self.boot.is_after(&file),

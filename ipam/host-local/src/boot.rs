@@ -19,9 +19,10 @@
 //! On a file system that several machines may share, nothing is ever taken back: the
 //! lease may be of a container that lives on another machine, in another boot.
 
+use std::cell::OnceCell;
 use std::ffi::CStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -55,16 +56,16 @@ const SHARED: &[FsType] = &[
 #[derive(Debug, Clone)]
 pub(crate) struct Boot {
     id: Option<String>,
-    /// The earliest moment that it may have begun, in nanoseconds since 1970.
-    began: i128,
+    /// The earliest moment that it may have begun, in nanoseconds since 1970; asked for
+    /// only when it matters.
+    began: OnceCell<i128>,
 }
 
 impl Boot {
     /// The boot that we live in.
     pub(crate) fn current() -> Self {
-        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-        let id = id.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty());
-        Boot { id, began: began() }
+        let id = boot_id().ok().filter(|id| !id.is_empty());
+        Boot { id, began: OnceCell::new() }
     }
 
     /// Marks a lease file that is being made.
@@ -88,7 +89,7 @@ impl Boot {
                 Ok(meta) => {
                     let changed = nanos(meta.ctime(), meta.ctime_nsec());
                     let written = nanos(meta.mtime(), meta.mtime_nsec());
-                    changed.max(written) + MARGIN < self.began
+                    changed.max(written) + MARGIN < *self.began.get_or_init(began)
                 }
                 Err(_) => false,
             },
@@ -103,6 +104,13 @@ pub(crate) fn is_shared(dir: impl AsFd) -> bool {
 
 fn nanos(seconds: i64, nanos: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(nanos)
+}
+
+fn boot_id() -> io::Result<String> {
+    let mut text = [0; 64];
+    let length = File::open("/proc/sys/kernel/random/boot_id")?.read(&mut text)?;
+    let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());
+    Ok(text.trim().to_owned())
 }
 
 /// See the module's text. Not knowing is the beginning of time: nothing is older.
@@ -160,7 +168,10 @@ mod tests {
     use super::*;
 
     fn boot(id: &str, began: SystemTime) -> Boot {
-        Boot { id: Some(id.into()), began: began.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128 }
+        Boot {
+            id: Some(id.into()),
+            began: OnceCell::from(began.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128),
+        }
     }
 
     #[test]
@@ -175,8 +186,11 @@ mod tests {
         assert!(next.is_after(&file));
         // Without an ID of our own there is nothing to compare with.
         assert!(
-            !Boot { id: None, began: tomorrow.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128 }
-                .is_after(&file)
+            !Boot {
+                id: None,
+                began: OnceCell::from(tomorrow.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128)
+            }
+            .is_after(&file)
         );
         set_mark(&file, &this.earlier_mark());
         assert!(this.is_after(&file));
@@ -203,7 +217,7 @@ mod tests {
         let boot = Boot::current();
         assert_eq!(boot.id.as_ref().unwrap().len(), 36);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128;
-        assert!(boot.began < now);
+        assert!(began() < now);
         let dir = tempfile::tempdir().unwrap();
         assert!(!boot.is_after(&File::create(dir.path().join("x")).unwrap()));
         assert!(!is_shared(File::open(dir.path()).unwrap()));

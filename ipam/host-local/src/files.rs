@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::errno::Errno;
@@ -68,12 +69,16 @@ pub(crate) fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<Result
 }
 
 fn open(dir: BorrowedFd<'_>, name: &str) -> io::Result<Result<File, Content>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    match openat(dir, name, flags, Mode::empty()) {
+    open_with(dir, name, OFlag::O_RDONLY)
+}
+
+fn open_with(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Result<File, Content>> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    match openat(dir, name, access | flags, Mode::empty()) {
         Ok(file) => Ok(Ok(file.into())),
         Err(Errno::ENOENT) => Ok(Err(Content::Absent)),
-        // A symbolic link; a socket, or a device without a driver.
-        Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV) => Ok(Err(Content::Foreign)),
+        // A symbolic link; a socket, or a device without a driver; a directory, for writing.
+        Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV | Errno::EISDIR) => Ok(Err(Content::Foreign)),
         Err(err) => Err(err.into()),
     }
 }
@@ -169,8 +174,22 @@ fn create_by_name(
     }
 }
 
-/// Makes `name` in `dir` with `content`, in place of what is there.
+/// Makes `name` in `dir` with `content`, in place of what is there. A file that is made
+/// anew gets `mode`.
+///
+/// A text that isn't shorter than the old one goes over it in a single write, which a kill
+/// can't split; a new file renamed over the old would be as safe, but ext4 then writes its
+/// data out at once (`auto_da_alloc`), which takes milliseconds.
 pub(crate) fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> io::Result<()> {
+    if let Ok(file) = open_with(dir, name, OFlag::O_WRONLY)? {
+        let meta = file.metadata()?;
+        if meta.is_file() && meta.len() <= content.len() as u64 {
+            return match file.write_at(content, 0)? {
+                written if written == content.len() => Ok(()),
+                _ => Err(io::ErrorKind::WriteZero.into()),
+            };
+        }
+    }
     let temporary = Temporary::new(dir)?;
     let mut file = File::from(temporary.open()?);
     file.write_all(content)?;
@@ -249,6 +268,11 @@ mod tests {
         assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"one".to_vec()));
         let mode = std::fs::metadata(dir.path().join("a")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
+        // Longer, as long, shorter, shorter again; the mode stays through the first two.
+        for text in ["three", "seven", "two", "x"] {
+            replace(fd.as_fd(), "a", text.as_bytes(), MODE).unwrap();
+            assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(text.into()));
+        }
         replace(fd.as_fd(), "a", b"three", MODE).unwrap();
         assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"three".to_vec()));
         assert_eq!(listing(&dir), ["a"]);

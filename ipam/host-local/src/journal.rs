@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use cnimble::spec::{Code, Error};
+use nix::sys::stat::Mode;
 
 use crate::boot::{self, Boot};
 use crate::files::{self, Content};
@@ -100,8 +101,9 @@ impl Journal {
         if before.as_ref().is_some_and(|(bytes, _)| *bytes == after) {
             return Ok(());
         }
+        let mode = before.as_ref().map_or(files::MODE, |(_, mode)| Mode::from_bits_truncate(*mode));
         self.note(Change::Moved { name: name.clone(), before, after: after.clone() });
-        files::replace(store.fd(), &name, &after, files::MODE).map_err(failed)
+        files::replace(store.fd(), &name, &after, mode).map_err(failed)
     }
 
     /// Takes back every change, latest first; goes on past failures and names them all.
@@ -174,7 +176,7 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
             match before {
                 None => files::remove(store.fd(), &name).map_err(failed),
                 Some((content, mode)) => {
-                    let mode = nix::sys::stat::Mode::from_bits_truncate(mode);
+                    let mode = Mode::from_bits_truncate(mode);
                     files::replace(store.fd(), &name, &content, mode).map_err(failed)
                 }
             }

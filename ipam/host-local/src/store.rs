@@ -82,12 +82,19 @@ pub(crate) struct Lease {
 /// What the directory holds.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
+    /// Sorted by address.
     pub(crate) list: Vec<Lease>,
     /// Files that a killed process left half-written.
     temporary: Vec<String>,
 }
 
 impl Leases {
+    /// Who holds `ip`; `None` if there is no lease.
+    pub(crate) fn owner(&self, ip: IpAddr) -> Option<&Owner> {
+        let at = self.list.binary_search_by_key(&ip, |lease| lease.ip).ok()?;
+        self.list.get(at).map(|lease| &lease.owner)
+    }
+
     /// `attachment`'s leases. Those that name only the container count where no lease names
     /// the interface too, as in the reference.
     pub(crate) fn of(&self, attachment: &Attachment) -> Vec<IpAddr> {
@@ -159,13 +166,19 @@ impl Directory {
                 }),
                 Some(_) => Ok(Err(Content::Foreign)),
             };
-            let owner = match content.map_err(|err| self.failed("reading", name, err))? {
-                Ok(owner) => owner,
-                Err(Content::Absent) => continue,
-                Err(_) => Owner::Unknown,
+            let owner = match content {
+                Ok(Ok(owner)) => owner,
+                Ok(Err(Content::Absent)) => continue,
+                Ok(Err(_)) => Owner::Unknown,
+                Err(err) => {
+                    // One bad block must not stop every pod of the node.
+                    log::warn!("{}", self.failed("reading", name, err));
+                    Owner::Unknown
+                }
             };
             leases.list.push(Lease { ip, owner });
         }
+        leases.list.sort_unstable_by_key(|lease| lease.ip);
         Ok(leases)
     }
 
