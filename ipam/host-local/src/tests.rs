@@ -143,6 +143,11 @@ fn add_writes_what_the_reference_writes() {
     }
     assert_eq!(fs::metadata(node.store()).unwrap().permissions().mode() & 0o7777, 0o755);
 
+    // The boot's mark is no part of the content.
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let file = fs::File::open(node.store().join("10.0.0.2")).unwrap();
+    assert_eq!(boot::get_mark(&file).unwrap().as_deref(), Some(boot_id.trim().as_bytes()));
+
     let err = node.add("c1").unwrap_err();
     assert_eq!(err.code, Code::NO_ADDRESS);
     assert_eq!(
@@ -496,12 +501,18 @@ fn a_directory_that_goes_away_under_a_waiting_add_is_made_again() {
 #[test]
 fn undo_doesnt_wait_for_the_lock_of_its_own_thread() {
     let node = Node::small();
-    let call = node.call(Command::Add, "c1", "eth0");
-    HostLocal.add(&call).unwrap();
-    let held = crate::store::Store::lock(&node.store()).unwrap().unwrap();
-    assert_eq!(call.undo.rollback(), [""; 0]);
-    assert!(held.leases().unwrap().list.is_empty());
-    drop(held);
+    let (path, done) = (node.store(), std::sync::mpsc::channel());
+    let (data_dir, ipam) = (node.dir.path().join("a/b"), node.ipam.clone());
+    let thread = std::thread::spawn(move || {
+        let call = call(&data_dir, &ipam, &json!({}), Command::Add, "c1", "eth0");
+        HostLocal.add(&call).unwrap();
+        let held = crate::store::Store::lock(&path).unwrap().unwrap();
+        assert_eq!(call.undo.rollback(), [""; 0]);
+        assert!(held.leases().unwrap().list.is_empty());
+        done.0.send(()).unwrap();
+    });
+    done.1.recv_timeout(Duration::from_secs(20)).expect("it waits for itself");
+    thread.join().unwrap();
     // Afterwards the lock is free for others.
     let path = node.store();
     fs::create_dir_all(&path).unwrap();
@@ -512,10 +523,12 @@ fn undo_doesnt_wait_for_the_lock_of_its_own_thread() {
 fn twenty_thousand_leases_are_no_trouble() {
     let node = Node::new(json!({ "subnet": "10.0.0.0/17" }));
     fs::create_dir_all(node.store()).unwrap();
-    let id = "e".repeat(60);
-    for n in 0..20_000u32 {
+    // One file under all names: making 20,000 files takes longer than anything tested here.
+    let one = node.store().join("10.0.0.2");
+    fs::write(&one, format!("{}\r\neth0", "e".repeat(64))).unwrap();
+    for n in 1..20_000u32 {
         let ip = std::net::Ipv4Addr::from(0x0A00_0002 + n);
-        fs::write(node.store().join(ip.to_string()), format!("{id}{n}\r\neth0")).unwrap();
+        fs::hard_link(&one, node.store().join(ip.to_string())).unwrap();
     }
     let start = Instant::now();
     assert_eq!(node.add("c1").unwrap(), ["10.0.78.34"]);
