@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -58,7 +59,7 @@ pub(super) struct Cli {
 pub(super) struct Global {
     /// Directories with plugins, separated by `:` [default: /opt/cni/bin:/usr/lib/cni]
     #[arg(long, global = true, help_heading = COMMON, value_name = "DIRS", env = "CNI_PATH", hide_env_values = true)]
-    pub(super) cni_path: Option<String>,
+    pub(super) cni_path: Option<OsString>,
     /// Directory with network configurations [default: /etc/cni/net.d]
     #[arg(long, global = true, help_heading = COMMON, value_name = "DIR", env = "NETCONFPATH", hide_env_values = true)]
     pub(super) conf_dir: Option<PathBuf>,

@@ -37,14 +37,12 @@ struct Session {
 impl Session {
     fn new(global: &Global) -> Self {
         // An empty variable is as good as none.
-        let text = |given: &Option<String>, or: &str| {
-            given.clone().filter(|text| !text.is_empty()).unwrap_or_else(|| or.to_owned())
-        };
         let path = |given: &Option<PathBuf>, or: &str| {
             let given = given.clone().filter(|path| !path.as_os_str().is_empty());
             given.unwrap_or_else(|| PathBuf::from(or))
         };
-        let cni_path = text(&global.cni_path, CNI_PATH);
+        let cni_path = global.cni_path.clone().filter(|text| !text.is_empty());
+        let cni_path = cni_path.unwrap_or_else(|| CNI_PATH.into());
         let mut invoker = Invoker::new(std::env::split_paths(&cni_path))
             .with_cache_dir(path(&global.cache_dir, DEFAULT_CACHE_DIR));
         if global.timeout > 0 {

@@ -16,10 +16,13 @@ impl Invoker {
     /// Attaches a container. Returns the last plugin's result, a document of the network's
     /// version, and puts it into the cache.
     ///
-    /// If a plugin fails, those that were run (it, too) get a DEL, last one first, and the
-    /// error lists what failed in that after the cause. One exception: when the cache says
-    /// that this very attachment exists already, a DEL would take a working container's
-    /// network away; it is left to the caller, and the error says so.
+    /// If a plugin fails, those that were run get a DEL, last one first, and the error lists
+    /// what failed in that after the cause. It gets one itself unless it can't have left
+    /// anything: it could not be started, or says that something is in its way.
+    ///
+    /// One exception: when the cache says that this very attachment exists already, a DEL
+    /// would take a working container's network away; it is left to the caller, and the
+    /// error says so.
     ///
     /// # Errors
     /// A forbidden name; a plugin that isn't there (checked for all of them before the
@@ -55,7 +58,8 @@ impl Invoker {
                         .to_owned(),
                 );
             } else {
-                let ran = network.plugins.get(..=index).unwrap_or_default();
+                let end = index + usize::from(failures.first.cause.may_leave_something());
+                let ran = network.plugins.get(..end).unwrap_or_default();
                 failures.others = self.del_chain(network, ran, attach, result.as_ref()).await;
             }
             return Err(failures.into());

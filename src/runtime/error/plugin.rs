@@ -105,9 +105,6 @@ pub enum PluginError {
         /// The plugin's.
         supported: Vec<String>,
     },
-    /// The input can't be made for it.
-    #[error("can't make its configuration: {0}")]
-    Input(spec::Error),
 }
 
 impl PluginError {
@@ -119,12 +116,22 @@ impl PluginError {
             PluginError::Io { .. } => Code::IO,
             PluginError::BadOutput { .. } => Code::DECODE,
             PluginError::Version { .. } => Code::INCOMPATIBLE_VERSION,
-            PluginError::Input(error) => error.code,
             PluginError::TimeLimit { .. } => Code::TRY_AGAIN_LATER,
             PluginError::Missing { .. }
             | PluginError::Start { .. }
             | PluginError::TooLong { .. }
             | PluginError::NoError { .. } => Code::DELEGATE,
+        }
+    }
+
+    /// Whether an ADD that ended so may have left something behind. Our own plugins undo
+    /// what they did, but others may not. A conflict is with something that was there before,
+    /// perhaps this very attachment, made through another cache: not ours to take away.
+    pub(crate) fn may_leave_something(&self) -> bool {
+        match self {
+            PluginError::BadName { .. } | PluginError::Missing { .. } | PluginError::Start { .. } => false,
+            PluginError::Refused { error, .. } => error.code != Code::CONFLICT,
+            _ => true,
         }
     }
 

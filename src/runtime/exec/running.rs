@@ -18,7 +18,7 @@ const MAX_STDERR: usize = 4 << 10;
 const GRACE: Duration = Duration::from_secs(2);
 /// How long we go on reading after the plugin has exited, if a process that it left behind
 /// keeps the pipe open. What the plugin itself wrote is in the pipe by then.
-const DRAIN: Duration = Duration::from_millis(500);
+const DRAIN: Duration = Duration::from_secs(1);
 
 /// How a conversation ended.
 pub(super) enum End {

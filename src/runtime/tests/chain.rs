@@ -80,6 +80,21 @@ async fn a_failed_add_is_rolled_back_in_reverse() {
 }
 
 #[tokio::test]
+async fn what_cannot_have_left_anything_gets_no_del() {
+    let bench = Bench::new(&["one", "two"]);
+    let net = network("1.0.0", &["one", "two"]);
+    // Something is in its way: perhaps this very container, added through another cache.
+    bench.fail("two", "ADD", Code::CONFLICT.0);
+    bench.invoker().add(&net, &attach("c1")).await.unwrap_err();
+    assert_eq!(bench.calls(), ["ADD one", "ADD two", "DEL one"]);
+    // Never started.
+    bench.plugin("two", "#!/nonexistent/interpreter\n");
+    let err = bench.invoker().add(&net, &attach("c1")).await.unwrap_err();
+    assert_eq!(bench.calls(), ["ADD one", "DEL one"]);
+    assert!(err.to_string().contains("bin/two: can't be executed: "), "{err}");
+}
+
+#[tokio::test]
 async fn an_attachment_that_exists_is_not_rolled_back() {
     let bench = Bench::new(&["one"]);
     let net = network("1.0.0", &["one"]);
