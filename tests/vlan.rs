@@ -253,6 +253,10 @@ mod in_vm {
             network.deleted(&two.attachment, None);
             let left = host.ip_json("link show master br0");
             assert_eq!(left.as_array().unwrap().len(), 1, "only the gateway's port: {left}");
+            let three = Member::of(&network, "three");
+            network.clone().with("/cniVersion", json!("1.1.0")).gc(Some(json!([]))).success();
+            assert_eq!(three.pod.links(), ["lo"]);
+            assert_eq!(host.addrs("br0.100"), ["10.9.0.1/24", "fd09::1/64"], "GC leaves the gateway");
         }
     }
 
@@ -382,25 +386,57 @@ mod in_vm {
     #[test]
     fn a_pod_that_comes_beside_a_failing_one_keeps_its_vlan_and_gateway() {
         in_vm!();
-        for round in 0..6 {
+        for delay in [0, 15, 30, 60, 250] {
             let host = Host::new();
             host.ip("link add br0 type bridge");
+            // Fails at its last step, and takes its time for it.
             let failing = gateway(&host, true).with("/ipMasq", json!(true));
+            let failing = failing.with("/ipMasqBackend", json!("iptables"));
+            let slow = host.dir().join("iptables-restore");
+            host.shell(&format!(
+                "printf '#!/bin/sh\nsleep 0.5; exec /usr/sbin/iptables-restore \"$@\"' >{0}; chmod +x {0}",
+                slow.display()
+            ));
             let working = gateway(&host, true);
             let pod = Pod::new();
             let attachment = Attachment::new("failing", &pod);
+            let call = failing.call("ADD", &attachment, None);
+            let call = call.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", host.dir().display()));
             let member = std::thread::scope(|scope| {
-                let failure = scope.spawn(|| failing.add(&attachment).error());
-                // Sooner or later than the other's steps.
-                std::thread::sleep(std::time::Duration::from_millis(15 * round));
+                let failure = scope.spawn(|| call.run().error());
+                // Before, within or after the other's steps.
+                std::thread::sleep(std::time::Duration::from_millis(delay));
                 let member = Member::of(&working, "working");
-                failure.join().unwrap();
+                let error = failure.join().unwrap();
+                assert!(error.msg.contains("iptables-restore"), "{error:?}");
                 member
             });
-            assert!(filters(&host), "round {round}");
+            assert!(filters(&host), "{delay} ms");
             assert_eq!(vids(&host, member.port()), ["1 untagged", "100 pvid untagged"]);
-            assert!(member.reaches("10.9.0.1") && member.reaches("fd09::1"), "round {round}");
+            assert!(member.reaches("10.9.0.1") && member.reaches("fd09::1"), "{delay} ms");
             working.check(&member.attachment, &member.result).success();
+        }
+    }
+
+    #[test]
+    fn pods_of_the_go_plugins_share_vlan_and_gateway_with_ours() {
+        in_vm!();
+        let Some(go) = cnimble_tests::go_plugins() else { skip!("no Go plugins here") };
+        for go_comes_first in [true, false] {
+            let host = Host::new();
+            let ours = network(&host, &json!({"vlan": 100, "isGateway": true}));
+            let theirs = ours.served_by(go);
+            let (first, second) = if go_comes_first { (&theirs, &ours) } else { (&ours, &theirs) };
+            let (one, two) = (Member::of(first, "one"), Member::of(second, "two"));
+            assert_eq!(one.result["interfaces"][3], two.result["interfaces"][3]);
+            assert!(one.reaches(two.address()) && one.reaches("10.9.0.1") && two.reaches("10.9.0.1"));
+            // The other side's CHECK and DEL.
+            second.check(&one.attachment, &one.result).success();
+            first.check(&two.attachment, &two.result).success();
+            second.deleted(&one.attachment, Some(&one.result));
+            assert!(two.reaches("10.9.0.1"));
+            first.deleted(&two.attachment, Some(&two.result));
+            assert_eq!((one.pod.links(), two.pod.links()), (vec!["lo".into()], vec!["lo".into()]));
         }
     }
 }
