@@ -428,6 +428,35 @@ fn what_was_flushed_is_made_again() {
     check(&path.node, &pod, &["10.1.0.5/16"]).unwrap();
 }
 
+#[test]
+fn where_nf_tables_cannot_masquerade_iptables_does() {
+    need!("nft", "iptables-nft-save");
+    let ns = Ns::new();
+    // A chain of the wrong type stands for a kernel without NAT in nf_tables: the refusal is
+    // the same, EOPNOTSUPP.
+    ns.run_with(
+        "nft -f -",
+        b"table inet cnimble { chain postrouting { type filter hook postrouting priority 0; }; }",
+    )
+    .success();
+    let before = Snapshot::of_ns(&ns);
+    let pod = owner("net1", "a");
+    let addrs = nets(&["10.1.0.2/16", "fd01::2/64"]);
+    ns.within(|| {
+        let mut nft = Nft::new();
+        let err = masquerade::add(Backend::Nftables, &mut nft, &pod, &addrs).unwrap_err();
+        assert_eq!(err.code, Code::KERNEL);
+        assert!(err.msg.starts_with("add rule to chain inet cnimble postrouting"), "{err}");
+    });
+    before.assert_same(&Snapshot::of_ns(&ns), "after the refusal");
+    let undone = ns.within(|| masquerade::add(Backend::Auto, &mut Nft::new(), &pod, &addrs).unwrap());
+    assert!(ns.sh("iptables-nft-save -t nat").contains("-s 10.1.0.2/32"));
+    assert!(ns.sh("ip6tables-nft-save -t nat").contains("-s fd01::2/128"));
+    check(&ns, &pod, &["10.1.0.2/16", "fd01::2/64"]).unwrap();
+    undo(&ns, undone);
+    before.assert_same(&Snapshot::of_ns(&ns), "after undo");
+}
+
 /// The three pods of docs/NFTABLES.md.
 fn documented() -> Ns {
     let ns = Ns::new();

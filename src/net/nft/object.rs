@@ -362,6 +362,52 @@ mod tests {
         assert_eq!(comment_userdata(&"x".repeat(300)).len(), 257);
     }
 
+    /// What the kernel sends is read without trust: bytes cut off or changed anywhere give
+    /// fewer attributes, never a panic.
+    #[test]
+    fn broken_objects_can_be_read() {
+        use super::super::expr::{Expr, REG1};
+        let mut w = attr::Writer::default();
+        w.message(0, 0, 0, 0, |w| {
+            w.text(2, "chain");
+            w.u64(3, 7);
+            let rule = [
+                Expr::equal(REG1, b"abc"),
+                Expr::in_set(REG1, "s"),
+                Expr::verdict(Verdict::Jump("c".into())),
+            ];
+            w.nest(4, |w| rule.iter().for_each(|expr| expr.write(w)));
+            w.attr(7, &comment_userdata("a comment"));
+        });
+        w.message(0, 0, 0, 0, |w| {
+            w.nest(1, |w| w.attr(1, &[10, 0, 0, 1]));
+            w.nest(2, |w| Verdict::Goto("c".into()).write(w));
+            w.attr(6, &comment_userdata("another"));
+        });
+        let bytes = w.finished().unwrap().to_vec();
+        let read = |bytes: &[u8]| {
+            for message in attr::messages(bytes) {
+                if let Some(rule) = Rule::parse(message.attrs()) {
+                    let _ = (rule.target(), rule.uses_set("s"), rule.constants().count());
+                }
+                let _ = Element::parse(message.attrs()).map(|element| element.key.to_string());
+            }
+        };
+        let whole: Vec<_> = attr::messages(&bytes).collect();
+        let rule = Rule::parse(whole[0].attrs()).unwrap();
+        assert_eq!((rule.handle, rule.comment.as_str()), (7, "a comment"));
+        assert_eq!(rule.target().as_deref(), Some("c"));
+        assert_eq!(Element::parse(whole[1].attrs()).unwrap().key.to_string(), "10.0.0.1");
+        for at in 0..bytes.len() {
+            read(&bytes[..at]);
+            for value in [0, 1, 2, 5, 0x7f, 0x80, 0xff] {
+                let mut broken = bytes.clone();
+                broken[at] = value;
+                read(&broken);
+            }
+        }
+    }
+
     #[test]
     fn keys_are_padded() {
         let key = Key::ifname("veth1").and_mac(Mac([1, 2, 3, 4, 5, 6]));

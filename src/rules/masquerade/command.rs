@@ -39,7 +39,7 @@ pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Erro
         .spawn()
         .map_err(|err| failed(&err))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It is short, far below what a pipe holds; a child that doesn't read it says why itself.
+        // iptables reads all before it prints; one that doesn't read says why itself.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(|err| failed(&err))?;
