@@ -1,12 +1,12 @@
 //! The CNI IPAM plugin host-local: addresses from ranges, leases on disk.
 //!
 //! Compatible with the reference's plugin of the same name, on the disk to the byte: see
-//! [`store`]. Where it differs, it does so for the better:
+//! `store`. Where it differs, it does so for the better:
 //! - one lock and one reading of the directory for a whole ADD, which decides everything
-//!   before it writes anything ([`allocate`]);
-//! - lease files appear whole or not at all ([`files`]), broken ones are healed;
-//! - leases from before this boot are taken back when nothing else is left ([`boot`]);
-//! - network, broadcast and gateway addresses are never given out ([`range`]);
+//!   before it writes anything (`allocate`);
+//! - lease files appear whole or not at all (`files`), broken ones are healed;
+//! - leases from before this boot are taken back when nothing else is left (`boot`);
+//! - network, broadcast and gateway addresses are never given out (`range`);
 //! - GC and STATUS do what the specification says.
 
 mod add;
@@ -16,6 +16,7 @@ mod boot;
 mod config;
 mod files;
 mod journal;
+mod lock;
 mod owner;
 mod range;
 mod resolv;

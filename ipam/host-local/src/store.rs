@@ -13,26 +13,23 @@
 //! what ADD decided upon is what it writes. Who holds what is learnt by reading every
 //! lease once, which [`Directory::leases`] alone knows; an index would go there.
 
-use std::cell::RefCell;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use cnimble::plugin::signal;
 use cnimble::spec::{Attachment, Code, Error};
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat};
-use nix::sys::stat::{Mode, fstatat};
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
 
 use crate::files::{self, Content};
 use crate::journal::Journal;
+use crate::lock::{LOCK, Lock, LockError};
 use crate::owner::Owner;
-
-const LOCK: &str = "lock";
 
 /// How often somebody else may remove the directory between our making and locking it.
 const TRIES: u32 = 100;
@@ -262,7 +259,7 @@ impl Store {
             LockError::Stopped(err) => StoreError::Stopped(err),
             LockError::Io(err) => dir.failed("locking", LOCK, err),
         })?;
-        if lock.guards(&dir) { Ok(Some(Store { dir, _lock: lock })) } else { Err(unsettled()) }
+        if lock.guards(dir.fd(), path) { Ok(Some(Store { dir, _lock: lock })) } else { Err(unsettled()) }
     }
 
     /// Removes what a killed process left half-written.
@@ -341,80 +338,6 @@ fn open_lock(dir: &Directory, journal: Option<&Journal>) -> Result<File> {
         // Somebody else made it in between.
         Err(Errno::EEXIST) => Err(StoreError::Unsettled(dir.path.join(LOCK))),
         Err(err) => Err(dir.failed("making", LOCK, err)),
-    }
-}
-
-/// The lock of a directory, held. It excludes the reference's plugins as well.
-struct Lock {
-    file: Metadata,
-    /// `None` where this thread holds it already, further up: the panic hook takes back an
-    /// ADD while the ADD's own lock is still there, and must not wait for it.
-    flock: Option<Flock<File>>,
-}
-
-enum LockError {
-    Io(io::Error),
-    Stopped(Error),
-}
-
-impl From<io::Error> for LockError {
-    fn from(err: io::Error) -> Self {
-        LockError::Io(err)
-    }
-}
-
-thread_local! {
-    /// Device and inode of the locks that this thread holds.
-    static HELD: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
-}
-
-fn identity(meta: &Metadata) -> (u64, u64) {
-    (meta.dev(), meta.ino())
-}
-
-impl Lock {
-    /// Waits for the lock until a signal says to stop.
-    fn wait(file: File) -> Result<Self, LockError> {
-        let meta = file.metadata()?;
-        let id = identity(&meta);
-        if HELD.with_borrow(|held| held.contains(&id)) {
-            return Ok(Lock { file: meta, flock: None });
-        }
-        let mut file = file;
-        loop {
-            signal::check().map_err(LockError::Stopped)?;
-            match Flock::lock(file, FlockArg::LockExclusive) {
-                Ok(flock) => {
-                    HELD.with_borrow_mut(|held| held.push(id));
-                    return Ok(Lock { file: meta, flock: Some(flock) });
-                }
-                Err((again, Errno::EINTR)) => file = again,
-                Err((_, err)) => return Err(LockError::Io(err.into())),
-            }
-        }
-    }
-
-    /// Whether the locked file is still `dir`'s, and `dir` still at its path.
-    fn guards(&self, dir: &Directory) -> bool {
-        let there = fstatat(dir.fd(), LOCK, AtFlags::AT_SYMLINK_NOFOLLOW)
-            .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity(&self.file));
-        let own = dir.file.metadata().ok().map(|meta| identity(&meta));
-        let named = dir.path.metadata().ok().map(|meta| identity(&meta));
-        there && own == named
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        if self.flock.is_some() {
-            let id = identity(&self.file);
-            // A panic may run this in the middle of anything.
-            let _ = HELD.try_with(|held| {
-                if let Ok(mut held) = held.try_borrow_mut() {
-                    held.retain(|other| *other != id);
-                }
-            });
-        }
     }
 }
 
