@@ -55,7 +55,8 @@ pub fn set_up() -> Result<(), String> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("no User-mode Linux: {}", said.lines().last().unwrap_or("scripts/vm setup took too long")))
+    let why = said.lines().last().unwrap_or("scripts/vm setup took too long");
+    Err(format!("no User-mode Linux: {}", why.trim_start_matches("error: ")))
 }
 
 /// Ends the test as its run inside did. `here` is the path of an item in the test.
