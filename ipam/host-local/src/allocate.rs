@@ -311,6 +311,68 @@ mod tests {
         assert_eq!(pick(&sets, &[], &book).unwrap(), ["10.0.0.2", "10.0.1.6"]);
     }
 
+    /// Every combination of odd values is refused or gives an address that a host may have.
+    #[test]
+    fn odd_ranges_give_a_good_address_or_none() {
+        let subnets = [
+            "0.0.0.0/0",
+            "128.0.0.0/1",
+            "10.0.0.0/8",
+            "10.0.0.0/30",
+            "10.0.0.4/30",
+            "10.0.0.0/31",
+            "10.0.0.0/32",
+            "255.255.255.252/30",
+            "255.255.255.255/32",
+            "::/0",
+            "fd00::/126",
+            "fd00::/127",
+            "fd00::/128",
+            "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc/126",
+        ];
+        let ips = [
+            "",
+            "0.0.0.0",
+            "0.0.0.1",
+            "10.0.0.0",
+            "10.0.0.1",
+            "10.0.0.3",
+            "10.0.0.5",
+            "255.255.255.252",
+            "255.255.255.254",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "fd00::",
+            "fd00::1",
+            "fd00::3",
+            "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+        ];
+        let ips = ips.map(|text| (!text.is_empty()).then(|| ip(text)));
+        let mut given = 0;
+        for subnet in subnets {
+            let subnet = subnet.parse().unwrap();
+            for (start, end) in ips.iter().flat_map(|start| ips.map(|end| (*start, end))) {
+                for gateway in ips {
+                    let Ok(range) = Range::new(subnet, start, end, gateway) else { continue };
+                    let sets = [RangeSet::new(vec![range.clone()]).unwrap()];
+                    for last in ips {
+                        let mut book = Book::default();
+                        book.last.extend(last.map(|last| (0, last)));
+                        let Ok(choices) = choose(&sets, &[], "c1", &book) else { continue };
+                        let ip = choices[0].ip;
+                        let what = format!("{ip} from {range} in {subnet}");
+                        assert!(range.contains(ip) && subnet.contains(ip), "{what}");
+                        assert!(ip != subnet.network() && ip != range.gateway, "{what}");
+                        assert!(ip.is_ipv6() || ip != subnet.broadcast(), "{what}");
+                        given += 1;
+                    }
+                }
+            }
+        }
+        assert!(given > 1000, "{given}");
+    }
+
     /// Against a model that is too simple to be wrong: a list of all addresses of the set,
     /// turned so that the one after the last given is in front.
     #[test]

@@ -3,7 +3,9 @@
 //! Each change is noted *before* it is made, so that a panic between the two loses
 //! nothing. Taking back is careful: others may have worked with the store since. A lease
 //! goes only if it is still ours, `last_reserved_ip.N` goes back only if nobody has moved
-//! it on, and the directory goes only if it is empty again.
+//! it on, and the directory goes only if it is empty again. ([`crate::store`] copes with a
+//! directory that goes while it waits for the lock. A reference plugin that opens the very
+//! same store at the very same moment for the first time doesn't: its ADD fails, cleanly.)
 
 use std::cell::RefCell;
 use std::fs::File;
