@@ -154,6 +154,9 @@ impl Plugin for Bridge {
                 .map_err(|err| unusable(&err, "masquerading"))?;
             masquerade::status(backend, &mut nft)?;
         }
+        if config.mac_spoof_check {
+            spoof::status(&mut Nft::new())?;
+        }
         match &config.ipam {
             Some(ipam) => delegate::call(call, ipam, Command::Status),
             None => Ok(()),

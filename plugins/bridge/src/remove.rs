@@ -27,8 +27,9 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     let mut nft = Nft::new();
 
-    let rules = remove_rules(call, &mut nft, &owner);
-    let veth = remove_veth(call, &mut host, &owner);
+    let veth = find(call, &mut host, &owner);
+    let rules = remove_rules(call, &mut nft, &owner, veth.as_ref().ok());
+    let veth = veth.and_then(|veth| remove_veth(call, &mut host, &owner, veth));
     let lease = match (&veth, call.config.ipam_type.as_str()) {
         (Err(_), _) | (_, "") => Ok(()),
         (Ok(()), ipam) => delegate::call(call, ipam, Command::Del),
@@ -46,19 +47,26 @@ pub(crate) fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Resu
 }
 
 /// Whether the network has rules is not asked: the configuration may have changed since.
-fn remove_rules(call: &Call, nft: &mut Nft, owner: &Owner) -> Result<(), Error> {
+/// What is known of addresses and port saves listing everybody's rules.
+fn remove_rules(call: &Call, nft: &mut Nft, owner: &Owner, veth: Option<&Option<Link>>) -> Result<(), Error> {
     let addrs: Vec<IpNetwork> =
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();
+    let port = veth.and_then(Option::as_ref).map(|veth| veth.name.as_str());
     let masquerade = masquerade::remove(nft, owner, &addrs);
-    let spoof = spoof::remove(nft, owner, None);
+    let spoof = spoof::remove(nft, owner, port);
     all([masquerade, spoof])
 }
 
-fn remove_veth(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<(), Error> {
-    if let Some(link) = ours(host, owner)? {
-        return delete(host, &link);
+/// The host's end: ours by its name, the Go plugins' by prevResult.
+fn find(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
+    match ours(host, owner)? {
+        Some(link) => Ok(Some(link)),
+        None => in_prev_result(call, host),
     }
-    if let Some(link) = in_prev_result(call, host)? {
+}
+
+fn remove_veth(call: &Call, host: &mut Netlink, owner: &Owner, veth: Option<Link>) -> Result<(), Error> {
+    if let Some(link) = veth {
         return delete(host, &link);
     }
     if call.netns.is_empty() {
