@@ -44,7 +44,11 @@ pub(crate) fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
         .iter()
         .map(|wanted| route::NewRoute {
             dst: cnimble::spec::cidr::network_of(wanted.dst),
-            via: wanted.gw.or_else(|| gateway(wanted.dst.is_ipv4())),
+            // The unspecified address is how to say: no gateway, straight out of the interface.
+            via: wanted
+                .gw
+                .or_else(|| gateway(wanted.dst.is_ipv4()))
+                .filter(|gateway| !gateway.is_unspecified()),
             index,
             src: None,
             mtu: wanted.mtu,
