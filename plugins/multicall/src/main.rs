@@ -10,8 +10,12 @@ use cnimble::plugin::Plugin;
 #[global_allocator]
 static ALLOCATOR: arena::Arena = arena::Arena::new();
 
-static PLUGINS: &[&dyn Plugin] =
-    &[&cnimble_bridge::Bridge, &cnimble_host_local::HostLocal, &cnimble_loopback::Loopback];
+static PLUGINS: &[&dyn Plugin] = &[
+    &cnimble_bridge::Bridge,
+    &cnimble_host_local::HostLocal,
+    &cnimble_loopback::Loopback,
+    &cnimble_static::Static,
+];
 
 fn main() -> ExitCode {
     cnimble::plugin::main(PLUGINS)

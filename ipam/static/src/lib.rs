@@ -1,0 +1,67 @@
+//! The CNI IPAM plugin `static`: hands out the addresses that somebody else has chosen,
+//! in the configuration or for one container ([`config`] says which of them count).
+//!
+//! It keeps no state: nothing on disk tells whether an address is in use, so DEL and GC
+//! have nothing to do. Whoever names an address answers for it being free.
+
+mod config;
+
+use cnimble::plugin::{Call, Plugin};
+use cnimble::spec::{CniResult, Error};
+
+use config::Config;
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Static;
+
+impl Plugin for Static {
+    fn name(&self) -> &'static str {
+        "static"
+    }
+
+    /// A configuration without any address is answered with none, as the reference does:
+    /// whether that will do is for the plugin that asked to say.
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config, &call.args()?)?;
+        Ok(CniResult { ips: config.ips, routes: config.routes, dns: config.dns, ..CniResult::default() })
+    }
+
+    fn del(&self, _call: &Call) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// The result of ADD has every address, with its gateway where one is named.
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config, &call.args()?)?;
+        let prev =
+            call.config.prev_result.as_ref().ok_or_else(|| Error::config("Required prevResult missing"))?;
+        for wanted in &config.ips {
+            let Some(found) = prev.ips.iter().find(|ip| ip.address == wanted.address) else {
+                return Err(Error::check(format!(
+                    "static: prevResult lacks the address {} of {}",
+                    wanted.address, call.ifname
+                )));
+            };
+            if wanted.gateway.is_some() && found.gateway != wanted.gateway {
+                let told = |gateway: Option<std::net::IpAddr>| {
+                    gateway.map_or_else(|| "none".to_owned(), |gateway| gateway.to_string())
+                };
+                return Err(Error::check(format!(
+                    "static: Failed to match addr {} on interface {}",
+                    wanted.address, call.ifname
+                ))
+                .details(format!(
+                    "its gateway is {} in prevResult, and {} in the configuration",
+                    told(found.gateway),
+                    told(wanted.gateway)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config, &call.args()?).map(drop)
+    }
+}
