@@ -5,46 +5,7 @@ use std::path::PathBuf;
 use crate::net::NetNs;
 use crate::spec::{Attachment, CniArgs, Code, Error, PluginConfig};
 
-use super::{Plugin, Undo, signal};
-
-/// What a plugin is asked to do (`CNI_COMMAND`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)] // the verbs, under their names in the specification
-pub enum Command {
-    Add,
-    Del,
-    Check,
-    Gc,
-    Status,
-    Version,
-}
-
-impl Command {
-    /// Reads `ADD` and so on; exact case, as the specification has it.
-    pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "ADD" => Command::Add,
-            "DEL" => Command::Del,
-            "CHECK" => Command::Check,
-            "GC" => Command::Gc,
-            "STATUS" => Command::Status,
-            "VERSION" => Command::Version,
-            _ => return None,
-        })
-    }
-
-    /// `ADD` and so on.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Command::Add => "ADD",
-            Command::Del => "DEL",
-            Command::Check => "CHECK",
-            Command::Gc => "GC",
-            Command::Status => "STATUS",
-            Command::Version => "VERSION",
-        }
-    }
-}
+use super::{Command, Plugin, Undo, signal};
 
 /// One invocation of a plugin. Every field has been validated for the verb.
 pub struct Call {

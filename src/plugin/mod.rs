@@ -13,9 +13,11 @@ pub mod log;
 pub mod signal;
 pub mod undo;
 
-pub use call::{Call, Command};
+pub use call::Call;
 pub use entry::main;
 pub use undo::Undo;
+
+pub use crate::spec::Verb as Command;
 
 use crate::spec::{CniResult, Error, Version};
 

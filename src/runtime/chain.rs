@@ -9,8 +9,9 @@ use crate::spec::list::{Injection, ListEntry};
 use crate::spec::{CniResult, Code, Error as SpecError, NetworkList, Version, json};
 
 use super::error::{Error, Failure, Failures, PluginError};
-use super::exec::{Parameters, Verb, first_line};
+use super::exec::{Parameters, first_line};
 use super::{Attach, CacheError, Entry, Invoker, Lookup, check_names, find_plugin};
+use crate::spec::Verb;
 
 impl Invoker {
     /// Attaches a container. Returns the last plugin's result, a document of the network's

@@ -5,8 +5,8 @@ use crate::spec::{Attachment, NetworkList, Version};
 
 use super::chain::failure;
 use super::error::{Error, Failures};
-use super::exec::Verb;
 use super::{Attach, Invoker};
+use crate::spec::Verb;
 
 impl Invoker {
     /// Cleans what belongs to no attachment in `valid`: first DEL for each attachment of

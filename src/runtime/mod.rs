@@ -68,7 +68,9 @@ use crate::spec::{self, Code, names};
 pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
 pub use conf::{ConfDir, Listing, Network, load_file};
 pub use error::{CacheError, ConfError, Error, Failure, Failures, PluginError};
-pub use exec::{Exec, Parameters, Stderr, Verb};
+pub use exec::{Exec, Parameters, Stderr};
+
+pub use crate::spec::Verb;
 pub use find::{all as all_plugins, find as find_plugin};
 pub use probe::{Versions, versions};
 

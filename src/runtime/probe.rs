@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::spec::{self, Code, Version, json};
 
 use super::error::PluginError;
-use super::exec::{Exec, Parameters, Verb, first_line};
+use super::exec::{Exec, Parameters, first_line};
+use crate::spec::Verb;
 
 /// What a plugin said about itself. The versions are texts: it may know some that we don't.
 #[derive(Debug, Clone, PartialEq, Eq)]

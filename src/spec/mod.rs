@@ -14,6 +14,7 @@ pub mod json;
 pub mod list;
 pub mod names;
 pub mod result;
+pub mod verb;
 pub mod version;
 
 pub use args::CniArgs;
@@ -22,4 +23,5 @@ pub use config::{Attachment, PluginConfig};
 pub use error::{Code, Error};
 pub use list::NetworkList;
 pub use result::{CniResult, Dns, Interface, IpConfig, Route};
+pub use verb::Verb;
 pub use version::Version;

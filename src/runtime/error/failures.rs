@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::spec;
 
-use super::super::exec::Verb;
 use super::PluginError;
+use crate::spec::Verb;
 
 /// One plugin that failed in an operation on a network.
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use crate::spec::{self, Code, Version};
 
-use super::exec::Verb;
+use crate::spec::Verb;
 
 pub use conf::ConfError;
 pub use failures::{Failure, Failures};

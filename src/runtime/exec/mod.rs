@@ -10,7 +10,6 @@
 
 mod running;
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,47 +18,10 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-use crate::spec;
+use crate::spec::{self, Verb};
 
 use super::error::PluginError;
 use running::{End, MAX_OUTPUT, Running, converse};
-
-/// What a plugin is asked to do: the specification's `CNI_COMMAND`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// Attach a container.
-    Add,
-    /// Take an attachment back.
-    Del,
-    /// Is the attachment as ADD left it?
-    Check,
-    /// Clean what belongs to no valid attachment.
-    Gc,
-    /// Could the plugin serve ADD now?
-    Status,
-    /// Which versions of the protocol does it speak?
-    Version,
-}
-
-impl Verb {
-    /// As in `CNI_COMMAND`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Verb::Add => "ADD",
-            Verb::Del => "DEL",
-            Verb::Check => "CHECK",
-            Verb::Gc => "GC",
-            Verb::Status => "STATUS",
-            Verb::Version => "VERSION",
-        }
-    }
-}
-
-impl fmt::Display for Verb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// The parameters that a plugin gets in its environment.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,53 @@
+//! The verbs of the protocol: `CNI_COMMAND`.
+
+use std::fmt;
+
+/// What a plugin is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Attach a container.
+    Add,
+    /// Take an attachment back.
+    Del,
+    /// Is the attachment as ADD left it?
+    Check,
+    /// Clean what belongs to no valid attachment.
+    Gc,
+    /// Could the plugin serve ADD now?
+    Status,
+    /// Which versions of the protocol does it speak?
+    Version,
+}
+
+impl Verb {
+    /// Reads `ADD` and so on; exact case, as the specification has it.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "ADD" => Verb::Add,
+            "DEL" => Verb::Del,
+            "CHECK" => Verb::Check,
+            "GC" => Verb::Gc,
+            "STATUS" => Verb::Status,
+            "VERSION" => Verb::Version,
+            _ => return None,
+        })
+    }
+
+    /// As in `CNI_COMMAND`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Verb::Add => "ADD",
+            Verb::Del => "DEL",
+            Verb::Check => "CHECK",
+            Verb::Gc => "GC",
+            Verb::Status => "STATUS",
+            Verb::Version => "VERSION",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
