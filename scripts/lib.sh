@@ -55,13 +55,14 @@ need_packages() {
 
 apt_install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"
+        -o DPkg::Lock::Timeout=120 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"
 }
 
 # Cargo with a toolchain that is new enough, and what it needs for linking.
 need_cargo() {
     # A rustup that was installed a moment ago is not in PATH yet.
-    [[ ! -d ${CARGO_HOME:-$HOME/.cargo}/bin ]] || PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
+    local bin=${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
+    [[ ! -d $bin || :$PATH: == *:$bin:* ]] || PATH=$bin:$PATH
     local advice="get Rust with: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
     command -v cargo >/dev/null || die "cargo is missing; $advice"
     local have want
@@ -69,8 +70,10 @@ need_cargo() {
     want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml")
     [[ $(printf '%s\n%s\n' "$want" "${have%%-*}" | sort -V | head -n 1) == "$want" ]] ||
         die "Rust $have is too old, $want is needed; $advice"
-    # libc6-dev has the static C library.
-    command -v cc >/dev/null || need_packages gcc libc6-dev
+    # A linker, and the static C library (its name alone is what cc prints if it has none).
+    if ! command -v cc >/dev/null || [[ $(cc -print-file-name=libc.a) == libc.a ]]; then
+        need_packages gcc libc6-dev
+    fi
 }
 
 # build_plugins: the release of all plugins, static; sets PLUGINS_BINARY.
