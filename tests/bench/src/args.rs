@@ -14,6 +14,7 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
   --only NETWORK        plain, ipMasq, dual or dual+ipMasq; may be given several times
   --state-dir DIR       for leases (default: a new one below the temporary directory)
   --json FILE           write the figures, with every sample
+  --markdown FILE       write a short table
 ";
 
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(crate) struct Args {
     pub(crate) pods: Vec<usize>,
     pub(crate) samples: usize,
     pub(crate) json: Option<PathBuf>,
+    pub(crate) markdown: Option<PathBuf>,
     pub(crate) state_dir: PathBuf,
     only: Vec<String>,
 }
@@ -35,6 +37,7 @@ impl Args {
             pods: vec![1, 300],
             samples: 30,
             json: None,
+            markdown: None,
             state_dir: std::env::temp_dir(),
             only: Vec::new(),
         };
@@ -69,6 +72,7 @@ impl Args {
                 }
                 "--state-dir" => args.state_dir = value()?.into(),
                 "--json" => args.json = Some(value()?.into()),
+                "--markdown" => args.markdown = Some(value()?.into()),
                 _ => return Err(format!("unknown argument {word}; see --help").into()),
             }
         }

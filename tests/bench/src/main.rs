@@ -89,8 +89,11 @@ fn run(args: &Args) -> Result<()> {
     }
     progress("");
     report.print()?;
-    if let Some(path) = &args.json {
-        std::fs::write(path, report.to_json()).map_err(|err| format!("{}: {err}", path.display()))?;
+    let files = [(&args.json, report.to_json()), (&args.markdown, report.to_markdown())];
+    for (path, text) in files {
+        if let Some(path) = path {
+            std::fs::write(path, text).map_err(|err| format!("{}: {err}", path.display()))?;
+        }
     }
     Ok(())
 }

@@ -146,6 +146,35 @@ impl Report {
         Ok(())
     }
 
+    /// Medians only, a row for each network and number of pods: the first contender, then
+    /// the others, each with how many times faster it is.
+    pub(crate) fn to_markdown(&self) -> String {
+        let (mut head, mut rule) = ("| network | pods |".to_owned(), "|---|--:|".to_owned());
+        for name in ["ADD", "DEL"] {
+            for (contender, ..) in &self.contenders {
+                head += &format!(" {name} {} |", contender.name);
+                rule += "--:|";
+            }
+        }
+        let mut table = format!("{head}\n{rule}\n");
+        for group in self.cells.chunk_by(|a, b| (a.scenario, a.pods) == (b.scenario, b.pods)) {
+            let Some(first) = group.first() else { continue };
+            table += &format!("| {} | {} |", first.scenario, first.pods);
+            for name in ["ADD", "DEL"] {
+                let measure = median(&first.verb(name).wall());
+                for (index, cell) in group.iter().enumerate() {
+                    let ms = median(&cell.verb(name).wall());
+                    table += &match index {
+                        0 => format!(" {ms:.1} ms |"),
+                        _ => format!(" {ms:.1} ms (**{:.1}×**) |", measure / ms),
+                    };
+                }
+            }
+            table += "\n";
+        }
+        table
+    }
+
     /// The figures with every sample.
     pub(crate) fn to_json(&self) -> String {
         let contenders: Vec<Value> = self
