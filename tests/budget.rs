@@ -1,0 +1,252 @@
+//! What a verb may cost: system calls and netlink messages, counted by strace.
+//!
+//! A time says little on a busy machine; a count is the same on every run. Each verb has a
+//! budget, written down here and explained in docs/PERFORMANCE.md. A change that needs more
+//! has to say why by raising it; one that needs less should lower it, so that the gain stays.
+//!
+//! Counted is a second pod's ADD, CHECK and DEL on a host where everything shared is there
+//! already. Calls before the configuration is read (the loader's and the C library's, which
+//! differ between builds) and the allocator's are left out.
+// Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+
+use cnimble_tests::{Attachment, Host, Network, Pod, announce, configs, need, skip};
+use serde_json::{Value, json};
+
+/// System calls and netlink messages that a verb may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Budget {
+    calls: usize,
+    messages: usize,
+}
+
+const fn budget(calls: usize, messages: usize) -> Budget {
+    Budget { calls, messages }
+}
+
+/// A kind of network, with the budgets of ADD, CHECK and DEL.
+struct Row {
+    name: &'static str,
+    dual: bool,
+    masquerade: bool,
+    add: Budget,
+    check: Budget,
+    del: Budget,
+}
+
+/// The budgets. docs/PERFORMANCE.md has the same table; a test compares the two.
+const TABLE: [Row; 4] = [
+    Row {
+        name: "plain",
+        dual: false,
+        masquerade: false,
+        add: budget(121, 10),
+        check: budget(60, 7),
+        del: budget(78, 13),
+    },
+    Row {
+        name: "dual",
+        dual: true,
+        masquerade: false,
+        add: budget(150, 12),
+        check: budget(60, 7),
+        del: budget(79, 13),
+    },
+    Row {
+        name: "ipMasq",
+        dual: false,
+        masquerade: true,
+        add: budget(141, 17),
+        check: budget(73, 9),
+        del: budget(79, 15),
+    },
+    Row {
+        name: "dual+ipMasq",
+        dual: true,
+        masquerade: true,
+        add: budget(175, 22),
+        check: budget(79, 11),
+        del: budget(83, 17),
+    },
+];
+
+/// The allocator's and the scheduler's: they depend on the build and on chance.
+const UNCOUNTED: &[&str] =
+    &["brk", "mmap", "munmap", "mremap", "mprotect", "madvise", "futex", "sched_yield", "restart_syscall"];
+
+/// Reading one lease takes an open, a read and a close.
+const CALLS_PER_LEASE: usize = 3;
+
+/// What strace saw of one verb.
+#[derive(Debug)]
+struct Trace {
+    calls: BTreeMap<String, usize>,
+    messages: usize,
+    leases_read: usize,
+    text: String,
+}
+
+impl Trace {
+    /// Reads strace's output.
+    fn read(text: &str) -> Self {
+        let mut trace = Trace { calls: BTreeMap::new(), messages: 0, leases_read: 0, text: text.to_owned() };
+        // With -f a line starts with a process id where there is more than one process.
+        let lines =
+            text.lines().map(|line| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' '));
+        let verb = lines.skip_while(|line| !line.starts_with("read(0, \"{"));
+        for line in verb {
+            let Some((name, _)) = line.split_once('(') else { continue };
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+                continue;
+            }
+            if UNCOUNTED.contains(&name) || is_chance(line) {
+                continue;
+            }
+            *trace.calls.entry(name.to_owned()).or_default() += 1;
+            if name.starts_with("send") {
+                trace.messages += line.matches("nlmsg_len=").count();
+            }
+            trace.leases_read += usize::from(is_lease_opened(line));
+        }
+        trace
+    }
+
+    /// Without the reading of leases, which depends on how many there are.
+    fn total(&self) -> usize {
+        self.calls.values().sum::<usize>() - CALLS_PER_LEASE * self.leases_read
+    }
+}
+
+/// An assertion of the standard library's debug build, or a call that the kernel begins again
+/// because somebody else holds a lock.
+fn is_chance(line: &str) -> bool {
+    line.contains(", F_GETFD)") || line.contains(" = ? ERESTART")
+}
+
+/// `openat(5, "10.1.2.3", O_RDONLY…`
+fn is_lease_opened(line: &str) -> bool {
+    line.starts_with("openat(")
+        && line.contains("O_RDONLY")
+        && line.split('"').nth(1).is_some_and(|name| name.parse::<std::net::IpAddr>().is_ok())
+}
+
+/// A network with one pod in it, to count on.
+struct Counting<'h> {
+    net: Network<'h>,
+    pods: Vec<Pod>,
+}
+
+impl<'h> Counting<'h> {
+    fn new(host: &'h Host, row: &Row) -> Self {
+        let config = if row.dual { configs::dual(host) } else { configs::v4(host) };
+        let net = Network::new(host, config).with("/ipMasq", json!(row.masquerade));
+        Counting { net, pods: Vec::new() }
+    }
+
+    /// Adds pods that stay until there are so many.
+    fn populate(&mut self, pods: usize) {
+        while self.pods.len() < pods {
+            let pod = Pod::new();
+            self.net.added(&Attachment::new(&format!("stays{}", self.pods.len()), &pod));
+            self.pods.push(pod);
+        }
+    }
+
+    /// ADD, CHECK and DEL of one pod more.
+    fn verbs(&self) -> [Trace; 3] {
+        let pod = Pod::new();
+        let att = Attachment::new("counted", &pod);
+        let (result, add) = self.traced("ADD", &att, None);
+        let (_, check) = self.traced("CHECK", &att, Some(&result));
+        let (_, del) = self.traced("DEL", &att, Some(&result));
+        [add, check, del]
+    }
+
+    fn traced(&self, verb: &str, att: &Attachment, prev: Option<&Value>) -> (Value, Trace) {
+        let file = self.net.host.dir().join(cnimble_tests::unique("strace"));
+        let path = file.to_str().unwrap();
+        let call = self.net.call(verb, att, prev);
+        // Whole messages, however many there are in a datagram.
+        let outcome = call.under(&["strace", "-f", "-v", "-s", "65536", "-o", path]).run().success();
+        let result = serde_json::from_slice(&outcome.stdout).unwrap_or(Value::Null);
+        (result, Trace::read(&std::fs::read_to_string(file).unwrap()))
+    }
+}
+
+/// Why nothing can be counted here, if it can't.
+fn untraceable() -> Option<String> {
+    let host = Host::new();
+    let call = host.call("bridge").command("VERSION").under(&["strace", "-o", "/dev/null"]);
+    (call.run().status != 0).then(|| "strace may not trace here".to_owned())
+}
+
+macro_rules! need_strace {
+    () => {
+        need!("strace", "ip");
+        if let Some(why) = untraceable() {
+            skip!("{why}");
+        }
+    };
+}
+
+const VERBS: [&str; 3] = ["ADD", "CHECK", "DEL"];
+
+#[test]
+fn every_verb_stays_within_its_budget() {
+    need_strace!();
+    let mut over = Vec::new();
+    for row in &TABLE {
+        let host = Host::new();
+        let mut counting = Counting::new(&host, row);
+        counting.populate(1);
+        for ((verb, budget), trace) in VERBS.iter().zip([row.add, row.check, row.del]).zip(counting.verbs()) {
+            let (calls, messages) = (trace.total(), trace.messages);
+            announce("NOTE", &format!("{} {verb}: {calls} calls, {messages} messages", row.name));
+            assert!(calls > 0, "strace's output has no verb in it:\n{}", trace.text);
+            if calls > budget.calls || messages > budget.messages {
+                over.push(format!(
+                    "{} {verb}: {calls} calls and {messages} messages instead of {} and {}\n{:?}\n{}",
+                    row.name, budget.calls, budget.messages, trace.calls, trace.text
+                ));
+            }
+        }
+    }
+    assert!(over.is_empty(), "{}", over.join("\n\n"));
+}
+
+/// What a verb costs must not grow with the number of pods.
+#[test]
+fn fifty_pods_cost_as_much_as_one() {
+    need_strace!();
+    for row in TABLE.iter().filter(|row| row.dual) {
+        let host = Host::new();
+        let mut counting = Counting::new(&host, row);
+        counting.populate(1);
+        let one = counting.verbs();
+        counting.populate(50);
+        for ((verb, one), fifty) in VERBS.iter().zip(one).zip(counting.verbs()) {
+            assert_eq!(
+                (fifty.total(), fifty.messages),
+                (one.total(), one.messages),
+                "{} {verb}: {:?} with one pod, {:?} with fifty\n{}",
+                row.name,
+                one.calls,
+                fifty.calls,
+                fifty.text
+            );
+        }
+    }
+}
+
+/// docs/PERFORMANCE.md promises what this test enforces.
+#[test]
+fn the_document_has_the_same_budget() {
+    let document = include_str!("../docs/PERFORMANCE.md");
+    for row in &TABLE {
+        let cell = |budget: Budget| format!("{} / {}", budget.calls, budget.messages);
+        let line = format!("| {} | {} | {} | {} |", row.name, cell(row.add), cell(row.check), cell(row.del));
+        assert!(document.contains(&line), "docs/PERFORMANCE.md lacks the line\n{line}");
+    }
+}
