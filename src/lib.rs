@@ -5,7 +5,7 @@
 //! [`spec`] and [`runtime`]. Dependencies point one way:
 //!
 //! ```text
-//! plugin crate → plugin (skeleton), rules → net → spec ← runtime ← the command
+//! plugin crate → veth → plugin (skeleton), rules → net → spec ← runtime ← the command
 //! ```
 //!
 //! The feature `invoker` (on by default) adds `runtime` and with it tokio; the plugins
@@ -17,3 +17,4 @@ pub mod rules;
 #[cfg(feature = "invoker")]
 pub mod runtime;
 pub mod spec;
+pub mod veth;

@@ -1,9 +1,10 @@
 //! The bridge itself: found, or made.
 
+use cnimble::net::Netlink;
 use cnimble::net::link::{self, Change, Filter, Link, Mac, NewBridge};
-use cnimble::net::{Netlink, sysctl};
 use cnimble::plugin::Call;
 use cnimble::spec::{Code, Error};
+use cnimble::veth::host::ignore_router_advertisements;
 
 use crate::config::Config;
 use crate::vlan;
@@ -73,24 +74,6 @@ pub(crate) fn hold_mac(host: &mut Netlink, bridge: &Link, port: &Link) -> Result
     }
     host.execute(link::set(bridge.index, &bridge.name, &Change { mac: bridge.mac, ..Change::default() }))?;
     Ok(bridge.mac)
-}
-
-/// Sets `accept_ra` to 0. A host without IPv6 has no such key.
-pub(crate) fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), Error> {
-    let key = format!("net/ipv6/conf/{interface}/accept_ra");
-    match sysctl::ensure(&key, "0") {
-        Ok(None) => Ok(()),
-        Ok(Some(old)) => {
-            // The key goes with the link if the link was ours.
-            call.undo.push(format!("restore {key}"), move || match sysctl::write(&key, &old) {
-                Err(err) if !err.is_missing() => Err(err.into()),
-                _ => Ok(()),
-            });
-            Ok(())
-        }
-        Err(err) if err.is_missing() => Ok(()),
-        Err(err) => Err(err.into()),
-    }
 }
 
 fn switch_on(call: &Call, host: &mut Netlink, config: &Config, bridge: &Link) -> Result<(), Error> {

@@ -6,9 +6,10 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble::net::link::{self, Change, Filter, Link};
-use cnimble::net::{Netlink, addr, sysctl};
+use cnimble::net::{Netlink, addr};
 use cnimble::plugin::Call;
 use cnimble::spec::{CniResult, Code, Error, Route};
+use cnimble::veth::host::forward;
 
 use crate::config::Config;
 use crate::{POD_INTERFACE, pod, vlan_gateway};
@@ -71,12 +72,7 @@ pub(crate) fn ensure(
         None => None,
     };
     addresses(call, host, config, bridge.index, vlan.as_ref().unwrap_or(bridge), gateways)?;
-    if gateways.iter().any(IpNetwork::is_ipv4) {
-        forward(call, "net/ipv4/ip_forward")?;
-    }
-    if gateways.iter().any(IpNetwork::is_ipv6) {
-        forward(call, "net/ipv6/conf/all/forwarding")?;
-    }
+    forward(call, gateways)?;
     Ok(vlan)
 }
 
@@ -146,29 +142,4 @@ fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), E
 fn conflict(one: IpNetwork, other: IpNetwork) -> bool {
     one.is_ipv4() == other.is_ipv4()
         && (one.is_ipv4() || one.contains(other.ip()) || other.contains(one.ip()))
-}
-
-/// Switches forwarding on. It is switched off again only if this pod is the only one on the
-/// host: any other, of whatever network, may count on it by then.
-fn forward(call: &Call, key: &'static str) -> Result<(), Error> {
-    let Some(old) = sysctl::ensure(key, "1")? else { return Ok(()) };
-    call.undo.push(format!("restore {key}"), move || {
-        if pods(&mut Netlink::open()?)? > 1 {
-            return Ok(());
-        }
-        Ok(sysctl::write(key, &old)?)
-    });
-    Ok(())
-}
-
-/// How many pods are on bridges of the host.
-fn pods(host: &mut Netlink) -> Result<usize, Error> {
-    let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
-    // The other end of a pod's port is in the pod, that of a vlan's gateway here.
-    let is_gateway = |port: &Link| {
-        veths.iter().any(|link| {
-            link.master.is_none() && Some(link.index) == port.peer && link.peer == Some(port.index)
-        })
-    };
-    Ok(veths.iter().filter(|link| link.master.is_some() && !is_gateway(link)).count())
 }

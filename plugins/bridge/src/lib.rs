@@ -27,11 +27,13 @@ mod vlan_gateway;
 
 use std::time::Duration;
 
+use cnimble::net::Netlink;
 use cnimble::net::nft::Nft;
-use cnimble::net::{Netlink, link};
 use cnimble::plugin::{Call, Command, Plugin, delegate};
 use cnimble::rules::{Owner, masquerade, spoof};
-use cnimble::spec::{CniResult, Code, Error, Interface, Version};
+use cnimble::spec::{CniResult, Code, Error, Version};
+use cnimble::veth::described;
+use cnimble::veth::pair::Pair;
 
 use config::Config;
 
@@ -79,20 +81,10 @@ impl Plugin for Bridge {
             pod::configure(&netns, &mut inside, &config, &pair, &result)
         })?;
 
-        let mut interfaces = vec![
-            described(&bridge, ""),
-            described(&pair.host, ""),
-            Interface {
-                name: call.ifname.clone(),
-                mac: pair.pod_mac.to_string(),
-                mtu: Some(pair.host.mtu),
-                sandbox: call.netns.clone(),
-                ..Interface::default()
-            },
-        ];
+        let mut interfaces = vec![described(&bridge), described(&pair.host), pair.described(call)];
         let vlan_gateway = call
             .step("set up the gateway", || gateway::ensure(call, &mut host, &config, &bridge, &gateways))?;
-        interfaces.extend(vlan_gateway.iter().map(|gateway| described(gateway, "")));
+        interfaces.extend(vlan_gateway.iter().map(described));
 
         if config.ip_masq && config.layer3() || config.mac_spoof_check {
             let mut nft = Nft::new();
@@ -168,22 +160,12 @@ fn owner(call: &Call, config: &Config) -> Owner {
     Owner { network: config.network.clone(), attachment: call.attachment() }
 }
 
-fn described(link: &link::Link, sandbox: &str) -> Interface {
-    Interface {
-        name: link.name.clone(),
-        mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
-        mtu: Some(link.mtu),
-        sandbox: sandbox.to_owned(),
-        ..Interface::default()
-    }
-}
-
 fn rules(
     call: &Call,
     nft: &mut Nft,
     config: &Config,
     owner: &Owner,
-    pair: &pair::Pair,
+    pair: &Pair,
     result: &CniResult,
 ) -> Result<(), Error> {
     if config.mac_spoof_check {

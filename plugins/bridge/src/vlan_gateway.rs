@@ -10,6 +10,7 @@ use cnimble::net::link::{self, Change, Link, NewVeth};
 use cnimble::net::{NetNs, Netlink};
 use cnimble::plugin::Call;
 use cnimble::spec::Error;
+use cnimble::veth::host::ignore_router_advertisements;
 
 use crate::config::{Config, vlan_gateway_name};
 use crate::{bridge, vlan};
@@ -106,7 +107,7 @@ fn create(
     });
     bridge::hold_mac(host, bridge, &port)?;
     vlan::configure_port(host, config, bridge, &port)?;
-    bridge::ignore_router_advertisements(call, name)?;
+    ignore_router_advertisements(call, name)?;
     let gateway = host.link(name)?;
     switch_on(host, &gateway, Some(&alias))?;
     Ok(Link { alias, ..gateway })
