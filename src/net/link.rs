@@ -28,6 +28,10 @@ pub struct Link {
     /// IFF_PROMISC was asked for (`ip link set … promisc on`); a bridge or a packet capture
     /// that turns it on by itself doesn't count.
     pub promisc: bool,
+    /// IFF_ALLMULTI was asked for, as with `promisc`.
+    pub allmulti: bool,
+    /// Length of the transmit queue, in packets.
+    pub txqlen: u32,
     /// `IFLA_OPERSTATE` is up.
     pub oper_up: bool,
     /// Index of the bridge that it is a port of.

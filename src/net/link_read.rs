@@ -200,6 +200,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
     const SHORT: Malformed = Malformed("a link message is too short");
     const IFF_UP: u32 = 1;
     const IFF_PROMISC: u32 = 0x100;
+    const IFF_ALLMULTI: u32 = 0x200;
     let (family, index) = family_and_index(message).ok_or(SHORT)?;
     if message.kind != RTM_NEWLINK || family != 0 {
         return Ok(None);
@@ -213,6 +214,8 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
         mtu: 0,
         up: flags & IFF_UP != 0,
         promisc: flags & IFF_PROMISC != 0,
+        allmulti: flags & IFF_ALLMULTI != 0,
+        txqlen: 0,
         oper_up: false,
         master: None,
         peer: None,
@@ -226,6 +229,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
             libc::IFLA_ADDRESS => link.mac = value.try_into().ok().map(Mac),
             libc::IFLA_IFNAME => link.name = text(value),
             libc::IFLA_MTU => link.mtu = u32_at(value, 0).ok_or(SHORT)?,
+            libc::IFLA_TXQLEN => link.txqlen = u32_at(value, 0).ok_or(SHORT)?,
             libc::IFLA_LINK => link.peer = u32_at(value, 0),
             libc::IFLA_MASTER => link.master = u32_at(value, 0),
             libc::IFLA_OPERSTATE => link.oper_up = u8_at(value, 0) == Some(IF_OPER_UP),

@@ -1,0 +1,86 @@
+//! Which sysctls the administrator of the node lets networks set: a file with a regular
+//! expression in each line. A key is allowed if one of them matches some part of it; without
+//! the file all are.
+
+use std::path::Path;
+
+use regex_lite::Regex;
+
+use cnimble::spec::Error;
+
+use crate::config::Sysctl;
+
+/// Where it is.
+pub(crate) const FILE: &str = "/etc/cni/tuning/allowlist.conf";
+
+/// All keys, as they are written in the configuration, are allowed.
+///
+/// # Errors
+/// Code 7 for a key that isn't, or a line that is no regular expression; 5 for a file that
+/// can't be read.
+pub(crate) fn check(sysctls: &[Sysctl], file: &Path) -> Result<(), Error> {
+    if sysctls.is_empty() {
+        return Ok(());
+    }
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(err) => return Err(Error::io("read", file, &err)),
+    };
+    let mut allowed = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let regex = Regex::new(line.trim()).map_err(|err| {
+            Error::config(format!("{} line {}: {err}", file.display(), number + 1)).details(line.trim())
+        })?;
+        allowed.push(regex);
+    }
+    match sysctls.iter().find(|sysctl| !allowed.iter().any(|regex| regex.is_match(&sysctl.key))) {
+        None => Ok(()),
+        Some(refused) => {
+            let lines: Vec<&str> = allowed.iter().map(Regex::as_str).collect();
+            Err(Error::config(format!("sysctl: {} is not allowed on this node", refused.key))
+                .details(format!("{} allows [{}]", file.display(), lines.join(" "))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cnimble::spec::Code;
+
+    fn sysctl(key: &str) -> Sysctl {
+        Sysctl { key: key.into(), path: key.replace('.', "/"), value: "1".into() }
+    }
+
+    #[test]
+    fn one_match_is_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("allowlist.conf");
+        let ask = |key: &str| check(&[sysctl("net.core.somaxconn"), sysctl(key)], &file);
+        ask("net.ipv4.x").unwrap();
+        std::fs::write(&file, "\n ^net\\.core\\.(somaxconn|x)$ \r\n^net.ipv4.conf.IFNAME.[a-z_]*$\n")
+            .unwrap();
+        ask("net.core.x").unwrap();
+        ask("net.ipv4.conf.IFNAME.rp_filter").unwrap();
+        ask("net/ipv4/conf/IFNAME/rp_filter").unwrap();
+        for key in ["net.core.xx", "net.ipv4.conf.eth0.rp_filter", "net.ipv4.conf.IFNAME.rp_filter/x"] {
+            let err = ask(key).unwrap_err();
+            assert_eq!(err.code, Code::INVALID_CONFIG);
+            assert!(err.msg.contains(key), "{err}");
+        }
+    }
+
+    #[test]
+    fn an_empty_list_allows_nothing_and_a_broken_one_neither() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("allowlist.conf");
+        std::fs::write(&file, "\n").unwrap();
+        assert_eq!(check(&[sysctl("net.x")], &file).unwrap_err().code, Code::INVALID_CONFIG);
+        check(&[], &file).unwrap();
+        std::fs::write(&file, "net\n(\n").unwrap();
+        let err = check(&[sysctl("net.x")], &file).unwrap_err();
+        assert!(err.code == Code::INVALID_CONFIG && err.msg.contains("line 2"), "{err}");
+        assert_eq!(check(&[sysctl("net.x")], dir.path()).unwrap_err().code, Code::IO);
+    }
+}

@@ -1,0 +1,238 @@
+//! The file `CONTAINER_INTERFACE.json` in `dataDir`: settings of an interface as they were
+//! before ADD, in the form of the Go plugin, so that DEL of either set restores what the
+//! other changed. Only what is changed stands in it.
+//!
+//! We also write the network's name, which the Go plugin ignores. GC could not do its work
+//! without: the directory belongs to all networks of the node, and a container that is
+//! unknown in one of them may live in another. Files without a network stay.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use cnimble::net::link::{Link, Mac};
+use cnimble::plugin::Undo;
+use cnimble::rules::hash16;
+use cnimble::spec::{Attachment, Code, Error};
+
+use crate::settings::Settings;
+
+/// What stands in the file.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Backup {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mac: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    promisc: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allmulti: Option<bool>,
+    #[serde(rename = "txQLen", skip_serializing_if = "Option::is_none")]
+    txqlen: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<String>,
+}
+
+impl Backup {
+    /// What a link has of that which is to be changed.
+    pub(crate) fn of(now: &Link, wanted: &Settings, network: &str) -> Self {
+        Backup {
+            mac: wanted.mac.and(now.mac).map(|mac| mac.to_string()),
+            promisc: wanted.promisc.map(|_| now.promisc),
+            mtu: wanted.mtu.map(|_| now.mtu),
+            allmulti: wanted.allmulti.map(|_| now.allmulti),
+            txqlen: wanted.txqlen.map(|_| now.txqlen),
+            network: Some(network.to_owned()),
+        }
+    }
+
+    /// Reads the file's text.
+    ///
+    /// # Errors
+    /// Code 6.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        serde_json::from_slice(bytes).map_err(|err| Error::new(Code::DECODE, format!("backup: {err}")))
+    }
+
+    /// What has to be put back.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            mac: self.mac.as_deref().and_then(Mac::parse),
+            promisc: self.promisc,
+            mtu: self.mtu.filter(|mtu| *mtu != 0),
+            allmulti: self.allmulti,
+            txqlen: self.txqlen,
+        }
+    }
+
+    /// As the Go plugin writes it: one space of indent, no newline at the end.
+    fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut text = Vec::new();
+        let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
+        self.serialize(&mut serde_json::Serializer::with_formatter(&mut text, formatter))?;
+        Ok(text)
+    }
+}
+
+fn name(attachment: &Attachment) -> String {
+    format!("{}_{}.json", attachment.container_id, attachment.ifname)
+}
+
+/// The attachment's file.
+pub(crate) fn file(dir: &Path, attachment: &Attachment) -> PathBuf {
+    dir.join(name(attachment))
+}
+
+/// The file's text; `None` if there is no file.
+///
+/// # Errors
+/// Code 5.
+pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
+    match fs::read(file) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(err) if is_absent(&err) => Ok(None),
+        Err(err) => Err(Error::io("read", file, &err)),
+    }
+}
+
+/// Nothing there, or no directory where it could be.
+fn is_absent(err: &std::io::Error) -> bool {
+    matches!(err.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// Writes the file, all of it or nothing. A file that is there is from an ADD that was never
+/// followed by DEL, for an interface that is gone since; undo puts it back all the same.
+///
+/// # Errors
+/// Code 5.
+pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Error> {
+    if let Some(dir) = file.parent() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|err| Error::io("make directory", dir, &err))?;
+    }
+    let old = read(file)?;
+    let text = backup.to_json().map_err(|err| Error::new(Code::INTERNAL, err.to_string()))?;
+    replace(file, &text)?;
+    let file = file.to_owned();
+    undo.push(format!("remove {}", file.display()), move || match old {
+        None => remove(&file),
+        Some(old) => replace(&file, &old),
+    });
+    Ok(())
+}
+
+fn replace(file: &Path, text: &[u8]) -> Result<(), Error> {
+    // Of a fixed length, as the name itself may be as long as names can be.
+    let fresh = file.with_file_name(format!(".{}", hash16(&file.to_string_lossy())));
+    let written = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)
+        .and_then(|mut new| new.write_all(text))
+        .and_then(|()| fs::rename(&fresh, file));
+    written.map_err(|err| {
+        let _ = fs::remove_file(&fresh);
+        Error::io("write", file, &err)
+    })
+}
+
+/// Removes a file; it may be gone.
+///
+/// # Errors
+/// Code 5.
+pub(crate) fn remove(file: &Path) -> Result<(), Error> {
+    match fs::remove_file(file) {
+        Err(err) if !is_absent(&err) => Err(Error::io("remove", file, &err)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the files of this network's attachments that aren't in `valid`.
+///
+/// # Errors
+/// Code 5 for the first that can't be removed; the others have been.
+pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(err) if is_absent(&err) => return Ok(()),
+        Err(err) => return Err(Error::io("list", dir, &err)),
+    };
+    let keep: Vec<String> = valid.iter().map(name).collect();
+    let mut outcome = Ok(());
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with('.') || !name.ends_with(".json") || keep.iter().any(|kept| *kept == name) {
+            continue;
+        }
+        let network_of = |bytes: Vec<u8>| Backup::parse(&bytes).ok()?.network;
+        if fs::read(&path).ok().and_then(network_of).as_deref() == Some(network) {
+            outcome = outcome.and(remove(&path));
+        }
+    }
+    outcome
+}
+
+/// Whether files could be written there.
+///
+/// # Errors
+/// Code 5.
+pub(crate) fn usable(dir: &Path) -> Result<(), Error> {
+    // The directories below the first that exists are made with the first file.
+    let there = dir.ancestors().find(|dir| dir.as_os_str().is_empty() || dir.exists()).unwrap_or(dir);
+    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+    if !there.is_dir() {
+        return Err(Error::new(Code::IO, format!("{} is not a directory", there.display())));
+    }
+    nix::unistd::access(there, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)
+        .map_err(|errno| Error::io("write to", there, &errno.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_is_the_references() {
+        let backup = Backup {
+            mac: Some("02:00:00:00:00:01".into()),
+            promisc: Some(false),
+            mtu: Some(1500),
+            allmulti: Some(true),
+            txqlen: Some(0),
+            network: None,
+        };
+        let text = "{\n \"mac\": \"02:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": true,\n \"txQLen\": 0\n}";
+        assert_eq!(String::from_utf8(backup.to_json().unwrap()).unwrap(), text);
+        assert_eq!(Backup::parse(text.as_bytes()).unwrap(), backup);
+        let network = Backup { network: Some("n".into()), ..Backup::default() };
+        assert_eq!(network.to_json().unwrap(), b"{\n \"network\": \"n\"\n}");
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_put_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let file =
+            file(&dir.path().join("a/b"), &Attachment { container_id: "c".into(), ifname: "eth0".into() });
+        assert!(file.ends_with("a/b/c_eth0.json"));
+        let (first, second) = (Undo::new(), Undo::new());
+        write(&file, &Backup { mtu: Some(1), ..Backup::default() }, &first).unwrap();
+        let old = read(&file).unwrap();
+        write(&file, &Backup { mtu: Some(2), ..Backup::default() }, &second).unwrap();
+        assert_ne!(read(&file).unwrap(), old);
+        assert!(second.rollback().is_empty());
+        assert_eq!(read(&file).unwrap(), old);
+        assert!(first.rollback().is_empty());
+        assert_eq!(read(&file).unwrap(), None);
+        assert_eq!(fs::read_dir(dir.path().join("a/b")).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,196 @@
+//! The CNI plugin `tuning`, a part of a chain: sysctls in the pod's namespace, and settings
+//! of its interface.
+//!
+//! ADD, in order, each step with its undo:
+//!
+//! 1. the sysctls, which must be below `net/` and, if the administrator keeps a list, on it
+//!    ([`allowlist`]);
+//! 2. a file with the interface's settings as they were ([`backup`]);
+//! 3. hardware address, promiscuous mode, MTU, all-multicast and queue length.
+//!
+//! The result is the one that came in, with the new hardware address and MTU.
+//!
+//! DEL puts the settings back from the file while the interface is still there, as the
+//! namespace may live on (`podman network disconnect`), and removes the file in any case.
+//! Sysctls stay as they are, as with the reference: those of the interface go with it, and
+//! about the others programs in the pod may have had a say since.
+
+mod allowlist;
+mod backup;
+mod config;
+mod settings;
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use cnimble::net::{NetNs, Netlink, link, sysctl};
+use cnimble::plugin::{Call, Plugin};
+use cnimble::spec::{CniResult, Code, Error};
+
+use backup::Backup;
+use config::{Config, DataDir, Sysctl};
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Tuning;
+
+impl Plugin for Tuning {
+    fn name(&self) -> &'static str {
+        "tuning"
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(call, &call.ifname)?;
+        allowlist::check(&config.sysctls, Path::new(allowlist::FILE))?;
+        let mut result = previous(call)?;
+        let netns = call.open_netns()?;
+        for sysctl in &config.sysctls {
+            call.step(&format!("tune {}", sysctl.key), || set(call, &netns, sysctl))?;
+        }
+        if !config.settings.is_empty() {
+            call.step(&format!("tune {}", call.ifname), || change(call, &netns, &config))?;
+        }
+        for interface in &mut result.interfaces {
+            if interface.name == call.ifname && !interface.sandbox.is_empty() {
+                if let Some(mac) = config.settings.mac {
+                    interface.mac = mac.to_string();
+                }
+                // Where it isn't told, the version of the network may not know it.
+                if interface.mtu.is_some() && config.settings.mtu.is_some() {
+                    interface.mtu = config.settings.mtu;
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        // Nothing else of the configuration counts: it may have changed since.
+        let DataDir(dir) = DataDir::read(&call.config)?;
+        let file = backup::file(&dir, &call.attachment());
+        let Some(bytes) = backup::read(&file)? else { return Ok(()) };
+        // The interface may be gone or a part of it refuse: no reason to keep the pod, whose
+        // interface the next plugin deletes.
+        if let Err(err) = restore(call, &bytes) {
+            log::warn!("{} in {} is not as it was: {err}", call.ifname, call.netns);
+        }
+        backup::remove(&file)
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(call, &call.ifname)?;
+        previous(call)?;
+        let netns = call.open_netns()?;
+        let now = Netlink::open_in(&netns)?
+            .find_link(&call.ifname)?
+            .ok_or_else(|| Error::check(format!("interface {} is missing in {}", call.ifname, call.netns)))?;
+        netns.enter(|| config.sysctls.iter().try_for_each(check_sysctl))??;
+        match config.settings.differing(&now).first() {
+            None => Ok(()),
+            Some(difference) => Err(Error::check(format!("interface {} has {difference}", now.name))),
+        }
+    }
+
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        let DataDir(dir) = DataDir::read(&call.config)?;
+        let Some(valid) = &call.config.valid_attachments else { return Ok(()) };
+        backup::gc(&dir, &call.config.name, valid)
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let unusable = |err: Error| {
+            Error::new(Code::NOT_AVAILABLE, "tuning can't be done").details(err.msg).details(err.details)
+        };
+        // Any name does: the configuration speaks of the interface of whatever pod.
+        let config = Config::read(call, "eth0")?;
+        allowlist::check(&config.sysctls, Path::new(allowlist::FILE)).map_err(unusable)?;
+        if config.settings.is_empty() {
+            return Ok(());
+        }
+        backup::usable(&config.data_dir).map_err(unusable)
+    }
+}
+
+fn previous(call: &Call) -> Result<CniResult, Error> {
+    call.config.prev_result.clone().ok_or_else(|| {
+        Error::config("Required prevResult missing")
+            .details("tuning works on another plugin's interface: it can't be the first of a chain")
+    })
+}
+
+fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
+    let (path, value) = (sysctl.path.clone(), sysctl.value.as_str());
+    let old = netns.enter(|| match sysctl::read(&path) {
+        Ok(old) if same(&old, value) => Ok(None),
+        Ok(old) => sysctl::write(&path, value).map(|()| Some(old)),
+        // Some can only be written, and have nothing to be put back.
+        Err(err) if err.is(Errno::EACCES) || err.is(Errno::EPERM) => {
+            sysctl::write(&path, value).map(|()| None)
+        }
+        Err(err) => Err(err),
+    })??;
+    if let Some(old) = old {
+        let namespace = call.netns.clone();
+        call.undo.push(format!("put back sysctl {path}"), move || {
+            NetNs::open(Path::new(&namespace))?.enter(|| sysctl::write(&path, &old))??;
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+/// The kernel separates the numbers of one value by tabs, however they were written.
+fn same(now: &str, wanted: &str) -> bool {
+    now.split_whitespace().eq(wanted.split_whitespace())
+}
+
+fn check_sysctl(sysctl: &Sysctl) -> Result<(), Error> {
+    let now = match sysctl::read(&sysctl.path) {
+        Ok(now) => now,
+        Err(err) if err.is(Errno::EACCES) || err.is(Errno::EPERM) => return Ok(()),
+        Err(err) => {
+            return Err(Error::check(format!("sysctl {} can't be read", sysctl.key)).details(err.to_string()));
+        }
+    };
+    if same(&now, &sysctl.value) {
+        return Ok(());
+    }
+    Err(Error::check(format!("sysctl {} is \"{now}\", expected \"{}\"", sysctl.key, sysctl.value)))
+}
+
+fn change(call: &Call, netns: &NetNs, config: &Config) -> Result<(), Error> {
+    let mut inside = Netlink::open_in(netns)?;
+    let now = inside.link(&call.ifname)?;
+    let saved = Backup::of(&now, &config.settings, &call.config.name);
+    let file = backup::file(&config.data_dir, &call.attachment());
+    backup::write(&file, &saved, &call.undo)?;
+    for (wanted, old) in config.settings.changes(&now) {
+        let (index, name, namespace) = (now.index, now.name.clone(), call.netns.clone());
+        inside.execute(link::set(index, &name, &wanted))?;
+        call.undo.push(format!("put back the settings of {name}"), move || {
+            let netns = NetNs::open(Path::new(&namespace))?;
+            Ok(Netlink::open_in(&netns)?.execute(link::set(index, &name, &old))?)
+        });
+    }
+    Ok(())
+}
+
+/// Puts back what the file says, each setting on its own.
+fn restore(call: &Call, bytes: &[u8]) -> Result<(), Error> {
+    let saved = Backup::parse(bytes)?;
+    if call.netns.is_empty() {
+        return Ok(());
+    }
+    // A path that is gone, or is no namespace, has no interface of ours.
+    let Ok(netns) = NetNs::open(Path::new(&call.netns)) else { return Ok(()) };
+    let mut inside = Netlink::open_in(&netns)?;
+    let Some(now) = inside.find_link(&call.ifname)? else { return Ok(()) };
+    let mut outcome = Ok(());
+    for (wanted, _) in saved.settings().changes(&now) {
+        if let Err(err) = inside.execute(link::set(now.index, &now.name, &wanted)) {
+            outcome = outcome.and(Err(Error::from(err)));
+        }
+    }
+    outcome
+}
