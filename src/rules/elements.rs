@@ -261,7 +261,7 @@ fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Result
     let (mut empty, mut all) = (Vec::new(), true);
     for set in nft.sets(L::TABLE)? {
         let considered = is_fixed::<L>(&set) || sets.contains(&set);
-        if !considered || !nft.elements(self::set::<L>(&set))?.is_empty() {
+        if !considered || !nft.is_empty(self::set::<L>(&set))? {
             all = false;
         } else if !is_fixed::<L>(&set) {
             empty.push(set);
@@ -354,8 +354,8 @@ pub(super) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()
     Ok(())
 }
 
-/// Removes the owner's elements. `hints` are where they should be: if all are there and the
-/// owner's, nothing is listed.
+/// Removes the owner's elements, and what nobody uses any more without them. `hints` are
+/// where they should be: if all are there and the owner's, nothing is listed.
 pub(super) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[(String, Key)]) -> Result<()> {
     let mut found = Vec::new();
     for (name, key) in hints {
@@ -371,7 +371,15 @@ pub(super) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[(String, 
         let tag = owner.tag();
         found = find::<L>(nft, |comment| tag_of(comment) == tag)?;
     }
-    delete::<L>(nft, &found)
+    delete::<L>(nft, &found)?;
+    // The last one out: nobody should find rules on a host without pods. Nearly always one
+    // look at the owner's own sets says that others are still there.
+    for placed in &found {
+        if !nft.is_empty(set::<L>(&placed.set))? {
+            return Ok(());
+        }
+    }
+    if found.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
 }
 
 /// Removes the elements of all attachments of `network` that aren't in `valid`, and then
@@ -383,9 +391,11 @@ pub(super) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
     let is_stale = stale(network, valid);
     let stale = find::<L>(nft, is_stale)?;
     delete::<L>(nft, &stale)?;
-    if stale.is_empty() {
-        return Ok(());
-    }
+    if stale.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
+}
+
+/// [`drop_unused`] for all sets and the table.
+fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
     let sets: Vec<String> = nft.sets(L::TABLE)?.into_iter().filter(|set| !is_fixed::<L>(set)).collect();
     drop_unused::<L>(nft, &sets, true)
 }

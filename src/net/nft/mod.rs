@@ -30,7 +30,7 @@ mod expr;
 mod object;
 mod socket;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -50,6 +50,9 @@ use socket::{Answer, Socket};
 /// For how long a listing is begun again when something changed meanwhile. One takes well
 /// below a millisecond, so that this is many attempts.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often elements are listed until no resizing comes in between.
+const LISTINGS: usize = 20;
 
 /// A NETLINK_NETFILTER socket in one namespace.
 #[derive(Debug, Default)]
@@ -381,12 +384,46 @@ impl Nft {
             w.text(1, set.table.name);
             w.text(2, set.name);
         };
-        let mut listed =
-            none_if_missing(self.list(GETSETELEM, NEWSETELEM, set.table.family, &what, fill, elements))?;
-        // While the kernel's hash table grows or shrinks it may list an element twice.
-        let mut seen = HashSet::with_capacity(listed.len());
-        listed.retain(|element| seen.insert(element.key.bytes().to_vec()));
-        Ok(listed)
+        // While the kernel's hash table grows or shrinks, the order changes under the listing:
+        // what is listed twice is a sign that as many others were left out.
+        let mut all = HashMap::new();
+        for _ in 0..LISTINGS {
+            let listed =
+                none_if_missing(self.list(GETSETELEM, NEWSETELEM, set.table.family, &what, fill, elements))?;
+            let mut seen = HashSet::with_capacity(listed.len());
+            let whole = listed.iter().all(|element| seen.insert(element.key.bytes().to_vec()));
+            if whole {
+                return Ok(listed);
+            }
+            all.extend(listed.into_iter().map(|element| (element.key.bytes().to_vec(), element)));
+        }
+        Ok(all.into_values().collect())
+    }
+
+    /// Whether a set has no elements, or isn't there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn is_empty(&mut self, set: Set<'_>) -> Result<bool> {
+        // Linux 6.18 tells it; where it is missing, the elements have to be listed.
+        const NFTA_SET_COUNT: u16 = 20;
+        let what = format!("count the elements of set {set}");
+        let mut count = None;
+        let fill = |w: &mut Writer| {
+            w.text(1, set.table.name);
+            w.text(2, set.name);
+        };
+        let asked = self.query(GETSET, set.table.family.number(), false, &what, fill, |kind, attrs| {
+            if kind == NEWSET {
+                count = attr::find_u32(attrs, NFTA_SET_COUNT);
+            }
+        });
+        match (asked, count) {
+            (Ok(()), Some(count)) => Ok(count == 0),
+            (Ok(()), None) => Ok(self.elements(set)?.is_empty()),
+            (Err(err), _) if err.is(Errno::ENOENT) => Ok(true),
+            (Err(err), _) => Err(err),
+        }
     }
 }
 
