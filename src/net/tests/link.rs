@@ -39,6 +39,8 @@ fn veth_in_one_message() {
                 alias: String::new(),
                 port: None,
                 vlan_filtering: false,
+                allmulti: false,
+                txqlen: 1000,
             }
         );
 
