@@ -350,6 +350,52 @@ fn routes_with_everything() {
 }
 
 #[test]
+fn a_pod_in_two_networks_has_two_default_routes() {
+    need!("ip", "ping");
+    let host = Host::new();
+    let pod = Pod::new();
+    let first = Network::new(&host, configs::dual(&host)).with("/isDefaultGateway", json!(true));
+    let second = first
+        .with("/name", json!("second"))
+        .with("/bridge", json!("br1"))
+        .with("/ipam/ranges", json!([[{"subnet": "10.9.9.0/24"}], [{"subnet": "fd00:9::/64"}]]));
+    let (eth0, eth1) = (Attachment::new("one", &pod), Attachment::new("one", &pod).ifname("eth1"));
+    let (one, two) = (first.added(&eth0), second.added(&eth1));
+    // As with the reference: the last network's first.
+    let routes = pod.ip("route");
+    assert!(routes.starts_with("default via 10.9.9.1 dev eth1"), "{routes}");
+    assert!(routes.contains("default via 10.1.2.1 dev eth0"), "{routes}");
+    assert!(pod.pings("10.1.2.1") && pod.pings("10.9.9.1") && pod.pings("fd00:9::1"));
+    first.check(&eth0, &one).success();
+    second.check(&eth1, &two).success();
+    second.deleted(&eth1, Some(&two));
+    first.check(&eth0, &one).success();
+    assert!(pod.ip("-6 route").contains("default via fd00:1:2::1 dev eth0"));
+}
+
+#[test]
+fn routes_that_are_there_already() {
+    need!("ip");
+    let host = Host::new();
+    let pod = Pod::new();
+    // Twice the same, once by isDefaultGateway; the pod's own network; two gateways.
+    let net = Network::new(&host, configs::v4(&host)).with("/isDefaultGateway", json!(true)).with(
+        "/ipam/routes",
+        json!([{"dst": "0.0.0.0/0"}, {"dst": "10.1.2.0/24"}, {"dst": "10.7.0.0/16", "gw": "10.1.2.8"},
+               {"dst": "10.7.0.0/16", "gw": "10.1.2.9"}]),
+    );
+    let att = Attachment::new("one", &pod);
+    let result = net.added(&att);
+    let routes = pod.ip("route");
+    assert_eq!(routes.matches("default").count(), 1, "{routes}");
+    for expected in ["10.1.2.0/24 via 10.1.2.1", "10.7.0.0/16 via 10.1.2.8", "10.7.0.0/16 via 10.1.2.9"] {
+        assert!(routes.contains(expected), "{expected}\n{routes}");
+    }
+    net.check(&att, &result).success();
+    net.deleted(&att, Some(&result));
+}
+
+#[test]
 fn a_bridge_that_is_no_bridge() {
     need!("ip", "nft");
     let host = Host::new();

@@ -27,6 +27,8 @@ pub(super) enum Mode {
     Change,
     /// Make; EEXIST if it is there.
     Create,
+    /// Make, in front of others of the kind.
+    Prepend,
     /// Make or replace.
     Replace,
 }
@@ -36,6 +38,7 @@ impl Request {
         let flags = match mode {
             Mode::Change => 0,
             Mode::Create => NLM_F_CREATE | NLM_F_EXCL,
+            Mode::Prepend => NLM_F_CREATE,
             Mode::Replace => NLM_F_CREATE | NLM_F_REPLACE,
         };
         Request {

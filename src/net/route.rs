@@ -37,13 +37,24 @@ pub struct NewRoute {
 /// `ip route add …`. The protocol is `boot`, as of everything that `ip route` adds. Without
 /// a scope, an IPv4 route without next hop gets `link`, others `global`.
 pub fn add(route: &NewRoute, link: &str) -> Request {
+    new(route, link, Mode::Create)
+}
+
+/// `ip route prepend …`: as [`add`], but another route to the same destination, say out of
+/// another link, is no obstacle. Of two IPv4 routes the later one counts, IPv6 ones share
+/// the load. Only the very same route is EEXIST.
+pub fn prepend(route: &NewRoute, link: &str) -> Request {
+    new(route, link, Mode::Prepend)
+}
+
+fn new(route: &NewRoute, link: &str, mode: Mode) -> Request {
     let what = format!("add {}", words(route, link));
     let scope = match route.scope {
         Some(scope) => RouteScope::from(scope),
         None if route.via.is_none() && route.dst.is_ipv4() => RouteScope::Link,
         None => RouteScope::Universe,
     };
-    request(what, Mode::Create, route, |mut message| {
+    request(what, mode, route, |mut message| {
         message.header.scope = scope;
         message.header.protocol = RouteProtocol::Boot;
         RouteNetlinkMessage::NewRoute(message)

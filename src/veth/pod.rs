@@ -4,14 +4,14 @@ use crate::net::{route, sysctl};
 use crate::spec::{CniResult, Error, cidr};
 
 /// The routes of the result; one without a gateway goes through the first gateway of its
-/// family.
+/// family. What comes out the same (a default route of IPAM's and one of the plugin's) is one
+/// route.
 pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     let gateway =
         |v4: bool| result.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == v4);
-    result
-        .routes
-        .iter()
-        .map(|wanted| route::NewRoute {
+    let mut routes: Vec<route::NewRoute> = Vec::with_capacity(result.routes.len());
+    for wanted in &result.routes {
+        let route = route::NewRoute {
             dst: cidr::network_of(wanted.dst),
             // The unspecified address is how to say: no gateway, straight out of the interface.
             via: wanted
@@ -26,8 +26,12 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
             table: wanted.table,
             scope: wanted.scope,
             onlink: false,
-        })
-        .collect()
+        };
+        if !routes.contains(&route) {
+            routes.push(route);
+        }
+    }
+    routes
 }
 
 /// Switches of the interface, which hold for the namespace of the thread that writes them.

@@ -30,7 +30,8 @@ pub(crate) fn configure(
         result.ips.iter().map(|ip| addr::add(pair.pod_index, &pair.pod_name, ip.address, nodad)).collect();
     requests.push(link::set(pair.pod_index, &pair.pod_name, &Change { up: Some(true), ..Change::default() }));
     for wanted in pod::routes(pair.pod_index, result) {
-        requests.push(route::add(&wanted, &pair.pod_name));
+        // Not alone: the pod may have interfaces, and default routes, of other networks.
+        requests.push(route::prepend(&wanted, &pair.pod_name));
     }
     Ok(inside.execute_all(requests)?)
 }
