@@ -14,6 +14,7 @@ static PLUGINS: &[&dyn Plugin] = &[
     &cnimble_bridge::Bridge,
     &cnimble_host_local::HostLocal,
     &cnimble_loopback::Loopback,
+    &cnimble_ptp::Ptp,
     &cnimble_static::Static,
     &cnimble_tuning::Tuning,
 ];

@@ -1,0 +1,45 @@
+//! CHECK: host, pod and rules are as ADD left them.
+
+use cnimble::net::Netlink;
+use cnimble::net::nft::Nft;
+use cnimble::plugin::Call;
+use cnimble::rules::{Owner, masquerade};
+use cnimble::spec::Error;
+use cnimble::veth::check;
+
+use crate::config::Config;
+use crate::{path, pod};
+
+/// Checks everything but the lease, which IPAM checks.
+pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<(), Error> {
+    let mut prev =
+        call.config.prev_result.clone().ok_or_else(|| Error::config("Required prevResult missing"))?;
+    // A plugin further down the chain may have added addresses on interfaces of its own.
+    let ours = prev.interfaces.iter().position(|i| i.name == call.ifname && i.sandbox == call.netns);
+    prev.ips.retain(|ip| ip.interface.is_none() || ip.interface.map(|n| n as usize) == ours);
+    let mut of_ours = prev.clone();
+    let paths = path::paths(&mut of_ours, &config.ipam).map_err(|err| err.context("prevResult"))?;
+    let netns = call.open_netns()?;
+    let mut host = Netlink::open()?;
+    let mut inside = Netlink::open_in(&netns)?;
+
+    let pod = check::pod(call, &mut inside, &prev, true, config.mtu)?;
+    check::addresses(&mut inside, &pod, &prev)?;
+    check::routes(&mut inside, &pod, &pod::routes(&prev, &paths, pod.index), "in the pod")?;
+
+    let end = check::host_end(&mut host, &pod)?;
+    check::host_state(&end, &prev)?;
+    let present = host.addrs(end.index)?;
+    for wanted in path::host_addresses(&paths) {
+        if !present.iter().any(|addr| addr.net == wanted) {
+            return Err(Error::check(format!("{} lacks the gateway address {wanted}", end.name)));
+        }
+    }
+    check::routes(&mut host, &end, &path::to_pod(&paths, end.index), "on the host")?;
+
+    if config.ip_masq {
+        let addrs: Vec<_> = paths.iter().map(|path| path.address).collect();
+        masquerade::check(&mut Nft::new(), owner, &addrs)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! The keys of a ptp configuration, checked.
+//!
+//! | key | default | |
+//! |---|---|---|
+//! | `ipam` | required | must name a gateway for each address |
+//! | `ipMasq`, `ipMasqBackend` | false, chosen | what leaves the pod's network gets the host's address |
+//! | `mtu` | the kernel's | bytes, of both ends |
+//! | `dns` | IPAM's | for the result |
+
+use cnimble::spec::{Dns, Error, PluginConfig};
+use serde::Deserialize;
+
+/// What the kernel takes for a veth (ETH_MIN_MTU, ETH_MAX_MTU).
+const MTU_RANGE: std::ops::RangeInclusive<u32> = 68..=65535;
+
+/// As it stands in the JSON.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    ip_masq: bool,
+    ip_masq_backend: String,
+    mtu: u32,
+    dns: Dns,
+}
+
+/// A checked configuration.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) ip_masq: bool,
+    /// As configured; `None` lets the library choose.
+    pub(crate) ip_masq_backend: Option<String>,
+    /// Bytes; `None` is the kernel's.
+    pub(crate) mtu: Option<u32>,
+    pub(crate) dns: Dns,
+    /// The IPAM plugin.
+    pub(crate) ipam: String,
+}
+
+impl Config {
+    /// Reads the configuration for a verb that needs all of it.
+    ///
+    /// # Errors
+    /// Code 7 with the path to the bad value.
+    pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
+        let keys: Keys = config.decode()?;
+        if keys.mtu != 0 && !MTU_RANGE.contains(&keys.mtu) {
+            return Err(Error::config(format!(
+                "mtu: {} is outside {} to {} bytes",
+                keys.mtu,
+                MTU_RANGE.start(),
+                MTU_RANGE.end()
+            )));
+        }
+        if !matches!(keys.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
+            return Err(Error::config(format!(
+                "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",
+                keys.ip_masq_backend.escape_debug()
+            )));
+        }
+        if config.ipam_type.is_empty() {
+            return Err(Error::config("ipam.type is missing")
+                .details("ptp routes addresses, so it needs a plugin that gives some"));
+        }
+        Ok(Config {
+            ip_masq: keys.ip_masq,
+            ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
+            mtu: Some(keys.mtu).filter(|mtu| *mtu != 0),
+            dns: keys.dns,
+            ipam: config.ipam_type.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Config, Error> {
+        Config::read(&PluginConfig::parse(json.as_bytes())?)
+    }
+
+    #[test]
+    fn defaults_null_and_any_case() {
+        let config = read(r#"{"name":"n","ipam":{"type":"x"},"mtu":null,"dns":null}"#).unwrap();
+        assert!(!config.ip_masq && config.mtu.is_none() && config.ip_masq_backend.is_none());
+        assert!(config.dns.is_empty());
+        let config = read(r#"{"name":"n","IPAM":{"Type":"x"},"MTU":0,"IPMasq":true,"ipmasqbackend":""}"#);
+        let config = config.unwrap();
+        assert!(config.ip_masq && config.mtu.is_none() && config.ip_masq_backend.is_none());
+        assert_eq!(config.ipam, "x");
+    }
+
+    #[test]
+    fn errors() {
+        for (json, msg) in [
+            (r#"{"name":"n"}"#, "ipam.type is missing"),
+            (r#"{"name":"n","ipam":{"type":"x"},"mtu":67}"#, "mtu: 67 is outside 68 to 65535 bytes"),
+            (
+                r#"{"name":"n","ipam":{"type":"x"},"mtu":-1}"#,
+                "mtu: invalid value: integer `-1`, expected u32",
+            ),
+            (
+                r#"{"name":"n","ipam":{"type":"x"},"ipMasqBackend":"pf"}"#,
+                "ipMasqBackend: unknown backend \"pf\", expected iptables or nftables",
+            ),
+        ] {
+            let err = read(json).unwrap_err();
+            assert_eq!((err.code.0, err.msg.as_str()), (7, msg));
+        }
+    }
+}

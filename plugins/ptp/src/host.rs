@@ -1,0 +1,34 @@
+//! The host's end: the gateway's addresses, and the way to the pod.
+
+use cnimble::net::link::{self, Change, Link};
+use cnimble::net::{Netlink, addr, route, sysctl};
+use cnimble::plugin::Call;
+use cnimble::spec::{Code, Error};
+use cnimble::veth::host::ignore_router_advertisements;
+use nix::errno::Errno;
+
+use crate::path::{self, Path};
+
+/// Configures the host's end and brings it up. All of it goes with the link, which the undo
+/// of the pair removes.
+pub(crate) fn configure(call: &Call, host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
+    ignore_router_advertisements(call, &end.name)?;
+    // Nobody else is on this link who could have the address.
+    match sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", end.name), "0") {
+        Err(err) if !err.is_missing() => return Err(err.into()),
+        _ => {}
+    }
+    let mut requests: Vec<_> = path::host_addresses(paths)
+        .into_iter()
+        .map(|net| addr::add(end.index, &end.name, net, true))
+        .collect();
+    requests.push(link::set(end.index, &end.name, &Change { up: Some(true), ..Change::default() }));
+    host.execute_all(requests)?;
+    let routes = path::to_pod(paths, end.index);
+    let requests = routes.iter().map(|wanted| route::add(wanted, &end.name)).collect();
+    host.execute_all(requests).map_err(|err| match err.errno {
+        Errno::EEXIST => Error::new(Code::CONFLICT, "the host has a route to an address of the pod already")
+            .details(format!("{err}; `ip route show ADDRESS` tells where to")),
+        _ => err.into(),
+    })
+}

@@ -1,0 +1,204 @@
+//! How a pod's address is reached: by way of one gateway, in both directions.
+//!
+//! For `10.1.2.7/24` with the gateway `10.1.2.1`:
+//!
+//! ```text
+//! pod    10.1.2.1 dev eth0 scope link src 10.1.2.7
+//!        10.1.2.0/24 via 10.1.2.1 dev eth0 src 10.1.2.7   (in place of the kernel's own)
+//! host   10.1.2.1/32 on the host's end
+//!        10.1.2.7 dev veth… scope host
+//! ```
+
+use std::net::IpAddr;
+
+use cnimble::net::route::NewRoute;
+use cnimble::spec::{CniResult, Code, Error, cidr};
+use ipnetwork::IpNetwork;
+
+use crate::POD_INTERFACE;
+
+/// RT_SCOPE_HOST, RT_SCOPE_LINK: linux/rtnetlink.h. IPv6 has no scopes of routes.
+const SCOPE_HOST: u8 = 254;
+const SCOPE_LINK: u8 = 253;
+
+/// An address of the pod with its gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Path {
+    pub(crate) address: IpNetwork,
+    pub(crate) gateway: IpAddr,
+}
+
+/// Completes what IPAM returned, whose addresses all belong to the pod's interface, and
+/// says how they are reached.
+///
+/// # Errors
+/// Code 104 if there is no address, or one without a gateway; 102 if a gateway is the
+/// pod's own address or of another family.
+pub(crate) fn paths(result: &mut CniResult, ipam: &str) -> Result<Vec<Path>, Error> {
+    if result.ips.is_empty() {
+        return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
+            .details(format!("IPAM plugin {ipam}")));
+    }
+    let mut paths = Vec::with_capacity(result.ips.len());
+    let own: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.ip()).collect();
+    for ip in &mut result.ips {
+        ip.interface = Some(POD_INTERFACE);
+        let gateway = ip.gateway.filter(|gateway| !gateway.is_unspecified()).ok_or_else(|| {
+            Error::new(Code::DELEGATE, format!("IPAM plugin returned no gateway for {}", ip.address))
+                .details(format!("IPAM plugin {ipam}; with ptp a pod reaches everything by way of one"))
+        })?;
+        if own.contains(&gateway) {
+            return Err(Error::new(
+                Code::CONFLICT,
+                format!("IPAM gave the pod its own gateway's address, {gateway}"),
+            ));
+        }
+        if gateway.is_ipv4() != ip.address.is_ipv4() {
+            return Err(Error::new(
+                Code::CONFLICT,
+                format!("gateway {gateway} and address {} are of different families", ip.address),
+            ));
+        }
+        paths.push(Path { address: ip.address, gateway });
+    }
+    Ok(paths)
+}
+
+fn route(dst: IpNetwork, index: u32) -> NewRoute {
+    NewRoute {
+        dst,
+        via: None,
+        index,
+        src: None,
+        mtu: None,
+        advmss: None,
+        priority: None,
+        table: None,
+        scope: None,
+        onlink: false,
+    }
+}
+
+/// Without those for which there is one to the same destination: addresses may share gateway
+/// and subnet.
+fn distinct(routes: impl Iterator<Item = NewRoute>) -> Vec<NewRoute> {
+    let mut distinct: Vec<NewRoute> = Vec::new();
+    for route in routes {
+        if !distinct.iter().any(|other| other.dst == route.dst) {
+            distinct.push(route);
+        }
+    }
+    distinct
+}
+
+/// In the pod: the gateways, straight out of the interface.
+pub(crate) fn gateways(paths: &[Path], index: u32) -> Vec<NewRoute> {
+    distinct(paths.iter().map(|path| NewRoute {
+        src: Some(path.address.ip()),
+        scope: path.gateway.is_ipv4().then_some(SCOPE_LINK),
+        ..route(cidr::host(path.gateway), index)
+    }))
+}
+
+/// In the pod: the subnets by way of the gateways. The kernel makes a route straight out of
+/// the interface for each of them, which these replace. (A subnet that is only the address
+/// itself is no destination.)
+pub(crate) fn subnets(paths: &[Path], index: u32) -> Vec<NewRoute> {
+    let wider = paths.iter().filter(|path| path.address != cidr::host(path.address.ip()));
+    distinct(wider.map(|path| NewRoute {
+        via: Some(path.gateway),
+        src: Some(path.address.ip()),
+        ..route(cidr::network_of(path.address), index)
+    }))
+}
+
+/// On the host: the pod's addresses.
+pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
+    distinct(paths.iter().map(|path| NewRoute {
+        scope: path.address.is_ipv4().then_some(SCOPE_HOST),
+        ..route(cidr::host(path.address.ip()), index)
+    }))
+}
+
+/// On the host's end: the gateways' addresses.
+pub(crate) fn host_addresses(paths: &[Path]) -> Vec<IpNetwork> {
+    let mut addrs: Vec<IpNetwork> = Vec::new();
+    for path in paths {
+        let addr = cidr::host(path.gateway);
+        if !addrs.contains(&addr) {
+            addrs.push(addr);
+        }
+    }
+    addrs
+}
+
+#[cfg(test)]
+mod tests {
+    use cnimble::spec::IpConfig;
+
+    use super::*;
+
+    fn result(ips: &[(&str, &str)]) -> CniResult {
+        let ip = |(address, gateway): &(&str, &str)| IpConfig {
+            interface: None,
+            address: cidr::parse_cidr(address).unwrap(),
+            gateway: cidr::parse_ip(gateway),
+        };
+        CniResult { ips: ips.iter().map(ip).collect(), ..CniResult::default() }
+    }
+
+    fn told(routes: &[NewRoute]) -> Vec<String> {
+        let told = |route: &NewRoute| match (route.via, route.src) {
+            (Some(via), Some(src)) => format!("{} via {via} src {src}", route.dst),
+            (None, Some(src)) => format!("{} src {src}", route.dst),
+            _ => route.dst.to_string(),
+        };
+        routes.iter().map(told).collect()
+    }
+
+    #[test]
+    fn everything_goes_by_the_gateway_and_nothing_twice() {
+        let mut result = result(&[
+            ("10.1.2.7/24", "10.1.2.1"),
+            ("10.1.2.8/24", "10.1.2.1"),
+            ("10.9.9.9/32", "10.1.2.1"),
+            ("fd00::7/64", "fe80::1"),
+        ]);
+        let paths = paths(&mut result, "x").unwrap();
+        assert!(result.ips.iter().all(|ip| ip.interface == Some(1)));
+        assert_eq!(told(&gateways(&paths, 2)), ["10.1.2.1/32 src 10.1.2.7", "fe80::1/128 src fd00::7"]);
+        assert_eq!(
+            told(&subnets(&paths, 2)),
+            ["10.1.2.0/24 via 10.1.2.1 src 10.1.2.7", "fd00::/64 via fe80::1 src fd00::7"]
+        );
+        assert_eq!(told(&to_pod(&paths, 9)), ["10.1.2.7/32", "10.1.2.8/32", "10.9.9.9/32", "fd00::7/128"]);
+        let addrs: Vec<String> = host_addresses(&paths).iter().map(IpNetwork::to_string).collect();
+        assert_eq!(addrs, ["10.1.2.1/32", "fe80::1/128"]);
+    }
+
+    #[test]
+    fn every_address_needs_a_gateway_that_is_another() {
+        for (ips, code, msg) in [
+            (&[][..], Code::DELEGATE, "IPAM plugin returned missing IP config"),
+            (&[("10.1.2.7/24", "")], Code::DELEGATE, "IPAM plugin returned no gateway for 10.1.2.7/24"),
+            (
+                &[("10.1.2.7/24", "10.1.2.1"), ("fd00::7/64", "::")],
+                Code::DELEGATE,
+                "IPAM plugin returned no gateway for fd00::7/64",
+            ),
+            (
+                &[("10.1.2.7/24", "10.1.2.7")],
+                Code::CONFLICT,
+                "IPAM gave the pod its own gateway's address, 10.1.2.7",
+            ),
+            (
+                &[("10.1.2.7/24", "fd00::1")],
+                Code::CONFLICT,
+                "gateway fd00::1 and address 10.1.2.7/24 are of different families",
+            ),
+        ] {
+            let err = paths(&mut result(ips), "x").unwrap_err();
+            assert_eq!((err.code, err.msg.as_str()), (code, msg));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The pod's end: addresses, up, routes.
+
+use cnimble::net::link::{self, Change};
+use cnimble::net::route::{self, NewRoute};
+use cnimble::net::{NetNs, Netlink, addr};
+use cnimble::spec::{CniResult, Error};
+use cnimble::veth::pair::Pair;
+use cnimble::veth::pod;
+
+use crate::path::{self, Path};
+
+/// Configures the interface in one message to the kernel.
+///
+/// The kernel's own routes to the subnets are replaced last: until then they let routes of
+/// the result have any next hop of the subnet, as with the reference.
+pub(crate) fn configure(
+    netns: &NetNs,
+    inside: &mut Netlink,
+    pair: &Pair,
+    paths: &[Path],
+    result: &CniResult,
+) -> Result<(), Error> {
+    netns.enter(|| pod::switches(&pair.pod_name, result, false))??;
+    let (index, name) = (pair.pod_index, pair.pod_name.as_str());
+    let subnets = path::subnets(paths, index);
+    let mut requests: Vec<_> = result.ips.iter().map(|ip| addr::add(index, name, ip.address, true)).collect();
+    requests.push(link::set(index, name, &Change { up: Some(true), ..Change::default() }));
+    for wanted in path::gateways(paths, index).iter().chain(&of_result(result, paths, index)) {
+        requests.push(route::add(wanted, name));
+    }
+    for subnet in &subnets {
+        let own = NewRoute { via: None, src: None, ..subnet.clone() };
+        requests.push(route::del(&own, name));
+        requests.push(route::add(subnet, name));
+    }
+    Ok(inside.execute_all(requests)?)
+}
+
+/// The result's routes, without those that the pod has anyway.
+fn of_result(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
+    let mut subnets = path::subnets(paths, index);
+    for subnet in &mut subnets {
+        subnet.src = None;
+    }
+    let mut routes = pod::routes(index, result);
+    routes.retain(|route| !subnets.contains(route));
+    routes
+}
+
+/// All routes that the pod is to have.
+pub(crate) fn routes(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
+    let mut routes = path::gateways(paths, index);
+    routes.extend(path::subnets(paths, index));
+    routes.extend(pod::routes(index, result));
+    routes
+}
