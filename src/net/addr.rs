@@ -74,6 +74,14 @@ impl Netlink {
         let what = format!("list addresses of link number {index}");
         self.dump(&what, query(index), |message| read(message, index))
     }
+
+    /// `ip address show`: of all links.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn all_addrs(&mut self) -> Result<Vec<Addr>> {
+        self.dump("list all addresses", query(0), |message| read(message, 0))
+    }
 }
 
 /// What [`Netlink::addrs`] asks the kernel.
@@ -83,7 +91,7 @@ pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetAddress(message)
 }
 
-/// An address of link `wanted` from RTM_NEWADDR.
+/// An address of link `wanted` (0 is any) from RTM_NEWADDR.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Addr>, Malformed> {
     const SHORT: Malformed = Malformed("an address message is too short");
     const IFA_FLAGS: u16 = 8;
@@ -91,7 +99,7 @@ pub(super) fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Op
     let family = i32::from(header(0)?);
     let index = u32_at(message.body, 4).ok_or(SHORT)?;
     let known = family == libc::AF_INET || family == libc::AF_INET6;
-    if message.kind != RTM_NEWADDR || index != wanted || !known {
+    if message.kind != RTM_NEWADDR || (wanted != 0 && index != wanted) || !known {
         return Ok(None);
     }
     let mut flags = u32::from(header(2)?);

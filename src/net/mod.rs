@@ -15,6 +15,7 @@
 //! The types of the netlink crates don't leave this module.
 
 pub mod addr;
+pub mod conntrack;
 mod error;
 mod exchange;
 pub mod link;

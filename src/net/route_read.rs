@@ -3,10 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
-use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_core::NLM_F_REQUEST;
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
+use super::request::encode;
 use super::route::{MAIN, NewRoute};
 use super::wire::{Attributes, Malformed, Message, ip, u8_at, u16_at, u32_at};
 use super::{Netlink, Result};
@@ -42,6 +44,42 @@ impl Netlink {
             }
         }
         Ok(routes)
+    }
+
+    /// `ip route get ADDRESS`: the number of the link that packets of this host to `to` leave
+    /// by; `None` if there is no way.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn link_towards(&mut self, to: IpAddr) -> Result<Option<u32>> {
+        let mut message = RouteMessage::default();
+        (message.header.address_family, message.header.destination_prefix_length) = match to {
+            IpAddr::V4(_) => (AddressFamily::Inet, 32),
+            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+        };
+        message.attributes = vec![RouteAttribute::Destination(match to {
+            IpAddr::V4(to) => RouteAddress::Inet(to),
+            IpAddr::V6(to) => RouteAddress::Inet6(to),
+        })];
+        let what = format!("look up the route to {to}");
+        let mut link = None;
+        let message = encode(RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST);
+        let asked = self.ask(&what, message, |message| {
+            if message.kind == RTM_NEWROUTE {
+                for attribute in Attributes::behind(message.body, RTMSG) {
+                    let (kind, value) = attribute?;
+                    if kind == libc::RTA_OIF {
+                        link = u32_at(value, 0);
+                    }
+                }
+            }
+            Ok(())
+        });
+        match asked {
+            Ok(()) => Ok(link),
+            Err(err) if matches!(err.errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH) => Ok(None),
+            Err(err) => Err(err),
+        }
     }
 }
 

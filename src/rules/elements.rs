@@ -6,12 +6,12 @@
 //! batch that is refused would be no shorter way, as taking it back costs the kernel some
 //! 10 ms; that happens only when somebody else was faster, and then we look again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nix::errno::Errno;
 
 use super::{Owner, hash16};
-use crate::net::nft::{Batch, Chain, Element, Key, Nft, Set, Table};
+use crate::net::nft::{Batch, Element, Key, Nft, Rule, Set, Table};
 use crate::net::{Error, Result};
 use crate::spec::Attachment;
 
@@ -20,22 +20,28 @@ const ATTEMPTS: usize = 20;
 /// Deletions in one batch: with their errors they stay far below the socket's buffers.
 const CHUNK: usize = 200;
 
-/// What a table of ours consists of.
+/// One kind of rules, a *part* of a table of ours, which it may share with others.
 pub(super) trait Layout {
-    /// Its name.
+    /// The table. It is made when the first part needs it, and goes with the last.
     const TABLE: Table<'static>;
 
-    /// The base chain whose rules use the sets.
-    const CHAIN: &'static str;
+    /// The chains of the part; one that others jump to comes before them.
+    const CHAINS: &'static [&'static str];
 
-    /// The sets that come with the table.
+    /// The sets that come with the part.
     const FIXED: &'static [&'static str];
 
-    /// Creates the base chain.
-    fn create_chain(batch: &mut Batch);
+    /// Whether the part stays when no attachment uses it any more.
+    const STAYS: bool = false;
 
-    /// Adds the rules that stand first in it.
-    fn add_first_rules(batch: &mut Batch);
+    /// Whether a set of the table belongs to the part.
+    fn is_ours(set: &str) -> bool;
+
+    /// Creates a chain.
+    fn create_chain(batch: &mut Batch, chain: &str);
+
+    /// Adds the rules that stand first in a chain.
+    fn add_first_rules(batch: &mut Batch, chain: &str);
 
     /// Creates a set.
     fn create_set(batch: &mut Batch, set: &str);
@@ -55,6 +61,7 @@ pub(super) struct Placed {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     made_table: bool,
+    made_part: bool,
     made_sets: Vec<String>,
     /// What somebody had deleted from under the sets; it stays when the rest is taken back.
     repairs: Repairs,
@@ -66,8 +73,9 @@ pub(super) struct Changes {
 
 #[derive(Debug, Default)]
 struct Repairs {
-    chain: bool,
-    first_rules: bool,
+    chains: Vec<&'static str>,
+    /// Chains that are empty.
+    first_rules: Vec<&'static str>,
     /// Sets without their rule.
     rules: Vec<String>,
 }
@@ -78,9 +86,14 @@ impl Changes {
         self.inserted.iter().filter_map(|(placed, old)| Some((placed.set.as_str(), old.as_ref()?)))
     }
 
+    /// Whether this element is one of those that were put there.
+    pub(super) fn has_inserted(&self, set: &str, element: &Element) -> bool {
+        self.inserted.iter().any(|(placed, _)| placed.set == set && placed.element == *element)
+    }
+
     /// Whether nothing was changed.
     pub(super) fn is_empty(&self) -> bool {
-        self.inserted.is_empty() && self.made_sets.is_empty() && !self.made_table
+        self.inserted.is_empty() && self.made_sets.is_empty() && !self.made_part
     }
 }
 
@@ -88,15 +101,14 @@ fn is_fixed<L: Layout>(set: &str) -> bool {
     L::FIXED.contains(&set)
 }
 
-fn chain<L: Layout>() -> Chain<'static> {
-    L::TABLE.chain(L::CHAIN)
-}
-
-/// Creates the table with all that is always there.
-pub(super) fn create_table<L: Layout>(batch: &mut Batch) {
-    batch.create_table(L::TABLE);
-    L::create_chain(batch);
-    L::add_first_rules(batch);
+/// Creates all that is always there.
+fn create_part<L: Layout>(batch: &mut Batch) {
+    for chain in L::CHAINS {
+        L::create_chain(batch, chain);
+    }
+    for chain in L::CHAINS {
+        L::add_first_rules(batch, chain);
+    }
     for set in L::FIXED {
         L::create_set(batch, set);
     }
@@ -109,21 +121,110 @@ fn set<L: Layout>(name: &str) -> Set<'_> {
     L::TABLE.set(name)
 }
 
+/// Whether the kernel could make the part, and a set of those that come and go.
+///
+/// # Errors
+/// As it refused.
+pub(super) fn try_out<L: Layout>(nft: &mut Nft, set: Option<&str>) -> Result<()> {
+    let has_table = nft.has_table(L::TABLE)?;
+    if has_table && lists_part::<L>(nft)? {
+        return Ok(());
+    }
+    let mut batch = Batch::new();
+    if !has_table {
+        batch.create_table(L::TABLE);
+    }
+    create_part::<L>(&mut batch);
+    if let Some(set) = set {
+        L::create_set(&mut batch, set);
+        L::add_rule(&mut batch, set);
+    }
+    match nft.try_out(&batch) {
+        // Somebody has made it in this moment, so it can be made.
+        Err(err) if err.is(Errno::EEXIST) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn lists_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
+    Ok(nft.chains(L::TABLE)?.iter().any(|chain| L::CHAINS.contains(&chain.as_str())))
+}
+
 /// Puts the owner's elements in place. An element that is the owner's already stays; one
-/// that is somebody else's is replaced, as the address (or port) has been given to us.
+/// that is somebody else's is replaced, as the address has been given to us.
 pub(super) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
+    insert_if::<L>(nft, wanted, |_| true).map_err(|refusal| match refusal {
+        Refusal::Kernel(err) => err,
+        Refusal::Taken(old) => Error::new(format!("create element {}", old.key), Errno::EEXIST),
+    })
+}
+
+/// Why elements were not put in place.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The kernel refused.
+    Kernel(Error),
+    /// In the place of one is another that may not be replaced.
+    Taken(Box<Element>),
+}
+
+impl From<Error> for Refusal {
+    fn from(err: Error) -> Self {
+        Refusal::Kernel(err)
+    }
+}
+
+/// [`insert`], which replaces only what `may` be.
+pub(super) fn insert_if<L: Layout>(
+    nft: &mut Nft,
+    wanted: &[Placed],
+    may: impl Fn(&Element) -> bool,
+) -> std::result::Result<Changes, Refusal> {
     for attempt in 1.. {
         let plan = look::<L>(nft, wanted)?;
+        if let Some(old) = plan.inserted.iter().filter_map(|(_, old)| old.as_ref()).find(|old| !may(old)) {
+            return Err(Refusal::Taken(Box::new(old.clone())));
+        }
         match nft.commit(&batch::<L>(&plan)) {
             Ok(()) => return Ok(plan),
             // Somebody was faster: made the table, took or left the address.
             Err(err)
                 if attempt < ATTEMPTS
                     && matches!(err.errno, Errno::ENOENT | Errno::EEXIST | Errno::EBUSY) => {}
-            Err(err) => return Err(err),
+            Err(err) => return Err(err.into()),
         }
     }
-    Err(Error::new(format!("fill table {}", L::TABLE), Errno::EBUSY))
+    Err(Error::new(format!("fill table {}", L::TABLE), Errno::EBUSY).into())
+}
+
+/// [`insert_if`] for many elements that are most likely not there yet: they are created
+/// without a look at each, and only if the kernel has one of them already, all are looked at.
+pub(super) fn insert_many<L: Layout>(
+    nft: &mut Nft,
+    wanted: &[Placed],
+    may: impl Fn(&Element) -> bool,
+) -> std::result::Result<Changes, Refusal> {
+    let mut plan =
+        Changes { inserted: wanted.iter().map(|p| (p.clone(), None)).collect(), ..Changes::default() };
+    let mut missing = Vec::new();
+    for name in sets_of(wanted) {
+        if !nft.has_set(set::<L>(name))? {
+            missing.push(name);
+        }
+    }
+    plan.complete::<L>(nft, wanted, &missing)?;
+    match nft.commit(&batch::<L>(&plan)) {
+        Ok(()) => Ok(plan),
+        Err(err) if matches!(err.errno, Errno::ENOENT | Errno::EEXIST | Errno::EBUSY) => {
+            insert_if::<L>(nft, wanted, may)
+        }
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// The sets that elements belong in, each once.
+fn sets_of(wanted: &[Placed]) -> BTreeSet<&str> {
+    wanted.iter().map(|placed| placed.set.as_str()).collect()
 }
 
 /// What has to be done, by what the kernel has.
@@ -144,43 +245,75 @@ fn look<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
             }
         }
     }
-    if !missing.is_empty() {
-        plan.made_table = !nft.has_table(L::TABLE)?;
-        plan.made_sets = missing.into_iter().filter(|set| !is_fixed::<L>(set)).map(str::to_owned).collect();
-    }
-    if !plan.made_table {
-        plan.repairs = look_at_rules::<L>(nft, wanted, &plan.made_sets)?;
-    }
+    plan.complete::<L>(nft, wanted, &missing)?;
     Ok(plan)
+}
+
+impl Changes {
+    /// Notes what has to be made besides the elements; `missing` are the sets that aren't there.
+    fn complete<L: Layout>(&mut self, nft: &mut Nft, wanted: &[Placed], missing: &[&str]) -> Result<()> {
+        self.made_table = !missing.is_empty() && !nft.has_table(L::TABLE)?;
+        self.made_part = self.made_table
+            // A chain that somebody deleted is made again; here the part has never been.
+            || !missing.is_empty()
+                && !lists_part::<L>(nft)?
+                && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(set));
+        self.made_sets = missing
+            .iter()
+            .filter(|set| !self.made_part || !is_fixed::<L>(set))
+            .map(|set| (*set).to_owned())
+            .collect();
+        if !self.made_part {
+            self.repairs = look_at_rules::<L>(nft, wanted, &self.made_sets)?;
+        }
+        Ok(())
+    }
 }
 
 /// Elements are worth nothing without a rule, so a flushed chain must not go unnoticed.
 fn look_at_rules<L: Layout>(nft: &mut Nft, wanted: &[Placed], made: &[String]) -> Result<Repairs> {
     let mut repairs = Repairs::default();
-    let rules = nft.rules(L::TABLE, Some(L::CHAIN))?;
-    if rules.is_empty() {
-        repairs.chain = !nft.has_chain(chain::<L>())?;
-        repairs.first_rules = true;
+    let rules = our_rules::<L>(nft)?;
+    for chain in L::CHAINS {
+        if !rules.iter().any(|rule| rule.chain == *chain) {
+            if !nft.has_chain(L::TABLE.chain(chain))? {
+                repairs.chains.push(chain);
+            }
+            repairs.first_rules.push(chain);
+        }
     }
-    for Placed { set, .. } in wanted {
-        let known = made.contains(set) || repairs.rules.contains(set);
-        if !known && !rules.iter().any(|rule| rule.uses_set(set)) {
-            repairs.rules.push(set.clone());
+    for set in sets_of(wanted) {
+        if !made.iter().any(|made| made == set) && !rules.iter().any(|rule| rule.uses_set(set)) {
+            repairs.rules.push(set.to_owned());
         }
     }
     Ok(repairs)
 }
 
+/// The rules of the part's chains.
+fn our_rules<L: Layout>(nft: &mut Nft) -> Result<Vec<Rule>> {
+    let only = match L::CHAINS {
+        [only] => Some(*only),
+        _ => None,
+    };
+    let mut rules = nft.rules(L::TABLE, only)?;
+    rules.retain(|rule| L::CHAINS.contains(&rule.chain.as_str()));
+    Ok(rules)
+}
+
 fn batch<L: Layout>(plan: &Changes) -> Batch {
     let mut batch = Batch::new();
     if plan.made_table {
-        create_table::<L>(&mut batch);
+        batch.create_table(L::TABLE);
     }
-    if plan.repairs.chain {
-        L::create_chain(&mut batch);
+    if plan.made_part {
+        create_part::<L>(&mut batch);
     }
-    if plan.repairs.first_rules {
-        L::add_first_rules(&mut batch);
+    for chain in &plan.repairs.chains {
+        L::create_chain(&mut batch, chain);
+    }
+    for chain in &plan.repairs.first_rules {
+        L::add_first_rules(&mut batch, chain);
     }
     for set in &plan.made_sets {
         L::create_set(&mut batch, set);
@@ -189,12 +322,15 @@ fn batch<L: Layout>(plan: &Changes) -> Batch {
     for set in &plan.repairs.rules {
         L::add_rule(&mut batch, set);
     }
-    for (placed, old) in &plan.inserted {
-        let set = set::<L>(&placed.set);
-        if old.is_some() {
-            batch.delete_element(set, &placed.element.key);
-        }
-        batch.create_element(set, &placed.element);
+    for (placed, _) in plan.inserted.iter().filter(|(_, old)| old.is_some()) {
+        batch.delete_element(set::<L>(&placed.set), &placed.element.key);
+    }
+    let mut by_set: BTreeMap<&str, Vec<&Element>> = BTreeMap::new();
+    for (placed, _) in &plan.inserted {
+        by_set.entry(&placed.set).or_default().push(&placed.element);
+    }
+    for (name, elements) in by_set {
+        batch.create_elements(set::<L>(name), elements);
     }
     batch
 }
@@ -226,7 +362,7 @@ pub(super) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> 
             Err(err) => return Err(err),
         }
     }
-    drop_unused::<L>(nft, &changes.made_sets, changes.made_table)
+    drop_unused::<L>(nft, &changes.made_sets, changes.made_part)
 }
 
 fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {
@@ -250,16 +386,16 @@ fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {
     Ok(batch)
 }
 
-/// Deletes sets (with their rules) and the table, unless somebody uses them: the kernel
-/// refuses to delete what isn't empty, so nobody is overtaken.
+/// Deletes sets (with their rules) and the part (with the table, if that was all), unless
+/// somebody uses them: the kernel refuses to delete what isn't empty, so nobody is overtaken.
 ///
 /// Looking first spares most refusals, which are slow.
-fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Result<()> {
-    if sets.is_empty() && !table {
+fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<()> {
+    if sets.is_empty() && !part {
         return Ok(());
     }
     let (mut empty, mut all) = (Vec::new(), true);
-    for set in nft.sets(L::TABLE)? {
+    for set in our_sets::<L>(nft)? {
         let considered = is_fixed::<L>(&set) || sets.contains(&set);
         if !considered || !nft.is_empty(self::set::<L>(&set))? {
             all = false;
@@ -267,7 +403,7 @@ fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Result
             empty.push(set);
         }
     }
-    if table && all && drop_together::<L>(nft, &empty, true)? {
+    if part && all && drop_together::<L>(nft, &empty, true)? {
         return Ok(());
     }
     for set in &empty {
@@ -276,28 +412,23 @@ fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Result
     Ok(())
 }
 
-/// Deletes these sets, and the table if wanted, all or nothing; whether they are gone.
-fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Result<bool> {
+/// Deletes these sets, and the part if wanted, all or nothing; whether they are gone.
+fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<bool> {
     for attempt in 1.. {
         if !nft.has_table(L::TABLE)? {
             return Ok(true);
         }
         let present = nft.sets(L::TABLE)?;
-        let rules = if sets.is_empty() { Vec::new() } else { nft.rules(L::TABLE, Some(L::CHAIN))? };
+        let rules = if sets.is_empty() { Vec::new() } else { our_rules::<L>(nft)? };
         let mut batch = Batch::new();
         for name in sets.iter().filter(|name| present.contains(name)) {
             for rule in rules.iter().filter(|rule| rule.uses_set(name)) {
-                batch.delete_rule(chain::<L>(), rule.handle);
+                batch.delete_rule(L::TABLE.chain(&rule.chain), rule.handle);
             }
             batch.delete_set(set::<L>(name));
         }
-        if table {
-            batch.flush_chain(chain::<L>());
-            batch.delete_chain(chain::<L>());
-            for set in L::FIXED {
-                batch.delete_set(self::set::<L>(set));
-            }
-            batch.delete_table(L::TABLE);
+        if part {
+            delete_part::<L>(nft, &mut batch, &present)?;
         }
         match nft.commit(&batch) {
             Ok(()) => return Ok(true),
@@ -311,10 +442,39 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], table: bool) -> Resu
     Ok(false)
 }
 
-/// All elements in the table whose comment `matches`.
+/// Deletes chains and fixed sets, and the table if nobody else has something in it. `present`
+/// are all sets of the table.
+fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) -> Result<()> {
+    let chains = nft.chains(L::TABLE)?;
+    // Those that jump come before what they jump to, and all rules before all chains.
+    let ours = || L::CHAINS.iter().rev().filter(|chain| chains.iter().any(|there| there == *chain));
+    for chain in ours() {
+        batch.flush_chain(L::TABLE.chain(chain));
+    }
+    for chain in ours() {
+        batch.delete_chain(L::TABLE.chain(chain));
+    }
+    for set in L::FIXED.iter().filter(|set| present.iter().any(|there| there == *set)) {
+        batch.delete_set(self::set::<L>(set));
+    }
+    let alone = chains.iter().all(|chain| L::CHAINS.contains(&chain.as_str()))
+        && present.iter().all(|set| L::is_ours(set));
+    if alone {
+        batch.delete_table(L::TABLE);
+    }
+    Ok(())
+}
+
+fn our_sets<L: Layout>(nft: &mut Nft) -> Result<Vec<String>> {
+    let mut sets = nft.sets(L::TABLE)?;
+    sets.retain(|set| L::is_ours(set));
+    Ok(sets)
+}
+
+/// All elements of the part whose comment `matches`.
 pub(super) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
     let mut found = Vec::new();
-    for set in nft.sets(L::TABLE)? {
+    for set in our_sets::<L>(nft)? {
         for element in nft.elements(L::TABLE.set(&set))? {
             if matches(&element.comment) {
                 found.push(Placed { set: set.clone(), element });
@@ -354,9 +514,14 @@ pub(super) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()
     Ok(())
 }
 
-/// Removes the owner's elements, and what nobody uses any more without them. `hints` are
-/// where they should be: if all are there and the owner's, nothing is listed.
-pub(super) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[(String, Key)]) -> Result<()> {
+/// Removes the owner's elements, and what nobody uses any more without them; returns the
+/// elements. `hints` are where they should be: if all are there and the owner's, nothing is
+/// listed.
+pub(super) fn remove<L: Layout>(
+    nft: &mut Nft,
+    owner: &Owner,
+    hints: &[(String, Key)],
+) -> Result<Vec<Placed>> {
     let mut found = Vec::new();
     for (name, key) in hints {
         match nft.element(set::<L>(name), key)? {
@@ -376,28 +541,36 @@ pub(super) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[(String, 
     // look at the owner's own sets says that others are still there.
     for placed in &found {
         if !nft.is_empty(set::<L>(&placed.set))? {
-            return Ok(());
+            return Ok(found);
         }
     }
-    if found.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
+    if !found.is_empty() {
+        drop_all_unused::<L>(nft)?;
+    }
+    Ok(found)
 }
 
 /// Removes the elements of all attachments of `network` that aren't in `valid`, and then
-/// the sets, and in the end the table, that nobody uses any more.
-pub(super) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<()> {
+/// the sets, and in the end the part, that nobody uses any more.
+///
+/// Returns the elements.
+pub(super) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
     if !nft.has_table(L::TABLE)? {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let is_stale = stale(network, valid);
     let stale = find::<L>(nft, is_stale)?;
     delete::<L>(nft, &stale)?;
-    if stale.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
+    if !stale.is_empty() {
+        drop_all_unused::<L>(nft)?;
+    }
+    Ok(stale)
 }
 
-/// [`drop_unused`] for all sets and the table.
+/// [`drop_unused`] for all sets and the part.
 fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
-    let sets: Vec<String> = nft.sets(L::TABLE)?.into_iter().filter(|set| !is_fixed::<L>(set)).collect();
-    drop_unused::<L>(nft, &sets, true)
+    let sets: Vec<String> = our_sets::<L>(nft)?.into_iter().filter(|set| !is_fixed::<L>(set)).collect();
+    drop_unused::<L>(nft, &sets, !L::STAYS)
 }
 
 /// What a comment of [`Owner::comment`] begins with.

@@ -8,10 +8,15 @@
 //! masquerade and spoof check, and so that DEL can close it last (see there for why).
 //! It must be a socket of the current namespace: that is where iptables would run.
 
+mod command;
 mod elements;
+mod failures;
 pub mod masquerade;
 mod owner;
+mod packet;
+pub mod portmap;
 mod reference_spoof;
 pub mod spoof;
+mod xtables;
 
 pub use owner::{Owner, hash16};

@@ -22,6 +22,7 @@ use crate::spec::{Attachment, Code, Error};
 
 struct Spoof;
 
+const CHAIN: &str = "prerouting";
 const PORTS: &str = "ports";
 const SOURCES: &str = "sources";
 /// Before everything else that looks at frames: `NF_BR_PRI_NAT_DST_BRIDGED`.
@@ -30,15 +31,19 @@ const COMMENT_LIMIT: usize = 128;
 
 impl Layout for Spoof {
     const TABLE: Table<'static> = Table::new(Family::Bridge, "cnimble");
-    const CHAIN: &'static str = "prerouting";
+    const CHAINS: &'static [&'static str] = &[CHAIN];
     const FIXED: &'static [&'static str] = &[PORTS, SOURCES];
 
-    fn create_chain(batch: &mut Batch) {
-        let hook = Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY };
-        batch.create_base_chain(Self::TABLE.chain(Self::CHAIN), hook);
+    fn is_ours(set: &str) -> bool {
+        Self::FIXED.contains(&set)
     }
 
-    fn add_first_rules(_batch: &mut Batch) {}
+    fn create_chain(batch: &mut Batch, chain: &str) {
+        let hook = Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY };
+        batch.create_base_chain(Self::TABLE.chain(chain), hook);
+    }
+
+    fn add_first_rules(_batch: &mut Batch, _chain: &str) {}
 
     fn create_set(batch: &mut Batch, set: &str) {
         let key: &[KeyType] =
@@ -58,7 +63,7 @@ impl Layout for Spoof {
             Expr::not_in_set(REG1, SOURCES),
             Expr::verdict(Verdict::Drop),
         ];
-        batch.add_rule(Self::TABLE.chain(Self::CHAIN), &rule, "");
+        batch.add_rule(Self::TABLE.chain(CHAIN), &rule, "");
     }
 }
 
@@ -165,7 +170,8 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
     }
     let ours = elements::remove::<Spoof>(nft, owner, &hints);
     reference_spoof::remove(nft, &owner.attachment)?;
-    Ok(ours?)
+    ours?;
+    Ok(())
 }
 
 /// A kernel without nf_tables has nothing to remove.
@@ -203,8 +209,8 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> net::Result<Op
             Some(_) => {}
         }
     }
-    let chain = Spoof::TABLE.chain(Spoof::CHAIN);
-    let rules = nft.rules(Spoof::TABLE, Some(Spoof::CHAIN))?;
+    let chain = Spoof::TABLE.chain(CHAIN);
+    let rules = nft.rules(Spoof::TABLE, Some(CHAIN))?;
     let there = rules.iter().any(|rule| rule.uses_set(PORTS) && rule.uses_set(SOURCES));
     Ok((!there).then(|| format!("chain {chain} has no rule that drops other sources")))
 }
@@ -219,7 +225,8 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     }
     let ours = elements::gc::<Spoof>(nft, network, valid);
     reference_spoof::gc(nft)?;
-    Ok(ours?)
+    ours?;
+    Ok(())
 }
 
 /// Whether the kernel can do it.
@@ -227,19 +234,8 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 /// # Errors
 /// Code 50.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
-    let usable = |nft: &mut Nft| {
-        if nft.has_table(Spoof::TABLE)? {
-            return Ok(());
-        }
-        let mut batch = Batch::new();
-        elements::create_table::<Spoof>(&mut batch);
-        nft.try_out(&batch)
-    };
-    match usable(nft) {
-        Err(err) if !err.is(Errno::EEXIST) => {
-            let err = explain(err);
-            Err(Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
-        }
-        _ => Ok(()),
-    }
+    elements::try_out::<Spoof>(nft, None).map_err(|err| {
+        let err = explain(err);
+        Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
+    })
 }

@@ -52,7 +52,7 @@ pub struct RuntimeConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
-    /// Port on the host; 0 means that nothing is to be published.
+    /// Port on the host; 0 where it is missing. Runtimes leave out what isn't to be published.
     #[serde(default)]
     pub host_port: u16,
     /// Port in the container.

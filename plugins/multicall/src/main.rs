@@ -15,6 +15,7 @@ static PLUGINS: &[&dyn Plugin] = &[
     &cnimble_host_local::HostLocal,
     &cnimble_loopback::Loopback,
     &cnimble_ptp::Ptp,
+    &cnimble_portmap::Portmap,
     &cnimble_static::Static,
     &cnimble_tuning::Tuning,
 ];

@@ -2,7 +2,7 @@
 //! takes anything.
 
 /// Length of `struct nlmsghdr` (netlink(7)).
-pub(super) const NLMSG_HEADER: usize = 16;
+pub(in crate::net) const NLMSG_HEADER: usize = 16;
 /// Length of `struct nfgenmsg` (linux/netfilter/nfnetlink.h).
 const NFGEN_HEADER: usize = 4;
 const ATTR_HEADER: usize = 4;
@@ -11,14 +11,14 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 
 /// Messages under construction.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Writer {
+pub(in crate::net) struct Writer {
     bytes: Vec<u8>,
     too_long: bool,
 }
 
 impl Writer {
     /// Appends a message. Sequence numbers are filled in by [`Writer::number`].
-    pub(super) fn message(
+    pub(in crate::net) fn message(
         &mut self,
         kind: u16,
         flags: u16,
@@ -48,12 +48,12 @@ impl Writer {
     }
 
     /// Appends an attribute.
-    pub(super) fn attr(&mut self, kind: u16, value: &[u8]) {
+    pub(in crate::net) fn attr(&mut self, kind: u16, value: &[u8]) {
         self.raw(kind, |w| w.bytes.extend_from_slice(value));
     }
 
     /// Appends an attribute with a text and its NUL.
-    pub(super) fn text(&mut self, kind: u16, value: &str) {
+    pub(in crate::net) fn text(&mut self, kind: u16, value: &str) {
         self.raw(kind, |w| {
             w.bytes.extend_from_slice(value.as_bytes());
             w.bytes.push(0);
@@ -61,17 +61,17 @@ impl Writer {
     }
 
     /// Appends a number in network byte order, as nf_tables wants all its numbers.
-    pub(super) fn u32(&mut self, kind: u16, value: u32) {
+    pub(in crate::net) fn u32(&mut self, kind: u16, value: u32) {
         self.attr(kind, &value.to_be_bytes());
     }
 
     /// Appends a number in network byte order.
-    pub(super) fn u64(&mut self, kind: u16, value: u64) {
+    pub(in crate::net) fn u64(&mut self, kind: u16, value: u64) {
         self.attr(kind, &value.to_be_bytes());
     }
 
     /// Appends an attribute that consists of attributes.
-    pub(super) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+    pub(in crate::net) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         self.raw(kind | NLA_F_NESTED, fill);
     }
 
@@ -89,7 +89,7 @@ impl Writer {
     }
 
     /// Numbers the messages from `first` on; returns the number after the last.
-    pub(super) fn number(&mut self, first: u32) -> u32 {
+    pub(in crate::net) fn number(&mut self, first: u32) -> u32 {
         let (mut at, mut sequence) = (0, first);
         while let Some(length) = u32_ne(&self.bytes, at) {
             self.put(at + 8, &sequence.to_ne_bytes());
@@ -101,41 +101,41 @@ impl Writer {
     }
 
     /// Adds flags to the message that starts at `at`.
-    pub(super) fn add_flags(&mut self, at: usize, flags: u16) {
+    pub(in crate::net) fn add_flags(&mut self, at: usize, flags: u16) {
         let old =
             self.bytes.get(at + 6..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u16::from_ne_bytes);
         self.put(at + 6, &(old | flags).to_ne_bytes());
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::net) fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// The bytes, unless something in them didn't fit into its length field.
-    pub(super) fn finished(&self) -> Option<&[u8]> {
+    pub(in crate::net) fn finished(&self) -> Option<&[u8]> {
         (!self.too_long).then_some(&self.bytes)
     }
 }
 
 /// A message in a reply.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Message<'a> {
-    pub(super) kind: u16,
-    pub(super) flags: u16,
-    pub(super) sequence: u32,
+pub(in crate::net) struct Message<'a> {
+    pub(in crate::net) kind: u16,
+    pub(in crate::net) flags: u16,
+    pub(in crate::net) sequence: u32,
     /// All behind `struct nlmsghdr`.
-    pub(super) payload: &'a [u8],
+    pub(in crate::net) payload: &'a [u8],
 }
 
 impl<'a> Message<'a> {
     /// The attributes behind `struct nfgenmsg`.
-    pub(super) fn attrs(&self) -> &'a [u8] {
+    pub(in crate::net) fn attrs(&self) -> &'a [u8] {
         self.payload.get(NFGEN_HEADER..).unwrap_or_default()
     }
 }
 
 /// The messages of a datagram; ends at the first that isn't whole.
-pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(in crate::net) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
         let length = u32_ne(rest, 0)? as usize;
@@ -151,7 +151,7 @@ pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
 }
 
 /// The attributes in `bytes`, kind without flags; ends at the first that isn't whole.
-pub(super) fn attrs(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(in crate::net) fn attrs(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let length = usize::from(u16_ne(rest, 0)?);
@@ -163,28 +163,28 @@ pub(super) fn attrs(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The first attribute of this kind.
-pub(super) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+pub(in crate::net) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attrs(bytes).find(|(k, _)| *k == kind).map(|(_, value)| value)
 }
 
 /// The first attribute of this kind, as text up to its NUL.
-pub(super) fn find_text(bytes: &[u8], kind: u16) -> Option<String> {
+pub(in crate::net) fn find_text(bytes: &[u8], kind: u16) -> Option<String> {
     find(bytes, kind).map(text)
 }
 
 /// Text up to a NUL.
-pub(super) fn text(bytes: &[u8]) -> String {
+pub(in crate::net) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
 /// The first attribute of this kind, as a number in network byte order.
-pub(super) fn find_u32(bytes: &[u8], kind: u16) -> Option<u32> {
+pub(in crate::net) fn find_u32(bytes: &[u8], kind: u16) -> Option<u32> {
     find(bytes, kind)?.get(..4)?.try_into().ok().map(u32::from_be_bytes)
 }
 
 /// The first attribute of this kind, as a number in network byte order.
-pub(super) fn find_u64(bytes: &[u8], kind: u16) -> Option<u64> {
+pub(in crate::net) fn find_u64(bytes: &[u8], kind: u16) -> Option<u64> {
     find(bytes, kind)?.get(..8)?.try_into().ok().map(u64::from_be_bytes)
 }
 
@@ -197,7 +197,7 @@ fn u32_ne(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// A number in host byte order, as netlink itself has them.
-pub(super) fn i32_ne(bytes: &[u8], at: usize) -> Option<i32> {
+pub(in crate::net) fn i32_ne(bytes: &[u8], at: usize) -> Option<i32> {
     u32_ne(bytes, at).map(u32::cast_signed)
 }
 

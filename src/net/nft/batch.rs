@@ -36,6 +36,9 @@ const NLM_F_NONREC: u16 = 0x100;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 
+/// Elements in one message: each has at most some 350 bytes, all of them less than 64 KiB.
+const ELEMENTS: usize = 150;
+
 /// A list of changes. Nothing happens until [`Nft::commit`](super::Nft::commit).
 #[derive(Debug, Clone)]
 pub struct Batch {
@@ -163,6 +166,46 @@ impl Batch {
         });
     }
 
+    /// `create map S { type KEY : VALUE; }`: refused with EEXIST if it is there.
+    pub fn create_map(&mut self, map: Set<'_>, key: &[KeyType], value: &[KeyType]) {
+        const NFT_SET_MAP: u32 = 0x8;
+        self.sets += 1;
+        let id = self.sets;
+        let what = format!("create map {map}");
+        self.push(NEWSET, NLM_F_CREATE | NLM_F_EXCL, map.table.family, what, |w| {
+            w.text(1, map.table.name);
+            w.text(2, map.name);
+            w.u32(3, NFT_SET_MAP);
+            let (number, len) = key_type(key);
+            w.u32(4, number);
+            w.u32(5, len);
+            let (number, len) = key_type(value);
+            w.u32(6, number);
+            w.u32(7, len);
+            w.u32(10, id);
+            let mut orders = set_userdata(key);
+            orders.extend(byte_order(1, value));
+            w.attr(13, &orders);
+        });
+    }
+
+    /// `create element S { …, … }`: refused with EEXIST if one of the keys is there. Many
+    /// elements go into few messages.
+    pub fn create_elements<'e>(&mut self, set: Set<'_>, elements: impl IntoIterator<Item = &'e Element>) {
+        let elements: Vec<&Element> = elements.into_iter().collect();
+        for chunk in elements.chunks(ELEMENTS) {
+            let what = match chunk {
+                [only] => format!("create element {} in set {set}", only.key),
+                _ => format!("create {} elements in set {set}", chunk.len()),
+            };
+            self.push(NEWSETELEM, NLM_F_CREATE | NLM_F_EXCL, set.table.family, what, |w| {
+                w.text(1, set.table.name);
+                w.text(2, set.name);
+                w.nest(3, |w| chunk.iter().for_each(|element| write_element(w, element)));
+            });
+        }
+    }
+
     /// `create element S { … }`: refused with EEXIST if the key is there.
     pub fn create_element(&mut self, set: Set<'_>, element: &Element) {
         let what = format!("create element {} in set {set}", element.key);
@@ -238,6 +281,9 @@ fn write_element(w: &mut Writer, element: &Element) {
         if let Some(verdict) = &element.verdict {
             w.nest(2, |w| verdict.write(w));
         }
+        if let Some(data) = &element.data {
+            w.nest(2, |w| w.attr(1, data.bytes()));
+        }
         if !element.comment.is_empty() {
             w.attr(6, &comment_userdata(&element.comment));
         }
@@ -258,12 +304,17 @@ fn key_type(parts: &[KeyType]) -> (u32, u32) {
 /// What the `nft` command wants to find on a set to print its keys: kind 0 is the byte order
 /// of the key, 1 for host and 2 for network order (libnftnl/udata.h, `enum byteorder`).
 fn set_userdata(parts: &[KeyType]) -> Vec<u8> {
+    byte_order(0, parts)
+}
+
+/// An entry of such user data; kind 1 is the byte order of a map's values.
+fn byte_order(kind: u8, parts: &[KeyType]) -> Vec<u8> {
     let order: u32 = match parts {
         [KeyType::Ifname] => 1,
         [_] => 2,
         _ => 0,
     };
-    let mut out = vec![0, 4];
+    let mut out = vec![kind, 4];
     out.extend_from_slice(&order.to_ne_bytes());
     out
 }

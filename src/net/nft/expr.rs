@@ -10,6 +10,12 @@ pub const REG2: u32 = 2;
 
 const NFT_REG_VERDICT: u32 = 0;
 
+/// Four bytes of the registers (`NFT_REG32_00` and so on): [`REG1`] is words 0 to 3, [`REG2`]
+/// words 4 to 7. The parts of a concatenation stand side by side.
+pub const fn word(number: u32) -> u32 {
+    8 + number
+}
+
 /// What becomes of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // as in nft(8), "VERDICT STATEMENTS"
@@ -63,6 +69,7 @@ impl Verdict {
 pub enum Header {
     Link = 0,
     Network = 1,
+    Transport = 2,
 }
 
 /// What else is known of a packet (`NFT_META_*`).
@@ -70,7 +77,9 @@ pub enum Header {
 #[allow(missing_docs)]
 pub enum Meta {
     Iifname = 6,
+    Oifname = 7,
     Nfproto = 15,
+    L4proto = 16,
 }
 
 /// One instruction.
@@ -88,6 +97,9 @@ enum Data {
     Cmp { register: u32, equal: bool, value: Vec<u8> },
     Lookup { register: u32, set: String, kind: Lookup },
     Verdict(Verdict),
+    CtStatus { register: u32 },
+    AddressType { register: u32 },
+    Dnat { ipv6: bool, addr: u32, port: u32 },
     None,
 }
 
@@ -96,6 +108,7 @@ enum Lookup {
     In,
     NotIn,
     Verdict,
+    Value(u32),
 }
 
 impl Expr {
@@ -139,6 +152,11 @@ impl Expr {
         Self::lookup(register, map, Lookup::Verdict)
     }
 
+    /// `lookup reg N set SET dreg M`: goes on with what the map says, if it has the key.
+    pub fn map(register: u32, map: &str, into: u32) -> Self {
+        Self::lookup(register, map, Lookup::Value(into))
+    }
+
     fn lookup(register: u32, set: &str, kind: Lookup) -> Self {
         Expr { name: "lookup", data: Data::Lookup { register, set: set.to_owned(), kind } }
     }
@@ -151,6 +169,23 @@ impl Expr {
     /// `masq`
     pub fn masquerade() -> Self {
         Expr { name: "masq", data: Data::None }
+    }
+
+    /// `ct load status => reg N`: `IPS_*` (linux/netfilter/nf_conntrack_common.h), a number
+    /// in host byte order.
+    pub fn ct_status(register: u32) -> Self {
+        Expr { name: "ct", data: Data::CtStatus { register } }
+    }
+
+    /// `fib daddr type => reg N`: what the routing tables make of the destination
+    /// (`RTN_LOCAL` …, linux/rtnetlink.h), a number in host byte order.
+    pub fn destination_type(register: u32) -> Self {
+        Expr { name: "fib", data: Data::AddressType { register } }
+    }
+
+    /// `nat dnat ip addr_min reg N proto_min reg M`
+    pub fn dnat(ipv6: bool, addr: u32, port: u32) -> Self {
+        Expr { name: "nat", data: Data::Dnat { ipv6, addr, port } }
     }
 
     /// As `NFTA_LIST_ELEM` with `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
@@ -194,11 +229,32 @@ impl Data {
                     Lookup::In => {}
                     Lookup::NotIn => w.u32(5, 1),
                     Lookup::Verdict => w.u32(3, NFT_REG_VERDICT),
+                    Lookup::Value(into) => w.u32(3, *into),
                 }
             }
             Data::Verdict(verdict) => {
                 w.u32(1, NFT_REG_VERDICT);
                 w.nest(2, |w| verdict.write(w));
+            }
+            Data::CtStatus { register } => {
+                const NFT_CT_STATUS: u32 = 2;
+                w.u32(1, *register);
+                w.u32(2, NFT_CT_STATUS);
+            }
+            Data::AddressType { register } => {
+                const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
+                const NFTA_FIB_F_DADDR: u32 = 2;
+                w.u32(1, *register);
+                w.u32(2, NFT_FIB_RESULT_ADDRTYPE);
+                w.u32(3, NFTA_FIB_F_DADDR);
+            }
+            Data::Dnat { ipv6, addr, port } => {
+                const NFT_NAT_DNAT: u32 = 1;
+                let family = if *ipv6 { libc::NFPROTO_IPV6 } else { libc::NFPROTO_IPV4 };
+                w.u32(1, NFT_NAT_DNAT);
+                w.u32(2, family.cast_unsigned());
+                w.u32(3, *addr);
+                w.u32(5, *port);
             }
             Data::None => {}
         }

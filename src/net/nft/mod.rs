@@ -24,11 +24,11 @@
 //!   deleted objects of the namespace are gone. A caller that has other slow work left, such
 //!   as removing a link, keeps the [`Nft`] until that is done, and the two waits overlap.
 
-mod attr;
+pub(in crate::net) mod attr;
 mod batch;
 mod expr;
 mod object;
-mod socket;
+pub(in crate::net) mod socket;
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 pub use batch::Batch;
-pub use expr::{Expr, Header, Meta, REG1, REG2, Verdict};
+pub use expr::{Expr, Header, Meta, REG1, REG2, Verdict, word};
 pub use object::{Chain, Element, Family, Hook, HookPoint, Key, KeyType, Rule, Set, SetType, Table};
 
 use super::{Error, NetNs, Result};

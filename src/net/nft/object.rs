@@ -119,6 +119,7 @@ pub struct Hook {
 #[allow(missing_docs)] // as in nft(8)
 pub enum HookPoint {
     Prerouting = 0,
+    Output = 3,
     Postrouting = 4,
 }
 
@@ -130,6 +131,8 @@ pub enum KeyType {
     Ipv4Addr = 7,
     Ipv6Addr = 8,
     EtherAddr = 9,
+    InetProto = 12,
+    InetService = 13,
     Ifname = 41,
 }
 
@@ -140,6 +143,8 @@ impl KeyType {
             KeyType::Ipv4Addr => 4,
             KeyType::Ipv6Addr => 16,
             KeyType::EtherAddr => 6,
+            KeyType::InetProto => 1,
+            KeyType::InetService => 2,
             KeyType::Ifname => 16,
         }
     }
@@ -178,30 +183,95 @@ impl Key {
         Key { bytes, text: format!("\"{name}\"") }
     }
 
+    /// A key of a protocol above IP (by its number) and a port: `tcp . 80`.
+    pub fn port(protocol: u8, port: u16) -> Self {
+        Key { bytes: Vec::new(), text: String::new() }.and_port(protocol, port)
+    }
+
     /// `self . MAC`
     #[must_use]
-    pub fn and_mac(mut self, mac: Mac) -> Self {
-        self.bytes.extend_from_slice(&mac.0);
+    pub fn and_mac(self, mac: Mac) -> Self {
+        self.and(&mac.0, &mac)
+    }
+
+    /// `self . PROTOCOL . PORT`
+    #[must_use]
+    pub fn and_port(self, protocol: u8, port: u16) -> Self {
+        self.and(&[protocol], &protocol_name(protocol)).and(&port.to_be_bytes(), &port)
+    }
+
+    /// `self . PORT`
+    #[must_use]
+    pub fn and_service(self, port: u16) -> Self {
+        self.and(&port.to_be_bytes(), &port)
+    }
+
+    fn and(mut self, part: &[u8], text: &dyn fmt::Display) -> Self {
+        self.bytes.extend_from_slice(part);
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-        self.text = format!("{} . {mac}", self.text);
+        let separator = if self.text.is_empty() { "" } else { " . " };
+        self.text = format!("{}{separator}{text}", self.text);
         self
+    }
+
+    /// Protocol and port at the end of a key that was made with [`Key::and_port`], and the
+    /// address in front of them, if there is one.
+    pub fn as_port(&self) -> Option<(Option<IpAddr>, u8, u16)> {
+        let (front, end) = self.bytes.split_at_checked(self.bytes.len().checked_sub(8)?)?;
+        let [protocol, 0, 0, 0, high, low, 0, 0] = *end else { return None };
+        let addr = match front.len() {
+            0 => None,
+            _ => Some(address(front)?),
+        };
+        Some((addr, protocol, u16::from_be_bytes([high, low])))
+    }
+
+    /// Address and port of a key (or value) that was made with [`Key::ip`] and
+    /// [`Key::and_service`].
+    pub fn as_service(&self) -> Option<(IpAddr, u16)> {
+        let (front, end) = self.bytes.split_at_checked(self.bytes.len().checked_sub(4)?)?;
+        let [high, low, 0, 0] = *end else { return None };
+        Some((address(front)?, u16::from_be_bytes([high, low])))
     }
 
     /// The kernel has no types: the text, for messages only, is a guess.
     pub(super) fn from_kernel(bytes: &[u8]) -> Self {
         let name = attr::text(bytes.get(..KeyType::Ifname.len()).unwrap_or_default());
-        let text = match (<[u8; 4]>::try_from(bytes), <[u8; 16]>::try_from(bytes)) {
-            (Ok(v4), _) => IpAddr::from(v4).to_string(),
+        let mut key = Key { bytes: bytes.to_vec(), text: String::new() };
+        key.text = match (address(bytes), key.as_port()) {
             _ if !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic()) => format!("\"{name}\""),
-            (_, Ok(v6)) => IpAddr::from(v6).to_string(),
+            (Some(addr), _) => addr.to_string(),
+            (_, Some((addr, protocol, port))) => {
+                let addr = addr.map(|addr| format!("{addr} . ")).unwrap_or_default();
+                format!("{addr}{} . {port}", protocol_name(protocol))
+            }
             _ => format!("{bytes:02x?}"),
         };
-        Key { bytes: bytes.to_vec(), text }
+        key
     }
 
     /// The bytes, as the kernel compares them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+/// The address that these bytes are by their number.
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match (<[u8; 4]>::try_from(bytes), <[u8; 16]>::try_from(bytes)) {
+        (Ok(v4), _) => Some(v4.into()),
+        (_, Ok(v6)) => Some(v6.into()),
+        _ => None,
+    }
+}
+
+/// As /etc/protocols has it, for those with ports.
+fn protocol_name(number: u8) -> String {
+    match i32::from(number) {
+        libc::IPPROTO_TCP => "tcp".to_owned(),
+        libc::IPPROTO_UDP => "udp".to_owned(),
+        libc::IPPROTO_SCTP => "sctp".to_owned(),
+        other => other.to_string(),
     }
 }
 
@@ -232,6 +302,8 @@ pub struct Element {
     pub key: Key,
     /// What a verdict map says for the key; `None` in a set.
     pub verdict: Option<Verdict>,
+    /// What another map says for the key; made like a key.
+    pub data: Option<Key>,
     /// Comment, at most 128 bytes; empty for none.
     pub comment: String,
 }
@@ -239,15 +311,22 @@ pub struct Element {
 impl Element {
     /// An element of a set.
     pub fn new(key: Key, comment: impl Into<String>) -> Self {
-        Element { key, verdict: None, comment: comment.into() }
+        Element { key, verdict: None, data: None, comment: comment.into() }
+    }
+
+    /// An element of a map with values.
+    pub fn mapped(key: Key, data: Key, comment: impl Into<String>) -> Self {
+        Element { data: Some(data), ..Element::new(key, comment) }
     }
 
     /// From the attributes of an element in a reply (`NFTA_SET_ELEM_*`).
     pub(super) fn parse(attrs: &[u8]) -> Option<Self> {
         let key = attr::find(attr::find(attrs, 1)?, 1)?;
+        let data = attr::find(attrs, 2).unwrap_or_default();
         Some(Element {
             key: Key::from_kernel(key),
-            verdict: attr::find(attrs, 2).and_then(|data| attr::find(data, 2)).and_then(Verdict::parse),
+            verdict: attr::find(data, 2).and_then(Verdict::parse),
+            data: attr::find(data, 1).map(Key::from_kernel),
             comment: attr::find(attrs, 6).and_then(comment).unwrap_or_default(),
         })
     }
@@ -413,5 +492,25 @@ mod tests {
         let key = Key::ifname("veth1").and_mac(Mac([1, 2, 3, 4, 5, 6]));
         assert_eq!(key.bytes().len(), 24);
         assert_eq!(&key.bytes()[16..], &[1, 2, 3, 4, 5, 6, 0, 0]);
+    }
+
+    #[test]
+    fn ports_go_there_and_back() {
+        let v6: IpAddr = "fd00::1".parse().unwrap();
+        for (key, text) in [
+            (Key::port(6, 8080), "tcp . 8080"),
+            (Key::ip([10, 0, 0, 1].into()).and_port(17, 53), "10.0.0.1 . udp . 53"),
+            (Key::ip(v6).and_port(132, 65535), "fd00::1 . sctp . 65535"),
+        ] {
+            assert_eq!(key.to_string(), text);
+            let back = Key::from_kernel(key.bytes());
+            assert_eq!(back.to_string(), text);
+            assert_eq!(back.as_port(), key.as_port());
+        }
+        assert_eq!(Key::port(6, 80).as_port(), Some((None, 6, 80)));
+        assert_eq!(Key::ip(v6).and_service(80).as_service(), Some((v6, 80)));
+        for short in [&[][..], &[1, 2, 3], &[6, 0, 0, 1, 0, 80, 0, 0], &[9; 30]] {
+            assert_eq!(Key::from_kernel(short).as_port(), None);
+        }
     }
 }

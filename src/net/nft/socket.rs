@@ -17,6 +17,12 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A dump comes in datagrams of up to 32 KiB (`netlink_dump` in the kernel).
 const BUFFER: usize = 64 * 1024;
 
+/// What fits into the send buffer of a system that nobody has tuned (208 KiB), with plenty of
+/// room.
+const USUAL_BATCH: usize = 64 * 1024;
+/// No batch of a plugin comes near this; it is the kernel's memory.
+const LARGEST_BATCH: usize = 1 << 20;
+
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_DUMP_INTR: u16 = 0x10;
@@ -29,7 +35,7 @@ pub(super) const INTERRUPTED: &str = "it changed while it was listed";
 
 /// What a message of a reply means for the request.
 #[derive(Debug)]
-pub(super) enum Answer<'a> {
+pub(in crate::net) enum Answer<'a> {
     /// An object.
     Object(Message<'a>),
     /// `NLMSG_ERROR` with 0, or the end of a dump.
@@ -41,14 +47,14 @@ pub(super) enum Answer<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(in crate::net) struct Socket {
     inner: netlink_sys::Socket,
     buffer: Vec<u8>,
-    pub(super) traffic: Traffic,
+    pub(in crate::net) traffic: Traffic,
 }
 
 impl Socket {
-    pub(super) fn open() -> Result<Self> {
+    pub(in crate::net) fn open() -> Result<Self> {
         let failed = |err: &io::Error| Error::new("open an nf_tables socket", errno(err));
         let mut inner = netlink_sys::Socket::new(NETLINK_NETFILTER).map_err(|err| failed(&err))?;
         inner.bind_auto().map_err(|err| failed(&err))?;
@@ -61,7 +67,10 @@ impl Socket {
         Ok(Socket { inner, buffer: Vec::with_capacity(BUFFER), traffic: Traffic::default() })
     }
 
-    pub(super) fn send(&mut self, bytes: &[u8], what: &str) -> Result<()> {
+    pub(in crate::net) fn send(&mut self, bytes: &[u8], what: &str) -> Result<()> {
+        if bytes.len() > USUAL_BATCH {
+            self.make_room(bytes.len());
+        }
         loop {
             match self.inner.send(bytes, 0) {
                 Ok(_) => break,
@@ -82,9 +91,19 @@ impl Socket {
         Ok(())
     }
 
+    /// Lets a datagram of this length be sent. The kernel doubles the number, for its own needs.
+    fn make_room(&self, length: usize) {
+        let wanted = length.min(LARGEST_BATCH);
+        // Beyond the system's limit only with CAP_NET_ADMIN in the first user namespace; send(2)
+        // tells whether it was enough.
+        if setsockopt(&self.inner, sockopt::SndBufForce, &wanted).is_err() {
+            let _ = setsockopt(&self.inner, sockopt::SndBuf, &wanted);
+        }
+    }
+
     /// Receives one datagram and hands its messages over, until `each` says that it has seen
     /// enough. Without `wait` only what is there already.
-    pub(super) fn receive(
+    pub(in crate::net) fn receive(
         &mut self,
         what: &str,
         wait: bool,

@@ -4,9 +4,10 @@
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use super::{command, reference};
+use super::reference;
 use crate::net::nft::{Batch, Family, Nft, Table};
-use crate::rules::Owner;
+use crate::rules::xtables::FAMILIES;
+use crate::rules::{Owner, command};
 use crate::spec::{Code, Error};
 
 /// What [`add`] made.
@@ -22,7 +23,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<M
         return Ok(Made { owner: None, tables: Vec::new() });
     }
     let mut made = Made { owner: Some(owner.clone()), tables: Vec::new() };
-    for family in reference::FAMILIES {
+    for family in FAMILIES {
         let addrs: Vec<&IpNetwork> =
             addrs.iter().filter(|addr| addr.is_ipv4() == (family == Family::Ipv4)).collect();
         if addrs.is_empty() {
@@ -101,7 +102,7 @@ fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
 
 /// Whether its commands are there.
 pub(super) fn installed() -> bool {
-    reference::FAMILIES.into_iter().all(|family| command::find(restore(family)).is_some())
+    FAMILIES.into_iter().all(|family| command::find(restore(family)).is_some())
 }
 
 /// Whether iptables can be used.

@@ -5,15 +5,14 @@
 //! Whatever the backend, removal also looks for what the Go plugins made ([`reference`]):
 //! a node switches in the middle of its pods' lives.
 
-mod command;
 mod iptables;
 mod nftables;
 mod reference;
 
 use ipnetwork::IpNetwork;
-use nix::errno::Errno;
 
 use super::Owner;
+use super::failures::{Failures, has_nf_tables, is_unsupported};
 use crate::net::nft::Nft;
 use crate::spec::{Attachment, Code, Error};
 
@@ -70,15 +69,6 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) 
         };
     }
     Err(refused.into())
-}
-
-/// How the kernel refuses what it wasn't built with: ENOENT is for a kind of chain or
-/// expression that it doesn't know.
-fn is_unsupported(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT | Errno::EINVAL | Errno::ENOENT
-    )
 }
 
 /// What [`add`] did, to be taken back exactly (also the table, if it was made and nobody
@@ -179,36 +169,4 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
         },
     };
     outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
-}
-
-/// Whether there can be anything in nf_tables: a kernel without it has nothing to remove.
-fn has_nf_tables(nft: &mut Nft, failures: &mut Failures) -> bool {
-    match nft.probe() {
-        Ok(()) => true,
-        Err(err) if is_unsupported(err.errno) => false,
-        Err(err) => {
-            failures.note::<Error>(Err(err.into()));
-            false
-        }
-    }
-}
-
-/// Several things are tried; the first failure is reported, with the others as details.
-#[derive(Default)]
-struct Failures(Option<Error>);
-
-impl Failures {
-    fn note<E: Into<Error>>(&mut self, outcome: Result<(), E>) {
-        if let Err(err) = outcome {
-            let err = err.into();
-            self.0 = Some(match self.0.take() {
-                None => err,
-                Some(first) => first.details(err.to_string()),
-            });
-        }
-    }
-
-    fn outcome(self) -> Result<(), Error> {
-        self.0.map_or(Ok(()), Err)
-    }
 }

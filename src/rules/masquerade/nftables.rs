@@ -16,37 +16,44 @@ use ipnetwork::IpNetwork;
 
 use crate::net;
 use crate::net::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, SetType, Table,
-    Verdict,
+    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, SetType, Table, Verdict,
 };
 use crate::rules::Owner;
 use crate::rules::elements::{self, Changes, Layout, Placed};
+use crate::rules::packet::{
+    DESTINATION, SOURCE, load_address, load_network, network_name, network_named, octets, of_family,
+};
 use crate::spec::{Attachment, Error};
 
 struct Masquerade;
 
+const CHAIN: &str = "postrouting";
 /// Where iptables' and everybody's source NAT is: `priority srcnat`.
 const SRCNAT: i32 = 100;
 
 impl Layout for Masquerade {
     const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble");
-    const CHAIN: &'static str = "postrouting";
+    const CHAINS: &'static [&'static str] = &[CHAIN];
     const FIXED: &'static [&'static str] = &[];
 
-    fn create_chain(batch: &mut Batch) {
+    fn is_ours(set: &str) -> bool {
+        subnet(set).is_some()
+    }
+
+    fn create_chain(batch: &mut Batch, chain: &str) {
         let hook = Hook { kind: "nat", hook: HookPoint::Postrouting, priority: SRCNAT };
-        batch.create_base_chain(Self::TABLE.chain(Self::CHAIN), hook);
+        batch.create_base_chain(Self::TABLE.chain(chain), hook);
     }
 
     /// `ip daddr 224.0.0.0/4 return`, `ip6 daddr ff00::/8 return`
-    fn add_first_rules(batch: &mut Batch) {
+    fn add_first_rules(batch: &mut Batch, chain: &str) {
         let groups = [(IpAddr::from([224, 0, 0, 0]), 4), (IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]), 8)];
         for (group, prefix) in groups {
             let mut rule = of_family(group);
             rule.extend(load_network(group, DESTINATION, prefix));
             rule.push(Expr::equal(REG1, &octets(group)));
             rule.push(Expr::verdict(Verdict::Return));
-            batch.add_rule(Self::TABLE.chain(Self::CHAIN), &rule, "");
+            batch.add_rule(Self::TABLE.chain(chain), &rule, "");
         }
     }
 
@@ -61,57 +68,23 @@ impl Layout for Masquerade {
         let Some(subnet) = subnet(set) else { return };
         let ip = subnet.ip();
         let mut rule = of_family(ip);
-        rule.extend(load_network(ip, SOURCE, full_length(ip)));
+        rule.push(load_address(ip, SOURCE));
         rule.push(Expr::in_set(REG1, set));
         rule.extend(load_network(ip, DESTINATION, subnet.prefix()));
         rule.push(Expr::differ(REG1, &octets(ip)));
         rule.push(Expr::masquerade());
-        batch.add_rule(Self::TABLE.chain(Self::CHAIN), &rule, "");
+        batch.add_rule(Self::TABLE.chain(CHAIN), &rule, "");
     }
 }
 
-/// Offsets of the addresses in the headers of IPv4 and IPv6.
-const SOURCE: (u32, u32) = (12, 8);
-const DESTINATION: (u32, u32) = (16, 24);
-
-/// `meta nfproto ipv4`, or ipv6
-fn of_family(ip: IpAddr) -> Vec<Expr> {
-    let number = if ip.is_ipv4() { libc::NFPROTO_IPV4 } else { libc::NFPROTO_IPV6 };
-    vec![Expr::meta(Meta::Nfproto, REG1), Expr::equal(REG1, &[u8::try_from(number).unwrap_or(0)])]
-}
-
-/// Loads an address of the packet and keeps its first `prefix` bits.
-fn load_network(ip: IpAddr, (v4, v6): (u32, u32), prefix: u8) -> Vec<Expr> {
-    let (offset, len) = if ip.is_ipv4() { (v4, 4) } else { (v6, 16) };
-    let mut load = vec![Expr::payload(Header::Network, offset, len, REG1)];
-    if prefix < full_length(ip)
-        && let Ok(network) = IpNetwork::new(ip, prefix)
-    {
-        load.push(Expr::mask(REG1, &octets(network.mask())));
-    }
-    load
-}
-
-fn full_length(ip: IpAddr) -> u8 {
-    if ip.is_ipv4() { 32 } else { 128 }
-}
-
-fn octets(ip: IpAddr) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    }
-}
-
-/// The set for the pods of a network: `masq-10.1.0.0/16`. The `nft` command takes no colon in
-/// a name, so IPv6 has dashes: `masq-fd00-1--/64`.
+/// The set for the pods of a network: `masq-10.1.0.0/16`.
 fn set_name(addr: IpNetwork) -> String {
-    format!("masq-{}/{}", addr.network(), addr.prefix()).replace(':', "-")
+    format!("masq-{}", network_name(&addr))
 }
 
 /// The network that a set is for.
 fn subnet(set: &str) -> Option<IpNetwork> {
-    set.strip_prefix("masq-")?.replace('-', ":").parse().ok()
+    network_named(set.strip_prefix("masq-")?)
 }
 
 fn wanted(owner: &Owner, addrs: &[IpNetwork]) -> Vec<Placed> {
@@ -137,11 +110,11 @@ pub(super) fn revert(nft: &mut Nft, changes: &Changes) -> Result<(), Error> {
 
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> net::Result<()> {
     let hints: Vec<(String, Key)> = addrs.iter().map(|addr| (set_name(*addr), Key::ip(addr.ip()))).collect();
-    elements::remove::<Masquerade>(nft, owner, &hints)
+    elements::remove::<Masquerade>(nft, owner, &hints).map(drop)
 }
 
 pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> net::Result<()> {
-    elements::gc::<Masquerade>(nft, network, valid)
+    elements::gc::<Masquerade>(nft, network, valid).map(drop)
 }
 
 /// What is missing for `addr`, or `None` if it is masqueraded.
@@ -155,8 +128,8 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> net::Resul
         }
         Some(_) => {}
     }
-    let chain = Masquerade::TABLE.chain(Masquerade::CHAIN);
-    let rules = nft.rules(Masquerade::TABLE, Some(Masquerade::CHAIN))?;
+    let chain = Masquerade::TABLE.chain(CHAIN);
+    let rules = nft.rules(Masquerade::TABLE, Some(CHAIN))?;
     if rules.iter().any(|rule| rule.uses_set(&name) && rule.has("masq")) {
         Ok(None)
     } else {
@@ -166,18 +139,7 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> net::Resul
 
 /// Whether the kernel would masquerade for us.
 pub(super) fn usable(nft: &mut Nft) -> Result<(), Error> {
-    if nft.has_table(Masquerade::TABLE)? {
-        return Ok(());
-    }
-    let mut batch = Batch::new();
-    elements::create_table::<Masquerade>(&mut batch);
-    Masquerade::create_set(&mut batch, "masq-0.0.0.0/0");
-    Masquerade::add_rule(&mut batch, "masq-0.0.0.0/0");
-    match nft.try_out(&batch) {
-        // Somebody has made it in this moment, so it can be made.
-        Err(err) if err.is(nix::errno::Errno::EEXIST) => Ok(()),
-        outcome => Ok(outcome?),
-    }
+    Ok(elements::try_out::<Masquerade>(nft, Some("masq-0.0.0.0/0"))?)
 }
 
 #[cfg(test)]

@@ -53,5 +53,5 @@ pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Erro
 
 fn missing(name: &str) -> Error {
     Error::new(Code::KERNEL, format!("the command {name} is not installed"))
-        .details("install iptables, or set \"ipMasqBackend\": \"nftables\"")
+        .details("install iptables, or set the plugin's backend to \"nftables\"")
 }

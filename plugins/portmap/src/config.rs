@@ -1,0 +1,299 @@
+//! The keys of a portmap configuration, checked.
+
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+
+use cnimble::rules::portmap::{Backend, Forward, Mapping, Protocol};
+use cnimble::spec::capability::PortMapping;
+use cnimble::spec::{CniResult, Error, PluginConfig};
+
+/// Kubernetes uses 14 and 15, Calico 20 to 31.
+const DEFAULT_MARK_BIT: u8 = 13;
+/// What iptables takes for the name of a chain, in bytes.
+const MAX_CHAIN_NAME: usize = 28;
+
+/// As it stands in the JSON.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    backend: String,
+    snat: Option<bool>,
+    conditions_v4: Vec<String>,
+    conditions_v6: Vec<String>,
+    masq_all: bool,
+    mark_masq_bit: Option<i64>,
+    external_set_mark_chain: Option<String>,
+    runtime_config: Ports,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Ports {
+    port_mappings: Vec<PortMapping>,
+}
+
+/// A checked configuration.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) backend: Backend,
+    mappings: Vec<Mapping>,
+    snat: bool,
+    masq_all: bool,
+    mark_bit: u8,
+    external_mark_chain: Option<String>,
+    conditions_v4: Vec<String>,
+    conditions_v6: Vec<String>,
+}
+
+impl Config {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// Code 7 with the path or the keys that don't go together.
+    pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
+        let keys: Keys = config.decode()?;
+        let external = keys.external_set_mark_chain.clone().filter(|chain| !chain.is_empty());
+        if keys.mark_masq_bit.is_some() && external.is_some() {
+            return Err(Error::config("Cannot specify externalSetMarkChain and markMasqBit"));
+        }
+        if let Some(chain) = &external {
+            check_chain(chain)?;
+        }
+        let mark_bit = match keys.mark_masq_bit {
+            None => DEFAULT_MARK_BIT,
+            Some(bit) => u8::try_from(bit)
+                .ok()
+                .filter(|bit| *bit < 32)
+                .ok_or_else(|| Error::config(format!("markMasqBit: {bit} is outside 0 to 31")))?,
+        };
+        let backend = backend(&keys, external.is_some())?;
+        Ok(Config {
+            backend,
+            mappings: mappings(&keys.runtime_config.port_mappings)?,
+            snat: keys.snat.unwrap_or(true),
+            masq_all: keys.masq_all,
+            mark_bit,
+            external_mark_chain: external,
+            conditions_v4: keys.conditions_v4,
+            conditions_v6: keys.conditions_v6,
+        })
+    }
+
+    /// What has to be done for the attachment with this result.
+    pub(crate) fn forward(&self, prev: &CniResult, ifname: &str) -> Forward {
+        Forward {
+            mappings: self.mappings.clone(),
+            addrs: addresses(prev, ifname),
+            snat: self.snat,
+            masq_all: self.masq_all,
+            mark_bit: self.mark_bit,
+            external_mark_chain: self.external_mark_chain.clone(),
+            conditions_v4: self.conditions_v4.clone(),
+            conditions_v6: self.conditions_v6.clone(),
+        }
+    }
+}
+
+fn check_chain(chain: &str) -> Result<(), Error> {
+    let odd = |c: char| c.is_whitespace() || c.is_control() || c == '"';
+    if chain.len() <= MAX_CHAIN_NAME && !chain.starts_with(['-', '!']) && !chain.contains(odd) {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "externalSetMarkChain: \"{}\" is not the name of an iptables chain",
+        chain.escape_default()
+    )))
+}
+
+/// `conditionsV4`, `conditionsV6` and `externalSetMarkChain` are words of an iptables command:
+/// with any of them, iptables it is. The reference plugins' nftables backend takes the words
+/// of the `nft` command, which can't be handed to the kernel without that command.
+fn backend(keys: &Keys, external: bool) -> Result<Backend, Error> {
+    let mut iptables_only = Vec::new();
+    for (key, words) in [("conditionsV4", &keys.conditions_v4), ("conditionsV6", &keys.conditions_v6)] {
+        let Some(first) = words.first() else { continue };
+        if !first.starts_with(['-', '!']) {
+            return Err(Error::config(format!("{key}: \"{}\" doesn't begin like an iptables match", first.escape_default()))
+                .details("conditions in the nft command's language are not supported; give them in iptables' (-d …, ! -d …), with \"backend\": \"iptables\""));
+        }
+        if words.iter().any(|word| word.contains(char::is_control)) {
+            return Err(Error::config(format!("{key}: a word has a control character in it")));
+        }
+        iptables_only.push(key);
+    }
+    if external {
+        iptables_only.push("externalSetMarkChain");
+    }
+    match (keys.backend.as_str(), iptables_only.as_slice()) {
+        ("" | "iptables", [_, ..]) | ("iptables", []) => Ok(Backend::Iptables),
+        ("", []) => Ok(Backend::Auto),
+        ("nftables", []) => Ok(Backend::Nftables),
+        ("nftables", keys) => Err(Error::config(format!(
+            "backend, {}: the nftables backend can't do what is said in iptables' language",
+            keys.join(", ")
+        ))
+        .details("leave backend out, or set it to \"iptables\"")),
+        (other, _) => Err(Error::config(format!("backend: unknown backend \"{}\"", other.escape_default()))
+            .details("allowed are \"nftables\" and \"iptables\"")),
+    }
+}
+
+fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
+    let mut mappings: Vec<Mapping> = Vec::with_capacity(entries.len());
+    for (index, entry) in entries.iter().enumerate() {
+        let bad = |why: String| Error::config(format!("runtimeConfig.portMappings[{index}]{why}"));
+        let Some(protocol) = Protocol::parse(&entry.protocol) else {
+            return Err(bad(format!(".protocol: unknown protocol \"{}\"", entry.protocol.escape_default()))
+                .details("allowed are tcp, udp and sctp"));
+        };
+        for (key, port) in [("hostPort", entry.host_port), ("containerPort", entry.container_port)] {
+            if port == 0 {
+                return Err(bad(format!(".{key}: 0 is not a port (1 to 65535)")));
+            }
+        }
+        let mapping = Mapping {
+            protocol,
+            host_ip: entry.host_ip,
+            host_port: entry.host_port,
+            container_port: entry.container_port,
+        };
+        if let Some(other) = mappings.iter().position(|other| other.collides_with(&mapping)) {
+            return Err(bad(format!(": {mapping} is mapped by portMappings[{other}] already")));
+        }
+        mappings.push(mapping);
+    }
+    mappings.retain(|mapping| {
+        let possible = !mapping.host_ip.is_some_and(|ip| ip.is_ipv6() && ip.is_loopback());
+        if !possible {
+            log::warn!("{mapping} can't be mapped: packets from ::1 never leave the host");
+        }
+        possible
+    });
+    Ok(mappings)
+}
+
+/// The pod's first address of each family.
+fn addresses(prev: &CniResult, ifname: &str) -> Vec<IpNetwork> {
+    let mut found: Vec<IpNetwork> = Vec::new();
+    for ip in &prev.ips {
+        // An address without an interface, or with one that isn't listed, is the pod's.
+        let other = ip
+            .interface
+            .and_then(|index| prev.interfaces.get(usize::try_from(index).ok()?))
+            .is_some_and(|interface| interface.name != ifname || interface.sandbox.is_empty());
+        if !other && !found.iter().any(|seen| seen.is_ipv4() == ip.address.is_ipv4()) {
+            found.push(ip.address);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(more: &str) -> Result<Config, Error> {
+        let json = format!(r#"{{"cniVersion":"1.0.0","name":"n","type":"portmap"{more}}}"#);
+        Config::read(&PluginConfig::parse(json.as_bytes())?)
+    }
+
+    fn ports(list: &str) -> Result<Config, Error> {
+        read(&format!(r#","runtimeConfig":{{"portMappings":{list}}}"#))
+    }
+
+    #[test]
+    fn what_runtimes_send() {
+        for nothing in ["", r#","runtimeConfig":null"#, r#","runtimeConfig":{"portMappings":[]}"#] {
+            assert!(read(nothing).unwrap().mappings.is_empty(), "{nothing}");
+        }
+        let config = ports(
+            r#"[{"HostPort":8080,"ContainerPort":80,"Protocol":"TCP","HostIP":""},
+                {"hostPort":53,"containerPort":53,"protocol":"udp","hostIP":"192.0.2.1"},
+                {"hostPort":53,"containerPort":53}]"#,
+        )
+        .unwrap();
+        let shown: Vec<String> = config.mappings.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["8080/tcp", "192.0.2.1:53/udp", "53/tcp"]);
+        assert!(config.snat && !config.masq_all);
+        assert_eq!((config.backend, config.mark_bit), (Backend::Auto, 13));
+    }
+
+    #[test]
+    fn bad_ports_are_refused() {
+        for (list, part) in [
+            (r#"[{"hostPort":0,"containerPort":80}]"#, "portMappings[0].hostPort: 0 is not a port"),
+            (r#"[{"hostPort":80}]"#, "portMappings[0].containerPort: 0 is not a port"),
+            (r#"[{"hostPort":70000,"containerPort":80}]"#, "portMappings[0].hostPort: "),
+            (r#"[{"hostPort":-1,"containerPort":80}]"#, "portMappings[0].hostPort: "),
+            (
+                r#"[{"hostPort":1,"containerPort":1,"protocol":"icmp"}]"#,
+                "[0].protocol: unknown protocol \"icmp\"",
+            ),
+            (r#"[{"hostPort":1,"containerPort":1,"hostIP":"1.2.3"}]"#, "portMappings[0].hostIP: invalid IP"),
+            (
+                r#"[{"hostPort":1,"containerPort":1},{"hostPort":1,"containerPort":2,"protocol":"TCP"}]"#,
+                "portMappings[1]: 1/tcp is mapped by portMappings[0] already",
+            ),
+            (
+                r#"[{"hostPort":1,"containerPort":1},{"hostPort":1,"containerPort":2,"hostIP":"0.0.0.0"}]"#,
+                "portMappings[1]: 0.0.0.0:1/tcp is mapped",
+            ),
+            (r#"{}"#, "portMappings: invalid type"),
+        ] {
+            let err = ports(list).unwrap_err();
+            assert_eq!(err.code.0, 7, "{err}");
+            assert!(err.msg.contains(part), "{list}: {err}");
+        }
+        ports(
+            r#"[{"hostPort":1,"containerPort":1,"hostIP":"0.0.0.0"},{"hostPort":1,"containerPort":1,"hostIP":"::"},
+                {"hostPort":1,"containerPort":2,"hostIP":"192.0.2.1"},{"hostPort":1,"containerPort":1,"protocol":"udp"}]"#,
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn backends_and_what_needs_them() {
+        for (more, backend) in [
+            (r#","backend":"nftables""#, Backend::Nftables),
+            (r#","backend":"iptables""#, Backend::Iptables),
+            (r#","conditionsV4":["!","-d","192.0.2.0/24"]"#, Backend::Iptables),
+            (r#","externalSetMarkChain":"KUBE-MARK-MASQ""#, Backend::Iptables),
+            (r#","conditionsV4":[],"conditionsV6":null,"externalSetMarkChain":"""#, Backend::Auto),
+        ] {
+            assert_eq!(read(more).unwrap().backend, backend, "{more}");
+        }
+        for (more, part) in [
+            (r#","backend":"pf""#, "unknown backend \"pf\""),
+            (r#","backend":"nftables","conditionsV6":["-d","::1"]"#, "backend, conditionsV6:"),
+            (r#","backend":"nftables","externalSetMarkChain":"X""#, "backend, externalSetMarkChain:"),
+            (r#","conditionsV4":["ip","daddr","192.0.2.1"]"#, "conditionsV4: \"ip\" doesn't begin"),
+            (r#","conditionsV4":["-d","1\nCOMMIT"]"#, "conditionsV4: a word has a control character"),
+            (r#","markMasqBit":32"#, "markMasqBit: 32 is outside 0 to 31"),
+            (r#","markMasqBit":-1"#, "markMasqBit: -1 is outside 0 to 31"),
+            (r#","markMasqBit":1,"externalSetMarkChain":"X""#, "externalSetMarkChain and markMasqBit"),
+            (r#","externalSetMarkChain":"a b""#, "is not the name of an iptables chain"),
+        ] {
+            let err = read(more).unwrap_err();
+            assert_eq!(err.code.0, 7, "{err}");
+            assert!(err.msg.contains(part), "{more}: {err}");
+        }
+    }
+
+    #[test]
+    fn the_pods_address_is_found() {
+        let prev = |json: &str| {
+            CniResult::from_value(&serde_json::from_str(json).unwrap(), cnimble::spec::Version::V1_0_0, "")
+                .unwrap()
+        };
+        let found = addresses(
+            &prev(
+                r#"{"interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"/ns"}],
+                    "ips":[{"address":"10.0.0.1/24","interface":0},{"address":"10.0.0.2/24","interface":1},
+                           {"address":"10.0.0.3/24","interface":1},{"address":"fd00::2/64"}]}"#,
+            ),
+            "eth0",
+        );
+        let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["10.0.0.2/24", "fd00::2/64"]);
+    }
+}

@@ -1,0 +1,83 @@
+//! The CNI plugin `portmap`: ports of the host that lead into a pod.
+//!
+//! It is chained behind a plugin that gives the pod its addresses, does nothing without
+//! `runtimeConfig.portMappings`, and always passes the earlier result on. What happens to the
+//! packets is in [`cnimble::rules::portmap`].
+//!
+//! DEL needs neither namespace nor earlier result nor port mappings: what was made names its
+//! owner.
+
+mod config;
+
+use cnimble::net::nft::Nft;
+use cnimble::plugin::{Call, Plugin};
+use cnimble::rules::{Owner, portmap};
+use cnimble::spec::{CniResult, Error};
+
+use config::Config;
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Portmap;
+
+impl Plugin for Portmap {
+    fn name(&self) -> &'static str {
+        "portmap"
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config)?;
+        let prev = call.config.prev_result.as_ref().ok_or_else(|| {
+            Error::config("must be called as chained plugin")
+                .details("there is no prevResult: portmap needs a plugin in front of it")
+        })?;
+        let forward = config.forward(prev, &call.ifname);
+        if forward.mappings.is_empty() {
+            return Ok(prev.clone());
+        }
+        if forward.addrs.is_empty() {
+            log::warn!("prevResult has no address of {}: no port can lead there", call.ifname);
+            return Ok(prev.clone());
+        }
+        call.step("map host ports", || {
+            let undo = portmap::add(config.backend, &mut Nft::new(), &owner(call), &forward)?;
+            call.undo.push("remove port mappings", move || undo.run());
+            Ok::<_, Error>(())
+        })?;
+        Ok(prev.clone())
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        // A configuration that makes no sense (any more) must not keep things from being removed.
+        let forward = Config::read(&call.config)
+            .ok()
+            .zip(call.config.prev_result.as_ref())
+            .map(|(config, prev)| config.forward(prev, &call.ifname));
+        portmap::remove(&mut Nft::new(), &owner(call), forward.as_ref())
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        let prev =
+            call.config.prev_result.as_ref().ok_or_else(|| Error::config("Required prevResult missing"))?;
+        let forward = config.forward(prev, &call.ifname);
+        if forward.mappings.is_empty() || forward.addrs.is_empty() {
+            return Ok(());
+        }
+        portmap::check(&mut Nft::new(), &owner(call), &forward)
+    }
+
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        // No list: nothing may be cleaned. The skeleton doesn't even come here.
+        let Some(valid) = &call.config.valid_attachments else { return Ok(()) };
+        portmap::gc(&mut Nft::new(), &call.config.name, valid)
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        portmap::status(Config::read(&call.config)?.backend, &mut Nft::new())
+    }
+}
+
+fn owner(call: &Call) -> Owner {
+    Owner { network: call.config.name.clone(), attachment: call.attachment() }
+}

@@ -1,0 +1,330 @@
+//! Ports of the host that lead into a pod (`portMappings`).
+//!
+//! Two backends: nf_tables in the table that masquerading uses as well ([`nftables`]), and
+//! the iptables command with the chains of the Go reference plugins ([`iptables`]). Whatever
+//! the backend, removal also looks for what the Go plugins made ([`reference`]).
+//!
+//! Three things have to happen to a packet besides the new destination:
+//!
+//! - **Hairpin.** A pod that talks to another pod (or to itself) by way of the host would be
+//!   answered directly, from an address that it never asked. Such packets are masqueraded.
+//! - **Localhost.** What the host sends to 127.0.0.1 has that as its source, too, which
+//!   doesn't leave a host: `route_localnet` lets it, on the link towards the pod and only if
+//!   such a mapping exists, and masquerading gives it an address that can be answered. The
+//!   same switch would let *others* on that link reach 127.0.0.0/8, hence a guard that drops
+//!   what comes in with such an address ([`localnet`]). IPv6 has no such switch: a mapped port
+//!   of ::1 is left to whoever listens there.
+//! - **UDP** has no connections to end: the kernel would go on sending the packets of a busy
+//!   client where it sent the first. So what it remembers of a mapped port is dropped when
+//!   the mapping comes and when it goes ([`stale`]).
+
+mod iptables;
+mod localnet;
+mod nftables;
+mod reference;
+mod stale;
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use super::Owner;
+use super::failures::{Failures, has_nf_tables, is_unsupported};
+use crate::net::nft::Nft;
+use crate::spec::{Attachment, Code, Error};
+
+/// Protocols that have ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Protocol {
+    /// Reads `tcp`, `udp` or `sctp`.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            "sctp" => Protocol::Sctp,
+            _ => return None,
+        })
+    }
+
+    /// `IPPROTO_*`
+    fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+            Protocol::Sctp => 132,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        })
+    }
+}
+
+/// One port. Displayed as `8080/tcp` or `192.0.2.1:8080/tcp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Protocol.
+    pub protocol: Protocol,
+    /// The host's address, `None` for all of both families; 0.0.0.0 and :: are all of theirs.
+    pub host_ip: Option<IpAddr>,
+    /// The host's port.
+    pub host_port: u16,
+    /// The pod's port.
+    pub container_port: u16,
+}
+
+impl Mapping {
+    /// Whether both would take the same packets, and neither is more special.
+    pub fn collides_with(&self, other: &Mapping) -> bool {
+        let family = |ip: Option<IpAddr>| ip.map(|ip| ip.is_ipv4());
+        let same_family = match (family(self.host_ip), family(other.host_ip)) {
+            (Some(one), Some(two)) => one == two,
+            _ => true,
+        };
+        (self.protocol, self.host_port, self.address()) == (other.protocol, other.host_port, other.address())
+            && same_family
+    }
+
+    /// The one address of the host that it is for.
+    fn address(&self) -> Option<IpAddr> {
+        self.host_ip.filter(|ip| !ip.is_unspecified())
+    }
+
+    /// Whether it is for packets of this family.
+    fn is_for(&self, pod: &IpNetwork) -> bool {
+        self.host_ip.is_none_or(|ip| ip.is_ipv4() == pod.is_ipv4())
+    }
+}
+
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host_ip {
+            Some(IpAddr::V4(ip)) => write!(f, "{ip}:")?,
+            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:")?,
+            None => {}
+        }
+        write!(f, "{}/{}", self.host_port, self.protocol)
+    }
+}
+
+/// What one attachment wants.
+#[derive(Debug, Clone)]
+pub struct Forward {
+    /// The ports.
+    pub mappings: Vec<Mapping>,
+    /// The pod's addresses, at most one of each family, with the prefix length of its network.
+    pub addrs: Vec<IpNetwork>,
+    /// Whether hairpin and localhost work (`snat`).
+    pub snat: bool,
+    /// Whether everything is masqueraded, so that the pod sees the host (`masqAll`).
+    pub masq_all: bool,
+    /// The bit that marks what iptables masquerades (`markMasqBit`). nf_tables needs no mark.
+    pub mark_bit: u8,
+    /// A chain of somebody else's that sets the mark (`externalSetMarkChain`), for iptables.
+    pub external_mark_chain: Option<String>,
+    /// More matches for the IPv4 rules (`conditionsV4`), for iptables.
+    pub conditions_v4: Vec<String>,
+    /// More matches for the IPv6 rules (`conditionsV6`), for iptables.
+    pub conditions_v6: Vec<String>,
+}
+
+impl Forward {
+    /// Each mapping with the pod's address that it leads to.
+    fn targets(&self) -> impl Iterator<Item = (&Mapping, &IpNetwork)> {
+        self.addrs.iter().flat_map(|pod| {
+            let mappings = self.mappings.iter().filter(move |mapping| mapping.is_for(pod));
+            mappings.map(move |mapping| (mapping, pod))
+        })
+    }
+
+    /// The address that localhost has to be let through to.
+    fn localhost(&self) -> Option<IpAddr> {
+        let reaches = |mapping: &Mapping| mapping.address().is_none_or(|ip| ip.is_loopback());
+        let mut targets = self.targets().filter(|(mapping, pod)| pod.is_ipv4() && reaches(mapping));
+        targets.next().filter(|_| self.snat).map(|(_, pod)| pod.ip())
+    }
+}
+
+/// Who does it (`backend`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// nf_tables by netlink, in our own table.
+    Nftables,
+    /// The iptables command, with the reference's chains.
+    Iptables,
+    /// nf_tables, or iptables where the kernel's nf_tables can't do it.
+    Auto,
+}
+
+/// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way.
+///
+/// # Errors
+/// Code 102 naming the owner of a port that is taken, the kernel's, or what iptables printed.
+pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
+    let made = packet_rules(backend, nft, owner, forward)?;
+    let mut undo = Undo { made, localnet: None, forward: forward.clone() };
+    if let Some(pod) = forward.localhost() {
+        match localnet::open(pod) {
+            Ok(opened) => undo.localnet = opened,
+            Err(err) => {
+                return Err(match undo.run() {
+                    Ok(()) => err,
+                    Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
+                });
+            }
+        }
+    }
+    stale::before(forward);
+    Ok(undo)
+}
+
+fn packet_rules(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Made, Error> {
+    if backend == Backend::Iptables {
+        return Ok(Made::Iptables(iptables::add(nft, owner, forward)?));
+    }
+    match nftables::add(nft, owner, forward) {
+        Ok(changes) => Ok(Made::Nftables(changes)),
+        Err(nftables::Refused::Kernel(err))
+            if backend == Backend::Auto && is_unsupported(err.errno) && iptables::installed() =>
+        {
+            log::info!("mapping ports with iptables, as nf_tables can't: {err}");
+            match iptables::add(nft, owner, forward) {
+                Ok(made) => Ok(Made::Iptables(made)),
+                Err(second) => Err(Error::from(err).details(format!("and with iptables: {second}"))),
+            }
+        }
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+/// What [`add`] did, to be taken back exactly.
+#[derive(Debug)]
+pub struct Undo {
+    made: Made,
+    localnet: Option<localnet::Opened>,
+    forward: Forward,
+}
+
+#[derive(Debug)]
+enum Made {
+    Nftables(super::elements::Changes),
+    Iptables(iptables::Made),
+}
+
+impl Undo {
+    /// Takes it back. Opens its own sockets.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run(self) -> Result<(), Error> {
+        let mut nft = Nft::new();
+        let mut failures = Failures::default();
+        // The guard goes last.
+        if let Some(opened) = self.localnet {
+            let used = match &self.made {
+                Made::Nftables(changes) => nftables::localhost_used(&mut nft, changes),
+                Made::Iptables(_) => Ok(true),
+            };
+            match used {
+                Ok(true) => {}
+                Ok(false) => failures.note(opened.close()),
+                Err(err) => failures.note::<Error>(Err(err.into())),
+            }
+        }
+        match &self.made {
+            Made::Nftables(changes) => failures.note(nftables::revert(&mut nft, changes)),
+            Made::Iptables(made) => failures.note(iptables::revert(&mut nft, made)),
+        }
+        stale::after(stale::targets(&self.forward));
+        failures.outcome()
+    }
+}
+
+/// Removes all port mappings of the owner: ours, and what the Go plugins left with either
+/// backend. `forward` is what the configuration says, if it says something.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    let mut flows = forward.map(stale::targets).unwrap_or_default();
+    if has_nf_tables(nft, &mut failures) {
+        match nftables::remove(nft, owner, forward) {
+            Ok(removed) => flows.extend(stale::of_elements(&removed)),
+            Err(err) => failures.note::<Error>(Err(err.into())),
+        }
+        failures.note(reference::remove_nf_tables(nft, owner));
+    }
+    failures.note(reference::remove_legacy(owner));
+    stale::after(flows);
+    failures.outcome()
+}
+
+/// The owner's mappings are in place; also accepts the Go plugins' objects.
+///
+/// # Errors
+/// Code 103 with what is missing.
+pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
+    let missing = match nftables::check(nft, owner, forward) {
+        Ok(None) => None,
+        Ok(Some(missing)) => Some(missing),
+        Err(err) => Some(err.to_string()),
+    };
+    if let Some(missing) = missing
+        && !reference::is_mapped(nft, owner, forward)?
+    {
+        return Err(Error::check(format!("port mappings of {} are missing", owner.attachment.container_id))
+            .details(missing));
+    }
+    if let Some(pod) = forward.localhost() {
+        localnet::check(pod)?;
+    }
+    Ok(())
+}
+
+/// Removes the mappings of all attachments of `network` that aren't in `valid`.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    if has_nf_tables(nft, &mut failures) {
+        match nftables::gc(nft, network, valid) {
+            Ok(removed) => stale::after(stale::of_elements(&removed).collect()),
+            Err(err) => failures.note::<Error>(Err(err.into())),
+        }
+        failures.note(reference::gc_nf_tables(nft, network, valid));
+    }
+    failures.note(reference::gc_legacy(network, valid));
+    failures.outcome()
+}
+
+/// Whether `backend` can be used now.
+///
+/// # Errors
+/// Code 50.
+pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
+    let outcome = match backend {
+        Backend::Nftables => nftables::usable(nft),
+        Backend::Iptables => iptables::usable(),
+        Backend::Auto => match nftables::usable(nft) {
+            Err(_) if iptables::installed() => iptables::usable(),
+            outcome => outcome,
+        },
+    };
+    outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+}
