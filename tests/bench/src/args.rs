@@ -11,10 +11,16 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
                         for the ratios
   --pods N[,N...]       pods that are there already (default 1,300)
   --samples N           per verb, network and contender (default 30)
+  --section NAME        pods (the default), concurrency, leases or invoker; may be given
+                        several times
+  --floor FILE          the program made of floor.c, as one more contender
   --only NETWORK        plain, ipMasq, dual or dual+ipMasq; may be given several times
   --state-dir DIR       for leases (default: a new one below the temporary directory)
   --json FILE           write the figures, with every sample
   --markdown FILE       write a short table
+  --report FILE         write everything as Markdown
+  --plots DIR           write plots (SVG) of the pods section
+  --command TEXT        what the report says it was made by
 ";
 
 #[derive(Debug)]
@@ -26,8 +32,15 @@ pub(crate) struct Args {
     pub(crate) json: Option<PathBuf>,
     pub(crate) markdown: Option<PathBuf>,
     pub(crate) state_dir: PathBuf,
+    pub(crate) report: Option<PathBuf>,
+    pub(crate) plots: Option<PathBuf>,
+    pub(crate) command: String,
     only: Vec<String>,
+    sections: Vec<String>,
 }
+
+/// The parts of the benchmark.
+const SECTIONS: [&str; 4] = ["pods", "concurrency", "leases", "invoker"];
 
 impl Args {
     /// `None` if help was asked for.
@@ -39,8 +52,13 @@ impl Args {
             json: None,
             markdown: None,
             state_dir: std::env::temp_dir(),
+            report: None,
+            plots: None,
+            command: "cnimble-bench".to_owned(),
             only: Vec::new(),
+            sections: Vec::new(),
         };
+        let mut floor = None;
         while let Some(word) = words.next() {
             if word == "--help" || word == "-h" {
                 return Ok(None);
@@ -52,8 +70,20 @@ impl Args {
                     let (name, dir) = text
                         .split_once('=')
                         .ok_or_else(|| format!("--contender {text}: NAME=DIR is wanted"))?;
-                    args.contenders.push(Contender { name: name.to_owned(), dir: std::path::absolute(dir)? });
+                    let (name, dir) = (name.to_owned(), std::path::absolute(dir)?);
+                    args.contenders.push(Contender { name, dir, floor: false });
                 }
+                "--floor" => floor = Some(std::path::absolute(value()?)?),
+                "--section" => {
+                    let text = value()?;
+                    if !SECTIONS.contains(&text.as_str()) {
+                        return Err(format!("--section {text}: there is no such section").into());
+                    }
+                    args.sections.push(text);
+                }
+                "--report" => args.report = Some(value()?.into()),
+                "--plots" => args.plots = Some(value()?.into()),
+                "--command" => args.command = value()?,
                 "--pods" => args.pods = pods(&value()?)?,
                 "--samples" => {
                     let text = value()?;
@@ -79,7 +109,22 @@ impl Args {
         if args.contenders.is_empty() {
             return Err("no --contender was given; see --help".into());
         }
+        if args.sections.is_empty() {
+            args.sections.push("pods".to_owned());
+        }
+        // Last: the first is the measure, and the second usually ours.
+        args.contenders.extend(floor.map(|dir| Contender { name: "floor".to_owned(), dir, floor: true }));
         Ok(Some(args))
+    }
+
+    /// Whether the section is to be measured.
+    pub(crate) fn has(&self, section: &str) -> bool {
+        self.sections.iter().any(|name| name == section)
+    }
+
+    /// The contenders that are sets of plugins.
+    pub(crate) fn plugins(&self) -> impl Iterator<Item = &Contender> {
+        self.contenders.iter().filter(|contender| !contender.floor)
     }
 
     /// The networks to measure.
@@ -123,6 +168,14 @@ mod tests {
     }
 
     #[test]
+    fn the_floor_is_the_last_contender_and_no_plugin() {
+        let args = parse(&["--floor", "/f", "--contender", "a=/x"]).unwrap().unwrap();
+        assert_eq!(args.contenders[1].name, "floor");
+        assert_eq!(args.plugins().count(), 1);
+        assert!(args.has("pods") && !args.has("leases"));
+    }
+
+    #[test]
     fn refuses_nonsense() {
         for words in [
             &["--pods", "1"][..],
@@ -131,6 +184,7 @@ mod tests {
             &["--contender", "a=/x", "--pods", "1001"],
             &["--contender", "a=/x", "--samples", "0"],
             &["--contender", "a=/x", "--only", "triple"],
+            &["--contender", "a=/x", "--section", "lunch"],
             &["--contender", "a=/x", "--speed"],
             &["--contender"],
         ] {

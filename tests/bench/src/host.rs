@@ -8,6 +8,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use serde_json::{Value, json};
 
+use crate::process::Run;
 use crate::{Contender, Result, Scenario};
 
 /// Where the namespaces are kept; only this process sees it.
@@ -19,6 +20,11 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
+    /// Where leases and caches go.
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
     /// Leaves the machine's namespaces. `/run` becomes empty, so that neither locks
     /// (`/run/xtables.lock`) nor names are shared with anybody.
     pub(crate) fn enter(state_dir: &Path) -> Result<Self> {
@@ -40,12 +46,12 @@ impl Drop for Sandbox {
 }
 
 /// A network namespace with a name in the file system, as runtimes make them.
-struct Namespace {
+pub(crate) struct Namespace {
     path: PathBuf,
 }
 
 impl Namespace {
-    fn new(name: &str) -> Result<Self> {
+    pub(crate) fn new(name: &str) -> Result<Self> {
         let path = Path::new(NAMESPACES).join(name);
         File::create(&path)?;
         let target = path.clone();
@@ -57,6 +63,16 @@ impl Namespace {
         .join()
         .map_err(|_| "making a namespace panicked")??;
         Ok(Namespace { path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Moves the calling thread here; children start in the namespace of the thread that
+    /// spawns them.
+    pub(crate) fn enter(&self) -> Result<()> {
+        Ok(setns(File::open(&self.path)?, CloneFlags::CLONE_NEWNET)?)
     }
 }
 
@@ -74,6 +90,8 @@ type Runner<T> = fn(Command, &[u8]) -> Result<(Vec<u8>, T)>;
 pub(crate) struct Host<'a> {
     contender: &'a Contender,
     scenario: Scenario,
+    /// What no other host of this run is called.
+    label: String,
     namespace: Namespace,
     config: Value,
     leases: PathBuf,
@@ -81,12 +99,30 @@ pub(crate) struct Host<'a> {
     /// kernel doesn't take namespaces apart while the clock runs.
     namespaces: Vec<Namespace>,
     pods: usize,
+    /// The bridge's index, which only the floor has to be told.
+    bridge: String,
+}
+
+/// What came of many calls at once.
+#[derive(Debug)]
+pub(crate) struct Burst {
+    pub(crate) wall: std::time::Duration,
+    pub(crate) errors: Vec<String>,
+    /// Addresses that more than one pod got.
+    pub(crate) duplicates: usize,
 }
 
 impl<'a> Host<'a> {
-    pub(crate) fn new(sandbox: &Sandbox, contender: &'a Contender, scenario: &Scenario) -> Result<Self> {
+    /// One for measurement `tag`.
+    pub(crate) fn named(
+        sandbox: &Sandbox,
+        contender: &'a Contender,
+        scenario: &Scenario,
+        tag: &str,
+    ) -> Result<Self> {
         const NETWORK: &str = "bench";
-        let data_dir = sandbox.state_dir.join(format!("{}-{}", contender.name, scenario.name));
+        let name = format!("{}-{}-{tag}", contender.name, scenario.name);
+        let data_dir = sandbox.state_dir.join(&name);
         let mut ranges = vec![json!([{"subnet": "10.99.0.0/16"}])];
         let mut routes = vec![json!({"dst": "0.0.0.0/0"})];
         if scenario.dual_stack {
@@ -103,15 +139,42 @@ impl<'a> Host<'a> {
             "ipMasq": scenario.masquerade,
             "ipam": {"type": "host-local", "dataDir": data_dir, "ranges": ranges, "routes": routes},
         });
-        Ok(Host {
-            namespace: Namespace::new(&format!("{}-{}", contender.name, scenario.name))?,
+        let mut host = Host {
+            namespace: Namespace::new(&name)?,
+            label: name,
             contender,
             scenario: *scenario,
             config,
             leases: data_dir.join(NETWORK),
             namespaces: Vec::new(),
             pods: 0,
-        })
+            bridge: String::new(),
+        };
+        if contender.floor {
+            host.set_up_floor()?;
+        }
+        Ok(host)
+    }
+
+    /// The bridge, which plugins make for themselves.
+    fn set_up_floor(&mut self) -> Result<()> {
+        let mut command = Command::new(&self.contender.dir);
+        command.args(["setup", "cnibench0", "10.99.0.1/16"]);
+        if self.scenario.dual_stack {
+            command.arg("fd99::1/64");
+        }
+        self.namespace.enter()?;
+        let (output, _) = crate::process::timed(command, b"")?;
+        self.bridge = String::from_utf8(output)?.trim().to_owned();
+        Ok(())
+    }
+
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    pub(crate) fn config(&self) -> &Value {
+        &self.config
     }
 
     pub(crate) fn name(&self) -> &'a str {
@@ -132,17 +195,68 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
+    /// Adds `count` pods at once, then deletes them at once.
+    pub(crate) fn burst(&mut self, count: usize) -> Result<(Burst, Burst)> {
+        let pods = (0..count).map(|_| self.new_pod()).collect::<Result<Vec<_>>>()?;
+        self.namespace.enter()?;
+        let calls = pods.iter().map(|pod| self.command("ADD", pod, None)).collect();
+        let (outputs, wall) = crate::process::burst(calls)?;
+        let (mut add, mut addresses) = (Burst { wall, errors: Vec::new(), duplicates: 0 }, Vec::new());
+        let mut calls = Vec::new();
+        for (pod, output) in pods.iter().zip(outputs) {
+            match output {
+                Ok(output) => {
+                    let result: Value = serde_json::from_slice(&output)?;
+                    self.check_result(&result)?;
+                    let ips = result.get("ips").and_then(Value::as_array).into_iter().flatten();
+                    addresses.extend(ips.filter_map(|ip| Some(ip.get("address")?.to_string())));
+                    calls.push(self.command("DEL", pod, Some(result)));
+                }
+                Err(err) => {
+                    add.errors.push(err.to_string());
+                    calls.push(self.command("DEL", pod, None));
+                }
+            }
+        }
+        let all = addresses.len();
+        addresses.sort_unstable();
+        addresses.dedup();
+        add.duplicates = all - addresses.len();
+        let (outputs, wall) = crate::process::burst(calls)?;
+        let errors = outputs.into_iter().filter_map(|output| output.err().map(|err| err.to_string()));
+        Ok((add, Burst { wall, errors: errors.collect(), duplicates: 0 }))
+    }
+
+    /// A pod that the caller adds and deletes.
+    pub(crate) fn pod(&mut self) -> Result<Pod> {
+        self.new_pod()
+    }
+
+    /// ADD, timed.
+    pub(crate) fn add(&self, pod: &Pod) -> Result<(Value, Run)> {
+        self.run(crate::process::timed, "ADD", pod, None)
+    }
+
+    /// DEL, timed.
+    pub(crate) fn del(&self, pod: &Pod, result: Value) -> Result<Run> {
+        Ok(self.run(crate::process::timed, "DEL", pod, Some(result))?.1)
+    }
+
     /// Adds a pod and deletes it.
-    pub(crate) fn add_and_del<T>(&mut self, runner: Runner<T>) -> Result<(T, T)> {
+    pub(crate) fn add_and_del<T>(&mut self, runner: Runner<T>) -> Result<(Measured<T>, Measured<T>)> {
         let pod = self.new_pod()?;
         let (result, add) = self.run(runner, "ADD", &pod, None)?;
         self.check_result(&result)?;
-        let (_, del) = self.run(runner, "DEL", &pod, Some(result))?;
-        Ok((add, del))
+        let kernel_ns = result.as_u64();
+        let (output, del) = self.run(runner, "DEL", &pod, Some(result))?;
+        Ok((Measured { figure: add, kernel_ns }, Measured { figure: del, kernel_ns: output.as_u64() }))
     }
 
     /// Whether exactly the pods that stay have leases.
     pub(crate) fn verify(&self) -> Result<()> {
+        if self.contender.floor {
+            return Ok(());
+        }
         let mut leases = 0;
         for entry in std::fs::read_dir(&self.leases)? {
             let name = entry?.file_name();
@@ -163,20 +277,23 @@ impl<'a> Host<'a> {
 
     fn new_pod(&mut self) -> Result<Pod> {
         let number = self.namespaces.len();
-        let namespace = Namespace::new(&format!("{}-{}-{number}", self.contender.name, self.scenario.name))?;
+        let namespace = Namespace::new(&format!("{}-{number}", self.label))?;
         let path = namespace.path.clone();
         self.namespaces.push(namespace);
-        Ok(Pod { container_id: format!("{number:064x}"), netns: path })
+        Ok(Pod { number, container_id: format!("{number:064x}"), netns: path })
     }
 
     fn check_result(&self, result: &Value) -> Result<()> {
+        if self.contender.floor {
+            return Ok(());
+        }
         match result.get("ips").and_then(Value::as_array) {
             Some(ips) if ips.len() == self.addresses() => Ok(()),
             _ => Err(format!("{}: wrong number of addresses in {result}", self.name()).into()),
         }
     }
 
-    /// Runs the plugin as a runtime on this host would.
+    /// Runs the plugin on this host.
     fn run<T>(
         &self,
         runner: Runner<T>,
@@ -184,6 +301,21 @@ impl<'a> Host<'a> {
         pod: &Pod,
         prev_result: Option<Value>,
     ) -> Result<(Value, T)> {
+        let (command, stdin) = self.command(verb, pod, prev_result);
+        self.namespace.enter()?;
+        let (output, figure) = runner(command, &stdin).map_err(|err| format!("{verb}: {err}"))?;
+        let result = match output.is_empty() {
+            true => Value::Null,
+            false => serde_json::from_slice(&output)?,
+        };
+        Ok((result, figure))
+    }
+
+    /// The call as a runtime on this host would make it, and its stdin.
+    fn command(&self, verb: &str, pod: &Pod, prev_result: Option<Value>) -> (Command, Vec<u8>) {
+        if self.contender.floor {
+            return (self.floor_command(verb, pod), Vec::new());
+        }
         let mut config = self.config.clone();
         if let (Some(result), Some(config)) = (prev_result, config.as_object_mut()) {
             config.insert("prevResult".into(), result);
@@ -195,19 +327,34 @@ impl<'a> Host<'a> {
             .env("CNI_NETNS", &pod.netns)
             .env("CNI_IFNAME", "eth0")
             .env("CNI_PATH", &self.contender.dir);
-        // Children start in the namespace of the thread that spawns them.
-        setns(File::open(&self.namespace.path)?, CloneFlags::CLONE_NEWNET)?;
-        let (output, figure) =
-            runner(command, config.to_string().as_bytes()).map_err(|err| format!("{verb}: {err}"))?;
-        let result = match output.is_empty() {
-            true => Value::Null,
-            false => serde_json::from_slice(&output)?,
-        };
-        Ok((result, figure))
+        (command, config.to_string().into_bytes())
+    }
+
+    fn floor_command(&self, verb: &str, pod: &Pod) -> Command {
+        let mut command = Command::new(&self.contender.dir);
+        let (name, host) = (format!("v{}", pod.number), pod.number + 2);
+        if verb == "DEL" {
+            command.args(["del", &name]);
+            return command;
+        }
+        command.arg("add").arg(&pod.netns).args([&self.bridge, &name]);
+        command.args([&format!("10.99.{}.{}/16", host >> 8, host & 255), "10.99.0.1"]);
+        if self.scenario.dual_stack {
+            command.args([&format!("fd99::{host:x}/64"), "fd99::1"]);
+        }
+        command
     }
 }
 
-struct Pod {
-    container_id: String,
-    netns: PathBuf,
+/// A figure of one verb.
+pub(crate) struct Measured<T> {
+    pub(crate) figure: T,
+    /// What the floor says that the kernel took.
+    pub(crate) kernel_ns: Option<u64>,
+}
+
+pub(crate) struct Pod {
+    number: usize,
+    pub(crate) container_id: String,
+    pub(crate) netns: PathBuf,
 }

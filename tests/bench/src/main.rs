@@ -9,7 +9,12 @@
 //! for: what a runtime waits. Namespaces of pods are made outside of that.
 
 mod args;
+mod concurrency;
+mod goals;
 mod host;
+mod invoker;
+mod leases;
+mod plot;
 mod process;
 mod report;
 mod stats;
@@ -24,11 +29,13 @@ use report::{Cell, Report};
 /// Nobody handles these errors; they only need to be read.
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// A set of plugins.
+/// A set of plugins, or the floor: a program that does the least possible (floor.c).
 #[derive(Debug, Clone)]
 struct Contender {
     name: String,
+    /// Where the plugins are; the floor's program itself.
     dir: std::path::PathBuf,
+    floor: bool,
 }
 
 /// A kind of network.
@@ -74,11 +81,13 @@ fn run(args: &Args) -> Result<()> {
     }
     let sandbox = Sandbox::enter(&args.state_dir)?;
     let mut report = Report::new(args)?;
-    for scenario in args.scenarios() {
+    for scenario in args.scenarios().filter(|_| args.has("pods")) {
         let mut hosts = args
             .contenders
             .iter()
-            .map(|contender| Host::new(&sandbox, contender, scenario))
+            // It has no masquerading: what that must cost depends on how it is done.
+            .filter(|contender| !contender.floor || !scenario.masquerade)
+            .map(|contender| Host::named(&sandbox, contender, scenario, "pods"))
             .collect::<Result<Vec<_>>>()?;
         for &pods in &args.pods {
             measure(args, scenario, &mut hosts, pods, &mut report)?;
@@ -87,9 +96,25 @@ fn run(args: &Args) -> Result<()> {
         // The kernel takes namespaces apart in the background; let it finish.
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
+    if args.has("concurrency") {
+        concurrency::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("leases") {
+        leases::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("invoker") {
+        invoker::measure(args, &sandbox, &mut report)?;
+    }
     progress("");
     report.print()?;
-    let files = [(&args.json, report.to_json()), (&args.markdown, report.to_markdown())];
+    if let Some(dir) = &args.plots {
+        plot::write(dir, &report.cells)?;
+    }
+    let files = [
+        (&args.json, report.to_json()),
+        (&args.markdown, report.to_markdown()),
+        (&args.report, goals::to_markdown(args, &report)),
+    ];
     for (path, text) in files {
         if let Some(path) = path {
             std::fs::write(path, text).map_err(|err| format!("{}: {err}", path.display()))?;
@@ -130,13 +155,13 @@ fn measure(
             if round < WARM_UP + args.samples {
                 let (add, del) = host.add_and_del(process::timed)?;
                 if round >= WARM_UP {
-                    cell.add.runs.push(add);
-                    cell.del.runs.push(del);
+                    cell.add.push(&add);
+                    cell.del.push(&del);
                 }
             } else {
                 let (add, del) = host.add_and_del(process::traced)?;
-                cell.add.footprint(&add);
-                cell.del.footprint(&del);
+                cell.add.footprint(&add.figure);
+                cell.del.footprint(&del.figure);
             }
         }
     }

@@ -42,6 +42,24 @@ pub(crate) fn timed(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Run)> {
     Ok((output, Run { wall, cpu }))
 }
 
+/// Starts all of `commands` at once, each with its stdin, and waits for the last. Returns
+/// what each printed, or how it failed, with the time from the first start to the last end.
+pub(crate) fn burst(commands: Vec<(Command, Vec<u8>)>) -> Result<(Vec<Result<Vec<u8>>>, Duration)> {
+    let mut waiting = commands
+        .into_iter()
+        .map(|(command, stdin)| Plumbing::new(command, &stdin))
+        .collect::<Result<Vec<_>>>()?;
+    let start = Instant::now();
+    let mut children = Vec::with_capacity(waiting.len());
+    for plumbing in &mut waiting {
+        children.push(plumbing.command.spawn()?.id());
+    }
+    let ends = children.into_iter().map(wait).collect::<Result<Vec<_>>>()?;
+    let wall = start.elapsed();
+    let outputs = waiting.into_iter().zip(ends).map(|(plumbing, (status, _))| plumbing.finish(status));
+    Ok((outputs.collect(), wall))
+}
+
 /// Runs `command` with `stdin` and returns what it printed, with its peak memory.
 ///
 /// `ru_maxrss` can't be used: exec(2) carries the peak of whoever called it over to the

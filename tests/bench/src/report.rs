@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::args::Args;
+use crate::host::Measured;
 use crate::process::{Footprint, Run};
 use crate::stats::{median, quantile};
 use crate::{Contender, Result};
@@ -15,10 +16,23 @@ use crate::{Contender, Result};
 #[derive(Debug, Default)]
 pub(crate) struct Verb {
     pub(crate) runs: Vec<Run>,
+    /// The kernel's share, in milliseconds, as the floor measures it.
+    pub(crate) kernel: Vec<f64>,
     footprint: Footprint,
 }
 
 impl Verb {
+    /// Keeps a run.
+    pub(crate) fn push(&mut self, run: &Measured<Run>) {
+        self.runs.push(run.figure);
+        self.kernel.extend(run.kernel_ns.map(|ns| ns as f64 / 1e6));
+    }
+
+    /// The largest process, in KiB.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        self.footprint.peak_kib
+    }
+
     /// Keeps the largest.
     pub(crate) fn footprint(&mut self, seen: &Footprint) {
         self.footprint.peak_kib = self.footprint.peak_kib.max(seen.peak_kib);
@@ -26,7 +40,7 @@ impl Verb {
     }
 
     /// Wall clock, in milliseconds.
-    fn wall(&self) -> Vec<f64> {
+    pub(crate) fn wall(&self) -> Vec<f64> {
         self.runs.iter().map(|run| run.wall.as_secs_f64() * 1e3).collect()
     }
 
@@ -47,6 +61,7 @@ impl Verb {
                 "samples": wall,
             },
             "cpu_ms": {"median": median(&self.cpu())},
+            "kernel_ms": self.kernel,
             "peak_kib": self.footprint.peak_kib,
             "programs": self.footprint.programs,
         })
@@ -56,9 +71,9 @@ impl Verb {
 /// One contender in one network with so many pods.
 #[derive(Debug)]
 pub(crate) struct Cell {
-    scenario: &'static str,
-    pods: usize,
-    contender: String,
+    pub(crate) scenario: &'static str,
+    pub(crate) pods: usize,
+    pub(crate) contender: String,
     pub(crate) add: Verb,
     pub(crate) del: Verb,
 }
@@ -68,8 +83,37 @@ impl Cell {
         Cell { scenario, pods, contender: contender.to_owned(), add: Verb::default(), del: Verb::default() }
     }
 
-    fn verb(&self, name: &str) -> &Verb {
+    pub(crate) fn verb(&self, name: &str) -> &Verb {
         if name == "ADD" { &self.add } else { &self.del }
+    }
+}
+
+/// A row of another section than pods.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) section: &'static str,
+    pub(crate) what: String,
+    pub(crate) contender: String,
+    /// Milliseconds.
+    pub(crate) samples: Vec<f64>,
+    /// Calls that failed.
+    pub(crate) errors: usize,
+    /// Addresses that were given twice.
+    pub(crate) duplicates: usize,
+}
+
+impl Row {
+    pub(crate) fn new(section: &'static str, what: String, contender: &str) -> Self {
+        let contender = contender.to_owned();
+        Row { section, what, contender, samples: Vec::new(), errors: 0, duplicates: 0 }
+    }
+
+    /// What must not be, in words; empty if it isn't.
+    pub(crate) fn faults(&self) -> String {
+        match (self.errors, self.duplicates) {
+            (0, 0) => String::new(),
+            (errors, duplicates) => format!("{errors} errors, {duplicates} duplicate addresses"),
+        }
     }
 }
 
@@ -78,20 +122,62 @@ pub(crate) struct Report {
     contenders: Vec<(Contender, Size, String)>,
     samples: usize,
     pub(crate) cells: Vec<Cell>,
+    pub(crate) rows: Vec<Row>,
 }
 
 impl Report {
     pub(crate) fn new(args: &Args) -> Result<Self> {
         let contenders = args
-            .contenders
-            .iter()
+            .plugins()
             .map(|contender| Ok((contender.clone(), Size::of(&contender.dir)?, about(contender))))
             .collect::<Result<_>>()?;
-        Ok(Report { contenders, samples: args.samples, cells: Vec::new() })
+        Ok(Report { contenders, samples: args.samples, cells: Vec::new(), rows: Vec::new() })
+    }
+
+    /// The sets of plugins with what they take on the disk, in bytes.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = (&str, u64, usize)> {
+        self.contenders.iter().map(|(contender, size, _)| (contender.name.as_str(), size.bytes, size.plugins))
+    }
+
+    /// The sections besides pods, on stdout.
+    fn print_rows(&self) {
+        for row in &self.rows {
+            println!(
+                "{:<36} {:<14}{:>9.2} ms  [{:.2}–{:.2}]  {}",
+                row.what,
+                row.contender,
+                median(&row.samples),
+                quantile(&row.samples, 0.25),
+                quantile(&row.samples, 0.75),
+                row.faults(),
+            );
+        }
+        if !self.rows.is_empty() {
+            println!();
+        }
     }
 
     /// The table, on stdout.
     pub(crate) fn print(&self) -> Result<()> {
+        self.print_cells();
+        self.print_rows();
+        for (contender, size, about) in &self.contenders {
+            println!(
+                "{}: {} plugins, {:.1} MB; of these bridge, host-local and loopback {:.1} MB ({about}, {})",
+                contender.name,
+                size.plugins,
+                size.bytes as f64 / 1e6,
+                size.common as f64 / 1e6,
+                contender.dir.display(),
+            );
+        }
+        Ok(())
+    }
+
+    fn print_cells(&self) {
+        if self.cells.is_empty() {
+            return;
+        }
         println!(
             "bridge + host-local, one pod more: median [quartiles] of {} runs, interleaved",
             self.samples
@@ -133,17 +219,6 @@ impl Report {
             }
         }
         println!();
-        for (contender, size, about) in &self.contenders {
-            println!(
-                "{}: {} plugins, {:.1} MB; of these bridge, host-local and loopback {:.1} MB ({about}, {})",
-                contender.name,
-                size.plugins,
-                size.bytes as f64 / 1e6,
-                size.common as f64 / 1e6,
-                contender.dir.display(),
-            );
-        }
-        Ok(())
     }
 
     /// Medians only, a row for each network and number of pods: the first contender, then
@@ -162,7 +237,7 @@ impl Report {
             table += &format!("| {} | {} |", first.scenario, first.pods);
             for name in ["ADD", "DEL"] {
                 let measure = median(&first.verb(name).wall());
-                for (index, cell) in group.iter().enumerate() {
+                for (index, cell) in group.iter().enumerate().filter(|(_, cell)| self.is_plugins(cell)) {
                     let ms = median(&cell.verb(name).wall());
                     table += &match index {
                         0 => format!(" {ms:.1} ms |"),
@@ -173,6 +248,11 @@ impl Report {
             table += "\n";
         }
         table
+    }
+
+    /// The floor is none.
+    fn is_plugins(&self, cell: &Cell) -> bool {
+        self.contenders.iter().any(|(contender, ..)| contender.name == cell.contender)
     }
 
     /// The figures with every sample.
@@ -212,6 +292,11 @@ impl Report {
             "samples": self.samples,
             "contenders": contenders,
             "results": results,
+            "other": self.rows.iter().map(|row| json!({
+                "section": row.section, "what": row.what, "plugins": row.contender,
+                "median_ms": median(&row.samples), "samples_ms": row.samples,
+                "errors": row.errors, "duplicates": row.duplicates,
+            })).collect::<Vec<Value>>(),
         });
         format!("{report:#}\n")
     }

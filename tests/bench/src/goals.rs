@@ -1,0 +1,225 @@
+//! The report as Markdown: what was to be reached and what was, then every figure.
+
+use std::fmt::Write as _;
+use std::process::Command;
+
+use crate::args::Args;
+use crate::report::{Report, Row};
+use crate::stats::{median, quantile};
+
+/// Median and quartiles of something, in milliseconds.
+#[derive(Clone, Copy)]
+struct Figure {
+    median: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Figure {
+    fn of(samples: &[f64]) -> Option<Self> {
+        if samples.is_empty() {
+            return None;
+        }
+        Some(Figure { median: median(samples), low: quantile(samples, 0.25), high: quantile(samples, 0.75) })
+    }
+}
+
+impl std::fmt::Display for Figure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2} [{:.2}–{:.2}]", self.median, self.low, self.high)
+    }
+}
+
+/// Finds figures in a report.
+struct Finder<'a> {
+    report: &'a Report,
+    /// The first contender, which ours is compared with.
+    reference: String,
+    ours: String,
+}
+
+impl Finder<'_> {
+    fn verb(&self, network: &str, pods: usize, who: &str, verb: &str) -> Option<Figure> {
+        let mut cells = self.report.cells.iter();
+        let cell =
+            cells.find(|cell| cell.scenario == network && cell.pods == pods && cell.contender == who)?;
+        Figure::of(&cell.verb(verb).wall())
+    }
+
+    fn kernel(&self, network: &str, pods: usize, verb: &str) -> Option<Figure> {
+        let mut cells = self.report.cells.iter();
+        let cell =
+            cells.find(|cell| cell.scenario == network && cell.pods == pods && cell.contender == "floor")?;
+        Figure::of(&cell.verb(verb).kernel)
+    }
+
+    fn row(&self, what: &str, who: &str) -> Option<&Row> {
+        self.report.rows.iter().find(|row| row.what == what && row.contender == who)
+    }
+}
+
+/// A line of the table: what, goal, what was measured, and whether that is it.
+type Line = Option<(String, String, String, bool)>;
+
+/// `one / other`, which should be at most `limit`.
+fn at_most(what: &str, against: &str, one: Option<Figure>, other: Option<Figure>, limit: f64) -> Line {
+    let (one, other) = (one?, other?);
+    let ratio = one.median / other.median;
+    let measured = format!("{ratio:.2}× ({one} to {other} ms)");
+    Some((what.to_owned(), format!("≤ {limit} × {against}"), measured, ratio <= limit))
+}
+
+/// `other / one`, which should be at least `limit`.
+fn faster(what: &str, than: &str, one: Option<Figure>, other: Option<Figure>, limit: f64) -> Line {
+    let (one, other) = (one?, other?);
+    let ratio = other.median / one.median;
+    let measured = format!("{ratio:.1}× ({one} to {other} ms)");
+    Some((what.to_owned(), format!("≥ {limit} × faster than {than}"), measured, ratio >= limit))
+}
+
+fn goals(args: &Args, report: &Report) -> Vec<Line> {
+    let name = |index: usize| args.plugins().nth(index).map(|one| one.name.clone()).unwrap_or_default();
+    let find = Finder { report, reference: name(0), ours: name(1) };
+    let (go, we) = (find.reference.as_str(), find.ours.as_str());
+    let (few, many) =
+        (args.pods.first().copied().unwrap_or_default(), args.pods.last().copied().unwrap_or_default());
+    let mut lines = Vec::new();
+    for network in ["plain", "dual"] {
+        let add = find.verb(network, few, we, "ADD");
+        let what = format!("ADD, {network}");
+        lines.push(at_most(&what, "the floor", add, find.verb(network, few, "floor", "ADD"), 2.0));
+        lines.push(faster(&what, go, add, find.verb(network, few, go, "ADD"), 8.0));
+    }
+    let masq = |verb| find.verb("ipMasq", few, we, verb);
+    let plain = |verb| find.verb("plain", few, we, verb);
+    lines.push(at_most("ADD, ipMasq", "plain", masq("ADD"), plain("ADD"), 1.5));
+    lines.push(faster("ADD, ipMasq", go, masq("ADD"), find.verb("ipMasq", few, go, "ADD"), 15.0));
+    let kernel = find.kernel("plain", few, "DEL");
+    lines.push(at_most("DEL, plain", "the kernel's own time", plain("DEL"), kernel, 1.2));
+    lines.push(at_most(
+        "DEL, plain",
+        "the floor",
+        plain("DEL"),
+        find.verb("plain", few, "floor", "DEL"),
+        1.2,
+    ));
+    lines.push(at_most("DEL, ipMasq", "plain", masq("DEL"), plain("DEL"), 1.3));
+    lines.push(faster("DEL, ipMasq", go, masq("DEL"), find.verb("ipMasq", few, go, "DEL"), 4.0));
+    if few != many {
+        for verb in ["ADD", "DEL"] {
+            let full = find.verb("ipMasq", many, we, verb);
+            let what = format!("{verb}, ipMasq, {many} pods");
+            lines.push(at_most(&what, &format!("{few} pods"), full, masq(verb), 1.25));
+        }
+    }
+    for verb in ["ADD", "CHECK", "DEL"] {
+        let with =
+            |size: usize| Figure::of(&find.row(&format!("host-local {verb}, {size} leases"), we)?.samples);
+        let what = format!("host-local {verb}, 50,000 leases");
+        lines.push(at_most(&what, "an empty store", with(50_000), with(0), 2.0));
+    }
+    for network in ["plain", "ipMasq"] {
+        let what = format!("100 ADDs at once, {network}");
+        let row = find.row(&what, we);
+        let one = row.and_then(|row| Figure::of(&row.samples));
+        let other = find.row(&what, go).and_then(|row| Figure::of(&row.samples));
+        lines.push(faster(&what, go, one, other, 6.0));
+        lines.push(row.map(|row| {
+            let found = match row.faults() {
+                none if none.is_empty() => "none".to_owned(),
+                faults => faults,
+            };
+            (what, "no error, no duplicate address".to_owned(), found, row.errors + row.duplicates == 0)
+        }));
+    }
+    let peak = report.cells.iter().filter(|cell| cell.contender == we);
+    let peak = peak.map(|cell| cell.add.peak_kib().max(cell.del.peak_kib())).max();
+    lines.push(peak.map(|kib| {
+        ("peak memory of a plugin".to_owned(), "≤ 3 MB".to_owned(), format!("{kib} KiB"), kib <= 3 * 1024)
+    }));
+    lines.push(report.sizes().find(|(name, ..)| *name == we).map(|(_, bytes, plugins)| {
+        let found = format!("{:.1} MB, {plugins} plugins", bytes as f64 / 1e6);
+        ("all plugins on disk".to_owned(), "≤ 4 MB".to_owned(), found, bytes <= 4_000_000)
+    }));
+    lines.push(invoker(report));
+    lines
+}
+
+/// The library's own share over all pods.
+fn invoker(report: &Report) -> Line {
+    let sum = |who: &str| -> f64 {
+        let rows = report.rows.iter().filter(|row| row.section == "invoker" && row.contender == who);
+        rows.flat_map(|row| &row.samples).sum()
+    };
+    let (alone, library) = (sum("plugin alone"), sum("library"));
+    if alone <= 0.0 {
+        return None;
+    }
+    let share = (library - alone) / alone * 100.0;
+    let measured = format!("{share:.1} % ({library:.0} to {alone:.0} ms)");
+    Some((
+        "300 pods through the library".to_owned(),
+        "its own cost < 10 % of the plugins'".to_owned(),
+        measured,
+        share < 10.0,
+    ))
+}
+
+pub(crate) fn to_markdown(args: &Args, report: &Report) -> String {
+    let mut text = format!("{}\nMade by `{}`.\n\n", machine(), args.command);
+    text += "Milliseconds: median [quartiles]. Ratios are of medians of the same run.\n\n";
+    text += "| work | to reach | measured | reached |\n|---|---|---|---|\n";
+    for (what, goal, measured, reached) in goals(args, report).into_iter().flatten() {
+        let mark = if reached { "yes" } else { "**no**" };
+        // Writing to a String can't fail.
+        let _ = writeln!(text, "| {what} | {goal} | {measured} | {mark} |");
+    }
+    text += "\n### Every figure\n\n";
+    if !report.cells.is_empty() {
+        text += "| network | pods | verb | plugins | ms | kernel's share, ms | peak KiB |\n|---|--:|---|---|--:|--:|--:|\n";
+    }
+    for cell in &report.cells {
+        for name in ["ADD", "DEL"] {
+            let verb = cell.verb(name);
+            let show =
+                |samples: &[f64]| Figure::of(samples).map(|figure| figure.to_string()).unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "| {} | {} | {name} | {} | {} | {} | {} |",
+                cell.scenario,
+                cell.pods,
+                cell.contender,
+                show(&verb.wall()),
+                show(&verb.kernel),
+                verb.peak_kib()
+            );
+        }
+    }
+    if !report.rows.is_empty() {
+        text += "\n| what | plugins | ms | faults |\n|---|---|--:|---|\n";
+    }
+    for row in &report.rows {
+        let figure = Figure::of(&row.samples).map(|figure| figure.to_string()).unwrap_or_default();
+        let _ = writeln!(text, "| {} | {} | {figure} | {} |", row.what, row.contender, row.faults());
+    }
+    text
+}
+
+/// Date, kernel and processor.
+fn machine() -> String {
+    let date = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
+    let date =
+        date.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = memory.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0);
+    format!(
+        "{date}; Linux {}; {cpus} processors ({}), {} MB of memory.",
+        kernel.trim(),
+        model.map_or("unknown", |(_, model)| model),
+        kib / 1024
+    )
+}
