@@ -970,3 +970,107 @@ fn conditions_and_a_mark_of_others_take_iptables() {
     site.add(&marked, 0);
     assert!(site.host.shell("iptables-nft-save -t nat").contains("0x100000/0x100000"));
 }
+
+/// The pod of docs/NFTABLES.md.
+#[test]
+fn the_documented_ruleset_is_real() {
+    need!("nft");
+    let ns = Ns::new();
+    let mapping = |protocol, host_ip: Option<&str>, host_port, container_port| Mapping {
+        protocol,
+        host_ip: host_ip.map(|ip| ip.parse().unwrap()),
+        host_port,
+        container_port,
+    };
+    let mut shop = forward(&[], &["10.1.0.4/16"]);
+    shop.mappings =
+        vec![mapping(Protocol::Tcp, None, 8080, 80), mapping(Protocol::Udp, Some("192.0.2.1"), 53, 5353)];
+    let owner = Owner {
+        network: "cluster".into(),
+        attachment: Id { container_id: "shop-1".into(), ifname: "eth0".into() },
+    };
+    ns.within(|| portmap::add(Backend::Nftables, &mut Nft::new(), &owner, &shop).unwrap());
+    let real = ns.nft("list ruleset");
+    let page = include_str!("../docs/NFTABLES.md");
+    let section = page.split("## Port mappings").nth(1).unwrap();
+    let shown = section.split("```nft\n").nth(1).unwrap().split("```").next().unwrap();
+    assert_eq!(shown, real, "docs/NFTABLES.md shows\n{shown}\nbut it is\n{real}");
+    // It can be loaded again, and is the same then.
+    let other = Ns::new();
+    other.run_with("nft -f -", real.as_bytes()).success();
+    assert_eq!(other.nft("list ruleset"), real);
+}
+
+#[test]
+fn legacy_iptables_is_filled_and_cleaned() {
+    need!("nft", "ip", "iptables-legacy", "iptables-legacy-save");
+    let site = Site::new();
+    if site.host.run("iptables-legacy -t nat -S").status != 0 {
+        skip!("this kernel has no legacy iptables");
+    }
+    let bin = site.host.dir().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for family in ["iptables", "ip6tables"] {
+        for action in ["", "-save", "-restore"] {
+            let target = format!("/usr/sbin/{family}-legacy{action}");
+            std::os::unix::fs::symlink(target, bin.join(format!("{family}{action}"))).unwrap();
+        }
+    }
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display());
+    let rules = || {
+        site.host
+            .shell("iptables-legacy-save; ip6tables-legacy-save")
+            .lines()
+            .filter(|line| line.contains("CNI-"))
+            .map(|line| format!("{}\n", line.split(" [").next().unwrap()))
+            .collect::<String>()
+    };
+    let mut net = site
+        .network(json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]))
+        .with("/backend", json!("iptables"));
+    net.path = Some(path.clone());
+    let mut other = site
+        .network(json!([{"hostPort": 9090, "containerPort": 80, "protocol": "tcp"}]))
+        .with("/backend", json!("iptables"));
+    other.path = Some(path);
+    let _inside = Server::start(&site.pods[0], 80, "pod0");
+    site.add(&other, 1);
+    let before = rules();
+    site.add(&net, 0);
+    let made = rules();
+    assert!(made.contains("CNI-DN-") && made != before, "{made}");
+    assert!(site.ruleset().is_empty(), "{}", site.ruleset());
+    assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0"));
+    assert_eq!(tcp(&site.host, "127.0.0.1:8080").unwrap(), "pod0 10.1.2.1");
+    net.check(&site.attachment(0), &site.results[0]).success();
+    // Again: nothing is there twice.
+    site.add(&net, 0);
+    assert_eq!(rules().lines().count(), made.lines().count(), "{}", rules());
+    net.deleted(&site.attachment(0).netns(""), None);
+    assert_eq!(rules(), before);
+    assert_eq!(net.check(&site.attachment(0), &site.results[0]).error().code, 103);
+    site.add(&net, 0);
+    net.gc(Some(json!([site.attachment(1).listed()]))).success();
+    assert_eq!(rules(), before);
+    net.status().success();
+}
+
+#[test]
+fn a_result_that_nobody_reads_is_taken_back() {
+    need!("nft", "ip");
+    for backend in ["nftables", "iptables"] {
+        let site = Site::new();
+        let net = site
+            .network(json!([{"hostPort": 8080, "containerPort": 80}, {"hostPort": 53, "containerPort": 53, "protocol": "udp"}]))
+            .with("/backend", json!(backend));
+        // What containers share of iptables stays, as the reference's does.
+        site.add(&net, 1);
+        net.deleted(&site.attachment(1), None);
+        site.host.set_sysctl("ipv4/conf/br0/route_localnet", if backend == "iptables" { "1" } else { "0" });
+        let before = Snapshot::of_ns(&site.host);
+        let call = net.call("ADD", &site.attachment(0), Some(&site.results[0]));
+        let outcome = call.under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run();
+        assert_eq!(outcome.status, 1, "{}", outcome.describe());
+        before.assert_same(&Snapshot::of_ns(&site.host), backend);
+    }
+}
