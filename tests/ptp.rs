@@ -516,3 +516,117 @@ fn bad_input_is_one_clear_error() {
     assert_eq!(host.links(), ["lo"]);
     assert_eq!(pod.links(), ["lo"]);
 }
+
+/// Whichever message to the kernel fails, ADD leaves nothing; after whichever it is killed,
+/// DEL doesn't.
+#[test]
+fn an_add_that_fails_or_dies_anywhere() {
+    need!("ip", "nft", "strace");
+    let host = Host::new();
+    let net = Network::new(&host, config(&host))
+        .with("/ipMasq", json!(true))
+        .with("/ipMasqBackend", json!("nftables"));
+    let pod = Pod::new();
+    let att = Attachment::new("a", &pod);
+    let call = net.call("ADD", &att, None);
+    if call.clone().under(&["strace", "-f", "-o", "/dev/null", "true"]).run().status != 0 {
+        skip!("strace may not trace here");
+    }
+    // What lasts by design is there already: tables for the next pod.
+    net.added(&att);
+    net.deleted(&att, None);
+    for fault in ["error=ENOBUFS", "signal=KILL"] {
+        // A failed ADD switches forwarding off again; DEL never does.
+        let forwarding = if fault == "signal=KILL" { "1" } else { "0" };
+        host.set_sysctl("ipv4/ip_forward", forwarding);
+        host.set_sysctl("ipv6/conf/all/forwarding", forwarding);
+        let before = state(&host);
+        let mut faults = 0;
+        for nth in 1..100 {
+            let inject = format!("inject=sendto:{fault}:when={nth}");
+            let trace = host.dir().join("trace");
+            let wrapper =
+                ["strace", "-f", "-o", trace.to_str().unwrap(), "-e", "trace=sendto", "-e", &inject];
+            let outcome = call.clone().under(&wrapper).run();
+            let hit = match fault {
+                "signal=KILL" => outcome.status != 0,
+                _ => std::fs::read_to_string(&trace).unwrap().contains("(INJECTED)"),
+            };
+            if outcome.status == 0 {
+                // Past the last message, or the message was sent again.
+                net.deleted(&att, None);
+                host.set_sysctl("ipv4/ip_forward", forwarding);
+                host.set_sysctl("ipv6/conf/all/forwarding", forwarding);
+            } else if fault == "signal=KILL" {
+                faults += 1;
+                net.deleted(&att, None);
+            } else {
+                faults += 1;
+                let err = outcome.error();
+                assert!(!err.all().contains("left behind"), "message {nth}: {err:?}");
+            }
+            if !hit {
+                break;
+            }
+            before.assert_same(&state(&host), &format!("{fault} at message {nth}"));
+            assert_eq!(pod.links(), ["lo"], "{fault} at message {nth}");
+        }
+        assert!((8..100).contains(&faults), "{fault}: {faults}");
+    }
+}
+
+#[test]
+fn one_pod_in_several_networks() {
+    need!("ip", "nft", "ping");
+    let host = Host::new();
+    let pod = Pod::new();
+    let net = Network::new(&host, config(&host));
+    let bridged = Network::new(&host, configs::dual(&host))
+        .with("/name", json!("bridged"))
+        .with("/ipam/ranges", json!([[{"subnet": "10.8.0.0/16"}], [{"subnet": "fd08::/64"}]]));
+    let att = |name: &str| Attachment::new("a", &pod).ifname(name);
+    let first = bridged.added(&att("eth0"));
+    let second = net.added(&att("eth1"));
+    let third = net.added(&att("eth2"));
+    for to in ["10.8.0.1", "fd08::1", "10.1.2.1", "fd00:1:2::1"] {
+        assert!(pod.pings(to), "{to}");
+    }
+    for to in ["10.8.0.2", "fd08::2", "10.1.2.2", "10.1.2.3", "fd00:1:2::2", "fd00:1:2::3"] {
+        assert!(host.pings(to), "{to}");
+    }
+    bridged.check(&att("eth0"), &first).success();
+    net.check(&att("eth1"), &second).success();
+    net.check(&att("eth2"), &third).success();
+    net.deleted(&att("eth1"), None);
+    assert!(host.pings("10.1.2.3") && host.pings("10.8.0.2"));
+    net.check(&att("eth2"), &third).success();
+    bridged.check(&att("eth0"), &first).success();
+}
+
+/// A route of the result to the pod's own subnet isn't mistaken for the kernel's.
+#[test]
+fn the_kernels_own_routes_are_gone_and_no_others() {
+    need!("ip");
+    let host = Host::new();
+    let pod = Pod::new();
+    let net = Network::new(&host, config(&host)).with(
+        "/ipam/routes",
+        json!([{"dst": "10.1.2.0/24", "gw": "10.1.2.9"}, {"dst": "fd00:1:2::/64", "gw": "fd00:1:2::9", "priority": 7}]),
+    );
+    let att = Attachment::new("a", &pod);
+    let result = net.added(&att);
+    let found = routes(&pod, "eth0");
+    for wanted in [
+        "10.1.2.0/24 via 10.1.2.1 ",
+        "10.1.2.0/24 via 10.1.2.9 ",
+        "fd00:1:2::/64 via fd00:1:2::1 ",
+        "fd00:1:2::/64 via fd00:1:2::9 ",
+    ] {
+        assert!(found.iter().any(|line| line.starts_with(wanted)), "{wanted}: {found:#?}");
+    }
+    assert!(
+        !found.iter().any(|line| line.contains("proto kernel") && !line.contains("table local")),
+        "{found:#?}"
+    );
+    net.check(&att, &result).success();
+}

@@ -112,6 +112,18 @@ pub(crate) fn subnets(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
+/// The kernel's own route to a subnet, by what no route of the result to the same subnet has:
+/// the scope, and for IPv6 the metric (IP6_RT_PRIO_ADDRCONF).
+pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
+    const METRIC: u32 = 256;
+    let v4 = subnet.dst.is_ipv4();
+    NewRoute {
+        scope: v4.then_some(SCOPE_LINK),
+        priority: (!v4).then_some(METRIC),
+        ..route(subnet.dst, subnet.index)
+    }
+}
+
 /// On the host: the pod's addresses.
 pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {

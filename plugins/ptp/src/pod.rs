@@ -26,12 +26,12 @@ pub(crate) fn configure(
     let mut requests: Vec<_> = result.ips.iter().map(|ip| addr::add(index, name, ip.address, true)).collect();
     requests.push(link::set(index, name, &Change { up: Some(true), ..Change::default() }));
     for wanted in path::gateways(paths, index).iter().chain(&of_result(result, paths, index)) {
-        requests.push(route::add(wanted, name));
+        // Not alone: the pod may have interfaces, and default routes, of other networks.
+        requests.push(route::prepend(wanted, name));
     }
     for subnet in &subnets {
-        let own = NewRoute { via: None, src: None, ..subnet.clone() };
-        requests.push(route::del(&own, name));
-        requests.push(route::add(subnet, name));
+        requests.push(route::del(&path::of_kernel(subnet), name));
+        requests.push(route::prepend(subnet, name));
     }
     Ok(inside.execute_all(requests)?)
 }
