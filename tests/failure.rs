@@ -1,0 +1,238 @@
+//! An ADD that fails at each of its steps in turn leaves host, pod, rules and leases as
+//! they were.
+//!
+//! No hooks in the product: strace(1) makes one system call of the shipped binary fail,
+//! then the next, until every one that ADD makes has been tried.
+// Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, Snapshot, announce, configs, need, skip};
+use serde_json::json;
+
+/// Not tried: memory, which Linux grants and takes back by killing, and calls that can't
+/// fail or return.
+const LEFT_OUT: &[&str] = &[
+    "mmap",
+    "munmap",
+    "mremap",
+    "mprotect",
+    "madvise",
+    "brk",
+    "execve",
+    "exit_group",
+    "exit",
+    "rt_sigreturn",
+    "sigaltstack",
+];
+
+/// One system call of ADD.
+#[derive(Debug, Clone)]
+struct Point {
+    syscall: String,
+    /// It is the n-th of its name.
+    number: usize,
+    /// Before the plugin reads its configuration: the C library and Rust's runtime.
+    start_up: bool,
+    /// As strace shows it.
+    line: String,
+}
+
+/// The calls in an output of strace -f.
+fn points(trace: &str) -> Vec<Point> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut points = Vec::new();
+    let mut start_up = true;
+    for line in trace.lines() {
+        // `PID name(arguments) = result`
+        let Some((_, call)) = line.split_once(' ') else {
+            continue;
+        };
+        let call = call.trim_start();
+        let Some((name, arguments)) = call.split_once('(') else {
+            continue;
+        };
+        if !name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_') {
+            continue;
+        }
+        let count = counts.entry(name.to_owned()).or_default();
+        *count += 1;
+        if name == "read" && arguments.starts_with("0,") {
+            start_up = false;
+        }
+        points.push(Point {
+            syscall: name.to_owned(),
+            number: *count,
+            start_up,
+            line: call.chars().take(160).collect(),
+        });
+    }
+    points.retain(|point| !LEFT_OUT.contains(&point.syscall.as_str()));
+    points
+}
+
+/// A node on which ADD is tried again and again.
+struct Stage {
+    host: Host,
+    pod: Pod,
+    before: Snapshot,
+    pod_before: Snapshot,
+    _neighbour: Option<Pod>,
+}
+
+impl Stage {
+    fn new(with_a_pod: bool) -> Self {
+        let host = Host::new();
+        let pod = Pod::new();
+        let neighbour = with_a_pod.then(|| {
+            let neighbour = Pod::new();
+            network(&host).added(&Attachment::new("neighbour", &neighbour));
+            neighbour
+        });
+        Stage {
+            before: Snapshot::of(&host),
+            pod_before: Snapshot::of_ns(&pod),
+            host,
+            pod,
+            _neighbour: neighbour,
+        }
+    }
+
+    fn diff(&self) -> String {
+        self.before.diff(&Snapshot::of(&self.host)) + &self.pod_before.diff(&Snapshot::of_ns(&self.pod))
+    }
+
+    /// ADD, under strace with these arguments.
+    fn add(&self, strace: &[&str]) -> (Outcome, String) {
+        let file = self.host.dir().join("trace");
+        let mut wrapper = vec!["strace", "-f", "-o", file.to_str().unwrap()];
+        wrapper.extend(strace);
+        let att = Attachment::new("victim", &self.pod);
+        let outcome = network(&self.host).call("ADD", &att, None).under(&wrapper).run();
+        let trace = std::fs::read(&file).unwrap_or_default();
+        (outcome, String::from_utf8_lossy(&trace).into_owned())
+    }
+
+    fn del(&self) -> Outcome {
+        network(&self.host).del(&Attachment::new("victim", &self.pod), None)
+    }
+}
+
+/// Dual stack with everything that leaves something on the host.
+fn network(host: &Host) -> Network<'_> {
+    Network::new(host, configs::dual(host))
+        .with("/ipMasq", json!(true))
+        .with("/macspoofchk", json!(true))
+        .with("/promiscMode", json!(true))
+}
+
+/// What came of one point.
+enum Verdict {
+    /// ADD succeeded all the same, or failed and left nothing.
+    Good,
+    /// The call was not made this time.
+    NotReached,
+    Bad(String),
+}
+
+fn try_point(stage: &Stage, point: &Point) -> (Verdict, bool) {
+    let inject = format!("inject={}:error=EIO:when={}", point.syscall, point.number);
+    let (outcome, trace) = stage.add(&["-e", &inject]);
+    let hit = trace.contains("(INJECTED)");
+    let mut wrong = Vec::new();
+    let succeeded = outcome.status == 0;
+    if succeeded {
+        if std::panic::catch_unwind(|| outcome.result()).is_err() {
+            wrong.push(format!("success without a result: {}", outcome.describe()));
+        }
+    } else {
+        let answered = std::panic::catch_unwind(|| outcome.error()).is_ok();
+        if !answered && !point.start_up {
+            wrong.push(format!("no CNI error: {}", outcome.describe()));
+        }
+        let diff = stage.diff();
+        if !diff.is_empty() {
+            wrong.push(format!("{}\nleft after the failure:\n{diff}", outcome.text()));
+        }
+    }
+    let del = stage.del();
+    if del.status != 0 {
+        wrong.push(format!("DEL: {}", del.describe()));
+    }
+    let verdict = if !wrong.is_empty() {
+        Verdict::Bad(wrong.join("\n"))
+    } else if hit {
+        Verdict::Good
+    } else {
+        Verdict::NotReached
+    };
+    (verdict, succeeded)
+}
+
+/// Tries all points of ADD on such a node.
+fn every_step(with_a_pod: bool) {
+    need!("ip", "nft", "strace");
+    let stage = Stage::new(with_a_pod);
+    let (outcome, trace) = stage.add(&[]);
+    if trace.is_empty() {
+        skip!("strace may not trace here: {}", outcome.stderr);
+    }
+    outcome.result();
+    let points = points(&trace);
+    let steps = points.iter().filter(|point| !point.start_up).count();
+    assert!(steps > 20, "only {steps} system calls?\n{trace}");
+    let (reached, succeeded) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let workers = 3;
+        let threads: Vec<_> = (0..workers)
+            .map(|worker| {
+                let (points, reached, succeeded) = (&points, &reached, &succeeded);
+                scope.spawn(move || {
+                    let mut failures = Vec::new();
+                    let mut stage = Stage::new(with_a_pod);
+                    for point in points.iter().skip(worker).step_by(workers) {
+                        let (verdict, worked) = try_point(&stage, point);
+                        match &verdict {
+                            Verdict::Good => {
+                                reached.fetch_add(1, Ordering::Relaxed);
+                                succeeded.fetch_add(usize::from(worked), Ordering::Relaxed);
+                            }
+                            Verdict::NotReached => {}
+                            Verdict::Bad(why) => {
+                                failures.push(format!(
+                                    "{} number {}: {}\n{why}",
+                                    point.syscall, point.number, point.line
+                                ));
+                            }
+                        }
+                        // What a success leaves (the bridge) would be there for the next one.
+                        if worked || matches!(verdict, Verdict::Bad(_)) {
+                            stage = Stage::new(with_a_pod);
+                        }
+                    }
+                    failures
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let (reached, succeeded) = (reached.into_inner(), succeeded.into_inner());
+    announce(
+        "NOTE",
+        &format!("{} points tried, {reached} reached, {succeeded} of them harmless", points.len()),
+    );
+    assert!(failures.is_empty(), "{} of {} points:\n{}", failures.len(), points.len(), failures.join("\n"));
+    assert!(reached * 10 > points.len() * 9, "only {reached} of {} points were reached", points.len());
+}
+
+#[test]
+fn at_every_step_on_a_fresh_host() {
+    every_step(false);
+}
+
+#[test]
+fn at_every_step_beside_another_pod() {
+    every_step(true);
+}
