@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, Snapshot, announce, configs, need, skip};
 use serde_json::json;
@@ -36,6 +37,8 @@ struct Point {
     number: usize,
     /// Before the plugin reads its configuration: the C library and Rust's runtime.
     start_up: bool,
+    /// The process aborts rather than go on in the pod's namespace; DEL has to tidy up.
+    way_home: bool,
     /// As strace shows it.
     line: String,
 }
@@ -62,10 +65,12 @@ fn points(trace: &str) -> Vec<Point> {
         if name == "read" && arguments.starts_with("0,") {
             start_up = false;
         }
+        let way_home = name == "setns" && *count % 2 == 0;
         points.push(Point {
             syscall: name.to_owned(),
             number: *count,
             start_up,
+            way_home,
             line: call.chars().take(160).collect(),
         });
     }
@@ -79,7 +84,7 @@ struct Stage {
     pod: Pod,
     before: Snapshot,
     pod_before: Snapshot,
-    _neighbour: Option<Pod>,
+    neighbour: Option<Pod>,
 }
 
 impl Stage {
@@ -91,32 +96,37 @@ impl Stage {
             network(&host).added(&Attachment::new("neighbour", &neighbour));
             neighbour
         });
-        Stage {
-            before: Snapshot::of(&host),
-            pod_before: Snapshot::of_ns(&pod),
-            host,
-            pod,
-            _neighbour: neighbour,
-        }
+        Stage { before: Snapshot::of(&host), pod_before: Snapshot::of_ns(&pod), host, pod, neighbour }
     }
 
     fn diff(&self) -> String {
         self.before.diff(&Snapshot::of(&self.host)) + &self.pod_before.diff(&Snapshot::of_ns(&self.pod))
     }
 
+    /// What no DEL may leave either; which address was given last is remembered.
+    fn diff_after_del(&self) -> String {
+        let calm = |snapshot: &Snapshot| snapshot.clone().without_lines("last_reserved_ip");
+        calm(&self.before).diff(&calm(&Snapshot::of(&self.host)))
+            + &self.pod_before.diff(&Snapshot::of_ns(&self.pod))
+    }
+
     /// ADD, under strace with these arguments.
-    fn add(&self, strace: &[&str]) -> (Outcome, String) {
+    fn add(&self, strace: &[&str]) -> (Result<Outcome, String>, String) {
         let file = self.host.dir().join("trace");
         let mut wrapper = vec!["strace", "-f", "-o", file.to_str().unwrap()];
         wrapper.extend(strace);
         let att = Attachment::new("victim", &self.pod);
-        let outcome = network(&self.host).call("ADD", &att, None).under(&wrapper).run();
+        let outcome = network(&self.host).call("ADD", &att, None).under(&wrapper);
+        let outcome = outcome.limit(Duration::from_secs(10)).try_run();
         let trace = std::fs::read(&file).unwrap_or_default();
         (outcome, String::from_utf8_lossy(&trace).into_owned())
     }
 
-    fn del(&self) -> Outcome {
-        network(&self.host).del(&Attachment::new("victim", &self.pod), None)
+    /// Its DEL.
+    fn del(&self) -> Result<Outcome, String> {
+        let att = Attachment::new("victim", &self.pod);
+        let del = network(&self.host).call("DEL", &att, None);
+        del.limit(Duration::from_secs(10)).try_run()
     }
 }
 
@@ -142,24 +152,32 @@ fn try_point(stage: &Stage, point: &Point) -> (Verdict, bool) {
     let (outcome, trace) = stage.add(&["-e", &inject]);
     let hit = trace.contains("(INJECTED)");
     let mut wrong = Vec::new();
-    let succeeded = outcome.status == 0;
-    if succeeded {
-        if std::panic::catch_unwind(|| outcome.result()).is_err() {
-            wrong.push(format!("success without a result: {}", outcome.describe()));
-        }
-    } else {
-        let answered = std::panic::catch_unwind(|| outcome.error()).is_ok();
-        if !answered && !point.start_up {
-            wrong.push(format!("no CNI error: {}", outcome.describe()));
-        }
+    let succeeded = outcome.as_ref().is_ok_and(|outcome| outcome.status == 0);
+    let answer = match &outcome {
+        Ok(outcome) if succeeded => outcome.try_result().map(drop),
+        Ok(outcome) if !point.start_up && !point.way_home => outcome.try_error().map(drop),
+        Ok(_) => Ok(()),
+        Err(slow) => Err(slow.clone()),
+    };
+    wrong.extend(answer.err());
+    if !succeeded && !point.way_home {
         let diff = stage.diff();
         if !diff.is_empty() {
-            wrong.push(format!("{}\nleft after the failure:\n{diff}", outcome.text()));
+            let text = outcome.map_or_else(|slow| slow, |outcome| outcome.text());
+            wrong.push(format!("{text}\nleft after the failure:\n{diff}"));
         }
     }
-    let del = stage.del();
-    if del.status != 0 {
-        wrong.push(format!("DEL: {}", del.describe()));
+    match stage.del() {
+        Ok(del) if del.status == 0 => {
+            // With a neighbour the bridge was there before, so nothing but DEL's own work
+            // is to be seen.
+            let diff = stage.diff_after_del();
+            if stage.neighbour.is_some() && !diff.is_empty() {
+                wrong.push(format!("left after DEL:\n{diff}"));
+            }
+        }
+        Ok(del) => wrong.push(format!("DEL: {}", del.describe())),
+        Err(slow) => wrong.push(slow),
     }
     let verdict = if !wrong.is_empty() {
         Verdict::Bad(wrong.join("\n"))
@@ -176,6 +194,7 @@ fn every_step(with_a_pod: bool) {
     need!("ip", "nft", "strace");
     let stage = Stage::new(with_a_pod);
     let (outcome, trace) = stage.add(&[]);
+    let outcome = outcome.unwrap();
     if trace.is_empty() {
         skip!("strace may not trace here: {}", outcome.stderr);
     }

@@ -158,7 +158,10 @@ fn gc_leaves_other_networks_and_strangers_alone() {
     let (pod, pod2) = (Pod::new(), Pod::new());
     let att = Attachment::new("other", &pod);
     let result = same_bridge.added(&att);
-    let own_bridge = same_bridge.with("/bridge", json!("br1")).with("/name", json!("third"));
+    let own_bridge = same_bridge
+        .with("/bridge", json!("br1"))
+        .with("/name", json!("third"))
+        .with("/ipam/subnet", json!("10.51.0.0/24"));
     let att2 = Attachment::new("third", &pod2);
     let result2 = own_bridge.added(&att2);
     host.ip("link add vethstranger type veth peer name strangerpeer");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::process::{PATH, run_limited};
+use crate::process::{PATH, try_run};
 use crate::{Ns, Outcome, plugin_dir};
 
 /// A node.
@@ -128,7 +128,18 @@ impl Call<'_> {
     }
 
     /// Runs it in the host's namespace, from an empty environment.
+    ///
+    /// # Panics
+    /// If it takes too long.
     pub fn run(&self) -> Outcome {
+        self.try_run().unwrap_or_else(|slow| panic!("{slow}"))
+    }
+
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    /// If it takes too long.
+    pub fn try_run(&self) -> Result<Outcome, String> {
         let mut words = self.wrapper.iter().map(OsString::as_os_str);
         let first = words.next();
         let mut command = self.host.command(first.unwrap_or(self.program.as_os_str()));
@@ -144,6 +155,6 @@ impl Call<'_> {
             verb.map_or("-".into(), |verb| verb.to_string_lossy()),
             String::from_utf8_lossy(&self.stdin)
         );
-        Outcome::from(&what, run_limited(&mut command, &self.stdin, self.limit))
+        Ok(Outcome::from(&what, try_run(&mut command, &self.stdin, self.limit)?))
     }
 }

@@ -54,7 +54,17 @@ impl Outcome {
     /// If it failed, or if stdout is anything else.
     #[track_caller]
     pub fn result(&self) -> Value {
-        assert!(self.status == 0, "failed: {}", self.describe());
+        self.try_result().unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// As [`result`](Self::result).
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn try_result(&self) -> Result<Value, String> {
+        if self.status != 0 {
+            return Err(format!("failed: {}", self.describe()));
+        }
         self.object()
     }
 
@@ -65,14 +75,25 @@ impl Outcome {
     /// If it is anything else.
     #[track_caller]
     pub fn error(&self) -> CniError {
-        assert!(self.status == 1, "must exit with 1: {}", self.describe());
-        let value = self.object();
-        for key in value.as_object().unwrap().keys() {
-            assert!(
-                ["cniVersion", "code", "msg", "details"].contains(&key.as_str()),
-                "unknown key {key}: {}",
-                self.describe()
-            );
+        self.try_error().unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// As [`error`](Self::error).
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn try_error(&self) -> Result<CniError, String> {
+        if self.status != 1 {
+            return Err(format!("must exit with 1: {}", self.describe()));
+        }
+        let value = self.object()?;
+        let unknown = value
+            .as_object()
+            .unwrap()
+            .keys()
+            .find(|key| !["cniVersion", "code", "msg", "details"].contains(&key.as_str()));
+        if let Some(key) = unknown {
+            return Err(format!("unknown key {key}: {}", self.describe()));
         }
         let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
         let error = CniError {
@@ -80,21 +101,22 @@ impl Outcome {
             msg: text("msg"),
             details: text("details"),
         };
-        assert!(error.code > 0, "no code: {}", self.describe());
-        assert!(!error.msg.is_empty(), "no msg: {}", self.describe());
-        error
+        if error.code == 0 || error.msg.is_empty() {
+            return Err(format!("no code or no msg: {}", self.describe()));
+        }
+        Ok(error)
     }
 
-    #[track_caller]
-    fn object(&self) -> Value {
+    fn object(&self) -> Result<Value, String> {
         let mut documents = serde_json::Deserializer::from_slice(&self.stdout).into_iter::<Value>();
         let first = match documents.next() {
-            Some(Ok(value)) => value,
-            other => panic!("stdout must be JSON ({other:?}): {}", self.describe()),
+            Some(Ok(value)) if value.is_object() => value,
+            _ => return Err(format!("stdout must be a JSON object: {}", self.describe())),
         };
-        assert!(first.is_object(), "stdout must be an object: {}", self.describe());
-        assert!(documents.next().is_none(), "more than one object: {}", self.describe());
-        first
+        match documents.next() {
+            None => Ok(first),
+            Some(_) => Err(format!("more than one object: {}", self.describe())),
+        }
     }
 }
 

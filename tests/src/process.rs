@@ -14,6 +14,11 @@ pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 /// # Panics
 /// If it can't be started, or takes longer than `limit` (it is killed then).
 pub fn run_limited(command: &mut Command, stdin: &[u8], limit: Duration) -> Output {
+    try_run(command, stdin, limit).unwrap_or_else(|slow| panic!("{slow}"))
+}
+
+/// As [`run_limited`], with an error if it takes too long.
+pub(crate) fn try_run(command: &mut Command, stdin: &[u8], limit: Duration) -> Result<Output, String> {
     let name = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|err| panic!("starting {name}: {err}"));
@@ -28,17 +33,17 @@ pub fn run_limited(command: &mut Command, stdin: &[u8], limit: Duration) -> Outp
         let _ = sender.send(child.wait_with_output());
     });
     match receiver.recv_timeout(limit) {
-        Ok(output) => output.unwrap(),
+        Ok(output) => Ok(output.unwrap()),
         Err(_) => {
-            kill(pid, libc::SIGKILL);
-            panic!("{name} took longer than {limit:?}");
+            kill_group(pid);
+            Err(format!("{name} took longer than {limit:?}"))
         }
     }
 }
 
-fn kill(pid: u32, signal: i32) {
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
-    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::try_from(signal).unwrap());
+fn kill_group(leader: u32) {
+    let leader = nix::unistd::Pid::from_raw(i32::try_from(leader).unwrap());
+    let _ = nix::sys::signal::killpg(leader, nix::sys::signal::Signal::SIGKILL);
 }
 
 /// A process that runs beside the test and ends with it.

@@ -50,14 +50,21 @@ impl Snapshot {
 
     /// A namespace: links, addresses, routes, rules, packet filters, sysctls.
     pub fn of_ns(ns: &Ns) -> Self {
-        // An address that the kernel still tests for duplicates has no route yet.
-        wait_until(4.0, || ns.ip("-6 addr show tentative").is_empty());
         let mut snapshot = Snapshot { sections: BTreeMap::new() };
-        snapshot.put_json("link", &ns.ip_json("addr show"));
-        snapshot.put_json("route 4", &ns.ip_json("-4 route show table all"));
-        snapshot.put_json("route 6", &ns.ip_json("-6 route show table all"));
-        snapshot.put_json("rule 4", &ns.ip_json("-4 rule show"));
-        snapshot.put_json("rule 6", &ns.ip_json("-6 rule show"));
+        let mut documents = batch(ns, "", &["addr", "route show table all", "rule"]);
+        // An address that the kernel still tests for duplicates has no route yet.
+        wait_until(4.0, || {
+            let settled = !documents[0].to_string().contains("tentative");
+            if !settled {
+                documents = batch(ns, "", &["addr", "route show table all", "rule"]);
+            }
+            settled
+        });
+        let six = batch(ns, "-6", &["rule"]);
+        let sections = ["link", "route", "rule 4", "rule 6"];
+        for (section, document) in sections.into_iter().zip(documents.iter().chain(&six)) {
+            snapshot.put_json(section, document);
+        }
         let ruleset = ns.nft("-s list ruleset");
         snapshot.put("nft", lines(&ruleset));
         if !ruleset.trim().is_empty() {
@@ -79,7 +86,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// The same without a section: `link`, `route 4`, `rule 4`, `nft`, `leases`, `sysctl` …
+    /// The same without a section: `link`, `route`, `rule 4`, `nft`, `leases`, `sysctl` …
     #[must_use]
     pub fn without(mut self, section: &str) -> Self {
         self.sections.remove(section);
@@ -207,6 +214,20 @@ fn walk(top: &Path, dir: &Path, lines: &mut Vec<String>) {
             lines.push(format!("{name} {mode:o} {:?}", String::from_utf8_lossy(&content)));
         }
     }
+}
+
+/// The answers of several `ip -j` commands from one process.
+fn batch(ns: &Ns, family: &str, commands: &[&str]) -> Vec<Value> {
+    let outcome = ns.run_with(&format!("ip -d -j {family} -batch -"), commands.join("\n").as_bytes());
+    let text = outcome.success().text();
+    // A command with nothing to tell prints an empty list, or nothing but a newline.
+    let documents: Vec<Value> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|err| panic!("ip -j: {err}: {line}")))
+        .collect();
+    assert_eq!(documents.len(), commands.len(), "ip -j {commands:?}: {text}");
+    documents
 }
 
 fn calm(value: &mut Value) {
