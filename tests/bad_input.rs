@@ -530,6 +530,12 @@ fn call<'h>(host: &'h Host, pod: &Pod, row: &Row) -> Call<'h> {
         "host-local" => configs::ipam(host),
         _ => configs::loopback(),
     };
+    if row.verb == "CHECK" {
+        config["prevResult"] = json!({
+            "cniVersion": configs::newest(),
+            "interfaces": [{"name": "br0"}, {"name": "veth1"}, {"name": "eth0", "sandbox": pod.path()}],
+        });
+    }
     let mut call = host.call(row.plugin).command(row.verb).attachment("bad", pod.path(), "eth0");
     match &row.change {
         Change::Env(key, Some(value)) => call = call.env(key, OsStr::from_bytes(value)),

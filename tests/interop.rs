@@ -86,59 +86,72 @@ enum Netns {
 #[test]
 fn pods_made_by_the_go_plugins_are_torn_down() {
     need_go!(go);
+    let failures = of_every_kind(|kind| torn_down(go, kind));
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Runs `test` for every kind at once: the Go plugins spend their time asleep.
+fn of_every_kind<T: Send>(test: impl Fn(Kind) -> Vec<T> + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = KINDS.iter().map(|kind| scope.spawn(|| test(*kind))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// What goes wrong when pods that the Go plugins made are torn down by ours in every way.
+fn torn_down(go: &Path, kind: Kind) -> Vec<String> {
     let mut failures = Vec::new();
-    for kind in KINDS {
-        let host = Host::new();
-        let net = network(&host, *kind);
-        let theirs = net.served_by(go);
-        // A pod that stays: its rules, its lease and its tables are part of the state.
-        let neighbour = Pod::new();
-        let neighbour_att = Attachment::new("neighbour", &neighbour);
-        let neighbour_result = theirs.added(&neighbour_att);
-        let before = state(&host);
-        for netns in [Netns::Given, Netns::Empty, Netns::Gone] {
-            for prev in [true, false] {
-                let what = format!("{kind:?}, netns {netns:?}, prevResult {prev}");
-                let pod = Pod::new();
-                let mut att = Attachment::new("upgraded", &pod);
-                let result = theirs.added(&att);
-                assert!(before.diff(&state(&host)).lines().count() > 2, "{what}: nothing to remove");
-                let veth = result["interfaces"][1]["name"].as_str().unwrap();
-                if netns != Netns::Given {
-                    // An empty netns means that the namespace has gone or is about to.
-                    drop(pod);
-                    assert!(wait_until(5.0, || host.link(veth).is_null()));
-                    if netns == Netns::Empty {
-                        att.netns = String::new();
-                    }
-                }
-                let outcome = net.del(&att, prev.then_some(&result));
-                if outcome.status != 0 {
-                    failures.push(format!("{what}: {}", outcome.describe()));
-                }
-                let diff = before.diff(&state(&host));
-                if !diff.is_empty() {
-                    failures.push(format!("{what}:\n{diff}"));
-                    theirs.del(&att, Some(&result));
+
+    let host = Host::new();
+    let net = network(&host, kind);
+    let theirs = net.served_by(go);
+    // A pod that stays: its rules, its lease and its tables are part of the state.
+    let neighbour = Pod::new();
+    let neighbour_att = Attachment::new("neighbour", &neighbour);
+    let neighbour_result = theirs.added(&neighbour_att);
+    let before = state(&host);
+    for netns in [Netns::Given, Netns::Empty, Netns::Gone] {
+        for prev in [true, false] {
+            let what = format!("{kind:?}, netns {netns:?}, prevResult {prev}");
+            let pod = Pod::new();
+            let mut att = Attachment::new("upgraded", &pod);
+            let result = theirs.added(&att);
+            assert!(before.diff(&state(&host)).lines().count() > 2, "{what}: nothing to remove");
+            let veth = result["interfaces"][1]["name"].as_str().unwrap();
+            if netns != Netns::Given {
+                // An empty netns means that the namespace has gone or is about to.
+                drop(pod);
+                assert!(wait_until(5.0, || host.link(veth).is_null()));
+                if netns == Netns::Empty {
+                    att.netns = String::new();
                 }
             }
-        }
-        assert!(neighbour.pings("10.1.2.1"), "{kind:?}");
-        net.deleted(&neighbour_att, Some(&neighbour_result));
-        let left = state(&host).mentions("neighbour");
-        if !left.is_empty() {
-            failures.push(format!("{kind:?}: the last pod: {left:#?}"));
+            let outcome = net.del(&att, prev.then_some(&result));
+            if outcome.status != 0 {
+                failures.push(format!("{what}: {}", outcome.describe()));
+            }
+            let diff = before.diff(&state(&host));
+            if !diff.is_empty() {
+                failures.push(format!("{what}:\n{diff}"));
+                theirs.del(&att, Some(&result));
+            }
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(neighbour.pings("10.1.2.1"), "{kind:?}");
+    net.deleted(&neighbour_att, Some(&neighbour_result));
+    let left = state(&host).mentions("neighbour");
+    if !left.is_empty() {
+        failures.push(format!("{kind:?}: the last pod: {left:#?}"));
+    }
+    failures
 }
 
 #[test]
 fn pods_made_by_the_go_plugins_are_garbage_collected() {
     need_go!(go);
-    for kind in KINDS {
+    of_every_kind::<()>(|kind| {
         let host = Host::new();
-        let net = network(&host, *kind);
+        let net = network(&host, kind);
         let theirs = net.served_by(go);
         let kept = Pod::new();
         let kept_att = Attachment::new("kept", &kept);
@@ -157,7 +170,8 @@ fn pods_made_by_the_go_plugins_are_garbage_collected() {
         gc(&net, json!(null));
         let left = state(&host).mentions("kept");
         assert!(left.is_empty(), "{kind:?}: {left:#?}");
-    }
+        Vec::new()
+    });
 }
 
 #[test]

@@ -130,13 +130,13 @@ default_network = "pods"
     run("two", "");
     run("three", "--ip 10.88.7.77 --mac-address 0a:58:00:00:00:77");
     // Each reaches the next over both families, the gateway, and what is outside.
-    podman("exec one ping -c 3 -W 1 10.88.7.3");
-    podman("exec one ping -c 3 -W 1 fd00:88:7::3");
-    podman("exec two ping -c 3 -W 1 10.88.7.2");
-    podman("exec two ping -c 3 -W 1 fd00:88:7::1");
-    podman("exec two ping -c 3 -W 1 192.0.2.2");
-    podman("exec one ping -c 3 -W 1 2001:db8:2::2");
-    podman("exec one ping -c 3 -W 1 10.88.7.77");
+    podman("exec one ping -c 1 -W 3 10.88.7.3");
+    podman("exec one ping -c 1 -W 3 fd00:88:7::3");
+    podman("exec two ping -c 1 -W 3 10.88.7.2");
+    podman("exec two ping -c 1 -W 3 fd00:88:7::1");
+    podman("exec two ping -c 1 -W 3 192.0.2.2");
+    podman("exec one ping -c 1 -W 3 2001:db8:2::2");
+    podman("exec one ping -c 1 -W 3 10.88.7.77");
     assert!(!outside.pings_once("10.88.7.2"), "the outside must not know a way in");
     let link = podman("exec three ip link show eth0");
     assert!(link.contains("0a:58:00:00:00:77"), "{link}");
@@ -147,7 +147,7 @@ default_network = "pods"
     podman("stop --time 5 one");
     assert!(!node.data_dir().join("pods/10.88.7.2").exists());
     podman("start one");
-    podman("exec one ping -c 3 -W 1 10.88.7.3");
+    podman("exec one ping -c 1 -W 3 10.88.7.3");
     podman("rm --force --time 5 one two three");
     assert_clean(&node);
 }
@@ -276,7 +276,7 @@ address = "/run/containerd/containerd.sock"
     // Another reaches it, and what is outside.
     for target in ["10.88.7.2", "fd00:88:7::2", "fd00:88:7::1", "192.0.2.2", "2001:db8:2::2"] {
         let name = format!("to-{}", target.replace("::", "-").replace([':', '.'], "-"));
-        let outcome = node.run(&run(&name, &format!("ping -c 3 -W 1 {target}")));
+        let outcome = node.run(&run(&name, &format!("ping -c 1 -W 3 {target}")));
         assert_eq!(outcome.status, 0, "{target}: {}\n{}", outcome.describe(), log());
     }
     assert!(!outside.pings_once("10.88.7.2"), "the outside must not know a way in");

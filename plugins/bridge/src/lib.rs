@@ -117,10 +117,12 @@ impl Plugin for Bridge {
 
     fn check(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        if let Some(ipam) = &config.ipam {
-            delegate::call(call, ipam, Command::Check)?;
+        // First what was handed to us: a bad prevResult or namespace is no lost lease.
+        check::attachment(call, &config, &owner(call, &config))?;
+        match &config.ipam {
+            Some(ipam) => delegate::call(call, ipam, Command::Check),
+            None => Ok(()),
         }
-        check::attachment(call, &config, &owner(call, &config))
     }
 
     fn gc(&self, call: &Call) -> Result<(), Error> {
