@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, Snapshot, announce, configs, need, skip};
+use cnimble_tests::{
+    Attachment, Host, Network, Outcome, Pod, Snapshot, announce, configs, need, skip, wait_until,
+};
 use serde_json::json;
 
 /// Not tried: memory, which Linux grants and takes back by killing, and calls that can't
@@ -89,7 +91,7 @@ struct Stage {
 
 impl Stage {
     fn new(with_a_pod: bool) -> Self {
-        let host = Host::new();
+        let host = Host::hasty();
         let pod = Pod::new();
         let neighbour = with_a_pod.then(|| {
             let neighbour = Pod::new();
@@ -100,14 +102,24 @@ impl Stage {
     }
 
     fn diff(&self) -> String {
-        self.before.diff(&Snapshot::of(&self.host)) + &self.pod_before.diff(&Snapshot::of_ns(&self.pod))
+        self.settled_diff(|host| host)
     }
 
     /// What no DEL may leave either; which address was given last is remembered.
     fn diff_after_del(&self) -> String {
-        let calm = |snapshot: &Snapshot| snapshot.clone().without_lines("last_reserved_ip");
-        calm(&self.before).diff(&calm(&Snapshot::of(&self.host)))
-            + &self.pod_before.diff(&Snapshot::of_ns(&self.pod))
+        self.settled_diff(|host| host.without_lines("last_reserved_ip"))
+    }
+
+    /// What of `part` of the host, or of the pod, is different and stays so.
+    fn settled_diff(&self, part: impl Fn(Snapshot) -> Snapshot) -> String {
+        let before = part(self.before.clone());
+        let mut diff = String::new();
+        wait_until(2.0, || {
+            diff = before.diff(&part(Snapshot::of(&self.host)));
+            diff += &self.pod_before.diff(&Snapshot::of_ns(&self.pod));
+            diff.is_empty()
+        });
+        diff
     }
 
     /// ADD, under strace with these arguments.

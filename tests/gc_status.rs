@@ -65,7 +65,7 @@ impl<'h> Three<'h> {
 #[test]
 fn gc_without_a_list_changes_nothing() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     let three = Three::new(&host);
     let before = Snapshot::of(&host);
     let outcome = three.net.gc(None).success();
@@ -76,7 +76,7 @@ fn gc_without_a_list_changes_nothing() {
 #[test]
 fn gc_with_all_in_the_list_changes_nothing() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     let three = Three::new(&host);
     let before = Snapshot::of(&host);
     three.net.gc(Some(three.valid(&[2, 0, 1]))).success();
@@ -88,7 +88,7 @@ fn gc_with_all_in_the_list_changes_nothing() {
 fn gc_with_null_or_an_empty_list_removes_all() {
     need_1_1_0!();
     for list in [json!(null), json!([])] {
-        let host = Host::new();
+        let host = Host::hasty();
         let three = Three::new(&host);
         three.net.gc(Some(list.clone())).success();
         for number in 0..3 {
@@ -102,7 +102,7 @@ fn gc_with_null_or_an_empty_list_removes_all() {
 #[test]
 fn gc_removes_what_is_not_in_the_list() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     let three = Three::new(&host);
     assert!(!three.traces(0).is_empty(), "the test must be able to see");
     // CRI-O sends the older key as well.
@@ -124,7 +124,7 @@ fn gc_removes_what_is_not_in_the_list() {
 #[test]
 fn gc_tells_interfaces_of_one_container_apart() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     let pod = Pod::new();
     let net = Network::new(&host, configs::dual(&host)).with("/ipMasq", json!(true));
     let eth0 = Attachment::new("one", &pod);
@@ -145,7 +145,7 @@ fn gc_tells_interfaces_of_one_container_apart() {
 #[test]
 fn gc_leaves_other_networks_and_strangers_alone() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     let three = Three::new(&host);
     // Another network on the same bridge, one on another, and ports of somebody else.
     let same_bridge = Network::new(
@@ -187,7 +187,7 @@ fn gc_leaves_other_networks_and_strangers_alone() {
 #[test]
 fn gc_of_host_local_alone() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     let net = Network::new(&host, configs::ipam(&host));
     let pod = Pod::new();
     let atts: Vec<Attachment> = (0..4).map(|number| Attachment::new(&format!("pod{number}"), &pod)).collect();
@@ -214,7 +214,7 @@ fn gc_of_host_local_alone() {
 #[test]
 fn gc_and_status_need_1_1_0() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     for config in [configs::v4(&host), configs::ipam(&host), configs::loopback()] {
         let net = Network::new(&host, config).with("/cniVersion", json!("1.0.0"));
         assert_eq!(net.gc(Some(json!([]))).error().code, 1);
@@ -225,7 +225,7 @@ fn gc_and_status_need_1_1_0() {
 #[test]
 fn status_when_all_is_well() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     let before = Snapshot::of(&host);
     let net = Network::new(&host, configs::dual(&host))
         .with("/ipMasq", json!(true))
@@ -240,7 +240,7 @@ fn status_when_all_is_well() {
 #[test]
 fn status_when_the_range_is_full() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     let net =
         Network::new(&host, configs::v4(&host)).with("/ipam/ranges", json!([[{"subnet": "10.1.2.0/29"}]]));
     let pods: Vec<Pod> = (0..5).map(|_| Pod::new()).collect();
@@ -263,7 +263,7 @@ fn status_when_the_range_is_full() {
 #[test]
 fn status_when_the_store_can_not_be_written() {
     need_1_1_0!();
-    let host = Host::new();
+    let host = Host::hasty();
     let file = host.dir().join("file");
     std::fs::write(&file, "").unwrap();
     for dir in [file.join("networks"), "/proc/self/networks".into()] {
@@ -279,7 +279,7 @@ fn status_when_the_store_can_not_be_written() {
 fn status_when_the_kernel_can_not_be_asked() {
     need_1_1_0!();
     need!("strace");
-    let host = Host::new();
+    let host = Host::hasty();
     let net = Network::new(&host, configs::dual(&host)).with("/ipMasq", json!(true));
     let att = Attachment::new("", &host).ifname("");
     let call = net.call("STATUS", &att, None);

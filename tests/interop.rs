@@ -102,7 +102,7 @@ fn of_every_kind<T: Send>(test: impl Fn(Kind) -> Vec<T> + Sync) -> Vec<T> {
 fn torn_down(go: &Path, kind: Kind) -> Vec<String> {
     let mut failures = Vec::new();
 
-    let host = Host::new();
+    let host = Host::hasty();
     let net = network(&host, kind);
     let theirs = net.served_by(go);
     // A pod that stays: its rules, its lease and its tables are part of the state.
@@ -150,7 +150,7 @@ fn torn_down(go: &Path, kind: Kind) -> Vec<String> {
 fn pods_made_by_the_go_plugins_are_garbage_collected() {
     need_go!(go);
     of_every_kind::<()>(|kind| {
-        let host = Host::new();
+        let host = Host::hasty();
         let net = network(&host, kind);
         let theirs = net.served_by(go);
         let kept = Pod::new();
@@ -178,7 +178,7 @@ fn pods_made_by_the_go_plugins_are_garbage_collected() {
 fn pods_made_by_the_go_plugins_pass_our_check() {
     need_go!(go);
     for kind in KINDS {
-        let host = Host::new();
+        let host = Host::hasty();
         let net = network(&host, *kind);
         let pod = Pod::new();
         let att = Attachment::new("upgraded", &pod);
@@ -193,7 +193,7 @@ fn pods_made_by_the_go_plugins_pass_our_check() {
 fn our_pods_are_torn_down_by_the_go_plugins() {
     need_go!(go);
     for kind in [Kind::Plain, Kind::MasqueradeNft, Kind::MasqueradeLegacy] {
-        let host = Host::new();
+        let host = Host::hasty();
         let net = network(&host, kind).with("/ipMasqBackend", json!("iptables"));
         let neighbour = Pod::new();
         net.added(&Attachment::new("neighbour", &neighbour));
@@ -216,7 +216,7 @@ fn our_pods_are_torn_down_by_the_go_plugins() {
 fn the_iptables_backend_writes_what_the_reference_writes() {
     need_go!(go);
     let rules = |plugins: &Path| {
-        let host = Host::new();
+        let host = Host::hasty();
         let pod = Pod::new();
         let net = network(&host, Kind::MasqueradeNft).with("/ipMasqBackend", json!("iptables"));
         net.served_by(plugins).added(&Attachment::new("one", &pod));
@@ -235,7 +235,7 @@ fn the_iptables_backend_writes_what_the_reference_writes() {
 #[test]
 fn leases_are_taken_over_both_ways() {
     need_go!(go);
-    let host = Host::new();
+    let host = Host::hasty();
     let net = Network::new(&host, configs::ipam(&host)).with("/cniVersion", json!("1.0.0"));
     let pod = Pod::new();
     let att = |name: &str| Attachment::new(name, &pod);
@@ -251,7 +251,7 @@ fn leases_are_taken_over_both_ways() {
     let expected: Vec<String> = (2..8).map(|last| format!("10.1.2.{last}/24")).collect();
     assert_eq!(given, expected);
     // The files are the same, byte for byte. (Older releases made them 0644, newer 0600.)
-    let fresh = Host::new();
+    let fresh = Host::hasty();
     let alone = Network::by(go, &fresh, configs::ipam(&fresh)).with("/cniVersion", json!("1.0.0"));
     for number in 0..6 {
         alone.added(&att(&format!("pod{number}")));
@@ -271,7 +271,7 @@ fn leases_are_taken_over_both_ways() {
 #[test]
 fn both_sets_at_the_same_time() {
     need_go!(go);
-    let host = Host::new();
+    let host = Host::hasty();
     let net = Network::new(&host, configs::ipam(&host)).with("/cniVersion", json!("1.0.0"));
     let theirs = net.served_by(go);
     let pod = Pod::new();
@@ -294,7 +294,7 @@ fn both_sets_at_the_same_time() {
 #[test]
 fn a_node_changes_sides_in_the_middle_of_pods_lives() {
     need_go!(go);
-    let host = Host::new();
+    let host = Host::hasty();
     let ours = network(&host, Kind::Everything);
     let theirs = ours.served_by(go);
     let pods: Vec<Pod> = (0..4).map(|_| Pod::new()).collect();

@@ -31,7 +31,7 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let host = Host::new();
+        let host = Host::hasty();
         let neighbour = Pod::new();
         everything(&host, configs::newest()).added(&Attachment::new("neighbour", &neighbour));
         Node { host, neighbour }
@@ -220,7 +220,7 @@ fn del_of_what_never_was() {
         let host = match &node {
             Some(node) => &node.host,
             None => {
-                empty = Host::new();
+                empty = Host::hasty();
                 &empty
             }
         };
@@ -257,7 +257,7 @@ fn del_after_a_failed_add() {
 #[test]
 fn loopback_as_containerd_and_dockershim_call_it() {
     need!("ip");
-    let host = Host::new();
+    let host = Host::hasty();
     let up = |pod: &Ns| {
         let flags = pod.link("lo")["flags"].clone();
         flags.as_array().unwrap().contains(&json!("UP"))
@@ -289,7 +289,7 @@ fn loopback_as_containerd_and_dockershim_call_it() {
 #[test]
 fn runtime_config_with_capitals() {
     need!("ip");
-    let host = Host::new();
+    let host = Host::hasty();
     let pod = Pod::new();
     let net = Network::new(&host, configs::v4(&host)).with("/ipam/ranges", json!([]));
     let net = net.with(
@@ -316,7 +316,7 @@ fn runtime_config_with_capitals() {
 #[test]
 fn keys_in_any_case_and_the_exact_one_wins() {
     need!("ip");
-    let host = Host::new();
+    let host = Host::hasty();
     let pod = Pod::new();
     let net = Network::new(
         &host,
@@ -337,7 +337,7 @@ fn keys_in_any_case_and_the_exact_one_wins() {
 #[test]
 fn null_and_empty_stand_for_absent() {
     need!("ip", "nft");
-    let host = Host::new();
+    let host = Host::hasty();
     let nothing = json!({
         "args": null, "dns": {}, "runtimeConfig": null, "capabilities": null, "prevResult": null,
         "mtu": null, "bridge": "br0", "isDefaultGateway": null, "vlan": null, "vlanTrunk": null, "ipMasqBackend": "",
@@ -368,7 +368,7 @@ fn null_and_empty_stand_for_absent() {
 #[test]
 fn addresses_and_macs_that_runtimes_ask_for() {
     need!("ip");
-    let host = Host::new();
+    let host = Host::hasty();
     let net = Network::new(&host, configs::dual(&host));
     let ask = |net: &Network<'_>, args: &str| -> (Vec<String>, String) {
         let pod = Pod::new();

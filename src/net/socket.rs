@@ -138,6 +138,7 @@ impl Netlink {
 
     /// One datagram from the kernel.
     pub(super) fn datagram(&mut self, what: &str) -> Result<&[u8]> {
+        let mut retries = RECEIVE_RETRIES;
         let length = loop {
             let mut room = self.buffer.as_mut_slice();
             // With MSG_TRUNC the length is the datagram's, even if it is cut off.
@@ -145,12 +146,13 @@ impl Netlink {
                 // Anyone with CAP_NET_ADMIN can write to our address.
                 Ok((_, sender)) if sender.port_number() != 0 => {}
                 Ok((length, _)) => break length,
-                Err(err) => {
-                    return Err(match Error::io(what, &err) {
-                        err if err.is(Errno::EAGAIN) => timed_out(what),
-                        err => err,
-                    });
-                }
+                Err(err) => match Error::io(what, &err) {
+                    err if err.is(Errno::EAGAIN) => return Err(timed_out(what)),
+                    // The change has been made by now, or refused: its answer is in the
+                    // queue, and whoever doesn't read it doesn't know what to take back.
+                    err if retries > 0 && !err.is(Errno::ENOBUFS) => retries -= 1,
+                    err => return Err(err),
+                },
             }
         };
         self.buffer.get(..length).ok_or_else(|| {
@@ -158,6 +160,10 @@ impl Netlink {
         })
     }
 }
+
+/// How often a receive that failed (a signal, memory) is tried again. Only ENOBUFS means that
+/// something has been lost.
+const RECEIVE_RETRIES: u32 = 3;
 
 /// Whether a receiver has seen enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,6 +25,14 @@ impl Host {
         Host { ns: Ns::new(), dir: tempfile::Builder::new().prefix("cnimble-test-").tempdir().unwrap() }
     }
 
+    /// A fresh one whose interfaces don't wait for duplicate address detection, so that
+    /// a [`Snapshot`](crate::Snapshot) needn't either. Not for tests of that very thing.
+    pub fn hasty() -> Self {
+        let host = Self::new();
+        host.set_sysctl("ipv6/conf/default/accept_dad", "0");
+        host
+    }
+
     /// A directory of its own, removed with the host.
     pub fn dir(&self) -> &Path {
         self.dir.path()

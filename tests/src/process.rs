@@ -21,6 +21,8 @@ pub fn run_limited(command: &mut Command, stdin: &[u8], limit: Duration) -> Outp
 pub(crate) fn try_run(command: &mut Command, stdin: &[u8], limit: Duration) -> Result<Output, String> {
     let name = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // What it starts can be killed with it.
+    command.process_group(0);
     let mut child = command.spawn().unwrap_or_else(|err| panic!("starting {name}: {err}"));
     let pid = child.id();
     let mut pipe = child.stdin.take().unwrap();

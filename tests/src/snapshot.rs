@@ -48,6 +48,18 @@ impl Snapshot {
         snapshot
     }
 
+    /// The host when its state has stopped moving: the kernel brings links up and routes in
+    /// on its own time.
+    pub fn settled(host: &Host) -> Self {
+        let mut last = Self::of(host);
+        wait_until(4.0, || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let previous = std::mem::replace(&mut last, Self::of(host));
+            previous == last
+        });
+        last
+    }
+
     /// A namespace: links, addresses, routes, rules, packet filters, sysctls.
     pub fn of_ns(ns: &Ns) -> Self {
         let mut snapshot = Snapshot { sections: BTreeMap::new() };
@@ -171,7 +183,9 @@ impl Snapshot {
     fn put_json(&mut self, section: &str, value: &Value) {
         let mut value = value.clone();
         calm(&mut value);
-        let entries = value.as_array().cloned().unwrap_or_default();
+        let mut entries = value.as_array().cloned().unwrap_or_default();
+        // The kernel derives its local table from the addresses, some time later.
+        entries.retain(|entry| !(entry["table"] == "local" && entry["protocol"] == "kernel"));
         self.put(section, entries.iter().map(Value::to_string).collect());
     }
 }
@@ -236,7 +250,11 @@ fn calm(value: &mut Value) {
             map.retain(|key, _| !RESTLESS.contains(&key.as_str()));
             map.values_mut().for_each(calm);
         }
-        Value::Array(list) => list.iter_mut().for_each(calm),
+        Value::Array(list) => {
+            // A route's flag; IPv6 learns of a carrier when it likes.
+            list.retain(|entry| entry != "linkdown");
+            list.iter_mut().for_each(calm);
+        }
         _ => {}
     }
 }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use cnimble::plugin::signal;
@@ -74,13 +74,21 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if self.flock.is_some() {
-            // A panic may run this in the middle of anything.
-            let _ = HELD.try_with(|held| {
-                if let Ok(mut held) = held.try_borrow_mut() {
-                    held.retain(|other| *other != self.id);
-                }
-            });
+        let Some(flock) = self.flock.take() else {
+            return;
+        };
+        // A panic may run this in the middle of anything.
+        let _ = HELD.try_with(|held| {
+            if let Ok(mut held) = held.try_borrow_mut() {
+                held.retain(|other| *other != self.id);
+            }
+        });
+        // Dropping a Flock that can't be unlocked (a network file system) panics, and what
+        // the panic takes back would wait for this very lock. Closing unlocks as well.
+        if let Err((flock, _)) = flock.unlock() {
+            let fd = flock.as_raw_fd();
+            std::mem::forget(flock);
+            let _ = nix::unistd::close(fd);
         }
     }
 }

@@ -111,11 +111,15 @@ impl Socket {
     ) -> Result<bool> {
         self.buffer.clear();
         let flags = libc::MSG_TRUNC | if wait { 0 } else { libc::MSG_DONTWAIT };
+        let mut retries = RECEIVE_RETRIES;
         let length = loop {
             match self.inner.recv(&mut self.buffer, flags) {
                 Ok(length) => break length,
                 // The change has been made by now, or refused: its answer is in the queue.
-                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                // Only a full queue loses answers (ENOBUFS).
+                Err(err) if retries > 0 && !matches!(errno(&err), Errno::EAGAIN | Errno::ENOBUFS) => {
+                    retries -= 1;
+                }
                 Err(err) => {
                     return Err(match errno(&err) {
                         Errno::EAGAIN => Error::new(what, Errno::ETIMEDOUT)
@@ -138,6 +142,9 @@ impl Socket {
         Ok(finished)
     }
 }
+
+/// How often a receive that failed (a signal, memory) is tried again.
+const RECEIVE_RETRIES: u32 = 3;
 
 fn errno(err: &io::Error) -> Errno {
     Errno::from_raw(err.raw_os_error().unwrap_or(libc::EIO))
