@@ -185,8 +185,8 @@ fn try_point(stage: &Stage, point: &Point) -> (Verdict, bool) {
         Ok(del) if del.status == 0 => {
             // With a neighbour the bridge was there before, so nothing but DEL's own work
             // is to be seen.
-            let diff = stage.diff_after_del();
-            if stage.neighbour.is_some() && !diff.is_empty() {
+            let diff = stage.neighbour.as_ref().map(|_| stage.diff_after_del());
+            if let Some(diff) = diff.filter(|diff| !diff.is_empty()) {
                 wrong.push(format!("left after DEL:\n{diff}"));
             }
         }

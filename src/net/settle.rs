@@ -46,7 +46,7 @@ impl Netlink {
             }
             self.patience(left)?;
             // Whatever it says, or if some were lost: the list is looked at again.
-            match self.datagram(what).map(drop) {
+            match self.datagram(what, 0).map(drop) {
                 Err(err) if !err.is(Errno::ENOBUFS) && !err.is(Errno::ETIMEDOUT) => return Err(err),
                 _ => self.usual_patience()?,
             }

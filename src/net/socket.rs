@@ -119,7 +119,7 @@ impl Netlink {
         let end = Instant::now() + PATIENCE;
         let mut done = false;
         while !done {
-            let datagram = self.datagram(what)?;
+            let datagram = self.datagram(what, RECEIVE_RETRIES)?;
             for message in Messages::new(datagram) {
                 let message = message.map_err(|Malformed(why)| broken(what, why))?;
                 if message.kind == wire::OVERRUN {
@@ -136,9 +136,9 @@ impl Netlink {
         Ok(())
     }
 
-    /// One datagram from the kernel.
-    pub(super) fn datagram(&mut self, what: &str) -> Result<&[u8]> {
-        let mut retries = RECEIVE_RETRIES;
+    /// One datagram from the kernel; a receive that failed (a signal, memory) is tried again
+    /// so many times.
+    pub(super) fn datagram(&mut self, what: &str, mut retries: u32) -> Result<&[u8]> {
         let length = loop {
             let mut room = self.buffer.as_mut_slice();
             // With MSG_TRUNC the length is the datagram's, even if it is cut off.
@@ -161,9 +161,8 @@ impl Netlink {
     }
 }
 
-/// How often a receive that failed (a signal, memory) is tried again. Only ENOBUFS means that
-/// something has been lost.
-const RECEIVE_RETRIES: u32 = 3;
+/// For answers to requests, which nobody may miss. Only ENOBUFS means that one has been lost.
+pub(super) const RECEIVE_RETRIES: u32 = 3;
 
 /// Whether a receiver has seen enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
