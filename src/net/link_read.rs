@@ -156,7 +156,7 @@ impl Netlink {
     /// Waits for a datagram; the last that it says about the link.
     fn notice(&mut self, what: &str, index: u32) -> Result<Option<Link>> {
         let mut last = None;
-        let datagram = self.datagram(what, super::socket::RECEIVE_RETRIES)?;
+        let datagram = self.datagram(what, 0)?;
         for message in Messages::new(datagram).flatten() {
             if message.kind == RTM_DELLINK && family_and_index(&message) == Some((0, index)) {
                 return Err(Error::new(what, Errno::ENODEV).reason("it has been deleted"));

@@ -162,7 +162,7 @@ impl Netlink {
 }
 
 /// For answers to requests, which nobody may miss. Only ENOBUFS means that one has been lost.
-pub(super) const RECEIVE_RETRIES: u32 = 3;
+const RECEIVE_RETRIES: u32 = 3;
 
 /// Whether a receiver has seen enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
