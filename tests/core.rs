@@ -366,6 +366,43 @@ fn fifty_adds_at_the_same_time() {
 }
 
 #[test]
+fn a_failing_add_leaves_a_bridge_to_others_as_it_was() {
+    need!("ip");
+    use std::os::unix::fs::PermissionsExt;
+    let host = Host::new();
+    // An IPAM plugin that waits until it may fail.
+    let bin = host.dir().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for name in ["bridge", "host-local"] {
+        std::os::unix::fs::symlink(plugin_dir().join(name), bin.join(name)).unwrap();
+    }
+    let (started, go) = (host.dir().join("started"), host.dir().join("go"));
+    let script = format!(
+        "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\ntouch {}\n\
+         n=0; while [ ! -e {} ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n+1)); done\nexit 1\n",
+        started.display(),
+        go.display()
+    );
+    std::fs::write(bin.join("failing"), script).unwrap();
+    std::fs::set_permissions(bin.join("failing"), std::fs::Permissions::from_mode(0o755)).unwrap();
+
+    let (bad, good) = (Pod::new(), Pod::new());
+    let net = Network::by(&bin, &host, configs::dual(&host));
+    std::thread::scope(|scope| {
+        let failing = scope.spawn(|| {
+            net.with("/ipam", json!({"type": "failing"})).add(&Attachment::new("bad", &bad)).error()
+        });
+        assert!(wait_until(30.0, || started.exists()));
+        net.added(&Attachment::new("good", &good));
+        std::fs::write(&go, "").unwrap();
+        failing.join().unwrap();
+    });
+    assert_eq!(host.sysctl("ipv6/conf/br0/accept_ra"), "0");
+    assert_eq!(host.addrs("br0"), ["10.1.2.1/24", "fd00:1:2::1/64"]);
+    assert!(good.pings("10.1.2.1") && good.pings("fd00:1:2::1"));
+}
+
+#[test]
 fn loopback_brings_lo_up_and_down() {
     need!("ip");
     let host = Host::new();

@@ -118,6 +118,25 @@ fn mtu() {
 }
 
 #[test]
+fn check_lets_others_have_their_way() {
+    need!("ip");
+    let host = Host::new();
+    let pod = Pod::new();
+    // An older result doesn't tell the MTU, and a plugin behind us may have set another.
+    let net =
+        Network::new(&host, configs::v4(&host)).with("/cniVersion", json!("1.0.0")).with("/mtu", json!(1400));
+    let att = Attachment::new("one", &pod);
+    let result = net.added(&att);
+    pod.ip("link set eth0 mtu 1300");
+    net.check(&att, &result).success();
+    // The MAC of a bridge matters to pods that have it for a gateway.
+    host.ip("link set br0 address 02:00:00:00:12:34");
+    let error = net.check(&att, &result).error();
+    assert!(error.all().contains("02:00:00:00:12:34"), "{error:?}");
+    net.with("/isGateway", json!(false)).check(&att, &result).success();
+}
+
+#[test]
 fn hairpin_mode() {
     need!("ip", "nft", "ping");
     let host = Host::new();
@@ -223,6 +242,9 @@ fn disable_container_interface() {
     let result = net.added(&att);
     let flags = pod.link("eth0")["flags"].clone();
     assert!(!flags.as_array().unwrap().contains(&json!("UP")), "{flags}");
+    net.check(&att, &result).success();
+    // Who asked for that may switch it on later.
+    pod.ip("link set eth0 up");
     net.check(&att, &result).success();
     net.deleted(&att, Some(&result));
     let with_ipam = Network::new(&host, configs::v4(&host)).with("/disableContainerInterface", json!(true));

@@ -255,6 +255,28 @@ fn del_after_a_failed_add() {
 }
 
 #[test]
+fn del_leaves_what_only_has_the_name() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let net = everything(&node.host, configs::newest());
+    // An ADD that failed because the name was taken, and the runtime's DEL after it.
+    let pod = Pod::new();
+    pod.ip("link add eth0 type bridge");
+    let att = Attachment::new("refused", &pod);
+    net.add(&att).error();
+    net.deleted(&att, None);
+    assert_eq!(pod.links(), ["eth0", "lo"]);
+    // The path of a dead pod's namespace, which is another pod's by now.
+    let (dead, alive) = (Pod::new(), Pod::new());
+    let att = Attachment::new("dead", &dead);
+    let result = net.added(&att);
+    node.host.ip(&format!("link del {}", result["interfaces"][1]["name"].as_str().unwrap()));
+    alive.ip("link add eth0 type veth peer name other");
+    net.deleted(&att.netns(alive.path()), Some(&result));
+    assert_eq!(alive.links(), ["eth0", "lo", "other"]);
+}
+
+#[test]
 fn loopback_as_containerd_and_dockershim_call_it() {
     need!("ip");
     let host = Host::hasty();

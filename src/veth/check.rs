@@ -26,8 +26,8 @@ pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
     Err(Error::check(format!("interface {} has MAC {now}, prevResult has {}", link.name, told.mac)))
 }
 
-/// The pod's end is a veth as the result tells, in state `up`, with MTU `mtu` (else the
-/// result's).
+/// The pod's end is a veth as the result tells, up if it is to be `up` (who asked for an
+/// interface that is down may have switched it on since), with MTU `mtu` (else the result's).
 ///
 /// # Errors
 /// See the module.
@@ -54,9 +54,8 @@ pub fn pod(
         return Err(Error::check(format!("interface {} in {} is not a veth", pod.name, call.netns)));
     }
     same_mac(&pod, told)?;
-    if pod.up != up {
-        let state = if pod.up { "up" } else { "down" };
-        return Err(Error::check(format!("interface {} in {} is {state}", pod.name, call.netns)));
+    if up && !pod.up {
+        return Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns)));
     }
     if let Some(mtu) = mtu.or(told.mtu)
         && pod.mtu != mtu
@@ -106,7 +105,8 @@ pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(
     Ok(())
 }
 
-/// The link has all routes of `wanted`; `place` ends the sentence if one is missing.
+/// The link has all routes of `wanted`; `place` ends the sentence if one is missing. One
+/// without MTU and MSS will do where they are wanted: the Go plugins' have neither.
 ///
 /// # Errors
 /// See the module.
@@ -127,8 +127,8 @@ pub fn routes(
         now.dst == then.dst
             && now.via == then.via
             && (then.priority.is_none() || now.priority.unwrap_or(0) == then.priority.unwrap_or(0))
-            && (then.mtu.is_none() || now.mtu == then.mtu)
-            && (then.advmss.is_none() || now.advmss == then.advmss)
+            && (then.mtu.is_none() || now.mtu.is_none() || now.mtu == then.mtu)
+            && (then.advmss.is_none() || now.advmss.is_none() || now.advmss == then.advmss)
     };
     for then in wanted {
         if !present.iter().any(|now| same(now, then)) {

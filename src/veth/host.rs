@@ -16,10 +16,20 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
     match sysctl::ensure(&key, "0") {
         Ok(None) => Ok(()),
         Ok(Some(old)) => {
-            // The key goes with the link if the link was ours.
-            call.undo.push(format!("restore {key}"), move || match sysctl::write(&key, &old) {
-                Err(err) if !err.is_missing() => Err(err.into()),
-                _ => Ok(()),
+            let name = interface.to_owned();
+            call.undo.push(format!("restore {key}"), move || {
+                let mut host = Netlink::open()?;
+                // It goes with the link if the link was ours, and stays with a bridge that
+                // other pods have come to.
+                match host.find_link(&name)? {
+                    Some(link)
+                        if host.links(&Filter { master: Some(link.index), kind: None })?.is_empty() => {}
+                    _ => return Ok(()),
+                }
+                match sysctl::write(&key, &old) {
+                    Err(err) if !err.is_missing() => Err(err.into()),
+                    _ => Ok(()),
+                }
             });
             Ok(())
         }

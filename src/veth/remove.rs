@@ -8,7 +8,7 @@ use crate::plugin::Call;
 use crate::rules::Owner;
 use crate::spec::{Attachment, Error};
 
-use super::pair;
+use super::{check, pair};
 
 /// The first error, with the others in its details.
 ///
@@ -112,13 +112,21 @@ fn in_prev_result(call: &Call, host: &mut Netlink, is_port: bool) -> Result<Opti
     Ok(None)
 }
 
-/// The pod's end, by CNI_IFNAME in its namespace: what the Go plugins do. It is left alone
-/// if its other end says that it belongs to another attachment.
+/// The pod's end, by CNI_IFNAME in its namespace: what the Go plugins do. But a name alone
+/// proves little: an ADD may have failed because it was taken, or the namespace's path, of a
+/// process that is dead, may lead to another pod by now. So nothing goes that is no veth,
+/// that has another MAC than prevResult tells, or whose other end says that it belongs to
+/// another attachment.
 fn in_namespace(call: &Call, host: &mut Netlink, netns: &NetNs, owner: &Owner) -> Result<(), Error> {
     let mut inside = Netlink::open_in(netns)?;
     let Some(link) = inside.find_link(&call.ifname)? else { return Ok(()) };
-    if link.kind == "veth"
-        && let Some(peer) = link.peer
+    let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
+    let mut told = told.filter(|told| told.name == call.ifname && !told.sandbox.is_empty());
+    if link.kind != "veth" || told.any(|told| check::same_mac(&link, told).is_err()) {
+        log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
+        return Ok(());
+    }
+    if let Some(peer) = link.peer
         && let Ok(other_end) = host.link_at(peer)
         && other_end.peer == Some(link.index)
         && !other_end.alias.is_empty()

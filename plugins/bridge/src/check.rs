@@ -21,7 +21,8 @@ pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<
     let mut inside = Netlink::open_in(&netns)?;
 
     let bridge = check_bridge(&mut host, config, prev)?;
-    let pod = check::pod(call, &mut inside, prev, config.container_up, config.mtu)?;
+    // The result's MTU, not the configuration's: tuning may have come behind us in the chain.
+    let pod = check::pod(call, &mut inside, prev, config.container_up, None)?;
     let port = check_port(&mut host, config, prev, &bridge, &pod)?;
     check_vlans(&mut host, config, &port)?;
     if config.container_up {
@@ -57,7 +58,11 @@ fn check_bridge(host: &mut Netlink, config: &Config, prev: &CniResult) -> Result
     if config.uses_vlans() && !bridge.vlan_filtering {
         return Err(Error::check(format!("bridge {} doesn't filter vlans", bridge.name)));
     }
-    if let Some(told) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == bridge.name) {
+    // Pods know the MAC of their gateway. That of another bridge may follow its ports, as with
+    // the Go plugins, and nobody minds.
+    if config.is_gateway
+        && let Some(told) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == bridge.name)
+    {
         check::same_mac(&bridge, told)?;
     }
     Ok(bridge)
