@@ -277,6 +277,28 @@ fn del_leaves_what_only_has_the_name() {
 }
 
 #[test]
+fn del_after_an_add_that_was_killed_early() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let net = everything(&node.host, configs::newest());
+    let pod = Pod::new();
+    let att = Attachment::new("killed", &pod);
+    let result = net.added(&att);
+    let name = result["interfaces"][1]["name"].as_str().unwrap();
+    net.deleted(&att, Some(&result));
+    let before = state(&node.host);
+    // The pair is there, but doesn't say yet whose it is.
+    node.host.ip(&format!("link add {name} type veth peer name other"));
+    net.deleted(&att.clone().netns(""), None);
+    before.assert_same(&state(&node.host), "after DEL");
+    // This one does.
+    node.host.ip(&format!("link add {name} type veth peer name other"));
+    node.host.ip(&format!("link set {name} alias 0123456789abcdef-0123456789abcdef"));
+    net.deleted(&att.netns(""), None);
+    assert!(node.host.links().contains(&name.to_owned()));
+}
+
+#[test]
 fn loopback_as_containerd_and_dockershim_call_it() {
     need!("ip");
     let host = Host::hasty();

@@ -82,12 +82,15 @@ fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
     }
 }
 
-/// The host's end, by its name; the alias says whether it really is this attachment's.
+/// The host's end, by its name; the alias says whether it really is this attachment's. A
+/// veth without one is that of an ADD that was killed before it could write it: a name of 32
+/// bits is no accident.
 fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     for name in pair::host_names(owner) {
         match host.find_link(&name)? {
             None => return Ok(None),
             Some(link) if owner.owns(&link.alias) => return Ok(Some(link)),
+            Some(link) if link.alias.is_empty() && link.kind == "veth" => return Ok(Some(link)),
             Some(_) => {}
         }
     }
