@@ -31,6 +31,9 @@ pub(super) trait Layout {
     /// The sets that come with the part.
     const FIXED: &'static [&'static str];
 
+    /// Chains with the operator's own rules: never flushed, and in use while there are any.
+    const FOREIGN: &'static [&'static str] = &[];
+
     /// Whether the part stays when no attachment uses it any more.
     const STAYS: bool = false;
 
@@ -390,7 +393,7 @@ fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {
 /// somebody uses them: the kernel refuses to delete what isn't empty, so nobody is overtaken.
 ///
 /// Looking first spares most refusals, which are slow.
-fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<()> {
+pub(super) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<()> {
     if sets.is_empty() && !part {
         return Ok(());
     }
@@ -448,7 +451,7 @@ fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) 
     let chains = nft.chains(L::TABLE)?;
     // Those that jump come before what they jump to, and all rules before all chains.
     let ours = || L::CHAINS.iter().rev().filter(|chain| chains.iter().any(|there| there == *chain));
-    for chain in ours() {
+    for chain in ours().filter(|chain| !L::FOREIGN.contains(chain)) {
         batch.flush_chain(L::TABLE.chain(chain));
     }
     for chain in ours() {

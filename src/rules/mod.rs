@@ -11,6 +11,7 @@
 mod command;
 mod elements;
 mod failures;
+pub mod forward;
 pub mod masquerade;
 mod owner;
 mod packet;

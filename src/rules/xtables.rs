@@ -59,8 +59,21 @@ pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &
     Ok(())
 }
 
+/// Deletes a table of empty chains, unless somebody uses it by now.
+pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    for chain in nft.chains(table)? {
+        batch.delete_chain(table.chain(&chain));
+    }
+    batch.delete_table(table);
+    match nft.commit(&batch) {
+        Err(err) if !matches!(err.errno, Errno::EBUSY | Errno::ENOENT) => Err(err.into()),
+        _ => Ok(()),
+    }
+}
+
 /// The commands of the legacy variant.
-fn legacy_command(family: Family, action: &str) -> String {
+pub(super) fn legacy_command(family: Family, action: &str) -> String {
     let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     let legacy = format!("{iptables}-legacy-{action}");
     // Distributions without nf_tables have no other variant, and no name for it.
@@ -82,6 +95,18 @@ pub(super) fn legacy_rules(family: Family) -> Result<Option<Vec<String>>, Error>
 
 /// The same of another table.
 pub(super) fn legacy_rules_of(family: Family, table: &str) -> Result<Option<Vec<String>>, Error> {
+    let printed = legacy_table(family, table)?;
+    Ok(printed.map(|text| text.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()))
+}
+
+/// Whether a chain of the legacy variant drops what none of its rules decides about.
+pub(super) fn legacy_drops_by_policy(family: Family, table: &str, chain: &str) -> Result<bool, Error> {
+    let policy = format!(":{chain} DROP ");
+    Ok(legacy_table(family, table)?.is_some_and(|text| text.lines().any(|line| line.starts_with(&policy))))
+}
+
+/// A legacy table as iptables-save prints it, if this namespace has it.
+fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
     // Not /proc/net: that is the namespace of the process's first thread.
     let names = match family {
         Family::Ipv4 => "/proc/thread-self/net/ip_tables_names",
@@ -97,8 +122,7 @@ pub(super) fn legacy_rules_of(family: Family, table: &str) -> Result<Option<Vec<
         log::warn!("{names} lists a table {table}, but {save} is not installed: it can't be looked into");
         return Ok(None);
     }
-    let printed = command::run(&save, &["-t", table], "")?;
-    Ok(Some(printed.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()))
+    command::run(&save, &["-t", table], "").map(Some)
 }
 
 /// Removes chains of the legacy variant that `choose` finds among the rules, and the jumps of

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The names under which the multi-call binary is linked.
-pub const PLUGINS: &[&str] = &["bridge", "host-local", "loopback", "portmap", "ptp", "static", "tuning"];
+pub const PLUGINS: &[&str] =
+    &["bridge", "firewall", "host-local", "loopback", "portmap", "ptp", "static", "tuning"];
 
 /// The directory of the plugins under test: `CNIMBLE_PLUGIN_DIR`, or this workspace's,
 /// built once and hard-linked under every name.

@@ -81,12 +81,15 @@ fn check_port(
     }
     check::host_state(&port, prev)?;
     let flags = port.port.unwrap_or_default();
-    for (name, now, wanted) in
-        [("hairpin", flags.hairpin, config.hairpin), ("isolated", flags.isolated, config.isolated)]
-    {
-        if now != wanted {
-            return Err(Error::check(format!("port {} has {name} {now}, expected {wanted}", port.name)));
-        }
+    if flags.hairpin != config.hairpin {
+        return Err(Error::check(format!(
+            "port {} has hairpin {}, expected {}",
+            port.name, flags.hairpin, config.hairpin
+        )));
+    }
+    // The plugin firewall isolates ports, too.
+    if config.isolated && !flags.isolated {
+        return Err(Error::check(format!("port {} has isolated false, expected true", port.name)));
     }
     Ok(port)
 }

@@ -12,6 +12,7 @@ static ALLOCATOR: arena::Arena = arena::Arena::new();
 
 static PLUGINS: &[&dyn Plugin] = &[
     &cnimble_bridge::Bridge,
+    &cnimble_firewall::Firewall,
     &cnimble_host_local::HostLocal,
     &cnimble_loopback::Loopback,
     &cnimble_ptp::Ptp,

@@ -98,6 +98,7 @@ enum Data {
     Lookup { register: u32, set: String, kind: Lookup },
     Verdict(Verdict),
     CtStatus { register: u32 },
+    CtState { register: u32 },
     AddressType { register: u32 },
     Dnat { ipv6: bool, addr: u32, port: u32 },
     None,
@@ -177,6 +178,12 @@ impl Expr {
         Expr { name: "ct", data: Data::CtStatus { register } }
     }
 
+    /// `ct load state => reg N`: bits of `NF_CT_STATE_BIT`
+    /// (linux/netfilter/nf_conntrack_common.h), a number in host byte order.
+    pub fn ct_state(register: u32) -> Self {
+        Expr { name: "ct", data: Data::CtState { register } }
+    }
+
     /// `fib daddr type => reg N`: what the routing tables make of the destination
     /// (`RTN_LOCAL` …, linux/rtnetlink.h), a number in host byte order.
     pub fn destination_type(register: u32) -> Self {
@@ -240,6 +247,11 @@ impl Data {
                 const NFT_CT_STATUS: u32 = 2;
                 w.u32(1, *register);
                 w.u32(2, NFT_CT_STATUS);
+            }
+            Data::CtState { register } => {
+                const NFT_CT_STATE: u32 = 0;
+                w.u32(1, *register);
+                w.u32(2, NFT_CT_STATE);
             }
             Data::AddressType { register } => {
                 const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;

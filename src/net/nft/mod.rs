@@ -288,6 +288,30 @@ impl Nft {
         })
     }
 
+    /// Whether the chain is there and drops what none of its rules decides about
+    /// (`policy drop`).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn drops_by_policy(&mut self, chain: Chain<'_>) -> Result<bool> {
+        const NFTA_CHAIN_POLICY: u16 = 5;
+        const NF_DROP: u32 = 0;
+        let what = format!("look for chain {chain}");
+        let fill = |w: &mut Writer| {
+            w.text(1, chain.table.name);
+            w.text(3, chain.name);
+        };
+        let mut drops = false;
+        let asked = self.query(GETCHAIN, chain.table.family.number(), false, &what, fill, |kind, attrs| {
+            drops |= kind == NEWCHAIN && attr::find_u32(attrs, NFTA_CHAIN_POLICY) == Some(NF_DROP);
+        });
+        match asked {
+            Ok(()) => Ok(drops),
+            Err(err) if err.is(Errno::ENOENT) => Ok(false),
+            Err(err) => Err(err),
+        }
+    }
+
     /// The names of the chains of a table; none if there is no table.
     ///
     /// # Errors

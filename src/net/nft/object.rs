@@ -120,6 +120,7 @@ pub struct Hook {
 pub enum HookPoint {
     Prerouting = 0,
     Output = 3,
+    Forward = 2,
     Postrouting = 4,
 }
 
@@ -204,6 +205,13 @@ impl Key {
     #[must_use]
     pub fn and_service(self, port: u16) -> Self {
         self.and(&port.to_be_bytes(), &port)
+    }
+
+    /// `self . "NAME"`
+    #[must_use]
+    pub fn and_ifname(self, name: &str) -> Self {
+        let other = Key::ifname(name);
+        self.and(&other.bytes, &other.text)
     }
 
     fn and(mut self, part: &[u8], text: &dyn fmt::Display) -> Self {

@@ -2,12 +2,11 @@
 //! plugins can remove what the other made; one child process per family.
 
 use ipnetwork::IpNetwork;
-use nix::errno::Errno;
 
 use super::reference;
-use crate::net::nft::{Batch, Family, Nft, Table};
+use crate::net::nft::{Family, Nft, Table};
 use crate::rules::xtables::FAMILIES;
-use crate::rules::{Owner, command};
+use crate::rules::{Owner, command, xtables};
 use crate::spec::{Code, Error};
 
 /// What [`add`] made.
@@ -81,23 +80,10 @@ pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
     if nft.probe().is_ok() {
         reference::remove_nf_tables(nft, owner)?;
         for family in &made.tables {
-            drop_table(nft, Table::new(*family, "nat"))?;
+            xtables::drop_table(nft, Table::new(*family, "nat"))?;
         }
     }
     reference::remove_legacy(owner)
-}
-
-/// Deletes a table of empty chains, unless somebody uses it by now.
-fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
-    let mut batch = Batch::new();
-    for chain in nft.chains(table)? {
-        batch.delete_chain(table.chain(&chain));
-    }
-    batch.delete_table(table);
-    match nft.commit(&batch) {
-        Err(err) if !matches!(err.errno, Errno::EBUSY | Errno::ENOENT) => Err(err.into()),
-        _ => Ok(()),
-    }
 }
 
 /// Whether its commands are there.

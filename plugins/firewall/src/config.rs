@@ -1,0 +1,109 @@
+//! The keys of a firewall configuration, checked.
+
+use serde::Deserialize;
+
+use cnimble::rules::forward::{Backend, Forward, Policy};
+use cnimble::spec::{CniResult, Error, PluginConfig};
+
+const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
+/// XT_EXTENSION_MAXNAMELEN without its NUL.
+const MAX_CHAIN: usize = 28;
+
+/// As it stands in the JSON. `firewalldZone` is not read: see [`Config::read`].
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    backend: String,
+    iptables_admin_chain_name: String,
+    ingress_policy: String,
+}
+
+/// A checked configuration.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// `None` lets the library choose.
+    pub(crate) backend: Option<Backend>,
+    pub(crate) policy: Policy,
+    admin_chain: String,
+}
+
+impl Config {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// Code 7, also for the backend `firewalld`, which would need a D-Bus client.
+    pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
+        let keys: Keys = config.decode()?;
+        let backend = match keys.backend.as_str() {
+            "" => None,
+            "nftables" => Some(Backend::Nftables),
+            "iptables" => Some(Backend::Iptables),
+            "firewalld" => {
+                return Err(Error::config("backend: firewalld is not supported").details(
+                    "leave backend out and put the pods' network into the zone trusted: \
+                     firewall-cmd --permanent --zone=trusted --add-source=NETWORK",
+                ));
+            }
+            other => {
+                return Err(Error::config(format!(
+                    "backend: unknown backend \"{}\"",
+                    other.escape_default()
+                ))
+                .details("allowed are nftables and iptables"));
+            }
+        };
+        let policy = match keys.ingress_policy.as_str() {
+            "" | "open" => Policy::Open,
+            "same-bridge" => Policy::SameBridge,
+            "isolated" => Policy::Isolated,
+            other => {
+                return Err(Error::config(format!(
+                    "ingressPolicy: unknown ingress policy \"{}\"",
+                    other.escape_default()
+                ))
+                .details("allowed are open, same-bridge and isolated"));
+            }
+        };
+        let mut admin_chain = keys.iptables_admin_chain_name;
+        if admin_chain.is_empty() {
+            DEFAULT_ADMIN_CHAIN.clone_into(&mut admin_chain);
+        }
+        // It becomes a word of iptables' input.
+        let fits = admin_chain.len() <= MAX_CHAIN
+            && admin_chain
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':'))
+            && !admin_chain.starts_with(['-', ':']);
+        if !fits {
+            return Err(Error::config(format!(
+                "iptablesAdminChainName: invalid chain name \"{}\"",
+                admin_chain.escape_default()
+            ))
+            .details(format!("at most {MAX_CHAIN} letters, digits, and _ - . inside")));
+        }
+        Ok(Config { backend, policy, admin_chain })
+    }
+
+    /// What is wanted for the pod of `prev`.
+    ///
+    /// # Errors
+    /// Code 7: a policy needs a bridge.
+    pub(crate) fn forward(&self, prev: &CniResult) -> Result<Forward, Error> {
+        let bridge = prev.interfaces.first().filter(|i| i.sandbox.is_empty() && !i.name.is_empty());
+        if self.policy != Policy::Open && bridge.is_none() {
+            return Err(Error::config("ingressPolicy: the first interface of prevResult is no bridge")
+                .details("a policy other than open needs the plugin bridge in front of firewall"));
+        }
+        Ok(Forward {
+            addrs: addrs(prev),
+            policy: self.policy,
+            bridge: bridge.map(|bridge| bridge.name.clone()),
+            admin_chain: self.admin_chain.clone(),
+        })
+    }
+}
+
+/// The pod's addresses.
+pub(crate) fn addrs(prev: &CniResult) -> Vec<std::net::IpAddr> {
+    prev.ips.iter().map(|ip| ip.address.ip()).collect()
+}

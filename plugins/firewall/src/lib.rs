@@ -1,0 +1,98 @@
+//! The CNI plugin `firewall`, a part of a chain: what the host forwards to and from pods.
+//!
+//! ADD puts the pod's addresses, and its bridge's policy, into rules
+//! ([`cnimble::rules::forward`]). With the policy `isolated` the pod's port of the bridge is
+//! isolated, too ([`port`]): what a bridge forwards between its own ports doesn't pass the
+//! host's rules unless `br_netfilter` is loaded. The result is the one that came in.
+//!
+//! DEL needs neither namespace nor prevResult with nf_tables; iptables' rules name nobody, and
+//! can only be found by the addresses in prevResult.
+
+mod config;
+mod port;
+
+use cnimble::net::Netlink;
+use cnimble::net::link::Filter;
+use cnimble::net::nft::Nft;
+use cnimble::plugin::{Call, Plugin};
+use cnimble::rules::Owner;
+use cnimble::rules::forward::{self, Policy};
+use cnimble::spec::{CniResult, Code, Error, Version};
+
+use config::Config;
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Firewall;
+
+impl Plugin for Firewall {
+    fn name(&self) -> &'static str {
+        "firewall"
+    }
+
+    /// As the reference: results before 0.4.0 are not for chains that are checked.
+    fn versions(&self) -> &'static [Version] {
+        &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config)?;
+        let prev = previous(call)?;
+        let wanted = config.forward(prev)?;
+        if config.policy == Policy::Isolated {
+            call.step("isolate the port", || port::isolate(call, prev))?;
+        }
+        call.step("set up rules for forwarding", || {
+            let mut nft = Nft::new();
+            let backend = forward::choose(config.backend, &mut nft)?;
+            let undo = forward::add(backend, &mut nft, &owner(call), &wanted)?;
+            call.undo.push("remove rules for forwarding", move || undo.run());
+            Ok::<(), Error>(())
+        })?;
+        Ok(prev.clone())
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        // Nothing of the configuration counts: it may have changed since.
+        let addrs = call.config.prev_result.as_ref().map(config::addrs).unwrap_or_default();
+        forward::remove(&mut Nft::new(), &owner(call), &addrs)
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        let prev = previous(call)?;
+        let wanted = config.forward(prev)?;
+        forward::check(config.backend, &mut Nft::new(), &owner(call), &wanted)?;
+        if config.policy == Policy::Isolated { port::check(prev) } else { Ok(()) }
+    }
+
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        let Some(valid) = &call.config.valid_attachments else { return Ok(()) };
+        let mut host = Netlink::open()?;
+        // A pod that is being added has its port by the time that its rules are made.
+        let unused = |name: &str| -> Result<bool, Error> {
+            let Some(bridge) = host.find_link(name)? else { return Ok(true) };
+            Ok(host.links(&Filter { master: Some(bridge.index), kind: None })?.is_empty())
+        };
+        forward::gc(&mut Nft::new(), &call.config.name, valid, unused)
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        let mut nft = Nft::new();
+        let backend = forward::choose(config.backend, &mut nft)
+            .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))?;
+        forward::status(backend, &mut nft)
+    }
+}
+
+fn owner(call: &Call) -> Owner {
+    Owner { network: call.config.name.clone(), attachment: call.attachment() }
+}
+
+fn previous(call: &Call) -> Result<&CniResult, Error> {
+    call.config.prev_result.as_ref().ok_or_else(|| {
+        Error::config("missing prevResult from earlier plugin")
+            .details("firewall works on another plugin's interface: it can't be the first of a chain")
+    })
+}

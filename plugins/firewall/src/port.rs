@@ -1,0 +1,51 @@
+//! The pod's port of its bridge: isolated ports can't talk to each other, whatever the
+//! protocol, but to the bridge itself and to ports that aren't isolated (bridge(8),
+//! `isolated`). The flag goes with the port.
+
+use cnimble::net::link::Link;
+use cnimble::net::port::{self, Port};
+use cnimble::net::{Netlink, link};
+use cnimble::plugin::Call;
+use cnimble::spec::{CniResult, Error};
+
+/// The pod's port: the interface of the host in `prev` that is a port of the first one.
+fn find(host: &mut Netlink, prev: &CniResult) -> Result<(Link, Port), Error> {
+    let mut outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
+    if let Some(bridge) = outside.next()
+        && let Some(bridge) = host.find_link(&bridge.name)?
+    {
+        for interface in outside {
+            if let Some(found) = host.find_link(&interface.name)?
+                && found.master == Some(bridge.index)
+                && let Some(flags) = found.port
+            {
+                return Ok((found, flags));
+            }
+        }
+    }
+    Err(Error::config("ingressPolicy: prevResult names no port of a bridge"))
+}
+
+/// Isolates the port.
+pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
+    let mut host = Netlink::open()?;
+    let (found, old) = find(&mut host, prev)?;
+    if old.isolated {
+        return Ok(());
+    }
+    host.execute(port::set(found.index, &found.name, Port { isolated: true, ..old }))?;
+    let link::Link { index, name, .. } = found;
+    call.undo.push(format!("stop isolating {name}"), move || {
+        Ok(Netlink::open()?.execute(port::set(index, &name, old))?)
+    });
+    Ok(())
+}
+
+/// The port is isolated.
+pub(crate) fn check(prev: &CniResult) -> Result<(), Error> {
+    let (found, flags) = find(&mut Netlink::open()?, prev)?;
+    if flags.isolated {
+        return Ok(());
+    }
+    Err(Error::check(format!("port {} is not isolated", found.name)))
+}

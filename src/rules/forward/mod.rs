@@ -1,0 +1,197 @@
+//! What the host may forward to and from pods (the plugin `firewall`).
+//!
+//! Three things, whatever the backend:
+//!
+//! - traffic of pods is accepted: what they send, and answers to it;
+//! - the administrator's own rules come first;
+//! - bridges whose pods are not to be reached from other bridges ([`Policy`]).
+//!
+//! **nf_tables** ([`nftables`]) has this in our own table. An accept there ends only our own
+//! chain: what another chain drops stays dropped. **iptables** ([`iptables`]) has the Go plugin's
+//! chains, which stand *in* the chain `FORWARD` that is in the way where its policy is drop
+//! (Docker, ufw). So that is what decides where nobody has: iptables if `FORWARD` drops by
+//! policy, nf_tables everywhere else.
+
+mod iptables;
+mod nftables;
+
+use std::net::IpAddr;
+
+use super::failures::{Failures, has_nf_tables};
+use super::{Owner, xtables};
+use crate::net::nft::{Family, Nft, Table};
+use crate::spec::{Attachment, Code, Error};
+
+/// Who does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// nf_tables by netlink, in our own table.
+    Nftables,
+    /// The iptables command, with the reference's chains.
+    Iptables,
+}
+
+/// Which pods may open connections to a pod (`ingressPolicy`). It is the bridge's: all its
+/// pods share it, and the latest ADD decides.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// All.
+    #[default]
+    Open,
+    /// Those on the same bridge, and those on bridges with the policy `open`.
+    SameBridge,
+    /// As `SameBridge`, without those on the same bridge.
+    Isolated,
+}
+
+/// What is wanted for a pod.
+#[derive(Debug, Clone, Default)]
+pub struct Forward {
+    /// The pod's addresses.
+    pub addrs: Vec<IpAddr>,
+    /// Who may reach it.
+    pub policy: Policy,
+    /// The bridge that it is on; needed for any policy but `Open`.
+    pub bridge: Option<String>,
+    /// The administrator's chain, for iptables.
+    pub admin_chain: String,
+}
+
+impl Forward {
+    /// The bridge, if it has a policy.
+    fn policed(&self) -> Option<&str> {
+        self.bridge.as_deref().filter(|_| self.policy != Policy::Open)
+    }
+
+    fn of_family(&self, family: Family) -> impl Iterator<Item = IpAddr> {
+        self.addrs.iter().copied().filter(move |ip| ip.is_ipv4() == (family == Family::Ipv4))
+    }
+}
+
+/// The configured backend, or else the one that works for this host (see the module).
+///
+/// # Errors
+/// The kernel's.
+pub fn choose(configured: Option<Backend>, nft: &mut Nft) -> Result<Backend, Error> {
+    if let Some(backend) = configured {
+        return Ok(backend);
+    }
+    if nft.probe().is_err() {
+        // An error about nf_tables says more than one about a command that isn't there.
+        return Ok(if iptables::installed() { Backend::Iptables } else { Backend::Nftables });
+    }
+    for family in xtables::FAMILIES {
+        let dropping = nft.drops_by_policy(Table::new(family, "filter").chain("FORWARD"))?
+            || iptables::legacy_drops_by_policy(family)?;
+        if dropping && iptables::installed() {
+            return Ok(Backend::Iptables);
+        }
+        if dropping {
+            log::warn!("FORWARD of iptables drops by policy, but the command iptables-restore is missing");
+        }
+    }
+    Ok(Backend::Nftables)
+}
+
+/// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
+    Ok(Undo(match backend {
+        Backend::Nftables => Made::Nftables(nftables::add(nft, owner, forward)?),
+        Backend::Iptables => Made::Iptables(iptables::add(nft, forward)?),
+    }))
+}
+
+/// What [`add`] did.
+#[derive(Debug)]
+pub struct Undo(Made);
+
+#[derive(Debug)]
+enum Made {
+    Nftables(super::elements::Changes),
+    Iptables(iptables::Made),
+}
+
+impl Undo {
+    /// Takes it back. Opens its own socket.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run(self) -> Result<(), Error> {
+        let mut nft = Nft::new();
+        match self.0 {
+            Made::Nftables(changes) => nftables::revert(&mut nft, &changes),
+            Made::Iptables(made) => iptables::revert(&mut nft, &made),
+        }
+    }
+}
+
+/// Removes what accepts the pod's traffic: ours by its owner, and iptables' rules, be they ours
+/// or the Go plugin's, by the addresses, as they name nobody. What is for a bridge stays, since
+/// other pods may be on it.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpAddr]) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    if has_nf_tables(nft, &mut failures) {
+        failures.note(nftables::remove(nft, owner, addrs));
+        failures.note(iptables::remove_nf_tables(nft, addrs));
+    }
+    failures.note(iptables::remove_legacy(addrs));
+    failures.outcome()
+}
+
+/// Everything is in place, with either backend.
+///
+/// # Errors
+/// Code 103 with what is missing.
+pub fn check(
+    configured: Option<Backend>,
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+) -> Result<(), Error> {
+    let missing = match nft.probe().and_then(|()| nftables::check(nft, owner, forward)) {
+        Ok(None) if configured != Some(Backend::Iptables) => return Ok(()),
+        Ok(None) => "nf_tables has them, but not iptables, which is configured".to_owned(),
+        Ok(Some(missing)) => missing,
+        Err(err) => err.to_string(),
+    };
+    match iptables::check(forward)? {
+        None => Ok(()),
+        Some(also) => Err(Error::check("rules for forwarding are missing").details(missing).details(also)),
+    }
+}
+
+/// Removes the elements of all attachments of `network` that aren't in `valid`, bridges that
+/// are `unused`, and in the end all that nobody uses. iptables' rules name nobody and stay.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn gc(
+    nft: &mut Nft,
+    network: &str,
+    valid: &[Attachment],
+    unused: impl FnMut(&str) -> Result<bool, Error>,
+) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    if has_nf_tables(nft, &mut failures) {
+        failures.note(nftables::gc(nft, network, valid, unused));
+    }
+    failures.outcome()
+}
+
+/// Whether `backend` can be used now.
+///
+/// # Errors
+/// Code 50.
+pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
+    let outcome = match backend {
+        Backend::Nftables => nftables::usable(nft).map_err(Error::from),
+        Backend::Iptables => iptables::usable(),
+    };
+    outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+}

@@ -1,0 +1,258 @@
+//! Forwarding in nf_tables: chains in the table `inet cnimble`.
+//!
+//! ```text
+//! chain admin { }                          the operator's
+//! chain forward-policy {
+//!     iifname @forward-bridges oifname @forward-bridges iifname . oifname != @forward-inside drop
+//! }
+//! chain forward {
+//!     type filter hook forward priority filter; policy accept;
+//!     jump admin
+//!     jump forward-policy
+//!     ip daddr @forward4 ct state established,related accept
+//!     ip saddr @forward4 accept
+//!     …
+//! }
+//! ```
+//!
+//! A pod is one element for each address. A bridge with a policy is one element, too, and the
+//! pair of itself with itself is another one unless it is isolated.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Forward, Policy};
+use crate::net;
+use crate::net::nft::{
+    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, SetType, Table,
+    Verdict,
+};
+use crate::rules::Owner;
+use crate::rules::elements::{self, Changes, Layout, Placed};
+use crate::rules::packet::{DESTINATION, SOURCE, load_address, of_family};
+use crate::spec::{Attachment, Error};
+
+struct Part;
+
+const ADMIN: &str = "admin";
+const POLICY: &str = "forward-policy";
+const FORWARD: &str = "forward";
+const PODS4: &str = "forward4";
+const PODS6: &str = "forward6";
+/// Bridges with a policy.
+const BRIDGES: &str = "forward-bridges";
+/// Ways between them that are open.
+const INSIDE: &str = "forward-inside";
+/// Where iptables' filter is: `priority filter`.
+const FILTER: i32 = 0;
+/// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED) | NF_CT_STATE_BIT(IP_CT_RELATED)`
+const ESTABLISHED_RELATED: u32 = 0x2 | 0x4;
+
+impl Layout for Part {
+    const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble");
+    const CHAINS: &'static [&'static str] = &[ADMIN, POLICY, FORWARD];
+    const FIXED: &'static [&'static str] = &[INSIDE, BRIDGES, PODS4, PODS6];
+    const FOREIGN: &'static [&'static str] = &[ADMIN];
+
+    fn is_ours(set: &str) -> bool {
+        Self::FIXED.contains(&set)
+    }
+
+    fn create_chain(batch: &mut Batch, chain: &str) {
+        let place = Self::TABLE.chain(chain);
+        if chain == FORWARD {
+            let hook = Hook { kind: "filter", hook: HookPoint::Forward, priority: FILTER };
+            batch.create_base_chain(place, hook);
+        } else {
+            batch.create_chain(place);
+        }
+    }
+
+    fn add_first_rules(batch: &mut Batch, chain: &str) {
+        if chain == FORWARD {
+            for target in [ADMIN, POLICY] {
+                let jump = [Expr::verdict(Verdict::Jump(target.to_owned()))];
+                batch.add_rule(Self::TABLE.chain(FORWARD), &jump, "");
+            }
+        }
+    }
+
+    fn create_set(batch: &mut Batch, set: &str) {
+        let key: &[KeyType] = match set {
+            PODS4 => &[KeyType::Ipv4Addr],
+            PODS6 => &[KeyType::Ipv6Addr],
+            BRIDGES => &[KeyType::Ifname],
+            _ => &[KeyType::Ifname, KeyType::Ifname],
+        };
+        batch.create_set(Self::TABLE.set(set), &SetType { key, verdicts: false });
+    }
+
+    fn add_rule(batch: &mut Batch, set: &str) {
+        let ip: IpAddr = match set {
+            BRIDGES => {
+                let rule = [
+                    Expr::meta(Meta::Iifname, REG1),
+                    Expr::in_set(REG1, BRIDGES),
+                    Expr::meta(Meta::Oifname, REG1),
+                    Expr::in_set(REG1, BRIDGES),
+                    Expr::meta(Meta::Iifname, REG1),
+                    Expr::meta(Meta::Oifname, REG2),
+                    Expr::not_in_set(REG1, INSIDE),
+                    Expr::verdict(Verdict::Drop),
+                ];
+                return batch.add_rule(Self::TABLE.chain(POLICY), &rule, "");
+            }
+            PODS4 => Ipv4Addr::UNSPECIFIED.into(),
+            PODS6 => Ipv6Addr::UNSPECIFIED.into(),
+            _ => return,
+        };
+        let mut answers = of_family(ip);
+        answers.push(load_address(ip, DESTINATION));
+        answers.push(Expr::in_set(REG1, set));
+        answers.push(Expr::ct_state(REG1));
+        answers.push(Expr::mask(REG1, &ESTABLISHED_RELATED.to_ne_bytes()));
+        answers.push(Expr::differ(REG1, &0_u32.to_ne_bytes()));
+        let mut sent = of_family(ip);
+        sent.push(load_address(ip, SOURCE));
+        sent.push(Expr::in_set(REG1, set));
+        for mut rule in [answers, sent] {
+            rule.push(Expr::verdict(Verdict::Accept));
+            batch.add_rule(Self::TABLE.chain(FORWARD), &rule, "");
+        }
+    }
+}
+
+fn pods(ip: IpAddr) -> &'static str {
+    if ip.is_ipv4() { PODS4 } else { PODS6 }
+}
+
+fn pair(bridge: &str) -> Key {
+    Key::ifname(bridge).and_ifname(bridge)
+}
+
+/// Policies belong to no pod, so that their comment names none.
+fn policy_comment(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Open => "ingressPolicy: open",
+        Policy::SameBridge => "ingressPolicy: same-bridge",
+        Policy::Isolated => "ingressPolicy: isolated",
+    }
+}
+
+fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
+    let comment = owner.comment();
+    let mut wanted: Vec<Placed> = Vec::new();
+    let mut put = |set: &str, key: Key, comment: &str| {
+        let placed = Placed { set: set.to_owned(), element: Element::new(key, comment) };
+        if !wanted.contains(&placed) {
+            wanted.push(placed);
+        }
+    };
+    if let Some(bridge) = forward.policed() {
+        let comment = policy_comment(forward.policy);
+        if forward.policy == Policy::SameBridge {
+            put(INSIDE, pair(bridge), comment);
+        }
+        put(BRIDGES, Key::ifname(bridge), comment);
+    }
+    for ip in &forward.addrs {
+        put(pods(*ip), Key::ip(*ip), &comment);
+    }
+    wanted
+}
+
+pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Changes, Error> {
+    let wanted = wanted(owner, forward);
+    if wanted.is_empty() {
+        return Ok(Changes::default());
+    }
+    let mut changes = elements::insert::<Part>(nft, &wanted)?;
+    if forward.policy == Policy::Isolated
+        && let Some(bridge) = forward.policed()
+        && let Err(err) = elements::also_delete::<Part>(nft, &mut changes, INSIDE, &pair(bridge))
+    {
+        elements::revert::<Part>(nft, &changes)?;
+        return Err(err.into());
+    }
+    Ok(changes)
+}
+
+pub(super) fn revert(nft: &mut Nft, changes: &Changes) -> Result<(), Error> {
+    Ok(elements::revert::<Part>(nft, changes)?)
+}
+
+pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpAddr]) -> net::Result<()> {
+    let hints: Vec<(String, Key)> = addrs.iter().map(|ip| (pods(*ip).to_owned(), Key::ip(*ip))).collect();
+    elements::remove::<Part>(nft, owner, &hints).map(drop)
+}
+
+/// What is missing.
+pub(super) fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> net::Result<Option<String>> {
+    let table = Part::TABLE;
+    let wanted = wanted(owner, forward);
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    for Placed { set, element } in wanted {
+        let place = table.set(&set);
+        match nft.element(place, &element.key)? {
+            None => return Ok(Some(format!("set {place} lacks {}", element.key))),
+            Some(there) if there.comment == element.comment || owner.owns(&there.comment) => {}
+            Some(there) => {
+                return Ok(Some(format!("{} in set {place} is another's: {}", element.key, there.comment)));
+            }
+        }
+    }
+    let bridge = forward.policed().filter(|_| forward.policy == Policy::Isolated);
+    if let Some(bridge) = bridge
+        && nft.element(table.set(INSIDE), &pair(bridge))?.is_some()
+    {
+        return Ok(Some(format!("set {} has {bridge}, which should be isolated", table.set(INSIDE))));
+    }
+    let rules = nft.rules(table, None)?;
+    let in_chain = |chain: &'static str| rules.iter().filter(move |rule| rule.chain == chain);
+    for target in [ADMIN, POLICY] {
+        if !in_chain(FORWARD).any(|rule| rule.target().as_deref() == Some(target)) {
+            return Ok(Some(format!("chain {} has no jump to {target}", table.chain(FORWARD))));
+        }
+    }
+    if forward.policed().is_some() && !in_chain(POLICY).any(|rule| rule.uses_set(BRIDGES)) {
+        return Ok(Some(format!("chain {} has no rule for bridges", table.chain(POLICY))));
+    }
+    for ip in &forward.addrs {
+        if in_chain(FORWARD).filter(|rule| rule.uses_set(pods(*ip))).count() < 2 {
+            return Ok(Some(format!("chain {} lacks rules for {}", table.chain(FORWARD), pods(*ip))));
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn gc(
+    nft: &mut Nft,
+    network: &str,
+    valid: &[Attachment],
+    mut unused: impl FnMut(&str) -> Result<bool, Error>,
+) -> Result<(), Error> {
+    if !nft.has_table(Part::TABLE)? {
+        return Ok(());
+    }
+    let is_stale = elements::stale(network, valid);
+    let mut stale = elements::find::<Part>(nft, is_stale)?;
+    for set in [BRIDGES, INSIDE] {
+        for element in nft.elements(Part::TABLE.set(set))? {
+            let name: Vec<u8> = element.key.bytes().iter().copied().take_while(|byte| *byte != 0).collect();
+            if unused(&String::from_utf8_lossy(&name))? {
+                stale.push(Placed { set: set.to_owned(), element });
+            }
+        }
+    }
+    if stale.is_empty() {
+        return Ok(());
+    }
+    elements::delete::<Part>(nft, &stale)?;
+    Ok(elements::drop_unused::<Part>(nft, &[], true)?)
+}
+
+/// Whether the kernel would take the rules.
+pub(super) fn usable(nft: &mut Nft) -> net::Result<()> {
+    elements::try_out::<Part>(nft, None)
+}
