@@ -129,7 +129,7 @@ impl Stage {
         wrapper.extend(strace);
         let att = Attachment::new("victim", &self.pod);
         let outcome = network(&self.host).call("ADD", &att, None).under(&wrapper);
-        let outcome = outcome.limit(Duration::from_secs(10)).try_run();
+        let outcome = outcome.limit(Duration::from_secs(60)).try_run();
         let trace = std::fs::read(&file).unwrap_or_default();
         (outcome, String::from_utf8_lossy(&trace).into_owned())
     }
@@ -138,7 +138,7 @@ impl Stage {
     fn del(&self) -> Result<Outcome, String> {
         let att = Attachment::new("victim", &self.pod);
         let del = network(&self.host).call("DEL", &att, None);
-        del.limit(Duration::from_secs(10)).try_run()
+        del.limit(Duration::from_secs(60)).try_run()
     }
 }
 
@@ -206,16 +206,22 @@ fn try_point(stage: &Stage, point: &Point) -> (Verdict, bool) {
 /// Tries all points of ADD on such a node.
 fn every_step(with_a_pod: bool) {
     need!("ip", "nft", "strace");
-    let stage = Stage::new(with_a_pod);
-    let (outcome, trace) = stage.add(&[]);
-    let outcome = outcome.unwrap();
-    if trace.is_empty() {
-        skip!("strace may not trace here: {}", outcome.stderr);
+    // The shortest of three: an ADD may have had to try something again.
+    let mut points: Vec<Point> = Vec::new();
+    for _ in 0..3 {
+        let (outcome, trace) = Stage::new(with_a_pod).add(&[]);
+        let outcome = outcome.unwrap();
+        if trace.is_empty() {
+            skip!("strace may not trace here: {}", outcome.stderr);
+        }
+        outcome.result();
+        let these = self::points(&trace);
+        if points.is_empty() || these.len() < points.len() {
+            points = these;
+        }
     }
-    outcome.result();
-    let points = points(&trace);
     let steps = points.iter().filter(|point| !point.start_up).count();
-    assert!(steps > 20, "only {steps} system calls?\n{trace}");
+    assert!(steps > 20, "only {steps} system calls?");
     let (reached, succeeded) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let failures: Vec<String> = std::thread::scope(|scope| {
         let workers = 3;
