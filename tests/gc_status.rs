@@ -100,6 +100,15 @@ fn gc_with_null_or_an_empty_list_removes_all() {
 }
 
 #[test]
+fn gc_removes_pods_of_an_earlier_bridge() {
+    need_1_1_0!();
+    let host = Host::hasty();
+    let three = Three::new(&host);
+    three.net.with("/bridge", json!("br1")).gc(Some(json!([]))).success();
+    assert_eq!(host.links(), ["br0", "lo"]);
+}
+
+#[test]
 fn gc_removes_what_is_not_in_the_list() {
     need_1_1_0!();
     let host = Host::hasty();

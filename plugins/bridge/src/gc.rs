@@ -27,10 +27,9 @@ pub(crate) fn network(call: &Call) -> Result<(), Error> {
     all([veths, leases, masquerade, spoof])
 }
 
-/// The ports of the bridge.
+/// Of whatever bridge: its name in the configuration may have changed, and leases go with
+/// the network.
 fn veths(config: &Config, valid: &[Attachment]) -> Result<(), Error> {
-    let mut host = Netlink::open()?;
-    let Some(bridge) = host.find_link(&config.bridge)? else { return Ok(()) };
-    let ports = Filter { master: Some(bridge.index), kind: Some("veth") };
-    remove::stale(&mut host, &config.network, valid, &ports)
+    let all = Filter { master: None, kind: Some("veth") };
+    remove::stale(&mut Netlink::open()?, &config.network, valid, &all)
 }
