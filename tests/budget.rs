@@ -42,33 +42,33 @@ const TABLE: [Row; 4] = [
         name: "plain",
         dual: false,
         masquerade: false,
-        add: budget(121, 10),
-        check: budget(60, 7),
-        del: budget(78, 13),
+        add: budget(122, 10),
+        check: budget(61, 7),
+        del: budget(79, 13),
     },
     Row {
         name: "dual",
         dual: true,
         masquerade: false,
-        add: budget(150, 12),
-        check: budget(60, 7),
-        del: budget(79, 13),
+        add: budget(151, 12),
+        check: budget(61, 7),
+        del: budget(80, 13),
     },
     Row {
         name: "ipMasq",
         dual: false,
         masquerade: true,
-        add: budget(141, 17),
-        check: budget(73, 9),
-        del: budget(79, 15),
+        add: budget(142, 17),
+        check: budget(74, 9),
+        del: budget(83, 16),
     },
     Row {
         name: "dual+ipMasq",
         dual: true,
         masquerade: true,
-        add: budget(175, 22),
-        check: budget(79, 11),
-        del: budget(83, 17),
+        add: budget(176, 22),
+        check: budget(80, 11),
+        del: budget(87, 18),
     },
 ];
 
@@ -78,6 +78,9 @@ const UNCOUNTED: &[&str] =
 
 /// Reading one lease takes an open, a read and a close.
 const CALLS_PER_LEASE: usize = 3;
+
+/// What asking host-local's index and changing it may take more than reading two leases.
+const INDEX_CALLS: usize = 16;
 
 /// What strace saw of one verb.
 #[derive(Debug)]
@@ -227,9 +230,11 @@ fn fifty_pods_cost_as_much_as_one() {
         let one = counting.verbs();
         counting.populate(50);
         for ((verb, one), fifty) in VERBS.iter().zip(one).zip(counting.verbs()) {
-            assert_eq!(
-                (fifty.total(), fifty.messages),
-                (one.total(), one.messages),
+            // Fifty pods with two leases each are many enough for host-local's index, which takes
+            // a few calls; reading the leases would take three for each.
+            let calls = |trace: &Trace| trace.calls.values().sum::<usize>();
+            assert!(
+                calls(&fifty) <= calls(&one) + INDEX_CALLS && fifty.messages <= one.messages,
                 "{} {verb}: {:?} with one pod, {:?} with fifty\n{}",
                 row.name,
                 one.calls,

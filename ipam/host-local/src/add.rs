@@ -1,5 +1,7 @@
 //! ADD, under one lock: read, decide, write.
 
+use std::net::IpAddr;
+
 use cnimble::plugin::{Call, signal};
 use cnimble::spec::{CniResult, Code, Error, IpConfig};
 use ipnetwork::IpNetwork;
@@ -22,7 +24,7 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
     let journal = undo(call, &config);
 
     let store = Store::lock_or_create(&config.store, &journal)?;
-    let leases = store.leases()?;
+    let leases = store.leases_of(&attachment.container_id, &[])?;
     store.sweep(&leases);
     let boot = Boot::current();
     let book = Book::new(&store, &leases, Some(&attachment), &boot);
@@ -30,7 +32,12 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
         .map_err(|err| no_address(&err, &config))?;
 
     signal::check()?;
-    write(&store, &journal, &book, &choices, &owner::content(&attachment), &boot)?;
+    let removed = write(&store, &journal, &book, &choices, &owner::content(&attachment), &boot)?;
+    // Whose a lease was that was taken back, the index was not asked: it is stale now.
+    if leases.are_all() || removed.is_empty() {
+        let given: Vec<IpAddr> = choices.iter().map(|choice| choice.ip).collect();
+        store.note(&leases, &attachment.container_id, &given, &removed);
+    }
 
     Ok(CniResult {
         ips: choices.iter().map(ip_config).collect::<Result<_, _>>()?,
@@ -49,7 +56,7 @@ fn undo(call: &Call, config: &Config) -> Journal {
     journal
 }
 
-/// Writes what was decided.
+/// Writes what was decided; returns the addresses whose old leases had to go.
 fn write(
     store: &Store,
     journal: &Journal,
@@ -57,23 +64,26 @@ fn write(
     choices: &[Choice<'_>],
     content: &[u8],
     boot: &Boot,
-) -> Result<(), StoreError> {
+) -> Result<Vec<IpAddr>, StoreError> {
+    let mut removed = Vec::new();
     // From today on the attachment's name stands for something again, and what it left in
     // an earlier boot would count as its own.
     for ip in book.own().iter().filter(|ip| book.is_void(**ip)) {
         journal.remove(store, *ip, boot)?;
+        removed.push(*ip);
     }
     for (set, choice) in choices.iter().enumerate() {
         if book.is_occupied(choice.ip) {
             log::info!("taking back {} in {}", choice.ip, store.path().display());
             journal.remove(store, choice.ip, boot)?;
+            removed.push(choice.ip);
         }
         if !journal.give(store, choice.ip, content, boot)? {
             return Err(StoreError::Unsettled(store.path().join(choice.ip.to_string())));
         }
         journal.move_on(store, set, choice.ip)?;
     }
-    Ok(())
+    Ok(removed)
 }
 
 fn ip_config(choice: &Choice<'_>) -> Result<IpConfig, Error> {

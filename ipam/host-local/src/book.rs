@@ -1,5 +1,6 @@
 //! Who holds which address, as the store says: what [`crate::allocate`] decides upon.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::net::IpAddr;
 
@@ -37,7 +38,15 @@ impl<'a> Book<'a> {
 
     /// Whether a file has to go before `ip` can be given.
     pub(crate) fn is_occupied(&self, ip: IpAddr) -> bool {
-        self.leases.owner(ip).is_some()
+        self.owner(ip).is_some()
+    }
+
+    fn owner(&self, ip: IpAddr) -> Option<Cow<'_, Owner>> {
+        match self.leases.owner(ip) {
+            Some(owner) => Some(Cow::Borrowed(owner)),
+            None if self.leases.are_all() => None,
+            None => self.dir.owner(ip).map(Cow::Owned),
+        }
     }
 }
 
@@ -45,14 +54,14 @@ impl Ledger for Book<'_> {
     /// An empty or broken lease file holds nothing: we have the lock, under which the
     /// reference writes as well, so nobody is about to fill it.
     fn is_taken(&self, ip: IpAddr) -> bool {
-        self.leases.owner(ip).is_some_and(|owner| *owner != Owner::Nobody)
+        self.owner(ip).is_some_and(|owner| *owner != Owner::Nobody)
     }
 
     fn is_void(&self, ip: IpAddr) -> bool {
         if *self.shared.get_or_init(|| boot::is_shared(self.dir.fd())) {
             return false;
         }
-        match self.leases.owner(ip) {
+        match self.owner(ip).as_deref() {
             None | Some(Owner::Unknown) => false,
             Some(_) => match files::open_regular(self.dir.fd(), &ip.to_string()) {
                 Ok(Ok(file)) => self.boot.is_after(&file),

@@ -106,7 +106,7 @@ fn nanos(seconds: i64, nanos: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(nanos)
 }
 
-fn boot_id() -> io::Result<String> {
+pub(crate) fn boot_id() -> io::Result<String> {
     let mut text = [0; 64];
     let length = File::open("/proc/sys/kernel/random/boot_id")?.read(&mut text)?;
     let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());

@@ -15,6 +15,7 @@ mod book;
 mod boot;
 mod config;
 mod files;
+mod index;
 mod journal;
 mod lock;
 mod owner;
@@ -33,7 +34,7 @@ use book::Book;
 use boot::Boot;
 use config::Config;
 use owner::Owner;
-use store::{Directory, Leases, Store};
+use store::{Directory, Store};
 
 /// The plugin.
 pub struct HostLocal;
@@ -55,20 +56,37 @@ impl Plugin for HostLocal {
         let Some(store) = Store::lock(&path)? else {
             return Ok(());
         };
-        let leases = store.leases()?;
+        let attachment = call.attachment();
+        let mut leases = store.leases_of(&attachment.container_id, &added(call))?;
+        if leases.of(&attachment).is_empty() && !leases.are_all() {
+            // Nothing may stay because the index doesn't know it; DEL of what isn't there is rare.
+            leases = store.leases()?;
+        }
         store.sweep(&leases);
-        release(&store, leases.of(&call.attachment()))
+        let own = leases.of(&attachment);
+        release(&store, own.clone())?;
+        store.note(&leases, &attachment.container_id, &[], &own);
+        Ok(())
     }
 
     /// There is a lease of the attachment, and one for every address of `prevResult` that
     /// is in our ranges.
     fn check(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config, &call.args()?)?;
-        let leases = match Directory::open(&config.store)? {
-            Some(dir) => dir.leases()?,
-            None => Leases::default(),
-        };
-        let own = leases.of(&call.attachment());
+        let attachment = call.attachment();
+        let added = added(call);
+        let ours = added.into_iter().filter(|ip| config.sets.iter().any(|set| set.range_of(*ip).is_some()));
+        let ours: Vec<IpAddr> = ours.collect();
+        let dir = Directory::open(&config.store)?;
+        let mut own = Vec::new();
+        if let Some(dir) = &dir {
+            let leases = dir.leases_of(&attachment.container_id, &ours)?;
+            own = leases.of(&attachment);
+            if !leases.are_all() && (own.is_empty() || !ours.iter().all(|ip| own.contains(ip))) {
+                // Without the lock the index may have changed meanwhile.
+                own = dir.leases()?.of(&attachment);
+            }
+        }
         let missing = || {
             Error::check(format!(
                 "host-local: Failed to find address added by container {}",
@@ -78,12 +96,7 @@ impl Plugin for HostLocal {
         if own.is_empty() {
             return Err(missing().details(format!("no lease in {}", config.store.display())));
         }
-        let added = call.config.prev_result.iter().flat_map(|result| &result.ips);
-        let mut ours = added.map(|ip| ip.address.ip()).filter(|ip| {
-            let mut sets = config.sets.iter();
-            sets.any(|set| set.range_of(*ip).is_some())
-        });
-        match ours.find(|ip| !own.contains(ip)) {
+        match ours.iter().find(|ip| !own.contains(ip)) {
             None => Ok(()),
             Some(ip) => Err(missing()
                 .details(format!("{ip} of the result has no lease of it in {}", config.store.display()))),
@@ -131,6 +144,12 @@ impl Plugin for HostLocal {
         allocate::has_room(&config.sets, &Book::new(&dir, &leases, None, &boot))
             .map_err(|err| unavailable(add::no_address(&err, &config)))
     }
+}
+
+/// The addresses of `prevResult`.
+fn added(call: &Call) -> Vec<IpAddr> {
+    let ips = call.config.prev_result.iter().flat_map(|result| &result.ips);
+    ips.map(|ip| ip.address.ip()).collect()
 }
 
 /// Removes the leases of `ips`, all that can be, and names those that can't.

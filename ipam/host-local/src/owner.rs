@@ -36,6 +36,15 @@ impl Owner {
         }
     }
 
+    /// The container that the lease names.
+    pub(crate) fn container(&self) -> Option<&str> {
+        match self {
+            Owner::Attachment(own) => Some(&own.container_id),
+            Owner::Container(id) => Some(id),
+            Owner::Nobody | Owner::Unknown => None,
+        }
+    }
+
     /// Whether the lease is `attachment`'s, in the form that is written today.
     pub(crate) fn is(&self, attachment: &Attachment) -> bool {
         matches!(self, Owner::Attachment(own) if own == attachment)

@@ -11,7 +11,8 @@
 //!
 //! [`Directory`] reads, [`Store`] holds the lock and writes. One lock spans a whole verb:
 //! what ADD decided upon is what it writes. Who holds what is learnt by reading every
-//! lease once, which [`Directory::leases`] alone knows; an index would go there.
+//! lease once ([`Directory::leases`]), or where there are many, and only one container's
+//! matter, by asking the [`index`] ([`Directory::leases_of`]).
 
 use std::fs::File;
 use std::io;
@@ -27,6 +28,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use crate::files::{self, Content};
+use crate::index::{self, INDEX, Index};
 use crate::journal::Journal;
 use crate::lock::{LOCK, Lock, LockError};
 use crate::owner::Owner;
@@ -83,9 +85,18 @@ pub(crate) struct Leases {
     pub(crate) list: Vec<Lease>,
     /// Files that a killed process left half-written.
     temporary: Vec<String>,
+    /// The list has one container's leases only: those that this index knew of.
+    index: Option<Index>,
+    /// There is a file of the index's name.
+    has_index: bool,
 }
 
 impl Leases {
+    /// Whether the list has all leases.
+    pub(crate) fn are_all(&self) -> bool {
+        self.index.is_none()
+    }
+
     /// Who holds `ip`; `None` if there is no lease.
     pub(crate) fn owner(&self, ip: IpAddr) -> Option<&Owner> {
         let at = self.list.binary_search_by_key(&ip, |lease| lease.ip).ok()?;
@@ -147,6 +158,7 @@ impl Directory {
             let Ok(name) = entry.file_name().to_str() else {
                 continue;
             };
+            leases.has_index |= name == INDEX;
             if files::is_temporary(name) {
                 leases.temporary.push(name.to_owned());
             }
@@ -177,6 +189,40 @@ impl Directory {
         }
         leases.list.sort_unstable_by_key(|lease| lease.ip);
         Ok(leases)
+    }
+
+    /// The leases of `container_id`, also those that name no interface: all that the index
+    /// knows of, or all leases if there is none. `hints` are addresses to look at as well.
+    pub(crate) fn leases_of(&self, container_id: &str, hints: &[IpAddr]) -> Result<Leases> {
+        let Some(index) = Index::open(self.fd()) else { return self.leases() };
+        let Some(mut ips) = index.find(index::key(container_id)) else { return self.leases() };
+        ips.extend(hints);
+        ips.sort_unstable();
+        ips.dedup();
+        let mut leases = Leases { index: Some(index), has_index: true, ..Leases::default() };
+        for ip in ips {
+            match self.owner(ip) {
+                Some(owner) if owner.container() == Some(container_id) => {
+                    leases.list.push(Lease { ip, owner });
+                }
+                _ => {}
+            }
+        }
+        Ok(leases)
+    }
+
+    /// Who holds `ip`, from its file; `None` if there is no lease.
+    pub(crate) fn owner(&self, ip: IpAddr) -> Option<Owner> {
+        let name = ip.to_string();
+        match files::read(self.fd(), &name) {
+            Ok(Content::Bytes(bytes)) => Some(Owner::parse(&bytes)),
+            Ok(Content::Absent) => None,
+            Ok(Content::Foreign) => Some(Owner::Unknown),
+            Err(err) => {
+                log::warn!("{}", self.failed("reading", &name, err));
+                Some(Owner::Unknown)
+            }
+        }
     }
 
     /// The address that was given last from range set `set`. A file that can't be read
@@ -262,6 +308,26 @@ impl Store {
         if lock.guards(dir.fd(), path) { Ok(Some(Store { dir, _lock: lock })) } else { Err(unsettled()) }
     }
 
+    /// Notes in the index what was changed since `leases` were read: the container's
+    /// addresses that were `added` and `removed`. Call it when all else is done.
+    pub(crate) fn note(&self, leases: &Leases, container_id: &str, added: &[IpAddr], removed: &[IpAddr]) {
+        let key = index::key(container_id);
+        if let Some(index) = &leases.index {
+            if index.change(self.fd(), key, added, removed).is_none() {
+                log::debug!("the index of {} is out of date", self.path().display());
+            }
+            return;
+        }
+        let old = leases.list.iter().filter(|lease| !removed.contains(&lease.ip));
+        let old = old.filter_map(|lease| Some((index::key(lease.owner.container()?), lease.ip)));
+        let entries: Vec<_> = old.chain(added.iter().map(|ip| (key, *ip))).collect();
+        if entries.len() >= index::MANY {
+            index::rebuild(self.fd(), &entries);
+        } else if leases.has_index {
+            index::discard(self.fd());
+        }
+    }
+
     /// Removes what a killed process left half-written.
     pub(crate) fn sweep(&self, leases: &Leases) {
         for name in &leases.temporary {
@@ -284,10 +350,13 @@ impl Store {
         let failed = |err: Errno| self.failed("listing", "", err);
         let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
         for entry in dir.iter() {
-            if !matches!(entry.map_err(failed)?.file_name().to_bytes(), b"." | b".." | b"lock") {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b".." | b"lock") && name != INDEX.as_bytes() {
                 return Ok(());
             }
         }
+        files::remove(self.fd(), INDEX).map_err(|err| self.failed("removing", INDEX, err))?;
         files::remove(self.fd(), LOCK).map_err(|err| self.failed("removing", LOCK, err))
     }
 }

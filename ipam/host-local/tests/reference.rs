@@ -69,8 +69,10 @@ fn files(dir: &Path) -> BTreeMap<String, String> {
         return BTreeMap::new();
     };
     entries
+        .map(Result::unwrap)
+        // No part of the reference's store, which passes over it.
+        .filter(|entry| entry.file_name() != ".cnimble-index")
         .map(|entry| {
-            let entry = entry.unwrap();
             let content = String::from_utf8(fs::read(entry.path()).unwrap()).unwrap();
             (entry.file_name().into_string().unwrap(), content)
         })
@@ -420,4 +422,36 @@ fn a_full_disk_is_an_error_and_stays_as_it_was() {
         }
         assert!(leases(dir).is_empty());
     });
+}
+
+/// The index only says where to look: whatever the reference does between our calls, also
+/// within one tick of the kernel's clock, has to be seen.
+#[test]
+fn the_index_never_hides_what_the_reference_did() {
+    let Some(reference) = go_plugins().map(|dir| dir.join("host-local")) else {
+        skip!("the reference's host-local is not installed");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), "1.0.0", &json!({ "ranges": [[{ "subnet": "10.9.0.0/16" }]] }));
+    let call =
+        |program: &Path, verb, id: &str| run(program, &Step::new(verb, id, ""), &config).status.success();
+    for n in 0..70 {
+        assert!(call(&ours(), "ADD", &format!("old{n}")));
+    }
+    assert!(dir.path().join("net/.cnimble-index").exists());
+    for n in 0..20 {
+        let (theirs, own) = (format!("theirs{n}"), format!("own{n}"));
+        assert!(call(&ours(), "ADD", &own));
+        assert!(call(&reference, "ADD", &theirs));
+        // A second address is refused, whoever gave the first.
+        assert!(!call(&ours(), "ADD", &theirs));
+        assert!(call(&ours(), "CHECK", &theirs));
+        assert!(call(&reference, "CHECK", &own));
+        assert!(call(&ours(), "DEL", &theirs));
+        assert!(call(&reference, "DEL", &own));
+        assert!(!call(&ours(), "CHECK", &own));
+    }
+    let left = leases(dir.path());
+    assert_eq!(left.len(), 70, "{left:?}");
+    assert!(left.values().all(|owner| owner.starts_with("old")), "{left:?}");
 }
