@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// The names under which the multi-call binary is linked.
 pub const PLUGINS: &[&str] =
-    &["bridge", "firewall", "host-local", "loopback", "portmap", "ptp", "static", "tuning"];
+    &["bandwidth", "bridge", "firewall", "host-local", "loopback", "portmap", "ptp", "static", "tuning"];
 
 /// The directory of the plugins under test: `CNIMBLE_PLUGIN_DIR`, or this workspace's,
 /// built once and hard-linked under every name.

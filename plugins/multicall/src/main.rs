@@ -11,6 +11,7 @@ use cnimble::plugin::Plugin;
 static ALLOCATOR: arena::Arena = arena::Arena::new();
 
 static PLUGINS: &[&dyn Plugin] = &[
+    &cnimble_bandwidth::Bandwidth,
     &cnimble_bridge::Bridge,
     &cnimble_firewall::Firewall,
     &cnimble_host_local::HostLocal,

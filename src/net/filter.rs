@@ -1,0 +1,138 @@
+//! Filters for received packets: `tc filter`. One of them: everything goes to another link.
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::tc::{
+    TcAction, TcActionAttribute, TcActionMirror, TcActionMirrorOption, TcActionOption, TcActionType,
+    TcAttribute, TcFilterU32, TcFilterU32Option, TcHandle, TcMirror, TcMirrorActionType, TcOption, TcU32Key,
+    TcU32Selector, TcU32SelectorFlags,
+};
+
+use super::qdisc::{INGRESS_HANDLE, TCA_OPTIONS, TCMSG, is_of, of_link};
+use super::request::{Mode, encode};
+use super::wire::{Attributes, Malformed, Message, u32_at};
+use super::{Netlink, Request, Result};
+
+const RTM_NEWTFILTER: u16 = 44;
+/// ETH_P_ALL, in network byte order as the kernel wants it, and priority 1.
+const ALL_FIRST: u32 = (1 << 16) | (3_u16.to_be() as u32);
+
+/// `tc filter add dev LINK ingress protocol all prio 1 u32 match u8 0 0 action mirred egress
+/// redirect dev TARGET`: all that `index` receives is sent out of `target` instead. The link
+/// must have qdisc `ingress`.
+///
+/// u32 is in every kernel that limits traffic; `matchall` would say it shorter, but some
+/// minimal ones lack it.
+pub fn redirect(index: u32, name: &str, target: u32) -> Request {
+    let mut mirror = TcMirror::default();
+    mirror.generic.action = TcActionType::Stolen;
+    mirror.eaction = TcMirrorActionType::EgressRedir;
+    mirror.ifindex = target;
+    let mut action = TcAction::default();
+    action.attributes = vec![
+        TcActionAttribute::Kind(TcActionMirror::KIND.into()),
+        TcActionAttribute::Options(vec![TcActionOption::Mirror(TcActionMirrorOption::Parms(mirror))]),
+    ];
+    // One key with an empty mask, which all packets match.
+    let mut selector = TcU32Selector::default();
+    selector.flags = TcU32SelectorFlags::Terminal;
+    selector.nkeys = 1;
+    selector.keys = vec![TcU32Key::default()];
+    let options = [
+        TcFilterU32Option::ClassId(TcHandle { major: 1, minor: 1 }),
+        TcFilterU32Option::Selector(selector),
+        TcFilterU32Option::Action(vec![action]),
+    ];
+    let mut message = of_link(index, TcHandle::UNSPEC, INGRESS_HANDLE);
+    message.header.info = ALL_FIRST;
+    message.attributes = vec![
+        TcAttribute::Kind(TcFilterU32::KIND.into()),
+        TcAttribute::Options(options.into_iter().map(TcOption::U32).collect()),
+    ];
+    let what = format!("redirect what {name} receives to link {target}");
+    Request::new(what, Mode::Create, RouteNetlinkMessage::NewTrafficFilter(message))
+}
+
+impl Netlink {
+    /// The links that u32 filters of a link's qdisc `ingress` redirect to, in order.
+    ///
+    /// # Errors
+    /// The kernel's; EINVAL or ENOENT if there is no such qdisc is an empty list.
+    pub fn redirects(&mut self, index: u32) -> Result<Vec<u32>> {
+        let message = RouteNetlinkMessage::GetTrafficFilter(of_link(index, TcHandle::UNSPEC, INGRESS_HANDLE));
+        let message = encode(message, NLM_F_REQUEST | NLM_F_DUMP);
+        let found = self
+            .dump_raw("list filters", &message, |message| Ok(is_of(message, index).then(|| read(message))));
+        match found {
+            Err(err) if err.is_missing() || err.is(nix::errno::Errno::EINVAL) => Ok(Vec::new()),
+            found => {
+                let mut targets = Vec::new();
+                for target in found? {
+                    let target =
+                        target.map_err(|Malformed(why)| super::socket::broken("list filters", why))?;
+                    targets.extend(target);
+                }
+                Ok(targets)
+            }
+        }
+    }
+}
+
+/// The target of the first redirection in a filter: options, actions, the first one's options,
+/// parameters. Filters without one, and those of other kinds, have none.
+fn read(message: &Message<'_>) -> std::result::Result<Option<u32>, Malformed> {
+    const U32_ACT: u16 = 7;
+    const FIRST: u16 = 1;
+    const ACT_OPTIONS: u16 = 2;
+    const MIRRED_PARMS: u16 = 2;
+    /// In `struct tc_mirred`, behind the five fields of every action and `eaction`.
+    const IFINDEX: usize = 24;
+    if message.kind != RTM_NEWTFILTER {
+        return Ok(None);
+    }
+    let mut inner = nested(Attributes::behind(message.body, TCMSG), TCA_OPTIONS)?;
+    for kind in [U32_ACT, FIRST, ACT_OPTIONS, MIRRED_PARMS] {
+        inner = match inner {
+            Some(bytes) => nested(Attributes::new(bytes), kind)?,
+            None => return Ok(None),
+        };
+    }
+    Ok(inner.and_then(|parameters| u32_at(parameters, IFINDEX)))
+}
+
+fn nested(attributes: Attributes<'_>, wanted: u16) -> std::result::Result<Option<&[u8]>, Malformed> {
+    for attribute in attributes {
+        let (kind, value) = attribute?;
+        if kind == wanted {
+            return Ok(Some(value));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::testing::in_netns;
+    use crate::net::{ifb, qdisc};
+
+    #[test]
+    fn what_is_redirected_is_read() {
+        in_netns("filter", || {
+            let mut netlink = Netlink::open().unwrap();
+            let lo = netlink.link("lo").unwrap().index;
+            assert!(netlink.knows_ifb().unwrap());
+            let new = ifb::NewIfb { name: "b0", mtu: 1400, txqlen: 7 };
+            let made = netlink.create_link(ifb::add(&new)).unwrap();
+            assert_eq!((made.kind.as_str(), made.mtu, made.txqlen, made.up), ("ifb", 1400, 7, true));
+            assert!(netlink.redirects(lo).unwrap().is_empty());
+            assert!(netlink.execute(redirect(lo, "lo", made.index)).is_err());
+            netlink.execute(qdisc::add_ingress(lo, "lo")).unwrap();
+            assert!(netlink.redirects(lo).unwrap().is_empty());
+            netlink.execute(redirect(lo, "lo", made.index)).unwrap();
+            assert_eq!(netlink.redirects(lo).unwrap(), [made.index]);
+            assert!(netlink.redirects(made.index).unwrap().is_empty());
+            assert!(netlink.execute(redirect(lo, "lo", 12345)).is_err());
+        });
+    }
+}
