@@ -1,6 +1,7 @@
 //! Ports of the host that lead into pods: real packets through every way in, owners, costs,
 //! and what the Go plugins left.
 // Test code throughout: it stops at the first surprise.
+#![allow(clippy::needless_pass_by_value)] // json!(…) as an argument
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::io::{self, Read, Write};
