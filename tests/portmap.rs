@@ -182,6 +182,7 @@ fn every_way_in(backend: &str) {
     // The same port of somebody whom this host only has to forward to.
     let _outside = Server::start(&site.world, 8080, "world");
     let _outside2 = Server::start(&site.world, 80, "world80");
+    let before = Snapshot::of_ns(&site.host);
     site.add(&net, 0);
     let (host, world, pods): (&Ns, &Ns, _) = (&site.host, &site.world, &site.pods);
     let own = pod_ip(&site.results[0], false);
@@ -238,6 +239,9 @@ fn every_way_in(backend: &str) {
     let rules = Snapshot::of_ns(&site.host).without("link").without("route 4").without("route 6");
     assert!(rules.mentions("pod0").is_empty(), "{:?}", rules.mentions("pod0"));
     assert!(rules.mentions(&own).is_empty(), "{:?}", rules.mentions(&own));
+    if backend == "nftables" {
+        before.assert_same(&Snapshot::of_ns(&site.host), "after the last mapping");
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) trait Layout {
     /// Chains with the operator's own rules: never flushed, and in use while there are any.
     const FOREIGN: &'static [&'static str] = &[];
 
-    /// Whether the part stays when no attachment uses it any more.
+    /// Whether the part is left when no attachment uses it any more, for [`drop_part`].
     const STAYS: bool = false;
 
     /// Whether a set of the table belongs to the part.
@@ -413,6 +413,12 @@ pub(super) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool)
         drop_together::<L>(nft, std::slice::from_ref(set), false)?;
     }
     Ok(())
+}
+
+/// Deletes the part, if it has no elements and no sets but those that come with it; whether
+/// it is gone.
+pub(super) fn drop_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
+    drop_together::<L>(nft, &[], true)
 }
 
 /// Deletes these sets, and the part if wanted, all or nothing; whether they are gone.

@@ -222,6 +222,12 @@ impl Key {
         self
     }
 
+    /// The name of an interface, of a key that was made with [`Key::ifname`].
+    pub fn as_ifname(&self) -> Option<String> {
+        let name = attr::text(&self.bytes);
+        (self.bytes.len() == KeyType::Ifname.len() && !name.is_empty()).then_some(name)
+    }
+
     /// Protocol and port at the end of a key that was made with [`Key::and_port`], and the
     /// address in front of them, if there is one.
     pub fn as_port(&self) -> Option<(Option<IpAddr>, u8, u16)> {

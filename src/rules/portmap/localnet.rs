@@ -1,7 +1,8 @@
 //! `route_localnet` on the link towards a pod.
 //!
-//! It stays when the mapping goes: others may rely on it by then, and the guard in the packet
-//! rules stays as well.
+//! Other pods behind the same link may rely on it by the time that a mapping goes. So the links
+//! where it was switched on are noted in a set beside the mappings, and it is switched off when
+//! the last mapping of the host goes, and with it the guard.
 
 use std::net::IpAddr;
 
@@ -11,33 +12,40 @@ use crate::spec::Error;
 /// What was switched on.
 #[derive(Debug)]
 pub(super) struct Opened {
-    key: String,
-    old: String,
+    /// The link's name.
+    pub(super) link: String,
 }
 
 /// Lets packets of 127.0.0.0/8 leave by the link towards the pod; `None` if they could before,
-/// or if there is no such link.
-pub(super) fn open(pod: IpAddr) -> Result<Option<Opened>, Error> {
-    let Some(key) = key(pod)? else {
+/// or if there is no such link. `note` is told before.
+pub(super) fn open(
+    pod: IpAddr,
+    note: impl FnOnce(&str) -> Result<(), Error>,
+) -> Result<Option<Opened>, Error> {
+    let Some(link) = towards(pod)? else {
         log::warn!("no route leads to {pod}: localhost won't reach its ports");
         return Ok(None);
     };
-    Ok(sysctl::ensure(&key, "1")?.map(|old| Opened { key, old }))
+    if sysctl::read(&key(&link))? == "1" {
+        return Ok(None);
+    }
+    note(&link)?;
+    sysctl::write(&key(&link), "1")?;
+    Ok(Some(Opened { link }))
 }
 
-impl Opened {
-    /// Switches it back.
-    pub(super) fn close(&self) -> Result<(), Error> {
-        match sysctl::write(&self.key, &self.old) {
-            Err(err) if !err.is_missing() => Err(err.into()),
-            _ => Ok(()),
-        }
+/// Switches it on or off, on a link that may be gone.
+pub(super) fn set(link: &str, on: bool) -> crate::net::Result<()> {
+    match sysctl::write(&key(link), if on { "1" } else { "0" }) {
+        Err(err) if !err.is_missing() => Err(err),
+        _ => Ok(()),
     }
 }
 
 /// It is on.
 pub(super) fn check(pod: IpAddr) -> Result<(), Error> {
-    if let Some(key) = key(pod)? {
+    if let Some(link) = towards(pod)? {
+        let key = key(&link);
         let now = sysctl::read(&key)?;
         if now != "1" {
             return Err(Error::check(format!("{key} is {now}: localhost can't reach {pod}")));
@@ -46,9 +54,13 @@ pub(super) fn check(pod: IpAddr) -> Result<(), Error> {
     Ok(())
 }
 
-fn key(pod: IpAddr) -> Result<Option<String>, Error> {
+fn key(link: &str) -> String {
+    format!("net/ipv4/conf/{link}/route_localnet")
+}
+
+/// The name of the link towards the pod.
+fn towards(pod: IpAddr) -> Result<Option<String>, Error> {
     let mut host = Netlink::open()?;
     let Some(index) = host.link_towards(pod)? else { return Ok(None) };
-    let link = host.link_at(index)?;
-    Ok(Some(format!("net/ipv4/conf/{}/route_localnet", link.name)))
+    Ok(Some(host.link_at(index)?.name))
 }

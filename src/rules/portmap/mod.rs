@@ -178,7 +178,12 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) ->
     let made = packet_rules(backend, nft, owner, forward)?;
     let mut undo = Undo { made, localnet: None, forward: forward.clone() };
     if let Some(pod) = forward.localhost() {
-        match localnet::open(pod) {
+        let noted = |link: &str| match &undo.made {
+            Made::Nftables(_) => Ok(nftables::note_link(nft, link)?),
+            // The guard of this backend stays.
+            Made::Iptables(_) => Ok(()),
+        };
+        match localnet::open(pod, noted) {
             Ok(opened) => undo.localnet = opened,
             Err(err) => {
                 return Err(match undo.run() {
@@ -235,14 +240,8 @@ impl Undo {
         let mut failures = Failures::default();
         // The guard goes last.
         if let Some(opened) = self.localnet {
-            let used = match &self.made {
-                Made::Nftables(changes) => nftables::localhost_used(&mut nft, changes),
-                Made::Iptables(_) => Ok(true),
-            };
-            match used {
-                Ok(true) => {}
-                Ok(false) => failures.note(opened.close()),
-                Err(err) => failures.note::<Error>(Err(err.into())),
+            if let Made::Nftables(changes) = &self.made {
+                failures.note(nftables::close_link(&mut nft, changes, &opened.link));
             }
         }
         match &self.made {

@@ -14,8 +14,9 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
+use nix::errno::Errno;
 
-use super::{Forward, Mapping};
+use super::{Forward, Mapping, localnet};
 use crate::net;
 use crate::net::nft::{
     Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, SetType, Table,
@@ -43,6 +44,8 @@ const PORTS: [&str; 2] = ["portmap4", "portmap6"];
 const ADDR_PORTS: [&str; 2] = ["portmap-addr4", "portmap-addr6"];
 /// Pods that localhost may talk to.
 const LOCAL: &str = "portmap-local4";
+/// Links where `route_localnet` was switched on. No rule looks at it: it is a note for [`leave`].
+const LINKS: &str = "portmap-localnet";
 /// Pods that see the host instead of everybody.
 const ALL: [&str; 2] = ["portmap-all4", "portmap-all6"];
 /// Pods of a network: what comes from there is masqueraded. The network is in the name.
@@ -65,10 +68,17 @@ impl Layout for Portmap {
     const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble");
     const CHAINS: &'static [&'static str] = &[DISPATCH, PREROUTING, OUTPUT, POSTROUTING, GUARD];
     /// The mapping for one address is looked up before that for all.
-    const FIXED: &'static [&'static str] =
-        &["portmap-addr4", "portmap4", "portmap-addr6", "portmap6", LOCAL, "portmap-all4", "portmap-all6"];
-    /// The guard has to outlive the mappings: nobody knows whether others rely on the
-    /// `route_localnet` that was switched on for one of them.
+    const FIXED: &'static [&'static str] = &[
+        "portmap-addr4",
+        "portmap4",
+        "portmap-addr6",
+        "portmap6",
+        LOCAL,
+        "portmap-all4",
+        "portmap-all6",
+        LINKS,
+    ];
+    /// Until [`leave`] has switched `route_localnet` off, the guard has to be there.
     const STAYS: bool = true;
 
     fn is_ours(set: &str) -> bool {
@@ -102,6 +112,9 @@ impl Layout for Portmap {
     fn create_set(batch: &mut Batch, set: &str) {
         use KeyType::{InetProto, InetService};
         let place = Self::TABLE.set(set);
+        if set == LINKS {
+            return batch.create_set(place, &SetType { key: &[KeyType::Ifname], verdicts: false });
+        }
         let Some(ip) = family(set) else { return };
         let addr = addr_type(ip);
         if PORTS.contains(&set) {
@@ -365,10 +378,62 @@ pub(super) fn revert(nft: &mut Nft, changes: &Changes) -> net::Result<()> {
     elements::revert::<Portmap>(nft, changes)
 }
 
-/// Whether others than those of `changes` need localhost.
-pub(super) fn localhost_used(nft: &mut Nft, changes: &Changes) -> net::Result<bool> {
+/// Notes that `route_localnet` is about to be switched on.
+pub(super) fn note_link(nft: &mut Nft, link: &str) -> net::Result<()> {
+    let mut batch = Batch::new();
+    batch.create_element(Portmap::TABLE.set(LINKS), &Element::new(Key::ifname(link), ""));
+    match nft.commit(&batch) {
+        // Noted before, and switched off by somebody since.
+        Err(err) if err.is(Errno::EEXIST) => Ok(()),
+        // Somebody deleted the set.
+        Err(err) if err.is(Errno::ENOENT) => {
+            let mut whole = Batch::new();
+            Portmap::create_set(&mut whole, LINKS);
+            whole.create_element(Portmap::TABLE.set(LINKS), &Element::new(Key::ifname(link), ""));
+            nft.commit(&whole)
+        }
+        outcome => outcome,
+    }
+}
+
+/// Switches `route_localnet` off again, unless others than those of `changes` need it by now.
+pub(super) fn close_link(nft: &mut Nft, changes: &Changes, link: &str) -> net::Result<()> {
     let there = nft.elements(Portmap::TABLE.set(LOCAL))?;
-    Ok(there.iter().any(|element| !changes.has_inserted(LOCAL, element)))
+    if there.iter().any(|element| !changes.has_inserted(LOCAL, element)) {
+        return Ok(());
+    }
+    localnet::set(link, false)?;
+    forget_links(nft, &[Element::new(Key::ifname(link), "")])
+}
+
+fn forget_links(nft: &mut Nft, links: &[Element]) -> net::Result<()> {
+    let links: Vec<Placed> =
+        links.iter().map(|element| Placed { set: LINKS.to_owned(), element: element.clone() }).collect();
+    elements::delete::<Portmap>(nft, &links)
+}
+
+/// The last mapping is gone, perhaps: then `route_localnet` is switched off where it was
+/// switched on, and the part goes.
+fn leave(nft: &mut Nft) -> net::Result<()> {
+    for set in nft.sets(Portmap::TABLE)? {
+        if Portmap::is_ours(&set) && set != LINKS && !nft.is_empty(Portmap::TABLE.set(&set))? {
+            return Ok(());
+        }
+    }
+    let links = nft.elements(Portmap::TABLE.set(LINKS))?;
+    let names: Vec<String> = links.iter().filter_map(|element| element.key.as_ifname()).collect();
+    for name in &names {
+        localnet::set(name, false)?;
+    }
+    forget_links(nft, &links)?;
+    if !elements::drop_part::<Portmap>(nft)? {
+        // Somebody has just come, and may rely on it.
+        for name in &names {
+            note_link(nft, name)?;
+            localnet::set(name, true)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes the owner's elements and returns them. What the configuration says is no more than
@@ -393,11 +458,18 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) ->
             _ => {}
         }
     }
+    if !removed.is_empty() {
+        leave(nft)?;
+    }
     Ok(removed)
 }
 
 pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> net::Result<Vec<Placed>> {
-    elements::gc::<Portmap>(nft, network, valid)
+    let removed = elements::gc::<Portmap>(nft, network, valid)?;
+    if !removed.is_empty() {
+        leave(nft)?;
+    }
+    Ok(removed)
 }
 
 pub(super) fn usable(nft: &mut Nft) -> Result<(), Error> {
@@ -476,7 +548,7 @@ mod tests {
         }
         assert!(Portmap::is_ours("portmap4") && !Portmap::is_ours("masq-10.1.0.0/16"));
         for set in Portmap::FIXED {
-            assert!(family(set).is_some(), "{set}");
+            assert!(family(set).is_some() || *set == LINKS, "{set}");
         }
     }
 }
