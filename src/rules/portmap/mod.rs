@@ -239,10 +239,8 @@ impl Undo {
         let mut nft = Nft::new();
         let mut failures = Failures::default();
         // The guard goes last.
-        if let Some(opened) = self.localnet {
-            if let Made::Nftables(changes) = &self.made {
-                failures.note(nftables::close_link(&mut nft, changes, &opened.link));
-            }
+        if let (Some(opened), Made::Nftables(changes)) = (&self.localnet, &self.made) {
+            failures.note(nftables::close_link(&mut nft, changes, &opened.link));
         }
         match &self.made {
             Made::Nftables(changes) => failures.note(nftables::revert(&mut nft, changes)),
