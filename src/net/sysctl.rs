@@ -1,7 +1,7 @@
 //! `/proc/sys/net`: relative to the namespace of the thread that opens the file.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -18,8 +18,26 @@ const ROOT: &str = "/proc/sys";
 pub fn read(key: &str) -> Result<String> {
     let what = || format!("read sysctl {key}");
     let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
-    let value = fs::read(path).map_err(|err| explained(Error::io(what(), &err)))?;
+    let value = value_of(&path).map_err(|err| explained(Error::io(what(), &err)))?;
     Ok(String::from_utf8_lossy(&value).trim().to_owned())
+}
+
+/// A value that fits into one piece, as nearly all do, is read in one system call: the kernel
+/// gives a value whole or fills the buffer.
+fn value_of(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut value = vec![0; 256];
+    let length = loop {
+        match file.read(&mut value) {
+            Err(err) if err.kind() == std::io::ErrorKind::Interrupted => {}
+            outcome => break outcome?,
+        }
+    };
+    value.truncate(length);
+    if length == 256 {
+        file.read_to_end(&mut value)?;
+    }
+    Ok(value)
 }
 
 /// Writes a key.

@@ -53,7 +53,15 @@ pub fn switches(name: &str, result: &CniResult, enable_dad: bool) -> Result<(), 
     }
     switches.push(("ipv6", "accept_dad", if enable_dad { "1" } else { "0" }));
     for (family, switch, value) in switches {
-        match sysctl::write(&format!("net/{family}/conf/{name}/{switch}"), value) {
+        let key = format!("net/{family}/conf/{name}/{switch}");
+        let done = match switch {
+            // Writing it takes the lock of all network configuration, for which the kernel
+            // doesn't wait but asks over and over, while others make their pods. It is 0 already
+            // nearly everywhere.
+            "disable_ipv6" => sysctl::ensure(&key, value).map(drop),
+            _ => sysctl::write(&key, value),
+        };
+        match done {
             // A kernel without the family or the switch; an IPv6 address would fail by itself.
             Err(err) if !err.is_missing() => return Err(err.into()),
             _ => {}
