@@ -90,7 +90,11 @@ fn results_have_the_reference_form_in_every_version() {
 
 /// The first version that a plugin speaks.
 fn oldest(plugin: &str) -> &'static str {
-    if plugin == "firewall" { "0.4.0" } else { "0.1.0" }
+    match plugin {
+        "bandwidth" => "0.3.0",
+        "firewall" => "0.4.0",
+        _ => "0.1.0",
+    }
 }
 
 #[test]
