@@ -23,7 +23,7 @@ impl Chain {
         Chain { host, pod, att, prev }
     }
 
-    fn net(&self, keys: Value) -> Network<'_> {
+    fn net(&self, keys: &Value) -> Network<'_> {
         let mut config = json!({
             "cniVersion": configs::newest(), "name": "net64", "type": "tuning", "dataDir": self.dir(),
         });
@@ -60,7 +60,7 @@ fn everything_is_set_checked_and_put_back() {
     let chain = Chain::new();
     let before = Snapshot::of_ns(&chain.pod);
     let old_mac = chain.mac();
-    let net = chain.net(json!({
+    let net = chain.net(&json!({
         "sysctl": {
             "net.core.somaxconn": "543",
             "net/ipv4/conf/IFNAME/arp_filter": "1",
@@ -137,7 +137,7 @@ fn the_sources_of_a_mac_in_order() {
         (&args, env, "02:00:00:00:00:04"),
         (&none, env, own.as_str()),
     ] {
-        let net = chain.net(keys.clone());
+        let net = chain.net(keys);
         let att = chain.att.clone().args(env);
         let result = net.call("ADD", &att, Some(&chain.prev)).run().result();
         assert_eq!(chain.mac(), expected, "{keys} {env}");
@@ -152,7 +152,7 @@ fn the_sources_of_a_mac_in_order() {
 fn args_cni_win() {
     need!("ip");
     let chain = Chain::new();
-    let net = chain.net(json!({
+    let net = chain.net(&json!({
         "sysctl": { "net.core.somaxconn": "500", "net.ipv4.ip_default_ttl": "60" },
         "mtu": 1400, "promisc": true, "allmulti": false, "txQLen": 1,
         "args": { "cni": {
@@ -169,7 +169,7 @@ fn args_cni_win() {
     assert!(!flags.contains(&json!("PROMISC")) && flags.contains(&json!("ALLMULTI")), "{link}");
     net.deleted(&chain.att, None);
     // Without a sysctl of its own, which the Go plugin doesn't survive.
-    let net = chain.net(json!({ "args": { "cni": { "sysctl": { "net.core.somaxconn": "502" } } } }));
+    let net = chain.net(&json!({ "args": { "cni": { "sysctl": { "net.core.somaxconn": "502" } } } }));
     chain.add(&net);
     assert_eq!(chain.pod.sysctl("core/somaxconn"), "502");
     assert_eq!(chain.files(), Vec::<String>::new(), "nothing to be put back");
@@ -205,7 +205,7 @@ fn a_failure_takes_everything_back() {
     let before = Snapshot::of_ns(&chain.pod);
     let fails = |keys: Value, code: u64, word: &str| {
         let old = chain.files();
-        let error = chain.net(keys).call("ADD", &chain.att, Some(&chain.prev)).run().error();
+        let error = chain.net(&keys).call("ADD", &chain.att, Some(&chain.prev)).run().error();
         assert!(error.code == code && error.all().contains(word), "{error:?}");
         before.assert_same(&Snapshot::of_ns(&chain.pod), word);
         assert_eq!(chain.files(), old);
@@ -228,7 +228,7 @@ fn a_failure_takes_everything_back() {
     fails(json!({ "sysctl": sysctl, "mac": MAC, "mtu": 65_536 }), 100, "mtu 65536");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"mtu\": 1234}");
     // Nobody reads the result.
-    let net = chain.net(json!({ "sysctl": sysctl, "mac": MAC, "promisc": true, "mtu": 1400, "txQLen": 3 }));
+    let net = chain.net(&json!({ "sysctl": sysctl, "mac": MAC, "promisc": true, "mtu": 1400, "txQLen": 3 }));
     let call = net.call("ADD", &chain.att, Some(&chain.prev));
     let outcome = call.under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run();
     assert_eq!(outcome.status, 1, "{}", outcome.describe());
@@ -260,13 +260,13 @@ fn bad_configurations() {
         (json!({ "txQLen": -1 }), "txQLen"),
         (json!({ "dataDir": 1 }), "dataDir"),
     ] {
-        let net = chain.net(keys);
+        let net = chain.net(&keys);
         let error = net.call("ADD", &chain.att, Some(&chain.prev)).run().error();
         assert!(error.code == 7 && error.all().contains(word), "{word}: {error:?}");
         assert_eq!(net.check(&chain.att, &chain.prev).error().code, 7, "{word}");
         assert_eq!(net.status().error().code, 7, "{word}");
     }
-    let net = chain.net(json!({ "mtu": 1400 }));
+    let net = chain.net(&json!({ "mtu": 1400 }));
     let text = net.config.to_string().replace("\"mtu\":1400", r#""sysctl":{"net.a":"1","net.a":"2"}"#);
     let call = net.call("ADD", &chain.att, None);
     assert_eq!(call.clone().stdin(text).run().error().code, 7);
@@ -288,7 +288,7 @@ fn del_in_every_shape() {
     need!("ip");
     let chain = Chain::new();
     let old = chain.mac();
-    let net = chain.net(json!({ "mac": MAC, "mtu": 1400 }));
+    let net = chain.net(&json!({ "mac": MAC, "mtu": 1400 }));
     let file = chain.dir().join("one_eth0.json");
     let add = || {
         chain.add(&net);
@@ -305,7 +305,7 @@ fn del_in_every_shape() {
     // Another configuration, or one that ADD would refuse.
     for keys in [json!({}), json!({ "mac": "zz", "sysctl": 7, "mtu": -1 })] {
         add();
-        chain.net(keys).deleted(&chain.att, Some(&chain.prev));
+        chain.net(&keys).deleted(&chain.att, Some(&chain.prev));
         assert!(!file.exists());
         assert_eq!(chain.mac(), old);
     }
@@ -328,7 +328,7 @@ fn del_in_every_shape() {
     std::fs::write(chain.dir(), "").unwrap();
     net.deleted(&chain.att, None);
     // What can't be removed is an error.
-    let stuck = chain.net(json!({ "dataDir": chain.host.dir() }));
+    let stuck = chain.net(&json!({ "dataDir": chain.host.dir() }));
     std::fs::create_dir_all(chain.host.dir().join("one_eth0.json/x")).unwrap();
     assert_eq!(stuck.del(&chain.att, None).error().code, 5);
 }
@@ -338,7 +338,7 @@ fn gc_and_status() {
     need!("ip");
     let chain = Chain::new();
     let keys = json!({ "mtu": 1400 });
-    let net = chain.net(keys.clone()).with("/cniVersion", json!("1.1.0"));
+    let net = chain.net(&keys).with("/cniVersion", json!("1.1.0"));
     net.status().success();
     assert_eq!(chain.files(), Vec::<String>::new());
     chain.add(&net);
@@ -377,7 +377,7 @@ fn only_what_is_on_the_list() {
         call.under(&["unshare", "-m", "sh", "-ec", script]).run()
     };
     let net = chain
-        .net(json!({ "sysctl": { "net.core.somaxconn": "543", "net.ipv4.conf.IFNAME.arp_filter": "1" } }));
+        .net(&json!({ "sysctl": { "net.core.somaxconn": "543", "net.ipv4.conf.IFNAME.arp_filter": "1" } }));
     let error = run(&net, "ADD", "^net.core.[a-z]*$\n").error();
     assert!(error.code == 7 && error.msg.contains("net.ipv4.conf.IFNAME.arp_filter"), "{error:?}");
     assert_ne!(chain.pod.sysctl("core/somaxconn"), "543");
@@ -386,7 +386,7 @@ fn only_what_is_on_the_list() {
     run(&net, "ADD", "^net.core.[a-z]*$\n^net\\.ipv4\\.conf\\.IFNAME\\.").result();
     assert_eq!(chain.pod.sysctl("core/somaxconn"), "543");
     // Without sysctls the list doesn't matter.
-    run(&chain.net(json!({ "mtu": 1400 })), "ADD", "nothing").result();
+    run(&chain.net(&json!({ "mtu": 1400 })), "ADD", "nothing").result();
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn either_set_restores_what_the_other_changed() {
     };
     let chain = Chain::new();
     let ours = chain
-        .net(json!({ "mac": MAC, "mtu": 1400, "promisc": true, "allmulti": true }))
+        .net(&json!({ "mac": MAC, "mtu": 1400, "promisc": true, "allmulti": true }))
         .with("/cniVersion", json!("1.0.0"));
     let theirs = ours.served_by(go);
     let mut prev = chain.prev.clone();
