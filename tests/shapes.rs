@@ -211,6 +211,23 @@ fn del_never_touches_the_host_s_own_interfaces() {
 }
 
 #[test]
+fn del_with_a_prev_result_that_cant_be_read() {
+    need!("ip", "nft");
+    for prev in [json!("x"), json!({"cniVersion": "9.9.9"}), json!({"ips": [{"address": "banana"}]})] {
+        let host = Host::new();
+        let pod = Pod::new();
+        let net = everything(&host, "1.1.0");
+        let att = Attachment::new("one", &pod);
+        let before = state(&host);
+        net.added(&att);
+        net.deleted(&att, Some(&prev));
+        let left = before.diff(&state(&host));
+        assert!(!left.contains("veth") && !left.contains("id: one"), "{prev}: {left}");
+        assert_eq!(pod.links(), ["lo"]);
+    }
+}
+
+#[test]
 fn del_of_what_never_was() {
     need!("ip", "nft");
     // On a fresh host, and where the network exists.

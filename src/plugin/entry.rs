@@ -135,9 +135,20 @@ fn run(plugin: &dyn Plugin, command: &OsStr, plugins: &'static [&'static dyn Plu
     }
     let env = Env::read(command, |name| std::env::var_os(name)).map_err(early)?;
     let stdin = read_stdin().map_err(early)?;
-    let config = PluginConfig::parse(&stdin).map_err(|err| (err, PluginConfig::version_of(&stdin)))?;
+    let config = parse(command, &stdin).map_err(|err| (err, PluginConfig::version_of(&stdin)))?;
     let version = config.version;
     verb(plugin, command, env, config, stdin, plugins).map_err(|err| (err, version))
+}
+
+fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {
+    if command != Command::Del {
+        return PluginConfig::parse(stdin);
+    }
+    let (config, unreadable) = PluginConfig::parse_for_del(stdin)?;
+    if let Some(err) = unreadable {
+        log::warn!("going on without the result of ADD: {err}");
+    }
+    Ok(config)
 }
 
 fn read_stdin() -> Result<Vec<u8>, Error> {

@@ -64,7 +64,21 @@ impl PluginConfig {
     /// Code 6 if it isn't a JSON object, 1 for an unknown `cniVersion`, 7 for a known key
     /// of the wrong type; the message has the path.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        Self::from_document(json::parse_object(bytes, "configuration")?)
+        let (config, prev_result) = Self::parse_parts(bytes)?;
+        Ok(PluginConfig { prev_result: prev_result?, ..config })
+    }
+
+    /// Reads a configuration for DEL, which has to get on with what there is: a `prevResult`
+    /// that can't be read counts as none, and why comes back beside the configuration.
+    ///
+    /// # Errors
+    /// As [`PluginConfig::parse`], but for `prevResult`.
+    pub fn parse_for_del(bytes: &[u8]) -> Result<(Self, Option<Error>), Error> {
+        let (config, prev_result) = Self::parse_parts(bytes)?;
+        Ok(match prev_result {
+            Ok(prev_result) => (PluginConfig { prev_result, ..config }, None),
+            Err(err) => (config, Some(err)),
+        })
     }
 
     /// The version to answer in when [`PluginConfig::parse`] has refused `bytes`: the
@@ -75,7 +89,10 @@ impl PluginConfig {
         version.and_then(|version| Version::parse(version).ok()).unwrap_or(Version::LATEST)
     }
 
-    fn from_document(document: Value) -> Result<Self, Error> {
+    /// A configuration still without its `prevResult`, and that by itself.
+    #[allow(clippy::type_complexity)] // a name for it would say less
+    fn parse_parts(bytes: &[u8]) -> Result<(Self, Result<Option<CniResult>, Error>), Error> {
+        let document = json::parse_object(bytes, "configuration")?;
         let version = match json::get(&document, "cniVersion") {
             None => Version::V0_1_0,
             Some(value) => {
@@ -85,23 +102,24 @@ impl PluginConfig {
         };
         let common: Common = json::from_value(&document, "")?;
         let prev_result = match json::get(&document, "prevResult") {
-            None | Some(Value::Null) => None,
-            Some(value) => Some(CniResult::from_value(value, version, "prevResult")?),
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => CniResult::from_value(value, version, "prevResult").map(Some),
         };
         // Which key is there counts, so null must not pass for missing here.
         let valid_attachments = [VALID_ATTACHMENTS, OLD_ATTACHMENTS]
             .into_iter()
             .find_map(|key| json::get(&document, key).map(|list| json::from_value(list, key)))
             .transpose()?;
-        Ok(PluginConfig {
+        let config = PluginConfig {
             version,
             name: common.name,
             plugin_type: common.plugin_type,
             ipam_type: common.ipam.ipam_type,
-            prev_result,
+            prev_result: None,
             valid_attachments,
             document,
-        })
+        };
+        Ok((config, prev_result))
     }
 
     /// The plugin's own keys, as `T`.
@@ -127,6 +145,17 @@ mod tests {
 
     fn parse(value: &Value) -> Result<PluginConfig, Error> {
         PluginConfig::parse(value.to_string().as_bytes())
+    }
+
+    #[test]
+    fn del_gets_on_without_a_prev_result_that_cant_be_read() {
+        for prev in [json!(7), json!({"cniVersion": "9.9.9"}), json!({"ips": [{"address": "x"}]})] {
+            let document = json!({"cniVersion": "1.0.0", "name": "n", "type": "t", "prevResult": prev});
+            assert!(parse(&document).is_err(), "{prev}");
+            let (config, why) = PluginConfig::parse_for_del(document.to_string().as_bytes()).unwrap();
+            assert_eq!((config.name.as_str(), config.prev_result, why.is_some()), ("n", None, true));
+        }
+        assert!(PluginConfig::parse_for_del(b"{\"name\": 7}").is_err());
     }
 
     fn attachments(value: &Value) -> Option<Vec<(String, String)>> {

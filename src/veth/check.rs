@@ -27,17 +27,12 @@ pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
 }
 
 /// The pod's end is a veth as the result tells, up if it is to be `up` (who asked for an
-/// interface that is down may have switched it on since), with MTU `mtu` (else the result's).
+/// interface that is down may have switched it on since), with the result's MTU (the
+/// configuration's may have been overruled by a plugin further down the chain).
 ///
 /// # Errors
 /// See the module.
-pub fn pod(
-    call: &Call,
-    inside: &mut Netlink,
-    prev: &CniResult,
-    up: bool,
-    mtu: Option<u32>,
-) -> Result<Link, Error> {
+pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, up: bool) -> Result<Link, Error> {
     let told = prev
         .interfaces
         .iter()
@@ -57,7 +52,7 @@ pub fn pod(
     if up && !pod.up {
         return Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns)));
     }
-    if let Some(mtu) = mtu.or(told.mtu)
+    if let Some(mtu) = told.mtu
         && pod.mtu != mtu
     {
         return Err(Error::check(format!("interface {} has MTU {}, expected {mtu}", pod.name, pod.mtu)));

@@ -22,7 +22,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<
 
     let bridge = check_bridge(&mut host, config, prev)?;
     // The result's MTU, not the configuration's: tuning may have come behind us in the chain.
-    let pod = check::pod(call, &mut inside, prev, config.container_up, None)?;
+    let pod = check::pod(call, &mut inside, prev, config.container_up)?;
     let port = check_port(&mut host, config, prev, &bridge, &pod)?;
     check_vlans(&mut host, config, &port)?;
     if config.container_up {

@@ -8,28 +8,27 @@ use cnimble::rules::{masquerade, spoof};
 use cnimble::spec::{Attachment, Error};
 use cnimble::veth::remove::{self, all};
 
-use crate::config::Config;
-
 /// Removes host veths, rules and leases of this network's attachments that aren't valid.
-/// Nothing stops at an error; all are reported.
+/// Nothing stops at an error; all are reported. As for DEL, only the network's name and its
+/// IPAM plugin matter: a configuration that has gone bad must not keep what is stale.
 pub(crate) fn network(call: &Call) -> Result<(), Error> {
-    let config = Config::read(&call.config)?;
     // No list: nothing may be cleaned. The skeleton doesn't even come here.
     let Some(valid) = &call.config.valid_attachments else { return Ok(()) };
+    let network = &call.config.name;
     let mut nft = Nft::new();
-    let masquerade = masquerade::gc(&mut nft, &config.network, valid);
-    let spoof = spoof::gc(&mut nft, &config.network, valid);
-    let veths = veths(&config, valid);
-    let leases = match (&veths, &config.ipam) {
-        (Ok(()), Some(ipam)) => delegate::call(call, ipam, Command::Gc),
-        _ => Ok(()),
+    let masquerade = masquerade::gc(&mut nft, network, valid);
+    let spoof = spoof::gc(&mut nft, network, valid);
+    let veths = veths(network, valid);
+    let leases = match (&veths, call.config.ipam_type.as_str()) {
+        (Err(_), _) | (_, "") => Ok(()),
+        (Ok(()), ipam) => delegate::call(call, ipam, Command::Gc),
     };
     all([veths, leases, masquerade, spoof])
 }
 
 /// Of whatever bridge: its name in the configuration may have changed, and leases go with
 /// the network.
-fn veths(config: &Config, valid: &[Attachment]) -> Result<(), Error> {
+fn veths(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let all = Filter { master: None, kind: Some("veth") };
-    remove::stale(&mut Netlink::open()?, &config.network, valid, &all)
+    remove::stale(&mut Netlink::open()?, network, valid, &all)
 }

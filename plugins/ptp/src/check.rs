@@ -23,7 +23,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<
     let mut host = Netlink::open()?;
     let mut inside = Netlink::open_in(&netns)?;
 
-    let pod = check::pod(call, &mut inside, &prev, true, config.mtu)?;
+    let pod = check::pod(call, &mut inside, &prev, true)?;
     check::addresses(&mut inside, &pod, &prev)?;
     check::routes(&mut inside, &pod, &pod::routes(&prev, &paths, pod.index), "in the pod")?;
 
