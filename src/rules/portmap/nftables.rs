@@ -242,26 +242,46 @@ fn hairpin_network(set: &str) -> Option<IpNetwork> {
     network_named(set.strip_prefix(HAIRPIN)?)
 }
 
-/// The element of a mapping.
-fn element(mapping: &Mapping, pod: &IpNetwork, comment: &str) -> Placed {
+/// The element of a mapping, without a comment.
+fn element(mapping: &Mapping, pod: &IpNetwork) -> Placed {
     let number = mapping.protocol.number();
     let (set, key) = match mapping.address() {
         Some(ip) => (for_family(ADDR_PORTS, ip), Key::ip(ip).and_port(number, mapping.host_port)),
         None => (for_family(PORTS, pod.ip()), Key::port(number, mapping.host_port)),
     };
     let target = Key::ip(pod.ip()).and_service(mapping.container_port);
-    Placed { set: set.to_owned(), element: Element::mapped(key, target, comment) }
+    Placed { set: set.to_owned(), element: Element::mapped(key, target, "") }
+}
+
+/// The owner's comment with the number of its elements behind the tag, so that DEL knows
+/// whether it has found all.
+fn comment(owner: &Owner, count: usize) -> String {
+    const LIMIT: usize = 128;
+    let comment = owner.comment();
+    let tag = owner.tag();
+    let names = comment.strip_prefix(&tag).unwrap_or_default();
+    let mut comment = format!("{tag}, of: {count}{names}");
+    let mut end = comment.len().min(LIMIT);
+    while !comment.is_char_boundary(end) {
+        end -= 1;
+    }
+    comment.truncate(end);
+    comment
+}
+
+/// The number in a comment.
+fn count_in(comment: &str) -> Option<usize> {
+    let (_, rest) = comment.split_once(", of: ")?;
+    rest.split(',').next()?.parse().ok()
 }
 
 fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
-    let comment = owner.comment();
-    let mut wanted: Vec<Placed> =
-        forward.targets().map(|(mapping, pod)| element(mapping, pod, &comment)).collect();
+    let mut wanted: Vec<Placed> = forward.targets().map(|(mapping, pod)| element(mapping, pod)).collect();
     let used: Vec<IpNetwork> =
         forward.addrs.iter().filter(|pod| forward.targets().any(|(_, used)| used == *pod)).copied().collect();
     for pod in used.iter().filter(|_| forward.snat) {
         let mut put = |set: String| {
-            wanted.push(Placed { set, element: Element::new(Key::ip(pod.ip()), comment.as_str()) });
+            wanted.push(Placed { set, element: Element::new(Key::ip(pod.ip()), "") });
         };
         if forward.masq_all {
             put(for_family(ALL, pod.ip()).to_owned());
@@ -272,11 +292,15 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
             put(LOCAL.to_owned());
         }
     }
+    let comment = comment(owner, wanted.len());
+    for placed in &mut wanted {
+        placed.element.comment.clone_from(&comment);
+    }
     wanted
 }
 
 /// How many elements DEL asks for one by one.
-const SECOND_LOOK: usize = 16;
+const ONE_BY_ONE: usize = 64;
 
 /// Why nothing was added.
 #[derive(Debug)]
@@ -327,7 +351,7 @@ fn taken(old: &Element) -> Refused {
     };
     let target = old.data.as_ref().and_then(Key::as_service);
     let target = target.map(|(ip, port)| format!(" and leads to {ip} port {port}")).unwrap_or_default();
-    let holder = old.comment.split_once(", ").map_or(old.comment.as_str(), |(_, names)| names);
+    let holder = old.comment.find("net: ").and_then(|at| old.comment.get(at..)).unwrap_or(&old.comment);
     Refused::Taken(
         Error::new(Code::CONFLICT, format!("{port} is already taken"))
             .details(format!("it belongs to {holder}{target}"))
@@ -412,13 +436,23 @@ fn forget_links(nft: &mut Nft, links: &[Element]) -> net::Result<()> {
     elements::delete::<Portmap>(nft, &links)
 }
 
-/// The last mapping is gone, perhaps: then `route_localnet` is switched off where it was
-/// switched on, and the part goes.
+/// Mappings are gone, perhaps the last of a network: then its set goes; perhaps the last of all:
+/// then `route_localnet` is switched off where it was switched on, and the part goes.
 fn leave(nft: &mut Nft) -> net::Result<()> {
+    let (mut used, mut empty) = (false, Vec::new());
     for set in nft.sets(Portmap::TABLE)? {
-        if Portmap::is_ours(&set) && set != LINKS && !nft.is_empty(Portmap::TABLE.set(&set))? {
-            return Ok(());
+        if set == LINKS || !Portmap::is_ours(&set) {
+            continue;
         }
+        if !nft.is_empty(Portmap::TABLE.set(&set))? {
+            used = true;
+        } else if set.starts_with(HAIRPIN) {
+            empty.push(set);
+        }
+    }
+    elements::drop_unused::<Portmap>(nft, &empty, false)?;
+    if used {
+        return Ok(());
     }
     let links = nft.elements(Portmap::TABLE.set(LINKS))?;
     let names: Vec<String> = links.iter().filter_map(|element| element.key.as_ifname()).collect();
@@ -436,32 +470,45 @@ fn leave(nft: &mut Nft) -> net::Result<()> {
     Ok(())
 }
 
-/// Removes the owner's elements and returns them. What the configuration says is no more than
-/// a second look: it may have lost a mapping since ADD.
+/// Removes the owner's elements and returns them. If those that the configuration leads to are
+/// all that the owner has, nothing is listed.
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> net::Result<Vec<Placed>> {
-    let mut removed = Vec::new();
-    // While the kernel's hash table grows, because of others, a listing may lack something.
-    loop {
+    let told = told(nft, owner, forward)?;
+    elements::delete::<Portmap>(nft, &told)?;
+    let complete =
+        !told.is_empty() && told.iter().all(|placed| count_in(&placed.element.comment) == Some(told.len()));
+    let mut removed = told;
+    // Again, as a listing may lack something while the kernel's hash table grows, because of others.
+    while !complete {
         let found = elements::remove::<Portmap>(nft, owner, &[])?;
         if found.is_empty() {
             break;
         }
         removed.extend(found);
     }
-    for placed in forward.iter().flat_map(|forward| wanted(owner, forward)).take(SECOND_LOOK) {
-        match nft.element(Portmap::TABLE.set(&placed.set), &placed.element.key)? {
-            Some(element) if owner.owns(&element.comment) => {
-                let found = Placed { set: placed.set, element };
-                elements::delete::<Portmap>(nft, std::slice::from_ref(&found))?;
-                removed.push(found);
-            }
-            _ => {}
-        }
-    }
     if !removed.is_empty() {
         leave(nft)?;
     }
     Ok(removed)
+}
+
+/// The owner's elements among those that the configuration leads to; none if there are too many
+/// to ask for each.
+fn told(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> net::Result<Vec<Placed>> {
+    let mut found = Vec::new();
+    let told = forward.map(|forward| wanted(owner, forward)).unwrap_or_default();
+    if told.len() > ONE_BY_ONE {
+        return Ok(found);
+    }
+    for placed in told {
+        match nft.element(Portmap::TABLE.set(&placed.set), &placed.element.key)? {
+            Some(element) if owner.owns(&element.comment) => {
+                found.push(Placed { set: placed.set, element });
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
 }
 
 pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> net::Result<Vec<Placed>> {
