@@ -479,12 +479,14 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) ->
         !told.is_empty() && told.iter().all(|placed| count_in(&placed.element.comment) == Some(told.len()));
     let mut removed = told;
     // Again, as a listing may lack something while the kernel's hash table grows, because of others.
-    while !complete {
-        let found = elements::remove::<Portmap>(nft, owner, &[])?;
-        if found.is_empty() {
-            break;
+    if !complete {
+        loop {
+            let found = elements::remove::<Portmap>(nft, owner, &[])?;
+            if found.is_empty() {
+                break;
+            }
+            removed.extend(found);
         }
-        removed.extend(found);
     }
     if !removed.is_empty() {
         leave(nft)?;
