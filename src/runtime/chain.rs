@@ -241,7 +241,7 @@ impl Invoker {
         Ok(Answer { file, stdout })
     }
 
-    /// Writes the entry on a thread that may block: it is synced to disk.
+    /// Writes the entry on a thread that may block: it makes files.
     async fn record(&self, entry: Entry) -> Result<(), CacheError> {
         let cache = self.cache.clone();
         let path = cache.path(entry.key());

@@ -3,9 +3,13 @@
 //! The files are libcni's: `<dir>/results/<network>-<container ID>-<interface>`, JSON of
 //! kind `cniCacheV1`, directory 0700, file 0600, so that libcni (CRI-O, podman, cnitool)
 //! can delete what we added and the other way round. Unlike libcni's they appear whole or
-//! not at all: written beside the directory (libcni reads every file *in* it), synced, and
-//! renamed. An entry that is no entry (empty after a power loss, cut short) is set aside
-//! as `.corrupt-<name>`, which libcni never asks for, instead of blocking DEL for ever.
+//! not at all: written beside the directory (libcni reads every file *in* it) and renamed.
+//! An entry that is no entry (empty after a power loss, cut short) is set aside as
+//! `.corrupt-<name>`, which libcni never asks for, instead of blocking DEL for ever.
+//!
+//! Nothing is synced to the disk: that would take most of an ADD's time, and an entry
+//! outlives a power loss for little. The namespaces are gone then, and what is left on
+//! disk (leases) is found by DEL and GC without the entry.
 //!
 //! Releases of libcni before 0.8 kept the bare result in the same file; that is read too.
 
@@ -146,9 +150,7 @@ impl Cache {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&results).map_err(at("making", &results))?;
         let text = entry.encode().map_err(at("encoding", &path))?;
         let temporary = Temporary::write(&self.dir, &text).map_err(at("writing a file in", &self.dir))?;
-        temporary.persist(&path).map_err(at("writing", &path))?;
-        // Without this the rename may be lost in a crash, which leaves an ADD without entry.
-        fs::File::open(&results).and_then(|dir| dir.sync_all()).map_err(at("syncing", &results))
+        temporary.persist(&path).map_err(at("writing", &path))
     }
 
     /// Removes an entry; having none is success.
@@ -196,7 +198,6 @@ impl Temporary {
             };
             let temporary = Temporary(path);
             file.write_all(text)?;
-            file.sync_all()?;
             return Ok(temporary);
         }
     }
