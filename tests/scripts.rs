@@ -49,7 +49,7 @@ impl Node {
             fs::create_dir(node.path(dir)).unwrap();
         }
         node.write("bin/bridge", "somebody's bridge");
-        node.write("bin/firewall", "somebody's firewall");
+        node.write("bin/calico", "somebody's calico");
         symlink("bridge", node.path("bin/loopback")).unwrap();
         fs::copy(plugin_dir().join("bridge"), node.path("release/cnimble-plugins")).unwrap();
         node.write("release/cnimble", "#!/bin/sh\necho version 1\n");
@@ -113,7 +113,7 @@ fn install_links_all_names_and_uninstall_puts_everything_back() {
     assert!(String::from_utf8_lossy(&about.stderr).contains("host-local"), "{about:?}");
     assert!(node.path("prefix/bin/cnimble").exists());
     assert_eq!(fs::read_to_string(node.path("bin").join(KEPT).join("bridge")).unwrap(), "somebody's bridge");
-    assert_eq!(fs::read_to_string(node.path("bin/firewall")).unwrap(), "somebody's firewall");
+    assert_eq!(fs::read_to_string(node.path("bin/calico")).unwrap(), "somebody's calico");
 
     node.install_ok(&["--uninstall"]);
     assert_eq!(contents(node.dir.path()), before);
