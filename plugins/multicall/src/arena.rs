@@ -20,6 +20,8 @@ struct Block(UnsafeCell<[u8; SIZE]>);
 pub(crate) struct Arena {
     block: Block,
     used: AtomicUsize,
+    /// The furthest that the mark has ever been: behind it, memory is still zero.
+    touched: AtomicUsize,
 }
 
 // SAFETY: the block is handed out in pieces that don't overlap, claimed by an atomic
@@ -29,7 +31,11 @@ unsafe impl Sync for Arena {}
 impl Arena {
     /// An unused arena.
     pub(crate) const fn new() -> Self {
-        Arena { block: Block(UnsafeCell::new([0; SIZE])), used: AtomicUsize::new(0) }
+        Arena {
+            block: Block(UnsafeCell::new([0; SIZE])),
+            used: AtomicUsize::new(0),
+            touched: AtomicUsize::new(0),
+        }
     }
 
     fn start(&self) -> *mut u8 {
@@ -42,17 +48,22 @@ impl Arena {
         (offset < SIZE).then_some(offset)
     }
 
-    /// Moves the mark over a piece of `layout`; its offset, or `None` if it doesn't fit.
-    fn claim(&self, layout: Layout) -> Option<usize> {
+    /// Moves the mark over a piece of `layout`; its offset and whether nobody had it before,
+    /// or `None` if it doesn't fit.
+    fn claim(&self, layout: Layout) -> Option<(usize, bool)> {
         if layout.align() > align_of::<Block>() {
             return None;
         }
-        let mut used = self.used.load(Ordering::Relaxed);
+        let mut used = self.used.load(Ordering::Acquire);
         loop {
             let begin = used.checked_next_multiple_of(layout.align())?;
             let end = begin.checked_add(layout.size()).filter(|end| *end <= SIZE)?;
-            match self.used.compare_exchange_weak(used, end, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(begin),
+            match self.used.compare_exchange_weak(used, end, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    // Raised before a piece is handed out, so whoever gets it again knows.
+                    let touched = self.touched.fetch_max(end, Ordering::AcqRel);
+                    return Some((begin, touched <= begin));
+                }
                 Err(now) => used = now,
             }
         }
@@ -60,7 +71,7 @@ impl Arena {
 
     /// Moves the mark from `from` to `to`, if nobody has moved it since.
     fn move_mark(&self, from: usize, to: usize) -> bool {
-        self.used.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.used.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -71,17 +82,22 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.claim(layout) {
             // SAFETY: the offset is inside the block.
-            Some(offset) => unsafe { self.start().add(offset) },
+            Some((offset, _)) => unsafe { self.start().add(offset) },
             // SAFETY: the caller's promise for `layout` is passed on.
             None => unsafe { System.alloc(layout) },
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as `alloc`; the piece may have been used before, so it is cleared.
+        let Some((offset, fresh)) = self.claim(layout) else {
+            // SAFETY: the caller's promise for `layout` is passed on.
+            return unsafe { System.alloc_zeroed(layout) };
+        };
+        // SAFETY: the piece is inside the block. A fresh one is zero as the program was
+        // loaded, and its pages stay untouched; another one is cleared.
         unsafe {
-            let ptr = self.alloc(layout);
-            if !ptr.is_null() {
+            let ptr = self.start().add(offset);
+            if !fresh {
                 ptr.write_bytes(0, layout.size());
             }
             ptr
@@ -106,6 +122,7 @@ unsafe impl GlobalAlloc for Arena {
         // The latest piece grows where it is.
         let fits = offset.checked_add(new_size).is_some_and(|end| end <= SIZE);
         if fits && self.move_mark(offset + layout.size(), offset + new_size) {
+            self.touched.fetch_max(offset + new_size, Ordering::AcqRel);
             return ptr;
         }
         if new_size <= layout.size() {
@@ -152,6 +169,17 @@ mod tests {
         for (ptr, layout) in pieces {
             // SAFETY: allocated above with this layout, freed once.
             unsafe { ARENA.dealloc(ptr, layout) };
+        }
+        // Zeroed memory is zero, also where it was used before.
+        let layout = Layout::from_size_align(4096, 8).unwrap();
+        for _ in 0..3 {
+            // SAFETY: the layout is not empty; the piece is used within its size, freed once.
+            unsafe {
+                let ptr = ARENA.alloc_zeroed(layout);
+                assert!(std::slice::from_raw_parts(ptr, 4096).iter().all(|byte| *byte == 0));
+                ptr.write_bytes(7, 4096);
+                ARENA.dealloc(ptr, layout);
+            }
         }
     }
 }
