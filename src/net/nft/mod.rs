@@ -247,12 +247,24 @@ impl Nft {
         self.query(GETGEN, 0, false, "ask for nf_tables", |_| {}, |_, _| {})
     }
 
-    fn exists(&mut self, kind: u16, family: Family, what: &str, fill: impl Fn(&mut Writer)) -> Result<bool> {
-        match self.query(kind, family.number(), false, what, fill, |_, _| {}) {
+    /// Asks for one object, and hands it to `each`; whether it is there.
+    fn ask(
+        &mut self,
+        kind: u16,
+        family: Family,
+        what: &str,
+        fill: impl Fn(&mut Writer),
+        each: impl FnMut(u16, &[u8]),
+    ) -> Result<bool> {
+        match self.query(kind, family.number(), false, what, fill, each) {
             Ok(()) => Ok(true),
             Err(err) if err.is(Errno::ENOENT) => Ok(false),
             Err(err) => Err(err),
         }
+    }
+
+    fn exists(&mut self, kind: u16, family: Family, what: &str, fill: impl Fn(&mut Writer)) -> Result<bool> {
+        self.ask(kind, family, what, fill, |_, _| {})
     }
 
     /// Whether the table is there.
@@ -302,14 +314,10 @@ impl Nft {
             w.text(3, chain.name);
         };
         let mut drops = false;
-        let asked = self.query(GETCHAIN, chain.table.family.number(), false, &what, fill, |kind, attrs| {
+        let there = self.ask(GETCHAIN, chain.table.family, &what, fill, |kind, attrs| {
             drops |= kind == NEWCHAIN && attr::find_u32(attrs, NFTA_CHAIN_POLICY) == Some(NF_DROP);
-        });
-        match asked {
-            Ok(()) => Ok(drops),
-            Err(err) if err.is(Errno::ENOENT) => Ok(false),
-            Err(err) => Err(err),
-        }
+        })?;
+        Ok(there && drops)
     }
 
     /// The names of the chains of a table; none if there is no table.
@@ -386,16 +394,12 @@ impl Nft {
         let what = format!("look for element {key} in set {set}");
         let mut found = None;
         let fill = |w: &mut Writer| batch::write_key(w, set, key);
-        let asked = self.query(GETSETELEM, set.table.family.number(), false, &what, fill, |kind, attrs| {
+        let there = self.ask(GETSETELEM, set.table.family, &what, fill, |kind, attrs| {
             if kind == NEWSETELEM {
                 found = elements(attrs).into_iter().next();
             }
-        });
-        match asked {
-            Ok(()) => Ok(found),
-            Err(err) if err.is(Errno::ENOENT) => Ok(None),
-            Err(err) => Err(err),
-        }
+        })?;
+        Ok(found.filter(|_| there))
     }
 
     /// All elements of a set; none if there is no set or no table.
@@ -437,16 +441,15 @@ impl Nft {
             w.text(1, set.table.name);
             w.text(2, set.name);
         };
-        let asked = self.query(GETSET, set.table.family.number(), false, &what, fill, |kind, attrs| {
+        let there = self.ask(GETSET, set.table.family, &what, fill, |kind, attrs| {
             if kind == NEWSET {
                 count = attr::find_u32(attrs, NFTA_SET_COUNT);
             }
-        });
-        match (asked, count) {
-            (Ok(()), Some(count)) => Ok(count == 0),
-            (Ok(()), None) => Ok(self.elements(set)?.is_empty()),
-            (Err(err), _) if err.is(Errno::ENOENT) => Ok(true),
-            (Err(err), _) => Err(err),
+        })?;
+        match count {
+            _ if !there => Ok(true),
+            Some(count) => Ok(count == 0),
+            None => Ok(self.elements(set)?.is_empty()),
         }
     }
 }
