@@ -2,17 +2,19 @@
 //!
 //! One library under two kinds of program. The **plugins** (`plugins/`, `ipam/`) use
 //! [`spec`], [`net`] and [`plugin`]; the **invoker** (the command `cnimble`) uses
-//! [`spec`] and [`runtime`]. Dependencies point one way:
+//! [`spec`], [`runtime`] and [`pod`]. Dependencies point one way:
 //!
 //! ```text
-//! plugin crate → veth → plugin (skeleton), rules → net → spec ← runtime ← the command
+//! plugin crate → veth → plugin (skeleton), rules → net → spec ← runtime ← pod ← the command
 //! ```
 //!
-//! The feature `invoker` (on by default) adds `runtime` and with it tokio; the plugins
-//! are built without it.
+//! The feature `invoker` (on by default) adds `runtime` and `pod`, and with them tokio; the
+//! plugins are built without it.
 
 pub mod net;
 pub mod plugin;
+#[cfg(feature = "invoker")]
+pub mod pod;
 pub mod rules;
 #[cfg(feature = "invoker")]
 pub mod runtime;

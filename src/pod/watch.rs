@@ -1,0 +1,189 @@
+//! Directories that are watched: by inotify(7), and by the clock as a safety net.
+//!
+//! inotify misses what happens on a network file system, in a directory that doesn't exist
+//! yet, or after the watch limit of the user is reached. So a [`DirWatch`] also reports when
+//! a time has passed, and whoever waits reads the directory again, which is cheap.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// A file is written in several steps: wait until nothing has happened for so long …
+const SETTLE: Duration = Duration::from_millis(30);
+/// … but not for ever.
+const SETTLE_LIMIT: Duration = Duration::from_millis(500);
+
+/// Watches directories for files that appear, change or go.
+#[derive(Debug)]
+pub struct DirWatch {
+    dirs: Vec<PathBuf>,
+    poll: Duration,
+    inotify: Option<AsyncFd<Handle>>,
+    watches: BTreeMap<PathBuf, WatchDescriptor>,
+}
+
+#[derive(Debug)]
+struct Handle(Inotify);
+
+impl AsRawFd for Handle {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl DirWatch {
+    /// Watches these directories, whether they exist already or not; looks at least every
+    /// `poll`. Needs a tokio runtime with I/O. Where inotify can't be had there is a warning,
+    /// and only the clock is left.
+    pub fn new(dirs: impl IntoIterator<Item = PathBuf>, poll: Duration) -> Self {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
+            .map_err(io::Error::from)
+            .and_then(|inotify| {
+                // SAFETY: the handle owns its descriptor, which stays open and the same until
+                // the AsyncFd drops it.
+                unsafe { AsyncFd::register_with_interest(Handle(inotify), Interest::READABLE) }
+                    .map_err(Into::into)
+            });
+        let inotify = inotify
+            .inspect_err(|err| log::warn!("no inotify ({err}): directories are read every {poll:?}"))
+            .ok();
+        let mut watch =
+            DirWatch { dirs: dirs.into_iter().collect(), poll, inotify, watches: BTreeMap::new() };
+        watch.attach();
+        watch
+    }
+
+    /// Waits until something in the directories has changed and the changes have settled, or
+    /// until the poll time has passed. May return without a change. Changes between two calls
+    /// are not lost, also when the future is dropped.
+    pub async fn changed(&mut self) {
+        let end = Instant::now() + self.poll;
+        let Some(inotify) = &self.inotify else {
+            return sleep_until(end).await;
+        };
+        if let Ok(Ok(())) = timeout_at(end, next(inotify)).await {
+            let limit = Instant::now() + SETTLE_LIMIT;
+            loop {
+                let quiet = (Instant::now() + SETTLE).min(limit);
+                if timeout_at(quiet, next(inotify)).await.is_err() || Instant::now() >= limit {
+                    break;
+                }
+            }
+        }
+        // A directory may have been made, or replaced by another of its name.
+        self.attach();
+    }
+
+    /// Adds a watch to each directory that has none. The kernel knows one that is watched
+    /// already, and gives it the same descriptor again.
+    fn attach(&mut self) {
+        let Some(inotify) = &self.inotify else { return };
+        let flags = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF
+            | AddWatchFlags::IN_ATTRIB
+            | AddWatchFlags::IN_ONLYDIR;
+        let inotify = &inotify.get_ref().0;
+        for dir in &self.dirs {
+            match inotify.add_watch(dir, flags) {
+                Ok(watch) => {
+                    // Of a directory that was moved away the kernel would go on reporting.
+                    if let Some(old) = self.watches.insert(dir.clone(), watch)
+                        && old != watch
+                        && !self.watches.values().any(|other| *other == old)
+                    {
+                        let _ = inotify.rm_watch(old);
+                    }
+                }
+                Err(Errno::ENOENT | Errno::ENOTDIR) => {
+                    self.watches.remove(dir);
+                }
+                Err(errno) => log::warn!("can't watch {}: {errno}", dir.display()),
+            }
+        }
+    }
+}
+
+/// Waits for events and takes all that are there.
+async fn next(inotify: &AsyncFd<Handle>) -> io::Result<()> {
+    loop {
+        let mut ready = inotify.readable().await?;
+        match ready.get_inner().0.read_events() {
+            Ok(_) => return Ok(()),
+            Err(Errno::EAGAIN) => ready.clear_ready(),
+            Err(Errno::EINTR) => {}
+            Err(errno) => {
+                ready.clear_ready();
+                return Err(errno.into());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn a_file_that_appears_changes_and_goes_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        runtime().block_on(async {
+            let mut watch = DirWatch::new([dir.path().to_owned()], LONG);
+            let file = dir.path().join("a");
+            fs::write(&file, "1").unwrap();
+            watch.changed().await;
+            fs::write(&file, "2").unwrap();
+            watch.changed().await;
+            fs::remove_file(&file).unwrap();
+            watch.changed().await;
+        });
+    }
+
+    #[test]
+    fn a_directory_that_is_replaced_is_watched_again() {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("net.d");
+        runtime().block_on(async {
+            // Not there yet: only the clock can tell.
+            let mut watch = DirWatch::new([dir.clone()], Duration::from_millis(10));
+            watch.changed().await;
+            fs::create_dir(&dir).unwrap();
+            watch.changed().await;
+            watch.poll = LONG;
+            fs::write(dir.join("a"), "").unwrap();
+            watch.changed().await;
+            fs::rename(&dir, outer.path().join("old")).unwrap();
+            fs::create_dir(&dir).unwrap();
+            watch.changed().await;
+            fs::write(dir.join("b"), "").unwrap();
+            watch.changed().await;
+        });
+    }
+
+    #[test]
+    fn without_a_change_the_clock_reports() {
+        let dir = tempfile::tempdir().unwrap();
+        runtime().block_on(async {
+            DirWatch::new([dir.path().to_owned()], Duration::from_millis(1)).changed().await;
+        });
+    }
+}
