@@ -19,4 +19,6 @@ pub mod rules;
 #[cfg(feature = "invoker")]
 pub mod runtime;
 pub mod spec;
+#[cfg(feature = "invoker")]
+pub mod tree;
 pub mod veth;

@@ -100,6 +100,22 @@ pub(super) enum Command {
     Plugins,
     /// List the networks, and what is wrong with those that can't be used
     Networks,
+    /// Draw the node's networks: bridges, ports, pods, addresses, routes, packet rules
+    ///
+    /// Shows what the kernel has. Whose it is comes from the cache, which knows the pods of
+    /// any plugins, and from what our plugins write on links and rules.
+    Tree(Tree),
+}
+
+/// How to draw.
+#[derive(Debug, Args)]
+pub(super) struct Tree {
+    /// Draw with ASCII letters only
+    #[arg(long, conflicts_with = "svg")]
+    pub(super) ascii: bool,
+    /// Write an SVG picture to this file instead; - is stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<PathBuf>,
 }
 
 /// Network and namespace.

@@ -6,6 +6,7 @@ mod network;
 mod report;
 mod style;
 mod target;
+mod tree;
 mod verbs;
 
 use std::io::Write;
@@ -111,6 +112,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Validate(given) => network::validate(session, &given.network).await,
         Command::Plugins => list::plugins(session).await,
         Command::Networks => list::networks(session),
+        Command::Tree(given) => tree::tree(session, given),
     }
 }
 

@@ -15,6 +15,11 @@ impl Paint {
         Paint(stream.is_terminal() && !set("NO_COLOR") && !dumb)
     }
 
+    /// Whether anything is coloured.
+    pub(super) fn is_on(self) -> bool {
+        self.0
+    }
+
     pub(super) fn bad(self, text: &str) -> String {
         self.wrap("1;31", text)
     }

@@ -12,6 +12,7 @@ mod command;
 mod elements;
 mod failures;
 pub mod forward;
+pub mod listing;
 pub mod masquerade;
 mod owner;
 mod packet;

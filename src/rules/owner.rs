@@ -44,6 +44,16 @@ impl Owner {
         comment.strip_prefix(&self.tag()).is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
     }
 
+    /// The names in a comment (or alias) of [`Owner::comment`]. The container ID may be cut: then
+    /// the tag isn't [`Owner::tag`].
+    pub fn named(comment: &str) -> Option<Self> {
+        let (_, rest) = comment.split_once(", net: ")?;
+        let (network, rest) = rest.split_once(", if: ")?;
+        let (ifname, container_id) = rest.split_once(", id: ")?;
+        let attachment = Attachment { container_id: container_id.to_owned(), ifname: ifname.to_owned() };
+        Some(Owner { network: network.to_owned(), attachment })
+    }
+
     /// Whether a comment belongs to some attachment of `network`.
     pub fn in_network(comment: &str, network: &str) -> bool {
         comment.strip_prefix(&hash16(network)).is_some_and(|rest| rest.starts_with('-'))
@@ -75,6 +85,13 @@ mod tests {
         let comment = owner.comment();
         assert_eq!(comment.len(), 128);
         assert!(owner.owns(&comment) && Owner::in_network(&comment, "bridge"));
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        let owner = owner("net", "abc");
+        assert_eq!(Owner::named(&owner.comment()), Some(owner));
+        assert_eq!(Owner::named("a bridge of mine"), None);
     }
 
     #[test]

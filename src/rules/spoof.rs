@@ -11,6 +11,7 @@
 use nix::errno::Errno;
 
 use super::elements::{self, Changes, Layout, Placed};
+use super::listing::{Effect, Listed, Whose};
 use super::{Owner, reference_spoof};
 use crate::net;
 use crate::net::link::Mac;
@@ -238,4 +239,15 @@ pub fn status(nft: &mut Nft) -> Result<(), Error> {
         let err = explain(err);
         Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
     })
+}
+
+/// Which MAC may come from which port, for [`super::listing`].
+pub(super) fn list(nft: &mut Nft) -> net::Result<Vec<Listed>> {
+    let found = elements::find::<Spoof>(nft, |_| true)?;
+    let read = found.into_iter().filter(|placed| placed.set == SOURCES).filter_map(|placed| {
+        let (port, mac) = placed.element.key.as_ifname_and_mac()?;
+        let effect = Effect::MacCheck { port, mac: mac.to_string() };
+        Some(Listed { owner: Whose::Comment(placed.element.comment), effect })
+    });
+    Ok(read.collect())
 }

@@ -5,6 +5,7 @@
 mod libcni;
 mod lifecycle;
 mod surface;
+mod tree;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

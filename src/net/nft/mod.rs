@@ -37,7 +37,9 @@ use nix::errno::Errno;
 
 pub use batch::Batch;
 pub use expr::{Expr, Header, Meta, REG1, REG2, Verdict, word};
-pub use object::{Chain, Element, Family, Hook, HookPoint, Key, KeyType, Rule, Set, SetType, Table};
+pub use object::{
+    Chain, Element, Family, Hook, HookPoint, Key, KeyType, Rule, Set, SetType, Table, protocol_name,
+};
 
 use super::{Error, NetNs, Result};
 use attr::Writer;

@@ -240,6 +240,18 @@ impl Key {
         Some((addr, protocol, u16::from_be_bytes([high, low])))
     }
 
+    /// The address of a key that was made with [`Key::ip`].
+    pub fn as_ip(&self) -> Option<IpAddr> {
+        address(&self.bytes)
+    }
+
+    /// Name and hardware address of a key that was made with [`Key::ifname`] and
+    /// [`Key::and_mac`].
+    pub fn as_ifname_and_mac(&self) -> Option<(String, Mac)> {
+        let (name, mac) = self.bytes.split_at_checked(KeyType::Ifname.len())?;
+        Some((attr::text(name), Mac(mac.get(..6)?.try_into().ok()?)))
+    }
+
     /// Address and port of a key (or value) that was made with [`Key::ip`] and
     /// [`Key::and_service`].
     pub fn as_service(&self) -> Option<(IpAddr, u16)> {
@@ -280,7 +292,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// As /etc/protocols has it, for those with ports.
-fn protocol_name(number: u8) -> String {
+pub fn protocol_name(number: u8) -> String {
     match i32::from(number) {
         libc::IPPROTO_TCP => "tcp".to_owned(),
         libc::IPPROTO_UDP => "udp".to_owned(),

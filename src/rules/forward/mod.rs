@@ -15,9 +15,11 @@
 mod iptables;
 mod nftables;
 
+use std::fmt;
 use std::net::IpAddr;
 
 use super::failures::{Failures, has_nf_tables};
+use super::listing::Listed;
 use super::{Owner, xtables};
 use crate::net::nft::{Family, Nft, Table};
 use crate::spec::{Attachment, Code, Error};
@@ -42,6 +44,17 @@ pub enum Policy {
     SameBridge,
     /// As `SameBridge`, without those on the same bridge.
     Isolated,
+}
+
+impl fmt::Display for Policy {
+    /// As in a configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Open => "open",
+            Policy::SameBridge => "same-bridge",
+            Policy::Isolated => "isolated",
+        })
+    }
 }
 
 /// What is wanted for a pod.
@@ -194,4 +207,14 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
         Backend::Iptables => iptables::usable(),
     };
     outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+}
+
+/// All elements of pods, for [`super::listing`].
+pub(super) fn list(nft: &mut Nft) -> crate::net::Result<Vec<Listed>> {
+    nftables::list(nft)
+}
+
+/// The policies of bridges, for [`super::listing`].
+pub(super) fn policies(nft: &mut Nft) -> crate::net::Result<Vec<(String, Policy)>> {
+    nftables::policies(nft)
 }

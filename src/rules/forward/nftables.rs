@@ -28,6 +28,7 @@ use crate::net::nft::{
 };
 use crate::rules::Owner;
 use crate::rules::elements::{self, Changes, Layout, Placed};
+use crate::rules::listing::{Effect, Listed, Whose};
 use crate::rules::packet::{DESTINATION, SOURCE, load_address, of_family};
 use crate::spec::{Attachment, Error};
 
@@ -255,4 +256,30 @@ pub(super) fn gc(
 /// Whether the kernel would take the rules.
 pub(super) fn usable(nft: &mut Nft) -> net::Result<()> {
     elements::try_out::<Part>(nft, None)
+}
+
+/// The element of every pod's address, read.
+pub(super) fn list(nft: &mut Nft) -> net::Result<Vec<Listed>> {
+    let found = elements::find::<Part>(nft, |_| true)?;
+    let read = found.into_iter().filter_map(|Placed { set, element }| {
+        let is_pod = set == PODS4 || set == PODS6;
+        let effect = Effect::Forward { address: element.key.as_ip().filter(|_| is_pod)? };
+        Some(Listed { owner: Whose::Comment(element.comment), effect })
+    });
+    Ok(read.collect())
+}
+
+/// Which bridges have which policy, by name.
+pub(super) fn policies(nft: &mut Nft) -> net::Result<Vec<(String, Policy)>> {
+    let all = [Policy::SameBridge, Policy::Isolated];
+    let found = nft.elements(Part::TABLE.set(BRIDGES))?;
+    let mut read: Vec<_> = found
+        .into_iter()
+        .filter_map(|element| {
+            let policy = all.into_iter().find(|policy| policy_comment(*policy) == element.comment)?;
+            Some((element.key.as_ifname()?, policy))
+        })
+        .collect();
+    read.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(read)
 }

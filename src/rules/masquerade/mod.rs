@@ -13,6 +13,7 @@ use ipnetwork::IpNetwork;
 
 use super::Owner;
 use super::failures::{Failures, has_nf_tables, is_unsupported};
+use super::listing::Listed;
 use crate::net::nft::Nft;
 use crate::spec::{Attachment, Code, Error};
 
@@ -169,4 +170,9 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
         },
     };
     outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+}
+
+/// All elements, for [`super::listing`].
+pub(super) fn list(nft: &mut Nft) -> crate::net::Result<Vec<Listed>> {
+    nftables::list(nft)
 }

@@ -20,6 +20,7 @@ use crate::net::nft::{
 };
 use crate::rules::Owner;
 use crate::rules::elements::{self, Changes, Layout, Placed};
+use crate::rules::listing::{Effect, Listed, Whose};
 use crate::rules::packet::{
     DESTINATION, SOURCE, load_address, load_network, network_name, network_named, octets, of_family,
 };
@@ -140,6 +141,16 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> net::Resul
 /// Whether the kernel would masquerade for us.
 pub(super) fn usable(nft: &mut Nft) -> Result<(), Error> {
     Ok(elements::try_out::<Masquerade>(nft, Some("masq-0.0.0.0/0"))?)
+}
+
+/// The element of every address, read.
+pub(super) fn list(nft: &mut Nft) -> net::Result<Vec<Listed>> {
+    let found = elements::find::<Masquerade>(nft, |_| true)?;
+    let read = found.into_iter().filter_map(|Placed { set, element }| {
+        let effect = Effect::Masquerade { address: element.key.as_ip()?, network: subnet(&set)? };
+        Some(Listed { owner: Whose::Comment(element.comment), effect })
+    });
+    Ok(read.collect())
 }
 
 #[cfg(test)]

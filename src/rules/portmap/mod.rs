@@ -19,6 +19,7 @@
 //!   the mapping comes and when it goes ([`stale`]).
 
 mod iptables;
+mod listing;
 mod localnet;
 mod nftables;
 mod reference;
@@ -31,6 +32,7 @@ use ipnetwork::IpNetwork;
 
 use super::Owner;
 use super::failures::{Failures, has_nf_tables, is_unsupported};
+use super::listing::Listed;
 use crate::net::nft::Nft;
 use crate::spec::{Attachment, Code, Error};
 
@@ -324,4 +326,9 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
         },
     };
     outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+}
+
+/// All mappings in nf_tables, for [`super::listing`].
+pub(super) fn list(nft: &mut Nft) -> crate::net::Result<Vec<Listed>> {
+    listing::list(nft)
 }

@@ -1,0 +1,33 @@
+//! The node's networks as a picture: network → bridge → port → pod → addresses, routes, rules.
+//!
+//! [`read`] looks at the kernel (by netlink, in the host's namespace and in every pod's), and
+//! asks two records whose each thing is: the result cache, which libcni and [`crate::runtime`]
+//! keep for pods of any plugins, and the aliases and comments that our plugins leave on links
+//! and rules. [`text`] and [`svg`] draw the outcome; [`Tree`] itself serialises to JSON. The
+//! same state always gives the same picture.
+//!
+//! ```no_run
+//! use cnimble::runtime::Cache;
+//! use cnimble::tree::{self, Look};
+//!
+//! let cache = Cache::new("/var/lib/cni");
+//! let tree = tree::read(&tree::Sources { cache: &cache, configured: &[], netns_dirs: &[] })?;
+//! print!("{}", tree::text(&tree, Look::default()));
+//! # Ok::<(), cnimble::tree::TreeError>(())
+//! ```
+//!
+//! Loopback interfaces aren't drawn, and neither are links that no pod has to do with.
+
+mod label;
+mod model;
+mod pods;
+mod read;
+mod svg;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use model::{HostLink, Network, Place, Pod, PodInterface, Port, Tree};
+pub use read::{Sources, TreeError, read};
+pub use svg::svg;
+pub use text::{Look, text};

@@ -1,0 +1,165 @@
+//! The picture for a terminal.
+
+use super::label;
+use super::model::{HostLink, Network, Place, Pod, Tree};
+
+/// How the text looks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Look {
+    /// Lines of ASCII letters only.
+    pub ascii: bool,
+    /// ANSI colours.
+    pub colour: bool,
+}
+
+/// The strokes of one picture.
+struct Strokes {
+    branch: &'static str,
+    last: &'static str,
+    trunk: &'static str,
+    wire: &'static str,
+}
+
+const UNICODE: Strokes = Strokes { branch: "├─ ", last: "└─ ", trunk: "│  ", wire: "──" };
+const ASCII: Strokes = Strokes { branch: "|- ", last: "`- ", trunk: "|  ", wire: "--" };
+
+impl Look {
+    fn strokes(self) -> &'static Strokes {
+        if self.ascii { &ASCII } else { &UNICODE }
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        match self.colour && !text.is_empty() {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        }
+    }
+
+    fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    fn dim(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+
+    fn bad(self, text: &str) -> String {
+        self.wrap("1;31", text)
+    }
+}
+
+/// A line, lines that belong to it, and what hangs on it.
+struct Node {
+    line: String,
+    details: Vec<String>,
+    children: Vec<Node>,
+}
+
+/// Draws the tree, a line for each thing, with a newline at the end.
+pub fn text(tree: &Tree, look: Look) -> String {
+    let mut out = String::new();
+    for (index, network) in tree.networks.iter().enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        draw(&node_of_network(network, look), "", "", look, &mut out);
+    }
+    if tree.networks.is_empty() {
+        out.push_str("no networks\n");
+    }
+    for (heading, lines) in
+        [("rules without a pod", &tree.strays), ("what could not be read", &tree.problems)]
+    {
+        if !lines.is_empty() {
+            let node = |line: &String| Node::new(line.clone());
+            let children = lines.iter().map(node).collect();
+            out.push('\n');
+            let line = look.bad(heading);
+            draw(&Node { line, details: Vec::new(), children }, "", "", look, &mut out);
+        }
+    }
+    out
+}
+
+impl Node {
+    fn new(line: String) -> Self {
+        Node { line, details: Vec::new(), children: Vec::new() }
+    }
+}
+
+/// `first` stands before the node's own line, `rest` before all others of it.
+fn draw(node: &Node, first: &str, rest: &str, look: Look, out: &mut String) {
+    let strokes = look.strokes();
+    out.push_str(&format!("{}{}\n", look.dim(first), node.line.trim_end()));
+    let beside = if node.children.is_empty() { "   " } else { strokes.trunk };
+    for detail in &node.details {
+        out.push_str(&look.dim(&format!("{rest}{beside}")));
+        out.push_str(detail);
+        out.push('\n');
+    }
+    for (index, child) in node.children.iter().enumerate() {
+        let (turn, below) = match index + 1 == node.children.len() {
+            true => (strokes.last, "   "),
+            false => (strokes.branch, strokes.trunk),
+        };
+        draw(child, &format!("{rest}{turn}"), &format!("{rest}{below}"), look, out);
+    }
+}
+
+fn node_of_network(network: &Network, look: Look) -> Node {
+    let line = format!("{}  {}", look.bold(&network.name), label::network(network));
+    let children = network.places.iter().map(|place| node_of_place(place, look)).collect();
+    Node { line, details: Vec::new(), children }
+}
+
+fn node_of_place(place: &Place, look: Look) -> Node {
+    let mut words = match &place.link {
+        Some(link) => {
+            let mut words = vec![link.name.clone()];
+            words.extend(label::link(link));
+            words.extend(link.addresses.iter().cloned());
+            words
+        }
+        None => vec![format!("({})", label::without_bridge(place))],
+    };
+    words.extend(place.policy.as_ref().map(|policy| format!("ingress {policy}")));
+    let of = |pod: &Pod| pod.link.as_ref().map(name_and_flags).unwrap_or_default();
+    let ends = place.pods.iter().map(of).chain(place.others.iter().map(name_and_flags));
+    let width = ends.map(|end| end.chars().count()).max().unwrap_or(0);
+    let ifname = place.pods.iter().map(|pod| pod.ifname.chars().count()).max().unwrap_or(0);
+    let wire = look.strokes().wire;
+    let pods = place.pods.iter().map(|pod| {
+        let end = match &pod.link {
+            Some(link) => format!("{:width$} {wire} ", name_and_flags(link)),
+            None if width > 0 => format!("{:width$} {:wire$} ", "", "", wire = wire.chars().count()),
+            None => String::new(),
+        };
+        let line = format!("{end}{:ifname$}  {}", pod.ifname, look.bold(pod.title()));
+        Node { line, details: rows(pod, look), children: Vec::new() }
+    });
+    let others = place.others.iter().map(|link| {
+        let line = format!("{:width$}    {}", name_and_flags(link), look.dim("no pod"));
+        Node::new(line)
+    });
+    Node { line: words.join("  "), details: Vec::new(), children: pods.chain(others).collect() }
+}
+
+fn name_and_flags(link: &HostLink) -> String {
+    let mut words = vec![link.name.clone()];
+    words.extend(label::link(link));
+    words.join(" ")
+}
+
+/// A heading stands beside the first of its lines only.
+fn rows(pod: &Pod, look: Look) -> Vec<String> {
+    let rows = label::rows(pod);
+    let width = rows.iter().map(|(heading, _)| heading.len()).max().unwrap_or(0);
+    let lines = rows.iter().flat_map(|(heading, lines)| {
+        lines.iter().enumerate().map(move |(index, line)| {
+            let shown = if index == 0 { heading } else { "" };
+            let line = if *heading == "problem" { look.bad(line) } else { line.clone() };
+            format!("{}  {line}", look.dim(&format!("{shown:width$}")))
+        })
+    });
+    lines.collect()
+}

@@ -1,0 +1,161 @@
+//! `cnimble tree`: the picture is of what the kernel has.
+
+use std::fs;
+
+use cnimble_tests::{Pod, go_plugins, need, plugin_dir, skip};
+use serde_json::{Value, json};
+
+use super::Node;
+
+/// A bridge network with everything that leaves rules.
+fn network(node: &Node, name: &str, bridge: &str, subnet: &str) {
+    let config = json!({
+        "cniVersion": "1.0.0",
+        "name": name,
+        "plugins": [
+            {"type": "bridge", "bridge": bridge, "isDefaultGateway": true, "ipMasq": true, "macspoofchk": true,
+             "ipam": {"type": "host-local", "dataDir": node.host.data_dir(), "ranges": [[{"subnet": subnet}]]}},
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+            {"type": "firewall", "backend": "nftables", "ingressPolicy": "same-bridge"},
+        ],
+    });
+    node.network(name, &config);
+}
+
+fn tree(node: &Node, args: &[&str]) -> String {
+    let args: Vec<&str> = [&["tree"], args].concat();
+    node.cnimble(plugin_dir(), &args).env("LC_ALL", "C.UTF-8").run().success().text()
+}
+
+fn json(node: &Node) -> Value {
+    serde_json::from_str(&tree(node, &["--json"])).unwrap()
+}
+
+#[test]
+fn a_node_without_pods_is_drawn() {
+    need!();
+    let node = Node::new();
+    assert_eq!(tree(&node, &[]), "no networks\n");
+    network(&node, "net", "br0", "10.1.2.0/24");
+    assert_eq!(tree(&node, &[]), "net  CNI 1.0.0, bridge portmap firewall, 0 pods\n");
+    assert!(tree(&node, &["--svg", "-"]).ends_with("</svg>\n"));
+}
+
+#[test]
+fn pods_are_drawn_with_addresses_routes_and_rules() {
+    need!("ip", "nft");
+    let node = Node::new();
+    network(&node, "net", "br0", "10.1.2.0/24");
+    let pods = [Pod::new(), Pod::new()];
+    for (pod, name) in pods.iter().zip(["web", "db"]) {
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
+        let ports = r#"{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}"#;
+        let mut line = vec!["add", "net", pod.path(), "--container-id", name, "--args", &args];
+        if name == "web" {
+            line.extend(["--cap-args", ports]);
+        }
+        node.cnimble(plugin_dir(), &line).run().success();
+    }
+    node.host.ip("link add up0 type veth peer name far0");
+    node.host.ip("link set up0 master br0");
+
+    let drawn = tree(&node, &[]);
+    assert_eq!(drawn, tree(&node, &[]), "the same state gives the same picture");
+    let mac = |pod: &Pod| pod.link("eth0")["address"].as_str().unwrap().to_owned();
+    let port = |name: &str| {
+        let links = node.host.ip_json("link show master br0");
+        let owned = |link: &&Value| link["ifalias"].as_str().is_some_and(|alias| alias.ends_with(name));
+        links.as_array().unwrap().iter().find(owned).unwrap()["ifname"].as_str().unwrap().to_owned()
+    };
+    let expected = format!(
+        "net  CNI 1.0.0, bridge portmap firewall, 2 pods\n\
+         └─ br0  bridge  10.1.2.1/24  ingress same-bridge\n   \
+            ├─ {db} ── eth0  shop/db\n   \
+            │     address  10.1.2.3/24\n   \
+            │     route    default via 10.1.2.1\n   \
+            │     rule     masquerade 10.1.2.3 outside 10.1.2.0/24\n   \
+            │              forward 10.1.2.3 and answers\n   \
+            │              source MAC {db_mac} only\n   \
+            ├─ {web} ── eth0  shop/web\n   \
+            │     address  10.1.2.2/24\n   \
+            │     route    default via 10.1.2.1\n   \
+            │     rule     masquerade 10.1.2.2 outside 10.1.2.0/24\n   \
+            │              port 8080/tcp to 10.1.2.2:80\n   \
+            │              forward 10.1.2.2 and answers\n   \
+            │              source MAC {web_mac} only\n   \
+            └─ up0 down        no pod\n",
+        db = port("id: db"),
+        web = port("id: web"),
+        db_mac = mac(&pods[1]),
+        web_mac = mac(&pods[0]),
+    );
+    assert_eq!(drawn, expected);
+    assert!(tree(&node, &["--ascii"]).is_ascii());
+
+    let value = json(&node);
+    let place = &value["networks"][0]["places"][0];
+    assert_eq!(
+        place["pods"][1]["rules"][1],
+        json!({
+            "kind": "port-mapping", "protocol": "tcp", "hostAddress": null, "hostPort": 8080,
+            "address": "10.1.2.2", "port": 80,
+        })
+    );
+    assert_eq!(place["others"][0]["name"], "up0");
+    let file = node.host.dir().join("tree.svg");
+    assert_eq!(tree(&node, &["--svg", file.to_str().unwrap()]), "");
+    let svg = fs::read_to_string(file).unwrap();
+    assert!(svg.contains(">shop/web</text>") && svg.contains(">10.1.2.2/24</text>"), "{svg}");
+}
+
+#[test]
+fn what_is_gone_is_said() {
+    need!("ip", "nft");
+    let node = Node::new();
+    network(&node, "net", "br0", "10.1.2.0/24");
+    let ns = node.host.dir().join("ns");
+    let pod = Pod::new();
+    std::os::unix::fs::symlink(pod.path(), &ns).unwrap();
+    node.cnimble(plugin_dir(), &["add", "net", ns.to_str().unwrap(), "--container-id", "c"]).run().success();
+    // The interface first, then the namespace.
+    pod.ip("link del eth0");
+    // It is no longer behind the bridge.
+    let unplaced = || json(&node)["networks"][0]["places"][1]["pods"][0].clone();
+    let lost = unplaced();
+    assert_eq!(lost["problem"], "it has no interface eth0");
+    assert_eq!(lost["addresses"], json!(["10.1.2.2/24"]), "as it was given");
+    drop(pod);
+    assert_eq!(unplaced()["problem"], "its namespace is gone");
+    // Without the cache, the rules that are left have no pod.
+    fs::remove_dir_all(node.cache()).unwrap();
+    let drawn = tree(&node, &[]);
+    assert!(drawn.contains("\nrules without a pod\n"), "{drawn}");
+    assert!(drawn.contains("net: net, if: eth0, id: c)"), "{drawn}");
+}
+
+#[test]
+fn pods_of_other_runtimes_and_plugins_are_found() {
+    need!("ip", "nft");
+    let Some(go) = go_plugins() else { skip!("there are no Go plugins here") };
+    let node = Node::new();
+    node.bridge("net", "1.0.0");
+    let (ours, theirs) = (Pod::new(), Pod::new());
+    node.cnimble(go, &["add", "net", theirs.path(), "--container-id", "theirs"]).run().success();
+    let pods = json(&node)["networks"][0]["places"][0]["pods"].clone();
+    assert_eq!(pods[0]["containerId"], "theirs");
+    assert_eq!(pods[0]["addresses"], json!(["10.1.2.2/24"]));
+    assert_eq!(pods[0]["link"]["kind"], "veth");
+    assert_eq!(pods[0]["rules"][0]["kind"], "iptables", "{pods}");
+    assert_eq!(pods[0]["rules"][0]["purpose"], "masquerade", "{pods}");
+    // A plugin that was called by somebody without a cache: the veth's alias tells.
+    node.cnimble(plugin_dir(), &["add", "net", ours.path(), "--container-id", "ours"]).run().success();
+    for entry in node.entries() {
+        if entry.contains("ours") {
+            fs::remove_file(node.cache().join("results").join(entry)).unwrap();
+        }
+    }
+    let pods = json(&node)["networks"][0]["places"][0]["pods"].clone();
+    assert_eq!(pods[0]["containerId"], "ours");
+    assert_eq!(pods[0]["rules"][0]["kind"], "masquerade", "{pods}");
+    assert!(pods[0]["problem"].as_str().unwrap().contains("the cache doesn't know it"), "{pods}");
+}
