@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
     let path = session.invoker.path();
     let found = all_plugins(&harmless(path));
-    let exec = Exec { limit: Some(LIMIT), stderr: Stderr::Capture };
+    let exec = Exec { limit: Some(LIMIT), stderr: Stderr::Capture, ..Exec::default() };
     let exec = &exec;
     let probes = found.into_iter().map(|(name, file)| async move {
         let answer = versions(exec, &file, path).await;

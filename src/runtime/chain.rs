@@ -37,10 +37,11 @@ impl Invoker {
         if let Some(failures) = Failures::of(missing.collect()) {
             return Err(failures.into());
         }
+        let this = self.begin();
         let known = matches!(self.cache.get(attach.key(&network.name)), Ok(Lookup::Entry(_)));
         let mut result = None;
         for (index, plugin) in network.plugins.iter().enumerate() {
-            let cause = match self.add_one(network, plugin, attach, result.as_ref()).await {
+            let cause = match this.add_one(network, plugin, attach, result.as_ref()).await {
                 Ok(value) => {
                     result = Some(value);
                     continue;
@@ -61,7 +62,7 @@ impl Invoker {
             } else {
                 let end = index + usize::from(failures.first.cause.may_leave_something());
                 let ran = network.plugins.get(..end).unwrap_or_default();
-                failures.others = self.del_chain(network, ran, attach, result.as_ref()).await;
+                failures.others = self.begin().del_chain(network, ran, attach, result.as_ref()).await;
             }
             return Err(failures.into());
         }
@@ -77,7 +78,7 @@ impl Invoker {
             result: Some(result.clone()),
         };
         if let Err(cause) = self.record(entry).await {
-            let rollback = self.del_chain(network, &network.plugins, attach, Some(&result)).await;
+            let rollback = self.begin().del_chain(network, &network.plugins, attach, Some(&result)).await;
             return Err(Error::Cache { cause, rollback });
         }
         Ok(result)
@@ -118,8 +119,9 @@ impl Invoker {
             }
             Err(reason) => return Err(no_result(format!("{reason}; DEL and ADD it again"))),
         };
+        let this = self.begin();
         for plugin in &network.plugins {
-            self.call(Verb::Check, network, plugin, Some(attach), injection(attach, Some(&result)))
+            this.call(Verb::Check, network, plugin, Some(attach), injection(attach, Some(&result)))
                 .await
                 .map_err(|cause| Failures {
                     first: failure(network, plugin, Verb::Check, cause),
@@ -150,7 +152,7 @@ impl Invoker {
                 None
             }
         };
-        let failures = self.del_chain(network, &network.plugins, attach, result.as_ref()).await;
+        let failures = self.begin().del_chain(network, &network.plugins, attach, result.as_ref()).await;
         if let Some(failures) = Failures::of(failures) {
             return Err(failures.into());
         }

@@ -57,16 +57,18 @@ impl ConfDir {
     /// # Errors
     /// The directory is there and can't be listed.
     pub fn list(&self) -> Result<Listing, ConfError> {
-        let mut listing = Listing::default();
         let mut files = files(&self.dir, &["conflist"])?;
         files.extend(self::files(&self.dir, &["conf", "json"])?);
-        for path in files {
-            match load_file(&path) {
-                Ok(list) => listing.networks.push(Network { list, path }),
-                Err(problem) => listing.problems.push(problem),
-            }
-        }
-        Ok(listing)
+        Ok(load(files))
+    }
+
+    /// As [`ConfDir::list`], in the order of the files' names alone, whatever their endings:
+    /// so the kubelet and the runtimes look for the default network.
+    ///
+    /// # Errors
+    /// As [`ConfDir::list`].
+    pub fn list_by_name(&self) -> Result<Listing, ConfError> {
+        files(&self.dir, &["conf", "conflist", "json"]).map(load)
     }
 
     /// The first network called `name`.
@@ -88,6 +90,17 @@ impl ConfDir {
         }
         Err(ConfError::NoNetwork { dir: self.dir.clone(), name: name.to_owned(), known, bad: problems })
     }
+}
+
+fn load(files: Vec<PathBuf>) -> Listing {
+    let mut listing = Listing::default();
+    for path in files {
+        match load_file(&path) {
+            Ok(list) => listing.networks.push(Network { list, path }),
+            Err(problem) => listing.problems.push(problem),
+        }
+    }
+    listing
 }
 
 /// Reads one file, and its network's folder beside it. The ending `.conflist` is a list;

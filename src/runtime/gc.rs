@@ -44,10 +44,11 @@ impl Invoker {
             }
         }
         if network.version >= Version::V1_1_0 {
+            let this = self.begin();
             for plugin in &network.plugins {
                 // Under the specification's key and the one that plugins knew before.
                 let injection = Injection { valid_attachments: valid, ..Injection::default() };
-                if let Err(cause) = self.call(Verb::Gc, network, plugin, None, injection).await {
+                if let Err(cause) = this.call(Verb::Gc, network, plugin, None, injection).await {
                     failures.push(failure(network, plugin, Verb::Gc, cause));
                 }
             }
@@ -65,8 +66,9 @@ impl Invoker {
         if network.version < Version::V1_1_0 {
             return Ok(());
         }
+        let this = self.begin();
         for plugin in &network.plugins {
-            self.call(Verb::Status, network, plugin, None, Injection::default()).await.map_err(|cause| {
+            this.call(Verb::Status, network, plugin, None, Injection::default()).await.map_err(|cause| {
                 Failures {
                     first: failure(network, plugin, Verb::Status, cause),
                     others: Vec::new(),

@@ -68,7 +68,7 @@ use crate::spec::{self, Code, names};
 pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
 pub use conf::{ConfDir, Listing, Network, load_file};
 pub use error::{CacheError, ConfError, Error, Failure, Failures, PluginError};
-pub use exec::{Exec, Parameters, Stderr};
+pub use exec::{Deadline, Exec, Parameters, Stderr};
 
 pub use crate::spec::Verb;
 pub use find::{all as all_plugins, find as find_plugin};
@@ -139,6 +139,7 @@ pub struct Invoker {
     path: Vec<PathBuf>,
     cache: Cache,
     exec: Exec,
+    operation_limit: Option<Duration>,
 }
 
 impl Invoker {
@@ -149,7 +150,15 @@ impl Invoker {
             path: path.into_iter().map(Into::into).collect(),
             cache: Cache::new(DEFAULT_CACHE_DIR),
             exec: Exec::default(),
+            operation_limit: None,
         }
+    }
+
+    /// Looks for plugins in these directories instead.
+    #[must_use]
+    pub fn with_path<P: Into<PathBuf>>(mut self, path: impl IntoIterator<Item = P>) -> Self {
+        self.path = path.into_iter().map(Into::into).collect();
+        self
     }
 
     /// Keeps results under `dir` instead.
@@ -163,6 +172,15 @@ impl Invoker {
     #[must_use]
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.exec.limit = Some(limit);
+        self
+    }
+
+    /// Stops the plugin that is running `limit` after an operation on a network began, however
+    /// many have run before, and starts no other. Taking a failed ADD back is an operation of
+    /// its own.
+    #[must_use]
+    pub fn with_operation_limit(mut self, limit: Duration) -> Self {
+        self.operation_limit = Some(limit);
         self
     }
 
@@ -181,6 +199,14 @@ impl Invoker {
     /// The cache.
     pub fn cache(&self) -> &Cache {
         &self.cache
+    }
+
+    /// The invoker for an operation that begins now.
+    fn begin(&self) -> Self {
+        let mut this = self.clone();
+        this.exec.deadline =
+            self.operation_limit.map(|limit| Deadline { at: tokio::time::Instant::now() + limit, limit });
+        this
     }
 
     /// Which versions the plugin of this type supports.

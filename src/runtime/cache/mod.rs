@@ -108,6 +108,21 @@ impl Cache {
     /// # Errors
     /// The directory is there and can't be listed.
     pub fn list(&self) -> Result<Vec<Entry>, CacheError> {
+        self.list_where(|_| true)
+    }
+
+    /// The entries of one container, in whatever networks, without reading the others' files.
+    ///
+    /// # Errors
+    /// As [`Cache::list`].
+    pub fn list_of(&self, container_id: &str) -> Result<Vec<Entry>, CacheError> {
+        let part = format!("-{container_id}-");
+        let mut entries = self.list_where(|name| name.contains(&part))?;
+        entries.retain(|entry| entry.container_id == container_id);
+        Ok(entries)
+    }
+
+    fn list_where(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Entry>, CacheError> {
         let dir = self.results();
         let failed = |source| CacheError { doing: "listing", path: dir.clone(), source };
         let entries = match fs::read_dir(&dir) {
@@ -117,7 +132,8 @@ impl Cache {
         let mut paths = Vec::new();
         for entry in entries {
             let entry = entry.map_err(failed)?;
-            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            let name = entry.file_name();
+            if !name.as_encoded_bytes().starts_with(b".") && wanted(&name.to_string_lossy()) {
                 paths.push(entry.path());
             }
         }

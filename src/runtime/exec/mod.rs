@@ -16,7 +16,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::spec::{self, Verb};
 
@@ -56,8 +56,20 @@ pub struct Exec {
     /// How long one execution may take; `None` is as long as it likes. At the limit the
     /// plugin gets SIGTERM, so that it can undo what it did, and SIGKILL two seconds later.
     pub limit: Option<Duration>,
+    /// When every execution must have ended; the same happens then as at the limit, and no
+    /// other plugin is started.
+    pub deadline: Option<Deadline>,
     /// Where its stderr goes.
     pub stderr: Stderr,
+}
+
+/// The end of an operation in which several plugins are run.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline {
+    /// The moment.
+    pub at: Instant,
+    /// How long the operation was allowed to take, for the error.
+    pub limit: Duration,
 }
 
 /// How long we wait for somebody else to finish writing the plugin's file.
@@ -74,14 +86,23 @@ impl Exec {
         parameters: &Parameters<'_>,
         stdin: &[u8],
     ) -> Result<Vec<u8>, PluginError> {
+        let (time, limit) = self.time().unzip();
+        let too_late = |stderr| PluginError::TimeLimit {
+            path: file.to_owned(),
+            limit: limit.unwrap_or_default(),
+            stderr,
+        };
+        if time.is_some_and(|time| time.is_zero()) {
+            return Err(too_late(String::new()));
+        }
         log::debug!("{} of {}", parameters.verb, file.display());
         let mut running = Running(self.spawn(file, parameters).await?);
         let mut output = Vec::new();
         let mut noise = Vec::new();
         let work = converse(&mut running.0, stdin, &mut output, &mut noise);
-        let end = match self.limit {
+        let end = match time {
             None => Some(work.await),
-            Some(limit) => timeout(limit, work).await.ok(),
+            Some(time) => timeout(time, work).await.ok(),
         };
         let stderr = || String::from_utf8_lossy(&noise).trim().to_owned();
         let path = || file.to_owned();
@@ -97,11 +118,7 @@ impl Exec {
             }
             None => {
                 running.stop().await;
-                return Err(PluginError::TimeLimit {
-                    path: path(),
-                    limit: self.limit.unwrap_or_default(),
-                    stderr: stderr(),
-                });
+                return Err(too_late(stderr()));
             }
         };
         if status.success() {
@@ -116,6 +133,16 @@ impl Exec {
                 stderr: stderr(),
             }),
         }
+    }
+
+    /// How long an execution that begins now may take, and the limit that says so.
+    fn time(&self) -> Option<(Duration, Duration)> {
+        let own = self.limit.map(|limit| (limit, limit));
+        let whole = self.deadline.map(|Deadline { at, limit }| {
+            let left = at.saturating_duration_since(Instant::now());
+            (left, limit)
+        });
+        own.into_iter().chain(whole).min_by_key(|(time, _)| *time)
     }
 
     /// Starts the file; while somebody is still writing it (ETXTBSY), tries again.

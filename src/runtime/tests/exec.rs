@@ -18,11 +18,11 @@ async fn run(script: &str, stdin: &[u8], exec: &Exec) -> Result<Vec<u8>, PluginE
 }
 
 fn capture() -> Exec {
-    Exec { limit: None, stderr: Stderr::Capture }
+    Exec { limit: None, stderr: Stderr::Capture, ..Exec::default() }
 }
 
 fn limited(millis: u64) -> Exec {
-    Exec { limit: Some(Duration::from_millis(millis)), stderr: Stderr::Capture }
+    Exec { limit: Some(Duration::from_millis(millis)), stderr: Stderr::Capture, ..Exec::default() }
 }
 
 /// Whether this process runs or is a zombie.

@@ -1,0 +1,84 @@
+//! One operation at a time for each pod.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::OwnedMutexGuard;
+
+/// A lock for every key that somebody holds or waits for; it goes with the last of them.
+#[derive(Debug)]
+pub(crate) struct Locks<K: Ord> {
+    held: Arc<Mutex<BTreeMap<K, Arc<tokio::sync::Mutex<()>>>>>,
+}
+
+impl<K: Ord> Default for Locks<K> {
+    fn default() -> Self {
+        Locks { held: Arc::default() }
+    }
+}
+
+/// Holds a key's lock.
+#[derive(Debug)]
+pub(crate) struct Guard<K: Ord> {
+    held: Arc<Mutex<BTreeMap<K, Arc<tokio::sync::Mutex<()>>>>>,
+    key: K,
+    // An Option because it must be released before the map is looked at.
+    lock: Option<OwnedMutexGuard<()>>,
+}
+
+impl<K: Ord + Clone> Locks<K> {
+    /// Waits for the lock of `key`, in the order of asking.
+    pub(crate) async fn lock(&self, key: &K) -> Guard<K> {
+        let lock = {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(held.entry(key.clone()).or_default())
+        };
+        // Made first: it tidies up even if this future is dropped while it waits.
+        let mut guard = Guard { held: Arc::clone(&self.held), key: key.clone(), lock: None };
+        guard.lock = Some(lock.lock_owned().await);
+        guard
+    }
+}
+
+impl<K: Ord> Drop for Guard<K> {
+    fn drop(&mut self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lock = None;
+        // Nobody can join while we hold the map: one reference is the map's own.
+        if held.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            held.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn one_holder_for_each_key_and_nothing_stays() {
+        let locks = Locks::<u32>::default();
+        let inside = AtomicU32::new(0);
+        let work = |key: u32| {
+            let (locks, inside) = (&locks, &inside);
+            async move {
+                let _guard = locks.lock(&key).await;
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+            }
+        };
+        futures::future::join_all((0..20).map(|_| work(1))).await;
+        assert_eq!(locks.held.lock().unwrap().len(), 0);
+
+        let one = locks.lock(&1).await;
+        let other = locks.lock(&2).await;
+        // Somebody who gives up waiting leaves the lock to its holder.
+        let waiting = tokio::time::timeout(std::time::Duration::from_millis(1), locks.lock(&1)).await;
+        assert!(waiting.is_err());
+        assert_eq!(locks.held.lock().unwrap().len(), 2);
+        drop((one, other));
+        assert_eq!(locks.held.lock().unwrap().len(), 0);
+    }
+}
