@@ -11,6 +11,7 @@
 //! The feature `invoker` (on by default) adds `runtime` and `pod`, and with them tokio; the
 //! plugins are built without it.
 
+pub mod files;
 pub mod net;
 pub mod plugin;
 #[cfg(feature = "invoker")]

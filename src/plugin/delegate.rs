@@ -5,7 +5,7 @@
 //! process; otherwise the file is executed, with our environment and the same stdin. Its
 //! error comes through with its own code.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command as Process, Stdio};
@@ -14,6 +14,11 @@ use std::time::Duration;
 use crate::spec::{CniResult, Code, Error, Version};
 
 use super::{Call, Command, Plugin};
+
+/// No result comes near this; one with 10,000 routes has 1 MB.
+const ANSWER_LIMIT: usize = 16 << 20;
+/// What a pipe takes before anybody reads (pipe(7)).
+const PIPE: usize = 64 << 10;
 
 /// ADD of plugin `name`. Its undo is on the call's stack when this returns.
 ///
@@ -122,25 +127,25 @@ impl Execution {
             Error::new(Code::DELEGATE, format!("{what} delegate {}: {err}", self.path.display()))
         };
         let mut child = self.spawn().map_err(|err| failed("starting", &err))?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A delegate that doesn't read its configuration closes the pipe; its answer counts.
-            match stdin.write_all(&self.stdin) {
-                Err(err) if err.kind() != std::io::ErrorKind::BrokenPipe => {
-                    return Err(failed("writing to", &err));
-                }
-                _ => {}
-            }
+        let talk = converse(&mut child, &self.stdin);
+        if !matches!(talk, Ok(Some(_))) {
+            // It may be waiting for us to read on.
+            let _ = child.kill();
         }
-        let output = child.wait_with_output().map_err(|err| failed("waiting for", &err))?;
-        if output.status.success() {
-            return Ok(output.stdout);
+        let status = child.wait().map_err(|err| failed("waiting for", &err))?;
+        let Some(answer) = talk.map_err(|err| failed("talking to", &err))? else {
+            let limit = format!("delegate {}: more than {ANSWER_LIMIT} bytes on stdout", self.path.display());
+            return Err(Error::new(Code::DELEGATE, limit));
+        };
+        if status.success() {
+            return Ok(answer);
         }
-        Err(Error::from_json(&output.stdout).unwrap_or_else(|| {
+        Err(Error::from_json(&answer).unwrap_or_else(|| {
             Error::new(
                 Code::DELEGATE,
-                format!("delegate {} failed ({}) without a CNI error", self.path.display(), output.status),
+                format!("delegate {} failed ({status}) without a CNI error", self.path.display()),
             )
-            .details(first_line(&output.stdout))
+            .details(first_line(&answer))
         }))
     }
 
@@ -162,7 +167,39 @@ impl Execution {
     }
 }
 
+/// Hands the configuration over and reads the answer; `None` if that doesn't end.
+fn converse(child: &mut Child, config: &[u8]) -> std::io::Result<Option<Vec<u8>>> {
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let write = move || {
+        let Some(mut stdin) = stdin else { return Ok(()) };
+        match stdin.write_all(config) {
+            // A delegate that doesn't read its configuration closes the pipe; its answer counts.
+            Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            outcome => outcome,
+        }
+    };
+    let mut answer = Vec::new();
+    let read = || match stdout {
+        Some(stdout) => stdout.take(ANSWER_LIMIT as u64 + 1).read_to_end(&mut answer).map(drop),
+        None => Ok(()),
+    };
+    if config.len() <= PIPE {
+        write()?;
+        read()?;
+    } else {
+        // Both would wait for ever if the delegate answers before it has read everything.
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(write);
+            // Dropping stdout, which `read` does, ends a delegate that won't stop.
+            let outcome = read();
+            outcome.and(writer.join().unwrap_or(Ok(())))
+        })?;
+    }
+    Ok(Some(answer).filter(|answer| answer.len() <= ANSWER_LIMIT))
+}
+
 fn first_line(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
+    // All of a huge answer needn't be looked at.
+    let text = String::from_utf8_lossy(bytes.get(..1024).unwrap_or(bytes));
     text.lines().next().unwrap_or_default().chars().take(200).collect()
 }

@@ -12,10 +12,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::files::{Links, read as read_file};
 use crate::spec::json;
 use crate::spec::list::{ListEntry, NetworkList};
 
 use super::error::ConfError;
+
+/// What a plugin takes on stdin; a list that is larger serves nobody.
+const LIMIT: usize = 16 << 20;
 
 /// A configuration directory, `/etc/cni/net.d` as a rule.
 #[derive(Debug, Clone)]
@@ -126,7 +130,8 @@ pub fn load_file(path: &Path) -> Result<NetworkList, ConfError> {
 }
 
 fn read(path: &Path) -> Result<(Vec<u8>, Value), ConfError> {
-    let bytes = fs::read(path).map_err(|source| ConfError::Read { path: path.to_owned(), source })?;
+    let bytes = read_file(path, LIMIT, Links::Follow)
+        .map_err(|source| ConfError::Read { path: path.to_owned(), source })?;
     let value = serde_json::from_slice(&bytes).map_err(|err| ConfError::Syntax {
         path: path.to_owned(),
         line: err.line(),

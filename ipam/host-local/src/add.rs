@@ -12,7 +12,7 @@ use crate::boot::Boot;
 use crate::config::Config;
 use crate::journal::Journal;
 use crate::store::{Store, StoreError};
-use crate::{owner, resolv};
+use crate::{files, owner, resolv};
 
 /// Gives the attachment an address of each range set.
 pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
@@ -21,6 +21,16 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
         None => Default::default(),
     };
     let attachment = call.attachment();
+    let content = owner::content(&attachment);
+    if content.len() > files::LIMIT {
+        // Nobody would ever read all of it, and so nobody find the lease.
+        return Err(Error::new(Code::INVALID_ENVIRONMENT, "CNI_CONTAINERID is too long for a lease")
+            .details(format!(
+                "with the interface it has {} bytes, at most {}",
+                content.len(),
+                files::LIMIT
+            )));
+    }
     let journal = undo(call, &config);
 
     let store = Store::lock_or_create(&config.store, &journal)?;
@@ -32,7 +42,7 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
         .map_err(|err| no_address(&err, &config))?;
 
     signal::check()?;
-    let removed = write(&store, &journal, &book, &choices, &owner::content(&attachment), &boot)?;
+    let removed = write(&store, &journal, &book, &choices, &content, &boot)?;
     // Whose a lease was that was taken back, the index was not asked: it is stale now.
     if leases.are_all() || removed.is_empty() {
         let given: Vec<IpAddr> = choices.iter().map(|choice| choice.ip).collect();

@@ -13,7 +13,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::errno::Errno;
@@ -22,7 +22,7 @@ use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 /// More than any lease: a container ID and an interface name.
-const LIMIT: usize = 4096;
+pub(crate) const LIMIT: usize = 4096;
 
 /// What a file is read into; one more than the limit tells a larger one.
 pub(crate) type Buffer = [u8; LIMIT + 1];
@@ -189,7 +189,8 @@ fn create_by_name(
 pub(crate) fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> io::Result<()> {
     if let Ok(file) = open_with(dir, name, OFlag::O_WRONLY)? {
         let meta = file.metadata()?;
-        if meta.is_file() && meta.len() <= content.len() as u64 {
+        // A hard link's content is some other file's as well.
+        if meta.is_file() && meta.nlink() == 1 && meta.len() <= content.len() as u64 {
             return match file.write_at(content, 0)? {
                 written if written == content.len() => Ok(()),
                 _ => Err(io::ErrorKind::WriteZero.into()),

@@ -1,36 +1,21 @@
 //! `resolvConf`: a resolv.conf(5) file that becomes the result's `dns`.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use cnimble::files::{self, Links};
 use cnimble::spec::{Dns, Error};
 
 /// No resolv.conf comes near this.
-const LIMIT: u64 = 1 << 20;
+const LIMIT: usize = 1 << 20;
 
 /// Reads the file.
 ///
 /// # Errors
 /// Code 5 with the path: it isn't there, isn't a file, or is absurdly large.
 pub(crate) fn read(path: &Path) -> Result<Dns, Error> {
-    let text = text(path).map_err(|err| Error::io("ipam.resolvConf: reading", path, &err))?;
-    Ok(parse(&text))
-}
-
-fn text(path: &Path) -> io::Result<String> {
-    // Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(LIMIT + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LIMIT {
-        return Err(io::Error::other("larger than 1 MiB"));
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    let text = files::read(path, LIMIT, Links::Follow)
+        .map_err(|err| Error::io("ipam.resolvConf: reading", path, &err))?;
+    Ok(parse(&String::from_utf8_lossy(&text)))
 }
 
 /// As the reference reads it: the last `domain` counts, `search` and `options` add up,
@@ -78,10 +63,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing");
         assert!(read(&missing).unwrap_err().msg.contains(missing.to_str().unwrap()));
-        assert!(read(dir.path()).unwrap_err().msg.ends_with("not a regular file"));
+        assert!(read(dir.path()).unwrap_err().msg.ends_with("is not a regular file"));
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(read(&pipe).unwrap_err().msg.ends_with("not a regular file"));
+        assert!(read(&pipe).unwrap_err().msg.ends_with("is not a regular file"));
         let file = dir.path().join("file");
         std::fs::write(&file, b"nameserver 1.1.1.1\xff\n").unwrap();
         assert_eq!(read(&file).unwrap().nameservers.len(), 1);

@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use cnimble::files::is_absent;
 use cnimble::spec::{Attachment, Code, Error};
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
@@ -247,11 +248,6 @@ pub(crate) fn last_name(set: usize) -> String {
 fn lease_address(name: &str) -> Option<IpAddr> {
     let ip: IpAddr = name.parse().ok()?;
     (ip.to_string() == name).then_some(ip)
-}
-
-/// Neither the path nor, where a part of it is a file, anything below it.
-fn is_absent(err: &io::Error) -> bool {
-    matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// A network's directory with its lock held; the lock goes with the value.

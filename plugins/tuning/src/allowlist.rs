@@ -6,12 +6,16 @@ use std::path::Path;
 
 use regex_lite::Regex;
 
+use cnimble::files::{self, Links};
 use cnimble::spec::Error;
 
 use crate::config::Sysctl;
 
 /// Where it is.
 pub(crate) const FILE: &str = "/etc/cni/tuning/allowlist.conf";
+
+/// No list comes near this.
+const LIMIT: usize = 1 << 20;
 
 /// All keys, as they are written in the configuration, are allowed.
 ///
@@ -22,8 +26,9 @@ pub(crate) fn check(sysctls: &[Sysctl], file: &Path) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());
     }
-    let text = match std::fs::read_to_string(file) {
-        Ok(text) => text,
+    let text = match files::read(file, LIMIT, Links::Follow) {
+        Ok(text) => String::from_utf8(text)
+            .map_err(|_| Error::config(format!("{} is not valid UTF-8", file.display())))?,
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(err) => return Err(Error::io("read", file, &err)),
     };

@@ -7,18 +7,22 @@
 //! unknown in one of them may live in another. Files without a network stay.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use cnimble::files::{self, Links, is_absent};
 use cnimble::net::link::{Link, Mac};
 use cnimble::plugin::Undo;
 use cnimble::rules::hash16;
 use cnimble::spec::{Attachment, Code, Error};
 
 use crate::settings::Settings;
+
+/// Far more than there can be in a file.
+const LIMIT: usize = 64 << 10;
 
 /// What stands in the file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,18 +95,24 @@ pub(crate) fn file(dir: &Path, attachment: &Attachment) -> PathBuf {
 /// The file's text; `None` if there is no file.
 ///
 /// # Errors
-/// Code 5.
+/// Code 5, also if what is there isn't a file.
 pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
-    match fs::read(file) {
+    match files::read(file, LIMIT, Links::Refuse) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(err) if is_absent(&err) => Ok(None),
         Err(err) => Err(Error::io("read", file, &err)),
     }
 }
 
-/// Nothing there, or no directory where it could be.
-fn is_absent(err: &std::io::Error) -> bool {
-    matches!(err.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+/// [`read`] for DEL: what can't be a file of ours has nothing to say, and is removed like one.
+///
+/// # Errors
+/// Code 5.
+pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
+    match files::read(file, LIMIT, Links::Refuse) {
+        Err(err) if files::is_foreign(&err) => Ok(Some(Vec::new())),
+        _ => read(file),
+    }
 }
 
 /// Writes the file, all of it or nothing. A file that is there is from an ADD that was never
@@ -132,10 +142,11 @@ pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Err
 fn replace(file: &Path, text: &[u8]) -> Result<(), Error> {
     // Of a fixed length, as the name itself may be as long as names can be.
     let fresh = file.with_file_name(format!(".{}", hash16(&file.to_string_lossy())));
+    // Of a process that was killed, or somebody's who wants another file to be written.
+    let _ = fs::remove_file(&fresh);
     let written = File::options()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(&fresh)
         .and_then(|mut new| new.write_all(text))
@@ -175,7 +186,8 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
             continue;
         }
         let network_of = |bytes: Vec<u8>| Backup::parse(&bytes).ok()?.network;
-        if fs::read(&path).ok().and_then(network_of).as_deref() == Some(network) {
+        let bytes = files::read(&path, LIMIT, Links::Refuse);
+        if bytes.ok().and_then(network_of).as_deref() == Some(network) {
             outcome = outcome.and(remove(&path));
         }
     }

@@ -69,7 +69,7 @@ impl Plugin for Tuning {
         // Nothing else of the configuration counts: it may have changed since.
         let DataDir(dir) = DataDir::read(&call.config)?;
         let file = backup::file(&dir, &call.attachment());
-        let Some(bytes) = backup::read(&file)? else { return Ok(()) };
+        let Some(bytes) = backup::read_what_is_left(&file)? else { return Ok(()) };
         // The interface may be gone or a part of it refuse: no reason to keep the pod, whose
         // interface the next plugin deletes.
         if let Err(err) = restore(call, &bytes) {

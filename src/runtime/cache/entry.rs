@@ -61,6 +61,12 @@ impl Entry {
         Key { network: &self.network, container_id: &self.container_id, ifname: &self.ifname }
     }
 
+    /// Whether it is the entry of `key`.
+    pub(super) fn is_of(&self, key: Key<'_>) -> bool {
+        (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str())
+            == (key.network, key.container_id, key.ifname)
+    }
+
     /// The path of the namespace, if need be from the result. `None` if neither has it.
     pub fn namespace(&self) -> Option<&str> {
         let interfaces = || json::get(self.result.as_ref()?, "interfaces")?.as_array();

@@ -21,12 +21,18 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::files::{self, Links};
+
 use super::error::CacheError;
 
 pub use entry::Entry;
 
 /// libcni's default directory.
 pub const DEFAULT_DIR: &str = "/var/lib/cni";
+
+/// More than any entry: the longest result and the longest configuration of which plugins are
+/// told.
+const LIMIT: usize = 64 << 20;
 
 /// The cache in one directory.
 #[derive(Debug, Clone)]
@@ -92,12 +98,22 @@ impl Cache {
     /// The file is there and can't be read.
     pub fn get(&self, key: Key<'_>) -> Result<Lookup, CacheError> {
         let path = self.path(key);
-        match fs::read(&path) {
+        match files::read(&path, LIMIT, Links::Refuse) {
             Ok(bytes) => Ok(match entry::decode(&bytes, key) {
-                Ok(entry) => Lookup::Entry(Box::new(entry)),
+                Ok(entry) if entry.is_of(key) => Lookup::Entry(Box::new(entry)),
+                Ok(other) => {
+                    log::warn!(
+                        "result cache: {} is {}'s in network {}",
+                        path.display(),
+                        other.container_id,
+                        other.network
+                    );
+                    Lookup::Nothing
+                }
                 Err(why) => Lookup::Corrupt(why),
             }),
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(Lookup::Nothing),
+            Err(err) if files::is_absent(&err) => Ok(Lookup::Nothing),
+            Err(err) if files::is_foreign(&err) => Ok(Lookup::Corrupt(err.to_string())),
             Err(source) => Err(CacheError { doing: "reading", path, source }),
         }
     }
@@ -139,8 +155,8 @@ impl Cache {
         }
         paths.sort();
         let read = paths.into_iter().filter_map(|path| {
-            let outcome =
-                fs::read(&path).map_err(|err| err.to_string()).and_then(|bytes| entry::decode_v1(&bytes));
+            let bytes = files::read(&path, LIMIT, Links::Refuse).map_err(|err| err.to_string());
+            let outcome = bytes.and_then(|bytes| entry::decode_v1(&bytes));
             match outcome {
                 Ok(entry) => Some(entry),
                 Err(why) => {
@@ -152,12 +168,23 @@ impl Cache {
         Ok(read.collect())
     }
 
+    /// Whether the file of `key` is another attachment's. libcni's names let that happen: net
+    /// `a-b` and container `c` share one with net `a` and container `b-c`.
+    fn is_anothers(&self, key: Key<'_>) -> bool {
+        let bytes = files::read(&self.path(key), LIMIT, Links::Refuse);
+        bytes.is_ok_and(|bytes| entry::decode_v1(&bytes).is_ok_and(|entry| !entry.is_of(key)))
+    }
+
     /// Writes an entry, in place of an older one.
     ///
     /// # Errors
-    /// The system's; the older entry is still there then.
+    /// The system's, or EEXIST for an entry of another attachment; it is still there then.
     pub fn put(&self, entry: &Entry) -> Result<(), CacheError> {
         let path = self.path(entry.key());
+        if self.is_anothers(entry.key()) {
+            let source = io::Error::from_raw_os_error(libc::EEXIST);
+            return Err(CacheError { doing: "writing over another attachment's entry", path, source });
+        }
         let at = |doing, path: &Path| {
             let path = path.to_owned();
             move |source| CacheError { doing, path, source }
@@ -169,16 +196,17 @@ impl Cache {
         temporary.persist(&path).map_err(at("writing", &path))
     }
 
-    /// Removes an entry; having none is success.
+    /// Removes an entry; having none is success, and another attachment's stays.
     ///
     /// # Errors
     /// The system's.
     pub fn remove(&self, key: Key<'_>) -> Result<(), CacheError> {
         let path = self.path(key);
+        if self.is_anothers(key) {
+            return Ok(());
+        }
         match fs::remove_file(&path) {
-            Err(err) if err.kind() != io::ErrorKind::NotFound => {
-                Err(CacheError { doing: "removing", path, source: err })
-            }
+            Err(err) if !files::is_absent(&err) => Err(CacheError { doing: "removing", path, source: err }),
             _ => Ok(()),
         }
     }

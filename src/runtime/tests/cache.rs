@@ -111,3 +111,53 @@ fn an_entry_is_replaced_or_left_alone() {
     cache.remove(KEY).unwrap();
     assert_eq!(cache.get(KEY).unwrap(), Lookup::Nothing);
 }
+
+#[test]
+fn what_is_no_file_is_neither_waited_for_nor_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::new(dir.path());
+    cache.put(&entry()).unwrap();
+    let path = cache.path(KEY);
+    let secret = dir.path().join("secret");
+    std::fs::rename(&path, &secret).unwrap();
+    type Plant<'a> = &'a dyn Fn();
+    let plants: [Plant<'_>; 4] = [
+        &|| nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        &|| std::os::unix::fs::symlink(&secret, &path).unwrap(),
+        &|| std::fs::create_dir(&path).unwrap(),
+        &|| std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap(),
+    ];
+    for plant in plants {
+        plant();
+        assert!(matches!(cache.get(KEY).unwrap(), Lookup::Corrupt(_)));
+        assert_eq!(cache.list().unwrap(), []);
+        let aside = cache.set_aside(KEY).unwrap();
+        assert_eq!(cache.get(KEY).unwrap(), Lookup::Nothing);
+        cache.put(&entry()).unwrap();
+        cache.remove(KEY).unwrap();
+        assert!(std::fs::remove_file(&aside).or_else(|_| std::fs::remove_dir(&aside)).is_ok());
+    }
+    assert!(secret.exists());
+    // A name that is too long for a file has none.
+    let long = "x".repeat(300);
+    let key = Key { container_id: &long, ..KEY };
+    assert_eq!(cache.get(key).unwrap(), Lookup::Nothing);
+    cache.remove(key).unwrap();
+}
+
+#[test]
+fn two_attachments_with_one_file_name_keep_their_hands_off_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::new(dir.path());
+    let (network, container_id, ifname) = ("a".to_owned(), "b-c".to_owned(), "eth0".to_owned());
+    let mine = Entry { network, container_id, ifname, ..entry() };
+    cache.put(&mine).unwrap();
+    let other = Entry { network: "a-b".to_owned(), container_id: "c".to_owned(), ..mine.clone() };
+    assert_eq!(cache.path(mine.key()), cache.path(other.key()));
+    assert_eq!(cache.get(other.key()).unwrap(), Lookup::Nothing);
+    cache.remove(other.key()).unwrap();
+    assert!(cache.put(&other).is_err());
+    assert_eq!(cache.get(mine.key()).unwrap().entry(), Some(mine.clone()));
+    cache.remove(mine.key()).unwrap();
+    assert_eq!(cache.get(mine.key()).unwrap(), Lookup::Nothing);
+}

@@ -1,0 +1,156 @@
+//! stdin without end, of the wrong kind, or hard to digest; stdout that is full or closed.
+
+use std::fmt::Write;
+
+use cnimble_tests::{
+    Attachment, Call, Host, Network, Outcome, Pod, Snapshot, announce, configs, leases, need,
+};
+use serde_json::json;
+
+/// A bridge with everything, and a pod for it.
+struct Stage {
+    host: Host,
+    pod: Pod,
+    before: Snapshot,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let (host, pod) = (Host::hasty(), Pod::new());
+        Stage { before: Snapshot::of(&host), host, pod }
+    }
+
+    fn call(&self, verb: &str) -> Call<'_> {
+        let net = Network::new(&self.host, configs::dual(&self.host)).with("/ipMasq", json!(true));
+        net.call(verb, &Attachment::new("c1", &self.pod), None)
+    }
+
+    /// As the arguments of `sh -c`, which finds the plugin in $0.
+    fn shell(&self, verb: &str, script: &str) -> Outcome {
+        self.call(verb).under(&["sh", "-c", script]).run()
+    }
+
+    fn unchanged(&self, what: &str) {
+        self.before.assert_same(&Snapshot::settled(&self.host), what);
+        assert_eq!(self.pod.links(), ["lo"], "{what}");
+    }
+}
+
+#[test]
+fn stdin_that_is_no_configuration() {
+    need!("ip", "nft");
+    let stage = Stage::new();
+    for (script, code) in [
+        ("exec \"$0\" </dev/zero", 5),
+        ("exec \"$0\" </", 5),
+        ("exec \"$0\" <&-", 6),
+        ("exec \"$0\" </dev/null", 6),
+        ("exec \"$0\" 0>/dev/full", 6),
+        ("exec \"$0\" </proc/kallsyms", 6),
+    ] {
+        for verb in ["ADD", "DEL", "CHECK", "GC", "STATUS"] {
+            let error = stage.shell(verb, script).error();
+            assert_eq!(error.code, code, "{verb}: {script}: {}", error.all());
+        }
+    }
+    stage.unchanged("after stdin that is no configuration");
+}
+
+/// The bound on stdin bounds memory as well, whatever JSON is made of it.
+#[test]
+fn no_input_takes_much_memory() {
+    need!("ip", "nft", "prlimit");
+    let stage = Stage::new();
+    let size = 15 << 20;
+    let repeat = |start: &str, part: &str, end: &str| {
+        format!("{start}{}{end}", part.repeat((size - start.len() - end.len()) / part.len()))
+    };
+    let head = r#"{"cniVersion":"1.0.0","name":"n","type":"bridge","x":"#;
+    let mut keys = head.to_owned() + "{";
+    for number in 0..1_000_000 {
+        let _ = write!(keys, "\"{number:x}\":0,");
+    }
+    keys.push_str("\"\":0}}");
+    let cases = [
+        ("one text", repeat(&format!("{head}\""), "x", "\"}"), 0),
+        ("numbers", repeat(&format!("{head}["), "0,", "0]}"), 0),
+        ("empty lists", repeat(&format!("{head}["), "[],", "0]}"), 0),
+        ("escapes", repeat(&format!("{head}\""), "\\u0041", "\"}"), 0),
+        ("a million keys", keys, 0),
+        ("one key again and again", repeat(&format!("{head}{{"), "\"a\":{},", "\"a\":0}}"), 0),
+        ("brackets", repeat("", "[", ""), 6),
+        ("objects", repeat("", "{\"a\":", ""), 6),
+        ("digits", repeat(head, "9", "}"), 6),
+        ("no JSON", repeat("", "\u{fffd}", ""), 6),
+    ];
+    for (what, text, code) in cases {
+        // VERSION of the specification 1.1.0 takes no input; STATUS reads it and changes nothing.
+        let text = text.replacen("1.0.0", "1.1.0", 1);
+        let call = stage.call("STATUS").stdin(text).under(&["prlimit", "--as=1073741824"]);
+        let outcome = call.run();
+        match code {
+            0 => drop(outcome.success()),
+            code => assert_eq!(outcome.error().code, code, "{what}: {}", outcome.error().all()),
+        }
+    }
+    stage.unchanged("after large inputs");
+}
+
+/// As Go has it, the last of two equal keys counts, and the exact spelling before another.
+#[test]
+fn keys_that_are_there_twice() {
+    need!();
+    let host = Host::new();
+    let pod = Pod::new();
+    let text = format!(
+        r#"{{"name":"../evil","cniVersion":"9.9.9","name":"net4","NAME":"../evil","cniVersion":"1.0.0",
+            "type":"host-local","ipam":{{"type":"host-local","dataDir":"/nowhere"}},
+            "ipam":{{"type":"host-local","dataDir":{0:?},"DATADIR":"/nowhere","subnet":"10.9.0.0/24",
+            "subnet":"10.1.2.0/24"}}}}"#,
+        host.data_dir()
+    );
+    let call = host.call("host-local").command("ADD").attachment("c1", pod.path(), "eth0").stdin(text);
+    assert_eq!(call.run().result()["ips"][0]["address"], "10.1.2.2/24");
+    assert!(leases(&host.data_dir()).iter().any(|line| line.starts_with("net4/10.1.2.2 ")));
+}
+
+/// An ADD whose result can't be delivered has not happened.
+#[test]
+fn a_result_that_nobody_gets() {
+    need!("ip", "nft");
+    for script in ["exec \"$0\" >/dev/full", "exec \"$0\" 1</dev/null", "\"$0\" | exit; exit 1"] {
+        let stage = Stage::new();
+        let outcome = stage.call("ADD").under(&["sh", "-c", script]).run();
+        assert_eq!(outcome.status, 1, "{}", outcome.describe());
+        stage.unchanged(script);
+    }
+}
+
+/// The classic: whoever starts with descriptors closed gets files under their numbers, and what
+/// is meant for stdout or stderr lands in them.
+#[test]
+fn closed_descriptors_are_not_handed_to_files() {
+    need!("ip", "nft");
+    for closed in ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"] {
+        let stage = Stage::new();
+        let call = stage.call("ADD").env("CNIMBLE_LOG", "trace");
+        let config = stage.host.dir().join("config");
+        std::fs::write(&config, configs::dual(&stage.host).to_string()).unwrap();
+        // stdin only serves if it isn't the one that is closed.
+        let script = format!("exec \"$0\" <{} {closed}", config.display());
+        call.under(&["sh", "-c", &script]).run();
+        for line in leases(&stage.host.data_dir()) {
+            let good = line.ends_with('/')
+                || line.contains("/ 7")
+                || line.contains("lock 750 \"\"")
+                || line.ends_with("600 \"c1\\r\\neth0\"")
+                || (line.contains("last_reserved_ip") && line.len() < 60);
+            assert!(good, "{closed}: {line}");
+        }
+        stage.call("DEL").run().success();
+        let left: Vec<_> = leases(&stage.host.data_dir());
+        assert!(!left.iter().any(|line| line.contains("c1")), "{closed}: {left:?}");
+        assert_eq!(stage.pod.links(), ["lo"]);
+    }
+    announce("NOTE", "a stdout that is closed counts as /dev/null, as in Go");
+}
