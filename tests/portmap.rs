@@ -4,16 +4,15 @@
 #![allow(clippy::needless_pass_by_value)] // json!(…) as an argument
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use cnimble::net::nft::Nft;
 use cnimble::rules::Owner;
 use cnimble::rules::portmap::{self, Backend, Forward, Mapping, Protocol};
 use cnimble::spec::Attachment as Id;
+use cnimble_tests::traffic::{Server, ask, tcp, udp, udp_socket};
 use cnimble_tests::{Attachment, Host, Network, Ns, Snapshot, configs, go_plugins, need, skip};
 use serde_json::{Value, json};
 
@@ -72,93 +71,6 @@ impl Site {
     fn ruleset(&self) -> String {
         self.host.nft("-s list ruleset")
     }
-}
-
-/// Answers on one port of a namespace, TCP and UDP, IPv4 and IPv6, with its name and whom it
-/// sees.
-struct Server {
-    stop: Arc<AtomicBool>,
-    threads: Vec<std::thread::JoinHandle<()>>,
-}
-
-impl Server {
-    fn start(ns: &Ns, port: u16, name: &'static str) -> Self {
-        let any = SocketAddr::new("::".parse().unwrap(), port);
-        let (tcp, udp) = ns.within(|| (TcpListener::bind(any).unwrap(), UdpSocket::bind(any).unwrap()));
-        Self::on(tcp, udp, name)
-    }
-
-    fn on(tcp: TcpListener, udp: UdpSocket, name: &'static str) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        tcp.set_nonblocking(true).unwrap();
-        udp.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let text = move |from: SocketAddr| format!("{name} {}", from.ip().to_canonical());
-        let (stop1, stop2) = (stop.clone(), stop.clone());
-        let threads = vec![
-            std::thread::spawn(move || {
-                while !stop1.load(Ordering::Relaxed) {
-                    match tcp.accept() {
-                        Ok((mut stream, from)) => drop(stream.write_all(text(from).as_bytes())),
-                        Err(_) => std::thread::sleep(Duration::from_millis(5)),
-                    }
-                }
-            }),
-            std::thread::spawn(move || {
-                let mut buffer = [0; 64];
-                while !stop2.load(Ordering::Relaxed) {
-                    if let Ok((_, from)) = udp.recv_from(&mut buffer) {
-                        let _ = udp.send_to(text(from).as_bytes(), from);
-                    }
-                }
-            }),
-        ];
-        Server { stop, threads }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn tcp(from: &Ns, to: &str) -> io::Result<String> {
-    let to: SocketAddr = to.parse().unwrap();
-    from.within(|| {
-        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3))?;
-        stream.set_read_timeout(Some(Duration::from_secs(3)))?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    })
-}
-
-fn udp_socket(from: &Ns, to: SocketAddr) -> UdpSocket {
-    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = from.within(|| UdpSocket::bind(any).unwrap());
-    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    socket
-}
-
-fn ask(socket: &UdpSocket, to: SocketAddr, times: usize) -> Option<String> {
-    let mut buffer = [0; 64];
-    // Late answers to earlier questions.
-    socket.set_nonblocking(true).unwrap();
-    while socket.recv_from(&mut buffer).is_ok() {}
-    socket.set_nonblocking(false).unwrap();
-    (0..times).find_map(|_| {
-        socket.send_to(b"who?", to).ok()?;
-        let (length, _) = socket.recv_from(&mut buffer).ok()?;
-        Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
-    })
-}
-
-fn udp(from: &Ns, to: &str) -> Option<String> {
-    let to: SocketAddr = to.parse().unwrap();
-    ask(&udp_socket(from, to), to, 3)
 }
 
 /// The pod's addresses in the order of the results.

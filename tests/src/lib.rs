@@ -21,6 +21,7 @@ mod plugins;
 mod process;
 mod skip;
 mod snapshot;
+pub mod traffic;
 pub mod vm;
 
 pub use host::{Call, Host};

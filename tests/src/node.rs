@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::process::{Background, run_limited};
-use crate::{Host, Outcome, plugin_dir, wait_until};
+use crate::{Host, Ns, Outcome, plugin_dir, wait_until};
 
 /// A host with private mount and pid namespaces. What a runtime keeps below /run,
 /// /var/lib, /etc/cni and /opt is gone with the node, and so are its processes.
@@ -94,10 +94,18 @@ impl Node {
             .find(|path| Path::new(path).exists())
             .expect("busybox");
         std::fs::copy(busybox, root.join("bin/busybox")).unwrap();
-        for applet in ["sh", "sleep", "ping", "nc", "ip", "cat", "true"] {
+        for applet in ["sh", "sleep", "ping", "nc", "ip", "cat", "true", "httpd"] {
             std::os::unix::fs::symlink("busybox", root.join("bin").join(applet)).unwrap();
         }
         root
+    }
+
+    /// A network namespace by the path that it has on the node.
+    ///
+    /// # Panics
+    /// If it isn't there.
+    pub fn netns(&self, path: &str) -> Ns {
+        Ns::at(&Path::new("/proc").join(&self.pid).join("root").join(path.trim_start_matches('/')))
     }
 
     /// Whether pid 1 still runs.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -39,6 +40,17 @@ impl Ns {
         let ns = Ns { fd, path };
         ns.ip("link set lo up");
         ns
+    }
+
+    /// One that somebody else has made, by its path.
+    ///
+    /// # Panics
+    /// If it isn't there.
+    pub fn at(path: &Path) -> Self {
+        let file = std::fs::File::open(path).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+        let fd = unrepeated(&file);
+        let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+        Ns { fd, path }
     }
 
     /// A path by which any process finds the namespace while this value lives. The path

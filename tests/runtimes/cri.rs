@@ -1,0 +1,348 @@
+//! containerd by CRI, as a kubelet talks to it: the only way that it maps ports.
+//!
+//! CRI is gRPC: protobuf in HTTP/2 over a Unix socket. The few messages here are put together by
+//! hand and sent by curl.
+
+use std::path::Path;
+
+use cnimble_tests::traffic::{Server, tcp, udp};
+use cnimble_tests::{Node, Ns, need, plugin_dir, skip, wait_until};
+use serde_json::json;
+
+use crate::containerd::{Cgroups, Containerd, SOCKET, oci_image};
+use crate::{PAUSE, assert_no_rules_of, no_cgroups, outside};
+
+/// A protobuf message being put together.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn number(mut self, field: u8, value: u64) -> Self {
+        self.0.push(field << 3);
+        self.varint(value);
+        self
+    }
+
+    fn bytes(mut self, field: u8, value: impl AsRef<[u8]>) -> Self {
+        self.0.push(field << 3 | 2);
+        self.varint(value.as_ref().len() as u64);
+        self.0.extend(value.as_ref());
+        self
+    }
+
+    fn message(self, field: u8, value: Message) -> Self {
+        self.bytes(field, value.0)
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+}
+
+/// The first field of a message, if it is a short string.
+fn first_string(message: &[u8]) -> String {
+    match message {
+        [0x0a, length, rest @ ..] => String::from_utf8_lossy(&rest[..usize::from(*length)]).into_owned(),
+        _ => String::new(),
+    }
+}
+
+/// A port of a pod in CRI's words.
+#[derive(Clone, Copy)]
+struct Port {
+    udp: bool,
+    host: u16,
+    pod: u16,
+    host_ip: &'static str,
+}
+
+const fn port(udp: bool, host: u16, host_ip: &'static str) -> Port {
+    Port { udp, host, pod: 80, host_ip }
+}
+
+/// A node with containerd and a network, where pods serve `pod` as http://…/name.
+struct Cri<'n> {
+    node: &'n Node,
+    containerd: Containerd<'n>,
+    cgroups: Cgroups,
+}
+
+impl<'n> Cri<'n> {
+    /// `conflist` is the only network, `bin_dir` has the plugins.
+    fn start(node: &'n Node, name: &str, conflist: &str, bin_dir: &str) -> Self {
+        let cgroups = Cgroups(format!("cnimble-{name}-{}", std::process::id()));
+        let rootfs = node.rootfs();
+        node.file("rootfs/www/name", "pod");
+        let serve = format!("httpd -p 80 -h /www; {PAUSE}");
+        let image =
+            oci_image(node, &rootfs, json!({"Env": ["PATH=/bin"], "Entrypoint": ["/bin/sh", "-c", serve]}));
+        let file = node.file("network.conflist", conflist);
+        node.sh(&format!("cp {} /etc/cni/net.d/10-{name}.conflist", file.display()));
+        let config = format!(
+            r#"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "localhost/busybox:latest"
+restrict_oom_score_adj = true
+disable_apparmor = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{bin_dir}"
+conf_dir = "/etc/cni/net.d"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+"#
+        );
+        let containerd = Containerd::start(node, Some(&config));
+        node.sh(&containerd.ctr(&format!("--namespace k8s.io image import --snapshotter native {image}")));
+        Cri { node, containerd, cgroups }
+    }
+
+    /// Calls a method of the runtime service.
+    #[track_caller]
+    fn call(&self, method: &str, message: Message) -> Vec<u8> {
+        self.try_call(method, message)
+            .unwrap_or_else(|why| panic!("{method}: {why}\n{}", self.containerd.log()))
+    }
+
+    fn try_call(&self, method: &str, message: Message) -> Result<Vec<u8>, String> {
+        let mut frame = vec![0];
+        frame.extend((message.0.len() as u32).to_be_bytes());
+        frame.extend(message.0);
+        let dir = self.node.dir().display();
+        std::fs::write(self.node.dir().join("request"), frame).unwrap();
+        let _ = std::fs::remove_file(self.node.dir().join("answer"));
+        let headers = self.node.sh(&format!(
+            "curl --silent --show-error --http2-prior-knowledge --unix-socket {SOCKET} --max-time 50 \
+             -H 'content-type: application/grpc' -H 'te: trailers' --data-binary @{dir}/request \
+             --dump-header - --output {dir}/answer http://localhost/runtime.v1.RuntimeService/{method}"
+        ));
+        if !headers.lines().any(|line| line.trim() == "grpc-status: 0") {
+            return Err(headers);
+        }
+        let answer = std::fs::read(self.node.dir().join("answer")).unwrap_or_default();
+        Ok(answer.get(5..).unwrap_or_default().to_vec())
+    }
+
+    /// Runs a pod; its sandbox's ID and network namespace.
+    fn run(&self, name: &str, ports: &[Port], annotations: &[(&str, &str)]) -> (String, Ns) {
+        let before = self.namespaces();
+        let metadata = Message::default().bytes(1, name).bytes(2, format!("uid-{name}")).bytes(3, "default");
+        let mut config = Message::default().message(1, metadata).bytes(2, name);
+        for port in ports {
+            let mapping = Message::default()
+                .number(1, u64::from(port.udp))
+                .number(2, port.pod.into())
+                .number(3, port.host.into())
+                .bytes(4, port.host_ip);
+            config = config.message(5, mapping);
+        }
+        for (key, value) in annotations {
+            config = config.message(7, Message::default().bytes(1, key).bytes(2, value));
+        }
+        let config = config.message(8, Message::default().bytes(1, format!("/{}", self.cgroups.0)));
+        // It learns about images by an event, and about networks by a notification.
+        let mut answer = Err(String::new());
+        wait_until(20.0, || {
+            answer = self.try_call("RunPodSandbox", Message::default().bytes(1, &config.0));
+            !matches!(&answer, Err(why) if why.contains("image") || why.contains("plugin not initialized"))
+        });
+        let answer = answer.unwrap_or_else(|why| panic!("RunPodSandbox: {why}\n{}", self.containerd.log()));
+        let netns: Vec<String> = self.namespaces().into_iter().filter(|ns| !before.contains(ns)).collect();
+        assert_eq!(netns.len(), 1, "{netns:?}");
+        (first_string(&answer), self.node.netns(&format!("/run/netns/{}", netns[0])))
+    }
+
+    fn namespaces(&self) -> Vec<String> {
+        self.node.sh("ls /run/netns").lines().map(str::to_owned).collect()
+    }
+
+    fn stop_and_remove(&self, id: &str) {
+        self.call("StopPodSandbox", Message::default().bytes(1, id));
+        self.call("RemovePodSandbox", Message::default().bytes(1, id));
+    }
+}
+
+/// Whether an HTTP server of a pod answers there.
+fn serves(from: &Ns, to: &str) -> bool {
+    let outcome = from.run(&format!("curl --silent --globoff --max-time 3 http://{to}/name"));
+    outcome.status == 0 && outcome.text() == "pod"
+}
+
+/// What containerd's own script `install-cni` writes.
+const CONTAINERD: &str = include_str!("conflists/10-containerd-net.conflist");
+
+#[test]
+fn containerds_default_network_with_ports() {
+    need!(
+        "containerd",
+        "ctr",
+        "runc",
+        "busybox",
+        "curl",
+        "ip",
+        "nft",
+        "unshare",
+        "nsenter",
+        "tar",
+        "sha256sum"
+    );
+    if no_cgroups() {
+        skip!("no cgroups are mounted");
+    }
+    let node = Node::new();
+    let outside = outside(&node);
+    let cri = Cri::start(&node, "containerd-net", CONTAINERD, "/opt/cni/bin");
+    let ports = [
+        port(false, 8080, ""),
+        port(true, 8080, ""),
+        port(false, 8081, "127.0.0.1"),
+        port(true, 8081, "127.0.0.1"),
+        port(false, 8082, "192.0.2.1"),
+        port(true, 8083, "2001:db8:2::1"),
+    ];
+    let (one_id, one) = cri.run("one", &ports, &[]);
+    let (two_id, two) = cri.run("two", &[], &[]);
+    let _udp = [Server::udp(&one, 80, "one"), Server::udp(&two, 80, "two")];
+    let here: &Ns = &node;
+    for (what, from, to) in [
+        ("from outside", &outside, "192.0.2.1:8080"),
+        ("from outside", &outside, "[2001:db8:2::1]:8080"),
+        ("on the node", here, "127.0.0.1:8080"),
+        ("on the node", here, "127.0.0.1:8081"),
+        ("on the node", here, "192.0.2.1:8080"),
+        ("on the node", here, "10.88.0.1:8080"),
+        ("on the node", here, "[2001:db8:2::1]:8080"),
+        ("another pod", &two, "192.0.2.1:8080"),
+        ("another pod", &two, "10.88.0.1:8080"),
+        ("another pod", &two, "[2001:db8:2::1]:8080"),
+    ] {
+        assert!(serves(from, to), "{what}: curl {to}");
+        let answer = udp(from, to).unwrap_or_else(|| panic!("{what}: nobody answers a datagram to {to}"));
+        assert!(answer.starts_with("one "), "{what}: {answer} from {to}");
+    }
+    // This file has no hairpinMode. So a pod reaches itself by way of the node only where bridges
+    // don't call iptables, whichever plugins there are.
+    for switch in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
+        if Path::new("/proc/sys/net/bridge").exists() {
+            here.set_sysctl(&format!("bridge/{switch}"), "0");
+        }
+    }
+    for to in ["192.0.2.1:8080", "10.88.0.1:8080", "[2001:db8:2::1]:8080"] {
+        assert!(serves(&one, to), "hairpin: curl {to}");
+        assert!(udp(&one, to).is_some_and(|answer| answer.starts_with("one ")), "hairpin: {to}");
+    }
+    assert!(serves(&outside, "192.0.2.1:8082"));
+    assert!(udp(&outside, "[2001:db8:2::1]:8083").is_some_and(|answer| answer.starts_with("one ")));
+    for (what, from, to) in [
+        ("localhost's from outside", &outside, "192.0.2.1:8081"),
+        ("localhost's from a pod", &two, "10.88.0.1:8081"),
+        ("another address", &two, "10.88.0.1:8082"),
+        ("TCP of UDP's", &outside, "[2001:db8:2::1]:8083"),
+        ("::1", here, "[::1]:8080"),
+    ] {
+        // Nobody listens, and nobody waits.
+        let refused = tcp(from, to).unwrap_err().kind();
+        assert_eq!(refused, std::io::ErrorKind::ConnectionRefused, "{what}: {to}");
+    }
+    for id in [&one_id, &two_id] {
+        cri.stop_and_remove(id);
+    }
+    assert_eq!(node.links(), ["cni0", "lo", "uplink"]);
+    assert_no_rules_of(&node, &one_id);
+    let ruleset = node.nft("list ruleset");
+    assert!(!ruleset.contains("cnimble"), "{ruleset}");
+    assert_eq!(
+        node.sh("ls /var/lib/cni/networks/containerd-net | grep -v last_reserved_ip | grep -v lock || true"),
+        ""
+    );
+}
+
+/// What k3s writes. The plugin flannel isn't ours; it hands everything to bridge.
+const K3S: &str = include_str!("conflists/10-flannel.conflist");
+
+/// What flannel's plugin does: the configuration for bridge from its own and from the file of
+/// flannel's daemon, kept for DEL.
+const FLANNEL: &str = r#"#!/bin/sh -e
+kept=/var/lib/cni/flannel/$CNI_CONTAINERID
+case $CNI_COMMAND in
+ADD)
+    . /run/flannel/subnet.env
+    mkdir -p /var/lib/cni/flannel
+    jq -c --arg subnet "$FLANNEL_SUBNET" --arg network "$FLANNEL_NETWORK" --argjson mtu "$FLANNEL_MTU" '
+        .delegate + {name, cniVersion, type: "bridge", mtu: $mtu, ipMasq: false, isGateway: true,
+            ipam: {type: "host-local", ranges: [[{subnet: $subnet}]], routes: [{dst: $network}]}}' >"$kept"
+    exec "$CNI_PATH/bridge" <"$kept"
+    ;;
+DEL)
+    [ -e "$kept" ] || exit 0
+    "$CNI_PATH/bridge" <"$kept"
+    rm "$kept"
+    ;;
+VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0"]}' ;;
+esac
+"#;
+
+#[test]
+fn k3ss_default_network_with_ports_and_bandwidth() {
+    need!(
+        "containerd",
+        "ctr",
+        "runc",
+        "busybox",
+        "curl",
+        "ip",
+        "nft",
+        "unshare",
+        "nsenter",
+        "tar",
+        "sha256sum",
+        "jq",
+        "tc"
+    );
+    if no_cgroups() {
+        skip!("no cgroups are mounted");
+    }
+    let node = Node::new();
+    let outside = outside(&node);
+    let bin = node.dir().join("bin");
+    let script = node.file("flannel", FLANNEL);
+    let env =
+        "FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.0.0/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+    let env = node.file("subnet.env", env);
+    node.sh(&format!(
+        "cp -a {plugins} {bin}; install -m 755 {script} {bin}/flannel; mkdir -p /run/flannel; cp {env} /run/flannel/subnet.env",
+        plugins = plugin_dir().display(),
+        bin = bin.display(),
+        script = script.display(),
+        env = env.display(),
+    ));
+    let cri = Cri::start(&node, "flannel", K3S, &bin.display().to_string());
+    let limits = [("kubernetes.io/ingress-bandwidth", "50M"), ("kubernetes.io/egress-bandwidth", "20M")];
+    let (id, one) = cri.run("one", &[port(false, 8080, ""), port(true, 8080, "")], &limits);
+    let (other_id, other) = cri.run("two", &[], &[]);
+    let _udp = Server::udp(&one, 80, "one");
+    let here: &Ns = &node;
+    for (from, to) in [
+        (&outside, "192.0.2.1:8080"),
+        (here, "127.0.0.1:8080"),
+        (&one, "192.0.2.1:8080"),
+        (&other, "10.42.0.1:8080"),
+    ] {
+        assert!(serves(from, to), "curl {to}");
+        assert!(udp(from, to).is_some_and(|answer| answer.starts_with("one ")), "a datagram to {to}");
+    }
+    assert_eq!(one.link("eth0")["mtu"], 1450);
+    let qdiscs = node.sh("tc qdisc show");
+    for rate in ["rate 50Mbit", "rate 20Mbit"] {
+        assert!(qdiscs.contains(rate), "{rate} in {qdiscs}");
+    }
+    for id in [&id, &other_id] {
+        cri.stop_and_remove(id);
+    }
+    assert_eq!(node.links(), ["cni0", "lo", "uplink"]);
+    assert_no_rules_of(&node, &id);
+    assert!(!node.nft("list ruleset").contains("cnimble"));
+}

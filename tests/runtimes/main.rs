@@ -1,0 +1,85 @@
+//! Real container runtimes on our plugins: podman and containerd, from Debian's packages,
+//! each on a node of its own with our plugins as the only ones.
+// Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod containerd;
+mod cri;
+mod podman;
+
+use std::path::Path;
+
+use cnimble_tests::{Node, Ns, Snapshot, leases, wait_until};
+use serde_json::{Value, json};
+
+/// What a container does: nothing, until it is told to stop.
+const PAUSE: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+/// Dual stack with gateway and masquerade.
+fn network(node: &Node, version: &str) -> Value {
+    json!({
+        "cniVersion": version,
+        "name": "pods",
+        "plugins": [{
+            "type": "bridge",
+            "bridge": "br-pods",
+            "isGateway": true,
+            "ipMasq": true,
+            "hairpinMode": true,
+            "capabilities": {"ips": true, "mac": true},
+            "ipam": {
+                "type": "host-local",
+                "dataDir": node.data_dir(),
+                "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+                "ranges": [
+                    [{"subnet": "10.88.7.0/24", "gateway": "10.88.7.1"}],
+                    [{"subnet": "fd00:88:7::/64", "gateway": "fd00:88:7::1"}],
+                ],
+            },
+        }],
+    })
+}
+
+/// A machine beside the node that knows no way back to the pods.
+fn outside(node: &Node) -> Ns {
+    let outside = Ns::new();
+    node.cable("uplink", &outside, "eth0");
+    node.ip("addr add 192.0.2.1/24 dev uplink");
+    node.ip("addr add 2001:db8:2::1/64 dev uplink nodad");
+    outside.ip("addr add 192.0.2.2/24 dev eth0");
+    outside.ip("addr add 2001:db8:2::2/64 dev eth0 nodad");
+    outside
+}
+
+/// Nothing of any container is left on the node.
+fn assert_clean(node: &Node) {
+    let links = node.links();
+    assert!(wait_until(3.0, || node.links() == ["br-pods", "lo", "uplink"]), "interfaces left: {links:?}");
+    let left: Vec<String> = leases(&node.data_dir())
+        .into_iter()
+        .filter(|line| line.starts_with("pods/") && !line.starts_with("pods/ "))
+        .filter(|line| !line.contains("last_reserved_ip") && !line.contains("/lock"))
+        .collect();
+    assert!(left.is_empty(), "leases left: {left:#?}");
+    let state = Snapshot::of(node).without("leases").without("sysctl");
+    // What a network's pods share may stay, as the bridge does.
+    for host in (2..20).chain([77]) {
+        for address in [format!("10.88.7.{host}"), format!("fd00:88:7::{host:x}")] {
+            let rules = state.mentions(&address);
+            assert!(rules.is_empty(), "rules left: {rules:#?}");
+        }
+    }
+    let ids = state.lines_with("id: ");
+    assert!(ids.is_empty(), "rules left: {ids:#?}");
+}
+
+/// The cgroup v2 hierarchy that some machines mount beside v1; podman needs one of the two.
+fn no_cgroups() -> bool {
+    !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() && !Path::new("/sys/fs/cgroup/pids").exists()
+}
+
+/// No rule, set or chain names the container.
+fn assert_no_rules_of(node: &Node, id: &str) {
+    let ruleset = node.nft("list ruleset");
+    assert!(!ruleset.contains(id.trim()), "rules of {id} are left: {ruleset}");
+}

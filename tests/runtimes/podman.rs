@@ -1,0 +1,257 @@
+//! podman, from Debian's package.
+
+use cnimble_tests::traffic::{Server, tcp, udp};
+use cnimble_tests::{Node, Ns, need, skip};
+use serde_json::json;
+
+use crate::{PAUSE, assert_clean, assert_no_rules_of, network, no_cgroups, outside};
+
+/// podman on a node, with what it stores in a directory of the test.
+struct Podman<'n> {
+    node: &'n Node,
+    environment: String,
+}
+
+impl<'n> Podman<'n> {
+    /// Its networks are those of `net_dir`.
+    fn new(node: &'n Node, net_dir: &str, default_network: &str) -> Self {
+        let dir = node.dir().display();
+        let containers = node.file(
+            "containers.conf",
+            &format!(
+                r#"
+[containers]
+cgroups = "disabled"
+default_sysctls = []
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "crun"
+tmp_dir = "/run/libpod"
+[network]
+network_backend = "cni"
+cni_plugin_dirs = ["/opt/cni/bin"]
+network_config_dir = "{net_dir}"
+default_network = "{default_network}"
+"#
+            ),
+        );
+        let storage = node.file(
+            "storage.conf",
+            &format!(
+                "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/storage\"\ngraphroot = \"{dir}/graph\"\n"
+            ),
+        );
+        let environment = format!(
+            "export CONTAINERS_CONF={} CONTAINERS_STORAGE_CONF={}",
+            containers.display(),
+            storage.display()
+        );
+        let podman = Podman { node, environment };
+        let rootfs = node.rootfs();
+        node.sh(&format!("tar -C {} -cf {dir}/rootfs.tar .", rootfs.display()));
+        podman.call(&format!("import --quiet {dir}/rootfs.tar localhost/busybox"));
+        podman
+    }
+
+    /// Calls it; it must succeed.
+    #[track_caller]
+    fn call(&self, args: &str) -> String {
+        self.node.sh(&format!("{}\npodman {args}", self.environment))
+    }
+
+    /// Starts a container that serves its name as http://…/name, and waits.
+    #[track_caller]
+    fn run(&self, name: &str, more: &str) -> String {
+        let serve = format!("mkdir /www; echo -n {name} >/www/name; httpd -p 80 -h /www; {PAUSE}");
+        self.call(&format!("run --detach --name {name} {more} localhost/busybox sh -c \"{serve}\""))
+    }
+
+    /// A container's network namespace.
+    fn netns(&self, name: &str) -> Ns {
+        let path = self.call(&format!("inspect --format {{{{.NetworkSettings.SandboxKey}}}} {name}"));
+        self.node.netns(&path)
+    }
+}
+
+/// What an HTTP server at this address calls itself, if it answers.
+fn curl(from: &Ns, to: &str) -> Option<String> {
+    let outcome = from.run(&format!("curl --silent --globoff --max-time 3 http://{to}/name"));
+    (outcome.status == 0).then(|| outcome.text())
+}
+
+#[test]
+fn podman_with_three_containers() {
+    need!("podman", "crun", "busybox", "ip", "nft", "unshare", "nsenter", "tar");
+    if no_cgroups() {
+        skip!("no cgroups are mounted");
+    }
+    let node = Node::new();
+    let outside = outside(&node);
+    node.file("net.d/10-pods.conflist", &network(&node, "0.4.0").to_string());
+    let podman = Podman::new(&node, &node.dir().join("net.d").display().to_string(), "pods");
+    let one = podman.run("one", "--network pods");
+    podman.run("two", "--network pods");
+    podman.run("three", "--network pods --ip 10.88.7.77 --mac-address 0a:58:00:00:00:77");
+    // Each reaches the next over both families, the gateway, and what is outside.
+    podman.call("exec one ping -c 1 -W 3 10.88.7.3");
+    podman.call("exec one ping -c 1 -W 3 fd00:88:7::3");
+    podman.call("exec two ping -c 1 -W 3 10.88.7.2");
+    podman.call("exec two ping -c 1 -W 3 fd00:88:7::1");
+    podman.call("exec two ping -c 1 -W 3 192.0.2.2");
+    podman.call("exec one ping -c 1 -W 3 2001:db8:2::2");
+    podman.call("exec one ping -c 1 -W 3 10.88.7.77");
+    assert!(!outside.pings_once("10.88.7.2"), "the outside must not know a way in");
+    let link = podman.call("exec three ip link show eth0");
+    assert!(link.contains("0a:58:00:00:00:77"), "{link}");
+    // The lease is in the reference's form.
+    let lease = std::fs::read_to_string(node.data_dir().join("pods/10.88.7.2")).unwrap();
+    assert_eq!(lease, format!("{one}\r\neth0"));
+    // A container that is stopped gives its address back and gets one when it starts again.
+    podman.call("stop --time 5 one");
+    assert!(!node.data_dir().join("pods/10.88.7.2").exists());
+    podman.call("start one");
+    podman.call("exec one ping -c 1 -W 3 10.88.7.3");
+    podman.call("rm --force --time 5 one two three");
+    assert_clean(&node);
+}
+
+#[test]
+fn podman_publishes_ports_every_way() {
+    need!("podman", "crun", "busybox", "curl", "ip", "nft", "unshare", "nsenter", "tar");
+    if no_cgroups() {
+        skip!("no cgroups are mounted");
+    }
+    let node = Node::new();
+    let outside = outside(&node);
+    // The chain that `podman network create` makes, and both families.
+    let mut network = network(&node, "0.4.0");
+    for next in [
+        json!({"type": "portmap", "capabilities": {"portMappings": true}}),
+        json!({"type": "firewall"}),
+        json!({"type": "tuning"}),
+    ] {
+        network["plugins"].as_array_mut().unwrap().push(next);
+    }
+    node.file("net.d/10-pods.conflist", &network.to_string());
+    let podman = Podman::new(&node, &node.dir().join("net.d").display().to_string(), "pods");
+    let ports = ["8080", "127.0.0.1:8081", "192.0.2.1:8082", "[2001:db8:2::1]:8083", "[::1]:8084"]
+        .map(|host| format!("--publish {host}:80 --publish {host}:80/udp"))
+        .join(" ");
+    let one_id = podman.run("one", &ports);
+    podman.run("two", "");
+    let (one, two) = (podman.netns("one"), podman.netns("two"));
+    let _udp = [Server::udp(&one, 80, "one"), Server::udp(&two, 80, "two")];
+
+    let (node, here): (&Node, &Ns) = (&node, &node);
+    for (what, from, to) in [
+        ("from outside", &outside, "192.0.2.1:8080"),
+        ("from outside", &outside, "[2001:db8:2::1]:8080"),
+        ("from outside", &outside, "192.0.2.1:8082"),
+        ("from outside", &outside, "[2001:db8:2::1]:8083"),
+        ("on the node", here, "127.0.0.1:8080"),
+        ("on the node", here, "127.0.0.1:8081"),
+        ("on the node", here, "192.0.2.1:8080"),
+        ("on the node", here, "192.0.2.1:8082"),
+        ("on the node", here, "10.88.7.1:8080"),
+        ("on the node", here, "[2001:db8:2::1]:8080"),
+        ("on the node", here, "[2001:db8:2::1]:8083"),
+        ("on the node", here, "[fd00:88:7::1]:8080"),
+        ("hairpin", &one, "192.0.2.1:8080"),
+        ("hairpin", &one, "192.0.2.1:8082"),
+        ("hairpin", &one, "10.88.7.1:8080"),
+        ("hairpin", &one, "[2001:db8:2::1]:8080"),
+        ("hairpin", &one, "[2001:db8:2::1]:8083"),
+        ("another pod", &two, "192.0.2.1:8080"),
+        ("another pod", &two, "10.88.7.1:8080"),
+        ("another pod", &two, "[2001:db8:2::1]:8080"),
+        ("another pod", &two, "[fd00:88:7::1]:8080"),
+        ("directly", &two, "10.88.7.2:80"),
+        ("directly", &two, "[fd00:88:7::2]:80"),
+    ] {
+        assert_eq!(curl(from, to).as_deref(), Some("one"), "{what}: curl {to}");
+        let answer = udp(from, to).unwrap_or_else(|| panic!("{what}: nobody answers a datagram to {to}"));
+        assert!(answer.starts_with("one "), "{what}: {answer} from {to}");
+    }
+    // With the container's own tools.
+    for name in ["one", "two"] {
+        let answer = podman.call(&format!(
+            "exec {name} sh -c \"printf 'GET /name HTTP/1.0\\r\\n\\r\\n' | nc -w 3 192.0.2.1 8080\""
+        ));
+        assert!(answer.ends_with("one"), "{name}: {answer}");
+    }
+    // One address means no other, and what is for this host only is not for others. podman
+    // listens on what it has published, so a refusal isn't all that there may be.
+    for (what, from, to) in [
+        ("localhost's from outside", &outside, "192.0.2.1:8081"),
+        ("localhost's from outside", &outside, "[2001:db8:2::1]:8081"),
+        ("localhost's from a pod", &two, "10.88.7.1:8081"),
+        ("IPv4's by IPv6", &outside, "[2001:db8:2::1]:8082"),
+        ("another address of the node", &two, "10.88.7.1:8082"),
+        ("localhost of IPv6 from outside", &outside, "[2001:db8:2::1]:8084"),
+        // The kernel takes no answer for ::1 from another link than lo.
+        ("localhost of IPv6", here, "[::1]:8084"),
+        ("the container's own port", here, "192.0.2.1:80"),
+    ] {
+        assert_eq!(curl(from, to), None, "{what}: curl {to}");
+        assert_eq!(udp(from, to), None, "{what}: a datagram to {to}");
+    }
+    // route_localnet is on for this, but nobody else gets to 127.0.0.1.
+    assert_eq!(here.sysctl("ipv4/conf/br-pods/route_localnet"), "1");
+    two.ip("route add 127.0.0.1/32 via 10.88.7.1 table 7");
+    two.ip("rule add to 127.0.0.1 priority 0 lookup 7");
+    two.set_sysctl("ipv4/conf/eth0/route_localnet", "1");
+    assert!(tcp(&two, "127.0.0.1:8081").is_err(), "a pod reaches the node's localhost");
+
+    // Restarted under another address, it is what the ports lead to. Also for the same client.
+    podman.call("stop --time 5 one");
+    assert_eq!(curl(&outside, "192.0.2.1:8080"), None);
+    podman.run("three", "");
+    podman.call("start one");
+    let _udp_again = Server::udp(&podman.netns("one"), 80, "one");
+    for to in ["192.0.2.1:8080", "[2001:db8:2::1]:8083"] {
+        assert_eq!(curl(&outside, to).as_deref(), Some("one"), "after a restart: curl {to}");
+        assert!(udp(&outside, to).is_some_and(|answer| answer.starts_with("one ")), "after a restart: {to}");
+    }
+    podman.call("rm --force --time 5 one two three");
+    assert_clean(node);
+    assert_no_rules_of(node, &one_id);
+    assert_eq!(here.sysctl("ipv4/conf/br-pods/route_localnet"), "0");
+}
+
+/// What Debian's package (and upstream's, since 2.0) installs as podman's default network.
+const PODMAN: &str = include_str!("conflists/87-podman-bridge.conflist");
+
+#[test]
+fn podmans_default_network() {
+    need!("podman", "crun", "busybox", "curl", "ip", "nft", "unshare", "nsenter", "tar");
+    if no_cgroups() {
+        skip!("no cgroups are mounted");
+    }
+    let node = Node::new();
+    let outside = outside(&node);
+    let file = node.file("87-podman-bridge.conflist", PODMAN);
+    node.sh(&format!("cp {} /etc/cni/net.d/", file.display()));
+    let podman = Podman::new(&node, "/etc/cni/net.d", "podman");
+    let one = podman.run("one", "--publish 8080:80 --publish 8080:80/udp");
+    podman.run("two", "--publish 127.0.0.1:8081:80");
+    let _udp = Server::udp(&podman.netns("one"), 80, "one");
+    for (from, to, name) in [
+        (&outside, "192.0.2.1:8080", "one"),
+        (&node, "127.0.0.1:8080", "one"),
+        (&node, "127.0.0.1:8081", "two"),
+        (&podman.netns("one"), "192.0.2.1:8080", "one"),
+        (&podman.netns("two"), "192.0.2.1:8080", "one"),
+    ] {
+        assert_eq!(curl(from, to).as_deref(), Some(name), "curl {to}");
+    }
+    assert!(udp(&outside, "192.0.2.1:8080").is_some_and(|answer| answer.starts_with("one ")));
+    podman.call("exec two ping -c 1 -W 3 192.0.2.2");
+    let printed = podman.call("inspect --format {{.NetworkSettings.IPAddress}} one");
+    assert_eq!(printed, "10.88.0.2");
+    podman.call("rm --force --time 5 one two");
+    assert_eq!(node.links(), ["cni-podman0", "lo", "uplink"]);
+    assert_no_rules_of(&node, &one);
+    let ruleset = node.nft("list ruleset");
+    assert!(!ruleset.contains("10.88.0."), "{ruleset}");
+}
