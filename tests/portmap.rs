@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::time::Duration;
 
 use cnimble::net::nft::Nft;
 use cnimble::rules::Owner;

@@ -11,8 +11,8 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
                         for the ratios
   --pods N[,N...]       pods that are there already (default 1,300)
   --samples N           per verb, network and contender (default 30)
-  --section NAME        pods (the default), concurrency, leases or invoker; may be given
-                        several times
+  --section NAME        pods (the default), concurrency, leases, invoker, chain or ports;
+                        may be given several times
   --floor FILE          the program made of floor.c, as one more contender
   --only NETWORK        plain, ipMasq, dual or dual+ipMasq; may be given several times
   --state-dir DIR       for leases (default: a new one below the temporary directory)
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 }
 
 /// The parts of the benchmark.
-const SECTIONS: [&str; 4] = ["pods", "concurrency", "leases", "invoker"];
+const SECTIONS: [&str; 6] = ["pods", "concurrency", "leases", "invoker", "chain", "ports"];
 
 impl Args {
     /// `None` if help was asked for.

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use crate::args::Args;
+use crate::chain;
+use crate::ports;
 use crate::report::{Report, Row};
 use crate::stats::{median, quantile};
 
@@ -142,6 +144,20 @@ fn goals(args: &Args, report: &Report) -> Vec<Line> {
         ("all plugins on disk".to_owned(), "≤ 4 MB".to_owned(), found, bytes <= 4_000_000)
     }));
     lines.push(invoker(report));
+    let row = |what: &str, who: &str| Figure::of(&find.row(what, who)?.samples);
+    for pods in chain::sizes(args) {
+        let (add, del) = (chain::add_name(pods), chain::del_name(pods));
+        let whole = row(&add, we);
+        let bridge = format!("{go}'s bridge alone");
+        lines.push(faster(&add, &bridge, whole, row(&chain::bridge_name(pods), go), 1.0));
+        lines.push(faster(&add, &format!("{go}'s chain"), whole, row(&add, go), 10.0));
+        lines.push(faster(&del, &format!("{go}'s chain"), row(&del, we), row(&del, go), 5.0));
+    }
+    let thousand = row(&ports::add_name(1000), we);
+    for (size, which) in [(0, "the node's first"), (1, "the second")] {
+        let among = row(&ports::add_name(size), we);
+        lines.push(at_most(&ports::add_name(1000), which, thousand, among, 1.25));
+    }
     lines
 }
 

@@ -9,12 +9,14 @@
 //! for: what a runtime waits. Namespaces of pods are made outside of that.
 
 mod args;
+mod chain;
 mod concurrency;
 mod goals;
 mod host;
 mod invoker;
 mod leases;
 mod plot;
+mod ports;
 mod process;
 mod report;
 mod stats;
@@ -104,6 +106,12 @@ fn run(args: &Args) -> Result<()> {
     }
     if args.has("invoker") {
         invoker::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("chain") {
+        chain::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("ports") {
+        ports::measure(args, &sandbox, &mut report)?;
     }
     progress("");
     report.print()?;

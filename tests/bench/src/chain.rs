@@ -1,0 +1,212 @@
+//! A whole chain, as podman has it: bridge, portmap, firewall and tuning, one process after the
+//! other, as a runtime calls them.
+
+use std::process::Command;
+
+use serde_json::{Map, Value, json};
+
+use crate::args::Args;
+use crate::host::{Namespace, Sandbox};
+use crate::report::{Report, Row};
+use crate::{Contender, Result, announce, process, progress};
+
+/// Pods at most; with the reference's iptables a thousand would take half an hour.
+const MOST: usize = 300;
+
+/// A plugin of the chain, with its configuration.
+struct Plugin {
+    kind: String,
+    config: Map<String, Value>,
+}
+
+impl Plugin {
+    fn new(kind: &str, config: Value) -> Self {
+        let mut config = config.as_object().cloned().unwrap_or_default();
+        config.insert("type".into(), kind.into());
+        config.insert("name".into(), "bench".into());
+        // The newest that plugins from Debian 12 speak.
+        config.insert("cniVersion".into(), "1.0.0".into());
+        Plugin { kind: kind.to_owned(), config }
+    }
+}
+
+/// One contender's node, with a chain of plugins.
+pub(crate) struct Node<'a> {
+    contender: &'a Contender,
+    label: String,
+    namespace: Namespace,
+    plugins: Vec<Plugin>,
+    /// Kept until the end, so that the kernel doesn't take namespaces apart while the clock runs.
+    namespaces: Vec<Namespace>,
+    pods: usize,
+}
+
+/// A pod that has been added.
+pub(crate) struct Pod {
+    number: usize,
+    netns: std::path::PathBuf,
+    /// The last plugin's result.
+    pub(crate) result: Value,
+}
+
+/// Milliseconds of a verb over the whole chain, and of its first plugin alone.
+struct Times {
+    all: f64,
+    first: f64,
+}
+
+impl<'a> Node<'a> {
+    /// A node whose chain begins with bridge, with ipMasq.
+    pub(crate) fn new(
+        sandbox: &Sandbox,
+        contender: &'a Contender,
+        tag: &str,
+        chained: &[&str],
+    ) -> Result<Self> {
+        let label = format!("{}-{tag}", contender.name);
+        let bridge = json!({
+            "bridge": "cnibench0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+            "ipam": {
+                "type": "host-local", "dataDir": sandbox.state_dir().join(&label),
+                "ranges": [[{"subnet": "10.99.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        });
+        let mut plugins = vec![Plugin::new("bridge", bridge)];
+        plugins.extend(chained.iter().map(|kind| Plugin::new(kind, Value::Null)));
+        let namespace = Namespace::new(&label)?;
+        Ok(Node { contender, label, namespace, plugins, namespaces: Vec::new(), pods: 0 })
+    }
+
+    /// Calls one plugin of the chain for a pod; its result and milliseconds.
+    pub(crate) fn call(
+        &self,
+        plugin: usize,
+        verb: &str,
+        pod: &Pod,
+        ports: &[u16],
+        prev: Option<&Value>,
+    ) -> Result<(Value, f64)> {
+        let Plugin { kind, config } = self.plugins.get(plugin).ok_or("no such plugin")?;
+        let mut config = config.clone();
+        if kind == "portmap" {
+            let mappings =
+                ports.iter().map(|port| json!({"hostPort": port, "containerPort": 80, "protocol": "tcp"}));
+            let mappings: Vec<Value> = mappings.collect();
+            config.insert("runtimeConfig".into(), json!({"portMappings": mappings}));
+        }
+        if let Some(prev) = prev {
+            config.insert("prevResult".into(), prev.clone());
+        }
+        let mut command = Command::new(self.contender.dir.join(kind));
+        command
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", format!("{:064x}", pod.number))
+            .env("CNI_NETNS", &pod.netns)
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", &self.contender.dir);
+        self.namespace.enter()?;
+        let (output, run) = process::timed(command, Value::from(config).to_string().as_bytes())
+            .map_err(|err| format!("{kind} {verb}: {err}"))?;
+        let result = if output.is_empty() { Value::Null } else { serde_json::from_slice(&output)? };
+        Ok((result, run.wall.as_secs_f64() * 1e3))
+    }
+
+    /// A pod that is not added yet.
+    pub(crate) fn pod(&mut self) -> Result<Pod> {
+        let number = self.namespaces.len();
+        let namespace = Namespace::new(&format!("{}-{number}", self.label))?;
+        let netns = namespace.path().to_owned();
+        self.namespaces.push(namespace);
+        Ok(Pod { number, netns, result: Value::Null })
+    }
+
+    fn add(&mut self) -> Result<(Pod, Times)> {
+        let mut pod = self.pod()?;
+        let ports = ports(&pod)?;
+        let mut times = Vec::new();
+        for plugin in 0..self.plugins.len() {
+            let prev = Some(&pod.result).filter(|result| !result.is_null());
+            let (result, time) = self.call(plugin, "ADD", &pod, &ports, prev)?;
+            times.push(time);
+            pod.result = result;
+        }
+        Ok((pod, Times { all: times.iter().sum(), first: times.first().copied().unwrap_or_default() }))
+    }
+
+    fn del(&self, pod: &Pod) -> Result<f64> {
+        let ports = ports(pod)?;
+        let mut all = 0.0;
+        for plugin in (0..self.plugins.len()).rev() {
+            all += self.call(plugin, "DEL", pod, &ports, Some(&pod.result))?.1;
+        }
+        Ok(all)
+    }
+}
+
+/// The pod's own port of the node.
+fn ports(pod: &Pod) -> Result<[u16; 1]> {
+    Ok([10_000 + u16::try_from(pod.number)?])
+}
+
+pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
+    const CHAINED: [&str; 3] = ["portmap", "firewall", "tuning"];
+    let rounds = (args.samples / 2).max(5);
+    let mut nodes = args
+        .plugins()
+        .map(|contender| Node::new(sandbox, contender, "chain", &CHAINED))
+        .collect::<Result<Vec<_>>>()?;
+    for pods in sizes(args) {
+        announce(&format!("chain, {pods} pods"));
+        for node in &mut nodes {
+            while node.pods < pods {
+                progress(&format!("chain: {} has {} of {pods} pods", node.contender.name, node.pods));
+                node.add()?;
+                node.pods += 1;
+            }
+        }
+        let mut rows: Vec<[Row; 3]> = nodes
+            .iter()
+            .map(|node| {
+                [add_name(pods), del_name(pods), bridge_name(pods)]
+                    .map(|what| Row::new("chain", what, &node.contender.name))
+            })
+            .collect();
+        for round in 0..=rounds {
+            progress(&format!("chain, {pods} pods: round {round} of {rounds}"));
+            let mut turns: Vec<_> = nodes.iter_mut().zip(&mut rows).collect();
+            if round % 2 == 1 {
+                turns.reverse();
+            }
+            for (node, [adds, dels, bridges]) in turns {
+                let (pod, add) = node.add()?;
+                let del = node.del(&pod)?;
+                // The first finds nothing in the kernel's caches.
+                if round > 0 {
+                    adds.samples.push(add.all);
+                    dels.samples.push(del);
+                    bridges.samples.push(add.first);
+                }
+            }
+        }
+        report.rows.extend(rows.into_iter().flatten());
+    }
+    Ok(())
+}
+
+/// How many pods are there already.
+pub(crate) fn sizes(args: &Args) -> Vec<usize> {
+    let most = args.pods.last().copied().unwrap_or(1).min(MOST);
+    if most > 1 { vec![1, most] } else { vec![1] }
+}
+
+pub(crate) fn add_name(pods: usize) -> String {
+    format!("ADD of the chain, {pods} pods")
+}
+
+pub(crate) fn del_name(pods: usize) -> String {
+    format!("DEL of the chain, {pods} pods")
+}
+
+pub(crate) fn bridge_name(pods: usize) -> String {
+    format!("ADD of the chain's bridge alone, {pods} pods")
+}

@@ -1,0 +1,88 @@
+//! portmap on its own: one port more on a node that maps none, one, or a thousand.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+
+use crate::args::Args;
+use crate::chain::{Node, Pod};
+use crate::host::Sandbox;
+use crate::report::{Report, Row};
+use crate::{Result, announce, progress};
+
+/// Ports that are mapped already.
+pub(crate) const SIZES: [usize; 3] = [0, 1, 1000];
+/// Of each pod that has some.
+const PORTS_OF_A_POD: usize = 10;
+/// The port that comes and goes.
+const PORT: u16 = 30_000;
+
+/// A node with so many mapped ports, and the pod that gets one more.
+struct Mapped<'a> {
+    node: Node<'a>,
+    pod: Pod,
+}
+
+pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
+    let mut nodes: Vec<(Mapped<'_>, [Row; 2])> = Vec::new();
+    for contender in args.plugins() {
+        for size in SIZES {
+            announce(&format!("{}: {size} mapped ports", contender.name));
+            let node = Node::new(sandbox, contender, &format!("ports{size}"), &["portmap"])?;
+            let rows = [add_name(size), format!("portmap DEL among {size} ports")];
+            nodes
+                .push((Mapped::fill(node, size)?, rows.map(|what| Row::new("ports", what, &contender.name))));
+        }
+    }
+    for round in 0..=args.samples {
+        progress(&format!("ports: round {round} of {}", args.samples));
+        let mut turns: Vec<_> = nodes.iter_mut().collect();
+        if round % 2 == 1 {
+            turns.reverse();
+        }
+        for (mapped, [adds, dels]) in turns {
+            let times = ["ADD", "DEL"].map(|verb| mapped.run(verb));
+            let [add, del] = times;
+            let (add, del) = (add?, del?);
+            // The first finds nothing in the kernel's caches.
+            if round > 0 {
+                adds.samples.push(add);
+                dels.samples.push(del);
+            }
+        }
+    }
+    report.rows.extend(nodes.into_iter().flat_map(|(_, rows)| rows));
+    Ok(())
+}
+
+impl<'a> Mapped<'a> {
+    /// Only the pod that the measured port leads to is real. portmap asks the others nothing.
+    fn fill(mut node: Node<'a>, size: usize) -> Result<Self> {
+        let mut pod = node.pod()?;
+        pod.result = node.call(0, "ADD", &pod, &[], None)?.0;
+        let ports: Vec<u16> = (0..size).map(|port| 10_000 + u16::try_from(port).unwrap_or(0)).collect();
+        for (number, ports) in ports.chunks(PORTS_OF_A_POD).enumerate() {
+            let other = node.pod()?;
+            let result = at(Ipv4Addr::from(0x0a63_0100 + u32::try_from(number)?));
+            node.call(1, "ADD", &other, ports, Some(&result))?;
+        }
+        Ok(Mapped { node, pod })
+    }
+
+    fn run(&self, verb: &str) -> Result<f64> {
+        Ok(self.node.call(1, verb, &self.pod, &[PORT], Some(&self.pod.result))?.1)
+    }
+}
+
+/// The result of a pod with this address.
+fn at(address: Ipv4Addr) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "interfaces": [{"name": "eth0", "sandbox": "/somewhere"}],
+        "ips": [{"address": format!("{address}/16"), "interface": 0}],
+    })
+}
+
+pub(crate) fn add_name(size: usize) -> String {
+    format!("portmap ADD among {size} ports")
+}
