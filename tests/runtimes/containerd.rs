@@ -62,7 +62,7 @@ address = "{SOCKET}"
 }
 
 /// An OCI image of a root file system with this `config`, as a tar that `ctr image import` takes.
-pub(crate) fn oci_image(node: &Node, rootfs: &Path, config: Value) -> String {
+pub(crate) fn oci_image(node: &Node, rootfs: &Path, config: &Value) -> String {
     let dir = node.dir().display().to_string();
     let blobs = format!("{dir}/image/blobs/sha256");
     std::fs::create_dir_all(&blobs).unwrap();
@@ -135,7 +135,7 @@ fn containerd_with_its_own_client() {
     let _cgroups = Cgroups(group.clone());
     let node = Node::new();
     let outside = outside(&node);
-    let image = oci_image(&node, &node.rootfs(), json!({"Env": ["PATH=/bin"]}));
+    let image = oci_image(&node, &node.rootfs(), &json!({"Env": ["PATH=/bin"]}));
     let conflist = node.file("10-pods.conflist", &network(&node, "1.0.0").to_string());
     node.sh(&format!("cp {} /etc/cni/net.d/", conflist.display()));
     let containerd = Containerd::start(&node, None);

@@ -78,8 +78,8 @@ impl<'n> Cri<'n> {
         let rootfs = node.rootfs();
         node.file("rootfs/www/name", "pod");
         let serve = format!("httpd -p 80 -h /www; {PAUSE}");
-        let image =
-            oci_image(node, &rootfs, json!({"Env": ["PATH=/bin"], "Entrypoint": ["/bin/sh", "-c", serve]}));
+        let start = json!({"Env": ["PATH=/bin"], "Entrypoint": ["/bin/sh", "-c", serve]});
+        let image = oci_image(node, &rootfs, &start);
         let file = node.file("network.conflist", conflist);
         node.sh(&format!("cp {} /etc/cni/net.d/10-{name}.conflist", file.display()));
         let config = format!(

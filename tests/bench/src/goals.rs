@@ -151,7 +151,7 @@ fn goals(args: &Args, report: &Report) -> Vec<Line> {
         let bridge = format!("{go}'s bridge alone");
         lines.push(faster(&add, &bridge, whole, row(&chain::bridge_name(pods), go), 1.0));
         lines.push(faster(&add, &format!("{go}'s chain"), whole, row(&add, go), 10.0));
-        lines.push(faster(&del, &format!("{go}'s chain"), row(&del, we), row(&del, go), 5.0));
+        lines.push(faster(&del, &format!("{go}'s chain"), row(&del, we), row(&del, go), 3.0));
     }
     let thousand = row(&ports::add_name(1000), we);
     for (size, which) in [(0, "the node's first"), (1, "the second")] {
