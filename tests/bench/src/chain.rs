@@ -20,7 +20,7 @@ struct Plugin {
 }
 
 impl Plugin {
-    fn new(kind: &str, config: Value) -> Self {
+    fn new(kind: &str, config: &Value) -> Self {
         let mut config = config.as_object().cloned().unwrap_or_default();
         config.insert("type".into(), kind.into());
         config.insert("name".into(), "bench".into());
@@ -71,8 +71,8 @@ impl<'a> Node<'a> {
                 "ranges": [[{"subnet": "10.99.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}],
             },
         });
-        let mut plugins = vec![Plugin::new("bridge", bridge)];
-        plugins.extend(chained.iter().map(|kind| Plugin::new(kind, Value::Null)));
+        let mut plugins = vec![Plugin::new("bridge", &bridge)];
+        plugins.extend(chained.iter().map(|kind| Plugin::new(kind, &Value::Null)));
         let namespace = Namespace::new(&label)?;
         Ok(Node { contender, label, namespace, plugins, namespaces: Vec::new(), pods: 0 })
     }
