@@ -101,6 +101,20 @@ fn legacy_tables_are_cleaned_and_filled() {
     assert_eq!(sorted(&rules(&host)), sorted(&theirs));
     ours();
     assert_eq!(sorted(&rules(&host)), sorted(&theirs));
+    // A second interface in the same network shares the chain.
+    let mut second = owner("net1", "cont1");
+    second.attachment.ifname = "eth1".into();
+    let more: Vec<IpNetwork> = ["10.77.9.9/16", "fd77::99/64"].map(|net| net.parse().unwrap()).to_vec();
+    host.within(|| {
+        let mut nft = Nft::new();
+        masquerade::check(&mut nft, &second, &more).unwrap_err();
+        masquerade::add(Backend::Iptables, &mut nft, &second, &more).unwrap();
+        masquerade::check(&mut nft, &second, &more).unwrap();
+        masquerade::check(&mut nft, &pod, &addrs(&one)).unwrap();
+        masquerade::remove(&mut nft, &second, &more).unwrap();
+        masquerade::check(&mut nft, &second, &more).unwrap_err();
+    });
+    assert_eq!(sorted(&rules(&host)), sorted(&theirs));
     host.within(|| undo.run().unwrap());
     assert_eq!(rules(&host), before);
     host.within(|| masquerade::remove(&mut Nft::new(), &owner("net1", "keep"), &addrs(&keep)).unwrap());

@@ -457,6 +457,56 @@ fn where_nf_tables_cannot_masquerade_iptables_does() {
     before.assert_same(&Snapshot::of_ns(&ns), "after undo");
 }
 
+/// A container in one network twice: iptables' chain is the container's, for both interfaces.
+#[test]
+fn two_interfaces_share_an_iptables_chain() {
+    need!("nft", "iptables-nft-save");
+    let ns = Ns::new();
+    let (one, mut two) = (owner("net1", "a"), owner("net1", "a"));
+    two.attachment.ifname = "eth1".into();
+    let (addrs1, addrs2) = (nets(&["10.1.0.2/16", "fd01::2/64"]), nets(&["10.1.0.3/16", "fd02::3/64"]));
+    let rules = || {
+        let saved = ns.shell("iptables-nft-save -t nat; ip6tables-nft-save -t nat");
+        let mut lines: Vec<String> =
+            saved.lines().filter(|line| line.contains("CNI-")).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let add = |pod: &Owner, addrs: &[IpNetwork]| {
+        ns.within(|| masquerade::add(Backend::Iptables, &mut Nft::new(), pod, addrs).unwrap())
+    };
+    let masqueraded = |pod: &Owner, addrs: &[IpNetwork]| {
+        ns.within(|| masquerade::check(&mut Nft::new(), pod, addrs).is_ok())
+    };
+    let removed = |pod: &Owner, addrs: &[IpNetwork]| {
+        ns.within(|| masquerade::remove(&mut Nft::new(), pod, addrs).unwrap());
+    };
+    add(&one, &addrs1);
+    let first = rules();
+    assert!(!masqueraded(&two, &addrs2));
+    let undo = add(&two, &addrs2);
+    assert!(masqueraded(&one, &addrs1) && masqueraded(&two, &addrs2), "{:#?}", rules());
+    // What stays inside a network comes before what is masqueraded.
+    let chain = ns.sh("ip6tables-nft-save -t nat");
+    let place = |what: &str| chain.find(what).unwrap_or_else(|| panic!("{what} in {chain}"));
+    assert!(place("-d fd02::/64") < place("-j MASQUERADE") && place("-d fd01::/64") < place("-j MASQUERADE"));
+    let both = rules();
+    add(&two, &addrs2);
+    assert_eq!(rules(), both, "again: nothing is there twice");
+    ns.within(|| undo.run().unwrap());
+    assert_eq!(rules(), first, "undo leaves the other interface alone");
+    add(&two, &addrs2);
+    removed(&one, &addrs1);
+    assert!(masqueraded(&two, &addrs2) && !masqueraded(&one, &addrs1), "{:#?}", rules());
+    removed(&two, &addrs2);
+    assert_eq!(rules(), Vec::<String>::new());
+    // Without an earlier result nobody knows whose a rule is; the container is gone, then.
+    add(&one, &addrs1);
+    add(&two, &addrs2);
+    removed(&two, &[]);
+    assert_eq!(rules(), Vec::<String>::new());
+}
+
 /// The three pods of docs/NFTABLES.md.
 fn documented() -> Ns {
     let ns = Ns::new();

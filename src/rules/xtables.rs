@@ -125,6 +125,13 @@ fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
     command::run(&save, &["-t", table], "").map(Some)
 }
 
+/// Deletes rules of the legacy variant, given as iptables-save prints them.
+pub(super) fn delete_legacy_rules(family: Family, rules: &[String]) -> Result<(), Error> {
+    let lines: Vec<String> = rules.iter().map(|rule| rule.replacen("-A ", "-D ", 1)).collect();
+    let input = format!("*nat\n{}\nCOMMIT\n", lines.join("\n"));
+    command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], &input).map(|_| ())
+}
+
 /// Removes chains of the legacy variant that `choose` finds among the rules, and the jumps of
 /// `parent` to them.
 pub(super) fn remove_legacy_chains(

@@ -27,8 +27,9 @@ pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
 }
 
 /// The pod's end is a veth as the result tells, up if it is to be `up` (who asked for an
-/// interface that is down may have switched it on since), with the result's MTU (the
-/// configuration's may have been overruled by a plugin further down the chain).
+/// interface that is down may have switched it on since), with the result's MTU or a smaller
+/// one: a plugin further down the chain may have set that, and the Go plugin tuning does it
+/// without changing the result. A larger one loses packets.
 ///
 /// # Errors
 /// See the module.
@@ -53,9 +54,12 @@ pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, up: bool) -> Res
         return Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns)));
     }
     if let Some(mtu) = told.mtu
-        && pod.mtu != mtu
+        && pod.mtu > mtu
     {
-        return Err(Error::check(format!("interface {} has MTU {}, expected {mtu}", pod.name, pod.mtu)));
+        return Err(Error::check(format!(
+            "interface {} has MTU {}, expected at most {mtu}",
+            pod.name, pod.mtu
+        )));
     }
     Ok(pod)
 }

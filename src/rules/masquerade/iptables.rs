@@ -1,5 +1,8 @@
 //! Masquerading with iptables: the reference's chains and comments, so that either set of
 //! plugins can remove what the other made; one child process per family.
+//!
+//! A chain belongs to a container, not to an interface: a second interface in the same network
+//! has its rules in the first one's chain.
 
 use ipnetwork::IpNetwork;
 
@@ -10,18 +13,19 @@ use crate::rules::{Owner, command, xtables};
 use crate::spec::{Code, Error};
 
 /// What [`add`] made.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Made {
-    owner: Option<Owner>,
+    /// For each family the lines that take it back.
+    undo: Vec<(Family, Vec<String>)>,
     /// Tables `nat` that weren't there before iptables' nf_tables variant made them.
     tables: Vec<Family>,
 }
 
 pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Made, Error> {
+    let mut made = Made::default();
     if super::check_reference(nft, owner, addrs)? {
-        return Ok(Made { owner: None, tables: Vec::new() });
+        return Ok(made);
     }
-    let mut made = Made { owner: Some(owner.clone()), tables: Vec::new() };
     for family in FAMILIES {
         let addrs: Vec<&IpNetwork> =
             addrs.iter().filter(|addr| addr.is_ipv4() == (family == Family::Ipv4)).collect();
@@ -31,70 +35,131 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<M
         if nft.probe().is_ok() && !nft.has_table(Table::new(family, "nat"))? {
             made.tables.push(family);
         }
-        if let Err(err) = add_family(nft, owner, family, &addrs) {
-            return Err(match revert(nft, &made) {
-                Ok(()) => err,
-                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
-            });
+        match add_family(owner, family, &addrs) {
+            Ok(undo) => made.undo.push((family, undo)),
+            Err(err) => {
+                return Err(match revert(nft, &made) {
+                    Ok(()) => err,
+                    Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
+                });
+            }
         }
     }
     Ok(made)
 }
 
-fn restore(family: Family) -> &'static str {
-    if family == Family::Ipv4 { "iptables-restore" } else { "ip6tables-restore" }
+fn tool(family: Family, action: &str) -> String {
+    let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
+    format!("{iptables}-{action}")
 }
 
-fn add_family(nft: &mut Nft, owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<(), Error> {
-    let input = rules(owner, family, addrs);
-    let run = || command::run(restore(family), &["--noflush", "--wait=10"], &input);
-    let Err(first) = run() else { return Ok(()) };
-    // The usual reason is a chain that is there already, though not as it should be.
-    if nft.probe().is_ok() {
-        reference::remove_nf_tables(nft, owner)?;
-    }
-    reference::remove_legacy(owner)?;
-    run().map(|_| ()).map_err(|_| first)
+/// Changes the table `nat` by these lines, all or nothing.
+fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
+    let input = format!("*nat\n{}\nCOMMIT\n", lines.join("\n"));
+    command::run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(|_| ())
 }
 
-/// `-N` refuses a chain that exists, and with it everything: nothing is there twice.
-fn rules(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> String {
-    let chain = reference::owners_chain(owner);
-    let comment = reference::comment(&owner.network, &owner.attachment.container_id);
-    let comment = format!("-m comment --comment \"{}\"", comment.replace('\\', "\\\\").replace('"', "\\\""));
-    let multicast = if family == Family::Ipv4 { "224.0.0.0/4" } else { "ff00::/8" };
-    let mut lines = vec!["*nat".to_owned(), format!("-N {chain}")];
-    for addr in addrs {
-        lines.push(format!("-A {chain} -d {}/{} {comment} -j ACCEPT", addr.ip(), addr.prefix()));
+/// Adds the rules; returns the lines that take them back.
+fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec<String>, Error> {
+    let rules = Rules::new(owner, family, addrs);
+    let Err(first) = restore(family, &rules.whole()) else { return Ok(rules.without()) };
+    // The usual reason is that the chain is there: another interface's, or a former life's.
+    let saved = command::run(&tool(family, "save"), &["-t", "nat"], "")?;
+    let Some(missing) = rules.missing(&saved) else { return Err(first) };
+    let lines: Vec<String> = missing.iter().map(Line::add).collect();
+    restore(family, &lines)?;
+    Ok(missing.iter().map(Line::delete).collect())
+}
+
+/// A rule that is to be added.
+struct Line {
+    /// Whether before all others of its chain, or behind them.
+    first: bool,
+    /// As iptables-save prints it, without `-A`.
+    rule: String,
+}
+
+impl Line {
+    fn add(&self) -> String {
+        format!("-{} {}", if self.first { 'I' } else { 'A' }, self.rule)
     }
-    lines.push(format!("-A {chain} ! -d {multicast} {comment} -j MASQUERADE"));
-    for addr in addrs {
-        lines.push(format!("-A POSTROUTING -s {} {comment} -j {chain}", addr.ip()));
+
+    fn delete(&self) -> String {
+        format!("-D {}", self.rule)
     }
-    lines.push("COMMIT\n".to_owned());
-    lines.join("\n")
+}
+
+/// The rules of an interface.
+struct Rules {
+    chain: String,
+    lines: Vec<Line>,
+}
+
+impl Rules {
+    fn new(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Self {
+        let chain = reference::owners_chain(owner);
+        let comment = reference::comment(&owner.network, &owner.attachment.container_id);
+        let comment =
+            format!("-m comment --comment \"{}\"", comment.replace('\\', "\\\\").replace('"', "\\\""));
+        let (multicast, host) = if family == Family::Ipv4 { ("224.0.0.0/4", 32) } else { ("ff00::/8", 128) };
+        let mut lines =
+            vec![Line { first: false, rule: format!("{chain} ! -d {multicast} {comment} -j MASQUERADE") }];
+        for addr in addrs {
+            let (ip, network, prefix) = (addr.ip(), addr.network(), addr.prefix());
+            lines.push(Line {
+                first: true,
+                rule: format!("{chain} -d {network}/{prefix} {comment} -j ACCEPT"),
+            });
+            lines.push(Line {
+                first: false,
+                rule: format!("POSTROUTING -s {ip}/{host} {comment} -j {chain}"),
+            });
+        }
+        Rules { chain, lines }
+    }
+
+    /// `-N` refuses a chain that exists, and with it everything: nothing is there twice.
+    fn whole(&self) -> Vec<String> {
+        let new = format!("-N {}", self.chain);
+        std::iter::once(new).chain(self.lines.iter().map(Line::add)).collect()
+    }
+
+    /// The opposite of [`whole`](Self::whole).
+    fn without(&self) -> Vec<String> {
+        let chain = [format!("-X {}", self.chain)];
+        self.lines.iter().map(Line::delete).chain(chain).collect()
+    }
+
+    /// What the table lacks; `None` if it lacks even the chain.
+    fn missing(self, saved: &str) -> Option<Vec<Line>> {
+        let chain = format!(":{} ", self.chain);
+        if !saved.lines().any(|line| line.starts_with(&chain)) {
+            return None;
+        }
+        let there = |rule: &str| saved.lines().any(|line| line.strip_prefix("-A ") == Some(rule));
+        Some(self.lines.into_iter().filter(|line| !there(&line.rule)).collect())
+    }
 }
 
 pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
-    let Some(owner) = &made.owner else { return Ok(()) };
-    if nft.probe().is_ok() {
-        reference::remove_nf_tables(nft, owner)?;
-        for family in &made.tables {
-            xtables::drop_table(nft, Table::new(*family, "nat"))?;
-        }
+    for (family, lines) in &made.undo {
+        restore(*family, lines)?;
     }
-    reference::remove_legacy(owner)
+    for family in &made.tables {
+        xtables::drop_table(nft, Table::new(*family, "nat"))?;
+    }
+    Ok(())
 }
 
 /// Whether its commands are there.
 pub(super) fn installed() -> bool {
-    FAMILIES.into_iter().all(|family| command::find(restore(family)).is_some())
+    FAMILIES.into_iter().all(|family| command::find(&tool(family, "restore")).is_some())
 }
 
 /// Whether iptables can be used.
 pub(super) fn usable() -> Result<(), Error> {
-    for name in ["iptables-restore", "ip6tables-restore"] {
-        if command::find(name).is_none() {
+    for name in FAMILIES.map(|family| tool(family, "restore")) {
+        if command::find(&name).is_none() {
             return Err(Error::new(Code::NOT_AVAILABLE, format!("the command {name} is not installed"))
                 .details("install iptables, or set \"ipMasqBackend\": \"nftables\""));
         }

@@ -107,9 +107,9 @@ pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), E
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
         failures.note(nftables::remove(nft, owner, addrs));
-        failures.note(reference::remove_nf_tables(nft, owner));
+        failures.note(reference::remove_nf_tables(nft, owner, addrs));
     }
-    failures.note(reference::remove_legacy(owner));
+    failures.note(reference::remove_legacy(owner, addrs));
     failures.outcome()
 }
 

@@ -11,6 +11,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use crate::net;
 use crate::net::nft::{Batch, Family, Nft, Rule, Table};
 use crate::rules::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
@@ -37,13 +39,45 @@ pub(super) fn owners_chain(owner: &Owner) -> String {
 }
 
 /// Removes the owner's objects from nf_tables, whichever of the two ways made them.
-pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> net::Result<()> {
+///
+/// A chain is the container's: if rules for others than `addrs` lead there, too, they are
+/// another interface's, and it stays for them.
+pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> net::Result<()> {
     let chain = owners_chain(owner);
     for family in FAMILIES {
-        xtables::remove_chain(nft, family, POSTROUTING, &chain)?;
+        if nft.has_chain(nat(family).chain(&chain))? && !remove_jumps(nft, family, &chain, addrs)? {
+            xtables::remove_chain(nft, family, POSTROUTING, &chain)?;
+        }
     }
     let tag = owner.tag();
     remove_go_rules(nft, |comment| elements::tag_of(comment) == tag)
+}
+
+/// Deletes the rules that lead to the chain for `addrs`, if there are such and others; whether
+/// that was so.
+fn remove_jumps(nft: &mut Nft, family: Family, chain: &str, addrs: &[IpNetwork]) -> net::Result<bool> {
+    for attempt in 1.. {
+        let mut jumps = nft.rules(nat(family), Some(POSTROUTING))?;
+        jumps.retain(|rule| rule.target().as_deref() == Some(chain));
+        let all = jumps.len();
+        jumps.retain(|rule| addrs.iter().any(|addr| is_of(family, addr) && mentions(rule, addr.ip())));
+        if jumps.is_empty() || jumps.len() == all {
+            return Ok(false);
+        }
+        let mut batch = Batch::new();
+        for rule in &jumps {
+            batch.delete_rule(nat(family).chain(POSTROUTING), rule.handle);
+        }
+        match nft.commit(&batch) {
+            Err(err) if attempt < ATTEMPTS && err.is(Errno::ENOENT) => {}
+            outcome => return outcome.map(|()| true),
+        }
+    }
+    Ok(false)
+}
+
+fn is_of(family: Family, addr: &IpNetwork) -> bool {
+    addr.is_ipv4() == (family == Family::Ipv4)
 }
 
 fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> net::Result<()> {
@@ -77,9 +111,15 @@ pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result
             return Ok(true);
         }
     }
-    let jump = format!("-j {chain}");
-    Ok(legacy_rules(family)?
-        .is_some_and(|rules| rules.iter().any(|r| r.starts_with("-A POSTROUTING ") && r.ends_with(&jump))))
+    Ok(legacy_rules(family)?.is_some_and(|rules| {
+        rules.iter().any(|rule| jumps_to(rule, POSTROUTING, &chain) && legacy_mentions(rule, ip))
+    }))
+}
+
+/// Whether a rule as iptables-save prints it is for this address or a network that it is in.
+fn legacy_mentions(rule: &str, ip: IpAddr) -> bool {
+    let mut words = rule.split(' ').skip_while(|word| *word != "-s").skip(1);
+    words.next().and_then(|word| word.parse().ok()).is_some_and(|source: IpNetwork| source.contains(ip))
 }
 
 /// Whether the rule compares with this address or with the network that it is in.
@@ -131,9 +171,24 @@ fn comment_prefix(network: &str) -> String {
     format!("name: \"{network}\" id: \"")
 }
 
-/// Removes the owner's chain from iptables' legacy tables.
-pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
+/// Removes the owner's chain from iptables' legacy tables, unless another interface of the
+/// container needs it, as in [`remove_nf_tables`].
+pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let chain = owners_chain(owner);
+    let mut shared = false;
+    for family in FAMILIES {
+        let mut jumps = legacy_rules(family)?.unwrap_or_default();
+        jumps.retain(|rule| jumps_to(rule, POSTROUTING, &chain));
+        let all = jumps.len();
+        jumps.retain(|rule| addrs.iter().any(|addr| legacy_mentions(rule, addr.ip())));
+        if !jumps.is_empty() && jumps.len() < all {
+            xtables::delete_legacy_rules(family, &jumps)?;
+            shared = true;
+        }
+    }
+    if shared {
+        return Ok(());
+    }
     xtables::remove_legacy_chains(POSTROUTING, |rules| {
         let mentioned =
             rules.iter().any(|rule| in_chain(rule, &chain) || jumps_to(rule, POSTROUTING, &chain));
