@@ -65,6 +65,8 @@ use serde_json::{Map, Value};
 
 use crate::spec::{self, Code, names};
 
+pub(crate) use chain::complete as whole_document;
+
 pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
 pub use conf::{ConfDir, Listing, Network, load_file};
 pub use error::{CacheError, ConfError, Error, Failure, Failures, PluginError};
