@@ -81,18 +81,23 @@ build_plugins() {
     need_cargo
     local host target
     host=$(rustc -vV | sed -n 's/^host: //p')
-    target=$host
-    if command -v rustup >/dev/null && rustup target list --installed | grep -qx "${host/-gnu/-musl}"; then
-        target=${host/-gnu/-musl}
+    # With musl a process starts without the questions that glibc asks the processor (cpuid),
+    # each of which takes microseconds in a virtual machine: a tenth of a pod's ADD. A
+    # toolchain that isn't rustup's, or a machine without a network, does with glibc.
+    target=${host/-gnu/-musl}
+    if ! command -v rustup >/dev/null ||
+        ! { rustup target list --installed | grep -qx "$target" || rustup target add "$target" >/dev/null 2>&1; }; then
+        target=$host
     fi
     say "Building the plugins ($target, static)"
     # Linked statically they run under any C library and start without a dynamic loader; at a
     # fixed address they need no relocation either, which for this many plugins in one file
-    # is an eighth of the start-up. The explicit target keeps the flags away from procedural
+    # is an eighth of the start-up. sha2 would ask the processor, too, for a few short hashes.
+    # The explicit target keeps the flags away from procedural
     # macros, which can't be static.
     (
         cd "$ROOT"
-        RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" \
+        RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static --cfg sha2_backend=\"soft\"" \
             cargo build --quiet --locked --release --target "$target" --target-dir "$TARGET_DIR" -p cnimble-plugins
     ) || die "building the plugins failed"
     PLUGINS_BINARY=$TARGET_DIR/$target/release/cnimble-plugins

@@ -2,8 +2,11 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkMessage};
+use netlink_packet_route::link::{
+    AfSpecInet, AfSpecUnspec, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkMessage,
+};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan};
 
 use super::Request;
@@ -44,6 +47,8 @@ pub struct Link {
     pub port: Option<super::port::Port>,
     /// `vlan_filtering`, for a bridge.
     pub vlan_filtering: bool,
+    /// The sysctl `net/ipv6/conf/LINK/accept_ra`, if the kernel tells.
+    pub accept_ra: Option<u32>,
 }
 
 /// A bridge to make.
@@ -113,6 +118,9 @@ pub fn add_bridge(bridge: &NewBridge<'_>) -> Request {
 /// `ip link add NAME type veth peer name PEER netns NS`. Use with
 /// [`Netlink::create_link`](super::Netlink::create_link).
 ///
+/// Each end has one queue, which is what the kernel uses of a veth's anyway; left alone it
+/// makes one a processor first, with a directory in sysfs for each, and takes them away again.
+///
 /// The request has the number of `peer_ns`, which must stay open until it has been carried
 /// out. The other end is born down: the kernel can't bring it up before this end exists
 /// (ENOTCONN).
@@ -122,6 +130,10 @@ pub fn add_veth(veth: &NewVeth<'_>) -> Request {
         peer = peer.address(mac.0.to_vec());
     }
     let mut message = LinkVeth::new(veth.name, veth.peer_name);
+    for queues in [LinkAttribute::NumTxQueues(1), LinkAttribute::NumRxQueues(1)] {
+        peer = peer.append_extra_attribute(queues.clone());
+        message = message.append_extra_attribute(queues);
+    }
     if let Some(mtu) = veth.mtu {
         peer = peer.mtu(mtu);
         message = message.mtu(mtu);
@@ -173,6 +185,23 @@ pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
     }
     let message = RouteNetlinkMessage::SetLink(message.build());
     Request::of_link(what, change.name.as_slice(), message)
+}
+
+/// The sysctl `net/ipv4/conf/LINK/arp_notify` on (IFLA_INET_CONF, linux/if_link.h): the kernel
+/// announces the link's addresses when it comes up.
+pub fn set_arp_notify(index: u32, name: &str) -> Request {
+    /// linux/if_link.h
+    const IFLA_INET_CONF: u16 = 1;
+    /// linux/ip.h
+    const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
+    let on = DefaultNla::new(IPV4_DEVCONF_ARP_NOTIFY, 1_u32.to_ne_bytes().to_vec());
+    let mut nested = vec![0; on.buffer_len()];
+    on.emit(&mut nested);
+    let conf = AfSpecInet::Other(DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, nested));
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![conf])]));
+    Request::new(format!("set arp_notify of {name}"), Mode::Change, RouteNetlinkMessage::SetLink(message))
 }
 
 /// IFALIASZ without the NUL.

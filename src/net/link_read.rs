@@ -222,6 +222,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
         alias: String::new(),
         port: None,
         vlan_filtering: false,
+        accept_ra: None,
     };
     for attribute in Attributes::behind(message.body, IFINFOMSG) {
         let (kind, value) = attribute?;
@@ -235,6 +236,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
             libc::IFLA_OPERSTATE => link.oper_up = u8_at(value, 0) == Some(IF_OPER_UP),
             libc::IFLA_IFALIAS => link.alias = text(value),
             libc::IFLA_LINKINFO => read_info(&mut link, value)?,
+            libc::IFLA_AF_SPEC => link.accept_ra = accept_ra(value)?,
             _ => {}
         }
     }
@@ -269,13 +271,26 @@ fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed>
     Ok(())
 }
 
-/// Whether the byte `wanted` among the attributes is set.
-fn flag(attributes: &[u8], wanted: u16) -> std::result::Result<bool, Malformed> {
+/// IFLA_AF_SPEC: of AF_INET6 the array IFLA_INET6_CONF, indexed by DEVCONF_* (linux/ipv6.h).
+fn accept_ra(families: &[u8]) -> std::result::Result<Option<u32>, Malformed> {
+    const INET6_CONF: u16 = 2;
+    const DEVCONF_ACCEPT_RA: usize = 3;
+    let Some(inet6) = find(families, libc::AF_INET6 as u16)? else { return Ok(None) };
+    Ok(find(inet6, INET6_CONF)?.and_then(|conf| u32_at(conf, 4 * DEVCONF_ACCEPT_RA)))
+}
+
+/// The value of the first attribute of type `wanted`.
+fn find(attributes: &[u8], wanted: u16) -> std::result::Result<Option<&[u8]>, Malformed> {
     for attribute in Attributes::new(attributes) {
         let (kind, value) = attribute?;
         if kind == wanted {
-            return Ok(u8_at(value, 0).is_some_and(|byte| byte != 0));
+            return Ok(Some(value));
         }
     }
-    Ok(false)
+    Ok(None)
+}
+
+/// Whether the byte `wanted` among the attributes is set.
+fn flag(attributes: &[u8], wanted: u16) -> std::result::Result<bool, Malformed> {
+    Ok(find(attributes, wanted)?.and_then(|value| u8_at(value, 0)).is_some_and(|byte| byte != 0))
 }

@@ -40,6 +40,17 @@ impl Mac {
     }
 }
 
+impl Mac {
+    /// As [`random`](Self::random), for a port of a bridge: `fe:…`, above nearly all others. A
+    /// bridge whose MAC nobody has set takes the lowest of its ports', which this is not.
+    pub fn random_port() -> Mac {
+        let mut mac = Mac::random();
+        let [first, ..] = &mut mac.0;
+        *first = 0xfe;
+        mac
+    }
+}
+
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;

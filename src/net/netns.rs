@@ -4,10 +4,11 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::stat::fstat;
+use nix::sys::stat::{fstat, stat};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 use super::{Error, Result};
@@ -19,6 +20,8 @@ const CURRENT: &str = "/proc/thread-self/ns/net";
 #[derive(Debug)]
 pub struct NetNs {
     fd: OwnedFd,
+    /// Where a thread that was inside returns to.
+    home: Option<Arc<NetNs>>,
 }
 
 impl NetNs {
@@ -40,7 +43,7 @@ impl NetNs {
         // SAFETY: the descriptor is open, and this ioctl takes no argument.
         let kind = unsafe { libc::ioctl(fd.as_raw_fd(), libc::NS_GET_NSTYPE) };
         match Errno::result(kind) {
-            Ok(libc::CLONE_NEWNET) => Ok(NetNs { fd }),
+            Ok(libc::CLONE_NEWNET) => Ok(NetNs { fd, home: None }),
             Ok(_) | Err(Errno::ENOTTY) => Err(not_one()),
             Err(errno) => Err(Error::new(what(), errno)),
         }
@@ -53,7 +56,15 @@ impl NetNs {
     pub fn current() -> Result<Self> {
         let file = open(Path::new(CURRENT))
             .map_err(|err| Error::io("open the network namespace of this thread", &err))?;
-        Ok(NetNs { fd: file.into() })
+        Ok(NetNs { fd: file.into(), home: None })
+    }
+
+    /// With the namespace that all threads of the process live in, so that entering this one
+    /// needn't find out.
+    #[must_use]
+    pub fn with_home(mut self, home: Option<Arc<NetNs>>) -> Self {
+        self.home = home;
+        self
     }
 
     /// Runs `inside` with this thread in the namespace, then returns to where it was. The
@@ -63,12 +74,21 @@ impl NetNs {
     /// If the namespace can't be entered. If it can't be left again the process aborts:
     /// going on in the wrong namespace would be worse.
     pub fn enter<T>(&self, inside: impl FnOnce() -> T) -> Result<T> {
-        let origin = NetNs::current()?;
+        let origin = match &self.home {
+            Some(home) => Arc::clone(home),
+            None => Arc::new(NetNs::current()?),
+        };
         setns(&self.fd, CloneFlags::CLONE_NEWNET)
             .map_err(|errno| Error::new("enter a network namespace", errno))?;
         // Dropped after `inside`, and also when that panics.
         let _way_back = WayBack(origin);
         Ok(inside())
+    }
+
+    /// Whether `path` leads to this namespace.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let Ok(there) = stat(path) else { return false };
+        self.identity().is_ok_and(|own| own == (there.st_dev, there.st_ino))
     }
 
     /// Whether both are the same namespace (namespaces(7): same device and inode).
@@ -87,7 +107,7 @@ impl NetNs {
 }
 
 /// Returns to a namespace when it is dropped.
-struct WayBack(NetNs);
+struct WayBack(Arc<NetNs>);
 
 impl Drop for WayBack {
     fn drop(&mut self) {

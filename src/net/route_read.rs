@@ -16,6 +16,8 @@ use super::{Netlink, Result};
 const RTM_NEWROUTE: u16 = 24;
 /// Length of `struct rtmsg`.
 const RTMSG: usize = 12;
+/// linux/rtnetlink.h; the crate libc has it for glibc only.
+const RTA_VIA: u16 = 18;
 const RT_TABLE_LOCAL: u32 = 255;
 const SHORT: Malformed = Malformed("a route message is too short");
 
@@ -144,7 +146,7 @@ impl Wanted {
                 libc::RTA_DST => dst = ip(value).ok_or(SHORT)?,
                 libc::RTA_PREFSRC => route.src = ip(value),
                 libc::RTA_OIF => route.index = u32_at(value, 0).ok_or(SHORT)?,
-                libc::RTA_GATEWAY | libc::RTA_VIA => route.via = next_hop(kind, value),
+                libc::RTA_GATEWAY | RTA_VIA => route.via = next_hop(kind, value),
                 libc::RTA_PRIORITY => route.priority = u32_at(value, 0),
                 libc::RTA_TABLE => table = u32_at(value, 0).ok_or(SHORT)?,
                 libc::RTA_METRICS => read_metrics(&mut route, value)?,
@@ -197,7 +199,7 @@ fn read_hops(route: &NewRoute, mut hops: &[u8]) -> std::result::Result<Vec<NewRo
         route.index = u32_at(hop, 4).ok_or(SHORT)?;
         for attribute in Attributes::behind(hop, RTNEXTHOP) {
             let (kind, value) = attribute?;
-            if kind == libc::RTA_GATEWAY || kind == libc::RTA_VIA {
+            if kind == libc::RTA_GATEWAY || kind == RTA_VIA {
                 route.via = next_hop(kind, value);
             }
         }
@@ -210,7 +212,7 @@ fn read_hops(route: &NewRoute, mut hops: &[u8]) -> std::result::Result<Vec<NewRo
 /// RTA_GATEWAY is an address, RTA_VIA has its family in front.
 fn next_hop(kind: u16, value: &[u8]) -> Option<IpAddr> {
     match kind {
-        libc::RTA_VIA => ip(value.get(2..)?),
+        RTA_VIA => ip(value.get(2..)?),
         _ => ip(value),
     }
 }

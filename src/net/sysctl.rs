@@ -2,9 +2,12 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
 
 use super::{Error, Result};
 
@@ -18,14 +21,17 @@ const ROOT: &str = "/proc/sys";
 pub fn read(key: &str) -> Result<String> {
     let what = || format!("read sysctl {key}");
     let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
-    let value = value_of(&path).map_err(|err| explained(Error::io(what(), &err)))?;
-    Ok(String::from_utf8_lossy(&value).trim().to_owned())
+    let value = File::open(path).and_then(value_of).map_err(|err| explained(Error::io(what(), &err)))?;
+    Ok(trimmed(&value))
+}
+
+fn trimmed(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).trim().to_owned()
 }
 
 /// A value that fits into one piece, as nearly all do, is read in one system call: the kernel
 /// gives a value whole or fills the buffer.
-fn value_of(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+fn value_of(mut file: File) -> std::io::Result<Vec<u8>> {
     let mut value = vec![0; 256];
     let length = loop {
         match file.read(&mut value) {
@@ -47,16 +53,95 @@ fn value_of(path: &Path) -> std::io::Result<Vec<u8>> {
 pub fn write(key: &str, value: &str) -> Result<()> {
     let what = || format!("set sysctl {key} to {value}");
     let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
-    let written = File::options()
-        .write(true)
-        .open(path)
-        // In one piece: a second write would be a second value.
-        .and_then(|mut file| file.write(value.as_bytes()));
-    match written {
-        Ok(length) if length == value.len() => Ok(()),
-        Ok(length) => Err(Error::new(what(), Errno::EINVAL)
-            .reason(format!("the kernel took {length} of {} bytes", value.len()))),
-        Err(err) => Err(explained(Error::io(what(), &err))),
+    put(File::options().write(true).open(path), value).map_err(|err| err.of(&what()))
+}
+
+/// In one piece: a second write would be a second value.
+fn put(file: std::io::Result<File>, value: &str) -> std::result::Result<(), Refusal> {
+    let length = file.and_then(|mut file| file.write(value.as_bytes()))?;
+    if length == value.len() { Ok(()) } else { Err(Refusal::Short(length, value.len())) }
+}
+
+/// Why a value could not be written.
+enum Refusal {
+    Io(std::io::Error),
+    Short(usize, usize),
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(err: std::io::Error) -> Self {
+        Refusal::Io(err)
+    }
+}
+
+impl Refusal {
+    fn of(self, what: &str) -> Error {
+        match self {
+            Refusal::Io(err) => explained(Error::io(what, &err)),
+            Refusal::Short(taken, length) => {
+                Error::new(what, Errno::EINVAL).reason(format!("the kernel took {taken} of {length} bytes"))
+            }
+        }
+    }
+}
+
+/// A directory of keys, like `net/ipv6/conf/eth0`: on a host with many namespaces, finding it
+/// costs more than all else, as the kernel walks past the directories of that name of all of
+/// them.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+    key: String,
+}
+
+impl Dir {
+    /// Opens it, in the namespace of this thread.
+    ///
+    /// # Errors
+    /// As [`write`].
+    pub fn open(key: &str) -> Result<Self> {
+        let what = || format!("open sysctls {key}");
+        let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        match nix::fcntl::open(&path, flags, Mode::empty()) {
+            Ok(fd) => Ok(Dir { fd, key: key.to_owned() }),
+            Err(errno) => Err(explained(Error::new(what(), errno))),
+        }
+    }
+
+    /// [`write`] of a key in it.
+    ///
+    /// # Errors
+    /// As [`write`].
+    pub fn write(&self, name: &str, value: &str) -> Result<()> {
+        let what = || format!("set sysctl {}/{name} to {value}", self.key);
+        put(self.file(name, OFlag::O_WRONLY), value).map_err(|err| err.of(&what()))
+    }
+
+    /// [`ensure`] of a key in it.
+    ///
+    /// # Errors
+    /// As [`write`].
+    pub fn ensure(&self, name: &str, value: &str) -> Result<Option<String>> {
+        let what = || format!("read sysctl {}/{name}", self.key);
+        let old = self
+            .file(name, OFlag::O_RDONLY)
+            .and_then(value_of)
+            .map_err(|err| explained(Error::io(what(), &err)))?;
+        let old = trimmed(&old);
+        if old == value {
+            return Ok(None);
+        }
+        self.write(name, value)?;
+        Ok(Some(old))
+    }
+
+    fn file(&self, name: &str, access: OFlag) -> std::io::Result<File> {
+        // Keys here are constants of the callers; nothing leads out.
+        if name.contains('/') || name == ".." {
+            return Err(Errno::EINVAL.into());
+        }
+        Ok(openat(&self.fd, name, access | OFlag::O_CLOEXEC, Mode::empty())?.into())
     }
 }
 

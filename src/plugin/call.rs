@@ -1,6 +1,7 @@
 //! One invocation, validated.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::net::NetNs;
 use crate::spec::{Attachment, CniArgs, Code, Error, PluginConfig};
@@ -29,6 +30,10 @@ pub struct Call {
     pub undo: Undo,
     /// The plugins that live in this binary.
     pub plugins: &'static [&'static dyn Plugin],
+    /// The path that this program was started by, as its caller tells it; may be anything.
+    pub program: PathBuf,
+    /// The plugin's own namespace, if CNI_NETNS names another.
+    pub home: Option<Arc<NetNs>>,
 }
 
 /// The keys of CNI_ARGS that some plugin of ours understands. A runtime hands the same
@@ -51,7 +56,8 @@ impl Call {
     /// # Errors
     /// Code 8 with the path and the reason.
     pub fn open_netns(&self) -> Result<NetNs, Error> {
-        NetNs::open(std::path::Path::new(&self.netns)).map_err(|err| {
+        let opened = NetNs::open(std::path::Path::new(&self.netns));
+        opened.map(|netns| netns.with_home(self.home.clone())).map_err(|err| {
             let why = Error::from(err);
             Error::new(Code::INVALID_NETNS, format!("failed to open netns \"{}\"", self.netns))
                 .details(why.details)

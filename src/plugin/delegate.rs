@@ -5,6 +5,7 @@
 //! process; otherwise the file is executed, with our environment and the same stdin. Its
 //! error comes through with its own code.
 
+use std::fs::Metadata;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -88,8 +89,7 @@ fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
             continue;
         }
         if let Some(plugin) = call.plugins.iter().find(|plugin| plugin.name() == name)
-            && let Ok(own) = std::fs::metadata("/proc/self/exe")
-            && (own.dev(), own.ino()) == (found.dev(), found.ino())
+            && is_this_program(call, &found)
         {
             return Ok(Delegate::Here(*plugin));
         }
@@ -99,6 +99,16 @@ fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
     // Not the words "not found": go-cni takes those for "already removed".
     Err(Error::new(Code::DELEGATE, format!("no plugin \"{name}\" in CNI_PATH"))
         .details(format!("looked in [{}]", dirs.join(" "))))
+}
+
+/// Whether `found` is the file that is running. The path that the caller gave is asked first:
+/// /proc/self/exe costs the kernel several new entries of /proc.
+fn is_this_program(call: &Call, found: &Metadata) -> bool {
+    let is_found = |own: std::io::Result<Metadata>| {
+        own.is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino()))
+    };
+    call.program.is_absolute() && is_found(std::fs::metadata(&call.program))
+        || is_found(std::fs::metadata("/proc/self/exe"))
 }
 
 /// A delegate's process, described by data of its own so that an undo action can keep it.

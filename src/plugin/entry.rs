@@ -1,34 +1,38 @@
 //! The way in and out of the process.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::net::NetNs;
 use crate::spec::{Code, Error, PluginConfig, Version, names};
 
 use super::env::Env;
-use super::{Call, Command, Plugin, Undo, signal, undo};
+use super::{Call, Command, Plugin, Undo, signal, start, undo};
 
 /// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
 const STDIN_LIMIT: usize = 16 << 20;
 
-/// Runs the plugin among `plugins` that this process was called as (the file name of
-/// `argv[0]`), and returns its exit status: 0, or 1 after printing an error.
-pub fn main(plugins: &'static [&'static dyn Plugin]) -> ExitCode {
+const SUCCESS: i32 = 0;
+const FAILURE: i32 = 1;
+
+/// Runs the plugin among `plugins` that this process was called as (the file name of the
+/// first of `args`), and returns its exit status: 0, or 1 after printing an error.
+pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Item = OsString>) -> i32 {
+    start::prepare();
     super::log::init();
-    let mut args = std::env::args_os();
+    let mut args = args.into_iter();
     let argv0 = args.next().unwrap_or_default();
     // Installers ask for the names to link; a runtime gives no arguments.
     if args.next().is_some_and(|arg| arg == "--list-plugins") {
         let names: String = plugins.iter().map(|plugin| format!("{}\n", plugin.name())).collect();
         return match print(&names) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
+            Ok(()) => SUCCESS,
+            Err(_) => FAILURE,
         };
     }
     let name = Path::new(&argv0).file_name().unwrap_or(OsStr::new(""));
@@ -44,9 +48,9 @@ pub fn main(plugins: &'static [&'static dyn Plugin]) -> ExitCode {
     install_panic_hook();
     signal::install();
 
-    let outcome = run(plugin, &command, plugins);
+    let outcome = run(plugin, &command, PathBuf::from(argv0), plugins);
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => SUCCESS,
         Err((err, version)) => fail(&err, version),
     }
 }
@@ -56,11 +60,11 @@ fn find(plugins: &[&'static dyn Plugin], name: &OsStr) -> Option<&'static dyn Pl
 }
 
 /// Prints an error; the exit status is 1 even if stdout is gone.
-fn fail(err: &Error, version: Version) -> ExitCode {
+fn fail(err: &Error, version: Version) -> i32 {
     if let Err(io) = print(&err.to_json(version)) {
         log::error!("{err} (and stdout: {io})");
     }
-    ExitCode::FAILURE
+    FAILURE
 }
 
 /// Writes past the line buffer of `Stdout`, which would take two system calls.
@@ -77,7 +81,7 @@ fn print(text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> ExitCode {
+fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> i32 {
     let list: Vec<&str> = plugins.iter().map(|plugin| plugin.name()).collect();
     let err = Error::new(
         Code::INVALID_ENVIRONMENT,
@@ -90,12 +94,12 @@ fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> ExitCode {
     // Somebody at a terminal reads stderr, a runtime reads stdout.
     if std::env::var_os("CNI_COMMAND").is_none() {
         let _ = writeln!(std::io::stderr(), "{err}");
-        return ExitCode::FAILURE;
+        return FAILURE;
     }
     fail(&err, Version::LATEST)
 }
 
-fn about(plugin: &dyn Plugin) -> ExitCode {
+fn about(plugin: &dyn Plugin) -> i32 {
     let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
     let _ = writeln!(
         std::io::stderr(),
@@ -104,7 +108,7 @@ fn about(plugin: &dyn Plugin) -> ExitCode {
         env!("CARGO_PKG_VERSION"),
         versions.join(", ")
     );
-    ExitCode::SUCCESS
+    SUCCESS
 }
 
 /// A panic is a defect, but the runtime still gets JSON and the host its state back.
@@ -121,7 +125,12 @@ fn install_panic_hook() {
 
 type Failure = (Error, Version);
 
-fn run(plugin: &dyn Plugin, command: &OsStr, plugins: &'static [&'static dyn Plugin]) -> Result<(), Failure> {
+fn run(
+    plugin: &dyn Plugin,
+    command: &OsStr,
+    program: PathBuf,
+    plugins: &'static [&'static dyn Plugin],
+) -> Result<(), Failure> {
     let early = |err| (err, Version::LATEST);
     let command = command.to_str().and_then(Command::parse).ok_or_else(|| {
         // libcni looks for "unknown CNI_COMMAND" to tell plugins without VERSION.
@@ -137,7 +146,21 @@ fn run(plugin: &dyn Plugin, command: &OsStr, plugins: &'static [&'static dyn Plu
     let stdin = read_stdin().map_err(early)?;
     let config = parse(command, &stdin).map_err(|err| (err, PluginConfig::version_of(&stdin)))?;
     let version = config.version;
-    verb(plugin, command, env, config, stdin, plugins).map_err(|err| (err, version))
+    let call = Call {
+        command,
+        container_id: env.container_id,
+        netns: env.netns,
+        ifname: env.ifname,
+        raw_args: env.args,
+        path: env.path,
+        config,
+        stdin,
+        undo: Undo::new(),
+        plugins,
+        program,
+        home: None,
+    };
+    verb(plugin, call, env.netns_override).map_err(|err| (err, version))
 }
 
 fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {
@@ -183,29 +206,10 @@ fn version(plugin: &dyn Plugin) -> Result<(), Error> {
     print(&format!("{answer}\n")).map_err(|err| Error::new(Code::IO, format!("writing to stdout: {err}")))
 }
 
-fn verb(
-    plugin: &dyn Plugin,
-    command: Command,
-    mut env: Env,
-    config: PluginConfig,
-    stdin: Vec<u8>,
-    plugins: &'static [&'static dyn Plugin],
-) -> Result<(), Error> {
-    validate(plugin, command, &config)?;
-    refuse_own_namespace(command, &mut env)?;
-    let call = Call {
-        command,
-        container_id: env.container_id,
-        netns: env.netns,
-        ifname: env.ifname,
-        raw_args: env.args,
-        path: env.path,
-        config,
-        stdin,
-        undo: Undo::new(),
-        plugins,
-    };
-    match command {
+fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(), Error> {
+    validate(plugin, call.command, &call.config)?;
+    find_home(&mut call, netns_override)?;
+    match call.command {
         Command::Add => add(plugin, &call),
         Command::Del => plugin.del(&call),
         Command::Check => plugin.check(&call),
@@ -269,32 +273,35 @@ fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Res
     Ok(())
 }
 
-/// Whether CNI_NETNS is where the plugin itself runs. A plugin that worked there would
-/// rebuild the host's network.
-fn is_own_namespace(netns: &str) -> bool {
-    let Ok(target) = std::fs::metadata(netns) else { return false };
-    let Ok(own) = std::fs::metadata("/proc/thread-self/ns/net") else { return false };
-    (target.dev(), target.ino()) == (own.dev(), own.ino())
-}
-
-/// Refuses the plugin's own namespace, before anything is done. DEL goes on without a
-/// namespace instead: what named it, say the PID of a dead pod, may belong to a process of
-/// the host by now, and the rest of the attachment still has to go.
-fn refuse_own_namespace(command: Command, env: &mut Env) -> Result<(), Error> {
-    if env.netns_override || env.netns.is_empty() || !is_own_namespace(&env.netns) {
+/// Opens the plugin's own namespace, for the way back from the pod's, and refuses it as
+/// CNI_NETNS before anything is done: a plugin that worked there would rebuild the host's
+/// network. DEL goes on without a namespace instead: what named it, say the PID of a dead
+/// pod, may belong to a process of the host by now, and the rest of the attachment still has
+/// to go.
+fn find_home(call: &mut Call, netns_override: bool) -> Result<(), Error> {
+    if call.netns.is_empty() {
         return Ok(());
     }
-    match command {
-        Command::Add | Command::Check => Err(Error::new(
-            Code::INVALID_NETNS,
-            "plugin's netns and netns from CNI_NETNS should not be the same",
-        )
-        .details(format!("CNI_NETNS={}; set CNI_NETNS_OVERRIDE=1 if that is what you want", env.netns))),
-        Command::Del => {
-            log::warn!("CNI_NETNS={} is the plugin's own namespace; it is left alone", env.netns);
-            env.netns.clear();
-            Ok(())
+    let Ok(home) = NetNs::current() else { return Ok(()) };
+    if !netns_override && home.is_at(Path::new(&call.netns)) {
+        match call.command {
+            Command::Add | Command::Check => {
+                return Err(Error::new(
+                    Code::INVALID_NETNS,
+                    "plugin's netns and netns from CNI_NETNS should not be the same",
+                )
+                .details(format!(
+                    "CNI_NETNS={}; set CNI_NETNS_OVERRIDE=1 if that is what you want",
+                    call.netns
+                )));
+            }
+            Command::Del => {
+                log::warn!("CNI_NETNS={} is the plugin's own namespace; it is left alone", call.netns);
+                call.netns.clear();
+            }
+            Command::Gc | Command::Status | Command::Version => {}
         }
-        Command::Gc | Command::Status | Command::Version => Ok(()),
     }
+    call.home = Some(Arc::new(home));
+    Ok(())
 }

@@ -11,6 +11,7 @@ mod entry;
 mod env;
 pub mod log;
 pub mod signal;
+mod start;
 pub mod undo;
 
 pub use call::Call;

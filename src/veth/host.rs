@@ -38,6 +38,18 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
     }
 }
 
+/// Sets `accept_ra` of a link to 0 that this ADD has just made, and with which the switch goes
+/// again. A host without IPv6 has no such key.
+///
+/// # Errors
+/// The kernel's.
+pub fn ignore_router_advertisements_on_new(interface: &str) -> Result<(), Error> {
+    match sysctl::write(&format!("net/ipv6/conf/{interface}/accept_ra"), "0") {
+        Err(err) if !err.is_missing() => Err(err.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Switches forwarding on for the families of `addrs`. It is switched off
 /// again only if this pod is the only one on the host: any other, of whatever network, may
 /// count on it by then.

@@ -24,6 +24,8 @@ pub struct NewPair {
     pub mtu: Option<u32>,
     /// Hardware address of the pod's end; `None` is a random one.
     pub mac: Option<Mac>,
+    /// Hardware address of the host's end; `None` is the kernel's choice.
+    pub host_mac: Option<Mac>,
 }
 
 /// A pair that was made.
@@ -87,7 +89,7 @@ pub fn create(
     for name in host_names(owner) {
         let wanted = NewVeth {
             name: &name,
-            mac: None,
+            mac: new.host_mac,
             master: new.master,
             up: new.up,
             mtu: new.mtu,

@@ -1,6 +1,6 @@
 //! The interface in the pod: its switches and its routes.
 
-use crate::net::{route, sysctl};
+use crate::net::{self, route, sysctl};
 use crate::spec::{CniResult, Error, cidr};
 
 /// The routes of the result; one without a gateway goes through the first gateway of its
@@ -35,37 +35,36 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
 }
 
 /// Switches of the interface, which hold for the namespace of the thread that writes them.
+/// [`link::set_arp_notify`](crate::net::link::set_arp_notify) goes with them.
 ///
 /// IPAM owns the addresses, so nobody has to ask the network whether they are free: no
-/// duplicate address detection, unless asked for. `arp_notify` makes the kernel announce
-/// the pod's addresses when the link comes up.
+/// duplicate address detection, unless asked for.
 ///
 /// # Errors
 /// The kernel's; a switch that it doesn't have is none.
 pub fn switches(name: &str, result: &CniResult, enable_dad: bool) -> Result<(), Error> {
-    let mut switches = vec![("ipv4", "arp_notify", "1")];
+    // A kernel without the family; an IPv6 address would fail by itself.
+    let Some(conf) = missing_is_none(sysctl::Dir::open(&format!("net/ipv6/conf/{name}")))? else {
+        return Ok(());
+    };
     if result.ips.iter().any(|ip| ip.address.is_ipv6()) {
-        switches.push(("ipv6", "disable_ipv6", "0"));
-        switches.push(("ipv6", "keep_addr_on_down", "1"));
+        // Writing it takes the lock of all network configuration, for which the kernel
+        // doesn't wait but asks over and over, while others make their pods. It is 0 already
+        // nearly everywhere.
+        missing_is_none(conf.ensure("disable_ipv6", "0"))?;
+        missing_is_none(conf.write("keep_addr_on_down", "1"))?;
     }
     if enable_dad {
-        switches.push(("ipv6", "enhanced_dad", "1"));
+        missing_is_none(conf.write("enhanced_dad", "1"))?;
     }
-    switches.push(("ipv6", "accept_dad", if enable_dad { "1" } else { "0" }));
-    for (family, switch, value) in switches {
-        let key = format!("net/{family}/conf/{name}/{switch}");
-        let done = match switch {
-            // Writing it takes the lock of all network configuration, for which the kernel
-            // doesn't wait but asks over and over, while others make their pods. It is 0 already
-            // nearly everywhere.
-            "disable_ipv6" => sysctl::ensure(&key, value).map(drop),
-            _ => sysctl::write(&key, value),
-        };
-        match done {
-            // A kernel without the family or the switch; an IPv6 address would fail by itself.
-            Err(err) if !err.is_missing() => return Err(err.into()),
-            _ => {}
-        }
-    }
+    missing_is_none(conf.write("accept_dad", if enable_dad { "1" } else { "0" }))?;
     Ok(())
+}
+
+fn missing_is_none<T>(outcome: net::Result<T>) -> Result<Option<T>, Error> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(err) if err.is_missing() => Ok(None),
+        Err(err) => Err(err.into()),
+    }
 }

@@ -190,7 +190,7 @@ static void add(int argc, char **argv)
 	int netns = open(argv[0], O_RDONLY | O_CLOEXEC);
 	if (netns < 0)
 		die(argv[0]);
-	unsigned master = atoi(argv[1]);
+	unsigned master = atoi(argv[1]), one = 1;
 	unsigned char mac[6];
 	if (getrandom(mac, sizeof mac, 0) != sizeof mac)
 		die("getrandom");
@@ -201,6 +201,8 @@ static void add(int argc, char **argv)
 	body->ifi_flags = body->ifi_change = IFF_UP;
 	put(IFLA_IFNAME, argv[2], strlen(argv[2]) + 1);
 	put(IFLA_MASTER, &master, sizeof master);
+	put(IFLA_NUM_TX_QUEUES, &one, sizeof one);
+	put(IFLA_NUM_RX_QUEUES, &one, sizeof one);
 	struct rtattr *info = put(IFLA_LINKINFO, NULL, 0);
 	put(IFLA_INFO_KIND, "veth", sizeof "veth");
 	struct rtattr *data = put(IFLA_INFO_DATA, NULL, 0);
@@ -210,6 +212,8 @@ static void add(int argc, char **argv)
 	put(IFLA_IFNAME, "eth0", sizeof "eth0");
 	put(IFLA_ADDRESS, mac, sizeof mac);
 	put(IFLA_NET_NS_FD, &netns, sizeof netns);
+	put(IFLA_NUM_TX_QUEUES, &one, sizeof one);
+	put(IFLA_NUM_RX_QUEUES, &one, sizeof one);
 	close_nest(peer);
 	close_nest(data);
 	close_nest(info);

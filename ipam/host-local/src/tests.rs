@@ -107,6 +107,8 @@ fn call(data_dir: &Path, ipam: &Value, extra: &Value, command: Command, id: &str
         stdin,
         undo: Undo::new(),
         plugins: &[],
+        program: PathBuf::new(),
+        home: None,
     }
 }
 

@@ -27,7 +27,9 @@ pub(crate) fn ensure(call: &Call, host: &mut Netlink, config: &Config) -> Result
     if config.uses_vlans() && !bridge.vlan_filtering {
         vlan::filter(call, host, &bridge)?;
     }
-    ignore_router_advertisements(call, &bridge.name)?;
+    if bridge.accept_ra != Some(0) {
+        ignore_router_advertisements(call, &bridge.name)?;
+    }
     switch_on(call, host, config, &bridge)?;
     Ok(bridge)
 }
@@ -68,6 +70,11 @@ fn create(call: &Call, host: &mut Netlink, config: &Config) -> Result<Link, Erro
 pub(crate) fn hold_mac(host: &mut Netlink, bridge: &Link, port: &Link) -> Result<Option<Mac>, Error> {
     /// What a bridge has that has lost its last port; it can't be set.
     const NONE: Option<Mac> = Some(Mac([0; 6]));
+    // A bridge that is up has a port already, so it has either the lowest MAC of its ports',
+    // which ours isn't, or one that was set.
+    if bridge.oper_up && bridge.mac < port.mac {
+        return Ok(bridge.mac);
+    }
     let now = host.link_at(bridge.index)?.mac;
     if now == bridge.mac || now != port.mac || bridge.mac == NONE {
         return Ok(now);

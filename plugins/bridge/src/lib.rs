@@ -76,9 +76,8 @@ impl Plugin for Bridge {
         }
         let gateways = gateway::complete(&mut result, &config)?;
 
-        let mut inside = Netlink::open_in(&netns)?;
-        call.step(&format!("configure {} in the pod", call.ifname), || {
-            pod::configure(&netns, &mut inside, &config, &pair, &result)
+        let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
+            pod::configure(&netns, &config, &pair, &result)
         })?;
 
         let mut interfaces = vec![described(&bridge), described(&pair.host), pair.described(call)];
@@ -91,9 +90,10 @@ impl Plugin for Bridge {
             call.step("set up packet rules", || rules(call, &mut nft, &config, &owner, &pair, &result))?;
         }
 
-        if config.container_up {
+        if let Some(mut inside) = inside {
+            // A veth has no carrier but from its other end: one is up when both are.
             call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
-            call.step("wait for the link in the pod", || pod::wait(&mut inside, &config, &pair, UP_TIMEOUT))?;
+            call.step("wait for the addresses", || pod::wait(&mut inside, &config, &pair, UP_TIMEOUT))?;
         }
         if let (Some(gateway), Some(vlan)) = (&vlan_gateway, config.vlan) {
             vlan_gateway::keep(&mut host, gateway, vlan)?;

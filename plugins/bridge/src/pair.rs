@@ -6,7 +6,7 @@ use cnimble::net::{NetNs, Netlink};
 use cnimble::plugin::Call;
 use cnimble::rules::Owner;
 use cnimble::spec::Error;
-use cnimble::veth::host::ignore_router_advertisements;
+use cnimble::veth::host::ignore_router_advertisements_on_new;
 use cnimble::veth::pair::{self, NewPair, Pair};
 
 use crate::config::Config;
@@ -23,7 +23,8 @@ pub(crate) fn create(
     netns: &NetNs,
     mac: Option<Mac>,
 ) -> Result<Pair, Error> {
-    let new = NewPair { master: Some(bridge.index), up: true, mtu: config.mtu, mac };
+    let host_mac = Some(Mac::random_port());
+    let new = NewPair { master: Some(bridge.index), up: true, mtu: config.mtu, mac, host_mac };
     let pair = pair::create(call, host, owner, netns, &new)?;
     let mut requests = vec![pair.claim(owner)];
     // A new port has neither flag; saying so again costs a message.
@@ -32,7 +33,7 @@ pub(crate) fn create(
         requests.push(port::set(pair.host.index, &pair.host.name, flags));
     }
     host.execute_all(requests)?;
-    ignore_router_advertisements(call, &pair.host.name)?;
+    ignore_router_advertisements_on_new(&pair.host.name)?;
     vlan::configure_port(host, config, bridge, &pair.host)?;
     Ok(pair)
 }

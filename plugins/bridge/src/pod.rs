@@ -11,41 +11,49 @@ use cnimble::veth::pod;
 
 use crate::config::Config;
 
-/// Configures the interface in one message to the kernel.
+/// Configures the interface, unless it is to stay down: enters the namespace once, and sends
+/// one message to the kernel there. Returns the socket inside.
 pub(crate) fn configure(
     netns: &NetNs,
-    inside: &mut Netlink,
     config: &Config,
     pair: &Pair,
     result: &CniResult,
-) -> Result<(), Error> {
+) -> Result<Option<Netlink>, Error> {
     if !config.container_up {
-        return Ok(());
+        return Ok(None);
     }
-    if config.layer3() {
-        netns.enter(|| pod::switches(&pair.pod_name, result, config.enable_dad))??;
-    }
+    let mut inside = netns.enter(|| {
+        if config.layer3() {
+            pod::switches(&pair.pod_name, result, config.enable_dad)?;
+        }
+        Ok::<_, Error>(Netlink::open()?)
+    })??;
     let nodad = !config.enable_dad;
-    let mut requests: Vec<_> =
-        result.ips.iter().map(|ip| addr::add(pair.pod_index, &pair.pod_name, ip.address, nodad)).collect();
+    let mut requests = Vec::new();
+    if config.layer3() {
+        requests.push(link::set_arp_notify(pair.pod_index, &pair.pod_name));
+    }
+    for ip in &result.ips {
+        requests.push(addr::add(pair.pod_index, &pair.pod_name, ip.address, nodad));
+    }
     requests.push(link::set(pair.pod_index, &pair.pod_name, &Change { up: Some(true), ..Change::default() }));
     for wanted in pod::routes(pair.pod_index, result) {
         // Not alone: the pod may have interfaces, and default routes, of other networks.
         requests.push(route::prepend(&wanted, &pair.pod_name));
     }
-    Ok(inside.execute_all(requests)?)
+    inside.execute_all(requests)?;
+    Ok(Some(inside))
 }
 
-/// Waits until the pod's end is operationally up and, where duplicate address detection
-/// was asked for, until the addresses are usable.
+/// Where duplicate address detection was asked for, waits until the addresses are usable.
 pub(crate) fn wait(
     inside: &mut Netlink,
     config: &Config,
     pair: &Pair,
     timeout: Duration,
 ) -> Result<(), Error> {
-    inside.wait_oper_up(pair.pod_index, timeout)?;
     if config.enable_dad && config.layer3() {
+        inside.wait_oper_up(pair.pod_index, timeout)?;
         // The kernel probes for about a second per address.
         inside.wait_addrs_settled(pair.pod_index, timeout * 2)?;
     }

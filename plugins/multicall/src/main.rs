@@ -1,9 +1,17 @@
 //! All plugins in one binary. It acts as the plugin whose name it was called by, so it is
 //! installed once and hard-linked under each name; symbolic links and copies work too.
+//!
+//! It starts at C's `main` and not at the standard library's: that one reads
+//! /proc/self/maps, makes a stack for signals and handlers for a stack overflow, which is
+//! sixteen system calls for each verb. What a plugin needs of it,
+//! [`cnimble::plugin::main`] does.
+
+#![cfg_attr(not(test), no_main)]
 
 mod arena;
 
-use std::process::ExitCode;
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
 
 use cnimble::plugin::Plugin;
 
@@ -22,6 +30,15 @@ static PLUGINS: &[&dyn Plugin] = &[
     &cnimble_tuning::Tuning,
 ];
 
-fn main() -> ExitCode {
-    cnimble::plugin::main(PLUGINS)
+/// The entry point of C: `argc` arguments in `argv`.
+// SAFETY: no other symbol of this program is called `main`; the standard library makes none.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    let args = (0..usize::try_from(argc).unwrap_or(0)).map(|nth| {
+        // SAFETY: the C library passes `argc` pointers to strings that live as long as the
+        // process (C23, 5.1.2.3.2).
+        let arg = unsafe { CStr::from_ptr(*argv.add(nth)) };
+        OsStr::from_bytes(arg.to_bytes()).to_owned()
+    });
+    cnimble::plugin::main(PLUGINS, args)
 }

@@ -2,17 +2,16 @@
 
 use cnimble::net::link::{self, Change, Link};
 use cnimble::net::{Netlink, addr, route, sysctl};
-use cnimble::plugin::Call;
 use cnimble::spec::{Code, Error};
-use cnimble::veth::host::ignore_router_advertisements;
+use cnimble::veth::host::ignore_router_advertisements_on_new;
 use nix::errno::Errno;
 
 use crate::path::{self, Path};
 
 /// Configures the host's end and brings it up. All of it goes with the link, which the undo
 /// of the pair removes.
-pub(crate) fn configure(call: &Call, host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
-    ignore_router_advertisements(call, &end.name)?;
+pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
+    ignore_router_advertisements_on_new(&end.name)?;
     // Nobody else is on this link who could have the address.
     match sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", end.name), "0") {
         Err(err) if !err.is_missing() => return Err(err.into()),

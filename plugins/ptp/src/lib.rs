@@ -69,19 +69,17 @@ impl Plugin for Ptp {
         let paths = path::paths(&mut result, &config.ipam)?;
         let addrs: Vec<IpNetwork> = result.ips.iter().map(|ip| ip.address).collect();
 
-        let mut inside = Netlink::open_in(&netns)?;
         call.step(&format!("configure {} in the pod", call.ifname), || {
-            pod::configure(&netns, &mut inside, &pair, &paths, &result)
+            pod::configure(&netns, &pair, &paths, &result)
         })?;
         call.step(&format!("configure {}", pair.host.name), || {
-            host::configure(call, &mut host, &pair.host, &paths)
+            host::configure(&mut host, &pair.host, &paths)
         })?;
         call.step("switch forwarding on", || forward(call, &addrs))?;
         if config.ip_masq {
             call.step("set up masquerading", || masquerade(call, &config, &owner, &addrs))?;
         }
         call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
-        call.step("wait for the link in the pod", || inside.wait_oper_up(pair.pod_index, UP_TIMEOUT))?;
 
         result.interfaces = vec![described(&pair.host), pair.described(call)];
         if call.config.version < Version::V1_1_0 {

@@ -9,21 +9,20 @@ use cnimble::veth::pod;
 
 use crate::path::{self, Path};
 
-/// Configures the interface in one message to the kernel.
+/// Configures the interface: enters the namespace once, and sends one message to the kernel
+/// there.
 ///
 /// The kernel's own routes to the subnets are replaced last: until then they let routes of
 /// the result have any next hop of the subnet, as with the reference.
-pub(crate) fn configure(
-    netns: &NetNs,
-    inside: &mut Netlink,
-    pair: &Pair,
-    paths: &[Path],
-    result: &CniResult,
-) -> Result<(), Error> {
-    netns.enter(|| pod::switches(&pair.pod_name, result, false))??;
+pub(crate) fn configure(netns: &NetNs, pair: &Pair, paths: &[Path], result: &CniResult) -> Result<(), Error> {
+    let mut inside = netns.enter(|| {
+        pod::switches(&pair.pod_name, result, false)?;
+        Ok::<_, Error>(Netlink::open()?)
+    })??;
     let (index, name) = (pair.pod_index, pair.pod_name.as_str());
     let subnets = path::subnets(paths, index);
-    let mut requests: Vec<_> = result.ips.iter().map(|ip| addr::add(index, name, ip.address, true)).collect();
+    let mut requests = vec![link::set_arp_notify(index, name)];
+    requests.extend(result.ips.iter().map(|ip| addr::add(index, name, ip.address, true)));
     requests.push(link::set(index, name, &Change { up: Some(true), ..Change::default() }));
     for wanted in path::gateways(paths, index).iter().chain(&of_result(result, paths, index)) {
         // Not alone: the pod may have interfaces, and default routes, of other networks.

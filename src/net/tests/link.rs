@@ -41,6 +41,7 @@ fn veth_in_one_message() {
                 vlan_filtering: false,
                 allmulti: false,
                 txqlen: 1000,
+                accept_ra: Some(1),
             }
         );
 
