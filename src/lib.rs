@@ -5,13 +5,16 @@
 //! [`spec`], [`runtime`] and [`pod`]. Dependencies point one way:
 //!
 //! ```text
-//! plugin crate → veth → plugin (skeleton), rules → net → spec ← runtime ← pod ← the command
+//! plugin crate → veth, leases → plugin (skeleton), rules → net → spec ← runtime ← pod, doctor ← the command
 //! ```
 //!
 //! The feature `invoker` (on by default) adds `runtime` and `pod`, and with them tokio; the
 //! plugins are built without it.
 
+#[cfg(feature = "invoker")]
+pub mod doctor;
 pub mod files;
+pub mod leases;
 pub mod net;
 pub mod plugin;
 #[cfg(feature = "invoker")]

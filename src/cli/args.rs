@@ -29,6 +29,8 @@ Exit status:
   3  the network's configuration is missing or wrong
   4  a plugin is missing, can't be run, gave no proper answer, or lacks the version
   5  a file of our own can't be read or written, the result cache for example
+  6  doctor found something
+  7  doctor could not repair everything
   129, 130, 143
      stopped by SIGHUP, SIGINT, SIGTERM; an unfinished add was rolled back";
 
@@ -105,6 +107,11 @@ pub(super) enum Command {
     /// Shows what the kernel has. Whose it is comes from the cache, which knows the pods of
     /// any plugins, and from what our plugins write on links and rules.
     Tree(Tree),
+    /// Find what nobody owns: leases, links, packet rules, cache entries without a pod
+    ///
+    /// Looks only, unless --repair is given. What lives, or may live, is left alone; pods that
+    /// live and have lost their packet rules get them back.
+    Doctor(Doctor),
 }
 
 /// How to draw.
@@ -116,6 +123,21 @@ pub(super) struct Tree {
     /// Write an SVG picture to this file instead; - is stdout
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
+}
+
+/// What to look at, and what to do.
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    /// Repair what was found
+    #[arg(long)]
+    pub(super) repair: bool,
+    /// A directory of host-local, instead of the usual ones; may be given many times
+    /// [default: /var/lib/cni/networks and those that networks name]
+    #[arg(long, value_name = "DIR")]
+    pub(super) data_dir: Vec<PathBuf>,
+    /// Leave alone what is younger than this: it may be of an `add` that isn't finished
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(super) grace: u64,
 }
 
 /// Network and namespace.

@@ -1,6 +1,7 @@
 //! The command: what was typed, what is done, and how it is shown.
 
 mod args;
+mod doctor;
 mod list;
 mod network;
 mod report;
@@ -113,6 +114,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Plugins => list::plugins(session).await,
         Command::Networks => list::networks(session),
         Command::Tree(given) => tree::tree(session, given),
+        Command::Doctor(given) => doctor::doctor(session, given).await,
     }
 }
 

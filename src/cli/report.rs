@@ -14,6 +14,8 @@ pub(super) enum Exit {
     Config = 3,
     Execution = 4,
     Files = 5,
+    Found = 6,
+    Left = 7,
     HungUp = 129,
     Interrupted = 130,
     Terminated = 143,
@@ -147,7 +149,7 @@ impl Report {
                 Exit::Config => spec::Code::INVALID_CONFIG,
                 Exit::HungUp | Exit::Interrupted | Exit::Terminated => spec::Code::TRY_AGAIN_LATER,
                 Exit::Plugin | Exit::Execution => spec::Code::DELEGATE,
-                Exit::Files => spec::Code::IO,
+                Exit::Files | Exit::Found | Exit::Left => spec::Code::IO,
             };
             spec::Error::new(code, self.what.clone()).details(why())
         });

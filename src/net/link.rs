@@ -41,6 +41,8 @@ pub struct Link {
     pub master: Option<u32>,
     /// `IFLA_LINK`: for a veth, the index of its other end, there.
     pub peer: Option<u32>,
+    /// `IFLA_LINK_NETNSID`: the peer is in another namespace.
+    pub far: bool,
     /// `ip link … alias`.
     pub alias: String,
     /// Bridge port flags, for a port of a bridge.

@@ -285,9 +285,19 @@ fn look_at_rules<L: Layout>(nft: &mut Nft, wanted: &[Placed], made: &[String]) -
             repairs.first_rules.push(chain);
         }
     }
-    for set in sets_of(wanted) {
-        if !made.iter().any(|made| made == set) && !rules.iter().any(|rule| rule.uses_set(set)) {
-            repairs.rules.push(set.to_owned());
+    // Of a chain that was flushed, the other sets' rules are gone as well, in their order.
+    let flushed = repairs.first_rules.iter().any(|chain| !L::FOREIGN.contains(chain));
+    let mut sets: Vec<String> = L::FIXED.iter().filter(|_| flushed).map(|set| (*set).to_owned()).collect();
+    if flushed {
+        let present = nft.sets(L::TABLE)?;
+        sets.retain(|set| present.contains(set));
+        sets.extend(present.into_iter().filter(|set| L::is_ours(set)));
+    }
+    sets.extend(sets_of(wanted).into_iter().map(str::to_owned));
+    for set in sets {
+        let there = rules.iter().any(|rule| rule.uses_set(&set));
+        if !there && !made.contains(&set) && !repairs.rules.contains(&set) {
+            repairs.rules.push(set);
         }
     }
     Ok(repairs)
@@ -577,9 +587,40 @@ pub(super) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
 }
 
 /// [`drop_unused`] for all sets and the part.
-fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
+pub(super) fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
     let sets: Vec<String> = our_sets::<L>(nft)?.into_iter().filter(|set| !is_fixed::<L>(set)).collect();
     drop_unused::<L>(nft, &sets, !L::STAYS)
+}
+
+/// Those of these elements that are still what they were when they were found.
+pub(super) fn still_there<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<Vec<Placed>> {
+    let mut there = Vec::new();
+    for placed in found {
+        if nft.element(set::<L>(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element) {
+            there.push(placed.clone());
+        }
+    }
+    Ok(there)
+}
+
+/// Whether something of the part is there, and nothing in it is anybody's. `notes` are sets
+/// whose elements don't count.
+pub(super) fn is_idle<L: Layout>(nft: &mut Nft, notes: &[&str]) -> Result<bool> {
+    let sets = our_sets::<L>(nft)?;
+    if sets.is_empty() && !lists_part::<L>(nft)? {
+        return Ok(false);
+    }
+    for name in sets.iter().filter(|name| !notes.contains(&name.as_str())) {
+        if !nft.is_empty(set::<L>(name))? {
+            return Ok(false);
+        }
+    }
+    for chain in L::FOREIGN {
+        if !nft.rules(L::TABLE, Some(chain))?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// What a comment of [`Owner::comment`] begins with.

@@ -19,6 +19,7 @@ mod packet;
 pub mod portmap;
 mod reference_spoof;
 pub mod spoof;
+pub mod survey;
 mod xtables;
 
 pub use owner::{Owner, hash16};

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha512};
 use crate::spec::Attachment;
 
 /// What the kernel and the `nft` command take for a comment, in bytes.
-const COMMENT_LIMIT: usize = 128;
+pub(super) const COMMENT_LIMIT: usize = 128;
 
 /// Whose rules they are: an attachment in a network.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,7 +25,8 @@ pub(super) fn remove(nft: &mut Nft, attachment: &Attachment) -> net::Result<()> 
     remove_chain(nft, &chain_name(attachment))
 }
 
-fn remove_chain(nft: &mut Nft, chain: &str) -> net::Result<()> {
+/// Removes the chain, the one behind it, and the rules that jump to them.
+pub(super) fn remove_chain(nft: &mut Nft, chain: &str) -> net::Result<()> {
     let mac_chain = format!("{chain}-mac");
     for attempt in 1.. {
         let mut batch = Batch::new();
@@ -77,6 +78,11 @@ fn trimmed(name: &[u8]) -> &[u8] {
 /// Removes the chains of ports that don't exist any more. The network isn't written
 /// anywhere, so an attachment whose port is there may be another network's, and stays.
 pub(super) fn gc(nft: &mut Nft) -> net::Result<()> {
+    stale(nft)?.iter().try_for_each(|chain| remove_chain(nft, chain))
+}
+
+/// The chains of ports that don't exist any more.
+pub(super) fn stale(nft: &mut Nft) -> net::Result<Vec<String>> {
     let mut stale = Vec::new();
     for rule in nft.rules(TABLE, Some(PREROUTING))? {
         let Some(chain) = rule.target().filter(|chain| chain.starts_with(PREFIX)) else { continue };
@@ -88,5 +94,5 @@ pub(super) fn gc(nft: &mut Nft) -> net::Result<()> {
             stale.push(chain);
         }
     }
-    stale.iter().try_for_each(|chain| remove_chain(nft, chain))
+    Ok(stale)
 }

@@ -230,6 +230,23 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     Ok(())
 }
 
+/// All elements.
+pub(super) fn all(nft: &mut Nft) -> net::Result<Vec<Placed>> {
+    elements::find::<Spoof>(nft, |_| true)
+}
+
+/// Whether there is something that nobody uses.
+pub(super) fn is_idle(nft: &mut Nft) -> net::Result<bool> {
+    elements::is_idle::<Spoof>(nft, &[])
+}
+
+/// Deletes elements that are still as they were found, and what nobody uses without them.
+pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> net::Result<()> {
+    let there = elements::still_there::<Spoof>(nft, found)?;
+    elements::delete::<Spoof>(nft, &there)?;
+    elements::drop_all_unused::<Spoof>(nft)
+}
+
 /// Whether the kernel can do it.
 ///
 /// # Errors

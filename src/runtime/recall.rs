@@ -1,6 +1,9 @@
-//! DEL from the cache alone, for callers that don't know the network any more.
+//! Verbs from the cache alone, for callers that don't know the network any more.
 
-use super::{Attach, ConfError, Error, Invoker, Key};
+use super::error::{Failures, PluginError};
+use super::{Attach, ConfError, Entry, Error, Invoker, Key};
+use crate::spec::list::{Injection, ListEntry};
+use crate::spec::{NetworkList, Verb};
 
 impl Invoker {
     /// Takes an attachment back with what the cache knows of its ADD: configuration,
@@ -23,5 +26,45 @@ impl Invoker {
             .map_err(|reason| ConfError::Invalid { path: self.cache.path(key), reason })?;
         self.del(&network, &Attach::from_entry(&entry)).await?;
         Ok(true)
+    }
+
+    /// [`Invoker::del_recorded`] of an entry that has been read, without the cached result
+    /// if that would lead plugins to what is another's by now.
+    ///
+    /// # Errors
+    /// As [`Invoker::del_recorded`].
+    pub async fn del_entry(&self, entry: &Entry, with_result: bool) -> Result<(), Error> {
+        if with_result {
+            return self.del_recorded(entry.key()).await.map(drop);
+        }
+        let network = entry
+            .network_list()
+            .map_err(|reason| ConfError::Invalid { path: self.cache.path(entry.key()), reason })?;
+        let attach = Attach::from_entry(entry);
+        if let Some(failures) = Failures::of(self.del_chain(&network, &network.plugins, &attach, None).await)
+        {
+            return Err(failures.into());
+        }
+        self.cache.remove(entry.key()).map_err(|cause| Error::Cache { cause, rollback: Vec::new() })
+    }
+
+    /// One verb of one plugin of an entry's network, with the entry's result as `prevResult`.
+    ///
+    /// # Errors
+    /// The plugin's.
+    pub async fn replay(
+        &self,
+        verb: Verb,
+        entry: &Entry,
+        network: &NetworkList,
+        plugin: &ListEntry,
+    ) -> Result<(), PluginError> {
+        let attach = Attach::from_entry(entry);
+        let injection = Injection {
+            prev_result: entry.result.as_ref(),
+            capability_args: Some(&attach.capability_args),
+            valid_attachments: None,
+        };
+        self.call(verb, network, plugin, Some(&attach), injection).await.map(drop)
     }
 }

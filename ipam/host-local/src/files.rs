@@ -2,7 +2,7 @@
 //!
 //! A new file is written without a name (`O_TMPFILE`) and then linked into the directory;
 //! a process killed in between leaves nothing. Where the file system has no unnamed files
-//! a temporary name stands in, which [`is_temporary`] recognises later.
+//! a temporary name stands in, which [`cnimble::leases::is_temporary`] recognises later.
 //!
 //! Nothing is synced to disk. A lease only means something until the next boot, so a
 //! power failure can't take anything away that is still needed. What it can leave is an
@@ -16,6 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cnimble::leases::TEMPORARY;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
@@ -33,19 +34,11 @@ pub(crate) const BUFFER: Buffer = [0; LIMIT + 1];
 /// Leases belong to root alone, as the reference's.
 pub(crate) const MODE: Mode = Mode::from_bits_truncate(0o600);
 
-/// Names no address, and the reference passes over it.
-const TEMPORARY: &str = ".cnimble-new-";
-
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
 fn temporary_name() -> String {
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
     format!("{TEMPORARY}{}-{count}", std::process::id())
-}
-
-/// Whether `name` is a file that was being written when its writer was killed.
-pub(crate) fn is_temporary(name: &str) -> bool {
-    name.starts_with(TEMPORARY)
 }
 
 /// What reading a file gave.

@@ -12,13 +12,10 @@
 mod add;
 mod allocate;
 mod book;
-mod boot;
 mod config;
 mod files;
 mod index;
 mod journal;
-mod lock;
-mod owner;
 mod range;
 mod resolv;
 mod store;
@@ -27,6 +24,7 @@ mod tests;
 
 use std::net::IpAddr;
 
+use cnimble::leases::{boot, lock, owner};
 use cnimble::plugin::{Call, Plugin};
 use cnimble::spec::{Attachment, CniResult, Code, Error};
 

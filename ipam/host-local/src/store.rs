@@ -22,6 +22,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use cnimble::files::is_absent;
+use cnimble::leases;
 use cnimble::spec::{Attachment, Code, Error};
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
@@ -160,10 +161,10 @@ impl Directory {
                 continue;
             };
             leases.has_index |= name == INDEX;
-            if files::is_temporary(name) {
+            if leases::is_temporary(name) {
                 leases.temporary.push(name.to_owned());
             }
-            let Some(ip) = lease_address(name) else { continue };
+            let Some(ip) = leases::address(name) else { continue };
             let content = match entry.file_type() {
                 // Told by the directory itself in most file systems: saves a call each.
                 Some(Type::File) => {
@@ -243,11 +244,6 @@ impl Directory {
 /// The file with the address that was given last from range set `set`.
 pub(crate) fn last_name(set: usize) -> String {
     format!("last_reserved_ip.{set}")
-}
-
-fn lease_address(name: &str) -> Option<IpAddr> {
-    let ip: IpAddr = name.parse().ok()?;
-    (ip.to_string() == name).then_some(ip)
 }
 
 /// A network's directory with its lock held; the lock goes with the value.

@@ -36,6 +36,7 @@ fn veth_in_one_message() {
                 oper_up: false,
                 master: Some(bridge.index),
                 peer: link.peer,
+                far: true,
                 alias: String::new(),
                 port: None,
                 vlan_filtering: false,

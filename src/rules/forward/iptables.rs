@@ -23,7 +23,8 @@ use crate::rules::{command, xtables};
 use crate::spec::{Code, Error};
 
 const FORWARD: &str = "FORWARD";
-const PODS: &str = "CNI-FORWARD";
+/// The chain with the rules of pods.
+pub(in crate::rules) const PODS: &str = "CNI-FORWARD";
 const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
 const STAGE2: &str = "CNI-ISOLATION-STAGE-2";
 const ATTEMPTS: usize = 3;
@@ -233,7 +234,7 @@ pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
 }
 
 /// Removes the rules of addresses from nf_tables' variant, without running a command.
-pub(super) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> net::Result<()> {
+pub(in crate::rules) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> net::Result<()> {
     for family in xtables::FAMILIES {
         let octets: Vec<Vec<u8>> = addrs
             .iter()
@@ -264,7 +265,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> net::Result<(
 }
 
 /// Removes the rules of addresses from the legacy tables.
-pub(super) fn remove_legacy(addrs: &[IpAddr]) -> Result<(), Error> {
+pub(in crate::rules) fn remove_legacy(addrs: &[IpAddr]) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         let ours: Vec<String> = addrs
             .iter()

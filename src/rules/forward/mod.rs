@@ -12,8 +12,8 @@
 //! (Docker, ufw). So that is what decides where nobody has: iptables if `FORWARD` drops by
 //! policy, nf_tables everywhere else.
 
-mod iptables;
-mod nftables;
+pub(super) mod iptables;
+pub(super) mod nftables;
 
 use std::fmt;
 use std::net::IpAddr;

@@ -253,6 +253,30 @@ pub(super) fn gc(
     Ok(elements::drop_unused::<Part>(nft, &[], true)?)
 }
 
+/// All elements.
+pub(in crate::rules) fn all(nft: &mut Nft) -> net::Result<Vec<Placed>> {
+    elements::find::<Part>(nft, |_| true)
+}
+
+/// Whether there is something that nobody uses.
+pub(in crate::rules) fn is_idle(nft: &mut Nft) -> net::Result<bool> {
+    elements::is_idle::<Part>(nft, &[])
+}
+
+/// Deletes elements that are still as they were found, and what nobody uses without them.
+pub(in crate::rules) fn forget(nft: &mut Nft, found: &[Placed]) -> net::Result<()> {
+    let there = elements::still_there::<Part>(nft, found)?;
+    elements::delete::<Part>(nft, &there)?;
+    elements::drop_all_unused::<Part>(nft)
+}
+
+/// The bridge that an element is about, of those that are about one.
+pub(in crate::rules) fn bridge(placed: &Placed) -> Option<String> {
+    let bytes = placed.element.key.bytes();
+    let name: Vec<u8> = bytes.iter().copied().take_while(|byte| *byte != 0).collect();
+    [BRIDGES, INSIDE].contains(&placed.set.as_str()).then(|| String::from_utf8_lossy(&name).into_owned())
+}
+
 /// Whether the kernel would take the rules.
 pub(super) fn usable(nft: &mut Nft) -> net::Result<()> {
     elements::try_out::<Part>(nft, None)

@@ -6,8 +6,8 @@
 //! a node switches in the middle of its pods' lives.
 
 mod iptables;
-mod nftables;
-mod reference;
+pub(super) mod nftables;
+pub(super) mod reference;
 
 use ipnetwork::IpNetwork;
 

@@ -138,6 +138,23 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> net::Resul
     }
 }
 
+/// All elements.
+pub(in crate::rules) fn all(nft: &mut Nft) -> net::Result<Vec<Placed>> {
+    elements::find::<Masquerade>(nft, |_| true)
+}
+
+/// Whether there is something that nobody uses.
+pub(in crate::rules) fn is_idle(nft: &mut Nft) -> net::Result<bool> {
+    elements::is_idle::<Masquerade>(nft, &[])
+}
+
+/// Deletes elements that are still as they were found, and what nobody uses without them.
+pub(in crate::rules) fn forget(nft: &mut Nft, found: &[Placed]) -> net::Result<()> {
+    let there = elements::still_there::<Masquerade>(nft, found)?;
+    elements::delete::<Masquerade>(nft, &there)?;
+    elements::drop_all_unused::<Masquerade>(nft)
+}
+
 /// Whether the kernel would masquerade for us.
 pub(super) fn usable(nft: &mut Nft) -> Result<(), Error> {
     Ok(elements::try_out::<Masquerade>(nft, Some("masq-0.0.0.0/0"))?)

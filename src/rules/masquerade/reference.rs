@@ -20,7 +20,7 @@ use crate::rules::{Owner, elements};
 use crate::spec::{Attachment, Error};
 use nix::errno::Errno;
 
-const POSTROUTING: &str = "POSTROUTING";
+pub(in crate::rules) const POSTROUTING: &str = "POSTROUTING";
 const GO_TABLE: Table<'static> = Table::new(Family::Inet, "cni_plugins_masquerade");
 const GO_CHAIN: &str = "masq_checks";
 const ATTEMPTS: usize = 20;
@@ -80,7 +80,8 @@ fn is_of(family: Family, addr: &IpNetwork) -> bool {
     addr.is_ipv4() == (family == Family::Ipv4)
 }
 
-fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> net::Result<()> {
+/// Removes rules from the reference's own table by their comments.
+pub(in crate::rules) fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> net::Result<()> {
     for attempt in 1.. {
         let mut batch = Batch::new();
         for rule in nft.rules(GO_TABLE, Some(GO_CHAIN))? {
@@ -161,8 +162,13 @@ fn kept_chains(network: &str, valid: &[Attachment]) -> BTreeSet<String> {
     valid.iter().map(|attachment| chain_name(network, &attachment.container_id)).collect()
 }
 
+/// The rules of containers in the reference's own table.
+pub(in crate::rules) fn go_rules(nft: &mut Nft) -> net::Result<Vec<Rule>> {
+    nft.rules(GO_TABLE, Some(GO_CHAIN))
+}
+
 /// `CNI-` and 24 hex digits; the plugin portmap has `CNI-DN-…` and others beside it.
-fn is_container_chain(name: &str) -> bool {
+pub(in crate::rules) fn is_container_chain(name: &str) -> bool {
     name.strip_prefix("CNI-")
         .is_some_and(|hash| hash.len() == 24 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }

@@ -42,6 +42,12 @@ pub(super) fn set(link: &str, on: bool) -> crate::net::Result<()> {
     }
 }
 
+/// The link towards the pod, if it is on there.
+pub(super) fn opened(pod: IpAddr) -> Result<Option<String>, Error> {
+    let Some(link) = towards(pod)? else { return Ok(None) };
+    Ok((sysctl::read(&key(&link))? == "1").then_some(link))
+}
+
 /// It is on.
 pub(super) fn check(pod: IpAddr) -> Result<(), Error> {
     if let Some(link) = towards(pod)? {

@@ -21,8 +21,8 @@
 mod iptables;
 mod listing;
 mod localnet;
-mod nftables;
-mod reference;
+pub(super) mod nftables;
+pub(super) mod reference;
 mod stale;
 
 use std::fmt;
@@ -251,6 +251,21 @@ impl Undo {
         stale::after(stale::targets(&self.forward));
         failures.outcome()
     }
+}
+
+/// Notes links towards pods whose `route_localnet` is on, after the notes were lost with the
+/// rules: or it would stay on when the last mapping goes, without the guard. Who switched it
+/// on can't be told any more.
+///
+/// # Errors
+/// The kernel's.
+pub fn note_links(nft: &mut Nft) -> Result<(), Error> {
+    for pod in nftables::local_pods(nft)? {
+        if let Some(link) = localnet::opened(pod)? {
+            nftables::note_link(nft, &link)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes all port mappings of the owner: ours, and what the Go plugins left with either

@@ -521,6 +521,31 @@ pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> net::Res
     Ok(removed)
 }
 
+/// Pods that localhost may talk to.
+pub(super) fn local_pods(nft: &mut Nft) -> net::Result<Vec<IpAddr>> {
+    Ok(nft.elements(Portmap::TABLE.set(LOCAL))?.iter().filter_map(|element| element.key.as_ip()).collect())
+}
+
+/// All elements of pods.
+pub(in crate::rules) fn all(nft: &mut Nft) -> net::Result<Vec<Placed>> {
+    let mut all = elements::find::<Portmap>(nft, |_| true)?;
+    all.retain(|placed| placed.set != LINKS);
+    Ok(all)
+}
+
+/// Whether there is something that nobody uses.
+pub(in crate::rules) fn is_idle(nft: &mut Nft) -> net::Result<bool> {
+    elements::is_idle::<Portmap>(nft, &[LINKS])
+}
+
+/// Deletes elements that are still as they were found, and what nobody uses without them.
+pub(in crate::rules) fn forget(nft: &mut Nft, found: &[Placed]) -> net::Result<()> {
+    let there = elements::still_there::<Portmap>(nft, found)?;
+    elements::delete::<Portmap>(nft, &there)?;
+    super::stale::after(super::stale::of_elements(&there).collect());
+    leave(nft)
+}
+
 pub(super) fn usable(nft: &mut Nft) -> Result<(), Error> {
     Ok(elements::try_out::<Portmap>(nft, Some(&format!("{HAIRPIN}0.0.0.0/0")))?)
 }

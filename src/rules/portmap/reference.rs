@@ -20,10 +20,12 @@ use crate::rules::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, na
 use crate::spec::{Attachment, Error};
 
 /// The chain that leads to those of the containers.
-pub(super) const DNAT: &str = "CNI-HOSTPORT-DNAT";
-const OLD_SNAT: &str = "CNI-HOSTPORT-SNAT";
-const GO_TABLE: &str = "cni_hostport";
-const GO_CHAINS: [&str; 3] = ["hostports", "hostip_hostports", "masquerading"];
+pub(in crate::rules) const DNAT: &str = "CNI-HOSTPORT-DNAT";
+/// The same of older releases.
+pub(in crate::rules) const OLD_SNAT: &str = "CNI-HOSTPORT-SNAT";
+/// The reference's own table, of either family.
+pub(in crate::rules) const GO_TABLE: &str = "cni_hostport";
+pub(in crate::rules) const GO_CHAINS: [&str; 3] = ["hostports", "hostip_hostports", "masquerading"];
 const ATTEMPTS: usize = 20;
 
 /// The container's chain.
@@ -66,7 +68,12 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> net::Result<()> 
     Ok(())
 }
 
-fn remove_go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> net::Result<()> {
+/// Removes a container's rules from the reference's own table.
+pub(in crate::rules) fn remove_go_rules(
+    nft: &mut Nft,
+    table: Table<'_>,
+    container_id: &str,
+) -> net::Result<()> {
     for attempt in 1.. {
         let mut batch = Batch::new();
         for rule in go_rules(nft, table, container_id)? {

@@ -34,6 +34,9 @@ pub const DEFAULT_DIR: &str = "/var/lib/cni";
 /// told.
 const LIMIT: usize = 64 << 20;
 
+/// What the name of a file begins with that isn't finished yet.
+const TEMPORARY: &str = ".cnimble-";
+
 /// The cache in one directory.
 #[derive(Debug, Clone)]
 pub struct Cache {
@@ -139,21 +142,11 @@ impl Cache {
     }
 
     fn list_where(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Entry>, CacheError> {
-        let dir = self.results();
-        let failed = |source| CacheError { doing: "listing", path: dir.clone(), source };
-        let entries = match fs::read_dir(&dir) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            outcome => outcome.map_err(failed)?,
-        };
-        let mut paths = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            if !name.as_encoded_bytes().starts_with(b".") && wanted(&name.to_string_lossy()) {
-                paths.push(entry.path());
-            }
-        }
-        paths.sort();
+        let mut paths = self.paths(&self.results())?;
+        paths.retain(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            !name.starts_with('.') && wanted(&name)
+        });
         let read = paths.into_iter().filter_map(|path| {
             let bytes = files::read(&path, LIMIT, Links::Refuse).map_err(|err| err.to_string());
             let outcome = bytes.and_then(|bytes| entry::decode_v1(&bytes));
@@ -173,6 +166,54 @@ impl Cache {
     fn is_anothers(&self, key: Key<'_>) -> bool {
         let bytes = files::read(&self.path(key), LIMIT, Links::Refuse);
         bytes.is_ok_and(|bytes| entry::decode_v1(&bytes).is_ok_and(|entry| !entry.is_of(key)))
+    }
+
+    /// The files among the entries that are none, and why. What libcni wrote before 0.8, a
+    /// bare result, is in order.
+    ///
+    /// # Errors
+    /// The directory is there and can't be listed.
+    pub fn broken(&self) -> Result<Vec<(PathBuf, String)>, CacheError> {
+        let mut broken = Vec::new();
+        for path in self.paths(&self.results())? {
+            if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
+                continue;
+            }
+            let why = match files::read(&path, LIMIT, Links::Refuse) {
+                Ok(bytes) => entry::decode(&bytes, Key { network: "", container_id: "", ifname: "" }).err(),
+                Err(err) => files::is_foreign(&err).then(|| format!("it {err}")),
+            };
+            broken.extend(why.map(|why| (path, why)));
+        }
+        Ok(broken)
+    }
+
+    /// Files that were being written when their writer was killed.
+    ///
+    /// # Errors
+    /// The directory is there and can't be listed.
+    pub fn unfinished(&self) -> Result<Vec<PathBuf>, CacheError> {
+        let mut paths = self.paths(&self.dir)?;
+        paths.retain(|path| {
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            name.starts_with(TEMPORARY.as_bytes()) && path.is_file()
+        });
+        Ok(paths)
+    }
+
+    /// The files of a directory in the order of their names; none if it isn't there.
+    fn paths(&self, dir: &Path) -> Result<Vec<PathBuf>, CacheError> {
+        let failed = |source| CacheError { doing: "listing", path: dir.to_owned(), source };
+        let entries = match fs::read_dir(dir) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            outcome => outcome.map_err(failed)?,
+        };
+        let mut paths = entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(failed)?;
+        paths.sort();
+        Ok(paths)
     }
 
     /// Writes an entry, in place of an older one.
@@ -233,7 +274,7 @@ impl Temporary {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         loop {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let path = dir.join(format!(".cnimble-{}-{number}", std::process::id()));
+            let path = dir.join(format!("{TEMPORARY}{}-{number}", std::process::id()));
             let mut options = fs::OpenOptions::new();
             let mut file = match options.write(true).create_new(true).mode(0o600).open(&path) {
                 // Left by a process that had our id before a crash.

@@ -54,7 +54,7 @@ const SHARED: &[FsType] = &[
 
 /// This boot.
 #[derive(Debug, Clone)]
-pub(crate) struct Boot {
+pub struct Boot {
     id: Option<String>,
     /// The earliest moment that it may have begun, in nanoseconds since 1970; asked for
     /// only when it matters.
@@ -63,25 +63,25 @@ pub(crate) struct Boot {
 
 impl Boot {
     /// The boot that we live in.
-    pub(crate) fn current() -> Self {
+    pub fn current() -> Self {
         let id = boot_id().ok().filter(|id| !id.is_empty());
         Boot { id, began: OnceCell::new() }
     }
 
     /// Marks a lease file that is being made.
-    pub(crate) fn mark(&self, file: &File) {
+    pub fn mark(&self, file: &File) {
         if let Some(id) = &self.id {
             set_mark(file, id.as_bytes());
         }
     }
 
     /// The mark of a lease of some earlier boot, whichever.
-    pub(crate) fn earlier_mark(&self) -> Vec<u8> {
+    pub fn earlier_mark(&self) -> Vec<u8> {
         format!("before {}", self.id.as_deref().unwrap_or_default()).into_bytes()
     }
 
     /// Whether the lease in `file` was made before this boot.
-    pub(crate) fn is_after(&self, file: &File) -> bool {
+    pub fn is_after(&self, file: &File) -> bool {
         match (get_mark(file), &self.id) {
             (Ok(Some(mark)), Some(id)) => mark != id.as_bytes(),
             (Ok(Some(_)), None) | (Err(_), _) => false,
@@ -98,7 +98,7 @@ impl Boot {
 }
 
 /// Whether other machines may hold leases in `dir`; yes, if it can't be told.
-pub(crate) fn is_shared(dir: impl AsFd) -> bool {
+pub fn is_shared(dir: impl AsFd) -> bool {
     fstatfs(dir).map_or(true, |fs| SHARED.contains(&fs.filesystem_type()))
 }
 
@@ -106,7 +106,11 @@ fn nanos(seconds: i64, nanos: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(nanos)
 }
 
-pub(crate) fn boot_id() -> io::Result<String> {
+/// The ID of this boot.
+///
+/// # Errors
+/// There is no /proc.
+pub fn boot_id() -> io::Result<String> {
     let mut text = [0; 64];
     let length = File::open("/proc/sys/kernel/random/boot_id")?.read(&mut text)?;
     let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());
@@ -134,7 +138,7 @@ fn began() -> i128 {
 }
 
 /// A file system without extended attributes is no failure: the times have to do then.
-pub(crate) fn set_mark(file: &File, value: &[u8]) {
+pub fn set_mark(file: &File, value: &[u8]) {
     // SAFETY: the name ends with NUL, the value is as long as said, the descriptor is open.
     let done =
         unsafe { libc::fsetxattr(file.as_raw_fd(), MARK.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
@@ -144,7 +148,7 @@ pub(crate) fn set_mark(file: &File, value: &[u8]) {
 }
 
 /// The mark of `file`, if it has one.
-pub(crate) fn get_mark(file: &File) -> io::Result<Option<Vec<u8>>> {
+pub fn get_mark(file: &File) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0u8; 128];
     // SAFETY: the name ends with NUL, the buffer is as long as said, the descriptor is open.
     let length =

@@ -4,11 +4,11 @@
 //! before 0.8 wrote the container ID alone. White space around it doesn't count. Anything
 //! else was cut short by a crash or never was a lease.
 
-use cnimble::spec::Attachment;
+use crate::spec::Attachment;
 
 /// What a lease file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub enum Owner {
     /// One interface of a container.
     Attachment(Attachment),
     /// A container, in the form of old releases.
@@ -21,7 +21,7 @@ pub(crate) enum Owner {
 
 impl Owner {
     /// Reads a lease file's content.
-    pub(crate) fn parse(content: &[u8]) -> Self {
+    pub fn parse(content: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(content) else {
             return Owner::Nobody;
         };
@@ -37,7 +37,7 @@ impl Owner {
     }
 
     /// The container that the lease names.
-    pub(crate) fn container(&self) -> Option<&str> {
+    pub fn container(&self) -> Option<&str> {
         match self {
             Owner::Attachment(own) => Some(&own.container_id),
             Owner::Container(id) => Some(id),
@@ -46,18 +46,18 @@ impl Owner {
     }
 
     /// Whether the lease is `attachment`'s, in the form that is written today.
-    pub(crate) fn is(&self, attachment: &Attachment) -> bool {
+    pub fn is(&self, attachment: &Attachment) -> bool {
         matches!(self, Owner::Attachment(own) if own == attachment)
     }
 
     /// Whether the lease names `attachment`'s container and no interface.
-    pub(crate) fn is_container_of(&self, attachment: &Attachment) -> bool {
+    pub fn is_container_of(&self, attachment: &Attachment) -> bool {
         matches!(self, Owner::Container(id) if *id == attachment.container_id)
     }
 }
 
 /// The content of `attachment`'s lease files.
-pub(crate) fn content(attachment: &Attachment) -> Vec<u8> {
+pub fn content(attachment: &Attachment) -> Vec<u8> {
     format!("{}\r\n{}", attachment.container_id, attachment.ifname).into_bytes()
 }
 

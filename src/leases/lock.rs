@@ -7,14 +7,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use cnimble::plugin::signal;
-use cnimble::spec::Error;
+use crate::plugin::signal;
+use crate::spec::Error;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg};
 use nix::sys::stat::{FileStat, fstat, fstatat, stat};
 
 /// The file's name in the directory.
-pub(crate) const LOCK: &str = "lock";
+pub const LOCK: &str = "lock";
 
 /// Device and inode.
 type Identity = (u64, u64);
@@ -29,7 +29,7 @@ thread_local! {
 }
 
 /// The lock, held until the value goes.
-pub(crate) struct Lock {
+pub struct Lock {
     id: Identity,
     /// `None` where this thread holds it already, further up: the panic hook takes back an
     /// ADD while the ADD's own lock is still there, and must not wait for it.
@@ -37,7 +37,8 @@ pub(crate) struct Lock {
 }
 
 /// Why there is no lock.
-pub(crate) enum LockError {
+pub enum LockError {
+    /// The system's.
     Io(io::Error),
     /// A signal came first.
     Stopped(Error),
@@ -45,7 +46,7 @@ pub(crate) enum LockError {
 
 impl Lock {
     /// Waits for the lock until a signal says to stop.
-    pub(crate) fn wait(mut file: File) -> Result<Self, LockError> {
+    pub fn wait(mut file: File) -> Result<Self, LockError> {
         let id = identity(&fstat(&file).map_err(|err| LockError::Io(err.into()))?);
         if HELD.with_borrow(|held| held.contains(&id)) {
             return Ok(Lock { id, flock: None });
@@ -64,7 +65,7 @@ impl Lock {
     }
 
     /// Whether the locked file is still the one in `dir`, and `dir` still at `path`.
-    pub(crate) fn guards(&self, dir: BorrowedFd<'_>, path: &Path) -> bool {
+    pub fn guards(&self, dir: BorrowedFd<'_>, path: &Path) -> bool {
         let file = fstatat(dir.as_fd(), LOCK, AtFlags::AT_SYMLINK_NOFOLLOW);
         let (own, named) = (fstat(dir), stat(path));
         file.is_ok_and(|file| identity(&file) == self.id)
