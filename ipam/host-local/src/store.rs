@@ -249,7 +249,7 @@ pub(crate) fn last_name(set: usize) -> String {
 /// A network's directory with its lock held; the lock goes with the value.
 pub(crate) struct Store {
     dir: Directory,
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl std::ops::Deref for Store {
@@ -297,7 +297,7 @@ impl Store {
             LockError::Stopped(err) => StoreError::Stopped(err),
             LockError::Io(err) => dir.failed("locking", LOCK, err),
         })?;
-        if lock.guards(dir.fd(), path) { Ok(Some(Store { dir, _lock: lock })) } else { Err(unsettled()) }
+        if lock.guards(dir.fd(), path) { Ok(Some(Store { dir, lock })) } else { Err(unsettled()) }
     }
 
     /// Notes in the index what was changed since `leases` were read: the container's
@@ -336,8 +336,12 @@ impl Store {
         files::remove(self.fd(), &name).map_err(|err| self.failed("removing", &name, err))
     }
 
-    /// Removes the lock and the directory if nothing else is in it.
+    /// Removes the lock if nothing else is in the directory. Not another's: once the lock that
+    /// we hold has lost its name, somebody may have made the next, and work under it.
     pub(crate) fn remove_if_empty(&self) -> Result<()> {
+        if !self.lock.guards(self.fd(), self.path()) {
+            return Ok(());
+        }
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let failed = |err: Errno| self.failed("listing", "", err);
         let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;

@@ -502,6 +502,64 @@ fn a_directory_that_goes_away_under_a_waiting_add_is_made_again() {
     }
 }
 
+/// A rollback that has given up its lock's name leaves the next one, under which somebody else
+/// may be at work by now, in peace.
+#[test]
+fn a_rollback_leaves_the_lock_of_the_next() {
+    let node = Node::small();
+    fs::create_dir_all(node.store()).unwrap();
+    let first = crate::store::Store::lock(&node.store()).unwrap().unwrap();
+    first.remove_if_empty().unwrap();
+    let path = node.store();
+    // In a thread of its own, as a lock is no obstacle to its own thread.
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let second = crate::store::Store::lock(&path).unwrap().unwrap();
+            send.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            drop(second);
+        });
+        receive.recv_timeout(Duration::from_secs(20)).unwrap();
+        first.remove_if_empty().unwrap();
+        assert!(node.store().join("lock").exists());
+    });
+}
+
+/// A file system without extended attributes has no mark: the times have to do, and what was
+/// made today, be it a restored backup, is not taken back.
+#[test]
+fn without_extended_attributes_the_times_tell() {
+    let node = Node::small();
+    fs::create_dir_all(node.store()).unwrap();
+    let mounted = {
+        let path = node.store();
+        std::thread::spawn(move || {
+            use nix::mount::{MsFlags, mount};
+            use nix::sched::{CloneFlags, unshare};
+            let none: Option<&str> = None;
+            let private = unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)
+                .and_then(|()| mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none))
+                .and_then(|()| mount(Some("none"), &path, Some("ramfs"), MsFlags::empty(), none));
+            if let Err(err) = private {
+                return Err(err.to_string());
+            }
+            let boot = crate::boot::Boot::current();
+            let file = fs::File::create(path.join("10.0.0.2")).unwrap();
+            boot.mark(&file);
+            assert_eq!(crate::boot::get_mark(&file).unwrap(), None);
+            assert!(!boot.is_after(&file));
+            // Restored with its times; the inode tells.
+            file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+            assert!(!boot.is_after(&file));
+            Ok(())
+        })
+    };
+    if let Err(why) = mounted.join().unwrap() {
+        cnimble_tests::skip!("can't mount a ramfs: {why}");
+    }
+}
+
 /// The panic hook rolls back while the verb's own lock is still held by the thread.
 #[test]
 fn undo_doesnt_wait_for_the_lock_of_its_own_thread() {
