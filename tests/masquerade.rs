@@ -191,6 +191,38 @@ fn a_stale_element_is_taken_over() {
     assert_eq!(ruleset(&ns), before);
 }
 
+/// Nobody forbids two networks to give out the same address; each pod keeps its masquerading
+/// when the other goes.
+#[test]
+fn two_networks_may_have_the_same_address() {
+    need!("nft");
+    let addrs = ["10.1.0.5/16", "fd00::5/64"];
+    let both = [owner("net1", "one"), owner("net2", "two")];
+    for (first, second) in [(0, 1), (1, 0)] {
+        let ns = Ns::new();
+        add(&ns, &both[0], &addrs);
+        let alone = ruleset(&ns);
+        let undone = add(&ns, &both[1], &addrs);
+        undo(&ns, undone);
+        assert_eq!(ruleset(&ns), alone);
+        add(&ns, &both[1], &addrs);
+        check(&ns, &both[0], &addrs).unwrap();
+        check(&ns, &both[1], &addrs).unwrap();
+        remove(&ns, &both[first], &addrs);
+        check(&ns, &both[second], &addrs).unwrap();
+        check(&ns, &both[first], &addrs).unwrap_err();
+        // Within a network, an address has one owner.
+        let heir = owner(&both[second].network, "heir");
+        add(&ns, &heir, &addrs);
+        check(&ns, &heir, &addrs).unwrap();
+        remove(&ns, &both[second], &addrs);
+        remove(&ns, &heir, &addrs);
+        assert!(!ruleset(&ns).contains("one") && !ruleset(&ns).contains("heir"), "{}", ruleset(&ns));
+        remove(&ns, &both[second], &[]);
+        assert_eq!(ruleset(&ns), "");
+    }
+}
+
 #[test]
 fn removal_needs_no_hint_and_repeats() {
     need!("nft");
