@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use std::time::Duration;
+
 use cnimble_tests::{
     Attachment, Host, Network, PLUGINS, Pod, Snapshot, configs, leases, need, plugin_dir, wait_until,
 };
@@ -208,7 +210,17 @@ fn what_the_pod_has_when_add_returns() {
     let addrs = link["addr_info"].as_array().unwrap();
     let local: Vec<&Value> = addrs.iter().filter(|addr| addr["scope"] == "link").collect();
     assert_eq!(local.len(), 1, "link-local v6: {link:#}");
-    assert!(!link.to_string().contains("tentative"), "{link:#}");
+    let tentative = |addr: &&Value| addr["tentative"] == true;
+    assert!(!addrs.iter().filter(|addr| addr["scope"] == "global").any(|addr| tentative(&addr)), "{link:#}");
+    // The link-local one is the kernel's own, which it settles in a worker, without probing.
+    let settled = || !pod.ip("-6 addr show dev eth0 scope link").contains("tentative");
+    assert!(
+        (0..100).any(|_| settled() || {
+            std::thread::sleep(Duration::from_millis(5));
+            false
+        }),
+        "{link:#}"
+    );
     assert_eq!(pod.addrs("eth0"), ["10.1.2.2/24", "fd00:1:2::2/64"]);
     // The v4 address knows its broadcast address, as `ip addr add … brd +` would have it.
     let v4 = addrs.iter().find(|addr| addr["family"] == "inet").unwrap();
@@ -220,11 +232,35 @@ fn what_the_pod_has_when_add_returns() {
     }
     assert!(pod.ip("-4 route").contains("default via 10.1.2.1 dev eth0"));
     assert!(pod.ip("-6 route").contains("default via fd00:1:2::1 dev eth0"));
-    assert_eq!(pod.sysctl("ipv4/conf/eth0/arp_notify"), "1");
+    // The MAC goes with the address, so there is nobody to tell.
+    assert_eq!(link["address"], "0a:58:0a:01:02:02");
+    assert_eq!(pod.sysctl("ipv4/conf/eth0/arp_notify"), "0");
     assert_eq!(pod.sysctl("ipv6/conf/eth0/accept_dad"), "0");
     assert_eq!(pod.sysctl("ipv6/conf/eth0/disable_ipv6"), "0");
     assert_eq!(pod.sysctl("ipv6/conf/eth0/keep_addr_on_down"), "1");
     assert_eq!(pod.sysctl("ipv4/ip_forward"), host_default_forwarding(), "the pod is no router");
+}
+
+#[test]
+fn an_address_that_was_known_under_another_mac_is_announced() {
+    need!("ip");
+    let host = Host::new();
+    let net = Network::new(&host, configs::v4(&host));
+    let pods: Vec<Pod> = (0..3).map(|_| Pod::new()).collect();
+    net.added(&Attachment::new("zero", &pods[0]));
+    let known = |ip: &str| host.ip_json(&format!("neigh show {ip} dev br0"))[0]["lladdr"].clone();
+    // As after a pod of another plugin set that had the address and is gone.
+    for ip in ["10.1.2.3", "10.1.2.4"] {
+        host.ip(&format!("neigh replace {ip} lladdr 02:00:00:00:00:77 dev br0 nud stale"));
+    }
+    net.added(&Attachment::new("one", &pods[1]));
+    assert_eq!(pods[1].sysctl("ipv4/conf/eth0/arp_notify"), "1");
+    assert_eq!(known("10.1.2.3"), "0a:58:0a:01:02:03", "the kernel has announced it");
+    // A MAC of the user's own choice is announced, too, whoever knew what.
+    let own = net.with("/args", json!({"cni": {"mac": "02:00:00:00:00:11"}}));
+    let result = own.added(&Attachment::new("two", &pods[2]));
+    assert_eq!(result["interfaces"][2]["mac"], "02:00:00:00:00:11");
+    assert_eq!(known("10.1.2.4"), "02:00:00:00:00:11");
 }
 
 /// What a fresh namespace has.

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use sha2::{Digest, Sha512};
 
 /// A hardware address of six bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +54,25 @@ impl Mac {
     }
 }
 
+impl Mac {
+    /// The one that goes with an address, locally administered and unicast: `0a:58` and the
+    /// four bytes of an IPv4 address, `0e` and five bytes of a hash of an IPv6 address. Who
+    /// knew a former owner of the address knows the next one.
+    pub fn of_address(ip: IpAddr) -> Mac {
+        match ip {
+            IpAddr::V4(ip) => {
+                let [a, b, c, d] = ip.octets();
+                Mac([0x0a, 0x58, a, b, c, d])
+            }
+            IpAddr::V6(ip) => {
+                let hash = Sha512::digest(ip.octets());
+                let [a, b, c, d, e, ..] = <[u8; 64]>::from(hash);
+                Mac([0x0e, a, b, c, d, e])
+            }
+        }
+    }
+}
+
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;
@@ -87,6 +109,15 @@ mod tests {
         ] {
             assert_eq!(Mac::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn an_address_has_one_mac() {
+        let of = |text: &str| Mac::of_address(text.parse().unwrap());
+        assert_eq!(of("10.1.2.3").to_string(), "0a:58:0a:01:02:03");
+        assert_eq!(of("fd00::2"), of("fd00::2"));
+        assert_ne!(of("fd00::2"), of("fd01::2"));
+        assert_eq!(of("fd00::2").0[0], 0x0e);
     }
 
     #[test]

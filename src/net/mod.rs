@@ -24,6 +24,7 @@ pub mod link;
 mod link_read;
 mod mac;
 pub mod neigh;
+mod netconf;
 pub mod netns;
 pub mod nft;
 pub mod port;

@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 
+use netlink_packet_core::NLM_F_REQUEST;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use nix::errno::Errno;
 
-use super::request::Mode;
+use super::request::{Mode, encode};
 use super::wire::{Attributes, Malformed, Message, ip, u16_at, u32_at};
 use super::{Netlink, Request, Result, link::Mac};
 
@@ -44,6 +46,39 @@ impl Netlink {
         let what = format!("list neighbours of link number {index}");
         self.dump(&what, query(index), |message| read(message, index))
     }
+
+    /// `ip neighbour get IP dev LINK`: its hardware address, if the kernel knows one. Since
+    /// Linux 5.0.
+    ///
+    /// # Errors
+    /// The kernel's; EOPNOTSUPP if it is older.
+    pub fn neighbour(&mut self, index: u32, ip: IpAddr) -> Result<Option<Mac>> {
+        let what = format!("look up neighbour {ip} on link number {index}");
+        let message = encode(question(index, ip), NLM_F_REQUEST);
+        let mut found = None;
+        let asked = self.ask(&what, message, |message| {
+            found = read(message, index)?;
+            Ok(())
+        });
+        match asked {
+            Ok(()) => Ok(found.map(|(_, mac)| mac)),
+            Err(err) if err.is(Errno::ENOENT) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+}
+
+/// What [`Netlink::neighbour`] asks the kernel.
+fn question(index: u32, ip: IpAddr) -> RouteNetlinkMessage {
+    let mut message = NeighbourMessage::default();
+    let (family, destination) = match ip {
+        IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
+        IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
+    };
+    message.header.family = family;
+    message.header.ifindex = index;
+    message.attributes.push(NeighbourAttribute::Destination(destination));
+    RouteNetlinkMessage::GetNeighbour(message)
 }
 
 /// What [`Netlink::neighbours`] asks the kernel.

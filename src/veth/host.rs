@@ -56,9 +56,10 @@ pub fn ignore_router_advertisements_on_new(interface: &str) -> Result<(), Error>
 ///
 /// # Errors
 /// The kernel's.
-pub fn forward(call: &Call, addrs: &[IpNetwork]) -> Result<(), Error> {
+pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
     for (v4, key) in [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")] {
-        if !addrs.iter().any(|addr| addr.is_ipv4() == v4) {
+        // A kernel that doesn't say, or not by netlink, may say it by sysctl.
+        if !addrs.iter().any(|addr| addr.is_ipv4() == v4) || host.forwards(v4).unwrap_or(false) {
             continue;
         }
         let Some(old) = sysctl::ensure(key, "1")? else { continue };

@@ -72,7 +72,7 @@ pub(crate) fn ensure(
         None => None,
     };
     addresses(call, host, config, bridge.index, vlan.as_ref().unwrap_or(bridge), gateways)?;
-    forward(call, gateways)?;
+    forward(call, host, gateways)?;
     Ok(vlan)
 }
 

@@ -61,7 +61,7 @@ impl Plugin for Bridge {
 
         let what = format!("set up bridge {}", config.bridge);
         let mut bridge = call.step(&what, || bridge::ensure(call, &mut host, &config))?;
-        let pair = call.step("set up the veth pair", || {
+        let mut pair = call.step("set up the veth pair", || {
             pair::create(call, &mut host, &config, &bridge, &owner, &netns, mac)
         })?;
         bridge.mac = bridge::hold_mac(&mut host, &bridge, &pair.host)?;
@@ -76,8 +76,9 @@ impl Plugin for Bridge {
         }
         let gateways = gateway::complete(&mut result, &config)?;
 
+        let arrival = pod::Arrival::plan(&mut host, &config, &bridge, &result, mac);
         let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
-            pod::configure(&netns, &config, &pair, &result)
+            pod::configure(&netns, &config, &mut pair, &result, arrival)
         })?;
 
         let mut interfaces = vec![described(&bridge), described(&pair.host), pair.described(call)];
@@ -91,9 +92,10 @@ impl Plugin for Bridge {
         }
 
         if let Some(mut inside) = inside {
-            // A veth has no carrier but from its other end: one is up when both are.
             call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
-            call.step("wait for the addresses", || pod::wait(&mut inside, &config, &pair, UP_TIMEOUT))?;
+            call.step("wait for the addresses", || {
+                pod::wait(&mut inside, &config, &pair, &result, UP_TIMEOUT)
+            })?;
         }
         if let (Some(gateway), Some(vlan)) = (&vlan_gateway, config.vlan) {
             vlan_gateway::keep(&mut host, gateway, vlan)?;

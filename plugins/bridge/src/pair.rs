@@ -1,6 +1,6 @@
 //! The veth pair, whose host's end is a port of the bridge.
 
-use cnimble::net::link::{Link, Mac};
+use cnimble::net::link::{self, Change, Link, Mac};
 use cnimble::net::port::{self, Port};
 use cnimble::net::{NetNs, Netlink};
 use cnimble::plugin::Call;
@@ -24,7 +24,7 @@ pub(crate) fn create(
     mac: Option<Mac>,
 ) -> Result<Pair, Error> {
     let host_mac = Some(Mac::random_port());
-    let new = NewPair { master: Some(bridge.index), up: true, mtu: config.mtu, mac, host_mac };
+    let new = NewPair { master: Some(bridge.index), up: false, mtu: config.mtu, mac, host_mac };
     let pair = pair::create(call, host, owner, netns, &new)?;
     let mut requests = vec![pair.claim(owner)];
     // A new port has neither flag; saying so again costs a message.
@@ -32,6 +32,12 @@ pub(crate) fn create(
         let flags = Port { hairpin: config.hairpin, isolated: config.isolated };
         requests.push(port::set(pair.host.index, &pair.host.name, flags));
     }
+    // After the alias: a new alias of a link that is up makes the kernel walk all IPv6 routes.
+    requests.push(link::set(
+        pair.host.index,
+        &pair.host.name,
+        &Change { up: Some(true), ..Change::default() },
+    ));
     host.execute_all(requests)?;
     ignore_router_advertisements_on_new(&pair.host.name)?;
     vlan::configure_port(host, config, bridge, &pair.host)?;

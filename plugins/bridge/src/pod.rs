@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cnimble::net::link::{self, Change};
+use cnimble::net::link::{self, Change, Link, Mac};
 use cnimble::net::{NetNs, Netlink, addr, route};
 use cnimble::spec::{CniResult, Error};
 use cnimble::veth::pair::Pair;
@@ -16,8 +16,9 @@ use crate::config::Config;
 pub(crate) fn configure(
     netns: &NetNs,
     config: &Config,
-    pair: &Pair,
+    pair: &mut Pair,
     result: &CniResult,
+    arrival: Arrival,
 ) -> Result<Option<Netlink>, Error> {
     if !config.container_up {
         return Ok(None);
@@ -30,30 +31,73 @@ pub(crate) fn configure(
     })??;
     let nodad = !config.enable_dad;
     let mut requests = Vec::new();
-    if config.layer3() {
+    if config.layer3() && arrival.announced {
         requests.push(link::set_arp_notify(pair.pod_index, &pair.pod_name));
     }
     for ip in &result.ips {
         requests.push(addr::add(pair.pod_index, &pair.pod_name, ip.address, nodad));
     }
-    requests.push(link::set(pair.pod_index, &pair.pod_name, &Change { up: Some(true), ..Change::default() }));
+    let change = Change { up: Some(true), mac: arrival.mac, ..Change::default() };
+    requests.push(link::set(pair.pod_index, &pair.pod_name, &change));
     for wanted in pod::routes(pair.pod_index, result) {
         // Not alone: the pod may have interfaces, and default routes, of other networks.
         requests.push(route::prepend(&wanted, &pair.pod_name));
     }
     inside.execute_all(requests)?;
+    pair.pod_mac = arrival.mac.unwrap_or(pair.pod_mac);
     Ok(Some(inside))
 }
 
-/// Where duplicate address detection was asked for, waits until the addresses are usable.
+/// How others come to know the pod's MAC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// The MAC that goes with its address, unless another was asked for.
+    mac: Option<Mac>,
+    /// Whether the kernel announces its addresses (`arp_notify`).
+    announced: bool,
+}
+
+impl Arrival {
+    /// An announcement reaches every port of the bridge, and every pod looks at it, so among
+    /// hundreds of pods it costs more than all else. It is for those who know the address under
+    /// another MAC. As the MAC goes with the address, there are none: unless a MAC was asked
+    /// for, or the address had an owner that got its MAC elsewhere, whom the host still knows.
+    /// A bridge that is no gateway leads to switches that have to learn where the MAC is.
+    pub(crate) fn plan(
+        host: &mut Netlink,
+        config: &Config,
+        bridge: &Link,
+        result: &CniResult,
+        requested: Option<Mac>,
+    ) -> Self {
+        let first = result.ips.iter().map(|ip| ip.address.ip()).min_by_key(IpAddr::is_ipv6);
+        let (None, Some(ip)) = (requested, first) else { return Arrival { mac: None, announced: true } };
+        let mac = Mac::of_address(ip);
+        // Announcements are an affair of IPv4 alone.
+        let mut v4 = result.ips.iter().map(|ip| ip.address.ip()).filter(IpAddr::is_ipv4);
+        let announced = !config.is_gateway
+            || config.vlan.is_some()
+            || v4.any(|ip| {
+                host.neighbour(bridge.index, ip).map_or(true, |old| old.is_some_and(|old| old != mac))
+            });
+        Arrival { mac: Some(mac), announced }
+    }
+}
+
+/// Waits until the addresses are usable. IPv4's are at once; IPv6's when the link is
+/// operationally up, and checked if duplicate address detection was asked for.
 pub(crate) fn wait(
     inside: &mut Netlink,
     config: &Config,
     pair: &Pair,
+    result: &CniResult,
     timeout: Duration,
 ) -> Result<(), Error> {
-    if config.enable_dad && config.layer3() {
-        inside.wait_oper_up(pair.pod_index, timeout)?;
+    if !result.ips.iter().any(|ip| ip.address.is_ipv6()) {
+        return Ok(());
+    }
+    inside.wait_oper_up(pair.pod_index, timeout)?;
+    if config.enable_dad {
         // The kernel probes for about a second per address.
         inside.wait_addrs_settled(pair.pod_index, timeout * 2)?;
     }

@@ -69,17 +69,21 @@ impl Plugin for Ptp {
         let paths = path::paths(&mut result, &config.ipam)?;
         let addrs: Vec<IpNetwork> = result.ips.iter().map(|ip| ip.address).collect();
 
-        call.step(&format!("configure {} in the pod", call.ifname), || {
+        let mut inside = call.step(&format!("configure {} in the pod", call.ifname), || {
             pod::configure(&netns, &pair, &paths, &result)
         })?;
         call.step(&format!("configure {}", pair.host.name), || {
             host::configure(&mut host, &pair.host, &paths)
         })?;
-        call.step("switch forwarding on", || forward(call, &addrs))?;
+        call.step("switch forwarding on", || forward(call, &mut host, &addrs))?;
         if config.ip_masq {
             call.step("set up masquerading", || masquerade(call, &config, &owner, &addrs))?;
         }
         call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
+        if addrs.iter().any(IpNetwork::is_ipv6) {
+            // IPv6 addresses are usable when the kernel has seen the link up.
+            call.step("wait for the link in the pod", || inside.wait_oper_up(pair.pod_index, UP_TIMEOUT))?;
+        }
 
         result.interfaces = vec![described(&pair.host), pair.described(call)];
         if call.config.version < Version::V1_1_0 {

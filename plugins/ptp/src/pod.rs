@@ -10,11 +10,16 @@ use cnimble::veth::pod;
 use crate::path::{self, Path};
 
 /// Configures the interface: enters the namespace once, and sends one message to the kernel
-/// there.
+/// there. Returns the socket inside.
 ///
 /// The kernel's own routes to the subnets are replaced last: until then they let routes of
 /// the result have any next hop of the subnet, as with the reference.
-pub(crate) fn configure(netns: &NetNs, pair: &Pair, paths: &[Path], result: &CniResult) -> Result<(), Error> {
+pub(crate) fn configure(
+    netns: &NetNs,
+    pair: &Pair,
+    paths: &[Path],
+    result: &CniResult,
+) -> Result<Netlink, Error> {
     let mut inside = netns.enter(|| {
         pod::switches(&pair.pod_name, result, false)?;
         Ok::<_, Error>(Netlink::open()?)
@@ -32,7 +37,8 @@ pub(crate) fn configure(netns: &NetNs, pair: &Pair, paths: &[Path], result: &Cni
         requests.push(route::del(&path::of_kernel(subnet), name));
         requests.push(route::prepend(subnet, name));
     }
-    Ok(inside.execute_all(requests)?)
+    inside.execute_all(requests)?;
+    Ok(inside)
 }
 
 /// The result's routes, without those that the pod has anyway.
