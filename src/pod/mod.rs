@@ -1,5 +1,7 @@
 //! Pods the kubelet's way: from a manifest to a network, and back.
 //!
+//! - [`manifest`]: Pod objects, read from YAML or JSON and judged.
+//! - [`source`]: where pods come from, a directory, a URL or an API server, and their merger.
 //! - [`network`]: the network plugin layer. Which network is the default one, what plugins are
 //!   told about a pod, one operation at a time for each pod.
 //! - [`sandbox`]: a network namespace for each pod, and the record on disk by which a later
@@ -8,8 +10,10 @@
 //! Everything is async on tokio, without state outside the values you make.
 
 mod id;
+pub mod manifest;
 pub mod network;
 pub mod sandbox;
+pub mod source;
 pub mod watch;
 
 pub use id::PodId;

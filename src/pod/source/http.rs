@@ -1,0 +1,234 @@
+//! HTTP requests, as far as sources need them: GET, over TLS or not, within limits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{HeaderMap, HeaderValue};
+use hyper::{Request, Response, Uri};
+use hyper_rustls::{ConfigBuilderExt, FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::time::timeout;
+
+use super::{HttpError, StartError};
+
+/// How long it may take until a server answers.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// How much of what a server says about an error is kept.
+const MESSAGE_LIMIT: usize = 300;
+
+/// Whom to trust, and who we are.
+#[derive(Default)]
+pub(super) struct Tls {
+    /// PEM certificates of authorities; `None`: those of the system.
+    pub(super) authorities: Option<Vec<u8>>,
+    /// Trust anybody.
+    pub(super) insecure: bool,
+    /// The name to expect in the server's certificate instead of the URL's.
+    pub(super) server_name: Option<String>,
+    /// PEM certificate chain and key.
+    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// An HTTP client.
+#[derive(Debug, Clone)]
+pub(super) struct Client(Pool<HttpsConnector<HttpConnector>, Empty<Bytes>>);
+
+fn tls_error(what: &str) -> impl Fn(String) -> StartError + '_ {
+    move |reason| StartError::Tls { what: what.to_owned(), reason }
+}
+
+impl Client {
+    /// A client for this URL. The system's authorities are not read for one without TLS.
+    pub(super) fn new(url: &Uri, tls: Tls) -> Result<Client, StartError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|err| tls_error("TLS")(err.to_string()))?;
+        let config = if tls.insecure {
+            config.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        } else if let Some(pem) = &tls.authorities {
+            config.with_root_certificates(authorities(pem)?)
+        } else if url.scheme_str() == Some("https") {
+            config
+                .with_native_roots()
+                .map_err(|err| tls_error("the system's certificates")(err.to_string()))?
+        } else {
+            config.with_root_certificates(RootCertStore::empty())
+        };
+        let config = match &tls.client {
+            None => config.with_no_client_auth(),
+            Some((chain, key)) => {
+                let wrong = tls_error("the client's certificate and key");
+                let chain = certificates(chain).map_err(&wrong)?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|err| wrong(err.to_string()))?;
+                config.with_client_auth_cert(chain, key).map_err(|err| wrong(err.to_string()))?
+            }
+        };
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_connect_timeout(Some(ANSWER_LIMIT));
+        // A watch may be silent for minutes; without this a peer that died isn't noticed.
+        tcp.set_keepalive(Some(Duration::from_secs(30)));
+        let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+        let connector = match tls.server_name {
+            None => connector.enable_http1().wrap_connector(tcp),
+            Some(name) => {
+                let name = ServerName::try_from(name)
+                    .map_err(|err| tls_error("tls-server-name")(err.to_string()))?;
+                let resolver = FixedServerNameResolver::new(name);
+                connector.with_server_name_resolver(resolver).enable_http1().wrap_connector(tcp)
+            }
+        };
+        Ok(Client(Pool::builder(TokioExecutor::new()).build(connector)))
+    }
+
+    /// Asks, and waits for the beginning of the answer.
+    pub(super) async fn get(&self, url: &Uri, headers: &HeaderMap) -> Result<Response<Incoming>, HttpError> {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = url.clone();
+        *request.headers_mut() = headers.clone();
+        let agent = HeaderValue::from_static(concat!("cnimble/", env!("CARGO_PKG_VERSION")));
+        request.headers_mut().entry(hyper::header::USER_AGENT).or_insert(agent);
+        match timeout(ANSWER_LIMIT, self.0.request(request)).await {
+            Err(_) => Err(HttpError::Timeout(ANSWER_LIMIT)),
+            Ok(Err(err)) => Err(HttpError::Connect(reasons(&err))),
+            Ok(Ok(response)) => Ok(response),
+        }
+    }
+}
+
+/// An error with its causes, for hyper says only where it happened.
+fn reasons(err: &dyn std::error::Error) -> String {
+    let mut text = err.to_string();
+    let mut cause = err.source();
+    while let Some(err) = cause {
+        let more = err.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = err.source();
+    }
+    text
+}
+
+/// The rest of an answer, if it isn't too large and comes in time.
+pub(super) async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError> {
+    let all = async {
+        let mut bytes = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|err| HttpError::Connect(reasons(&err)))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > limit {
+                return Err(HttpError::TooLarge(limit));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(bytes)
+    };
+    timeout(ANSWER_LIMIT, all).await.unwrap_or(Err(HttpError::Timeout(ANSWER_LIMIT)))
+}
+
+/// The next piece of an answer without end; `None` at its end.
+pub(super) async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>, HttpError> {
+    loop {
+        match timeout(limit, body.frame()).await {
+            Err(_) => return Err(HttpError::Timeout(limit)),
+            Ok(None) => return Ok(None),
+            Ok(Some(Err(err))) => return Err(HttpError::Connect(reasons(&err))),
+            Ok(Some(Ok(frame))) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+/// An answer that isn't the one that was hoped for, with what it says about it: the message of
+/// a Kubernetes Status, or the beginning of the text.
+pub(super) async fn refused(response: Response<Incoming>) -> HttpError {
+    let status = response.status().as_u16();
+    let bytes = body(response.into_body(), 1 << 20).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let said = serde_json::from_str::<serde_json::Value>(&text).ok();
+    let message = said.as_ref().and_then(|value| value.get("message")?.as_str()).unwrap_or(&text);
+    let message = message.chars().filter(|char| !char.is_control()).take(MESSAGE_LIMIT).collect();
+    HttpError::Status { status, message }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let all = all.map_err(|err| err.to_string())?;
+    if all.is_empty() { Err("there is no certificate in it".to_owned()) } else { Ok(all) }
+}
+
+fn authorities(pem: &[u8]) -> Result<RootCertStore, StartError> {
+    let wrong = tls_error("the certificate authority");
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(pem).map_err(&wrong)? {
+        store.add(certificate).map_err(|err| wrong(err.to_string()))?;
+    }
+    Ok(store)
+}
+
+/// insecure-skip-tls-verify: anybody may be the server. The handshake's signatures are checked
+/// all the same.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// An absolute http or https URL.
+pub(super) fn parse_url(text: &str) -> Result<Uri, StartError> {
+    let wrong = |reason: &str| StartError::Url { url: text.to_owned(), reason: reason.to_owned() };
+    let url: Uri = text.parse().map_err(|err: hyper::http::uri::InvalidUri| wrong(&err.to_string()))?;
+    if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
+        return Err(wrong("it needs a scheme and a host"));
+    }
+    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(wrong("a name and password belong into a header"));
+    }
+    Ok(url)
+}
