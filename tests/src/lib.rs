@@ -13,6 +13,7 @@
 
 pub mod configs;
 mod host;
+pub mod http;
 mod network;
 mod node;
 mod ns;
