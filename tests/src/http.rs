@@ -159,7 +159,7 @@ impl ApiServer {
     pub fn start() -> Self {
         let shared = Arc::new((Mutex::new(Cluster { version: 100, ..Cluster::default() }), Condvar::new()));
         let state = Arc::clone(&shared);
-        let address = serve(move |request, stream| handle(&state, request, &stream));
+        let address = serve(move |request, stream| handle(&state, &request, &stream));
         ApiServer { address, shared }
     }
 
@@ -263,7 +263,7 @@ fn status(code: u16, reason: &str, message: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message})
 }
 
-fn handle(shared: &(Mutex<Cluster>, Condvar), request: Request, stream: &TcpStream) {
+fn handle(shared: &(Mutex<Cluster>, Condvar), request: &Request, stream: &TcpStream) {
     let json = "Content-Type: application/json\r\n";
     let mut cluster = shared.0.lock().unwrap();
     cluster.requests.push(request.clone());
