@@ -1,5 +1,6 @@
 //! Where pods come from: files that appear, change and turn bad; a URL; an API server that
 //! forgets, refuses and cuts off. All on loopback and in directories of the tests' own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -194,8 +195,7 @@ fn a_url_is_followed_and_its_failures_change_nothing() {
         assert!(listener.ready());
         assert_eq!(server.requests()[0].headers["manifest"], "yes");
         assert_eq!(server.requests()[0].headers.get("if-none-match"), None);
-        let tagged =
-            || server.requests().iter().any(|request| request.headers.get("if-none-match").is_some());
+        let tagged = || server.requests().iter().any(|request| request.headers.contains_key("if-none-match"));
         while !tagged() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -384,5 +384,91 @@ fn what_can_never_work_is_refused_at_the_start() {
         assert!(matches!(start(api(&dir.path().join("config"), "")), StartError::NoNode));
         let err = start(api(&dir.path().join("config"), "n"));
         assert!(err.to_string().ends_with("config: it has no current-context"), "{err}");
+    });
+}
+
+/// A server certificate for 127.0.0.1 with a CA of its own, and a client's, made by openssl.
+fn certificates(dir: &Path) {
+    let script = "set -e
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem \
+            -addext basicConstraints=critical,CA:TRUE
+        for who in server client; do
+            openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=$who -keyout $who.key -out $who.csr
+            printf 'subjectAltName=IP:127.0.0.1,DNS:kubernetes' >$who.ext
+            openssl x509 -req -in $who.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile $who.ext -out $who.pem
+        done";
+    let out = std::process::Command::new("sh").args(["-c", script]).current_dir(dir).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn tls_trusts_whom_the_kubeconfig_says() {
+    if std::process::Command::new("openssl").arg("version").output().is_err() {
+        cnimble_tests::skip!("openssl is missing");
+    }
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        certificates(dir);
+        // openssl's server hands out files, raw with -HTTP: here the answer to the list. The
+        // watch it can't do, which is a condition of its own.
+        let pods = dir.join("api/v1");
+        std::fs::create_dir_all(&pods).unwrap();
+        let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [pod("a")]});
+        let mut list: Value = list;
+        list["items"][0]["metadata"]["uid"] = json!("u");
+        list["items"][0]["metadata"]["namespace"] = json!("default");
+        let body = list.to_string();
+        let answer =
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+        write(&pods, "pods?fieldSelector=spec.nodeName%3Dn1&limit=500", answer);
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut server = std::process::Command::new("openssl")
+            .args([
+                "s_server",
+                "-accept",
+                &format!("127.0.0.1:{port}"),
+                "-cert",
+                "server.pem",
+                "-key",
+                "server.key",
+            ])
+            .args(["-CAfile", "ca.pem", "-Verify", "1", "-verify_return_error", "-quiet", "-HTTP"])
+            .current_dir(dir)
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let start = |cluster: Value, user: Value| {
+            let mut cluster = cluster;
+            cluster["server"] = json!(format!("https://127.0.0.1:{port}"));
+            let config = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+                "clusters": [{"name": "k", "cluster": cluster}], "users": [{"name": "u", "user": user}]});
+            write(dir, "kubeconfig", config.to_string());
+            let backoff = Duration::from_millis(100);
+            let source = ApiSource { backoff, ..ApiSource::new(dir.join("kubeconfig"), "n1") };
+            Listener::start(Sources { api: Some(source), ..Sources::default() })
+        };
+        let us = json!({"client-certificate": "client.pem", "client-key": "client.key"});
+        let ca = json!({"certificate-authority": "ca.pem"});
+        let mut good = start(ca.clone(), us.clone());
+        assert_eq!(good.next().await, "Add api a");
+        drop(good);
+        let mut named =
+            start(json!({"certificate-authority": "ca.pem", "tls-server-name": "kubernetes"}), us.clone());
+        assert_eq!(named.next().await, "Add api a");
+        drop(named);
+        let mut insecure = start(json!({"insecure-skip-tls-verify": true}), us.clone());
+        assert_eq!(insecure.next().await, "Add api a");
+        drop(insecure);
+        let other = start(json!({"certificate-authority": "ca.pem", "tls-server-name": "other"}), us.clone());
+        other.wrong(&["not valid for name"]).await;
+        drop(other);
+        // The client's certificate is none of an authority's that signed the server's.
+        start(json!({"certificate-authority": "client.pem"}), us).wrong(&["ertificate"]).await;
+        start(ca, json!({})).wrong(&["GET https://127.0.0.1"]).await;
+        server.kill().unwrap();
+        server.wait().unwrap();
     });
 }
