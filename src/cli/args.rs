@@ -112,6 +112,8 @@ pub(super) enum Command {
     /// Looks only, unless --repair is given. What lives, or may live, is left alone; pods that
     /// live and have lost their packet rules get them back.
     Doctor(Doctor),
+    /// Pods on the default network, the kubelet's way
+    Pod(super::pod::Pod),
 }
 
 /// How to draw.

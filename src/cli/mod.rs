@@ -4,6 +4,7 @@ mod args;
 mod doctor;
 mod list;
 mod network;
+mod pod;
 mod report;
 mod style;
 mod target;
@@ -31,6 +32,10 @@ struct Session {
     invoker: Invoker,
     conf: ConfDir,
     json: bool,
+    /// Whether a cache directory was named.
+    own_cache: bool,
+    /// The time limit that was given, or 0.
+    timeout: Duration,
     /// Whether stdout is a terminal.
     terminal: bool,
     paint: Paint,
@@ -55,6 +60,8 @@ impl Session {
             invoker,
             conf: ConfDir::new(path(&global.conf_dir, CONF_DIR)),
             json: global.json,
+            own_cache: global.cache_dir.is_some(),
+            timeout: Duration::from_secs(global.timeout),
             terminal: std::io::IsTerminal::is_terminal(&stdout),
             paint: Paint::of(&stdout),
         }
@@ -115,6 +122,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Networks => list::networks(session),
         Command::Tree(given) => tree::tree(session, given),
         Command::Doctor(given) => doctor::doctor(session, given).await,
+        Command::Pod(given) => pod::pod(session, given).await,
     }
 }
 

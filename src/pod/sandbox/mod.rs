@@ -40,6 +40,7 @@ mod dns;
 mod error;
 mod inspect;
 mod lock;
+mod manifest;
 mod netns;
 mod process;
 mod run;
@@ -58,7 +59,7 @@ use lock::FileLock;
 
 pub use checkpoint::Listing;
 pub use config::{PauseProcess, Sandbox, SandboxConfig, State};
-pub use dns::{DnsOptions, DnsPolicy};
+pub use dns::DnsOptions;
 pub use error::{Action, Cause, SandboxError};
 pub use inspect::{Fault, SandboxStatus};
 pub use process::PauseCommand;
