@@ -52,10 +52,12 @@ mod error;
 pub mod exec;
 mod find;
 mod gc;
+mod observe;
 mod probe;
 mod recall;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 mod validate;
 
 use std::path::PathBuf;
@@ -74,6 +76,7 @@ pub use exec::{Deadline, Exec, Parameters, Stderr};
 
 pub use crate::spec::Verb;
 pub use find::{all as all_plugins, find as find_plugin};
+pub use observe::{Execution, Observer};
 pub use probe::{Versions, versions};
 
 /// One attachment of a container to a network: what libcni calls RuntimeConf.
@@ -190,6 +193,13 @@ impl Invoker {
     #[must_use]
     pub fn with_stderr(mut self, stderr: Stderr) -> Self {
         self.exec.stderr = stderr;
+        self
+    }
+
+    /// Tells this observer of every execution of a plugin.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Observer) -> Self {
+        self.exec.observer = Some(observer);
         self
     }
 

@@ -21,6 +21,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::spec::{self, Verb};
 
 use super::error::PluginError;
+use super::observe::{Execution, Observer};
+use super::trace::TraceContext;
 use running::{End, MAX_OUTPUT, Running, converse};
 
 /// The parameters that a plugin gets in its environment.
@@ -61,6 +63,8 @@ pub struct Exec {
     pub deadline: Option<Deadline>,
     /// Where its stderr goes.
     pub stderr: Stderr,
+    /// Who is told of every execution.
+    pub observer: Option<Observer>,
 }
 
 /// The end of an operation in which several plugins are run.
@@ -81,6 +85,26 @@ impl Exec {
     /// # Errors
     /// See [`PluginError`]; an orderly CNI error is [`PluginError::Refused`].
     pub async fn run(
+        &self,
+        file: &Path,
+        parameters: &Parameters<'_>,
+        stdin: &[u8],
+    ) -> Result<Vec<u8>, PluginError> {
+        let begun = Instant::now();
+        let outcome = self.run_unobserved(file, parameters, stdin).await;
+        if let Some(observer) = &self.observer {
+            observer.tell(&Execution {
+                file,
+                verb: parameters.verb,
+                container_id: parameters.container_id,
+                took: begun.elapsed(),
+                error: outcome.as_ref().err(),
+            });
+        }
+        outcome
+    }
+
+    async fn run_unobserved(
         &self,
         file: &Path,
         parameters: &Parameters<'_>,
@@ -167,6 +191,9 @@ impl Exec {
             })
             .process_group(0)
             .kill_on_drop(true);
+        if let Some(context) = TraceContext::current() {
+            command.env("TRACEPARENT", context.child().to_string());
+        }
         let mut waited = Duration::ZERO;
         let mut pause = Duration::from_millis(5);
         loop {
