@@ -211,6 +211,11 @@ impl NetworkPlugin {
         self.inner.changes.subscribe()
     }
 
+    /// Where the results of set-ups are kept.
+    pub fn cache(&self) -> &crate::runtime::Cache {
+        self.inner.options.invoker.cache()
+    }
+
     /// The network that pods are set up with now.
     pub fn default_network(&self) -> Option<Arc<Network>> {
         self.state().default.clone()

@@ -1,0 +1,76 @@
+//! Waiting longer after every failure.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// How long to wait after failures in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackoffOptions {
+    /// After the first.
+    pub first: Duration,
+    /// At most. Every failure doubles the wait until then.
+    pub most: Duration,
+}
+
+/// The state of one thing that fails.
+#[derive(Debug, Clone)]
+pub(super) struct Backoff {
+    options: BackoffOptions,
+    failures: u32,
+}
+
+impl Backoff {
+    pub(super) fn new(options: BackoffOptions) -> Self {
+        Backoff { options, failures: 0 }
+    }
+
+    /// Notes a failure; how long to wait now.
+    pub(super) fn fail(&mut self) -> Duration {
+        let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.options.first.saturating_mul(factor).min(self.options.most)
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Failures in a row.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+/// `wait` and up to a fifth more, so that many that failed together don't come back together.
+pub(super) fn jittered(wait: Duration) -> Duration {
+    let share = RandomState::new().hash_one(0) % 1024;
+    wait + wait.mul_f64(0.2 * share as f64 / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_limit() {
+        let options = BackoffOptions { first: Duration::from_millis(100), most: Duration::from_secs(5) };
+        let mut backoff = Backoff::new(options);
+        let waits: Vec<u128> = (0..8).map(|_| backoff.fail().as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        for _ in 0..100 {
+            backoff.fail();
+        }
+        assert_eq!(backoff.fail(), options.most);
+        backoff.reset();
+        assert_eq!(backoff.fail(), options.first);
+    }
+
+    #[test]
+    fn jitter_is_a_fifth_at_most() {
+        let wait = Duration::from_secs(10);
+        for _ in 0..100 {
+            let jittered = jittered(wait);
+            assert!(jittered >= wait && jittered <= Duration::from_secs(12), "{jittered:?}");
+        }
+    }
+}
