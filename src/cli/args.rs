@@ -5,6 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::logging::Format;
+use super::pod::PodOptions;
+use super::run::serve::Listen;
+
 const EXAMPLES: &str = "\
 Examples:
   Give a network namespace an interface in the network \"demo\", and take it away again:
@@ -114,6 +118,66 @@ pub(super) enum Command {
     Doctor(Doctor),
     /// Pods on the default network, the kubelet's way
     Pod(super::pod::Pod),
+    /// Keep the pods of manifests up, as a kubelet does
+    ///
+    /// Reads pods from a directory, a URL or the Kubernetes API server, gives each its network
+    /// namespace and its network, follows changes, and repairs what breaks. Runs until it is
+    /// stopped by SIGINT or SIGTERM; pods keep their networks then. SIGHUP reads everything again.
+    Run(Box<Run>),
+}
+
+/// What to keep up, and how.
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    #[command(flatten)]
+    pub(super) sources: Sources,
+    #[command(flatten)]
+    pub(super) options: PodOptions,
+    /// Stop when everything has been tried once; exit status 1 if a pod isn't ready then
+    #[arg(long, conflicts_with = "teardown_on_exit")]
+    pub(super) once: bool,
+    /// Take the pods down in the end
+    #[arg(long)]
+    pub(super) teardown_on_exit: bool,
+    /// Serve /metrics, /healthz and /pods there: a Unix socket's path, a loopback ADDRESS:PORT,
+    /// or `off` [default: cnimble.sock in the run directory]
+    #[arg(long, value_name = "WHERE")]
+    pub(super) listen: Option<Listen>,
+    /// Seconds between checks of a pod that is up (the verb CHECK); 0 is never
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(super) check_interval: u64,
+    /// How many pods are worked on at once
+    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) parallel: u16,
+    /// How logs look
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(super) log_format: Format,
+}
+
+/// Where pods come from.
+#[derive(Debug, Args)]
+pub(super) struct Sources {
+    /// A directory of manifests, YAML or JSON; it is watched
+    #[arg(long, value_name = "DIR")]
+    pub(super) manifests: Option<PathBuf>,
+    /// A URL with manifests; it is asked again and again
+    #[arg(long)]
+    pub(super) url: Option<String>,
+    /// A header for requests to the URL; may be given many times
+    #[arg(long, value_name = "NAME: VALUE", requires = "url")]
+    pub(super) url_header: Vec<String>,
+    /// A kubeconfig: pods come from its API server
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// Seconds between looks at the URL, and at the directory besides its being watched
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    pub(super) poll: u64,
+    /// Append the node's name to that of pods from directory and URL, as a kubelet does
+    #[arg(long)]
+    pub(super) suffix: bool,
+    /// The name of this node, for the API server and for static pods [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    pub(super) node_name: Option<String>,
 }
 
 /// How to draw.

@@ -3,9 +3,11 @@
 mod args;
 mod doctor;
 mod list;
+mod logging;
 mod network;
 mod pod;
 mod report;
+mod run;
 mod style;
 mod target;
 mod tree;
@@ -67,6 +69,11 @@ impl Session {
         }
     }
 
+    /// The same with another invoker.
+    fn with_invoker(&self, invoker: Invoker) -> Self {
+        Session { invoker, conf: self.conf.clone(), ..*self }
+    }
+
     /// Whether people read our stdout.
     fn human(&self) -> bool {
         self.terminal && !self.json
@@ -86,9 +93,21 @@ impl Session {
 /// Runs the command line.
 pub(super) fn main() -> ExitCode {
     let cli = Cli::parse();
-    cnimble::plugin::log::init();
     let session = Session::new(&cli.global);
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    // What goes on for long and does much at once gets more threads, and says what it does.
+    let mut runtime = match &cli.command {
+        Command::Run(given) => {
+            logging::init(given.log_format, log::LevelFilter::Info);
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            runtime.worker_threads(2);
+            runtime
+        }
+        _ => {
+            logging::init(logging::Format::Text, log::LevelFilter::Warn);
+            tokio::runtime::Builder::new_current_thread()
+        }
+    };
+    let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
         Err(err) => {
             let report = Report::new(Exit::Files, "can't start").row("why", err.to_string());
@@ -123,6 +142,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Tree(given) => tree::tree(session, given),
         Command::Doctor(given) => doctor::doctor(session, given).await,
         Command::Pod(given) => pod::pod(session, given).await,
+        Command::Run(given) => run::run(session, given).await,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cnimble::runtime::ConfDir;
+use cnimble::runtime::{Cache, ConfDir};
 use cnimble::tree::{self, Look, Sources};
 
 use super::args::Tree;
@@ -15,8 +15,12 @@ const NETNS_DIRS: [&str; 3] = ["/run/netns", "/run/cnimble/netns", "/run/docker/
 pub(super) fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
     let configured = configured(&session.conf);
     let netns_dirs: Vec<PathBuf> = NETNS_DIRS.iter().map(PathBuf::from).collect();
-    let sources =
-        Sources { cache: session.invoker.cache(), configured: &configured, netns_dirs: &netns_dirs };
+    let mut caches = vec![session.invoker.cache().clone()];
+    if !session.own_cache {
+        // Pods of `cnimble pod` and `cnimble run`.
+        caches.push(Cache::new("/var/lib/cnimble/cni"));
+    }
+    let sources = Sources { caches: &caches, configured: &configured, netns_dirs: &netns_dirs };
     let tree = tree::read(&sources)
         .map_err(|err| Report::new(Exit::Files, "can't draw the networks").row("why", err.to_string()))?;
     if let Some(path) = &given.svg {

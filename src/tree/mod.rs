@@ -11,7 +11,7 @@
 //! use cnimble::tree::{self, Look};
 //!
 //! let cache = Cache::new("/var/lib/cni");
-//! let tree = tree::read(&tree::Sources { cache: &cache, configured: &[], netns_dirs: &[] })?;
+//! let tree = tree::read(&tree::Sources { caches: &[cache], configured: &[], netns_dirs: &[] })?;
 //! print!("{}", tree::text(&tree, Look::default()));
 //! # Ok::<(), cnimble::tree::TreeError>(())
 //! ```

@@ -17,8 +17,8 @@ use crate::spec::{NetworkList, json};
 /// Where to look besides the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources<'a> {
-    /// Whose pods there are.
-    pub cache: &'a Cache,
+    /// Whose pods there are; of two entries for one attachment the first counts.
+    pub caches: &'a [Cache],
     /// Networks that are drawn even if nobody is attached.
     pub configured: &'a [NetworkList],
     /// Directories with namespaces, to find the pods in that no cache knows.
@@ -48,7 +48,13 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     let mut unread = |err| tree.problems.push(format!("packet rules can't be read: {err}"));
     let rules = listing::list(&mut nft).map_err(&mut unread).unwrap_or_default();
     let policies = listing::policies(&mut nft).map_err(&mut unread).unwrap_or_default();
-    let mut attached = pods::of_cache(sources.cache.list()?, &host.links);
+    let mut entries = Vec::new();
+    let mut seen = BTreeSet::new();
+    for cache in sources.caches {
+        entries.extend(cache.list()?);
+    }
+    entries.retain(|of| seen.insert((of.network.clone(), of.container_id.clone(), of.ifname.clone())));
+    let mut attached = pods::of_cache(entries, &host.links);
     let known: BTreeSet<u32> = attached.iter().filter_map(|of| of.host_index).collect();
     attached.extend(pods::of_aliases(&host.links, &known, sources.netns_dirs));
 

@@ -30,7 +30,7 @@ pub use network::{Attachment, Network};
 pub use node::Node;
 pub use ns::{Ns, Pod};
 pub use outcome::Outcome;
-pub use plugins::{PLUGINS, go_plugins, plugin_dir};
+pub use plugins::{PLUGINS, command, go_plugins, plugin_dir};
 pub use process::{Background, run_limited};
 pub use skip::{announce, missing};
 pub use snapshot::{Snapshot, leases};

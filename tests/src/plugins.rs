@@ -58,3 +58,29 @@ fn build() -> PathBuf {
     }
     dir
 }
+
+/// The command under test: `CNIMBLE_COMMAND`, or this workspace's, built once.
+///
+/// # Panics
+/// If it doesn't build.
+pub fn command() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| match std::env::var_os("CNIMBLE_COMMAND") {
+        Some(path) => PathBuf::from(path),
+        None => build_command(),
+    })
+}
+
+fn build_command() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["build", "--quiet", "--package", "cnimble", "--bin", "cnimble"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    messages.find_map(|message| Some(PathBuf::from(message["executable"].as_str()?))).unwrap()
+}

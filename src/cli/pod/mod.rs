@@ -13,7 +13,7 @@ use super::Session;
 use super::report::{Exit, Report};
 use super::target::usage;
 
-pub(super) use args::Pod;
+pub(super) use args::{Pod, PodOptions};
 
 use args::PodCommand;
 

@@ -1,0 +1,113 @@
+//! Logs on stderr: lines for people, or JSON for programs.
+
+use std::io::Write;
+
+use clap::ValueEnum;
+use log::kv::{self, Key, Value, VisitSource};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use serde_json::Map;
+
+use super::run::progress;
+
+/// How logs look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Lines of words
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+struct Stderr {
+    format: Format,
+}
+
+impl Log for Stderr {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let line = match self.format {
+            Format::Text => text(record),
+            Format::Json => json(record),
+        };
+        // Whole lines, so that those of several threads don't mix. Nobody to tell when stderr is
+        // closed.
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    }
+
+    fn flush(&self) {}
+}
+
+fn name(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warn => "warning",
+        Level::Info => "info",
+        Level::Debug => "debug",
+        Level::Trace => "trace",
+    }
+}
+
+fn text(record: &Record<'_>) -> String {
+    let over = progress::before_line();
+    match record.level() {
+        Level::Info => format!("{over}cnimble: {}\n", record.args()),
+        level => format!("{over}cnimble: {}: {}\n", name(level), record.args()),
+    }
+}
+
+fn json(record: &Record<'_>) -> String {
+    let mut object = Map::new();
+    object.insert("time".into(), jiff::Timestamp::now().to_string().into());
+    object.insert("level".into(), name(record.level()).into());
+    object.insert("message".into(), record.args().to_string().into());
+    object.insert("module".into(), record.target().into());
+    // Fields that can't be read are left out.
+    let _ = record.key_values().visit(&mut Fields(&mut object));
+    let mut line = serde_json::Value::Object(object).to_string();
+    line.push('\n');
+    line
+}
+
+struct Fields<'a>(&'a mut Map<String, serde_json::Value>);
+
+impl<'kvs> VisitSource<'kvs> for Fields<'_> {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {
+        let value = match (value.to_u64(), value.to_f64(), value.to_bool()) {
+            (Some(number), _, _) => number.into(),
+            (_, Some(number), _) => number.into(),
+            (_, _, Some(flag)) => flag.into(),
+            _ => value.to_string().into(),
+        };
+        self.0.insert(key.as_str().to_owned(), value);
+        Ok(())
+    }
+}
+
+/// Starts logging, at the level of `CNIMBLE_LOG`, or `usual` if that isn't set or unknown.
+pub(super) fn init(format: Format, usual: LevelFilter) {
+    let level = std::env::var("CNIMBLE_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+    if log::set_boxed_logger(Box::new(Stderr { format })).is_ok() {
+        log::set_max_level(level);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_members_of_the_object() {
+        let fields = [("pod", Value::from("default/web")), ("failures", Value::from(3_u32))];
+        let args = format_args!("it \"failed\"");
+        let record = Record::builder().args(args).level(Level::Warn).key_values(&fields).build();
+        let read: serde_json::Value = serde_json::from_str(&json(&record)).unwrap_or_default();
+        assert_eq!(read["level"], "warning");
+        assert_eq!(read["message"], "it \"failed\"");
+        assert_eq!((&read["pod"], &read["failures"]), (&"default/web".into(), &3.into()));
+        assert!(read["time"].as_str().is_some_and(|time| time.ends_with('Z')), "{read}");
+    }
+}

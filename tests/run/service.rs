@@ -1,0 +1,183 @@
+//! What a service manager, a monitoring system and a tracer see.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use cnimble_tests::{need, wait_until};
+use serde_json::{Value, json};
+
+use super::{Cluster, PATIENCE, bridge};
+
+#[test]
+fn metrics_are_openmetrics() {
+    need!("ip", "nft");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    cluster.put_all((0..3).map(|number| format!("web-{number}")));
+    let run = cluster.start("");
+    run.wait_for(3);
+    let (status, text) = run.page("/metrics").unwrap();
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    for line in [
+        "# TYPE cnimble_plugin_executions counter",
+        "cnimble_plugin_executions_total{plugin=\"bridge\",verb=\"ADD\"} 3",
+        "cnimble_plugin_executions_total{plugin=\"portmap\",verb=\"ADD\"} 3",
+        "cnimble_plugin_executions_total{plugin=\"loopback\",verb=\"ADD\"} 3",
+        "# UNIT cnimble_plugin_duration_seconds seconds",
+        "cnimble_plugin_duration_seconds_count{plugin=\"bridge\",verb=\"ADD\"} 3",
+        "cnimble_pod_operations_total{operation=\"up\"} 3",
+        "cnimble_pods{phase=\"Ready\"} 3",
+        "cnimble_pods{phase=\"Failed\"} 0",
+        "cnimble_manifest_problems 0",
+        "cnimble_leases_used{network=\"pods\",range=\"10.7.0.1-10.7.0.254\"} 3",
+        "cnimble_leases_free{network=\"pods\",range=\"10.7.0.1-10.7.0.254\"} 250",
+    ] {
+        assert!(text.lines().any(|other| other.trim_end_matches(".0") == line), "{line}:\n{text}");
+    }
+    assert_eq!(run.page("/nothing").unwrap().0, "HTTP/1.1 404 Not Found");
+    run.stop();
+    assert!(!cluster.path("run/cnimble.sock").exists(), "the socket goes with us");
+}
+
+#[test]
+fn errors_are_counted_by_plugin_verb_and_code() {
+    need!("ip", "nft", "bash");
+    let cluster = Cluster::new(&bridge("10.7.0.0/30"));
+    cluster.put_all(["a", "b"].map(str::to_owned).into_iter());
+    let run = cluster.start("--listen 127.0.0.1:9907");
+    // On the node's own loopback, so from there.
+    let request = r#"exec 3<>/dev/tcp/127.0.0.1/9907; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3"#;
+    cluster.place("ask", request);
+    let page = || cluster.node.run(&format!("bash {} 2>&1 || true", cluster.path("ask").display())).text();
+    let counted = || {
+        page().lines().any(|line| {
+            line.starts_with("cnimble_plugin_errors_total{plugin=\"bridge\",verb=\"ADD\",code=\"")
+        })
+    };
+    assert!(wait_until(PATIENCE, counted), "{}\n{}", page(), cluster.log());
+    assert!(
+        page().contains("cnimble_pod_failures_total{operation=\"up\",reason=\"FailedCreatePodSandBox\"}")
+    );
+    run.stop();
+}
+
+#[test]
+fn a_service_manager_is_told() {
+    need!("ip", "nft");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    cluster.put_all(["web".to_owned()].into_iter());
+    let socket = cluster.path("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut heard = String::new();
+    let mut hear = |what: &str| {
+        let heard_it = wait_until(PATIENCE, || {
+            let mut buffer = [0; 4096];
+            if let Ok(length) = manager.recv(&mut buffer) {
+                heard.push_str(&String::from_utf8_lossy(&buffer[..length]));
+                heard.push('\n');
+            }
+            heard.contains(what)
+        });
+        assert!(heard_it, "{what}: {heard}");
+        heard.clear();
+    };
+    let env = format!("NOTIFY_SOCKET={} WATCHDOG_USEC=3000000", socket.display());
+    let args = format!("--manifests {}", cluster.path("manifests").display());
+    let run = cluster.start_with(&env, &args);
+    hear("READY=1");
+    hear("STATUS=1 pods ready, 0 not");
+    hear("WATCHDOG=1");
+    // A hang-up reads everything again.
+    cluster.place("net.d/10-pods.conflist", "{");
+    run.signal("HUP");
+    hear("RELOADING=1\nMONOTONIC_USEC=");
+    hear("READY=1");
+    assert!(run.status()["problems"].to_string().contains("10-pods.conflist"), "the network was read again");
+    run.signal("TERM");
+    hear("STOPPING=1");
+    run.wait_until_gone();
+}
+
+/// A plugin that writes down the trace context.
+const TRACER: &str = r#"#!/bin/sh
+config=$(cat)
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}'; exit ;;
+ADD) ;;
+*) exit 0 ;;
+esac
+echo "$CNI_IFNAME $CNI_CONTAINERID $TRACEPARENT" >>"$(dirname "$0")/traces"
+echo "$config" | jq .prevResult
+"#;
+
+#[test]
+fn plugins_get_a_trace_context() {
+    need!("ip", "nft", "jq");
+    let mut network = bridge("10.7.0.0/24");
+    let tracers = [json!({"type": "tracer"}), json!({"type": "tracer"})];
+    network["plugins"].as_array_mut().unwrap().extend(tracers);
+    let cluster = Cluster::new(&network);
+    fs::create_dir(cluster.path("bin")).unwrap();
+    fs::write(cluster.path("bin/tracer"), TRACER).unwrap();
+    fs::set_permissions(cluster.path("bin/tracer"), fs::Permissions::from_mode(0o755)).unwrap();
+    let traces = || {
+        let mut traces: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+        for line in fs::read_to_string(cluster.path("bin/traces")).unwrap().lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let parts: Vec<&str> = words[2].split('-').collect();
+            assert_eq!((parts.len(), parts[0], parts[3]), (4, "00", "01"), "{line}");
+            traces.entry(words[1].to_owned()).or_default().push((parts[1].to_owned(), parts[2].to_owned()));
+        }
+        traces
+    };
+    cluster.put_all(["a", "b"].map(str::to_owned).into_iter());
+    let run = cluster.start("");
+    run.wait_for(2);
+    run.stop();
+    let all = traces();
+    assert_eq!(all.len(), 2);
+    let mut ids = BTreeSet::new();
+    for spans in all.values() {
+        assert_eq!(spans.len(), 2);
+        assert_eq!(spans[0].0, spans[1].0, "one trace for a pod");
+        assert_ne!(spans[0].1, spans[1].1, "one span for each plugin");
+        ids.insert(&spans[0].0);
+    }
+    assert_eq!(ids.len(), 2, "one trace for each piece of work");
+
+    // Started within a trace, it stays in it.
+    fs::remove_file(cluster.path("bin/traces")).unwrap();
+    cluster.put_all(["c".to_owned()].into_iter());
+    let env = "TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let run = cluster.start_with(env, &format!("--manifests {}", cluster.path("manifests").display()));
+    run.wait_for(3);
+    run.stop();
+    let all = traces();
+    assert_eq!(all.len(), 1);
+    for (trace, span) in all.values().flatten() {
+        assert_eq!(trace, "0af7651916cd43dd8448eb211c80319c");
+        assert_ne!(span, "b7ad6b7169203331");
+    }
+}
+
+#[test]
+fn logs_may_be_json() {
+    need!("ip", "nft");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    cluster.put_all(["web".to_owned()].into_iter());
+    cluster.place("manifests/bad.json", "{");
+    let run = cluster.start("--log-format json");
+    run.wait_for(1);
+    run.stop();
+    let lines: Vec<Value> =
+        cluster.log().lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let ready = lines.iter().find(|line| line["phase"] == "Ready").expect("word of the pod");
+    assert_eq!((&ready["level"], &ready["pod"]), (&json!("info"), &json!("default/web")), "{ready}");
+    assert!(ready["ips"].as_str().unwrap().starts_with("10.7.0."), "{ready}");
+    assert!(lines.iter().any(|line| line["level"] == "warning"), "{lines:?}");
+    assert!(lines.iter().all(|line| line["time"].as_str().unwrap().contains('T')));
+}

@@ -1,0 +1,111 @@
+//! Pods from a URL and from an API server: the same as from a directory.
+
+use cnimble_tests::http::{ApiServer, TextServer};
+use cnimble_tests::{need, wait_until};
+use serde_json::{Value, json};
+
+use super::{Cluster, PATIENCE, bridge, manifest};
+
+/// What a server says that has these pods.
+fn list(names: &[&str]) -> String {
+    let items: Vec<Value> = names.iter().map(|name| manifest(name)).collect();
+    json!({"apiVersion": "v1", "kind": "PodList", "items": items}).to_string()
+}
+
+#[test]
+fn pods_from_a_url_are_followed() {
+    need!("ip", "nft", "ping", "nsenter");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let web = cluster.node.within(|| TextServer::start(&list(&["a", "b", "c"])));
+    let run = cluster.start_with("", &format!("--url {} --poll 1", web.url()));
+    let before = run.wait_for(3);
+    assert_eq!(cluster.unanswered(&before), "");
+    // What can't be read costs no pod its network.
+    for (status, body) in [(500, ""), (200, "{")] {
+        web.say(status, "", body.as_bytes());
+        let told = || run.status()["problems"].as_array().is_some_and(|problems| !problems.is_empty());
+        assert!(wait_until(PATIENCE, told), "{:#}", run.status());
+        assert_eq!(run.ready(), before);
+    }
+    web.say(200, "", list(&["a", "c", "d"]).as_bytes());
+    let followed = || run.ready().contains_key("d") && !run.pods().contains_key("b");
+    assert!(wait_until(PATIENCE, followed), "{:#}", run.status());
+    let after = run.wait_for(3);
+    assert_eq!((&after["a"], &after["c"]), (&before["a"], &before["c"]));
+    cluster.assert_whole(&after);
+    run.stop();
+}
+
+/// Until the last source has been read nobody knows what is wanted.
+#[test]
+fn a_source_that_is_down_costs_no_pod_its_network() {
+    need!("ip", "nft");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let web = cluster.node.within(|| TextServer::start(&list(&["a", "b"])));
+    let url = format!("--url {} --poll 1", web.url());
+    let run = cluster.start_with("", &url);
+    let before = run.wait_for(2);
+    run.signal("KILL");
+    run.wait_until_gone();
+    web.say(503, "", b"");
+    cluster.put_all(["c".to_owned()].into_iter());
+    let run = cluster.start_with("", &format!("{url} --manifests {}", cluster.path("manifests").display()));
+    // One source is there, and is followed; several housekeepings go by.
+    assert!(wait_until(PATIENCE, || run.ready().contains_key("c")), "{:#}", run.status());
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    assert_eq!(run.status()["overall"]["sourcesReady"], false);
+    assert_eq!(cluster.namespaces().len(), 3, "the pods of the other one are left alone");
+    web.say(200, "", list(&["a"]).as_bytes());
+    let after = run.wait_for(2);
+    assert_eq!(after["a"], before["a"]);
+    let gone = || cluster.namespaces().len() == 2;
+    assert!(wait_until(PATIENCE, gone), "b is nobody's any more: {:?}", cluster.namespaces());
+    cluster.assert_whole(&run.wait_for(2));
+    run.stop();
+}
+
+#[test]
+fn pods_of_an_api_server_are_followed() {
+    need!("ip", "nft", "ping", "nsenter");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let server = cluster.node.within(ApiServer::start);
+    let pod = |name: &str| {
+        let mut pod = manifest(name);
+        pod["spec"]["nodeName"] = json!("this");
+        pod
+    };
+    for name in ["a", "b", "c", "d", "e"] {
+        server.put(pod(name));
+    }
+    let mut elsewhere = pod("elsewhere");
+    elsewhere["spec"]["nodeName"] = json!("that");
+    server.put(elsewhere);
+    let kubeconfig = server.kubeconfig(cluster.node.dir(), None);
+    let line = format!("--kubeconfig {} --node-name this", kubeconfig.display());
+    let run = cluster.start_with("", &line);
+    let before = run.wait_for(5);
+    assert_eq!(cluster.unanswered(&before), "");
+    cluster.assert_whole(&before);
+    server.delete("default/b");
+    let mut edited = pod("c");
+    edited["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 8080}]);
+    server.put(edited);
+    server.put(pod("f"));
+    let followed = || {
+        let now = run.ready();
+        now.contains_key("f") && !now.contains_key("b") && now.get("c").is_some_and(|pod| *pod != before["c"])
+    };
+    assert!(wait_until(PATIENCE, followed), "{:#}\n{}", run.status(), cluster.log());
+    let after = run.wait_for(5);
+    cluster.assert_whole(&after);
+    // The server is gone when we start again: nobody loses anything.
+    server.fail(Some(503));
+    run.signal("KILL");
+    run.wait_until_gone();
+    let run = cluster.start_with("", &line);
+    assert!(wait_until(PATIENCE, || !run.status()["problems"].as_array().is_none_or(Vec::is_empty)));
+    cluster.assert_whole(&after);
+    server.fail(None);
+    assert_eq!(run.wait_for(5), after);
+    run.stop();
+}
