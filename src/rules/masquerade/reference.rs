@@ -8,6 +8,7 @@
 //! `nat` in this namespace. With **nftables** there are rules in the chain `masq_checks` of the
 //! table `inet cni_plugins_masquerade`, with comments like ours.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -119,8 +120,11 @@ pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result
 
 /// Whether a rule as iptables-save prints it is for this address or a network that it is in.
 fn legacy_mentions(rule: &str, ip: IpAddr) -> bool {
-    let mut words = rule.split(' ').skip_while(|word| *word != "-s").skip(1);
-    words.next().and_then(|word| word.parse().ok()).is_some_and(|source: IpNetwork| source.contains(ip))
+    legacy_source(rule).is_some_and(|source| source.contains(ip))
+}
+
+fn legacy_source(rule: &str) -> Option<IpNetwork> {
+    rule.split(' ').skip_while(|word| *word != "-s").nth(1)?.parse().ok()
 }
 
 /// Whether the rule compares with this address or with the network that it is in.
@@ -181,25 +185,30 @@ fn comment_prefix(network: &str) -> String {
 /// container needs it, as in [`remove_nf_tables`].
 pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let chain = owners_chain(owner);
-    let mut shared = false;
+    let shared = RefCell::new(Vec::new());
+    xtables::remove_legacy_chains(POSTROUTING, |rules| {
+        let jumps = rules.iter().filter(|rule| jumps_to(rule, POSTROUTING, &chain));
+        let (ours, others): (Vec<&String>, Vec<&String>) =
+            jumps.partition(|rule| addrs.iter().any(|addr| legacy_mentions(rule, addr.ip())));
+        if !ours.is_empty() && !others.is_empty() {
+            shared.borrow_mut().extend(ours.into_iter().cloned());
+            return BTreeSet::new();
+        }
+        let mentioned = !(ours.is_empty() && others.is_empty());
+        if mentioned || rules.iter().any(|rule| in_chain(rule, &chain)) {
+            BTreeSet::from([chain.clone()])
+        } else {
+            BTreeSet::new()
+        }
+    })?;
     for family in FAMILIES {
-        let mut jumps = legacy_rules(family)?.unwrap_or_default();
-        jumps.retain(|rule| jumps_to(rule, POSTROUTING, &chain));
-        let all = jumps.len();
-        jumps.retain(|rule| addrs.iter().any(|addr| legacy_mentions(rule, addr.ip())));
-        if !jumps.is_empty() && jumps.len() < all {
+        let of_family = |rule: &&String| legacy_source(rule).is_some_and(|source| is_of(family, &source));
+        let jumps: Vec<String> = shared.borrow().iter().filter(of_family).cloned().collect();
+        if !jumps.is_empty() {
             xtables::delete_legacy_rules(family, &jumps)?;
-            shared = true;
         }
     }
-    if shared {
-        return Ok(());
-    }
-    xtables::remove_legacy_chains(POSTROUTING, |rules| {
-        let mentioned =
-            rules.iter().any(|rule| in_chain(rule, &chain) || jumps_to(rule, POSTROUTING, &chain));
-        if mentioned { BTreeSet::from([chain.clone()]) } else { BTreeSet::new() }
-    })
+    Ok(())
 }
 
 /// Removes what attachments of `network` that aren't in `valid` left in the legacy tables.

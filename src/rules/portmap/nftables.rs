@@ -10,7 +10,7 @@
 //! Only packets to an address of this host get there (`fib daddr type local`): somebody
 //! else's port 80 is none of our business, although its packets may pass (CVE-2025-67499).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
@@ -438,7 +438,16 @@ fn forget_links(nft: &mut Nft, links: &[Element]) -> net::Result<()> {
 
 /// Mappings are gone, perhaps the last of a network: then its set goes; perhaps the last of all:
 /// then `route_localnet` is switched off where it was switched on, and the part goes.
-fn leave(nft: &mut Nft) -> net::Result<()> {
+fn leave(nft: &mut Nft, removed: &[Placed]) -> net::Result<()> {
+    // Nearly always a look at the sets that they were in says that there are others.
+    let left: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
+    let mut shared = !left.is_empty();
+    for set in left {
+        shared = shared && !nft.is_empty(Portmap::TABLE.set(set))?;
+    }
+    if shared {
+        return Ok(());
+    }
     let (mut used, mut empty) = (false, Vec::new());
     for set in nft.sets(Portmap::TABLE)? {
         if set == LINKS || !Portmap::is_ours(&set) {
@@ -489,7 +498,7 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) ->
         }
     }
     if !removed.is_empty() {
-        leave(nft)?;
+        leave(nft, &removed)?;
     }
     Ok(removed)
 }
@@ -516,7 +525,7 @@ fn told(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> net::Result<
 pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> net::Result<Vec<Placed>> {
     let removed = elements::gc::<Portmap>(nft, network, valid)?;
     if !removed.is_empty() {
-        leave(nft)?;
+        leave(nft, &removed)?;
     }
     Ok(removed)
 }
@@ -543,7 +552,7 @@ pub(in crate::rules) fn forget(nft: &mut Nft, found: &[Placed]) -> net::Result<(
     let there = elements::still_there::<Portmap>(nft, found)?;
     elements::delete::<Portmap>(nft, &there)?;
     super::stale::after(super::stale::of_elements(&there).collect());
-    leave(nft)
+    leave(nft, &[])
 }
 
 pub(super) fn usable(nft: &mut Nft) -> Result<(), Error> {
