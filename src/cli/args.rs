@@ -147,7 +147,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(super) check_interval: u64,
     /// How many pods are worked on at once
-    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) parallel: u16,
     /// How logs look
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]

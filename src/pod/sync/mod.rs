@@ -140,7 +140,7 @@ impl Default for SyncOptions {
             clean: Some(Duration::from_secs(600)),
             retry: BackoffOptions { first: second, most: Duration::from_secs(60) },
             trouble: BackoffOptions { first: from_100ms, most: Duration::from_secs(5) },
-            parallel: 32,
+            parallel: 16,
             stop_limit: Duration::from_secs(30),
             trace: None,
             listener: Listener::default(),
