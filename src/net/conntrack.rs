@@ -44,7 +44,7 @@ pub struct Flow {
 }
 
 /// An entry with what it is deleted by.
-struct Entry {
+pub(super) struct Entry {
     family: u8,
     original: Vec<u8>,
     id: Vec<u8>,
@@ -155,7 +155,7 @@ fn delete(socket: &mut Socket, first: u32, entries: &[Entry]) -> Result<()> {
     outcome
 }
 
-fn parse(header: &[u8], attrs: &[u8]) -> Option<(Flow, Entry)> {
+pub(super) fn parse(header: &[u8], attrs: &[u8]) -> Option<(Flow, Entry)> {
     let original = attr::find(attrs, TUPLE_ORIG)?;
     let (_, destination, _, port) = tuple(original)?;
     let (answers_from, _, answer_port, _) = tuple(attr::find(attrs, TUPLE_REPLY)?)?;

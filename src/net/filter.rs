@@ -80,7 +80,7 @@ impl Netlink {
 
 /// The target of the first redirection in a filter: options, actions, the first one's options,
 /// parameters. Filters without one, and those of other kinds, have none.
-fn read(message: &Message<'_>) -> std::result::Result<Option<u32>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<u32>, Malformed> {
     const U32_ACT: u16 = 7;
     const FIRST: u16 = 1;
     const ACT_OPTIONS: u16 = 2;

@@ -19,6 +19,8 @@ pub mod conntrack;
 mod error;
 mod exchange;
 pub mod filter;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod ifb;
 pub mod link;
 mod link_read;

@@ -192,7 +192,7 @@ impl Netlink {
     }
 }
 
-fn read(message: &Message<'_>) -> std::result::Result<Option<Qdisc>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Qdisc>, Malformed> {
     if message.kind != RTM_NEWQDISC {
         return Ok(None);
     }

@@ -222,11 +222,12 @@ fn onlink(flags: u32) -> bool {
     flags & RTNH_F_ONLINK != 0
 }
 
-/// What the tests need: the question for IPv4 and the reader, without [`Wanted`].
-#[cfg(test)]
+/// What tests and fuzzers need: the question for IPv4 and the reader, without [`Wanted`].
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod raw {
     use super::*;
 
+    #[cfg(test)]
     pub(in super::super) fn query_ipv4(index: u32, table: u32) -> RouteNetlinkMessage {
         query(AddressFamily::Inet, &Wanted { index, table })
     }

@@ -51,6 +51,8 @@ mod conf;
 mod error;
 pub mod exec;
 mod find;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gc;
 mod observe;
 mod probe;

@@ -6,5 +6,6 @@
 mod names;
 mod planted;
 mod pods;
+mod privilege;
 mod process;
 mod streams;

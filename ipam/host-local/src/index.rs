@@ -121,6 +121,11 @@ impl Index {
         seal(&self.file, dir, self.slots)
     }
 
+    #[cfg(feature = "fuzzing")]
+    fn over(file: File) -> Self {
+        Index { file, slots: 1 }
+    }
+
     fn window(&self, key: u64) -> io::Result<Vec<u8>> {
         let mut window = vec![0; WINDOW * SLOT];
         self.file.read_exact_at(&mut window, self.place(key))?;
@@ -266,4 +271,19 @@ fn entry(slot: &[u8]) -> Option<Entry> {
         _ => return None,
     };
     Some((key, ip))
+}
+
+/// For fuzzers: an index with these bytes for entries, an entry put in and taken out.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(file: File, entries: &[u8], key: u64, ip: IpAddr) -> io::Result<()> {
+    let length = length_for(1).unwrap_or_default();
+    crate::fuzzing::fill(&file, length, HEADER, entries)?;
+    let index = Index::over(file);
+    let before = index.count(key, ip);
+    if index.insert((key, ip)).is_some() {
+        assert_eq!(index.count(key, ip), before.map(|count| count + 1));
+        assert!(index.remove((key, ip)).is_some());
+    }
+    assert_eq!(index.count(key, ip), before);
+    Ok(())
 }

@@ -14,8 +14,12 @@ mod allocate;
 mod book;
 mod config;
 mod files;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod index;
 mod journal;
+#[cfg(test)]
+mod properties;
 mod range;
 mod resolv;
 mod store;

@@ -20,7 +20,7 @@ pub(crate) fn read(path: &Path) -> Result<Dns, Error> {
 
 /// As the reference reads it: the last `domain` counts, `search` and `options` add up,
 /// unknown keywords and keywords without a value are passed over.
-fn parse(text: &str) -> Dns {
+pub(crate) fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {
         let mut fields = line.split_whitespace();

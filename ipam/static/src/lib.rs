@@ -5,6 +5,8 @@
 //! have nothing to do. Whoever names an address answers for it being free.
 
 mod config;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 
 use cnimble::plugin::{Call, Plugin};
 use cnimble::spec::{CniResult, Error};

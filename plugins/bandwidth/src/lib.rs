@@ -16,6 +16,8 @@
 //! DEL removes the ifb, by its name; everything else goes with the veth pair.
 
 mod config;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod ifb;
 
 use nix::errno::Errno;

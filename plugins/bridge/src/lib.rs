@@ -17,6 +17,8 @@
 mod bridge;
 mod check;
 mod config;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gateway;
 mod gc;
 mod pair;

@@ -9,6 +9,8 @@
 //! can only be found by the addresses in prevResult.
 
 mod config;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod port;
 
 use cnimble::net::Netlink;

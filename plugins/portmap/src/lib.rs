@@ -8,6 +8,8 @@
 //! owner.
 
 mod config;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 
 use cnimble::net::nft::Nft;
 use cnimble::plugin::{Call, Plugin};

@@ -19,6 +19,8 @@
 
 mod check;
 mod config;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod host;
 mod path;
 mod pod;

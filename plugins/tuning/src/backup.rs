@@ -75,7 +75,7 @@ impl Backup {
     }
 
     /// As the Go plugin writes it: one space of indent, no newline at the end.
-    fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+    pub(crate) fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = Vec::new();
         let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
         self.serialize(&mut serde_json::Serializer::with_formatter(&mut text, formatter))?;

@@ -18,6 +18,8 @@
 mod allowlist;
 mod backup;
 mod config;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod settings;
 
 use std::path::Path;

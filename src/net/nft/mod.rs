@@ -27,6 +27,8 @@
 pub(in crate::net) mod attr;
 mod batch;
 mod expr;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::net) mod fuzzing;
 mod object;
 pub(in crate::net) mod socket;
 

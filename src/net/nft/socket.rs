@@ -150,7 +150,7 @@ fn errno(err: &io::Error) -> Errno {
     Errno::from_raw(err.raw_os_error().unwrap_or(libc::EIO))
 }
 
-fn answer(message: Message<'_>) -> Answer<'_> {
+pub(super) fn answer(message: Message<'_>) -> Answer<'_> {
     match message.kind {
         NLMSG_ERROR => match attr::i32_ne(message.payload, 0) {
             Some(0) => Answer::Done,

@@ -217,4 +217,6 @@ fn unknown_version(text: &str, path: &str) -> Error {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;

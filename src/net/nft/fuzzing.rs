@@ -1,0 +1,17 @@
+//! The readers of nf_tables' objects, for [`crate::net::fuzzing`].
+
+use super::attr::Message;
+use super::object::{Element, Rule};
+use super::{elements, socket};
+
+/// Every reader on one message.
+pub(in crate::net) fn read(message: Message<'_>) {
+    if let Some(rule) = Rule::parse(message.attrs()) {
+        let _ = (rule.target(), rule.uses_set("x"), rule.has("masq"), rule.constants().count());
+    }
+    let listed = elements(message.attrs());
+    for element in listed.into_iter().chain(Element::parse(message.attrs())) {
+        let _ = (element.key.to_string(), element.data.map(|data| data.to_string()));
+    }
+    let _ = socket::answer(message);
+}

@@ -1,0 +1,33 @@
+//! Everything that reads bytes from outside, as functions that take any bytes.
+//!
+//! `fuzz/` runs them under libFuzzer, for hours; `tests/mutated.rs` under a simple loop of
+//! changes to the corpus, for seconds and on any toolchain. A target fails by panicking:
+//! because the code panics, or because what it read doesn't hold together.
+// A target that finds something stops at once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod spec;
+
+pub use cnimble::net::fuzzing::{nft, route};
+pub use cnimble::runtime::fuzzing::cache;
+pub use cnimble_host_local::fuzzing::{index, lease, resolv};
+pub use cnimble_tuning::fuzzing::backup;
+pub use spec::{args, config, list, result};
+
+/// A target: its name, which is also its directory in `fuzz/corpus`, and what is called.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    ("args", args),
+    ("backup", backup),
+    ("cache", cache),
+    ("config", config),
+    ("index", index),
+    ("lease", lease),
+    ("list", list),
+    ("nft", nft),
+    ("resolv", resolv),
+    ("result", result),
+    ("route", route),
+];

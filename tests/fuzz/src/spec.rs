@@ -1,0 +1,78 @@
+//! What a runtime sends: configurations, arguments, results.
+
+use cnimble::spec::{CniArgs, CniResult, Error, NetworkList, PluginConfig, Version, json};
+use serde_json::Value;
+
+/// stdin of a plugin, for every plugin and verb.
+pub fn config(bytes: &[u8]) {
+    let _ = PluginConfig::version_of(bytes);
+    let strict = PluginConfig::parse(bytes);
+    let lax = PluginConfig::parse_for_del(bytes);
+    // DEL takes what ADD takes, and more.
+    assert!(strict.is_err() || matches!(&lax, Ok((_, None))));
+    let Ok((config, _)) = lax else { return };
+    let args = CniArgs::parse("IP=10.1.2.9/24;GATEWAY=10.1.2.1;MAC=02:00:00:00:00:01").unwrap();
+    cnimble_bandwidth::fuzzing::config(&config);
+    cnimble_bridge::fuzzing::config(&config);
+    cnimble_firewall::fuzzing::config(&config);
+    cnimble_host_local::fuzzing::config(&config, &args);
+    cnimble_portmap::fuzzing::config(&config);
+    cnimble_ptp::fuzzing::config(&config);
+    cnimble_static::fuzzing::config(&config, &args);
+    cnimble_tuning::fuzzing::config(&config);
+}
+
+/// A file of /etc/cni/net.d.
+pub fn list(bytes: &[u8]) {
+    for list in [NetworkList::parse(bytes), NetworkList::parse_single(bytes)].into_iter().flatten() {
+        assert!(cnimble::spec::names::is_identifier(&list.name));
+        for entry in &list.plugins {
+            let config = list.configuration(entry, &Default::default());
+            // What we hand on, we also take.
+            let read = PluginConfig::parse_for_del(config.to_string().as_bytes());
+            assert!(read.is_err() || read.is_ok_and(|(read, _)| read.name == list.name));
+        }
+    }
+}
+
+/// CNI_ARGS.
+pub fn args(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let Ok(args) = CniArgs::parse(&text) else { return };
+    for (key, _) in args.pairs() {
+        assert!(args.get(key).is_some());
+    }
+    let again: Vec<String> = args.pairs().iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(CniArgs::parse(&again.join(";")).unwrap(), args);
+    let _ = args.allow(&["IP", "GATEWAY", "MAC"]);
+    let config = br#"{"name":"n","cniVersion":"1.0.0","type":"t","ipam":{"type":"host-local","subnet":"10.1.2.0/24"}}"#;
+    let config = PluginConfig::parse(config).unwrap();
+    cnimble_host_local::fuzzing::config(&config, &args);
+    cnimble_static::fuzzing::config(&config, &args);
+}
+
+/// What a plugin or a delegate answers: a result of any version, or an error.
+pub fn result(bytes: &[u8]) {
+    if let Some(err) = Error::from_json(bytes) {
+        let again = Error::from_json(err.to_json(Version::LATEST).as_bytes()).unwrap();
+        assert_eq!((again.code, &again.msg, &again.details), (err.code, &err.msg, &err.details));
+    }
+    let Ok(value) = json::parse_object(bytes, "result") else { return };
+    for fallback in Version::ALL {
+        let Ok(result) = CniResult::from_value(&value, *fallback, "") else { continue };
+        for version in Version::ALL {
+            let Ok(form) = result.to_value(*version) else { continue };
+            let text = result.to_json(*version).unwrap();
+            let read = |value: &Value| CniResult::from_value(value, Version::V0_1_0, "").unwrap();
+            // Older forms can't say everything; what they say survives.
+            let once = read(&form);
+            assert_eq!(read(&serde_json::from_str(&text).unwrap()), once);
+            let twice = read(&once.to_value(*version).unwrap());
+            assert_eq!(once, twice, "{version}");
+            if *version == Version::LATEST {
+                assert_eq!(once.ips, result.ips);
+                assert_eq!(once.interfaces, result.interfaces);
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What reviewers would have to look for otherwise: where code is unsafe, under which licences
+//! the crates are that we build on, and which of them are there twice.
+// Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The product's files with unsafe code, and how many blocks, functions and impls each has.
+/// docs/SECURITY.md says what for.
+const UNSAFE: &[(&str, usize)] = &[
+    ("ipam/host-local/src/index.rs", 1),
+    ("plugins/multicall/src/arena.rs", 19),
+    ("plugins/multicall/src/main.rs", 2),
+    ("src/leases/boot.rs", 2),
+    ("src/net/mac.rs", 1),
+    ("src/net/netns.rs", 1),
+    ("src/plugin/signal.rs", 1),
+    ("src/plugin/start.rs", 1),
+    ("src/pod/watch.rs", 1),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        // Tests of the kernel, which are part of no release.
+        if path.is_dir() && !path.ends_with("tests") && !path.ends_with("target") {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_is_where_it_is_said_to_be() {
+    let mut files = Vec::new();
+    for dir in ["src", "plugins", "ipam"] {
+        sources(&root().join(dir), &mut files);
+    }
+    let mut found = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+        let count =
+            code.filter(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe"));
+        let count = count.count();
+        if count > 0 {
+            found.push((file.strip_prefix(root()).unwrap().to_str().unwrap().to_owned(), count));
+        }
+    }
+    found.sort();
+    let expected: Vec<_> = UNSAFE.iter().map(|(file, count)| ((*file).to_owned(), *count)).collect();
+    assert_eq!(
+        found, expected,
+        "unsafe code has come or gone: see UNSAFE in this file, and docs/SECURITY.md"
+    );
+    let told = std::fs::read_to_string(root().join("docs/SECURITY.md")).unwrap();
+    for (file, _) in UNSAFE {
+        assert!(told.contains(file), "docs/SECURITY.md doesn't say why {file} is unsafe");
+    }
+}
+
+/// A list of deny.toml: the texts between the brackets behind `key = `.
+fn listed(key: &str) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(root().join("deny.toml")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key} = ["))).expect(key);
+    let inside = line.split(']').next().unwrap();
+    inside.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The packages that the product or its tests are built of, as cargo knows them offline.
+fn packages() -> Vec<Value> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let version = Command::new("rustc").arg("-vV").output().unwrap();
+    let version = String::from_utf8(version.stdout).unwrap();
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let output = Command::new(cargo)
+        .args(["metadata", "--offline", "--locked", "--format-version", "1", "--filter-platform", host])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+/// Whether an SPDX expression is satisfied by the licences that are allowed.
+fn satisfied(expression: &str, allowed: &BTreeSet<String>) -> bool {
+    let expression = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let words: Vec<&str> = expression.split_whitespace().collect();
+    let (value, rest) = either(&words, allowed);
+    value && rest.is_empty()
+}
+
+fn either<'a, 'w>(words: &'w [&'a str], allowed: &BTreeSet<String>) -> (bool, &'w [&'a str]) {
+    let (mut value, mut rest) = both(words, allowed);
+    while let ["OR", tail @ ..] = rest {
+        let (other, tail) = both(tail, allowed);
+        (value, rest) = (value | other, tail);
+    }
+    (value, rest)
+}
+
+fn both<'a, 'w>(words: &'w [&'a str], allowed: &BTreeSet<String>) -> (bool, &'w [&'a str]) {
+    let (mut value, mut rest) = one(words, allowed);
+    while let ["AND", tail @ ..] = rest {
+        let (other, tail) = one(tail, allowed);
+        (value, rest) = (value & other, tail);
+    }
+    (value, rest)
+}
+
+fn one<'a, 'w>(words: &'w [&'a str], allowed: &BTreeSet<String>) -> (bool, &'w [&'a str]) {
+    match words {
+        ["(", tail @ ..] => match either(tail, allowed) {
+            (value, [")", rest @ ..]) => (value, rest),
+            (_, rest) => (false, rest),
+        },
+        [licence, "WITH", exception, rest @ ..] => {
+            (allowed.contains(&format!("{licence} WITH {exception}")), rest)
+        }
+        [licence, rest @ ..] => (allowed.contains(*licence), rest),
+        [] => (false, words),
+    }
+}
+
+#[test]
+fn every_crate_has_a_licence_that_is_allowed() {
+    let allowed = listed("allow");
+    assert!(satisfied("MIT/Apache-2.0", &allowed) && satisfied("(GPL-2.0 OR MIT) AND Unicode-3.0", &allowed));
+    assert!(!satisfied("GPL-2.0", &allowed) && !satisfied("MIT AND GPL-2.0", &allowed));
+    assert!(!satisfied("Apache-2.0 WITH Strange-exception", &allowed) && !satisfied("", &allowed));
+    let packages = packages();
+    assert!(packages.len() > 20);
+    let bad: Vec<String> = packages
+        .iter()
+        .filter(|package| !satisfied(package["license"].as_str().unwrap_or_default(), &allowed))
+        .map(|package| format!("{} {}: {}", package["name"], package["version"], package["license"]))
+        .collect();
+    assert!(bad.is_empty(), "not among the licences of deny.toml:\n{}", bad.join("\n"));
+}
+
+#[test]
+fn no_crate_is_there_twice_without_a_reason() {
+    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in packages() {
+        let text = |key: &str| package[key].as_str().unwrap().to_owned();
+        versions.entry(text("name")).or_default().push(text("version"));
+    }
+    let known = listed("skip");
+    let mut met = BTreeSet::new();
+    for (name, versions) in &mut versions {
+        let count = versions.len();
+        versions.retain(|version| {
+            let listed = format!("{name}@{version}");
+            let skipped = count > 1 && known.contains(&listed);
+            met.extend(skipped.then_some(listed));
+            !skipped
+        });
+        assert!(versions.len() <= 1, "{name} is there in the versions {}", versions.join(", "));
+    }
+    assert_eq!(met, known, "deny.toml lists what isn't there twice any more");
+}
+
+/// Whatever comes from elsewhere than crates.io has been reviewed by nobody.
+#[test]
+fn every_crate_is_from_the_registry() {
+    for package in packages() {
+        let source = package["source"].as_str().unwrap_or_default();
+        let known =
+            source.is_empty() || source.starts_with("registry+https://github.com/rust-lang/crates.io-index");
+        assert!(known, "{}: {source}", package["name"]);
+    }
+}
