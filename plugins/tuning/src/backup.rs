@@ -130,18 +130,34 @@ pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Err
     }
     let old = read(file)?;
     let text = backup.to_json().map_err(|err| Error::new(Code::INTERNAL, err.to_string()))?;
-    replace(file, &text)?;
+    let network = backup.network.as_deref().unwrap_or_default().to_owned();
+    replace(file, &network, &text)?;
     let file = file.to_owned();
     undo.push(format!("remove {}", file.display()), move || match old {
-        None => remove(&file),
-        Some(old) => replace(&file, &old),
+        None => remove(&file, &network),
+        Some(old) => replace(&file, &network, &old),
     });
     Ok(())
 }
 
-fn replace(file: &Path, text: &[u8]) -> Result<(), Error> {
-    // Of a fixed length, as the name itself may be as long as names can be.
-    let fresh = file.with_file_name(format!(".{}", hash16(&file.to_string_lossy())));
+/// What the temporary files of a network begin with. The names are of a fixed length, as the
+/// file's own may be as long as names can be.
+fn fresh_prefix(network: &str) -> String {
+    format!(".{}-", hash16(network))
+}
+
+/// Where `file` is written before it gets its name. Whoever is killed in between leaves this
+/// behind, for DEL or GC to find.
+fn fresh_name(file_name: &str, network: &str) -> String {
+    fresh_prefix(network) + &hash16(file_name)
+}
+
+fn fresh(file: &Path, network: &str) -> PathBuf {
+    file.with_file_name(fresh_name(&file.file_name().unwrap_or_default().to_string_lossy(), network))
+}
+
+fn replace(file: &Path, network: &str, text: &[u8]) -> Result<(), Error> {
+    let fresh = fresh(file, network);
     // Of a process that was killed, or somebody's who wants another file to be written.
     let _ = fs::remove_file(&fresh);
     let written = File::options()
@@ -157,11 +173,15 @@ fn replace(file: &Path, text: &[u8]) -> Result<(), Error> {
     })
 }
 
-/// Removes a file; it may be gone.
+/// Removes a file and what a killed ADD left half-written of it; either may be gone.
 ///
 /// # Errors
 /// Code 5.
-pub(crate) fn remove(file: &Path) -> Result<(), Error> {
+pub(crate) fn remove(file: &Path, network: &str) -> Result<(), Error> {
+    remove_one(&fresh(file, network)).and(remove_one(file))
+}
+
+fn remove_one(file: &Path) -> Result<(), Error> {
     match fs::remove_file(file) {
         Err(err) if !is_absent(&err) => Err(Error::io("remove", file, &err)),
         _ => Ok(()),
@@ -178,17 +198,24 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
         Err(err) if is_absent(&err) => return Ok(()),
         Err(err) => return Err(Error::io("list", dir, &err)),
     };
-    let keep: Vec<String> = valid.iter().map(name).collect();
+    let mut keep: Vec<String> = valid.iter().map(name).collect();
+    keep.extend(valid.iter().map(|valid| fresh_name(&name(valid), network)));
     let mut outcome = Ok(());
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with('.') || !name.ends_with(".json") || keep.iter().any(|kept| *kept == name) {
+        if keep.iter().any(|kept| *kept == name) {
+            continue;
+        }
+        if name.starts_with(&fresh_prefix(network)) {
+            outcome = outcome.and(remove_one(&path));
+        }
+        if name.starts_with('.') || !name.ends_with(".json") {
             continue;
         }
         let network_of = |bytes: Vec<u8>| Backup::parse(&bytes).ok()?.network;
         let bytes = files::read(&path, LIMIT, Links::Refuse);
         if bytes.ok().and_then(network_of).as_deref() == Some(network) {
-            outcome = outcome.and(remove(&path));
+            outcome = outcome.and(remove_one(&path));
         }
     }
     outcome
@@ -246,5 +273,25 @@ mod tests {
         assert!(first.rollback().is_empty());
         assert_eq!(read(&file).unwrap(), None);
         assert_eq!(fs::read_dir(dir.path().join("a/b")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_killed_add_left_goes_with_del_and_gc() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = |id: &str| Attachment { container_id: id.into(), ifname: "eth0".into() };
+        let leave = |id: &str| {
+            let fresh = fresh(&file(dir.path(), &owner(id)), "net");
+            fs::write(&fresh, "").unwrap();
+            fresh
+        };
+        let (one, two, three) = (leave("one"), leave("two"), leave("three"));
+        remove(&file(dir.path(), &owner("one")), "another").unwrap();
+        assert!(one.exists());
+        remove(&file(dir.path(), &owner("one")), "net").unwrap();
+        assert!(!one.exists());
+        gc(dir.path(), "another", &[]).unwrap();
+        assert!(two.exists() && three.exists());
+        gc(dir.path(), "net", &[owner("two")]).unwrap();
+        assert!(two.exists() && !three.exists());
     }
 }

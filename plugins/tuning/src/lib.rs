@@ -71,13 +71,14 @@ impl Plugin for Tuning {
         // Nothing else of the configuration counts: it may have changed since.
         let DataDir(dir) = DataDir::read(&call.config)?;
         let file = backup::file(&dir, &call.attachment());
-        let Some(bytes) = backup::read_what_is_left(&file)? else { return Ok(()) };
         // The interface may be gone or a part of it refuse: no reason to keep the pod, whose
         // interface the next plugin deletes.
-        if let Err(err) = restore(call, &bytes) {
+        if let Some(bytes) = backup::read_what_is_left(&file)?
+            && let Err(err) = restore(call, &bytes)
+        {
             log::warn!("{} in {} is not as it was: {err}", call.ifname, call.netns);
         }
-        backup::remove(&file)
+        backup::remove(&file, &call.config.name)
     }
 
     fn check(&self, call: &Call) -> Result<(), Error> {
