@@ -10,7 +10,8 @@ use crate::allocate::Ledger;
 use crate::boot::{self, Boot};
 use crate::files;
 use crate::owner::Owner;
-use crate::store::{Directory, Leases};
+use crate::reading::Leases;
+use crate::store::Directory;
 
 /// The leases of a directory, seen by one attachment.
 pub(crate) struct Book<'a> {

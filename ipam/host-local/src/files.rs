@@ -8,7 +8,7 @@
 //! power failure can't take anything away that is still needed. What it can leave is an
 //! empty file under a lease's name (the name was written out before the content was);
 //! [`crate::owner`] takes that for nobody's. An `fsync` would cost each ADD more than all
-//! the rest of it together.
+//! the rest of it together. docs/RELIABILITY.md has the whole of it, with power cuts.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

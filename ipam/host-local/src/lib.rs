@@ -21,6 +21,7 @@ mod journal;
 #[cfg(test)]
 mod properties;
 mod range;
+mod reading;
 mod resolv;
 mod store;
 #[cfg(test)]
@@ -36,7 +37,7 @@ use book::Book;
 use boot::Boot;
 use config::Config;
 use owner::Owner;
-use store::{Directory, Store};
+use store::{Directory, Store, StoreError};
 
 /// The plugin.
 pub struct HostLocal;
@@ -59,14 +60,15 @@ impl Plugin for HostLocal {
             return Ok(());
         };
         let attachment = call.attachment();
-        let mut leases = store.leases_of(&attachment.container_id, &added(call))?;
+        let added = added(call);
+        let mut leases = store.leases_of(&attachment.container_id, &added)?;
         if leases.of(&attachment).is_empty() && !leases.are_all() {
             // Nothing may stay because the index doesn't know it; DEL of what isn't there is rare.
             leases = store.leases()?;
         }
         store.sweep(&leases);
         let own = leases.of(&attachment);
-        release(&store, own.clone())?;
+        release(&store, own.clone(), leases.hidden(|ip| added.contains(&ip)))?;
         store.note(&leases, &attachment.container_id, &[], &own);
         Ok(())
     }
@@ -116,8 +118,9 @@ impl Plugin for HostLocal {
         let Some(store) = Store::lock(&path)? else {
             return Ok(());
         };
-        let leases = store.leases()?;
+        let mut leases = store.leases()?;
         store.sweep(&leases);
+        let hidden = leases.hidden(|_| true);
         let valid: std::collections::HashSet<&Attachment> = valid.iter().collect();
         let ids: std::collections::HashSet<&str> =
             valid.iter().map(|valid| valid.container_id.as_str()).collect();
@@ -127,7 +130,7 @@ impl Plugin for HostLocal {
             Owner::Nobody => true,
             Owner::Unknown => false,
         });
-        release(&store, stale.map(|lease| lease.ip).collect())
+        release(&store, stale.map(|lease| lease.ip).collect(), hidden)
     }
 
     /// Every range set has an address left, and a lease could be written. Leaves no trace.
@@ -154,10 +157,11 @@ fn added(call: &Call) -> Vec<IpAddr> {
     ips.map(|ip| ip.address.ip()).collect()
 }
 
-/// Removes the leases of `ips`, all that can be, and names those that can't.
-fn release(store: &Store, ips: Vec<IpAddr>) -> Result<(), Error> {
-    let failures: Vec<String> =
-        ips.into_iter().filter_map(|ip| store.remove(ip).err()).map(|err| err.to_string()).collect();
+/// Removes the leases of `ips`, all that can be, and names those that can't, and those that may
+/// have been `hidden`.
+fn release(store: &Store, ips: Vec<IpAddr>, hidden: Vec<StoreError>) -> Result<(), Error> {
+    let failed = ips.into_iter().filter_map(|ip| store.remove(ip).err());
+    let failures: Vec<String> = failed.chain(hidden).map(|err| err.to_string()).collect();
     if failures.is_empty() {
         return Ok(());
     }

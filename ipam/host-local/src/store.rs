@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use cnimble::files::is_absent;
 use cnimble::leases;
-use cnimble::spec::{Attachment, Code, Error};
+use cnimble::spec::{Code, Error};
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -34,6 +34,7 @@ use crate::index::{self, INDEX, Index};
 use crate::journal::Journal;
 use crate::lock::{LOCK, Lock, LockError};
 use crate::owner::Owner;
+use crate::reading::{Lease, Leases};
 
 /// How often somebody else may remove the directory between our making and locking it.
 const TRIES: u32 = 100;
@@ -69,53 +70,13 @@ impl StoreError {
             StoreError::Stopped(_) => false,
         }
     }
+
+    pub(crate) fn is_bad_block(&self) -> bool {
+        matches!(self, StoreError::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
+    }
 }
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
-
-/// A lease file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lease {
-    pub(crate) ip: IpAddr,
-    pub(crate) owner: Owner,
-}
-
-/// What the directory holds.
-#[derive(Debug, Default)]
-pub(crate) struct Leases {
-    /// Sorted by address.
-    pub(crate) list: Vec<Lease>,
-    /// Files that a killed process left half-written.
-    temporary: Vec<String>,
-    /// The list has one container's leases only: those that this index knew of.
-    index: Option<Index>,
-    /// There is a file of the index's name.
-    has_index: bool,
-}
-
-impl Leases {
-    /// Whether the list has all leases.
-    pub(crate) fn are_all(&self) -> bool {
-        self.index.is_none()
-    }
-
-    /// Who holds `ip`; `None` if there is no lease.
-    pub(crate) fn owner(&self, ip: IpAddr) -> Option<&Owner> {
-        let at = self.list.binary_search_by_key(&ip, |lease| lease.ip).ok()?;
-        self.list.get(at).map(|lease| &lease.owner)
-    }
-
-    /// `attachment`'s leases. Those that name only the container count where no lease names
-    /// the interface too, as in the reference.
-    pub(crate) fn of(&self, attachment: &Attachment) -> Vec<IpAddr> {
-        let pick = |is: &dyn Fn(&Owner) -> bool| -> Vec<IpAddr> {
-            let own = self.list.iter().filter(|lease| is(&lease.owner));
-            own.map(|lease| lease.ip).collect()
-        };
-        let own = pick(&|owner| owner.is(attachment));
-        if own.is_empty() { pick(&|owner| owner.is_container_of(attachment)) } else { own }
-    }
-}
 
 /// A network's directory, for reading.
 pub(crate) struct Directory {
@@ -182,8 +143,9 @@ impl Directory {
                 Ok(Err(Content::Absent)) => continue,
                 Ok(Err(_)) => Owner::Unknown,
                 Err(err) => {
-                    // One bad block must not stop every pod of the node.
-                    log::warn!("{}", self.failed("reading", name, err));
+                    let err = self.failed("reading", name, err);
+                    log::warn!("{err}");
+                    leases.unread.push((ip, err));
                     Owner::Unknown
                 }
             };
@@ -203,11 +165,12 @@ impl Directory {
         ips.dedup();
         let mut leases = Leases { index: Some(index), has_index: true, ..Leases::default() };
         for ip in ips {
-            match self.owner(ip) {
-                Some(owner) if owner.container() == Some(container_id) => {
+            match self.try_owner(ip) {
+                Ok(Some(owner)) if owner.container() == Some(container_id) => {
                     leases.list.push(Lease { ip, owner });
                 }
-                _ => {}
+                Ok(_) => {}
+                Err(err) => leases.unread.push((ip, err)),
             }
         }
         Ok(leases)
@@ -215,15 +178,19 @@ impl Directory {
 
     /// Who holds `ip`, from its file; `None` if there is no lease.
     pub(crate) fn owner(&self, ip: IpAddr) -> Option<Owner> {
+        self.try_owner(ip).unwrap_or_else(|err| {
+            log::warn!("{err}");
+            Some(Owner::Unknown)
+        })
+    }
+
+    fn try_owner(&self, ip: IpAddr) -> Result<Option<Owner>> {
         let name = ip.to_string();
         match files::read(self.fd(), &name) {
-            Ok(Content::Bytes(bytes)) => Some(Owner::parse(&bytes)),
-            Ok(Content::Absent) => None,
-            Ok(Content::Foreign) => Some(Owner::Unknown),
-            Err(err) => {
-                log::warn!("{}", self.failed("reading", &name, err));
-                Some(Owner::Unknown)
-            }
+            Ok(Content::Bytes(bytes)) => Ok(Some(Owner::parse(&bytes))),
+            Ok(Content::Absent) => Ok(None),
+            Ok(Content::Foreign) => Ok(Some(Owner::Unknown)),
+            Err(err) => Err(self.failed("reading", &name, err)),
         }
     }
 
