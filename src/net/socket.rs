@@ -118,8 +118,19 @@ impl Netlink {
         let port = self.port;
         let end = Instant::now() + PATIENCE;
         let mut done = false;
+        // Something was lost, not necessarily what we wait for; what wasn't is there already.
+        let mut lost = None;
         while !done {
-            let datagram = self.datagram(what, RECEIVE_RETRIES)?;
+            let flags = if lost.is_some() { libc::MSG_DONTWAIT } else { 0 };
+            let length = match self.fill(what, RECEIVE_RETRIES, flags) {
+                Err(err) if err.is(Errno::ENOBUFS) && lost.is_none() => {
+                    lost = Some(err.reason("answers were lost"));
+                    continue;
+                }
+                Err(err) => return Err(lost.unwrap_or(err)),
+                Ok(length) => length,
+            };
+            let datagram = self.buffer.get(..length).unwrap_or_default();
             for message in Messages::new(datagram) {
                 let message = message.map_err(|Malformed(why)| broken(what, why))?;
                 if message.kind == wire::OVERRUN {
@@ -138,11 +149,17 @@ impl Netlink {
 
     /// One datagram from the kernel; a receive that failed (a signal, memory) is tried again
     /// so many times.
-    pub(super) fn datagram(&mut self, what: &str, mut retries: u32) -> Result<&[u8]> {
+    pub(super) fn datagram(&mut self, what: &str, retries: u32) -> Result<&[u8]> {
+        let length = self.fill(what, retries, 0)?;
+        Ok(self.buffer.get(..length).unwrap_or_default())
+    }
+
+    /// As [`datagram`](Self::datagram); how long it is.
+    fn fill(&mut self, what: &str, mut retries: u32, flags: libc::c_int) -> Result<usize> {
         let length = loop {
             let mut room = self.buffer.as_mut_slice();
             // With MSG_TRUNC the length is the datagram's, even if it is cut off.
-            match self.socket.recv_from(&mut room, libc::MSG_TRUNC) {
+            match self.socket.recv_from(&mut room, libc::MSG_TRUNC | flags) {
                 // Anyone with CAP_NET_ADMIN can write to our address.
                 Ok((_, sender)) if sender.port_number() != 0 => {}
                 Ok((length, _)) => break length,
@@ -155,9 +172,11 @@ impl Netlink {
                 },
             }
         };
-        self.buffer.get(..length).ok_or_else(|| {
-            Error::new(what, Errno::EMSGSIZE).reason(format!("an answer of {length} bytes has been cut off"))
-        })
+        if length > self.buffer.len() {
+            return Err(Error::new(what, Errno::EMSGSIZE)
+                .reason(format!("an answer of {length} bytes has been cut off")));
+        }
+        Ok(length)
     }
 }
 
