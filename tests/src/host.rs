@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::process::{PATH, try_run};
+use crate::trace::{self, Fate, Traced};
 use crate::{Ns, Outcome, plugin_dir};
 
 /// A node.
@@ -148,6 +150,16 @@ impl Call<'_> {
     /// # Errors
     /// If it takes too long.
     pub fn try_run(&self) -> Result<Outcome, String> {
+        Ok(Outcome::from(&self.what(), try_run(&mut self.build(), &self.stdin, self.limit)?))
+    }
+
+    /// Runs it in the host's namespace to the end that `fate` has for it.
+    pub fn traced(&self, fate: &Fate) -> (Outcome, Traced) {
+        let traced = trace::run(&mut self.build(), &self.stdin, fate, self.limit);
+        (Outcome::from(&self.what(), traced.output.clone()), traced)
+    }
+
+    fn build(&self) -> Command {
         let mut words = self.wrapper.iter().map(OsString::as_os_str);
         let first = words.next();
         let mut command = self.host.command(first.unwrap_or(self.program.as_os_str()));
@@ -156,13 +168,17 @@ impl Call<'_> {
             command.arg(&self.program);
         }
         command.env_clear().envs(&self.env);
+        command
+    }
+
+    /// For messages.
+    fn what(&self) -> String {
         let verb = self.env.get(OsStr::new("CNI_COMMAND"));
-        let what = format!(
+        format!(
             "{} {} {}",
             self.program.display(),
             verb.map_or("-".into(), |verb| verb.to_string_lossy()),
             String::from_utf8_lossy(&self.stdin)
-        );
-        Ok(Outcome::from(&what, try_run(&mut command, &self.stdin, self.limit)?))
+        )
     }
 }

@@ -132,16 +132,26 @@ impl<'h> Network<'h> {
 
     /// GC with whatever is given as the list of valid attachments; `None` leaves the key out.
     pub fn gc(&self, valid: Option<Value>) -> Outcome {
+        self.gc_call(valid).run()
+    }
+
+    /// The same, to be run.
+    pub fn gc_call(&self, valid: Option<Value>) -> Call<'h> {
         let mut config = self.config.clone();
         if let Some(valid) = valid {
             config["cni.dev/valid-attachments"] = valid;
         }
-        self.bare("GC").config(&config).run()
+        self.bare("GC").config(&config)
     }
 
     /// STATUS.
     pub fn status(&self) -> Outcome {
-        self.bare("STATUS").config(&self.config).run()
+        self.status_call().run()
+    }
+
+    /// The same, to be run.
+    pub fn status_call(&self) -> Call<'h> {
+        self.bare("STATUS").config(&self.config)
     }
 
     fn bare(&self, verb: &str) -> Call<'h> {

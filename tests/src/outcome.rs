@@ -1,9 +1,12 @@
 //! What a command left behind: exit status and output.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
+use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::Value;
+
+use crate::run_limited;
 
 /// The end of a plugin or helper command.
 #[derive(Debug, Clone)]
@@ -19,6 +22,15 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Runs a command that gets no input.
+    ///
+    /// # Panics
+    /// If it takes longer than a minute.
+    pub fn of(command: &mut Command) -> Self {
+        let output = run_limited(command, b"", Duration::from_secs(60));
+        Self::from(&format!("{command:?}"), output)
+    }
+
     pub(crate) fn from(what: &str, output: Output) -> Self {
         Outcome {
             what: what.to_owned(),

@@ -1,0 +1,94 @@
+//! The same deaths for the Go plugins: what they leave behind, beside what we do.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+
+use cnimble_tests::trace::untraceable;
+use cnimble_tests::{announce, go_plugins, need, plugin_dir, skip};
+
+use crate::kill::{Aftermath, Point, die};
+use crate::points::{Chance, bound, seed, share};
+use crate::site::{COMMON, Site, Verb};
+
+/// What goes wrong, and how the message of [`die`] shows it.
+const DAMAGE: [(&str, &[&str]); 5] = [
+    ("lease left", &["\n  leases +"]),
+    ("link left", &["\n  link +"]),
+    ("rules left", &["\n  nft +", "\n  iptables-nft +", "\n  ip6tables-nft +"]),
+    ("DEL fails", &["DEL: "]),
+    ("next ADD fails", &["the next ADD: "]),
+];
+
+/// One line of the table: how many deaths, and how many had each damage.
+fn row(
+    plugins: &Path,
+    verb: Verb,
+    aftermath: Aftermath,
+    most: usize,
+    chance: &mut Chance,
+) -> (usize, String) {
+    let calls = Site::by(plugins, &COMMON).calls(verb, 0);
+    let point = |n| Point { verb, at: 0, n, call: String::new(), aftermath };
+    let points = chance.some((0..calls.len()).map(point).collect(), most);
+    let damage: Mutex<BTreeMap<&str, usize>> = Mutex::default();
+    share(&points, |points| {
+        let mut site = Site::by(plugins, &COMMON);
+        for point in points {
+            let Err(mut why) = die(&mut site, point) else { continue };
+            if why.starts_with("DEL: ") {
+                // A DEL that fails may have done its work.
+                why += &format!("\n{}", site.diff());
+            }
+            let mut damage = damage.lock().unwrap();
+            for (what, signs) in DAMAGE {
+                if signs.iter().any(|sign| why.contains(sign)) {
+                    let count = damage.entry(what).or_default();
+                    *count += 1;
+                    if *count == 1 {
+                        announce("FIRST", &format!("{what}, {point:?}: {why}"));
+                    }
+                }
+            }
+            *damage.entry("any").or_default() += 1;
+            drop(damage);
+            site = Site::by(plugins, &COMMON);
+        }
+    });
+    let damage = damage.into_inner().unwrap();
+    let count = |what: &str| damage.get(what).copied().unwrap_or(0);
+    let cells: Vec<String> = DAMAGE.iter().map(|(what, _)| count(what).to_string()).collect();
+    let line = format!("{} of {} | {} | {}", points.len(), calls.len(), count("any"), cells.join(" | "));
+    (count("any"), line)
+}
+
+/// Ours must leave nothing; of the others it is only told.
+#[test]
+fn killed_like_the_go_plugins() {
+    need!("ip", "nft", "iptables-nft-save");
+    let Some(go) = go_plugins() else { skip!("there are no Go plugins") };
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let seed = seed();
+    let mut chance = Chance::new(seed);
+    let heads: Vec<&str> = DAMAGE.iter().map(|(what, _)| *what).collect();
+    announce("NOTE", &format!("seed {seed}"));
+    announce(
+        "TABLE",
+        &format!("| plugins | killed in | then DEL | points | damaged | {} |", heads.join(" | ")),
+    );
+    let mut ours = 0;
+    for (name, plugins) in [("cnimble", plugin_dir()), ("Go", go)] {
+        for verb in [Verb::Add, Verb::Del] {
+            for (aftermath, after) in
+                [(Aftermath::Del, "with the namespace"), (Aftermath::DelWithoutNetns, "after the namespace")]
+            {
+                let (damaged, line) = row(plugins, verb, aftermath, bound(4).min(300), &mut chance);
+                announce("TABLE", &format!("| {name} | {} | {after} | {line} |", verb.name()));
+                ours += if name == "cnimble" { damaged } else { 0 };
+            }
+        }
+    }
+    assert_eq!(ours, 0, "ours leave something");
+}

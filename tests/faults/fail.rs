@@ -1,0 +1,219 @@
+//! Every system call fails: one at a time, with the errors that it may well have.
+
+use cnimble_tests::trace::{Fate, Syscall, untraceable};
+use cnimble_tests::{need, skip};
+use nix::errno::Errno;
+
+use crate::points::{Chance, Tally, bound, seed, share};
+use crate::site::{Disturbed, KINDS, Kind, Site, Verb};
+
+/// Not tried: memory, which Linux grants and takes back by killing, and calls that can't
+/// fail or return.
+const LEFT_OUT: &[&str] = &[
+    "mmap",
+    "munmap",
+    "mremap",
+    "mprotect",
+    "madvise",
+    "brk",
+    "arch_prctl",
+    "execve",
+    "exit_group",
+    "exit",
+    "rt_sigreturn",
+    "sigaltstack",
+];
+
+/// The errors that a call may have: full disks, broken disks, no memory, no descriptors, signals,
+/// somebody else's lock, a security module.
+fn errors(call: &str) -> &'static [Errno] {
+    use Errno::{EBUSY, EINTR, EIO, EMFILE, ENOBUFS, ENOLCK, ENOMEM, ENOSPC, ENOSYS, EPERM};
+    match call {
+        "open" | "openat" => &[EIO, EMFILE, ENOMEM, EINTR, ENOSPC, EPERM],
+        "read" | "pread64" => &[EIO, EINTR, ENOMEM],
+        "write" | "pwrite64" | "ftruncate" => &[EIO, ENOSPC, EINTR],
+        "close" => &[EIO, EINTR],
+        "getdents64" | "statx" | "fstat" | "newfstatat" | "stat" | "lstat" | "statfs" | "fstatfs" => {
+            &[EIO, ENOMEM]
+        }
+        "mkdir" | "mkdirat" | "link" | "linkat" | "rename" | "renameat" | "renameat2" => {
+            &[EIO, ENOSPC, ENOMEM, EPERM]
+        }
+        "unlink" | "unlinkat" | "rmdir" => &[EIO, EBUSY, EPERM],
+        "fsetxattr" | "fgetxattr" | "utimensat" | "fchmod" => &[EIO, ENOSPC, EPERM],
+        "flock" => &[EINTR, ENOLCK, ENOMEM],
+        "socket" => &[EMFILE, ENOMEM, EPERM],
+        "sendto" | "sendmsg" => &[ENOMEM, ENOBUFS, EINTR, EPERM],
+        "recvfrom" | "recvmsg" => &[ENOMEM, ENOBUFS, EINTR],
+        "setns" => &[EPERM, ENOMEM],
+        "getrandom" => &[EINTR, ENOSYS],
+        "poll" | "ppoll" | "clock_nanosleep" => &[EINTR, ENOMEM],
+        _ => &[EIO, ENOMEM, EPERM],
+    }
+}
+
+/// One failure.
+#[derive(Debug, Clone)]
+struct Point {
+    verb: Verb,
+    /// Which plugin of the chain.
+    at: usize,
+    call: Syscall,
+    error: Errno,
+    /// Before the plugin reads its configuration: the C library and Rust's runtime.
+    start_up: bool,
+    /// The process aborts rather than go on in the pod's namespace; DEL has to tidy up.
+    way_home: bool,
+}
+
+/// The failures that a verb of this network can see: all, or one for each call and at most so
+/// many.
+fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Point> {
+    let mut points = Vec::new();
+    for at in 0..Site::new(kind).length() {
+        let mut start_up = true;
+        for call in Site::new(kind).calls(verb, at) {
+            let name = call.name();
+            if LEFT_OUT.contains(&name.as_str()) {
+                continue;
+            }
+            start_up &= !(name == "read" && call.args[0] == 0);
+            let way_home = name == "setns" && call.nth % 2 == 1;
+            let errors = errors(&name);
+            let errors = if most == usize::MAX { errors } else { &errors[chance.below(errors.len())..][..1] };
+            for error in errors {
+                points.push(Point { verb, at, call: call.clone(), error: *error, start_up, way_home });
+            }
+        }
+    }
+    chance.some(points, most)
+}
+
+/// Fails once; whether the call was reached.
+fn fail(site: &mut Site, point: &Point) -> Result<bool, String> {
+    let fate = Fate::Told { call: point.call.number, nth: point.call.nth, error: point.error };
+    let run = site.disturbed(point.verb, point.at, &fate)?;
+    let said = || run.outcome.describe();
+    let succeeded = answered(point, &run)?;
+    let known = (point.verb != Verb::Add).then_some(run.last.as_ref()).flatten();
+    match (point.verb, succeeded) {
+        (Verb::Add, false) if !point.way_home => {
+            let left = site.left_by(&run);
+            if !left.is_empty() {
+                return Err(format!("left after the failure:\n{left}\n{}", said()));
+            }
+        }
+        // What says that it has done its work is not asked again.
+        (Verb::Del, true) => {
+            site.del_some(&site.attachment(), known, point.at)?;
+            let left = site.diff();
+            if !left.is_empty() {
+                return Err(format!("left after success:\n{left}\n{}", said()));
+            }
+        }
+        (Verb::Gc, true) => {
+            site.gc_from(point.at + 1)?;
+            let left = site.diff();
+            if !left.is_empty() {
+                return Err(format!("left after success:\n{left}\n{}", said()));
+            }
+        }
+        (Verb::Gc, false) => site.gc_from(0)?,
+        _ => {}
+    }
+    site.del(&site.attachment(), known)?;
+    let left = site.diff();
+    if !left.is_empty() {
+        return Err(format!("left after DEL:\n{left}\n{}", said()));
+    }
+    if point.verb != Verb::Gc {
+        let left = site.pod_diff();
+        if !left.is_empty() {
+            return Err(format!("left in the pod after DEL:\n{left}\n{}", said()));
+        }
+    }
+    site.neighbour_lives().map_err(|why| format!("the neighbour suffers: {why}"))?;
+    Ok(run.traced.met)
+}
+
+/// Whether it succeeded; an error if it gave no answer that is one.
+fn answered(point: &Point, run: &Disturbed) -> Result<bool, String> {
+    let outcome = &run.outcome;
+    if run.traced.hung {
+        return Err(format!("it hung: {}", outcome.describe()));
+    }
+    if outcome.text().contains("panicked") || outcome.stderr.contains("panicked") {
+        return Err(format!("it panicked: {}", outcome.describe()));
+    }
+    if outcome.status == 0 {
+        if point.verb == Verb::Add {
+            outcome.try_result()?;
+        } else if !outcome.stdout.is_empty() {
+            return Err(format!("it talks: {}", outcome.describe()));
+        }
+        return Ok(true);
+    }
+    if !point.start_up && !point.way_home {
+        outcome.try_error()?;
+    }
+    Ok(false)
+}
+
+/// Has all calls of a network's verbs fail.
+fn failures(kind: &str, verbs: &[Verb], otherwise: usize) {
+    need!("ip", "nft");
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let kind = KINDS.iter().find(|known| known.name == kind).unwrap();
+    let seed = seed();
+    let mut wrong = 0;
+    for verb in verbs {
+        let points = points(kind, *verb, bound(otherwise), &mut Chance::new(seed));
+        let tally = Tally::new(&format!("errors in {} of {} (seed {seed})", verb.name(), kind.name));
+        share(&points, |points| {
+            let mut site = Site::new(kind);
+            for point in points {
+                let outcome = fail(&mut site, point);
+                tally.tried(*outcome.as_ref().unwrap_or(&true));
+                let failed = outcome.is_err();
+                if let Err(why) = outcome {
+                    let plugin = site.plugin(point.at);
+                    tally.failed(&format!("{plugin} {} of {point:?}: {why}", point.call.name()));
+                }
+                if failed || !kind.neighbour {
+                    site = Site::new(kind);
+                }
+            }
+        });
+        wrong += tally.end();
+    }
+    assert_eq!(wrong, 0, "wrong, see above");
+}
+
+const ALL: &[Verb] = &[Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status];
+
+#[test]
+fn errors_in_bridge() {
+    failures("bridge", ALL, 60);
+}
+
+#[test]
+fn errors_in_the_first_bridge() {
+    failures("first bridge", &[Verb::Add], 20);
+}
+
+#[test]
+fn errors_in_ptp() {
+    failures("ptp", ALL, 20);
+}
+
+#[test]
+fn errors_in_a_chain() {
+    failures("chain", ALL, 20);
+}
+
+#[test]
+fn errors_among_many_leases() {
+    failures("many leases", ALL, 20);
+}

@@ -1,0 +1,177 @@
+//! Death at any moment: killed (SIGKILL) before each system call in turn.
+//!
+//! Dead before call n + 1 is the same as dead after call n: between two calls a process changes
+//! nothing but its own memory.
+
+use cnimble_tests::trace::{Fate, untraceable};
+use cnimble_tests::{Pod, need, skip};
+use serde_json::Value;
+
+use crate::points::{Chance, Tally, bound, seed, share};
+use crate::site::{Disturbed, KINDS, Kind, Site, Verb};
+
+/// One death.
+#[derive(Debug, Clone)]
+pub struct Point {
+    pub verb: Verb,
+    /// Which plugin of the chain.
+    pub at: usize,
+    /// Before which of its calls.
+    pub n: usize,
+    pub call: String,
+    pub aftermath: Aftermath,
+}
+
+/// What the runtime does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aftermath {
+    /// DEL; the pod's namespace is still there.
+    Del,
+    /// DEL with an empty CNI_NETNS after the namespace has gone.
+    DelWithoutNetns,
+    /// Against the rules: the same ADD again, and only then DEL.
+    AddAgain,
+}
+
+const AFTERMATHS: [Aftermath; 3] = [Aftermath::Del, Aftermath::DelWithoutNetns, Aftermath::AddAgain];
+
+/// The deaths that this verb of a network can die, at most so many.
+fn points(kind: &Kind, verb: Verb, most: usize, seed: u64) -> Vec<Point> {
+    let mut points = Vec::new();
+    for at in 0..Site::new(kind).length() {
+        // Where the pod is the first, only a fresh node has the same calls.
+        let calls = Site::new(kind).calls(verb, at);
+        for (n, call) in calls.iter().enumerate() {
+            let aftermaths: &[Aftermath] = match verb {
+                Verb::Add if most == usize::MAX => &AFTERMATHS,
+                Verb::Add => &AFTERMATHS[n % 3..][..1],
+                _ if n % 2 == 0 => &[Aftermath::Del],
+                _ => &[Aftermath::DelWithoutNetns],
+            };
+            for aftermath in aftermaths {
+                points.push(Point { verb, at, n, call: call.name(), aftermath: *aftermath });
+            }
+        }
+    }
+    Chance::new(seed).some(points, most)
+}
+
+/// Dies once; what was wrong afterwards.
+pub fn die(site: &mut Site, point: &Point) -> Result<bool, String> {
+    let run = site.disturbed(point.verb, point.at, &Fate::KilledAt(point.n))?;
+    if run.traced.hung {
+        return Err("it hung before".to_owned());
+    }
+    let met = run.traced.met;
+    // Of an ADD that died there is no result.
+    let known = (point.verb != Verb::Add).then_some(run.last.as_ref()).flatten();
+    bury(site, point, &run, known)?;
+    let left = site.diff();
+    if !left.is_empty() {
+        return Err(format!("left after death and DEL:\n{left}"));
+    }
+    if !matches!(point.aftermath, Aftermath::DelWithoutNetns) {
+        let left = site.pod_diff();
+        if !left.is_empty() && point.verb != Verb::Gc {
+            return Err(format!("left in the pod after death and DEL:\n{left}"));
+        }
+    }
+    site.neighbour_lives().map_err(|why| format!("the neighbour suffers: {why}"))?;
+    // A new life, perhaps in another namespace.
+    let att = site.attachment();
+    let results = site.added(&att).map_err(|why| format!("the next ADD: {why}"))?;
+    let last = results.last();
+    site.checked(&att, last.unwrap_or(&Value::Null)).map_err(|why| format!("after the next ADD: {why}"))?;
+    site.del(&att, last).map_err(|why| format!("after the next ADD: {why}"))?;
+    let left = site.diff();
+    if !left.is_empty() {
+        return Err(format!("left after the next life:\n{left}"));
+    }
+    Ok(met)
+}
+
+/// What the runtime does about it.
+fn bury(site: &mut Site, point: &Point, run: &Disturbed, known: Option<&Value>) -> Result<(), String> {
+    let att = site.attachment();
+    if point.verb == Verb::Gc {
+        // Another one must finish the work.
+        site.gc_from(0)?;
+        let left = site.diff();
+        if !left.is_empty() {
+            return Err(format!("left after death and GC:\n{left}"));
+        }
+    }
+    match point.aftermath {
+        Aftermath::Del => site.del(&att, known),
+        Aftermath::DelWithoutNetns => {
+            site.victim = Pod::new();
+            site.del(&att.netns(""), known)
+        }
+        Aftermath::AddAgain => {
+            let again = site.link(point.at).call("ADD", &att, run.last.as_ref()).run();
+            if again.status == 0 {
+                again.try_result()?;
+            } else {
+                again.try_error()?;
+            }
+            site.del(&att, known)
+        }
+    }
+}
+
+/// Dies all deaths of a network's verbs.
+fn deaths(kind: &str, verbs: &[Verb], otherwise: usize) {
+    need!("ip", "nft");
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let kind = KINDS.iter().find(|known| known.name == kind).unwrap();
+    let seed = seed();
+    let mut wrong = 0;
+    for verb in verbs {
+        let points = points(kind, *verb, bound(otherwise), seed);
+        let tally = Tally::new(&format!("killed in {} of {} (seed {seed})", verb.name(), kind.name));
+        share(&points, |points| {
+            let mut site = Site::new(kind);
+            for point in points {
+                let outcome = die(&mut site, point);
+                tally.tried(*outcome.as_ref().unwrap_or(&true));
+                let failed = outcome.is_err();
+                if let Err(why) = outcome {
+                    let plugin = site.plugin(point.at);
+                    tally.failed(&format!("{plugin} before {} of {point:?}: {why}", point.call));
+                }
+                if failed || !kind.neighbour {
+                    site = Site::new(kind);
+                }
+            }
+        });
+        wrong += tally.end();
+    }
+    assert_eq!(wrong, 0, "wrong, see above");
+}
+
+#[test]
+fn killed_in_bridge() {
+    deaths("bridge", &[Verb::Add, Verb::Del, Verb::Gc], usize::MAX - 1);
+}
+
+#[test]
+fn killed_in_the_first_bridge() {
+    deaths("first bridge", &[Verb::Add], 30);
+}
+
+#[test]
+fn killed_in_ptp() {
+    deaths("ptp", &[Verb::Add, Verb::Del, Verb::Gc], 20);
+}
+
+#[test]
+fn killed_in_a_chain() {
+    deaths("chain", &[Verb::Add, Verb::Del, Verb::Gc], 30);
+}
+
+#[test]
+fn killed_in_host_local_among_many_leases() {
+    deaths("many leases", &[Verb::Add, Verb::Del, Verb::Gc], 20);
+}

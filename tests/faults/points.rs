@@ -1,0 +1,104 @@
+//! Which points are tried, by how many hands, and what is said about it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cnimble_tests::announce;
+
+/// Every point, or so many of each list.
+pub fn bound(otherwise: usize) -> usize {
+    match std::env::var("CNIMBLE_STRESS").as_deref() {
+        Ok("all") => usize::MAX,
+        Ok(count) => count.parse().expect("CNIMBLE_STRESS: a number, or all"),
+        Err(_) => otherwise,
+    }
+}
+
+/// The seed that chooses, from CNIMBLE_SEED or the clock.
+pub fn seed() -> u64 {
+    match std::env::var("CNIMBLE_SEED") {
+        Ok(seed) => seed.parse().expect("CNIMBLE_SEED: a number"),
+        Err(_) => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs(),
+    }
+}
+
+/// Numbers by chance (xorshift), the same for the same seed.
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Self {
+        Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % end as u64).unwrap()
+    }
+
+    /// At most so many of a list, in their order.
+    pub fn some<T>(&mut self, mut list: Vec<T>, most: usize) -> Vec<T> {
+        while list.len() > most {
+            let at = self.below(list.len());
+            list.remove(at);
+        }
+        list
+    }
+}
+
+/// What is counted.
+pub struct Tally {
+    what: String,
+    tried: AtomicUsize,
+    met: AtomicUsize,
+    wrong: AtomicUsize,
+}
+
+/// After how many points there is a sign of life.
+const PROGRESS: usize = 500;
+
+/// More than so many failures are only counted.
+const SHOWN: usize = 10;
+
+impl Tally {
+    pub fn new(what: &str) -> Self {
+        let zero = || AtomicUsize::new(0);
+        Tally { what: what.to_owned(), tried: zero(), met: zero(), wrong: zero() }
+    }
+
+    /// One more point, and whether the verb came so far.
+    pub fn tried(&self, met: bool) {
+        let tried = self.tried.fetch_add(1, Ordering::Relaxed) + 1;
+        if tried.is_multiple_of(PROGRESS) {
+            announce("...", &format!("{}: {tried}", self.what));
+        }
+        self.met.fetch_add(usize::from(met), Ordering::Relaxed);
+    }
+
+    pub fn failed(&self, why: &str) {
+        if self.wrong.fetch_add(1, Ordering::Relaxed) < SHOWN {
+            announce("WRONG", &format!("{}: {why}", self.what));
+        }
+    }
+
+    /// Says the counts; how many points went wrong.
+    pub fn end(self) -> usize {
+        let [tried, met, wrong] = [self.tried, self.met, self.wrong].map(AtomicUsize::into_inner);
+        announce("NOTE", &format!("{}: {tried} points tried, {met} reached, {wrong} wrong", self.what));
+        assert!(tried >= 10, "only {tried} system calls?");
+        assert!(met * 10 > tried * 9, "only {met} of {tried} points were reached");
+        wrong
+    }
+}
+
+/// Has two hands work through a list.
+pub fn share<T: Sync>(list: &[T], work: impl Fn(&mut dyn Iterator<Item = &T>) + Sync) {
+    let next = AtomicUsize::new(0);
+    let name = std::thread::current().name().unwrap_or("?").to_owned();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let hand = || work(&mut std::iter::from_fn(|| list.get(next.fetch_add(1, Ordering::Relaxed))));
+            std::thread::Builder::new().name(name.clone()).spawn_scoped(scope, hand).unwrap();
+        }
+    });
+}

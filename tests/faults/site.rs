@@ -1,0 +1,379 @@
+//! A node with a network on it, whose state must come back again and again.
+
+use std::time::Duration;
+
+use cnimble_tests::trace::{Fate, Syscall, Traced};
+use cnimble_tests::{
+    Attachment, Call, Host, Network, Outcome, Pod, Snapshot, configs, plugin_dir, wait_until,
+};
+use serde_json::{Value, json};
+
+use std::path::{Path, PathBuf};
+
+/// A verb that is disturbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Add,
+    Del,
+    Check,
+    Gc,
+    Status,
+}
+
+impl Verb {
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Add => "ADD",
+            Verb::Del => "DEL",
+            Verb::Check => "CHECK",
+            Verb::Gc => "GC",
+            Verb::Status => "STATUS",
+        }
+    }
+}
+
+/// A network, as a list of plugins.
+#[derive(Debug)]
+pub struct Kind {
+    pub name: &'static str,
+    /// The configurations of the chain.
+    pub chain: fn(&Host) -> Vec<Value>,
+    /// Whether another pod is there, which must not notice anything.
+    pub neighbour: bool,
+    /// How many leases of nobody in particular are there.
+    pub leases: u32,
+}
+
+/// Dual stack with everything that leaves something on the host.
+fn bridge(host: &Host) -> Value {
+    let mut config = configs::dual(host);
+    config["ipMasq"] = json!(true);
+    // Otherwise a failure to ask nf_tables means iptables.
+    config["ipMasqBackend"] = json!("nftables");
+    config["macspoofchk"] = json!(true);
+    config["promiscMode"] = json!(true);
+    config
+}
+
+/// What the Go plugins can do, too.
+fn common(host: &Host) -> Vec<Value> {
+    let mut config = configs::dual(host);
+    config["cniVersion"] = json!("1.0.0");
+    config["ipMasq"] = json!(true);
+    vec![config]
+}
+
+fn alone(host: &Host) -> Vec<Value> {
+    vec![bridge(host)]
+}
+
+fn ptp(host: &Host) -> Vec<Value> {
+    let mut config = configs::dual(host);
+    config["type"] = json!("ptp");
+    config["ipMasq"] = json!(true);
+    config["ipMasqBackend"] = json!("nftables");
+    vec![config]
+}
+
+fn ipam(host: &Host) -> Vec<Value> {
+    vec![configs::ipam(host)]
+}
+
+fn chain(host: &Host) -> Vec<Value> {
+    let bits = 8_000_000;
+    let mut chain = vec![
+        bridge(host),
+        json!({"type": "portmap", "backend": "nftables", "runtimeConfig": {"portMappings": [
+            {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+            {"hostPort": 8053, "containerPort": 53, "protocol": "udp"},
+        ]}}),
+        json!({"type": "firewall", "backend": "nftables", "ingressPolicy": "same-bridge"}),
+        json!({"type": "tuning", "dataDir": host.data_dir().join("tuning"), "mtu": 1400, "promisc": true,
+               "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1", "net.core.somaxconn": "512"}}),
+        json!({"type": "bandwidth", "ingressRate": bits, "ingressBurst": bits, "egressRate": bits,
+               "egressBurst": bits}),
+    ];
+    let (version, name) = (chain[0]["cniVersion"].clone(), chain[0]["name"].clone());
+    for config in &mut chain[1..] {
+        config["cniVersion"] = version.clone();
+        config["name"] = name.clone();
+    }
+    chain
+}
+
+/// The networks. The first is the one that most clusters have.
+pub const KINDS: &[Kind] = &[
+    Kind { name: "bridge", chain: alone, neighbour: true, leases: 0 },
+    Kind { name: "first bridge", chain: alone, neighbour: false, leases: 0 },
+    Kind { name: "ptp", chain: ptp, neighbour: true, leases: 0 },
+    Kind { name: "chain", chain, neighbour: true, leases: 0 },
+    Kind { name: "many leases", chain: ipam, neighbour: true, leases: 70 },
+];
+
+/// The network that both sets of plugins are tried on.
+pub const COMMON: Kind = Kind { name: "common", chain: common, neighbour: true, leases: 0 };
+
+/// What a node does for its pods, one place where it stands.
+pub struct Site {
+    pub host: Host,
+    chain: Vec<Value>,
+    plugins: PathBuf,
+    pub victim: Pod,
+    neighbour: Option<(Pod, Vec<Value>)>,
+    before: Snapshot,
+    pod_before: Snapshot,
+}
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Memory of whose turn it is, and where to look for it; no lease.
+const NOTES: &[&str] = &["last_reserved_ip", ".cnimble-index"];
+
+/// What only a pod has; the addresses are those that the first one gets.
+const OF_THE_FIRST: &[&str] = &["victim", "veth", "10.1.2.2", "fd00:1:2::2", ".cnimble-new"];
+
+/// Addresses as whole words, anything else wherever it stands.
+fn told(now: &Snapshot, text: &str) -> Vec<String> {
+    if text.contains("1:2::") || text.contains("1.2.") { now.mentions(text) } else { now.lines_with(text) }
+}
+
+impl Site {
+    pub fn new(kind: &Kind) -> Self {
+        Self::by(plugin_dir(), kind)
+    }
+
+    /// Served by the plugins in a directory.
+    pub fn by(plugins: &Path, kind: &Kind) -> Self {
+        let host = Host::hasty();
+        let victim = Pod::new();
+        let mut site = Site {
+            chain: (kind.chain)(&host),
+            before: Snapshot::of_ns(&victim),
+            pod_before: Snapshot::of_ns(&victim),
+            plugins: plugins.to_owned(),
+            neighbour: None,
+            victim,
+            host,
+        };
+        if kind.neighbour {
+            let pod = Pod::new();
+            let results = site.added(&Attachment::new("neighbour", &pod)).unwrap();
+            site.neighbour = Some((pod, results));
+        }
+        for n in 0..kind.leases {
+            let (net, name) = (site.link(0), format!("many{n}"));
+            net.call("ADD", &site.named(&name), None).run().success();
+        }
+        if kind.neighbour {
+            // The bridge learns of its port in its own time.
+            Snapshot::settled(&site.host);
+        }
+        site.before = site.look();
+        site
+    }
+
+    fn look(&self) -> Snapshot {
+        NOTES.iter().fold(Snapshot::of(&self.host), |snapshot, name| snapshot.without_lines(name))
+    }
+
+    /// How many plugins there are.
+    pub fn length(&self) -> usize {
+        self.chain.len()
+    }
+
+    pub fn plugin(&self, at: usize) -> &str {
+        self.chain[at]["type"].as_str().unwrap()
+    }
+
+    pub fn link(&self, at: usize) -> Network<'_> {
+        Network::by(&self.plugins, &self.host, self.chain[at].clone())
+    }
+
+    /// The same for an attachment: no two can have the same port of the host.
+    fn link_of(&self, att: &Attachment, at: usize) -> Network<'_> {
+        let mut net = self.link(at);
+        if att.id == "neighbour"
+            && let Some(Value::Array(ports)) = net.config.pointer_mut("/runtimeConfig/portMappings")
+        {
+            for port in ports {
+                port["hostPort"] = json!(port["hostPort"].as_u64().unwrap() + 1000);
+            }
+        }
+        net
+    }
+
+    fn named(&self, id: &str) -> Attachment {
+        Attachment::new(id, &self.victim)
+    }
+
+    pub fn attachment(&self) -> Attachment {
+        self.named("victim")
+    }
+
+    fn neighbour_attachment(&self) -> Attachment {
+        let (pod, _) = self.neighbour.as_ref().unwrap();
+        Attachment::new("neighbour", pod)
+    }
+
+    /// ADD of the first `count` plugins; their results.
+    pub fn add_some(&self, att: &Attachment, count: usize) -> Result<Vec<Value>, String> {
+        let mut results: Vec<Value> = Vec::new();
+        for at in 0..count {
+            let outcome = self.link_of(att, at).call("ADD", att, results.last()).limit(LIMIT).try_run()?;
+            results.push(outcome.try_result()?);
+        }
+        Ok(results)
+    }
+
+    /// ADD of all plugins.
+    pub fn added(&self, att: &Attachment) -> Result<Vec<Value>, String> {
+        self.add_some(att, self.length())
+    }
+
+    /// DEL of all plugins, the last first, as a runtime does it that tells the last result, or
+    /// has none.
+    pub fn del(&self, att: &Attachment, prev: Option<&Value>) -> Result<(), String> {
+        self.del_some(att, prev, self.length())
+    }
+
+    /// DEL of the first `count` plugins.
+    pub fn del_some(&self, att: &Attachment, prev: Option<&Value>, count: usize) -> Result<(), String> {
+        let mut failures = Vec::new();
+        for at in (0..count).rev() {
+            match self.link_of(att, at).call("DEL", att, prev).limit(LIMIT).try_run() {
+                Ok(outcome) if outcome.status == 0 && outcome.stdout.is_empty() => {}
+                Ok(outcome) => failures.push(outcome.describe()),
+                Err(slow) => failures.push(slow),
+            }
+        }
+        if failures.is_empty() { Ok(()) } else { Err(format!("DEL: {}", failures.join("\n"))) }
+    }
+
+    /// CHECK of all plugins.
+    pub fn checked(&self, att: &Attachment, last: &Value) -> Result<(), String> {
+        for at in 0..self.length() {
+            let outcome = self.link_of(att, at).call("CHECK", att, Some(last)).limit(LIMIT).try_run()?;
+            if outcome.status != 0 {
+                return Err(format!("CHECK: {}", outcome.describe()));
+            }
+        }
+        Ok(())
+    }
+
+    /// GC of the plugins from `first` on; the neighbour is all that lives.
+    pub fn gc_from(&self, first: usize) -> Result<(), String> {
+        (first..self.length()).try_for_each(|at| {
+            let outcome = self.gc_call(at).limit(LIMIT).try_run()?;
+            if outcome.status == 0 { Ok(()) } else { Err(format!("GC: {}", outcome.describe())) }
+        })
+    }
+
+    fn gc_call(&self, at: usize) -> Call<'_> {
+        let mut valid: Vec<Value> = Vec::new();
+        valid.extend(self.neighbour.iter().map(|_| self.neighbour_attachment().listed()));
+        let many = self.before.lines_with("many").len();
+        valid.extend((0..many).map(|n| self.named(&format!("many{n}")).listed()));
+        self.link(at).gc_call(Some(json!(valid)))
+    }
+
+    /// Everything up to the verb of plugin `at`, and then that under `fate`.
+    pub fn disturbed(&self, verb: Verb, at: usize, fate: &Fate) -> Result<Disturbed, String> {
+        let att = self.attachment();
+        let count = if verb == Verb::Add { at } else { self.length() };
+        let results = match verb {
+            Verb::Status => Vec::new(),
+            _ => self.add_some(&att, count)?,
+        };
+        let last = results.last();
+        // What a plugin that fails must leave as it was.
+        let earlier = match fate {
+            Fate::Told { .. } if verb == Verb::Add => Some(self.whole()),
+            _ => None,
+        };
+        let call = match verb {
+            Verb::Add => self.link(at).call("ADD", &att, last),
+            Verb::Check => self.link(at).call("CHECK", &att, last),
+            Verb::Del => {
+                for later in (at + 1..self.length()).rev() {
+                    self.link(later).call("DEL", &att, last).run().success();
+                }
+                self.link(at).call("DEL", &att, last)
+            }
+            Verb::Gc => {
+                for earlier in 0..at {
+                    self.gc_call(earlier).run().success();
+                }
+                self.gc_call(at)
+            }
+            Verb::Status => self.link(at).status_call(),
+        };
+        let (outcome, traced) = call.limit(LIMIT).traced(fate);
+        Ok(Disturbed { outcome, traced, last: last.cloned(), earlier })
+    }
+
+    /// The calls of the verb of plugin `at`, undisturbed.
+    pub fn calls(&self, verb: Verb, at: usize) -> Vec<Syscall> {
+        let run = self.disturbed(verb, at, &Fate::Watched).unwrap();
+        run.outcome.success();
+        self.del(&self.attachment(), run.last.as_ref()).unwrap();
+        run.traced.calls
+    }
+
+    /// What is different on the host, and stays so. Where the pod was the first, the network
+    /// itself stays; then it is what tells of the pod.
+    pub fn diff(&self) -> String {
+        let mut diff = String::new();
+        wait_until(2.0, || {
+            let now = self.look();
+            diff = match &self.neighbour {
+                Some(_) => self.before.diff(&now),
+                None => OF_THE_FIRST.iter().flat_map(|text| told(&now, text)).collect(),
+            };
+            diff.is_empty()
+        });
+        diff
+    }
+
+    /// Host and pod, to the last detail.
+    fn whole(&self) -> [Snapshot; 2] {
+        // Where to look for leases may have been written anew.
+        [Snapshot::of(&self.host).without_lines(".cnimble-index"), Snapshot::of_ns(&self.victim)]
+    }
+
+    /// What a failed ADD has left.
+    pub fn left_by(&self, run: &Disturbed) -> String {
+        let mut diff = String::new();
+        wait_until(2.0, || {
+            let pairs = run.earlier.iter().flatten().zip(self.whole());
+            diff = pairs.map(|(earlier, now)| earlier.diff(&now)).collect();
+            diff.is_empty()
+        });
+        diff
+    }
+
+    /// What is different in the pod.
+    pub fn pod_diff(&self) -> String {
+        let mut diff = String::new();
+        wait_until(2.0, || {
+            diff = self.pod_before.diff(&Snapshot::of_ns(&self.victim));
+            diff.is_empty()
+        });
+        diff
+    }
+
+    /// Whether the neighbour is still what ADD has made it.
+    pub fn neighbour_lives(&self) -> Result<(), String> {
+        let Some((_, results)) = &self.neighbour else { return Ok(()) };
+        self.checked(&self.neighbour_attachment(), results.last().unwrap())
+    }
+}
+
+/// What came of a verb under a fate.
+pub struct Disturbed {
+    pub outcome: Outcome,
+    pub traced: Traced,
+    /// The last result there was before it.
+    pub last: Option<Value>,
+    /// Host and pod before an ADD.
+    earlier: Option<[Snapshot; 2]>,
+}

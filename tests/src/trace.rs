@@ -1,0 +1,314 @@
+//! A plugin under the hands of ptrace(2): killed before its n-th system call, or told that one
+//! has failed.
+//!
+//! strace can do both, but takes longer to start than a plugin takes to run, and can't count
+//! "the n-th, whichever it is".
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+/// What happens to the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing; its calls are listed.
+    Watched,
+    /// It is killed, with all that it has started, when it is about to make call number `n`
+    /// (from 0): everything before has happened, this call has not.
+    KilledAt(usize),
+    /// The `nth` call (from 0) of this number isn't made, and returns this error.
+    Told {
+        /// The system call's number.
+        call: u64,
+        /// Which of them.
+        nth: usize,
+        /// What it returns.
+        error: Errno,
+    },
+}
+
+/// A system call, at its entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Syscall {
+    /// Its number on this machine.
+    pub number: u64,
+    /// Its arguments.
+    pub args: [u64; 6],
+    /// How many of its number came before.
+    pub nth: usize,
+    /// Whether a child of the plugin makes it.
+    pub by_child: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Traced {
+    /// Exit status and output.
+    pub output: Output,
+    /// The calls, until its end.
+    pub calls: Vec<Syscall>,
+    /// Whether the fate has come over it; otherwise it made fewer calls.
+    pub met: bool,
+    /// It took too long, and was killed for that.
+    pub hung: bool,
+}
+
+/// Why system calls can't be watched here, if they can't.
+pub fn untraceable() -> Option<String> {
+    if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+        return Some("system calls are only watched on x86_64 with the GNU C library".into());
+    }
+    let traced = std::panic::catch_unwind(|| run(&mut Command::new("true"), b"", &Fate::Watched, LIMIT));
+    traced.is_err().then(|| "ptrace is not allowed here".to_owned())
+}
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs `command` to the end that `fate` has for it, which comes after `limit` at the latest.
+///
+/// # Panics
+/// If the process can't be started or traced.
+pub(crate) fn run(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> Traced {
+    // A thread of its own has no other children that could be mixed up with this one.
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| trace(command, stdin, fate, limit));
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[allow(clippy::zombie_processes)] // the tracer waits for it
+fn trace(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> Traced {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: ptrace(2) is a plain system call, safe between fork and exec.
+    unsafe {
+        command.pre_exec(|| Ok(ptrace::traceme()?));
+    }
+    let mut child = command.spawn().unwrap_or_else(|err| panic!("starting {command:?}: {err}"));
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    // It stands before its first instruction; the pipe holds a configuration.
+    let mut pipe = child.stdin.take().unwrap();
+    assert!(stdin.len() < 60_000, "more than fits into a pipe");
+    pipe.write_all(stdin).unwrap();
+    drop(pipe);
+
+    let (done, watch) = mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        let late = watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
+        if late {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        late
+    });
+    let mut tracer = Tracer { fate, main: pid, calls: Vec::new(), counts: BTreeMap::new(), met: false };
+    let status = tracer.follow();
+    let _ = done.send(());
+    let hung = watchdog.join().unwrap();
+    let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
+    child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
+    child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
+    Traced { output, calls: tracer.calls, met: tracer.met, hung }
+}
+
+struct Tracer<'f> {
+    fate: &'f Fate,
+    main: Pid,
+    calls: Vec<Syscall>,
+    counts: BTreeMap<u64, usize>,
+    met: bool,
+}
+
+impl Tracer<'_> {
+    /// Until the plugin and all its children have ended; how the plugin did.
+    fn follow(&mut self) -> ExitStatus {
+        use std::os::unix::process::ExitStatusExt;
+        let mut end = None;
+        let mut living = BTreeSet::from([self.main]);
+        // Whose call has been suppressed, and is to return an error.
+        let mut failing = None;
+        match waitpid(self.main, Some(WaitPidFlag::__WALL)).unwrap() {
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
+            other => panic!("not stopped at its start: {other:?}"),
+        }
+        let options = Options::PTRACE_O_TRACESYSGOOD
+            | Options::PTRACE_O_EXITKILL
+            | Options::PTRACE_O_TRACEFORK
+            | Options::PTRACE_O_TRACEVFORK
+            | Options::PTRACE_O_TRACECLONE
+            | Options::PTRACE_O_TRACEEXEC;
+        ptrace::setoptions(self.main, options).unwrap();
+        go_on(self.main, None);
+        loop {
+            let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+            let pid = match waitpid(Pid::from_raw(-1), Some(flags)) {
+                Err(Errno::ECHILD) => break,
+                Err(Errno::EINTR) => continue,
+                Err(err) => panic!("waitpid: {err}"),
+                Ok(WaitStatus::Exited(pid, code)) => {
+                    living.remove(&pid);
+                    if pid == self.main {
+                        end = Some(ExitStatus::from_raw(code << 8));
+                    }
+                    continue;
+                }
+                Ok(WaitStatus::Signaled(pid, signal, _)) => {
+                    living.remove(&pid);
+                    if pid == self.main {
+                        end = Some(ExitStatus::from_raw(signal as i32));
+                    }
+                    continue;
+                }
+                Ok(WaitStatus::PtraceSyscall(pid)) => pid,
+                Ok(WaitStatus::PtraceEvent(pid, _, _)) => {
+                    go_on(pid, None);
+                    continue;
+                }
+                Ok(WaitStatus::Stopped(pid, signal)) => {
+                    // A new child stops before it does anything.
+                    let new = living.insert(pid) && signal == Signal::SIGSTOP;
+                    go_on(pid, (!new && signal != Signal::SIGTRAP).then_some(signal));
+                    continue;
+                }
+                Ok(_) => continue,
+            };
+            living.insert(pid);
+            // It may have been killed by now, by the watchdog or by us.
+            match entered(pid) {
+                Some(call) => {
+                    let call = self.note(pid, call);
+                    match self.fate {
+                        Fate::KilledAt(n) if self.calls.len() == n + 1 => {
+                            self.met = true;
+                            for pid in &living {
+                                let _ = kill(*pid, Signal::SIGKILL);
+                            }
+                            continue;
+                        }
+                        Fate::Told { call: number, nth, .. }
+                            if call.number == *number && call.nth == *nth =>
+                        {
+                            self.met = true;
+                            failing = Some(pid);
+                            suppress(pid);
+                        }
+                        _ => {}
+                    }
+                }
+                None => {
+                    if let (true, Fate::Told { error, .. }) = (failing == Some(pid), self.fate) {
+                        failing = None;
+                        answer(pid, *error);
+                    }
+                }
+            }
+            go_on(pid, None);
+        }
+        end.unwrap_or_default()
+    }
+
+    fn note(&mut self, pid: Pid, (number, args): (u64, [u64; 6])) -> Syscall {
+        let count = self.counts.entry(number).or_default();
+        let call = Syscall { number, args, nth: *count, by_child: pid != self.main };
+        *count += 1;
+        self.calls.push(call.clone());
+        call
+    }
+}
+
+/// A process that is gone needn't go on.
+fn go_on(pid: Pid, signal: Option<Signal>) {
+    match ptrace::syscall(pid, signal) {
+        Ok(()) | Err(Errno::ESRCH) => {}
+        Err(err) => panic!("PTRACE_SYSCALL: {err}"),
+    }
+}
+
+/// The call that is about to be made; `None` if one has been.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn entered(pid: Pid) -> Option<(u64, [u64; 6])> {
+    let info = ptrace::syscall_info(pid).ok()?;
+    if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
+        return None;
+    }
+    // SAFETY: `op` says that this member is the one.
+    let entry = unsafe { info.u.entry };
+    Some((entry.nr, entry.args))
+}
+
+/// Has the kernel make no call.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn suppress(pid: Pid) {
+    let at = (8 * libc::ORIG_RAX) as ptrace::AddressType;
+    let _ = ptrace::write_user(pid, at, -1);
+}
+
+/// Has the call return an error.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn answer(pid: Pid, error: Errno) {
+    let at = (8 * libc::RAX) as ptrace::AddressType;
+    let _ = ptrace::write_user(pid, at, -libc::c_long::from(error as i32));
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+fn entered(_: Pid) -> Option<(u64, [u64; 6])> {
+    None
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+fn suppress(_: Pid) {}
+
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+fn answer(_: Pid, _: Errno) {}
+
+macro_rules! names {
+    ($($name:ident)*) => { &[$((libc::$name, stringify!($name))),*] };
+}
+
+/// The names of those system calls that plugins make.
+const NAMES: &[(i64, &str)] = names! {
+    SYS_read SYS_write SYS_openat SYS_close SYS_fstat SYS_newfstatat SYS_statx SYS_lseek SYS_mmap
+    SYS_mprotect SYS_munmap SYS_brk SYS_rt_sigaction SYS_rt_sigprocmask SYS_ioctl SYS_pread64
+    SYS_pwrite64 SYS_mremap SYS_madvise SYS_getpid SYS_socket SYS_connect SYS_sendto SYS_recvfrom
+    SYS_sendmsg SYS_recvmsg SYS_bind SYS_getsockname SYS_setsockopt SYS_getsockopt SYS_clone SYS_clone3
+    SYS_execve SYS_exit SYS_wait4 SYS_waitid SYS_fcntl SYS_flock SYS_fsync SYS_fdatasync SYS_ftruncate
+    SYS_mkdirat SYS_unlinkat SYS_linkat SYS_renameat SYS_renameat2 SYS_fchmod SYS_fchown SYS_umask
+    SYS_statfs SYS_fstatfs SYS_prctl SYS_sigaltstack SYS_setxattr SYS_fsetxattr SYS_fgetxattr SYS_futex
+    SYS_sched_getaffinity SYS_getdents64 SYS_set_tid_address SYS_clock_gettime SYS_clock_nanosleep
+    SYS_exit_group SYS_tgkill SYS_gettid SYS_utimensat SYS_ppoll SYS_pipe2 SYS_prlimit64 SYS_getrandom
+    SYS_setns SYS_rseq SYS_set_robust_list SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_sendmmsg
+    SYS_recvmmsg SYS_getcwd SYS_geteuid SYS_sched_yield SYS_restart_syscall SYS_dup3 SYS_nanosleep
+    SYS_epoll_pwait SYS_epoll_ctl SYS_epoll_create1 SYS_eventfd2 SYS_fchdir SYS_uname SYS_rt_sigreturn
+    SYS_getuid SYS_getppid SYS_pidfd_open SYS_pidfd_send_signal SYS_capget SYS_capset
+};
+
+/// What newer architectures do without.
+#[cfg(target_arch = "x86_64")]
+const OLD_NAMES: &[(i64, &str)] = names! {
+    SYS_open SYS_stat SYS_lstat SYS_poll SYS_access SYS_pipe SYS_mkdir SYS_rmdir SYS_unlink SYS_link
+    SYS_rename SYS_readlink SYS_arch_prctl SYS_epoll_wait SYS_dup2 SYS_fork SYS_vfork SYS_getdents
+    SYS_chmod SYS_alarm SYS_symlink
+};
+
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_NAMES: &[(i64, &str)] = &[];
+
+impl Syscall {
+    /// Its name, or its number where that isn't known here.
+    pub fn name(&self) -> String {
+        name(self.number)
+    }
+}
+
+/// The name of a system call.
+pub fn name(number: u64) -> String {
+    let found = NAMES.iter().chain(OLD_NAMES).find(|(known, _)| known.cast_unsigned() == number);
+    found.map_or_else(|| format!("call {number}"), |(_, name)| name.trim_start_matches("SYS_").to_owned())
+}
