@@ -7,8 +7,8 @@
 //! Nothing is synced to disk. A lease only means something until the next boot, so a
 //! power failure can't take anything away that is still needed. What it can leave is an
 //! empty file under a lease's name (the name was written out before the content was);
-//! [`crate::owner`] takes that for nobody's. An `fsync` would cost each ADD more than all
-//! the rest of it together. docs/RELIABILITY.md has the whole of it, with power cuts.
+//! [`crate::owner`] takes that for nobody's. docs/RELIABILITY.md has the whole of it, with
+//! what an `fsync` would cost.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
