@@ -201,7 +201,11 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
     let mut keep: Vec<String> = valid.iter().map(name).collect();
     keep.extend(valid.iter().map(|valid| fresh_name(&name(valid), network)));
     let mut outcome = Ok(());
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+    for entry in entries {
+        let path = match entry {
+            Ok(entry) => entry.path(),
+            Err(err) => return outcome.and(Err(Error::io("list", dir, &err))),
+        };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if keep.iter().any(|kept| *kept == name) {
             continue;
@@ -212,10 +216,15 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
         if name.starts_with('.') || !name.ends_with(".json") {
             continue;
         }
-        let network_of = |bytes: Vec<u8>| Backup::parse(&bytes).ok()?.network;
-        let bytes = files::read(&path, LIMIT, Links::Refuse);
-        if bytes.ok().and_then(network_of).as_deref() == Some(network) {
-            outcome = outcome.and(remove_one(&path));
+        let network_of = |bytes: &[u8]| Backup::parse(bytes).ok()?.network;
+        match files::read(&path, LIMIT, Links::Refuse) {
+            Ok(bytes) if network_of(&bytes).as_deref() == Some(network) => {
+                outcome = outcome.and(remove_one(&path));
+            }
+            Ok(_) => {}
+            // Gone meanwhile, or nothing of ours.
+            Err(err) if is_absent(&err) || files::is_foreign(&err) => {}
+            Err(err) => outcome = outcome.and(Err(Error::io("read", &path, &err))),
         }
     }
     outcome
