@@ -11,34 +11,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use cnimble_tests::{Host, Outcome, plugin_dir, run_limited};
+use cnimble_tests::{Host, Outcome, command, plugin_dir, run_limited};
 use serde_json::{Value, json};
-
-/// The command under test: `CNIMBLE_COMMAND`, or this workspace's, built once.
-fn command() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| match std::env::var_os("CNIMBLE_COMMAND") {
-        Some(path) => PathBuf::from(path),
-        None => build(),
-    })
-}
-
-fn build() -> PathBuf {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "cnimble", "--bin", "cnimble"])
-        .args(["--message-format", "json-render-diagnostics"])
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    messages.find_map(|message| Some(PathBuf::from(message["executable"].as_str()?))).unwrap()
-}
 
 /// A node with directories of its own. Namespaces that a failing test leaves pinned go with it.
 struct Node {
