@@ -117,12 +117,16 @@ fn keys_that_are_there_twice() {
 /// An ADD whose result can't be delivered has not happened.
 #[test]
 fn a_result_that_nobody_gets() {
-    need!("ip", "nft");
-    for script in ["exec \"$0\" >/dev/full", "exec \"$0\" 1</dev/null", "\"$0\" | exit; exit 1"] {
+    need!("ip", "nft", "mkfifo");
+    // A pipe whose only reader has gone before the plugin begins: with `| exit` it may come later.
+    let unread = "mkfifo \"$1\" && exec 3<>\"$1\" 4>\"$1\" 3<&- && exec \"$0\" >&4 4>&-";
+    for script in ["exec \"$0\" >/dev/full", "exec \"$0\" 1</dev/null", unread] {
         let stage = Stage::new();
-        let outcome = stage.call("ADD").under(&["sh", "-c", script]).run();
+        let pipe = stage.host.dir().join("unread").display().to_string();
+        let script = script.replace("$1", &pipe);
+        let outcome = stage.call("ADD").under(&["sh", "-c", &script]).run();
         assert_eq!(outcome.status, 1, "{}", outcome.describe());
-        stage.unchanged(script);
+        stage.unchanged(&script);
     }
 }
 
