@@ -10,8 +10,8 @@ use crate::allocate::Ledger;
 use crate::boot::{self, Boot};
 use crate::files;
 use crate::owner::Owner;
-use crate::reading::Leases;
-use crate::store::Directory;
+
+use crate::store::{Directory, Leases};
 
 /// The leases of a directory, seen by one attachment.
 pub(crate) struct Book<'a> {

@@ -21,7 +21,6 @@ mod journal;
 #[cfg(test)]
 mod properties;
 mod range;
-mod reading;
 mod resolv;
 mod store;
 #[cfg(test)]

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use cnimble::spec::Attachment;
 
+use super::StoreError;
 use crate::index::Index;
 use crate::owner::Owner;
-use crate::store::StoreError;
 
 /// A lease file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,157 @@
+//! Which addresses an attachment gets: pure decisions, nothing is written here.
+//!
+//! One address of each range set. A requested address goes to the first set that it lies
+//! in; sets without one give the next address in turn, so that an address that was just
+//! freed isn't given out again before all the others were. Leases of an earlier boot count
+//! as taken as long as there is anything else.
+
+use std::net::IpAddr;
+
+use crate::range::{Range, RangeSet};
+
+/// Why an address can't be given. The texts are the reference's.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AllocateError {
+    #[error("failed to allocate for range {set}: requested ip {ip} is subnet's gateway")]
+    Gateway { set: usize, ip: IpAddr },
+    #[error(
+        "failed to allocate for range {set}: requested ip {ip} is the network or broadcast address of {subnet}"
+    )]
+    Reserved { set: usize, ip: IpAddr, subnet: ipnetwork::IpNetwork },
+    #[error(
+        "failed to allocate for range {set}: requested IP address {ip} is not available in range set {ranges}"
+    )]
+    NotAvailable { set: usize, ip: IpAddr, ranges: RangeSet },
+    #[error(
+        "failed to allocate for range {set}: {ip} has been allocated to {container}, duplicate allocation is not allowed"
+    )]
+    Duplicate { set: usize, ip: IpAddr, container: String },
+    #[error("failed to allocate for range {set}: no IP addresses available in range set: {ranges}")]
+    Full { set: usize, ranges: RangeSet },
+    #[error("failed to allocate all requested IPs: {}", join(.0))]
+    LeftOver(Vec<IpAddr>),
+}
+
+fn join(ips: &[IpAddr]) -> String {
+    let texts: Vec<String> = ips.iter().map(IpAddr::to_string).collect();
+    texts.join(" ")
+}
+
+/// Who holds which address; [`crate::store`] knows it from the disk.
+pub(crate) trait Ledger {
+    /// Whether a lease stands for `ip`, of whatever age.
+    fn is_taken(&self, ip: IpAddr) -> bool;
+    /// Whether the lease of `ip` is from before this boot, and so void.
+    fn is_void(&self, ip: IpAddr) -> bool;
+    /// The addresses whose lease is the attachment's own.
+    fn own(&self) -> &[IpAddr];
+    /// The address that was given last from set `set`.
+    fn last(&self, set: usize) -> Option<IpAddr>;
+}
+
+/// An address to give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Choice<'a> {
+    pub(crate) ip: IpAddr,
+    pub(crate) range: &'a Range,
+}
+
+/// Chooses an address of each of `sets` for `container`, serving `requested` first.
+pub(crate) fn choose<'a>(
+    sets: &'a [RangeSet],
+    requested: &[IpAddr],
+    container: &str,
+    ledger: &impl Ledger,
+) -> Result<Vec<Choice<'a>>, AllocateError> {
+    let mut requested = requested.to_vec();
+    let mut choices = Vec::with_capacity(sets.len());
+    for (n, set) in sets.iter().enumerate() {
+        let pool = Pool { n, set, sets, ledger };
+        let wanted = requested.iter().position(|ip| set.range_of(*ip).is_some());
+        choices.push(match wanted.map(|at| requested.remove(at)) {
+            Some(ip) => {
+                let choice = pool.exactly(ip)?;
+                pool.refuse_second(container)?;
+                choice
+            }
+            None => {
+                pool.refuse_second(container)?;
+                pool.next()?
+            }
+        });
+    }
+    if requested.is_empty() { Ok(choices) } else { Err(AllocateError::LeftOver(requested)) }
+}
+
+/// Whether each of `sets` has an address left, counting those that could be taken back.
+pub(crate) fn has_room(sets: &[RangeSet], ledger: &impl Ledger) -> Result<(), AllocateError> {
+    for (n, set) in sets.iter().enumerate() {
+        Pool { n, set, sets, ledger }.next()?;
+    }
+    Ok(())
+}
+
+/// One range set at work.
+struct Pool<'a, 'l, L> {
+    n: usize,
+    set: &'a RangeSet,
+    sets: &'a [RangeSet],
+    ledger: &'l L,
+}
+
+impl<'a, L: Ledger> Pool<'a, '_, L> {
+    /// A gateway is one for all sets: their subnets may be the same.
+    fn is_gateway(&self, ip: IpAddr) -> bool {
+        let mut ranges = self.sets.iter().flat_map(RangeSet::ranges);
+        ranges.any(|range| range.gateway == ip)
+    }
+
+    /// The address that was asked for. A lease of an earlier boot doesn't stand in the way.
+    fn exactly(&self, ip: IpAddr) -> Result<Choice<'a>, AllocateError> {
+        let not_available = || AllocateError::NotAvailable { set: self.n, ip, ranges: self.set.clone() };
+        let range = self.set.range_of(ip).ok_or_else(not_available)?;
+        if self.is_gateway(ip) {
+            return Err(AllocateError::Gateway { set: self.n, ip });
+        }
+        if range.is_reserved(ip) {
+            return Err(AllocateError::Reserved { set: self.n, ip, subnet: range.subnet });
+        }
+        if self.ledger.is_taken(ip) && !self.ledger.is_void(ip) {
+            return Err(not_available());
+        }
+        Ok(Choice { ip, range })
+    }
+
+    /// The next free address in turn, else the next one that can be taken back.
+    ///
+    /// Both walks end after as many steps as there are leases in the set, and a few: the
+    /// first step past them finds a free address.
+    fn next(&self) -> Result<Choice<'a>, AllocateError> {
+        let last = self.ledger.last(self.n);
+        let usable =
+            || self.set.cycle(last).filter(|(ip, range)| !range.is_reserved(*ip) && !self.is_gateway(*ip));
+        usable()
+            .find(|(ip, _)| !self.ledger.is_taken(*ip) || self.is_own_and_void(*ip))
+            .or_else(|| usable().find(|(ip, _)| self.ledger.is_void(*ip)))
+            .map(|(ip, range)| Choice { ip, range })
+            .ok_or_else(|| AllocateError::Full { set: self.n, ranges: self.set.clone() })
+    }
+
+    /// Such a lease goes with this ADD in any case: its address is as good as free.
+    fn is_own_and_void(&self, ip: IpAddr) -> bool {
+        self.ledger.own().contains(&ip) && self.ledger.is_void(ip)
+    }
+
+    /// An attachment has one address of a set. A lease that it left behind in an earlier
+    /// boot is none: container IDs survive a reboot (podman's do), namespaces don't.
+    fn refuse_second(&self, container: &str) -> Result<(), AllocateError> {
+        let mut own = self.ledger.own().iter().copied();
+        match own.find(|ip| self.set.range_of(*ip).is_some() && !self.is_own_and_void(*ip)) {
+            None => Ok(()),
+            Some(ip) => Err(AllocateError::Duplicate { set: self.n, ip, container: container.to_owned() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! Range sets, from the keys of the configuration: each range by itself, each set by itself,
+//! and all of them beside each other.
+//!
+//! Texts of errors are the reference's; `details` adds the key, which it doesn't say.
+
+use std::net::IpAddr;
+
+use cnimble::spec::fields;
+use cnimble::spec::{Error, Version};
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+
+use crate::range::{Range, RangeError, RangeSet};
+
+/// A range as it is written, wherever it stands.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct RangeFields {
+    #[serde(deserialize_with = "fields::cidr_opt")]
+    pub(super) subnet: Option<IpNetwork>,
+    #[serde(deserialize_with = "fields::ip_opt")]
+    pub(super) range_start: Option<IpAddr>,
+    #[serde(deserialize_with = "fields::ip_opt")]
+    pub(super) range_end: Option<IpAddr>,
+    #[serde(deserialize_with = "fields::ip_opt")]
+    pub(super) gateway: Option<IpAddr>,
+}
+
+/// Each set with the key that it came from.
+pub(super) fn range_sets(
+    given: impl Iterator<Item = (Vec<RangeFields>, String)>,
+    version: Version,
+) -> Result<Vec<RangeSet>, Error> {
+    let mut sets: Vec<RangeSet> = Vec::new();
+    let mut keys: Vec<String> = Vec::new();
+    for (fields, key) in given {
+        let n = sets.len();
+        let invalid = |err: RangeError, key: &str| {
+            Error::config(format!("invalid range set {n}: {err}")).details(format!("see {key}"))
+        };
+        let mut ranges = Vec::with_capacity(fields.len());
+        for (at, fields) in fields.iter().enumerate() {
+            let range = fields
+                .subnet
+                .ok_or(RangeError::NoSubnet)
+                .and_then(|subnet| Range::new(subnet, fields.range_start, fields.range_end, fields.gateway));
+            let place = || match key.as_str() {
+                "ipam.subnet" => key.clone(),
+                _ => format!("{key}[{at}]"),
+            };
+            ranges.push(range.map_err(|err| invalid(err, &place()))?);
+        }
+        sets.push(RangeSet::new(ranges).map_err(|err| invalid(err, &key))?);
+        keys.push(key);
+    }
+    if sets.is_empty() {
+        return Err(Error::config("no IP ranges specified")
+            .details("give ipam.ranges or ipam.subnet, or let the runtime pass the capability ipRanges"));
+    }
+    let ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
+    if version < Version::V0_3_0 && (ipv4 > 1 || sets.len() - ipv4 > 1) {
+        return Err(Error::config(format!(
+            "CNI version {version} does not support more than 1 address per family"
+        )));
+    }
+    for (n, set) in sets.iter().enumerate() {
+        if let Some(other) =
+            (n + 1..sets.len()).find(|other| sets.get(*other).is_some_and(|other| set.overlaps(other)))
+        {
+            let key = |n: usize| keys.get(n).map_or("", String::as_str);
+            return Err(Error::config(format!("range set {n} overlaps with {other}")).details(format!(
+                "see {} and {}",
+                key(n),
+                key(other)
+            )));
+        }
+    }
+    Ok(sets)
+}

@@ -1,0 +1,71 @@
+//! Leases from before a reboot.
+
+use std::time::Duration;
+
+use cnimble::spec::Code;
+
+use super::*;
+
+#[test]
+fn a_full_range_takes_back_leases_of_earlier_boots_only() {
+    let node = Node::small();
+    for n in 2..=6 {
+        assert_eq!(node.add(&format!("c{n}")).unwrap(), [format!("10.0.0.{n}")]);
+    }
+    // Old times alone say nothing about a lease that carries this boot's mark.
+    let file = fs::File::open(node.store().join("10.0.0.2")).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_000_000)).unwrap();
+    // Nor is a Go lease of a minute ago old.
+    node.put("10.0.0.3", b"go\r\neth0");
+    assert!(node.add("c7").unwrap_err().msg.contains("no IP addresses available"));
+    assert_eq!(node.status().unwrap_err().code, Code::NOT_AVAILABLE);
+
+    node.mark("10.0.0.4", "1d7fe3a3-0000-4000-8000-000000000000");
+    node.status().unwrap();
+    assert_eq!(node.add("c7").unwrap(), ["10.0.0.4"]);
+    assert_eq!(fs::read(node.store().join("10.0.0.4")).unwrap(), b"c7\r\neth0");
+    assert!(node.add("c8").is_err());
+}
+
+#[test]
+fn a_container_that_comes_back_after_a_reboot_is_no_duplicate() {
+    let node = Node::small();
+    node.add("c1").unwrap();
+    node.mark("10.0.0.2", "earlier");
+    assert_eq!(node.add("c1").unwrap(), ["10.0.0.3"]);
+    assert_eq!(node.leases(), ["10.0.0.3"]);
+}
+
+/// A file system without extended attributes has no mark: the times have to do, and what was
+/// made today, be it a restored backup, is not taken back.
+#[test]
+fn without_extended_attributes_the_times_tell() {
+    let node = Node::small();
+    fs::create_dir_all(node.store()).unwrap();
+    let mounted = {
+        let path = node.store();
+        std::thread::spawn(move || {
+            use nix::mount::{MsFlags, mount};
+            use nix::sched::{CloneFlags, unshare};
+            let none: Option<&str> = None;
+            let private = unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)
+                .and_then(|()| mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none))
+                .and_then(|()| mount(Some("none"), &path, Some("ramfs"), MsFlags::empty(), none));
+            if let Err(err) = private {
+                return Err(err.to_string());
+            }
+            let boot = crate::boot::Boot::current();
+            let file = fs::File::create(path.join("10.0.0.2")).unwrap();
+            boot.mark(&file);
+            assert_eq!(crate::boot::get_mark(&file).unwrap(), None);
+            assert!(!boot.is_after(&file));
+            // Restored with its times; the inode tells.
+            file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+            assert!(!boot.is_after(&file));
+            Ok(())
+        })
+    };
+    if let Err(why) = mounted.join().unwrap() {
+        cnimble_tests::skip!("can't mount a ramfs: {why}");
+    }
+}

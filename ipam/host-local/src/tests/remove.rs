@@ -1,0 +1,82 @@
+//! DEL and GC: what goes, and what stays.
+
+use super::*;
+
+#[test]
+fn del_takes_the_attachments_leases_and_nothing_else() {
+    let node = Node::small();
+    node.del("c1");
+    assert!(!node.store().exists() && !node.dir.path().join("a").exists());
+    let keep = [
+        ("10.0.0.3", "c1\r\neth1"),
+        ("10.0.0.4", "c11\r\neth0"),
+        ("10.0.0.5", "c1"),
+        ("notes", "c1\r\neth0"),
+        ("FD00::0007", "c1\r\neth0"),
+        // A container may be called like an address.
+        ("last_reserved_ip.0", "10.0.0.9"),
+    ];
+    for (name, content) in keep {
+        node.put(name, content.as_bytes());
+    }
+    node.put("10.0.0.2", b"c1\r\neth0\n");
+    node.put("fd00::2", b"c1\r\neth0");
+    // Addresses outside of today's ranges are the attachment's as well.
+    node.put("192.168.0.1", b"c1\r\neth0");
+    node.del("c1");
+    node.del("10.0.0.9");
+    let mut names: Vec<&str> = keep.iter().map(|(name, _)| *name).chain(["lock"]).collect();
+    names.sort_unstable();
+    assert_eq!(node.names(), names);
+    // The old form counts once nothing else does.
+    node.del("c1");
+    assert!(!node.names().contains(&"10.0.0.5".to_owned()));
+    assert!(node.names().contains(&"10.0.0.3".to_owned()));
+}
+
+#[test]
+fn del_works_with_a_configuration_that_has_gone_bad() {
+    let mut node = Node::small();
+    node.add("c1").unwrap();
+    node.ipam = json!({ "ranges": "none", "routes": 7, "resolvConf": "/missing" });
+    node.extra = json!({ "runtimeConfig": { "ipRanges": 5 } });
+    node.del("c1");
+    assert!(node.leases().is_empty());
+    // A file where the directory should be holds no lease.
+    fs::remove_dir_all(node.store()).unwrap();
+    fs::write(node.store(), "").unwrap();
+    node.del("c1");
+    HostLocal
+        .gc(&{
+            node.extra = json!({ "cni.dev/valid-attachments": null });
+            node.call(Command::Gc, "", "")
+        })
+        .unwrap();
+}
+
+#[test]
+fn gc_leaves_the_valid_leases() {
+    let mut node = Node::small();
+    let gc = |node: &Node| HostLocal.gc(&node.call(Command::Gc, "", ""));
+    for (name, content) in [
+        ("10.0.0.2", "c1\r\neth0"),
+        ("10.0.0.3", "c1\r\neth1"),
+        ("10.0.0.4", "c2\r\neth0"),
+        ("10.0.0.5", "c1"),
+        ("10.0.0.6", "c3"),
+        ("10.0.0.7", ""),
+        ("fd00::1", "broken content"),
+        ("last_reserved_ip.0", "10.0.0.7"),
+    ] {
+        node.put(name, content.as_bytes());
+    }
+    let before = node.leases();
+    gc(&node).unwrap();
+    assert_eq!(node.leases(), before, "no list is not an empty list");
+    node.extra = json!({ "cni.dev/valid-attachments": [{ "containerID": "c1", "ifname": "eth0" }] });
+    gc(&node).unwrap();
+    assert_eq!(node.leases(), ["10.0.0.2", "10.0.0.5"]);
+    node.extra = json!({ "cni.dev/valid-attachments": null });
+    gc(&node).unwrap();
+    assert_eq!(node.names(), ["last_reserved_ip.0", "lock"]);
+}
