@@ -1,0 +1,79 @@
+//! JSON as the reference reads and writes it.
+//!
+//! *Reading*: Go matches keys without regard to case, takes `null` for "not there", and
+//! ignores what it doesn't know; containerd leans on the first (`HostPort`). serde does
+//! none of it, so [`from_value`] puts a small deserializer in between (`case_blind`).
+//! Where an object has two spellings of a key, the exact one wins. Errors carry the path to
+//! the value.
+//!
+//! *Writing*: four spaces of indent, no newline at the end, `<`, `>` and `&` escaped as
+//! Go's `encoding/json` does.
+
+mod case_blind;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use serde::de::{self, DeserializeOwned};
+use serde_json::Value;
+
+use super::{Code, Error};
+use case_blind::{CaseBlind, member, unexpected};
+
+pub use write::to_pretty;
+
+/// Reads a JSON document.
+///
+/// # Errors
+/// Code 6 with line and column. Nesting deeper than 128 levels and numbers beyond an f64
+/// are refused, too.
+pub fn parse(bytes: &[u8], what: &str) -> Result<Value, Error> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(Error::new(Code::DECODE, format!("{what} is empty")));
+    }
+    serde_json::from_slice(bytes)
+        .map_err(|err| Error::new(Code::DECODE, format!("{what} is not valid JSON: {err}")))
+}
+
+/// Reads a JSON document that has to be an object.
+///
+/// # Errors
+/// As [`parse`]; code 6 also if it is something else.
+pub fn parse_object(bytes: &[u8], what: &str) -> Result<Value, Error> {
+    let value = parse(bytes, what)?;
+    if value.is_object() {
+        return Ok(value);
+    }
+    let err: serde_json::Error = de::Error::invalid_type(unexpected(&value), &"an object");
+    Err(Error::new(Code::DECODE, format!("{what}: {err}")))
+}
+
+/// Reads `T` out of `value`; `prefix` is the path to `value` for error texts (may be empty).
+///
+/// Structs must be plain ones: `#[serde(flatten)]` hides the names of the keys from the
+/// deserializer, which then can't match them without regard to case.
+///
+/// # Errors
+/// Code 7 with the path: `ipam.ranges[0][1].subnet: …`.
+pub fn from_value<T: DeserializeOwned>(value: &Value, prefix: &str) -> Result<T, Error> {
+    serde_path_to_error::deserialize(CaseBlind(value)).map_err(|err| {
+        let inner = err.path().to_string();
+        let path = match inner.as_str() {
+            // serde_path_to_error's way to write the root.
+            "." => prefix.to_owned(),
+            inner if prefix.is_empty() || inner.starts_with('[') => format!("{prefix}{inner}"),
+            inner => format!("{prefix}.{inner}"),
+        };
+        let sentence = err.into_inner();
+        Error::new(
+            Code::INVALID_CONFIG,
+            if path.is_empty() { sentence.to_string() } else { format!("{path}: {sentence}") },
+        )
+    })
+}
+
+/// The member of an object under `key`, in any case; the exact spelling wins unless it is
+/// `null` and another is not.
+pub fn get<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+    member(value.as_object()?, key, |_| false)
+}
