@@ -190,9 +190,10 @@ fn what_the_host_has_when_add_returns() {
     assert_eq!(port["linkinfo"]["info_slave_data"]["hairpin"], false);
     assert_eq!(port["linkinfo"]["info_slave_data"]["isolated"], false);
     assert_eq!(host.addrs("br0"), ["10.1.2.1/24", "fd00:1:2::1/64"]);
-    for link in ["br0", veth] {
-        assert_eq!(host.sysctl(&format!("ipv6/conf/{link}/accept_ra")), "0", "{link}");
-    }
+    assert_eq!(host.sysctl("ipv6/conf/br0/accept_ra"), "0");
+    // The bridge takes what comes in by a port, so the port needs no address, not even its own.
+    assert_eq!(host.ip(&format!("addr show dev {veth} to 0/0")), "");
+    assert_eq!(host.ip(&format!("-6 addr show dev {veth}")), "");
     assert_eq!(host.sysctl("ipv4/ip_forward"), "1");
     assert_eq!(host.sysctl("ipv6/conf/all/forwarding"), "1");
 }
@@ -239,6 +240,47 @@ fn what_the_pod_has_when_add_returns() {
     assert_eq!(pod.sysctl("ipv6/conf/eth0/disable_ipv6"), "0");
     assert_eq!(pod.sysctl("ipv6/conf/eth0/keep_addr_on_down"), "1");
     assert_eq!(pod.sysctl("ipv4/ip_forward"), host_default_forwarding(), "the pod is no router");
+}
+
+/// With many namespaces the pod's switches are looked for in a procfs of the plugin's own.
+#[test]
+fn switches_among_hundreds_of_pods() {
+    need!("ip", "nft", "unshare", "mount", "strace");
+    let host = Host::hasty();
+    let pod = Pod::new();
+    // As if it were the 501st. `ip netns set` wants a name in /run/netns, which is nobody's here.
+    host.shell(&format!(
+        "exec unshare --mount sh -ec 'mkdir -p /run/netns; mount -t tmpfs none /run/netns; : >/run/netns/pod
+        mount --no-canonicalize --bind {} /run/netns/pod; ip netns set pod 500'",
+        pod.path()
+    ));
+    let net = Network::new(&host, configs::dual(&host));
+    let one = Attachment::new("one", &pod);
+    // Who may not mount one does with the one that is there.
+    for wrapper in [&[][..], &["strace", "-o", "/dev/null", "-e", "inject=fsopen:error=EPERM"]] {
+        net.call("ADD", &one, None).under(wrapper).run().success();
+        assert_eq!(pod.sysctl("ipv6/conf/eth0/accept_dad"), "0");
+        assert_eq!(pod.sysctl("ipv6/conf/eth0/keep_addr_on_down"), "1");
+        assert!(pod.pings("fd00:1:2::1"));
+        net.call("DEL", &one, None).run().success();
+        assert_eq!(pod.links(), ["lo"]);
+    }
+}
+
+/// An MTU that is too small for IPv6, with which the kernel has no address modes to set.
+#[test]
+fn an_mtu_without_ipv6() {
+    need!("ip", "nft", "ping");
+    let host = Host::hasty();
+    let pod = Pod::new();
+    let net = Network::new(&host, configs::v4(&host)).with("/mtu", json!(1000));
+    let one = Attachment::new("one", &pod);
+    let result = net.added(&one);
+    assert_eq!(host.link(result["interfaces"][1]["name"].as_str().unwrap())["mtu"], 1000);
+    assert_eq!(pod.link("eth0")["mtu"], 1000);
+    assert!(pod.pings("10.1.2.1"));
+    net.call("CHECK", &one, Some(&result)).run().success();
+    net.call("DEL", &one, Some(&result)).run().success();
 }
 
 #[test]

@@ -174,13 +174,13 @@ impl World {
     /// Whether the other end of a veth is here, too.
     pub(super) fn both_ends_here(&self, link: &Link) -> bool {
         let is_other = |other: &Link| Some(other.index) == link.peer && other.peer == Some(link.index);
-        link.kind == "veth" && !link.far && self.links.iter().any(is_other)
+        link.kind == "veth" && link.far.is_none() && self.links.iter().any(is_other)
     }
 }
 
 /// The host's end of a pair whose other end is in a namespace: the pair goes with that.
 fn life_of_link(link: &Link) -> Option<Life> {
-    let tag = survey::tag(&link.alias).filter(|_| link.kind == "veth" && link.far)?;
+    let tag = survey::tag(&link.alias).filter(|_| link.kind == "veth" && link.far.is_some())?;
     let container = survey::container(&link.alias).map(|(id, whole)| (id.to_owned(), whole));
     Some(Life { tag: Some(tag.to_owned()), network: None, container, addrs: Vec::new() })
 }

@@ -5,7 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    AfSpecInet, AfSpecUnspec, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkMessage,
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
+    LinkMessage,
 };
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan};
 
@@ -41,8 +42,9 @@ pub struct Link {
     pub master: Option<u32>,
     /// `IFLA_LINK`: for a veth, the index of its other end, there.
     pub peer: Option<u32>,
-    /// `IFLA_LINK_NETNSID`: the peer is in another namespace.
-    pub far: bool,
+    /// `IFLA_LINK_NETNSID`: the peer is in another namespace, which has this number here, the
+    /// lowest that was free when it became known; negative if it has none.
+    pub far: Option<i32>,
     /// `ip link … alias`.
     pub alias: String,
     /// Bridge port flags, for a port of a bridge.
@@ -101,6 +103,9 @@ pub struct Change<'a> {
     pub promisc: Option<bool>,
     pub allmulti: Option<bool>,
     pub txqlen: Option<u32>,
+    /// `addrgenmode none`: the kernel gives it no link-local IPv6 address when it comes up. Only
+    /// for a link that has IPv6: any other refuses (EAFNOSUPPORT).
+    pub addrgenmode_none: bool,
 }
 
 /// `ip link add NAME type bridge`, down. Use with [`Netlink::create_link`].
@@ -181,6 +186,10 @@ pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
     message = with(message, change.alias, LinkMessageBuilder::alias);
     message = with(message, change.master, LinkMessageBuilder::controller);
     message = with(message, change.txqlen, LinkMessageBuilder::txqueuelen);
+    if change.addrgenmode_none {
+        let inet6 = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
+        message = message.append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![inet6]));
+    }
     let what = format!("set link {name} {}", change.words());
     if change.alias.is_some_and(|alias| alias.len() > ALIAS_MAX) {
         return Request::invalid(what, "the alias has more than 255 bytes");
@@ -258,6 +267,7 @@ impl Change<'_> {
             self.promisc.map(|yes| format!("promisc {}", on(yes))),
             self.allmulti.map(|yes| format!("allmulticast {}", on(yes))),
             self.txqlen.map(|length| format!("txqueuelen {length}")),
+            self.addrgenmode_none.then(|| "addrgenmode none".to_owned()),
         ]
         .into_iter()
         .flatten()

@@ -30,6 +30,7 @@ mod netconf;
 pub mod netns;
 pub mod nft;
 pub mod port;
+mod procfs;
 pub mod qdisc;
 mod request;
 pub mod route;

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use super::{Error, Result};
+use super::{Error, Result, procfs};
 
 const ROOT: &str = "/proc/sys";
 
@@ -87,7 +87,7 @@ impl Refusal {
 
 /// A directory of keys, like `net/ipv6/conf/eth0`: on a host with many namespaces, finding it
 /// costs more than all else, as the kernel walks past the directories of that name of all of
-/// them.
+/// them; it is looked for in a mount of its own then.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
@@ -95,15 +95,22 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Opens it, in the namespace of this thread.
+    /// Opens it, in the namespace of this thread. `number` is the namespace's number on the
+    /// host ([`Link::far`](super::link::Link::far)), if that is known.
     ///
     /// # Errors
     /// As [`write`].
-    pub fn open(key: &str) -> Result<Self> {
+    pub fn open(key: &str, number: Option<i32>) -> Result<Self> {
         let what = || format!("open sysctls {key}");
         let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        match nix::fcntl::open(&path, flags, Mode::empty()) {
+        // Who may not mount one has the one that is there.
+        let own = if procfs::pays(number) { procfs::mount().ok() } else { None };
+        let opened = match (&own, path.strip_prefix("/proc")) {
+            (Some(own), Ok(below)) => openat(own, below, flags, Mode::empty()),
+            _ => nix::fcntl::open(&path, flags, Mode::empty()),
+        };
+        match opened {
             Ok(fd) => Ok(Dir { fd, key: key.to_owned() }),
             Err(errno) => Err(explained(Error::new(what(), errno))),
         }
@@ -192,6 +199,26 @@ mod tests {
             assert!(read(key).unwrap_err().is(Errno::EINVAL), "{key:?}");
             assert!(write(key, "1").unwrap_err().is(Errno::EINVAL), "{key:?}");
         }
+    }
+
+    /// With few namespaces and with many, by the procfs that is there and by one's own.
+    #[test]
+    fn directories_in_either_procfs() {
+        in_netns("directories_in_either_procfs", || {
+            let mounts = || std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+            let before = mounts();
+            for (turn, number) in [None, Some(-1), Some(0), Some(1_000_000)].into_iter().enumerate() {
+                let dir = Dir::open("net/ipv6/conf/lo", number).unwrap();
+                let value = (turn % 2).to_string();
+                dir.write("accept_dad", &value).unwrap();
+                assert_eq!(read("net/ipv6/conf/lo/accept_dad").unwrap(), value, "{number:?}");
+                assert_eq!(dir.ensure("accept_dad", &value).unwrap(), None);
+                assert!(dir.write("../lo/accept_dad", "0").unwrap_err().is(Errno::EINVAL));
+                let none = Dir::open("net/ipv6/conf/none", number).unwrap_err();
+                assert!(none.is_missing(), "{none}");
+            }
+            assert_eq!(before, mounts(), "nobody sees the mount");
+        });
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::net::{self, route, sysctl};
 use crate::spec::{CniResult, Error, cidr};
+use crate::veth::pair::Pair;
 
 /// The routes of the result; one without a gateway goes through the first gateway of its
 /// family. What comes out the same (a default route of IPAM's and one of the plugin's) is one
@@ -42,9 +43,10 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
 ///
 /// # Errors
 /// The kernel's; a switch that it doesn't have is none.
-pub fn switches(name: &str, result: &CniResult, enable_dad: bool) -> Result<(), Error> {
+pub fn switches(pair: &Pair, result: &CniResult, enable_dad: bool) -> Result<(), Error> {
+    let key = format!("net/ipv6/conf/{}", pair.pod_name);
     // A kernel without the family; an IPv6 address would fail by itself.
-    let Some(conf) = missing_is_none(sysctl::Dir::open(&format!("net/ipv6/conf/{name}")))? else {
+    let Some(conf) = missing_is_none(sysctl::Dir::open(&key, pair.host.far))? else {
         return Ok(());
     };
     if result.ips.iter().any(|ip| ip.address.is_ipv6()) {

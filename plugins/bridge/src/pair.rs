@@ -6,7 +6,6 @@ use cnimble::net::{NetNs, Netlink};
 use cnimble::plugin::Call;
 use cnimble::rules::Owner;
 use cnimble::spec::Error;
-use cnimble::veth::host::ignore_router_advertisements_on_new;
 use cnimble::veth::pair::{self, NewPair, Pair};
 
 use crate::config::Config;
@@ -26,7 +25,7 @@ pub(crate) fn create(
     let host_mac = Some(Mac::random_port());
     let new = NewPair { master: Some(bridge.index), up: false, mtu: config.mtu, mac, host_mac };
     let pair = pair::create(call, host, owner, netns, &new)?;
-    let mut requests = vec![pair.claim(owner)];
+    let mut requests = vec![pair.claim_port(owner)];
     // A new port has neither flag; saying so again costs a message.
     if config.hairpin || config.isolated {
         let flags = Port { hairpin: config.hairpin, isolated: config.isolated };
@@ -39,7 +38,6 @@ pub(crate) fn create(
         &Change { up: Some(true), ..Change::default() },
     ));
     host.execute_all(requests)?;
-    ignore_router_advertisements_on_new(&pair.host.name)?;
     vlan::configure_port(host, config, bridge, &pair.host)?;
     Ok(pair)
 }

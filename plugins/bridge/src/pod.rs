@@ -25,7 +25,7 @@ pub(crate) fn configure(
     }
     let mut inside = netns.enter(|| {
         if config.layer3() {
-            pod::switches(&pair.pod_name, result, config.enable_dad)?;
+            pod::switches(pair, result, config.enable_dad)?;
         }
         Ok::<_, Error>(Netlink::open()?)
     })??;

@@ -21,7 +21,7 @@ pub(crate) fn configure(
     result: &CniResult,
 ) -> Result<Netlink, Error> {
     let mut inside = netns.enter(|| {
-        pod::switches(&pair.pod_name, result, false)?;
+        pod::switches(pair, result, false)?;
         Ok::<_, Error>(Netlink::open()?)
     })??;
     let (index, name) = (pair.pod_index, pair.pod_name.as_str());

@@ -36,7 +36,7 @@ fn veth_in_one_message() {
                 oper_up: false,
                 master: Some(bridge.index),
                 peer: link.peer,
-                far: true,
+                far: Some(0),
                 alias: String::new(),
                 port: None,
                 vlan_filtering: false,
@@ -113,14 +113,16 @@ fn every_change() {
             promisc: Some(true),
             allmulti: Some(true),
             txqlen: Some(7),
+            addrgenmode_none: true,
         };
         netlink.execute(set(link.index, "v0", &change)).unwrap();
         let changed = netlink.link("v1").unwrap();
         assert_eq!((changed.index, changed.mtu, changed.mac), (link.index, 1300, Some(mac)));
         assert_eq!((changed.up, changed.promisc, changed.master), (true, true, Some(bridge.index)));
         assert_eq!(changed.alias, "pod web-0");
-        if let Some(shown) = json("every_change", "ip -j link show v1") {
+        if let Some(shown) = json("every_change", "ip -d -j link show v1") {
             assert_eq!(shown[0]["txqlen"], 7);
+            assert_eq!(shown[0]["inet6_addr_gen_mode"], "none");
             assert!(shown[0]["flags"].as_array().unwrap().contains(&"ALLMULTI".into()));
         }
         // Back again, and what isn't named stays.
