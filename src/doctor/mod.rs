@@ -12,6 +12,8 @@
 //! [sure](Finding::doubt) and [`Doctor::repair`] refuses it.
 
 mod entries;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod leases;
 mod links;
 mod missing;

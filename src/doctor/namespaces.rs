@@ -96,14 +96,19 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 
 /// Network namespaces that are mounted where the process sees them (proc(5), mountinfo).
 fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
-    let text = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+    let text = fs::read(process.join("mountinfo")).unwrap_or_default();
+    mounts(&String::from_utf8_lossy(&text), &process.join("root"))
+}
+
+/// Those that a mountinfo tells of, below this root.
+pub(super) fn mounts(text: &str, below: &Path) -> Vec<(PathBuf, PathBuf)> {
     let of = |line: &str| {
         let (front, back) = line.split_once(" - ")?;
         let mut front = front.split(' ').skip(3);
         let (root, point) = (front.next()?, front.next()?);
         let is_one = back.starts_with("nsfs ") && root.starts_with("net:[");
         let point = unescaped(point);
-        is_one.then(|| (PathBuf::from(root), process.join("root").join(point.trim_start_matches('/'))))
+        is_one.then(|| (PathBuf::from(root), below.join(point.trim_start_matches('/'))))
     };
     text.lines().filter_map(of).collect()
 }

@@ -6,7 +6,7 @@
 use netlink_packet_core::NLM_F_REQUEST;
 
 use super::request::encode_raw;
-use super::wire::{Attributes, u32_at};
+use super::wire::{Attributes, Malformed, Message, u32_at};
 use super::{Netlink, Result, socket};
 
 const RTM_NEWNETCONF: u16 = 80;
@@ -34,16 +34,23 @@ impl Netlink {
         body.extend(NETCONFA_IFINDEX_ALL.to_ne_bytes());
         let mut forwarding = None;
         self.ask(&what, encode_raw(RTM_GETNETCONF, NLM_F_REQUEST, &body), |message| {
-            for attribute in Attributes::behind(message.body, NETCONFMSG) {
-                let (kind, value) = attribute?;
-                if message.kind == RTM_NEWNETCONF && kind == NETCONFA_FORWARDING {
-                    forwarding = u32_at(value, 0);
-                }
-            }
+            forwarding = read(message)?.or(forwarding);
             Ok(())
         })?;
-        forwarding.map(|on| on != 0).ok_or_else(|| socket::broken(&what, "it doesn't say"))
+        forwarding.ok_or_else(|| socket::broken(&what, "it doesn't say"))
     }
+}
+
+/// Whether packets are forwarded, from RTM_NEWNETCONF.
+pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<bool>, Malformed> {
+    let mut forwarding = None;
+    for attribute in Attributes::behind(message.body, NETCONFMSG) {
+        let (kind, value) = attribute?;
+        if message.kind == RTM_NEWNETCONF && kind == NETCONFA_FORWARDING {
+            forwarding = u32_at(value, 0).map(|on| on != 0);
+        }
+    }
+    Ok(forwarding)
 }
 
 #[cfg(test)]

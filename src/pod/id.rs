@@ -1,6 +1,6 @@
 //! Which pod.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,24 @@ impl PodId {
 
 impl fmt::Display for PodId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+        // Also of pods whose names can't be: what people read is one line, and nothing else.
+        for char in self.namespace.chars().chain(['/']).chain(self.name.chars()) {
+            match char.is_control() {
+                true => write!(f, "{}", char.escape_debug())?,
+                false => f.write_char(char)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_shown_on_one_line() {
+        assert_eq!(PodId::new("default", "web-0").to_string(), "default/web-0");
+        assert_eq!(PodId::new("a\nb", "c\u{1b}[0m").to_string(), "a\\nb/c\\u{1b}[0m");
     }
 }

@@ -11,6 +11,8 @@
 //!
 //! Everything is async on tokio, without state outside the values you make.
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod id;
 pub mod leases;
 pub mod manifest;

@@ -12,6 +12,8 @@ mod command;
 mod elements;
 mod failures;
 pub mod forward;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod listing;
 pub mod masquerade;
 mod owner;

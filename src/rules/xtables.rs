@@ -95,14 +95,23 @@ pub(super) fn legacy_rules(family: Family) -> Result<Option<Vec<String>>, Error>
 
 /// The same of another table.
 pub(super) fn legacy_rules_of(family: Family, table: &str) -> Result<Option<Vec<String>>, Error> {
-    let printed = legacy_table(family, table)?;
-    Ok(printed.map(|text| text.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()))
+    Ok(legacy_table(family, table)?.map(|text| rules_in(&text)))
+}
+
+/// The rules in what iptables-save prints.
+pub(super) fn rules_in(saved: &str) -> Vec<String> {
+    saved.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()
 }
 
 /// Whether a chain of the legacy variant drops what none of its rules decides about.
 pub(super) fn legacy_drops_by_policy(family: Family, table: &str, chain: &str) -> Result<bool, Error> {
+    Ok(legacy_table(family, table)?.is_some_and(|text| drops(&text, chain)))
+}
+
+/// The same of what iptables-save prints.
+pub(super) fn drops(saved: &str, chain: &str) -> bool {
     let policy = format!(":{chain} DROP ");
-    Ok(legacy_table(family, table)?.is_some_and(|text| text.lines().any(|line| line.starts_with(&policy))))
+    saved.lines().any(|line| line.starts_with(&policy))
 }
 
 /// A legacy table as iptables-save prints it, if this namespace has it.
@@ -145,15 +154,7 @@ pub(super) fn remove_legacy_chains(
             if chains.is_empty() {
                 break;
             }
-            let mut input = String::from("*nat\n");
-            for chain in &chains {
-                for rule in rules.iter().filter(|rule| jumps_to(rule, parent, chain)) {
-                    input.push_str(&rule.replacen("-A ", "-D ", 1));
-                    input.push('\n');
-                }
-                input.push_str(&format!("-F {chain}\n-X {chain}\n"));
-            }
-            input.push_str("COMMIT\n");
+            let input = removal(&rules, parent, &chains);
             match command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], &input) {
                 Ok(_) => break,
                 // Somebody may have removed some of it in between.
@@ -163,6 +164,20 @@ pub(super) fn remove_legacy_chains(
         }
     }
     Ok(())
+}
+
+/// What iptables-restore is told to remove chains and the jumps to them.
+pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>) -> String {
+    let mut input = String::from("*nat\n");
+    for chain in chains {
+        for rule in rules.iter().filter(|rule| jumps_to(rule, parent, chain)) {
+            input.push_str(&rule.replacen("-A ", "-D ", 1));
+            input.push('\n');
+        }
+        input.push_str(&format!("-F {chain}\n-X {chain}\n"));
+    }
+    input.push_str("COMMIT\n");
+    input
 }
 
 /// Whether a rule as iptables-save prints it is in this chain.

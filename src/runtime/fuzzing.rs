@@ -4,3 +4,8 @@
 pub fn cache(bytes: &[u8]) {
     super::cache::fuzz(bytes);
 }
+
+/// What a file of the cache holds, for those who read on.
+pub(crate) fn entry(bytes: &[u8]) -> Option<super::Entry> {
+    super::cache::entry_of(bytes)
+}

@@ -1,6 +1,6 @@
 //! The readers of nf_tables' objects, for [`crate::net::fuzzing`].
 
-use super::attr::Message;
+use super::attr::{self, Message};
 use super::object::{Element, Rule};
 use super::{elements, socket};
 
@@ -12,6 +12,10 @@ pub(in crate::net) fn read(message: Message<'_>) {
     let listed = elements(message.attrs());
     for element in listed.into_iter().chain(Element::parse(message.attrs())) {
         let _ = (element.key.to_string(), element.data.map(|data| data.to_string()));
+    }
+    // Tables, chains and sets are looked at by their attributes alone.
+    for kind in 1..8 {
+        let _ = (attr::find_text(message.attrs(), kind), attr::find_u32(message.attrs(), kind));
     }
     let _ = socket::answer(message);
 }

@@ -68,17 +68,41 @@ impl Node {
         matches!(self.content, Content::Scalar(Value::Null))
     }
 
-    /// How many values and bytes of text there are in it.
-    fn size(&self) -> (usize, usize) {
-        let add = |sum: (usize, usize), more: (usize, usize)| (sum.0 + more.0, sum.1 + more.1);
+    fn size(&self) -> Size {
         match &self.content {
-            Content::Scalar(Value::String(text)) => (1, text.len()),
-            Content::Scalar(_) => (1, 0),
-            Content::List(items) => items.iter().map(Node::size).fold((1, 0), add),
+            Content::Scalar(Value::String(text)) => Size { values: 1, bytes: text.len(), depth: 0 },
+            Content::Scalar(_) => Size { values: 1, bytes: 0, depth: 0 },
+            Content::List(items) => items.iter().map(Node::size).fold(Size::LIST, Size::and),
             Content::Map(entries) => {
-                entries.iter().map(|(key, node)| add(node.size(), (0, key.len()))).fold((1, 0), add)
+                entries.iter().map(|(key, node)| node.size().longer(key)).fold(Size::LIST, Size::and)
             }
         }
+    }
+}
+
+/// How many values and bytes of text there are in a value, and how deep it is nested.
+#[derive(Clone, Copy)]
+struct Size {
+    values: usize,
+    bytes: usize,
+    depth: usize,
+}
+
+impl Size {
+    /// A list or mapping without anything in it.
+    const LIST: Size = Size { values: 1, bytes: 0, depth: 1 };
+
+    /// With one more thing in it.
+    fn and(self, inner: Size) -> Size {
+        Size {
+            values: self.values + inner.values,
+            bytes: self.bytes + inner.bytes,
+            depth: self.depth.max(inner.depth + 1),
+        }
+    }
+
+    fn longer(self, key: &str) -> Size {
+        Size { bytes: self.bytes + key.len(), ..self }
     }
 }
 
@@ -168,11 +192,15 @@ impl Loader {
                 let Some(node) = self.anchors.get(&anchor) else {
                     return Err(fault(Problem::Syntax("an alias of a value that contains it".to_owned())));
                 };
-                let (values, bytes) = node.size();
+                let Size { values, bytes, depth } = node.size();
                 self.values += values;
                 self.alias_bytes += bytes;
                 if self.values > MAX_VALUES || self.alias_bytes > MAX_ALIAS_BYTES {
                     return Err(too_complex("its aliases make it too large"));
+                }
+                // Deeper than any list that is open: an alias may be of what holds others.
+                if self.open.len() + depth > MAX_DEPTH {
+                    return Err(too_complex("its aliases nest it too deeply"));
                 }
                 let node = node.clone();
                 return self.put(node, 0);
@@ -212,7 +240,7 @@ impl Loader {
         }
         if anchor != 0 {
             // What is kept for aliases counts like an alias: anchors may be nested.
-            let (values, bytes) = node.size();
+            let Size { values, bytes, .. } = node.size();
             self.values += values;
             self.alias_bytes += bytes;
             if self.values > MAX_VALUES || self.alias_bytes > MAX_ALIAS_BYTES {
@@ -324,6 +352,17 @@ mod tests {
             bomb.push_str(&format!("a{level}: &a{level} [{inner}]\n"));
         }
         assert!(matches!(fault(&bomb).problem, Problem::TooComplex(_)));
+        // Each alias adds the depth of what it stands for.
+        let mut tower = format!("a0: &a0 {}{}\n", "[".repeat(95), "]".repeat(95));
+        for level in 1..100 {
+            tower.push_str(&format!(
+                "a{level}: &a{level} {}*a{}{}\n",
+                "[".repeat(95),
+                level - 1,
+                "]".repeat(95)
+            ));
+        }
+        assert!(matches!(fault(&tower).problem, Problem::TooComplex(_)));
         let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 100].join(", "));
         assert!(matches!(fault(&long).problem, Problem::TooComplex(_)));
     }

@@ -14,12 +14,16 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use crate::files::{self, Links};
 use crate::pod::PodId;
 
 use super::config::{Sandbox, SandboxConfig, State};
 use super::error::Cause;
 
 const ENDING: &str = "json";
+/// How large a record may be, in bytes. Its largest part is the network's configuration, which
+/// has a limit of 16 MiB.
+const LIMIT: usize = 64 << 20;
 
 /// The directory of the records.
 #[derive(Debug, Clone)]
@@ -154,9 +158,31 @@ pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<(), Cause> {
 }
 
 fn read(path: &Path) -> Result<Sandbox, Cause> {
-    let text = fs::read(path).map_err(Cause::file("reading", path))?;
-    serde_json::from_slice(&text)
-        .map_err(|err| Cause::Corrupt { path: path.to_owned(), reason: err.to_string() })
+    let corrupt = |reason| Cause::Corrupt { path: path.to_owned(), reason };
+    match files::read(path, LIMIT, Links::Refuse) {
+        Ok(text) => decode(&text).map_err(corrupt),
+        // Not ours, whoever put it there.
+        Err(err) if files::is_foreign(&err) => Err(corrupt(err.to_string())),
+        Err(err) => Err(Cause::file("reading", path)(err)),
+    }
+}
+
+fn decode(text: &[u8]) -> Result<Sandbox, String> {
+    serde_json::from_slice(text).map_err(|err| err.to_string())
+}
+
+/// For fuzzers: takes any bytes for a record.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Ok(sandbox) = decode(bytes) else { return };
+    let text = serde_json::to_vec_pretty(&sandbox).map_err(|err| err.to_string());
+    let again = text.and_then(|text| decode(&text));
+    // Numbers in a configuration may lose their last digit.
+    let rest = |sandbox: Sandbox| Sandbox { network: None, ..sandbox };
+    assert_eq!(again.clone().map(rest), Ok(rest(sandbox.clone())));
+    assert_eq!(again.as_ref().ok().and_then(Sandbox::network_name), sandbox.network_name());
+    let network = sandbox.network();
+    assert!(network.network.is_none_or(|list| crate::spec::names::is_identifier(&list.name)));
 }
 
 fn unreadable(pod: &PodId, id: &str) -> Sandbox {
@@ -219,5 +245,33 @@ mod tests {
             assert_eq!((found[0].id.as_str(), found[0].state), ("11", State::SettingUp));
             assert_eq!(store.of_pod(&db).unwrap().len(), 1);
         }
+    }
+
+    #[test]
+    fn what_is_no_file_is_said_and_never_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().to_owned()).unwrap();
+        let web = PodId::new("default", "web");
+        let path = store.path(&web, "11");
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, serde_json::to_vec(&sandbox(&web, "11", 0)).unwrap()).unwrap();
+        let plants: [(&str, &dyn Fn()); 4] = [
+            ("is not a regular file", &|| nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap()),
+            ("is a symbolic link", &|| std::os::unix::fs::symlink(&elsewhere, &path).unwrap()),
+            ("is not a regular file", &|| drop(std::os::unix::net::UnixListener::bind(&path).unwrap())),
+            ("is larger than 67108864 bytes", &|| File::create(&path).unwrap().set_len(1 << 40).unwrap()),
+        ];
+        for (why, plant) in plants {
+            plant();
+            let said = format!("checkpoint {}: {why}", path.display());
+            assert_eq!(store.get("11").unwrap_err().to_string(), said);
+            assert_eq!(store.list().unwrap().problems[0].1.to_string(), said);
+            // It is taken down like any sandbox, and its record removed.
+            let found = store.of_pod(&web).unwrap();
+            assert_eq!(found[0].state, State::SettingUp);
+            store.remove(&found[0]).unwrap();
+            assert!(store.list().unwrap().problems.is_empty());
+        }
+        assert!(elsewhere.exists());
     }
 }

@@ -38,6 +38,8 @@ mod checkpoint;
 mod config;
 mod dns;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub(in crate::pod) mod fuzzing;
 mod inspect;
 mod lock;
 mod manifest;

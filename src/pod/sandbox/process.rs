@@ -125,7 +125,12 @@ fn send(pid: u32, signal: Signal) {
 /// When the process started, in clock ticks since boot; `None` if it has ended, waited for or
 /// not (proc_pid_stat(5)).
 fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    started(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The same of the file's content.
+pub(super) fn started(stat: &[u8]) -> Option<u64> {
+    let stat = String::from_utf8_lossy(stat);
     // The second field is the name in parentheses, and may have any byte in it.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;

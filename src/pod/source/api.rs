@@ -6,29 +6,27 @@
 //! version that was seen when a watch ends; list again when the server has forgotten that
 //! version (410 Gone); wait longer and longer while it fails.
 
-use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
 use tokio::time::Instant;
 
 use super::http::{self, Client};
 use super::kubeconfig::{self, Credentials};
+use super::listed::{Event, Listed};
 use super::{Complaint, HttpError, Reporter, SourceError, StartError};
-use crate::pod::PodId;
-use crate::pod::manifest::{Manifest, Origin};
+use crate::files::{self, Links};
 
 /// How many pods are listed in one answer, and how large it may be.
 const PAGE: usize = 500;
 const PAGE_LIMIT: usize = 64 << 20;
 /// How large one event of a watch may be.
 const EVENT_LIMIT: usize = 16 << 20;
-/// A pod that the kubelet made in the API to show a static pod there. It is no pod to run.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Servers take headers of 1 MiB at most.
+const TOKEN_LIMIT: usize = 1 << 20;
 
 /// The pods that an API server has for this node.
 #[derive(Debug, Clone)]
@@ -65,12 +63,9 @@ impl ApiSource {
 pub(super) struct Reader {
     client: Client,
     server: String,
-    origin: Origin,
     credentials: Credentials,
     source: ApiSource,
-    pods: BTreeMap<PodId, Manifest>,
-    /// Pods that can't be used.
-    bad: BTreeMap<PodId, Complaint>,
+    listed: Listed,
 }
 
 /// How a watch ended.
@@ -90,12 +85,10 @@ impl Reader {
         let server = access.server.to_string().trim_end_matches('/').to_owned();
         Ok(Reader {
             client: Client::new(&access.server, access.tls)?,
-            origin: Origin::Api(server.clone()),
+            listed: Listed::new(server.clone()),
             server,
             credentials: access.credentials,
             source,
-            pods: BTreeMap::new(),
-            bad: BTreeMap::new(),
         })
     }
 
@@ -134,8 +127,8 @@ impl Reader {
                 Err(_) => true,
             };
             if let Err(err) = result {
-                let mut complaints = vec![Complaint::new(&self.origin, err)];
-                complaints.extend(self.bad.values().cloned());
+                let mut complaints = vec![Complaint::new(&self.listed.origin, err)];
+                complaints.extend(self.listed.complaints());
                 reporter.complain(complaints);
             }
             if failed {
@@ -154,14 +147,10 @@ impl Reader {
         SourceError::Http { url: format!("{}/api/v1/pods", self.server), source }
     }
 
-    fn answer(&self, reason: impl Into<String>) -> SourceError {
-        SourceError::Answer { url: format!("{}/api/v1/pods", self.server), reason: reason.into() }
-    }
-
     fn url(&self, query: &str) -> Result<Uri, SourceError> {
         let selector = encode(&format!("spec.nodeName={}", self.source.node));
         let url = format!("{}/api/v1/pods?fieldSelector={selector}&{query}", self.server);
-        url.parse().map_err(|err: hyper::http::uri::InvalidUri| self.answer(err.to_string()))
+        url.parse().map_err(|err: hyper::http::uri::InvalidUri| self.listed.answer(err.to_string()))
     }
 
     async fn headers(&self) -> Result<HeaderMap, SourceError> {
@@ -171,13 +160,17 @@ impl Reader {
             Credentials::None => return Ok(headers),
             Credentials::Header(text) => text.clone(),
             Credentials::TokenFile(path) => {
-                let token = tokio::fs::read_to_string(path).await;
+                let file = path.clone();
+                let token =
+                    tokio::task::spawn_blocking(move || files::read(&file, TOKEN_LIMIT, Links::Follow));
+                let token = token.await.unwrap_or_else(|err| Err(io::Error::other(err)));
                 let token = token.map_err(|source| SourceError::Read { path: path.clone(), source })?;
+                let token = String::from_utf8_lossy(&token);
                 format!("Bearer {}", token.trim())
             }
         };
         let mut value = HeaderValue::from_str(&text)
-            .map_err(|_| self.answer("the credentials don't fit into a header"))?;
+            .map_err(|_| self.listed.answer("the credentials don't fit into a header"))?;
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
         Ok(headers)
@@ -195,26 +188,15 @@ impl Reader {
                 return Err(self.http(http::refused(response).await));
             }
             let bytes = http::body(response.into_body(), PAGE_LIMIT).await.map_err(|err| self.http(err))?;
-            let mut page: Value =
-                serde_json::from_slice(&bytes).map_err(|err| self.answer(err.to_string()))?;
-            let meta = |key: &str| page.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
-            let (version, token) =
-                (meta("resourceVersion").map(str::to_owned), meta("continue").unwrap_or_default());
-            next = if token.is_empty() { String::new() } else { format!("&continue={}", encode(token)) };
-            match page.get_mut("items").map(Value::take) {
-                Some(Value::Array(more)) => items.extend(more),
-                Some(Value::Null) => {}
-                _ => return Err(self.answer("a list of pods without items")),
+            let page = self.listed.page(&bytes)?;
+            items.extend(page.items);
+            if page.token.is_empty() {
+                let none = || self.listed.answer("a list of pods without resourceVersion");
+                break page.version.ok_or_else(none)?;
             }
-            if next.is_empty() {
-                break version.ok_or_else(|| self.answer("a list of pods without resourceVersion"))?;
-            }
+            next = format!("&continue={}", encode(&page.token));
         };
-        let mut before = std::mem::take(&mut self.pods);
-        self.bad.clear();
-        for item in items {
-            self.take(item, &mut before);
-        }
+        self.listed.replace(items);
         self.tell(reporter).await;
         Ok(version)
     }
@@ -239,7 +221,7 @@ impl Reader {
             _ => return Err(self.http(http::refused(response).await)),
         }
         // It works again: what was wrong before isn't any more.
-        reporter.complain(self.bad.values().cloned().collect());
+        reporter.complain(self.listed.complaints());
         let mut body = response.into_body();
         let mut buffer: Vec<u8> = Vec::new();
         loop {
@@ -257,107 +239,19 @@ impl Reader {
                 let rest = buffer.split_off(searched + end + 1);
                 let line = std::mem::replace(&mut buffer, rest);
                 searched = 0;
-                if let Some(end) = self.event(&line, version, reporter).await? {
-                    return Ok(end);
-                }
-            }
-        }
-    }
-
-    /// One event of a watch; `Some` if it is the last.
-    async fn event(
-        &mut self,
-        line: &[u8],
-        version: &mut Option<String>,
-        reporter: &Reporter,
-    ) -> Result<Option<End>, SourceError> {
-        if line.trim_ascii().is_empty() {
-            return Ok(None);
-        }
-        let mut event: Value = serde_json::from_slice(line)
-            .map_err(|err| self.answer(format!("an event that is no JSON: {err}")))?;
-        let object = event.get_mut("object").map(Value::take).unwrap_or_default();
-        let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
-        let seen = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).map(str::to_owned);
-        match kind {
-            "BOOKMARK" => {}
-            "ADDED" | "MODIFIED" => {
-                let mut before = id(&object).and_then(|id| self.pods.remove_entry(&id)).into_iter().collect();
-                self.take(object, &mut before);
-                self.tell(reporter).await;
-            }
-            "DELETED" => {
-                if let Some(id) = id(&object) {
-                    self.pods.remove(&id);
-                    self.bad.remove(&id);
-                }
-                self.tell(reporter).await;
-            }
-            "ERROR" => {
-                let code =
-                    object.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
-                let reason = object.get("reason").and_then(Value::as_str).unwrap_or_default();
-                if code == Some(410) || matches!(reason, "Expired" | "Gone") {
-                    return Ok(Some(End::Gone));
-                }
-                let message = object.get("message").and_then(Value::as_str).unwrap_or(reason);
-                // From where this failed there is no going on.
-                *version = None;
-                return Err(SourceError::Watch {
-                    url: self.server.clone(),
-                    code: code.unwrap_or(0),
-                    message: message.to_owned(),
-                });
-            }
-            other => return Err(self.answer(format!("an event of type \"{}\"", other.escape_debug()))),
-        }
-        if seen.is_some() {
-            *version = seen;
-        }
-        Ok(None)
-    }
-
-    /// Keeps a pod. One that can't be used leaves what there was of it before.
-    fn take(&mut self, object: Value, before: &mut BTreeMap<PodId, Manifest>) {
-        let id = id(&object);
-        let result = serde_path_to_error::deserialize::<_, Pod>(object)
-            .map_err(|err| self.answer(format!("{}: {}", err.path(), err.inner())))
-            .and_then(|pod| Ok(Manifest::from_pod(pod, &self.origin)?));
-        let Some(id) = id else {
-            let nameless = PodId::new("", "");
-            self.bad.insert(nameless, Complaint::new(&self.origin, self.answer("a pod without a name")));
-            return;
-        };
-        match result {
-            Ok(pod) => {
-                self.bad.remove(&id);
-                if pod.annotations().contains_key(MIRROR) {
-                    self.pods.remove(&id);
-                } else {
-                    self.pods.insert(id, pod);
-                }
-            }
-            Err(err) => {
-                let mut complaint = Complaint::new(&self.origin, err);
-                complaint.pod = Some(id.clone());
-                self.bad.insert(id.clone(), complaint);
-                if let Some(old) = before.remove(&id) {
-                    self.pods.insert(id, old);
+                match self.listed.event(&line, version)? {
+                    Event::Nothing => {}
+                    Event::Pods => self.tell(reporter).await,
+                    Event::Gone => return Ok(End::Gone),
                 }
             }
         }
     }
 
     async fn tell(&self, reporter: &Reporter) {
-        reporter.complain(self.bad.values().cloned().collect());
-        reporter.set(self.pods.values().cloned().collect()).await;
+        reporter.complain(self.listed.complaints());
+        reporter.set(self.listed.pods()).await;
     }
-}
-
-/// Which pod an object is, whatever else is wrong with it.
-fn id(object: &Value) -> Option<PodId> {
-    let meta = |key: &str| object.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
-    Some(PodId::new(meta("namespace").unwrap_or("default"), meta("name")?))
 }
 
 /// For a query: everything but letters, digits and `-_.~` in per cent.

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::StartError;
 use super::http::{Tls, parse_url};
+use crate::files::{self, Links};
 use crate::pod::manifest::{self, MAX_SIZE};
 
 #[derive(Deserialize, Default)]
@@ -89,8 +90,19 @@ pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Access, StartEr
 }
 
 fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
-    let bytes = limited(path)?;
-    let value = manifest::document(&bytes)?;
+    // Files are named relative to the kubeconfig.
+    let dir = path.parent().unwrap_or(Path::new("."));
+    understood(&limited(path)?, context, dir, &limited)
+}
+
+/// What a kubeconfig says; `file` reads the files that it names.
+fn understood(
+    bytes: &[u8],
+    context: Option<&str>,
+    dir: &Path,
+    file: &dyn Fn(&Path) -> Result<Vec<u8>, String>,
+) -> Result<Access, String> {
+    let value = manifest::document(bytes)?;
     let config: Config = typed(&value, "")?;
     let name = context.map(str::to_owned).or(config.current_context).filter(|name| !name.is_empty());
     let name = name.ok_or("it has no current-context")?;
@@ -98,8 +110,6 @@ fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
     let cluster: Cluster = find(config.clusters, "cluster", &context.cluster)?;
     let user: User =
         if context.user.is_empty() { User::default() } else { find(config.users, "user", &context.user)? };
-    // Files are named relative to the kubeconfig.
-    let dir = path.parent().unwrap_or(Path::new("."));
 
     if cluster.proxy_url.is_some_and(|url| !url.is_empty()) {
         return Err(format!("cluster \"{}\": proxy-url is not supported", context.cluster));
@@ -113,16 +123,25 @@ fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
         }
     }
     let server = parse_url(cluster.server.trim_end_matches('/')).map_err(|err| format!("server: {err}"))?;
+    let pem = |what: &str, data: Option<String>, path: Option<PathBuf>| match path {
+        _ if data.as_ref().is_some_and(|data| !data.is_empty()) => {
+            inline(what, &data.unwrap_or_default()).map(Some)
+        }
+        Some(path) if !path.as_os_str().is_empty() => {
+            file(&dir.join(path)).map(Some).map_err(|err| format!("{what}: {err}"))
+        }
+        _ => Ok(None),
+    };
     let authorities =
-        pem(dir, "certificate-authority", cluster.certificate_authority_data, cluster.certificate_authority)?;
+        pem("certificate-authority", cluster.certificate_authority_data, cluster.certificate_authority)?;
     if cluster.insecure_skip_tls_verify && authorities.is_some() {
         return Err(format!(
             "cluster \"{}\": a certificate authority and insecure-skip-tls-verify exclude each other",
             context.cluster
         ));
     }
-    let chain = pem(dir, "client-certificate", user.client_certificate_data, user.client_certificate)?;
-    let key = pem(dir, "client-key", user.client_key_data, user.client_key)?;
+    let chain = pem("client-certificate", user.client_certificate_data, user.client_certificate)?;
+    let key = pem("client-key", user.client_key_data, user.client_key)?;
     let client = match (chain, key) {
         (Some(chain), Some(key)) => Some((chain, key)),
         (None, None) => None,
@@ -135,10 +154,10 @@ fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
     };
     let some = |text: Option<String>| text.filter(|text| !text.is_empty());
     let credentials = match (user.token_file, some(user.token), some(user.username)) {
-        (Some(file), ..) => {
-            let file = dir.join(file);
-            limited(&file)?;
-            Credentials::TokenFile(file)
+        (Some(token), ..) => {
+            let token = dir.join(token);
+            file(&token)?;
+            Credentials::TokenFile(token)
         }
         (_, Some(token), _) => Credentials::Header(format!("Bearer {token}")),
         (_, _, Some(name)) => {
@@ -167,30 +186,35 @@ fn typed<T: for<'de> Deserialize<'de>>(value: &Value, whose: &str) -> Result<T, 
     serde_path_to_error::deserialize(value).map_err(|err| format!("{whose}{}: {}", err.path(), err.inner()))
 }
 
-/// Data in place, in base64, or else a file.
-fn pem(
-    dir: &Path,
-    what: &str,
-    data: Option<String>,
-    file: Option<PathBuf>,
-) -> Result<Option<Vec<u8>>, String> {
-    if let Some(data) = data.filter(|data| !data.is_empty()) {
-        let data: String = data.split_whitespace().collect();
-        return STANDARD.decode(data).map(Some).map_err(|err| format!("{what}-data: {err}"));
-    }
-    match file.filter(|file| !file.as_os_str().is_empty()) {
-        Some(file) => limited(&dir.join(&file)).map(Some).map_err(|err| format!("{what}: {err}")),
-        None => Ok(None),
-    }
+/// Data in place, in base64.
+fn inline(what: &str, data: &str) -> Result<Vec<u8>, String> {
+    let data: String = data.split_whitespace().collect();
+    STANDARD.decode(data).map_err(|err| format!("{what}-data: {err}"))
 }
 
-fn limited(path: &Path) -> Result<Vec<u8>, String> {
-    let wrong = |err: std::io::Error| format!("can't read {}: {err}", path.display());
-    let meta = std::fs::metadata(path).map_err(wrong)?;
-    if !meta.is_file() || meta.len() > MAX_SIZE as u64 {
-        return Err(format!("{} is not a regular file of at most {MAX_SIZE} bytes", path.display()));
+/// A kubeconfig, or a file that it names.
+pub(super) fn limited(path: &Path) -> Result<Vec<u8>, String> {
+    files::read(path, MAX_SIZE, Links::Follow).map_err(|err| format!("can't read {}: {err}", path.display()))
+}
+
+/// For fuzzers: takes any bytes for a kubeconfig whose files all hold the same.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(bytes: &[u8], file: &[u8]) {
+    for context in [None, Some("c")] {
+        let read = |_: &Path| Ok(file.to_vec());
+        let Ok(access) = understood(bytes, context, Path::new("/kube"), &read) else { continue };
+        assert!(
+            matches!(access.server.scheme_str(), Some("http" | "https")) && access.server.host().is_some()
+        );
+        assert!(!access.tls.insecure || access.tls.authorities.is_none());
+        if let Credentials::TokenFile(path) = &access.credentials {
+            assert!(path.is_absolute());
+        }
+        // The system's authorities are not what is tried here.
+        if access.tls.insecure || access.tls.authorities.is_some() {
+            let _ = super::http::Client::new(&access.server, access.tls);
+        }
     }
-    std::fs::read(path).map_err(wrong)
 }
 
 #[cfg(test)]

@@ -41,8 +41,11 @@
 mod api;
 mod directory;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub(in crate::pod) mod fuzzing;
 mod http;
 mod kubeconfig;
+mod listed;
 mod merge;
 mod url;
 

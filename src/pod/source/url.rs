@@ -159,6 +159,18 @@ fn follow(from: &Uri, place: &str) -> Option<Uri> {
     next.ok().filter(|next| from.scheme_str() != Some("https") || next.scheme_str() == Some("https"))
 }
 
+/// For fuzzers: takes any text for the place that an answer leads to.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(place: &str) {
+    for from in ["https://a.example:8443/x?y", "http://a.example/"] {
+        let Some(next) = from.parse().ok().and_then(|from| follow(&from, place)) else { continue };
+        assert!(from.starts_with("http:") || next.scheme_str() == Some("https"), "{place}");
+        assert!(next.host().is_some_and(|host| !host.is_empty()), "{place}");
+        let stays = place.starts_with('/');
+        assert!(!stays || next.host() == Some("a.example"), "{place}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -150,6 +150,32 @@ fn missing(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> (Vec<Strin
     (rules.filter(|rule| !saved.has(rule)).map(|rule| format!("-A {rule}")).collect(), shared)
 }
 
+/// For fuzzers: adds what is missing to a table as iptables-save prints it; then nothing is.
+#[cfg(feature = "fuzzing")]
+pub(in crate::rules) fn fuzz(text: &str) {
+    let addrs = [IpAddr::from([10, 0, 0, 2])];
+    for policy in [Policy::Open, Policy::SameBridge, Policy::Isolated] {
+        let forward = Forward {
+            addrs: addrs.to_vec(),
+            policy,
+            bridge: Some("br0".to_owned()),
+            admin_chain: "CNI-ADMIN".to_owned(),
+        };
+        let (rules, shared) = missing(&Saved::new(text), &forward, &addrs);
+        let mut table: Vec<String> = Saved::new(text).0.into_iter().map(str::to_owned).collect();
+        for line in shared.iter().chain(&rules) {
+            match line.split_once(' ') {
+                Some(("-N", chain)) => table.push(format!(":{chain} - [0:0]")),
+                Some(("-A" | "-I", rule)) => table.push(format!("-A {rule}")),
+                Some(("-D", rule)) => table.retain(|line| line.strip_prefix("-A ") != Some(rule)),
+                _ => table.push(format!("not a change: {line}")),
+            }
+        }
+        let left = missing(&Saved::new(&table.join("\n")), &forward, &addrs);
+        assert_eq!(left, (Vec::new(), Vec::new()), "{table:?}");
+    }
+}
+
 fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
     let input = format!("*filter\n{}\nCOMMIT\n", lines.join("\n"));
     command::run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)

@@ -141,6 +141,16 @@ impl Rules {
     }
 }
 
+/// For fuzzers: adds what is missing to a table as iptables-save prints it; then nothing is.
+#[cfg(feature = "fuzzing")]
+pub(in crate::rules) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
+    let wanted = || Rules::new(owner, Family::Ipv4, &[&addr]);
+    let Some(missing) = wanted().missing(text) else { return };
+    let lines = missing.iter().map(|line| format!("\n-A {}", line.rule));
+    let text = lines.fold(text.to_owned(), |text, line| text + &line);
+    assert!(wanted().missing(&text).is_some_and(|missing| missing.is_empty()), "{text}");
+}
+
 pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
     for (family, lines) in &made.undo {
         restore(*family, lines)?;

@@ -5,7 +5,7 @@
 //! Whatever the backend, removal also looks for what the Go plugins made ([`reference`]):
 //! a node switches in the middle of its pods' lives.
 
-mod iptables;
+pub(in crate::rules) mod iptables;
 pub(super) mod nftables;
 pub(super) mod reference;
 

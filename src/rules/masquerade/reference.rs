@@ -119,7 +119,7 @@ pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result
 }
 
 /// Whether a rule as iptables-save prints it is for this address or a network that it is in.
-fn legacy_mentions(rule: &str, ip: IpAddr) -> bool {
+pub(in crate::rules) fn legacy_mentions(rule: &str, ip: IpAddr) -> bool {
     legacy_source(rule).is_some_and(|source| source.contains(ip))
 }
 
@@ -213,16 +213,23 @@ pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Er
 
 /// Removes what attachments of `network` that aren't in `valid` left in the legacy tables.
 pub(super) fn gc_legacy(network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    xtables::remove_legacy_chains(POSTROUTING, |rules| stale_legacy(rules, network, valid))
+}
+
+/// The chains of such, among rules as iptables-save prints them.
+pub(in crate::rules) fn stale_legacy(
+    rules: &[String],
+    network: &str,
+    valid: &[Attachment],
+) -> BTreeSet<String> {
     let keep = kept_chains(network, valid);
     // As iptables-save quotes it.
     let mark = format!("--comment \"{}", comment_prefix(network).replace('"', "\\\""));
-    xtables::remove_legacy_chains(POSTROUTING, |rules| {
-        let ours = rules.iter().filter(|rule| rule.contains(&mark));
-        ours.filter_map(|rule| rule.split(' ').nth(1))
-            .filter(|chain| is_container_chain(chain) && !keep.contains(*chain))
-            .map(str::to_owned)
-            .collect()
-    })
+    let ours = rules.iter().filter(|rule| rule.contains(&mark));
+    ours.filter_map(|rule| rule.split(' ').nth(1))
+        .filter(|chain| is_container_chain(chain) && !keep.contains(*chain))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]

@@ -126,24 +126,33 @@ pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -
 
 /// Removes what attachments of `network` that aren't in `valid` left in the legacy tables.
 pub(super) fn gc_legacy(network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    xtables::remove_legacy_chains(DNAT, |rules| stale_legacy(rules, network, valid))
+}
+
+/// The chains of such, among rules as iptables-save prints them.
+pub(in crate::rules) fn stale_legacy(
+    rules: &[String],
+    network: &str,
+    valid: &[Attachment],
+) -> BTreeSet<String> {
     let keep = kept(network, valid);
     // As iptables-save quotes it.
     let mark = format!("--comment \"{}", comment_prefix(network).replace('"', "\\\""));
-    xtables::remove_legacy_chains(DNAT, |rules| {
-        let ours = rules.iter().filter(|rule| in_chain(rule, DNAT) && rule.contains(&mark));
-        ours.filter_map(|rule| rule.rsplit(' ').next())
-            .filter(|chain| is_container_chain(chain) && !keep.contains(*chain))
-            .map(str::to_owned)
-            .collect()
-    })
+    let ours = rules.iter().filter(|rule| in_chain(rule, DNAT) && rule.contains(&mark));
+    ours.filter_map(|rule| rule.rsplit(' ').next())
+        .filter(|chain| is_container_chain(chain) && !keep.contains(*chain))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn kept(network: &str, valid: &[Attachment]) -> BTreeSet<String> {
     valid.iter().map(|attachment| chain(network, &attachment.container_id)).collect()
 }
 
-fn is_container_chain(name: &str) -> bool {
+/// `CNI-DN-` or `CNI-SN-` and as many hex digits as fit into a chain's name.
+pub(in crate::rules) fn is_container_chain(name: &str) -> bool {
     name.strip_prefix("CNI-DN-")
+        .or_else(|| name.strip_prefix("CNI-SN-"))
         .is_some_and(|hash| hash.len() == 21 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 

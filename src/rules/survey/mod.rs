@@ -251,6 +251,9 @@ pub fn container(comment: &str) -> Option<(&str, bool)> {
     Some((id, comment.len() < super::owner::COMMENT_LIMIT))
 }
 
+#[cfg(feature = "fuzzing")]
+pub(super) use reference::fuzz;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -73,17 +73,8 @@ pub(super) fn traces(nft: &mut Nft, nf_tables: bool, traces: &mut Vec<Trace>) ->
                 forwarded.extend(addresses(&rule, family));
             }
         }
-        let jumps = legacy_rules(family)?.unwrap_or_default().into_iter().filter_map(|rule| {
-            let (_, target) = rule.rsplit_once(" -j ")?;
-            let comment = rule.replace("\\\"", "\"");
-            Some((rule.split(' ').nth(1)?.to_owned(), target.to_owned(), comment, sources(&rule)))
-        });
-        traces.extend(chains(family, true, jumps.collect()));
-        for rule in legacy_rules_of(family, "filter")?.unwrap_or_default() {
-            if in_chain(&rule, forward::iptables::PODS) {
-                forwarded.extend(sources(&rule));
-            }
-        }
+        traces.extend(legacy_chains(family, &legacy_rules(family)?.unwrap_or_default()));
+        forwarded.extend(legacy_addresses(&legacy_rules_of(family, "filter")?.unwrap_or_default()));
     }
     for ip in forwarded {
         let what = format!("rules for {ip} in iptables' chain {}", forward::iptables::PODS);
@@ -101,6 +92,34 @@ pub(super) fn traces(nft: &mut Nft, nf_tables: bool, traces: &mut Vec<Trace>) ->
     Ok(())
 }
 
+/// Containers' chains among rules as iptables-save prints them.
+fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
+    let jumps = rules.iter().filter_map(|rule| {
+        let (_, target) = rule.rsplit_once(" -j ")?;
+        let comment = rule.replace("\\\"", "\"");
+        Some((rule.split(' ').nth(1)?.to_owned(), target.to_owned(), comment, sources(rule)))
+    });
+    chains(family, true, jumps.collect())
+}
+
+/// The addresses in CNI-FORWARD, as iptables-save prints it.
+fn legacy_addresses(rules: &[String]) -> Vec<IpAddr> {
+    let ours = rules.iter().filter(|rule| in_chain(rule, forward::iptables::PODS));
+    ours.flat_map(|rule| sources(rule)).collect()
+}
+
+/// For fuzzers: the chains that are found in such rules, each with the one that leads to it.
+#[cfg(feature = "fuzzing")]
+pub(in crate::rules) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
+    let _ = legacy_addresses(rules);
+    let places = legacy_chains(Family::Ipv4, rules).into_iter().map(|trace| trace.place);
+    let chains = places.filter_map(|place| match place {
+        super::Place::Reference(Place::Chain { parent, chain, .. }) => Some((parent, chain)),
+        _ => None,
+    });
+    chains.collect()
+}
+
 fn of(place: Place) -> super::Place {
     super::Place::Reference(place)
 }
@@ -110,8 +129,7 @@ fn chains(family: Family, legacy: bool, jumps: Vec<(String, String, String, Vec<
     let mut found: BTreeMap<(&'static str, String), (String, String, Vec<IpAddr>)> = BTreeMap::new();
     for (from, to, comment, addrs) in jumps {
         let Some(parent) = PARENTS.into_iter().find(|parent| *parent == from) else { continue };
-        let ours =
-            masquerade::is_container_chain(&to) || to.starts_with("CNI-DN-") || to.starts_with("CNI-SN-");
+        let ours = masquerade::is_container_chain(&to) || portmap::is_container_chain(&to);
         let Some((network, id)) = names(&comment).filter(|_| ours) else { continue };
         let of = found.entry((parent, to)).or_insert_with(|| (network, id, Vec::new()));
         of.2.extend(addrs);

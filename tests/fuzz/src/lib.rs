@@ -8,11 +8,20 @@
 
 mod spec;
 
+pub use cnimble::doctor::fuzzing::doctor;
 pub use cnimble::net::fuzzing::{nft, route};
+pub use cnimble::pod::fuzzing::{checkpoint, kubeconfig, manifest, server};
+pub use cnimble::rules::fuzzing::iptables;
 pub use cnimble::runtime::fuzzing::cache;
-pub use cnimble_host_local::fuzzing::{index, lease, resolv};
+pub use cnimble_host_local::fuzzing::{index, lease};
 pub use cnimble_tuning::fuzzing::backup;
 pub use spec::{args, config, list, result};
+
+/// A resolv.conf, as a network's configuration names it and as pods inherit it.
+pub fn resolv(bytes: &[u8]) {
+    cnimble_host_local::fuzzing::resolv(bytes);
+    cnimble::pod::fuzzing::resolv(bytes);
+}
 
 /// A target: its name, which is also its directory in `fuzz/corpus`, and what is called.
 pub type Target = (&'static str, fn(&[u8]));
@@ -22,12 +31,18 @@ pub const TARGETS: &[Target] = &[
     ("args", args),
     ("backup", backup),
     ("cache", cache),
+    ("checkpoint", checkpoint),
     ("config", config),
+    ("doctor", doctor),
     ("index", index),
+    ("iptables", iptables),
+    ("kubeconfig", kubeconfig),
     ("lease", lease),
     ("list", list),
+    ("manifest", manifest),
     ("nft", nft),
     ("resolv", resolv),
     ("result", result),
     ("route", route),
+    ("server", server),
 ];

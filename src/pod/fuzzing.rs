@@ -1,0 +1,65 @@
+//! The readers of what pods are made from, for fuzzers: each takes any bytes.
+
+use super::manifest::{Defaults, Manifest, Origin, Parsed};
+use super::sandbox::fuzzing as sandbox;
+use super::sandbox::{DnsOptions, SandboxConfig};
+use super::source::fuzzing as source;
+
+/// A manifest, YAML or JSON.
+pub fn manifest(bytes: &[u8]) {
+    let origin = Origin::Other("here".to_owned());
+    let nodes =
+        [("", false), ("Node1", true)].map(|(node, suffix)| Defaults { node: node.to_owned(), suffix });
+    let lines = bytes.split(|byte| *byte == b'\n').count();
+    for defaults in &nodes {
+        let Parsed { pods, errors } = Manifest::parse_each(bytes, &origin, defaults);
+        for err in errors {
+            // What people read is one line, and leads to a place that is there.
+            assert!(!err.to_string().contains(char::is_control), "{err:?}");
+            assert!(err.position.is_none_or(|(line, _)| line <= lines + 1), "{err:?}");
+        }
+        for pod in pods {
+            assert!(!pod.uid.is_empty() && !pod.id.name.is_empty());
+            let config = settings(&pod);
+            // What it was completed to is whole: it says the same when it is read.
+            let text = serde_json::to_vec(&pod.pod).unwrap_or_default();
+            match Manifest::parse(&text, &origin, &Defaults::default()) {
+                Ok(again) => assert_eq!(again.iter().map(settings).collect::<Vec<_>>(), [config]),
+                Err(err) => assert!(text.is_empty(), "{err}"),
+            }
+        }
+    }
+}
+
+/// What the network wants to know.
+fn settings(pod: &Manifest) -> SandboxConfig {
+    let dns = DnsOptions {
+        cluster_dns: vec![std::net::Ipv4Addr::new(10, 96, 0, 10).into()],
+        cluster_domain: "cluster.local".to_owned(),
+        resolv_conf: "/dev/null".into(),
+    };
+    let config = SandboxConfig::from_manifest(pod, &dns);
+    let _ = (pod.bandwidth(), pod.termination_grace_period(), pod.is_deleting());
+    sandbox::resolv_conf(&config.dns);
+    config
+}
+
+/// A sandbox' record.
+pub fn checkpoint(bytes: &[u8]) {
+    sandbox::checkpoint(bytes);
+}
+
+/// A node's resolv.conf, which pods inherit.
+pub fn resolv(bytes: &[u8]) {
+    sandbox::resolv(&String::from_utf8_lossy(bytes));
+}
+
+/// A kubeconfig, and the certificates and keys that one names.
+pub fn kubeconfig(bytes: &[u8]) {
+    source::kubeconfig(bytes);
+}
+
+/// What an API server sends: a page of a list, events of a watch.
+pub fn server(bytes: &[u8]) {
+    source::server(bytes);
+}
