@@ -1,9 +1,13 @@
 //! Hosts and pods: network namespaces in a mount namespace of our own.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use cnimble::net::link::{self, NewVeth};
+use cnimble::net::{NetNs, Netlink};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use serde_json::{Value, json};
@@ -36,6 +40,34 @@ impl Sandbox {
         let state_dir = state_dir.join(format!("cnimble-bench-{}", std::process::id()));
         std::fs::create_dir_all(&state_dir)?;
         Ok(Sandbox { state_dir })
+    }
+
+    /// Waits until the kernel, in the background, has taken apart the namespaces that are
+    /// dropped. It does so in order: this makes one more, and a veth from here into it, which
+    /// goes when it does.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let (here, last) = (Namespace::new("settling")?, Namespace::new("last")?);
+        let mut netlink = Netlink::open_in(&NetNs::open(here.path())?)?;
+        let there = NetNs::open(last.path())?;
+        netlink.create_link(link::add_veth(&NewVeth {
+            name: "here",
+            mac: None,
+            master: None,
+            up: false,
+            mtu: None,
+            peer_name: "there",
+            peer_mac: None,
+            peer_ns: there.as_fd(),
+        }))?;
+        drop((there, last));
+        let begun = Instant::now();
+        while netlink.find_link("here")?.is_some() {
+            if begun.elapsed() > Duration::from_secs(300) {
+                return Err("the kernel doesn't get done with the namespaces of pods".into());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,8 @@
 //! with its own bridge and its own leases. Pods are added until the wanted number is
 //! there; then one more pod is added and deleted again and again, the contenders taking
 //! turns and swapping the order, so that whatever else the machine does hits all of them.
+//! Where there are many pods, each has the machine for itself, one after the other: the kernel
+//! slows down with all of its namespaces, and a node has the pods of one set of plugins.
 //!
 //! What is timed is one process, from just before it is spawned until it has been waited
 //! for: what a runtime waits. Namespaces of pods are made outside of that.
@@ -57,6 +59,8 @@ const SCENARIOS: [Scenario; 4] = [
 
 /// Runs before any counts: files in the cache, kernel modules loaded.
 const WARM_UP: usize = 2;
+/// Up to so many pods the contenders take turns.
+const FEW: usize = 10;
 /// Traced runs for the memory; it hardly varies.
 const TRACED: usize = 2;
 
@@ -84,19 +88,7 @@ fn run(args: &Args) -> Result<()> {
     let sandbox = Sandbox::enter(&args.state_dir)?;
     let mut report = Report::new(args)?;
     for scenario in args.scenarios().filter(|_| args.has("pods")) {
-        let mut hosts = args
-            .contenders
-            .iter()
-            // It has no masquerading: what that must cost depends on how it is done.
-            .filter(|contender| !contender.floor || !scenario.masquerade)
-            .map(|contender| Host::named(&sandbox, contender, scenario, "pods"))
-            .collect::<Result<Vec<_>>>()?;
-        for &pods in &args.pods {
-            measure(args, scenario, &mut hosts, pods, &mut report)?;
-        }
-        drop(hosts);
-        // The kernel takes namespaces apart in the background; let it finish.
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        many_pods_or_few(args, scenario, &sandbox, &mut report)?;
     }
     if args.has("concurrency") {
         concurrency::measure(args, &sandbox, &mut report)?;
@@ -127,6 +119,30 @@ fn run(args: &Args) -> Result<()> {
         if let Some(path) = path {
             std::fs::write(path, text).map_err(|err| format!("{}: {err}", path.display()))?;
         }
+    }
+    Ok(())
+}
+
+/// One kind of network, with all numbers of pods.
+fn many_pods_or_few(args: &Args, scenario: &Scenario, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
+    // The floor has no masquerading: what that must cost depends on how it is done.
+    let contenders = args.contenders.iter().filter(|contender| !contender.floor || !scenario.masquerade);
+    let (few, many): (Vec<_>, Vec<_>) = args.pods.iter().partition(|pods| **pods <= FEW);
+    let together = (few, contenders.clone().collect());
+    let alone = contenders.map(|contender| (many.clone(), vec![contender]));
+    let first = report.cells.len();
+    for (turn, (numbers, contenders)) in std::iter::once(together).chain(alone).enumerate() {
+        let tag = format!("pods{turn}");
+        let hosts = contenders.iter().map(|contender| Host::named(sandbox, contender, scenario, &tag));
+        let mut hosts = hosts.collect::<Result<Vec<_>>>()?;
+        for pods in numbers {
+            measure(args, scenario, &mut hosts, pods, report)?;
+        }
+        drop(hosts);
+        sandbox.settle()?;
+    }
+    if let Some(cells) = report.cells.get_mut(first..) {
+        cells.sort_by_key(|cell| cell.pods);
     }
     Ok(())
 }
