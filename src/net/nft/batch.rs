@@ -1,8 +1,9 @@
 //! A batch: changes that the kernel makes all together or not at all.
 
 use super::attr::Writer;
+use super::comment::comment_userdata;
 use super::expr::Expr;
-use super::object::{Chain, Element, Family, Hook, Key, KeyType, Set, SetType, Table, comment_userdata};
+use super::{Chain, Element, Family, Hook, Key, KeyType, Set, SetType, Table};
 
 // Messages (linux/netfilter/nf_tables.h), below the subsystem number.
 pub(super) const SUBSYSTEM: u16 = 10;

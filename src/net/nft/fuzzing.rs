@@ -1,13 +1,14 @@
 //! The readers of nf_tables' objects, for [`crate::net::fuzzing`].
 
 use super::attr::{self, Message};
-use super::object::{Element, Rule};
-use super::{elements, socket};
+use super::look::elements;
+use super::{Element, Rule, socket};
 
 /// Every reader on one message.
 pub(in crate::net) fn read(message: Message<'_>) {
     if let Some(rule) = Rule::parse(message.attrs()) {
         let _ = (rule.target(), rule.uses_set("x"), rule.has("masq"), rule.constants().count());
+        let _ = rule.immediates().count();
     }
     let listed = elements(message.attrs());
     for element in listed.into_iter().chain(Element::parse(message.attrs())) {

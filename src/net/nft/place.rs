@@ -1,0 +1,120 @@
+//! Where things are: families, tables, chains, sets and hooks, by their names.
+
+use std::fmt;
+
+/// The packets that a table sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4 and IPv6.
+    Inet,
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+    /// Frames that a bridge forwards.
+    Bridge,
+}
+
+impl Family {
+    /// `NFPROTO_*`, linux/netfilter.h.
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Family::Inet => 1,
+            Family::Ipv4 => 2,
+            Family::Bridge => 7,
+            Family::Ipv6 => 10,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::Inet => "inet",
+            Family::Ipv4 => "ip",
+            Family::Ipv6 => "ip6",
+            Family::Bridge => "bridge",
+        })
+    }
+}
+
+/// A table's name. Displayed as `inet cnimble`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table<'a> {
+    /// Family.
+    pub family: Family,
+    /// Name.
+    pub name: &'a str,
+}
+
+impl<'a> Table<'a> {
+    /// The table `family name`.
+    pub const fn new(family: Family, name: &'a str) -> Self {
+        Table { family, name }
+    }
+    /// A chain in it.
+    pub const fn chain(self, name: &'a str) -> Chain<'a> {
+        Chain { table: self, name }
+    }
+    /// A set or map in it.
+    pub const fn set(self, name: &'a str) -> Set<'a> {
+        Set { table: self, name }
+    }
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.family, self.name)
+    }
+}
+
+/// A chain's name. Displayed as `inet cnimble postrouting`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chain<'a> {
+    /// Its table.
+    pub table: Table<'a>,
+    /// Name.
+    pub name: &'a str,
+}
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.table, self.name)
+    }
+}
+
+/// A set's or map's name. Displayed as `inet cnimble ports`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Set<'a> {
+    /// Its table.
+    pub table: Table<'a>,
+    /// Name.
+    pub name: &'a str,
+}
+
+impl fmt::Display for Set<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.table, self.name)
+    }
+}
+
+/// Where a base chain gets its packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hook {
+    /// `filter` or `nat`.
+    pub kind: &'static str,
+    /// `NF_INET_*` or `NF_BR_*`: the numbers of both agree.
+    pub hook: HookPoint,
+    /// Order among the chains at this hook, lower first; nf_tables(8) has names for some.
+    pub priority: i32,
+}
+
+/// The hooks that we use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // as in nft(8)
+pub enum HookPoint {
+    Prerouting = 0,
+    Output = 3,
+    Forward = 2,
+    Postrouting = 4,
+}
