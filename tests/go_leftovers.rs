@@ -259,3 +259,49 @@ fn spoof_checks_of_the_go_plugins_are_removed() {
     let left = host.nft("list ruleset");
     assert!(!left.contains("cni-br-iface"), "{left}");
 }
+
+/// The same as newer releases write it; the packaged one is too old to.
+#[test]
+fn spoof_checks_of_newer_go_plugins_are_removed() {
+    need!("nft", "ip");
+    let ns = Ns::new();
+    let (port, mac) = (["port1", "port2"], ["0a:58:0a:4d:00:02", "0a:58:0a:4d:00:03"]);
+    for n in [0, 1] {
+        ns.ip(&format!("link add {} type veth peer name far{n}", port[n]));
+        let (id, chain) = (format!("cont{n}-eth0"), format!("cni-br-iface-cont{n}-eth0"));
+        let load = format!(
+            "table bridge cni_spoofcheck {{
+                chain {chain}-mac {{
+                    ether saddr {0} return comment \"macspoofchk-{id}\"
+                    drop comment \"macspoofchk-{id}\"
+                }}
+                chain {chain} {{
+                    jump {chain}-mac comment \"macspoofchk-{id}\"
+                }}
+                chain prerouting {{
+                    type filter hook prerouting priority -300;
+                    iifname {1} jump {chain} comment \"macspoofchk-{id}\"
+                }}
+            }}",
+            mac[n], port[n]
+        );
+        ns.run_with("nft -f -", load.as_bytes()).success();
+    }
+    let mac = mac.map(|mac| Mac::parse(mac).unwrap());
+    let one = owner("net1", "cont0");
+    ns.within(|| {
+        let mut nft = Nft::new();
+        spoof::check(&mut nft, &one, port[0], mac[0]).unwrap();
+        spoof::check(&mut nft, &one, port[0], mac[1]).unwrap_err();
+        spoof::check(&mut nft, &one, port[1], mac[1]).unwrap_err();
+        spoof::remove(&mut nft, &one, Some(port[0])).unwrap();
+        spoof::remove(&mut nft, &one, None).unwrap();
+        spoof::gc(&mut nft, "net1", &[]).unwrap();
+    });
+    let left = ns.nft("list ruleset");
+    assert!(!left.contains("cont0") && left.contains("macspoofchk-cont1-eth0"), "{left}");
+    ns.ip("link del port2");
+    ns.within(|| spoof::gc(&mut Nft::new(), "net1", &[]).unwrap());
+    let left = ns.nft("list ruleset");
+    assert!(!left.contains("cni-br-iface"), "{left}");
+}

@@ -49,7 +49,7 @@ impl Action {
                 if plugin.plugin_type == "portmap" { portmap::note_links(&mut nft) } else { Ok(()) }
             }
             Action::Masquerade { owner, backend, addrs } => {
-                let backend = masquerade::Backend::choose(backend.as_deref(), &mut nft)?;
+                let backend = masquerade::choose(backend.as_deref(), &mut nft)?;
                 masquerade::add(backend, &mut nft, owner, addrs).map(drop)
             }
             Action::Spoof { owner, port, mac } => spoof::add(&mut nft, owner, port, *mac).map(drop),

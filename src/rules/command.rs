@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use super::xtables::FAMILIES;
+use crate::net::nft::Family;
 use crate::spec::{Code, Error};
 
 /// Where system commands are, for runtimes that call plugins with a bare PATH.
@@ -21,6 +23,41 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
         .find(|file| {
             std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
         })
+}
+
+/// The command of a family: `iptables-save`, `ip6tables-restore` and so on.
+pub(super) fn tool(family: Family, action: &str) -> String {
+    let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
+    format!("{iptables}-{action}")
+}
+
+/// Changes a table of a family by lines for `iptables-restore`, all or nothing.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
+    let input = format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
+    run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)
+}
+
+/// Whether the commands that change tables are there.
+pub(super) fn installed() -> bool {
+    FAMILIES.into_iter().all(|family| find(&tool(family, "restore")).is_some())
+}
+
+/// Whether a table can be changed. `option` is the one that chooses another backend.
+///
+/// # Errors
+/// Code 50 without the commands, code 100 with what they printed.
+pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
+    for name in FAMILIES.map(|family| tool(family, "restore")) {
+        if find(&name).is_none() {
+            return Err(Error::new(Code::NOT_AVAILABLE, format!("the command {name} is not installed"))
+                .details(format!("install iptables, or set \"{option}\": \"nftables\"")));
+        }
+    }
+    let name = tool(Family::Ipv4, "restore");
+    run(&name, &["--test", "--noflush", "--wait=10"], &format!("*{table}\nCOMMIT\n")).map(drop)
 }
 
 /// Runs it with `input` and returns what it printed.

@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 use serde::Serialize;
 
 use super::xtables::{FAMILIES, nat};
-use super::{Owner, elements, forward, masquerade, portmap, spoof};
+use super::{Owner, forward, masquerade, owner, portmap, spoof};
 use crate::net::Result;
 use crate::net::nft::{Family, Nft, Table};
 
@@ -42,7 +42,7 @@ impl Whose {
     /// of its interfaces.
     pub fn is(&self, owner: &Owner, tag: &str) -> bool {
         match self {
-            Whose::Comment(comment) => elements::tag_of(comment) == tag,
+            Whose::Comment(comment) => owner::tag_of(comment) == tag,
             Whose::Container { network, container_id } => {
                 *network == owner.network && *container_id == owner.attachment.container_id
             }

@@ -8,6 +8,7 @@
 //! masquerade and spoof check, and so that DEL can close it last (see there for why).
 //! It must be a socket of the current namespace: that is where iptables would run.
 
+mod backend;
 mod command;
 mod elements;
 mod failures;

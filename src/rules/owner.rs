@@ -1,11 +1,16 @@
 //! Whose rules they are, and how that is written on the objects in the kernel.
 
+use std::collections::BTreeSet;
+
 use sha2::{Digest, Sha512};
 
 use crate::spec::Attachment;
 
 /// What the kernel and the `nft` command take for a comment, in bytes.
 pub(super) const COMMENT_LIMIT: usize = 128;
+
+/// The length of [`hash16`], in bytes.
+const HASH_LEN: usize = 16;
 
 /// Whose rules they are: an attachment in a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +32,14 @@ impl Owner {
     /// The tag, and the names for people to read, cut to 128 bytes:
     /// `<tag>, net: N, if: I, id: C`.
     pub fn comment(&self) -> String {
+        self.comment_with("")
+    }
+
+    /// The same with a note like `, mac: …` behind the tag, where it isn't cut.
+    pub(super) fn comment_with(&self, note: &str) -> String {
         let Attachment { container_id, ifname } = &self.attachment;
-        let mut comment = format!("{}, net: {}, if: {ifname}, id: {container_id}", self.tag(), self.network)
-            .replace('"', "");
+        let names = format!(", net: {}, if: {ifname}, id: {container_id}", self.network);
+        let mut comment = format!("{}{note}{names}", self.tag()).replace('"', "");
         let mut end = comment.len().min(COMMENT_LIMIT);
         while !comment.is_char_boundary(end) {
             end -= 1;
@@ -58,6 +68,33 @@ impl Owner {
     pub fn in_network(comment: &str, network: &str) -> bool {
         comment.strip_prefix(&hash16(network)).is_some_and(|rest| rest.starts_with('-'))
     }
+}
+
+/// Tells comments of attachments of `network` that aren't in `valid` from all others.
+pub(super) fn stale(network: &str, valid: &[Attachment]) -> impl Fn(&str) -> bool {
+    let prefix = format!("{}-", hash16(network));
+    let keep: BTreeSet<String> = valid
+        .iter()
+        .map(|attachment| Owner { network: network.to_owned(), attachment: attachment.clone() }.tag())
+        .collect();
+    move |comment| comment.starts_with(&prefix) && !keep.contains(tag_of(comment))
+}
+
+/// What a comment of [`Owner::comment`] begins with.
+pub(super) fn tag_of(comment: &str) -> &str {
+    comment.split(',').next().unwrap_or_default()
+}
+
+/// The tag that a comment or alias of ours begins with; `None` for any other text.
+pub fn tag(comment: &str) -> Option<&str> {
+    let tag = tag_of(comment);
+    let (network, attachment) = tag.split_once('-')?;
+    (is_hash(network) && is_hash(attachment)).then_some(tag)
+}
+
+/// Whether a text has the form of a [`hash16`].
+pub(super) fn is_hash(text: &str) -> bool {
+    text.len() == HASH_LEN && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// The first 16 hex digits of the SHA-512 of `text`.

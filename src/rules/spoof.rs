@@ -10,7 +10,7 @@
 
 use nix::errno::Errno;
 
-use super::elements::{self, Changes, Layout, Placed};
+use super::elements::{self, Changes, Claim, Layout, Placed};
 use super::listing::{Effect, Listed, Whose};
 use super::{Owner, reference_spoof};
 use crate::net;
@@ -28,7 +28,6 @@ const PORTS: &str = "ports";
 const SOURCES: &str = "sources";
 /// Before everything else that looks at frames: `NF_BR_PRI_NAT_DST_BRIDGED`.
 const PRIORITY: i32 = -300;
-const COMMENT_LIMIT: usize = 128;
 
 impl Layout for Spoof {
     const TABLE: Table<'static> = Table::new(Family::Bridge, "cnimble");
@@ -37,6 +36,11 @@ impl Layout for Spoof {
 
     fn is_ours(set: &str) -> bool {
         Self::FIXED.contains(&set)
+    }
+
+    /// A port is the pod's whose link it is now.
+    fn claim(_set: &str) -> Claim {
+        Claim::Last
     }
 
     fn create_chain(batch: &mut Batch, chain: &str) {
@@ -75,16 +79,7 @@ fn pair(port: &str, mac: Mac) -> Key {
 /// The owner's comment with the MAC behind the tag, so that removal knows both elements from
 /// the port alone.
 fn port_comment(owner: &Owner, mac: Mac) -> String {
-    let comment = owner.comment();
-    let tag = owner.tag();
-    let names = comment.strip_prefix(&tag).unwrap_or_default();
-    let mut comment = format!("{tag}, mac: {mac}{names}");
-    let mut end = comment.len().min(COMMENT_LIMIT);
-    while !comment.is_char_boundary(end) {
-        end -= 1;
-    }
-    comment.truncate(end);
-    comment
+    owner.comment_with(&format!(", mac: {mac}"))
 }
 
 /// The MAC in a comment of [`port_comment`].
@@ -242,9 +237,7 @@ pub(super) fn is_idle(nft: &mut Nft) -> net::Result<bool> {
 
 /// Deletes elements that are still as they were found, and what nobody uses without them.
 pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> net::Result<()> {
-    let there = elements::still_there::<Spoof>(nft, found)?;
-    elements::delete::<Spoof>(nft, &there)?;
-    elements::drop_all_unused::<Spoof>(nft)
+    elements::forget::<Spoof>(nft, found)
 }
 
 /// Whether the kernel can do it.

@@ -289,7 +289,7 @@ fn doctor_leaves_an_empty_node_without_a_table() {
     node.network("doc", &network);
     let pod = Pod::new();
     let links = veths(&node.add(plugin_dir(), "doc", &pod, "one", 8001));
-    assert_eq!(node.host.sysctl("ipv4/conf/br1/route_localnet"), "1");
+    assert_ne!(node.host.sysctl("ipv4/conf/br1/route_localnet"), "0");
     drop(pod);
     node.gone(&links);
     fs::remove_dir_all(node.cache()).unwrap();
@@ -429,4 +429,61 @@ fn doctor_says_what_it_could_not_repair() {
     assert!(outcome.text().contains("1 could not be repaired"), "{}", outcome.describe());
     // With the plugins, the entry goes as well.
     assert_eq!(kinds(&findings(&node.doctor(&["--repair"]), 0)), ["cache-entry repaired one"]);
+}
+
+/// Two networks of a node may give out the same address. Whose rules are whose is told by the
+/// network, and each pod gets back its own.
+#[test]
+fn doctor_knows_both_pods_of_one_address() {
+    need!("ip", "nft");
+    let node = Node::new();
+    for (name, bridge) in [("east", "br1"), ("west", "br2")] {
+        node.network(name, &chain(&node, name, bridge, "10.213.9.0/24"));
+    }
+    let pods = [Pod::new(), Pod::new()];
+    node.add(plugin_dir(), "east", &pods[0], "one", 8001);
+    node.add(plugin_dir(), "west", &pods[1], "two", 8002);
+    let same = pods.iter().map(|pod| pod.addrs("eth0")).collect::<Vec<_>>();
+    assert_eq!(same[0], same[1]);
+    assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
+    let rules = || node.host.nft("-s list ruleset");
+    let before = rules();
+    // One pod's elements only: of the later network, whose sets stand beside the others.
+    let hash = |set: &str| set.rsplit('-').next().is_some_and(|end| end.len() == 16);
+    let sets = before.lines().filter_map(|line| line.strip_prefix("\tset ")?.strip_suffix(" {"));
+    let beside: Vec<&str> = sets.filter(|set| hash(set)).collect();
+    assert_eq!(beside.len(), 4, "masquerading, forwarding, hairpin, localhost: {before}");
+    for set in beside {
+        node.host.nft(&format!("flush set inet cnimble {set}"));
+    }
+    let found = findings(&node.doctor(&["--repair"]), 0);
+    assert_eq!(kinds(&found), ["missing-rules repaired two"]);
+    assert_eq!(rules(), before);
+    // All of both.
+    node.host.nft("flush ruleset");
+    let found = findings(&node.doctor(&["--repair"]), 0);
+    assert_eq!(found.len(), 8, "{found:?}");
+    assert_eq!(findings(&node.doctor(&[]), 0), [] as [Value; 0]);
+}
+
+/// The ruleset was flushed, and then the pod went without DEL: only the link tells that portmap
+/// has opened localhost.
+#[test]
+fn doctor_closes_localhost_after_a_flush() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("doc", &chain(&node, "doc", "br1", "10.213.10.0/24"));
+    let pod = Pod::new();
+    let links = veths(&node.add(plugin_dir(), "doc", &pod, "one", 8001));
+    node.host.nft("flush ruleset");
+    drop(pod);
+    node.gone(&links);
+    fs::remove_dir_all(node.cache()).unwrap();
+    let found = findings(&node.doctor(&["--grace", "0", "--repair"]), 0);
+    assert_eq!(kinds(&found), ["empty-rules repaired -", "ifb repaired one", "lease repaired one"]);
+    let what =
+        found.iter().map(|found| found["what"].as_str().unwrap()).find(|what| what.contains("localnet"));
+    assert_eq!(what, Some("route_localnet of br1, which portmap has switched on"));
+    assert_eq!(node.host.sysctl("ipv4/conf/br1/route_localnet"), "0");
+    assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
 }

@@ -148,7 +148,7 @@ impl Plugin for Bridge {
         }
         if config.ip_masq && config.layer3() {
             let mut nft = Nft::new();
-            let backend = masquerade::Backend::choose(config.ip_masq_backend.as_deref(), &mut nft)
+            let backend = masquerade::choose(config.ip_masq_backend.as_deref(), &mut nft)
                 .map_err(|err| unusable(&err, "masquerading"))?;
             masquerade::status(backend, &mut nft)?;
         }
@@ -180,7 +180,7 @@ fn rules(
     }
     if config.ip_masq && config.layer3() {
         let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
-        let backend = masquerade::Backend::choose(config.ip_masq_backend.as_deref(), nft)?;
+        let backend = masquerade::choose(config.ip_masq_backend.as_deref(), nft)?;
         let undo = masquerade::add(backend, nft, owner, &addrs)?;
         call.undo.push("remove masquerading", move || undo.run());
     }

@@ -123,7 +123,7 @@ impl Plugin for Ptp {
         Netlink::open().map_err(|err| unusable(&err, "netlink"))?;
         if config.ip_masq {
             let mut nft = Nft::new();
-            let backend = masquerade::Backend::choose(config.ip_masq_backend.as_deref(), &mut nft)
+            let backend = masquerade::choose(config.ip_masq_backend.as_deref(), &mut nft)
                 .map_err(|err| unusable(&err, "masquerading"))?;
             masquerade::status(backend, &mut nft)?;
         }
@@ -137,7 +137,7 @@ fn owner(call: &Call) -> Owner {
 
 fn masquerade(call: &Call, config: &Config, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let mut nft = Nft::new();
-    let backend = masquerade::Backend::choose(config.ip_masq_backend.as_deref(), &mut nft)?;
+    let backend = masquerade::choose(config.ip_masq_backend.as_deref(), &mut nft)?;
     let undo = masquerade::add(backend, &mut nft, owner, addrs)?;
     call.undo.push("remove masquerading", move || undo.run());
     Ok(())

@@ -20,7 +20,7 @@ use super::{Forward, Policy};
 use crate::net;
 use crate::net::nft::{Batch, Family, Nft, Table};
 use crate::rules::{command, xtables};
-use crate::spec::{Code, Error};
+use crate::spec::Error;
 
 const FORWARD: &str = "FORWARD";
 /// The chain with the rules of pods.
@@ -37,11 +37,6 @@ pub(super) struct Made {
     added: Vec<(Family, Vec<String>, Vec<String>)>,
     /// Tables that weren't there before iptables' nf_tables variant made them.
     tables: Vec<Family>,
-}
-
-fn tool(family: Family, action: &str) -> String {
-    let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
-    format!("{iptables}-{action}")
 }
 
 fn filter(family: Family) -> Table<'static> {
@@ -177,8 +172,7 @@ pub(in crate::rules) fn fuzz(text: &str) {
 }
 
 fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
-    let input = format!("*filter\n{}\nCOMMIT\n", lines.join("\n"));
-    command::run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)
+    command::restore(family, "filter", lines)
 }
 
 pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
@@ -203,7 +197,7 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
 
 fn add_family(family: Family, forward: &Forward, addrs: &[IpAddr], made: &mut Made) -> Result<(), Error> {
     for attempt in 1.. {
-        let saved = command::run(&tool(family, "save"), &["-t", "filter"], "")?;
+        let saved = command::run(&command::tool(family, "save"), &["-t", "filter"], "")?;
         let (rules, shared) = missing(&Saved::new(&saved), forward, addrs);
         if rules.is_empty() && shared.is_empty() {
             return Ok(());
@@ -323,14 +317,14 @@ pub(super) fn check(forward: &Forward) -> Result<Option<String>, Error> {
         if addrs.is_empty() {
             continue;
         }
-        let save = tool(family, "save");
+        let save = command::tool(family, "save");
         if command::find(&save).is_none() {
             return Ok(Some(format!("the command {save} is not installed")));
         }
         let saved = command::run(&save, &["-t", "filter"], "")?;
         let (rules, shared) = missing(&Saved::new(&saved), forward, &addrs);
         if let Some(line) = shared.iter().chain(&rules).next() {
-            return Ok(Some(format!("{}: {}", tool(family, "restore"), line)));
+            return Ok(Some(format!("{}: {}", command::tool(family, "restore"), line)));
         }
     }
     Ok(None)
@@ -339,21 +333,4 @@ pub(super) fn check(forward: &Forward) -> Result<Option<String>, Error> {
 /// Whether `FORWARD` of the legacy variant drops by policy.
 pub(super) fn legacy_drops_by_policy(family: Family) -> Result<bool, Error> {
     xtables::legacy_drops_by_policy(family, "filter", FORWARD)
-}
-
-/// Whether its commands are there.
-pub(super) fn installed() -> bool {
-    xtables::FAMILIES.into_iter().all(|family| command::find(&tool(family, "restore")).is_some())
-}
-
-/// Whether iptables can be used.
-pub(super) fn usable() -> Result<(), Error> {
-    for family in xtables::FAMILIES {
-        let name = tool(family, "restore");
-        if command::find(&name).is_none() {
-            return Err(Error::new(Code::NOT_AVAILABLE, format!("the command {name} is not installed")));
-        }
-    }
-    let name = tool(Family::Ipv4, "restore");
-    command::run(&name, &["--test", "--noflush", "--wait=10"], "*filter\nCOMMIT\n").map(drop)
 }

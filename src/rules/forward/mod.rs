@@ -15,23 +15,17 @@
 pub(super) mod iptables;
 pub(super) mod nftables;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::net::IpAddr;
 
+pub use super::backend::Backend;
+use super::backend::Made;
 use super::failures::{Failures, has_nf_tables};
 use super::listing::Listed;
-use super::{Owner, xtables};
+use super::{Owner, command, xtables};
 use crate::net::nft::{Family, Nft, Table};
-use crate::spec::{Attachment, Code, Error};
-
-/// Who does it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backend {
-    /// nf_tables by netlink, in our own table.
-    Nftables,
-    /// The iptables command, with the reference's chains.
-    Iptables,
-}
+use crate::spec::{Attachment, Error};
 
 /// Which pods may open connections to a pod (`ingressPolicy`). It is the bridge's: all its
 /// pods share it, and the latest ADD decides.
@@ -91,12 +85,12 @@ pub fn choose(configured: Option<Backend>, nft: &mut Nft) -> Result<Backend, Err
     }
     if nft.probe().is_err() {
         // An error about nf_tables says more than one about a command that isn't there.
-        return Ok(if iptables::installed() { Backend::Iptables } else { Backend::Nftables });
+        return Ok(if command::installed() { Backend::Iptables } else { Backend::Nftables });
     }
     for family in xtables::FAMILIES {
         let dropping = nft.drops_by_policy(Table::new(family, "filter").chain("FORWARD"))?
             || iptables::legacy_drops_by_policy(family)?;
-        if dropping && iptables::installed() {
+        if dropping && command::installed() {
             return Ok(Backend::Iptables);
         }
         if dropping {
@@ -111,21 +105,18 @@ pub fn choose(configured: Option<Backend>, nft: &mut Nft) -> Result<Backend, Err
 /// # Errors
 /// The kernel's, or what iptables printed.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
-    Ok(Undo(match backend {
-        Backend::Nftables => Made::Nftables(nftables::add(nft, owner, forward)?),
-        Backend::Iptables => Made::Iptables(iptables::add(nft, forward)?),
-    }))
+    let socket = RefCell::new(nft);
+    let made = backend.add(
+        "forwarding",
+        || nftables::add(&mut socket.borrow_mut(), owner, forward),
+        || iptables::add(&mut socket.borrow_mut(), forward),
+    )?;
+    Ok(Undo(made))
 }
 
 /// What [`add`] did.
 #[derive(Debug)]
-pub struct Undo(Made);
-
-#[derive(Debug)]
-enum Made {
-    Nftables(super::elements::Changes),
-    Iptables(iptables::Made),
-}
+pub struct Undo(Made<iptables::Made>);
 
 impl Undo {
     /// Takes it back. Opens its own socket.
@@ -133,11 +124,7 @@ impl Undo {
     /// # Errors
     /// The kernel's.
     pub fn run(self) -> Result<(), Error> {
-        let mut nft = Nft::new();
-        match self.0 {
-            Made::Nftables(changes) => nftables::revert(&mut nft, &changes),
-            Made::Iptables(made) => iptables::revert(&mut nft, &made),
-        }
+        self.0.revert::<nftables::Part>(&mut Nft::new(), iptables::revert)
     }
 }
 
@@ -202,11 +189,7 @@ pub fn gc(
 /// # Errors
 /// Code 50.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
-    let outcome = match backend {
-        Backend::Nftables => nftables::usable(nft).map_err(Error::from),
-        Backend::Iptables => iptables::usable(),
-    };
-    outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+    backend.status(|| nftables::usable(nft), || command::usable("filter", "backend"))
 }
 
 /// All elements of pods, for [`super::listing`].

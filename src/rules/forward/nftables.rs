@@ -26,13 +26,13 @@ use crate::net::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, SetType, Table,
     Verdict,
 };
-use crate::rules::Owner;
-use crate::rules::elements::{self, Changes, Layout, Placed};
+use crate::rules::elements::{self, Changes, Claim, Layout, Placed, There, first};
 use crate::rules::listing::{Effect, Listed, Whose};
 use crate::rules::packet::{DESTINATION, SOURCE, load_address, of_family};
+use crate::rules::{Owner, owner};
 use crate::spec::{Attachment, Error};
 
-struct Part;
+pub(super) struct Part;
 
 const ADMIN: &str = "admin";
 const POLICY: &str = "forward-policy";
@@ -58,6 +58,11 @@ impl Layout for Part {
         Self::FIXED.contains(&set)
     }
 
+    /// Policies are the bridge's, and the latest ADD on it decides.
+    fn claim(set: &str) -> Claim {
+        if [BRIDGES, INSIDE].contains(&set) { Claim::Last } else { Claim::Network }
+    }
+
     fn create_chain(batch: &mut Batch, chain: &str) {
         let place = Self::TABLE.chain(chain);
         if chain == FORWARD {
@@ -78,7 +83,7 @@ impl Layout for Part {
     }
 
     fn create_set(batch: &mut Batch, set: &str) {
-        let key: &[KeyType] = match set {
+        let key: &[KeyType] = match first(set) {
             PODS4 => &[KeyType::Ipv4Addr],
             PODS6 => &[KeyType::Ipv6Addr],
             BRIDGES => &[KeyType::Ifname],
@@ -88,7 +93,7 @@ impl Layout for Part {
     }
 
     fn add_rule(batch: &mut Batch, set: &str) {
-        let ip: IpAddr = match set {
+        let ip: IpAddr = match first(set) {
             BRIDGES => {
                 let rule = [
                     Expr::meta(Meta::Iifname, REG1),
@@ -161,7 +166,7 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     wanted
 }
 
-pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Changes, Error> {
+pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> net::Result<Changes> {
     let wanted = wanted(owner, forward);
     if wanted.is_empty() {
         return Ok(Changes::default());
@@ -172,13 +177,9 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Cha
         && let Err(err) = elements::also_delete::<Part>(nft, &mut changes, INSIDE, &pair(bridge))
     {
         elements::revert::<Part>(nft, &changes)?;
-        return Err(err.into());
+        return Err(err);
     }
     Ok(changes)
-}
-
-pub(super) fn revert(nft: &mut Nft, changes: &Changes) -> Result<(), Error> {
-    Ok(elements::revert::<Part>(nft, changes)?)
 }
 
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpAddr]) -> net::Result<()> {
@@ -193,14 +194,17 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> net::Res
     if wanted.is_empty() {
         return Ok(None);
     }
+    let mut pods = Vec::new();
     for Placed { set, element } in wanted {
         let place = table.set(&set);
-        match nft.element(place, &element.key)? {
-            None => return Ok(Some(format!("set {place} lacks {}", element.key))),
-            Some(there) if there.comment == element.comment || owner.owns(&there.comment) => {}
-            Some(there) => {
+        match elements::look_up::<Part>(nft, owner, &set, &element.key)? {
+            There::Owners(placed) => pods.push(placed.set),
+            // A policy, which nobody owns.
+            There::Others(there) if there.comment == element.comment => {}
+            There::Others(there) => {
                 return Ok(Some(format!("{} in set {place} is another's: {}", element.key, there.comment)));
             }
+            There::Nothing => return Ok(Some(format!("set {place} lacks {}", element.key))),
         }
     }
     let bridge = forward.policed().filter(|_| forward.policy == Policy::Isolated);
@@ -209,6 +213,12 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> net::Res
     {
         return Ok(Some(format!("set {} has {bridge}, which should be isolated", table.set(INSIDE))));
     }
+    missing_rule(nft, &pods, forward)
+}
+
+/// What is missing of the rules; `pods` are the sets that the pod is in.
+fn missing_rule(nft: &mut Nft, pods: &[String], forward: &Forward) -> net::Result<Option<String>> {
+    let table = Part::TABLE;
     let rules = nft.rules(table, None)?;
     let in_chain = |chain: &'static str| rules.iter().filter(move |rule| rule.chain == chain);
     for target in [ADMIN, POLICY] {
@@ -219,9 +229,9 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> net::Res
     if forward.policed().is_some() && !in_chain(POLICY).any(|rule| rule.uses_set(BRIDGES)) {
         return Ok(Some(format!("chain {} has no rule for bridges", table.chain(POLICY))));
     }
-    for ip in &forward.addrs {
-        if in_chain(FORWARD).filter(|rule| rule.uses_set(pods(*ip))).count() < 2 {
-            return Ok(Some(format!("chain {} lacks rules for {}", table.chain(FORWARD), pods(*ip))));
+    for set in pods {
+        if in_chain(FORWARD).filter(|rule| rule.uses_set(set)).count() < 2 {
+            return Ok(Some(format!("chain {} lacks rules for {set}", table.chain(FORWARD))));
         }
     }
     Ok(None)
@@ -236,7 +246,7 @@ pub(super) fn gc(
     if !nft.has_table(Part::TABLE)? {
         return Ok(());
     }
-    let is_stale = elements::stale(network, valid);
+    let is_stale = owner::stale(network, valid);
     let mut stale = elements::find::<Part>(nft, is_stale)?;
     for set in [BRIDGES, INSIDE] {
         for element in nft.elements(Part::TABLE.set(set))? {
@@ -250,7 +260,7 @@ pub(super) fn gc(
         return Ok(());
     }
     elements::delete::<Part>(nft, &stale)?;
-    Ok(elements::drop_unused::<Part>(nft, &[], true)?)
+    Ok(elements::drop_all_unused::<Part>(nft)?)
 }
 
 /// All elements.
@@ -265,9 +275,7 @@ pub(in crate::rules) fn is_idle(nft: &mut Nft) -> net::Result<bool> {
 
 /// Deletes elements that are still as they were found, and what nobody uses without them.
 pub(in crate::rules) fn forget(nft: &mut Nft, found: &[Placed]) -> net::Result<()> {
-    let there = elements::still_there::<Part>(nft, found)?;
-    elements::delete::<Part>(nft, &there)?;
-    elements::drop_all_unused::<Part>(nft)
+    elements::forget::<Part>(nft, found)
 }
 
 /// The bridge that an element is about, of those that are about one.
@@ -286,7 +294,7 @@ pub(super) fn usable(nft: &mut Nft) -> net::Result<()> {
 pub(super) fn list(nft: &mut Nft) -> net::Result<Vec<Listed>> {
     let found = elements::find::<Part>(nft, |_| true)?;
     let read = found.into_iter().filter_map(|Placed { set, element }| {
-        let is_pod = set == PODS4 || set == PODS6;
+        let is_pod = [PODS4, PODS6].contains(&first(&set));
         let effect = Effect::Forward { address: element.key.as_ip().filter(|_| is_pod)? };
         Some(Listed { owner: Whose::Comment(element.comment), effect })
     });

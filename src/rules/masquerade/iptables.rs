@@ -10,7 +10,7 @@ use super::reference;
 use crate::net::nft::{Family, Nft, Table};
 use crate::rules::xtables::FAMILIES;
 use crate::rules::{Owner, command, xtables};
-use crate::spec::{Code, Error};
+use crate::spec::Error;
 
 /// What [`add`] made.
 #[derive(Debug, Default)]
@@ -48,15 +48,9 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<M
     Ok(made)
 }
 
-fn tool(family: Family, action: &str) -> String {
-    let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
-    format!("{iptables}-{action}")
-}
-
 /// Changes the table `nat` by these lines, all or nothing.
 fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
-    let input = format!("*nat\n{}\nCOMMIT\n", lines.join("\n"));
-    command::run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(|_| ())
+    command::restore(family, "nat", lines)
 }
 
 /// Adds the rules; returns the lines that take them back.
@@ -64,7 +58,7 @@ fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec
     let rules = Rules::new(owner, family, addrs);
     let Err(first) = restore(family, &rules.whole()) else { return Ok(rules.without()) };
     // The usual reason is that the chain is there: another interface's, or a former life's.
-    let saved = command::run(&tool(family, "save"), &["-t", "nat"], "")?;
+    let saved = command::run(&command::tool(family, "save"), &["-t", "nat"], "")?;
     let Some(missing) = rules.missing(&saved) else { return Err(first) };
     let lines: Vec<String> = missing.iter().map(Line::add).collect();
     restore(family, &lines)?;
@@ -159,20 +153,4 @@ pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
         xtables::drop_table(nft, Table::new(*family, "nat"))?;
     }
     Ok(())
-}
-
-/// Whether its commands are there.
-pub(super) fn installed() -> bool {
-    FAMILIES.into_iter().all(|family| command::find(&tool(family, "restore")).is_some())
-}
-
-/// Whether iptables can be used.
-pub(super) fn usable() -> Result<(), Error> {
-    for name in FAMILIES.map(|family| tool(family, "restore")) {
-        if command::find(&name).is_none() {
-            return Err(Error::new(Code::NOT_AVAILABLE, format!("the command {name} is not installed"))
-                .details("install iptables, or set \"ipMasqBackend\": \"nftables\""));
-        }
-    }
-    command::run("iptables-restore", &["--test", "--noflush", "--wait=10"], "*nat\nCOMMIT\n").map(|_| ())
 }

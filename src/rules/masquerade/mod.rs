@@ -9,42 +9,32 @@ pub(in crate::rules) mod iptables;
 pub(super) mod nftables;
 pub(super) mod reference;
 
+use std::cell::RefCell;
+
 use ipnetwork::IpNetwork;
 
-use super::Owner;
-use super::failures::{Failures, has_nf_tables, is_unsupported};
+pub use super::backend::Backend;
+use super::backend::Made;
+use super::failures::{Failures, has_nf_tables};
 use super::listing::Listed;
+use super::{Owner, command};
 use crate::net::nft::Nft;
-use crate::spec::{Attachment, Code, Error};
+use crate::spec::{Attachment, Error};
 
-/// Who does it (`ipMasqBackend`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backend {
-    /// nf_tables by netlink, in our own table.
-    Nftables,
-    /// The iptables command, with the reference's chains.
-    Iptables,
-    /// nf_tables, or iptables where the kernel's nf_tables can't masquerade. That shows when
-    /// it is told to: trying it out beforehand would cost the first pod more than the rest
-    /// of its ADD.
-    Auto,
-}
-
-impl Backend {
-    /// The configured backend; for `None` nf_tables where it works and iptables elsewhere.
-    ///
-    /// # Errors
-    /// Code 7 for another name.
-    pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Self, Error> {
-        match configured {
-            Some("nftables") => Ok(Backend::Nftables),
-            Some("iptables") => Ok(Backend::Iptables),
-            Some(other) => Err(Error::config(format!("ipMasqBackend: unknown backend \"{other}\""))
-                .details("allowed are \"nftables\" and \"iptables\"")),
-            // An error about nf_tables says more than one about a command that isn't there.
-            None if nft.probe().is_err() && iptables::installed() => Ok(Backend::Iptables),
-            None => Ok(Backend::Auto),
-        }
+/// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables
+/// elsewhere.
+///
+/// # Errors
+/// Code 7 for another name.
+pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error> {
+    match configured {
+        Some("nftables") => Ok(Backend::Nftables),
+        Some("iptables") => Ok(Backend::Iptables),
+        Some(other) => Err(Error::config(format!("ipMasqBackend: unknown backend \"{other}\""))
+            .details("allowed are \"nftables\" and \"iptables\"")),
+        // An error about nf_tables says more than one about a command that isn't there.
+        None if nft.probe().is_err() && command::installed() => Ok(Backend::Iptables),
+        None => Ok(Backend::Auto),
     }
 }
 
@@ -55,33 +45,19 @@ impl Backend {
 /// # Errors
 /// The kernel's, or what iptables printed.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Undo, Error> {
-    let refused = match backend {
-        Backend::Iptables => return Ok(Undo(Made::Iptables(iptables::add(nft, owner, addrs)?))),
-        Backend::Nftables | Backend::Auto => match nftables::add(nft, owner, addrs) {
-            Ok(changes) => return Ok(Undo(Made::Nftables(changes))),
-            Err(err) => err,
-        },
-    };
-    if backend == Backend::Auto && is_unsupported(refused.errno) && iptables::installed() {
-        log::info!("masquerading with iptables, as nf_tables can't: {refused}");
-        return match iptables::add(nft, owner, addrs) {
-            Ok(made) => Ok(Undo(Made::Iptables(made))),
-            Err(err) => Err(Error::from(refused).details(format!("and with iptables: {err}"))),
-        };
-    }
-    Err(refused.into())
+    let socket = RefCell::new(nft);
+    let made = backend.add(
+        "masquerading",
+        || nftables::add(&mut socket.borrow_mut(), owner, addrs),
+        || iptables::add(&mut socket.borrow_mut(), owner, addrs),
+    )?;
+    Ok(Undo(made))
 }
 
 /// What [`add`] did, to be taken back exactly (also the table, if it was made and nobody
 /// else uses it by now).
 #[derive(Debug)]
-pub struct Undo(Made);
-
-#[derive(Debug)]
-enum Made {
-    Nftables(super::elements::Changes),
-    Iptables(iptables::Made),
-}
+pub struct Undo(Made<iptables::Made>);
 
 impl Undo {
     /// Takes it back. Opens its own socket.
@@ -89,11 +65,7 @@ impl Undo {
     /// # Errors
     /// The kernel's.
     pub fn run(self) -> Result<(), Error> {
-        let mut nft = Nft::new();
-        match self.0 {
-            Made::Nftables(changes) => nftables::revert(&mut nft, &changes),
-            Made::Iptables(made) => iptables::revert(&mut nft, &made),
-        }
+        self.0.revert::<nftables::Masquerade>(&mut Nft::new(), iptables::revert)
     }
 }
 
@@ -161,15 +133,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 /// # Errors
 /// Code 50.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
-    let outcome = match backend {
-        Backend::Nftables => nftables::usable(nft),
-        Backend::Iptables => iptables::usable(),
-        Backend::Auto => match nftables::usable(nft) {
-            Err(_) if iptables::installed() => iptables::usable(),
-            outcome => outcome,
-        },
-    };
-    outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+    backend.status(|| nftables::usable(nft), || command::usable("nat", "ipMasqBackend"))
 }
 
 /// All elements, for [`super::listing`].

@@ -18,15 +18,15 @@ use crate::net;
 use crate::net::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, SetType, Table, Verdict,
 };
-use crate::rules::elements::{self, Changes, Layout, Placed, Refusal};
+use crate::rules::Owner;
+use crate::rules::elements::{self, Changes, Claim, Layout, Placed, There};
 use crate::rules::listing::{Effect, Listed, Whose};
 use crate::rules::packet::{
     DESTINATION, SOURCE, load_address, load_network, network_name, network_named, octets, of_family,
 };
-use crate::rules::{Owner, hash16, survey};
-use crate::spec::{Attachment, Error};
+use crate::spec::Attachment;
 
-struct Masquerade;
+pub(super) struct Masquerade;
 
 const CHAIN: &str = "postrouting";
 /// Where iptables' and everybody's source NAT is: `priority srcnat`.
@@ -39,6 +39,10 @@ impl Layout for Masquerade {
 
     fn is_ours(set: &str) -> bool {
         subnet(set).is_some()
+    }
+
+    fn claim(_set: &str) -> Claim {
+        Claim::Network
     }
 
     fn create_chain(batch: &mut Batch, chain: &str) {
@@ -83,21 +87,9 @@ fn set_name(addr: IpNetwork) -> String {
     format!("masq-{}", network_name(&addr))
 }
 
-/// The set for those pods whose address another network has given out as well, and whose place
-/// is taken: `masq-10.1.0.0/16-b70a60970e0f5394`, with the network's hash. Each may go without
-/// the other's masquerading then.
-fn second_set_name(addr: IpNetwork, owner: &Owner) -> String {
-    format!("{}-{}", set_name(addr), hash16(&owner.network))
-}
-
 /// The network that a set is for.
 fn subnet(set: &str) -> Option<IpNetwork> {
-    let name = set.strip_prefix("masq-")?;
-    let (_, length) = name.rsplit_once('/')?;
-    match length.split_once('-') {
-        Some((_, hash)) => network_named(name.strip_suffix(hash)?.strip_suffix('-')?),
-        None => network_named(name),
-    }
+    network_named(elements::first(set).strip_prefix("masq-")?)
 }
 
 fn wanted(owner: &Owner, addrs: &[IpNetwork]) -> Vec<Placed> {
@@ -109,29 +101,8 @@ fn wanted(owner: &Owner, addrs: &[IpNetwork]) -> Vec<Placed> {
     unique(addrs).into_iter().map(placed).collect()
 }
 
-/// An address is its network's to give: what the same network has there is stale and replaced.
-/// What another network has there may live.
 pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> net::Result<Changes> {
-    let wanted = wanted(owner, addrs);
-    let may = |old: &Element| !is_another_networks(owner, old);
-    match elements::insert_if::<Masquerade>(nft, &wanted, may) {
-        Ok(changes) => return Ok(changes),
-        Err(Refusal::Kernel(err)) => return Err(err),
-        Err(Refusal::Taken(_)) => {}
-    }
-    let mut elsewhere = wanted;
-    for (placed, addr) in elsewhere.iter_mut().zip(unique(addrs)) {
-        let there = nft.element(Masquerade::TABLE.set(&placed.set), &placed.element.key)?;
-        if there.is_some_and(|there| is_another_networks(owner, &there)) {
-            placed.set = second_set_name(addr, owner);
-        }
-    }
-    elements::insert::<Masquerade>(nft, &elsewhere)
-}
-
-/// Whether an element is an attachment's of another network.
-fn is_another_networks(owner: &Owner, element: &Element) -> bool {
-    survey::tag(&element.comment).is_some() && !Owner::in_network(&element.comment, &owner.network)
+    elements::insert::<Masquerade>(nft, &wanted(owner, addrs))
 }
 
 /// The addresses, each once.
@@ -145,10 +116,6 @@ fn unique(addrs: &[IpNetwork]) -> Vec<IpNetwork> {
     unique
 }
 
-pub(super) fn revert(nft: &mut Nft, changes: &Changes) -> Result<(), Error> {
-    Ok(elements::revert::<Masquerade>(nft, changes)?)
-}
-
 pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> net::Result<()> {
     let hints: Vec<(String, Key)> = addrs.iter().map(|addr| (set_name(*addr), Key::ip(addr.ip()))).collect();
     elements::remove::<Masquerade>(nft, owner, &hints).map(drop)
@@ -160,27 +127,21 @@ pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> net::Res
 
 /// What is missing for `addr`, or `None` if it is masqueraded.
 pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> net::Result<Option<String>> {
-    let Some(missing) = check_in(nft, owner, addr, &set_name(addr))? else { return Ok(None) };
-    let second = check_in(nft, owner, addr, &second_set_name(addr, owner))?;
-    Ok(second.map(|_| missing))
-}
-
-fn check_in(nft: &mut Nft, owner: &Owner, addr: IpNetwork, name: &str) -> net::Result<Option<String>> {
-    let set = Masquerade::TABLE.set(name);
-    match nft.element(set, &Key::ip(addr.ip()))? {
-        None => return Ok(Some(format!("set {set} has no element for it"))),
-        Some(element) if !owner.owns(&element.comment) => {
-            return Ok(Some(format!("its element in set {set} is another's: {}", element.comment)));
+    let name = set_name(addr);
+    let set = Masquerade::TABLE.set(&name);
+    let used = match elements::look_up::<Masquerade>(nft, owner, &name, &Key::ip(addr.ip()))? {
+        There::Owners(placed) => placed.set,
+        There::Others(other) => {
+            return Ok(Some(format!("its element in set {set} is another's: {}", other.comment)));
         }
-        Some(_) => {}
+        There::Nothing => return Ok(Some(format!("set {set} has no element for it"))),
+    };
+    let rules = nft.rules(Masquerade::TABLE, Some(CHAIN))?;
+    if rules.iter().any(|rule| rule.uses_set(&used) && rule.has("masq")) {
+        return Ok(None);
     }
     let chain = Masquerade::TABLE.chain(CHAIN);
-    let rules = nft.rules(Masquerade::TABLE, Some(CHAIN))?;
-    if rules.iter().any(|rule| rule.uses_set(name) && rule.has("masq")) {
-        Ok(None)
-    } else {
-        Ok(Some(format!("chain {chain} has no rule for set {name}")))
-    }
+    Ok(Some(format!("chain {chain} has no rule for set {used}")))
 }
 
 /// All elements.
@@ -195,14 +156,12 @@ pub(in crate::rules) fn is_idle(nft: &mut Nft) -> net::Result<bool> {
 
 /// Deletes elements that are still as they were found, and what nobody uses without them.
 pub(in crate::rules) fn forget(nft: &mut Nft, found: &[Placed]) -> net::Result<()> {
-    let there = elements::still_there::<Masquerade>(nft, found)?;
-    elements::delete::<Masquerade>(nft, &there)?;
-    elements::drop_all_unused::<Masquerade>(nft)
+    elements::forget::<Masquerade>(nft, found)
 }
 
 /// Whether the kernel would masquerade for us.
-pub(super) fn usable(nft: &mut Nft) -> Result<(), Error> {
-    Ok(elements::try_out::<Masquerade>(nft, Some("masq-0.0.0.0/0"))?)
+pub(super) fn usable(nft: &mut Nft) -> net::Result<()> {
+    elements::try_out::<Masquerade>(nft, Some("masq-0.0.0.0/0"))
 }
 
 /// The element of every address, read.
@@ -234,12 +193,6 @@ mod tests {
             let back = subnet(name).unwrap();
             assert_eq!((back.ip(), back.prefix()), (addr.network(), addr.prefix()));
         }
-        let addr: IpNetwork = "fd00:1::5/64".parse().unwrap();
-        let owner = Owner {
-            network: "cluster".into(),
-            attachment: Attachment { container_id: "c".into(), ifname: "eth0".into() },
-        };
-        assert_eq!(second_set_name(addr, &owner), "masq-fd00-1--/64-b70a60970e0f5394");
         assert_eq!(subnet("masq-fd00-1--/64-b70a60970e0f5394"), "fd00:1::/64".parse().ok());
         assert_eq!(subnet("other"), None);
     }

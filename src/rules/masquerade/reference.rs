@@ -17,7 +17,7 @@ use ipnetwork::IpNetwork;
 use crate::net;
 use crate::net::nft::{Batch, Family, Nft, Rule, Table};
 use crate::rules::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
-use crate::rules::{Owner, elements};
+use crate::rules::{Owner, owner};
 use crate::spec::{Attachment, Error};
 use nix::errno::Errno;
 
@@ -51,7 +51,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]
         }
     }
     let tag = owner.tag();
-    remove_go_rules(nft, |comment| elements::tag_of(comment) == tag)
+    remove_go_rules(nft, |comment| owner::tag_of(comment) == tag)
 }
 
 /// Deletes the rules that lead to the chain for `addrs`, if there are such and others; whether
@@ -159,7 +159,7 @@ pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -
             xtables::remove_chain(nft, family, POSTROUTING, chain)?;
         }
     }
-    remove_go_rules(nft, elements::stale(network, valid))
+    remove_go_rules(nft, owner::stale(network, valid))
 }
 
 fn kept_chains(network: &str, valid: &[Attachment]) -> BTreeSet<String> {

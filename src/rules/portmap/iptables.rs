@@ -10,9 +10,9 @@ use ipnetwork::IpNetwork;
 
 use super::{Forward, Protocol, reference};
 use crate::net::nft::{Family, Nft, Table};
-use crate::rules::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
+use crate::rules::xtables::{self, in_chain, jumps_to, legacy_rules, nat};
 use crate::rules::{Owner, command};
-use crate::spec::{Code, Error};
+use crate::spec::Error;
 
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQ: &str = "CNI-HOSTPORT-MASQ";
@@ -37,7 +37,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Mad
         let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
         let there = There::look(nft, family)?;
         let input = input(owner, forward, pod, &there);
-        let restored = command::run(restore(family), &["--noflush", "--wait=10"], &input);
+        let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait=10"], &input);
         if let Err(err) = restored {
             return Err(match revert(nft, &made) {
                 Ok(()) => err,
@@ -46,10 +46,6 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Mad
         }
     }
     Ok(made)
-}
-
-fn restore(family: Family) -> &'static str {
-    if family == Family::Ipv4 { "iptables-restore" } else { "ip6tables-restore" }
 }
 
 /// What there is of the chains that containers share.
@@ -64,7 +60,7 @@ struct There {
 
 impl There {
     fn look(nft: &mut Nft, family: Family) -> Result<Self, Error> {
-        if !xtables::is_legacy(restore(family)) {
+        if !xtables::is_legacy(&command::tool(family, "restore")) {
             let rules = nft.rules(nat(family), None)?;
             let leads = |from: &str, to: &str| {
                 rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
@@ -187,20 +183,4 @@ pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
         reference::remove_nf_tables(nft, &made.owner)?;
     }
     reference::remove_legacy(&made.owner)
-}
-
-/// Whether its commands are there.
-pub(super) fn installed() -> bool {
-    FAMILIES.into_iter().all(|family| command::find(restore(family)).is_some())
-}
-
-/// Whether iptables can be used.
-pub(super) fn usable() -> Result<(), Error> {
-    for name in ["iptables-restore", "ip6tables-restore"] {
-        if command::find(name).is_none() {
-            return Err(Error::new(Code::NOT_AVAILABLE, format!("the command {name} is not installed"))
-                .details("install iptables, or set \"backend\": \"nftables\""));
-        }
-    }
-    command::run("iptables-restore", &["--test", "--noflush", "--wait=10"], "*nat\nCOMMIT\n").map(|_| ())
 }

@@ -25,16 +25,19 @@ pub(super) mod nftables;
 pub(super) mod reference;
 mod stale;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::Owner;
-use super::failures::{Failures, has_nf_tables, is_unsupported};
+pub use super::backend::Backend;
+use super::backend::Made;
+use super::failures::{Failures, has_nf_tables};
 use super::listing::Listed;
+use super::{Owner, command};
 use crate::net::nft::Nft;
-use crate::spec::{Attachment, Code, Error};
+use crate::spec::{Attachment, Error};
 
 /// Protocols that have ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,31 +164,28 @@ impl Forward {
     }
 }
 
-/// Who does it (`backend`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backend {
-    /// nf_tables by netlink, in our own table.
-    Nftables,
-    /// The iptables command, with the reference's chains.
-    Iptables,
-    /// nf_tables, or iptables where the kernel's nf_tables can't do it.
-    Auto,
-}
-
 /// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way.
 ///
 /// # Errors
 /// Code 102 naming the owner of a port that is taken, the kernel's, or what iptables printed.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
-    let made = packet_rules(backend, nft, owner, forward)?;
+    let socket = RefCell::new(&mut *nft);
+    let made = backend.add(
+        "mapping ports",
+        || nftables::add(&mut socket.borrow_mut(), owner, forward),
+        || iptables::add(&mut socket.borrow_mut(), owner, forward),
+    )?;
     let mut undo = Undo { made, localnet: None, forward: forward.clone() };
     if let Some(pod) = forward.localhost() {
-        let noted = |link: &str| match &undo.made {
-            Made::Nftables(_) => Ok(nftables::note_link(nft, link)?),
+        let opened = match &undo.made {
+            // Whatever of the part was there has been flushed, and the notes with it.
+            Made::Nftables(changes) => {
+                localnet::open(pod, changes.has_made_part(), |link| Ok(nftables::note_link(nft, link)?))
+            }
             // The guard of this backend stays.
-            Made::Iptables(_) => Ok(()),
+            Made::Iptables(_) => localnet::open_for_good(pod).map(|()| None),
         };
-        match localnet::open(pod, noted) {
+        match opened {
             Ok(opened) => undo.localnet = opened,
             Err(err) => {
                 return Err(match undo.run() {
@@ -199,37 +199,12 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) ->
     Ok(undo)
 }
 
-fn packet_rules(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Made, Error> {
-    if backend == Backend::Iptables {
-        return Ok(Made::Iptables(iptables::add(nft, owner, forward)?));
-    }
-    match nftables::add(nft, owner, forward) {
-        Ok(changes) => Ok(Made::Nftables(changes)),
-        Err(nftables::Refused::Kernel(err))
-            if backend == Backend::Auto && is_unsupported(err.errno) && iptables::installed() =>
-        {
-            log::info!("mapping ports with iptables, as nf_tables can't: {err}");
-            match iptables::add(nft, owner, forward) {
-                Ok(made) => Ok(Made::Iptables(made)),
-                Err(second) => Err(Error::from(err).details(format!("and with iptables: {second}"))),
-            }
-        }
-        Err(refused) => Err(refused.into()),
-    }
-}
-
 /// What [`add`] did, to be taken back exactly.
 #[derive(Debug)]
 pub struct Undo {
-    made: Made,
+    made: Made<iptables::Made>,
     localnet: Option<localnet::Opened>,
     forward: Forward,
-}
-
-#[derive(Debug)]
-enum Made {
-    Nftables(super::elements::Changes),
-    Iptables(iptables::Made),
 }
 
 impl Undo {
@@ -244,28 +219,34 @@ impl Undo {
         if let (Some(opened), Made::Nftables(changes)) = (&self.localnet, &self.made) {
             failures.note(nftables::close_link(&mut nft, changes, &opened.link));
         }
-        match &self.made {
-            Made::Nftables(changes) => failures.note(nftables::revert(&mut nft, changes)),
-            Made::Iptables(made) => failures.note(iptables::revert(&mut nft, made)),
-        }
+        failures.note(self.made.revert::<nftables::Portmap>(&mut nft, iptables::revert));
         stale::after(stale::targets(&self.forward));
         failures.outcome()
     }
 }
 
-/// Notes links towards pods whose `route_localnet` is on, after the notes were lost with the
-/// rules: or it would stay on when the last mapping goes, without the guard. Who switched it
-/// on can't be told any more.
+/// Notes links towards pods on which `route_localnet` was switched on by us, after the notes were
+/// lost with the rules: or it would stay on when the last mapping goes, without the guard.
 ///
 /// # Errors
 /// The kernel's.
 pub fn note_links(nft: &mut Nft) -> Result<(), Error> {
     for pod in nftables::local_pods(nft)? {
-        if let Some(link) = localnet::opened(pod)? {
+        if let Some(link) = localnet::opened_towards(pod)? {
             nftables::note_link(nft, &link)?;
         }
     }
     Ok(())
+}
+
+/// Links on which `route_localnet` was switched on by us for mappings that are lost.
+pub(super) fn open_links(nft: &mut Nft) -> crate::net::Result<Vec<String>> {
+    nftables::orphans(nft, localnet::opened()?)
+}
+
+/// Switches it off on [`open_links`].
+pub(super) fn close_links(nft: &mut Nft) -> crate::net::Result<()> {
+    nftables::close_orphans(nft, localnet::opened()?)
 }
 
 /// Removes all port mappings of the owner: ours, and what the Go plugins left with either
@@ -278,7 +259,14 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
     let mut flows = forward.map(stale::targets).unwrap_or_default();
     if has_nf_tables(nft, &mut failures) {
         match nftables::remove(nft, owner, forward) {
-            Ok(removed) => flows.extend(stale::of_elements(&removed)),
+            Ok(removed) => {
+                flows.extend(stale::of_elements(&removed));
+                // Flushed, perhaps: then nothing but the link tells what else there was.
+                if let (true, Some(pod)) = (removed.is_empty(), forward.and_then(Forward::localhost)) {
+                    let opened = localnet::opened_towards(pod).map(Vec::from_iter);
+                    failures.note(opened.and_then(|opened| nftables::close_orphans(nft, opened)));
+                }
+            }
             Err(err) => failures.note::<Error>(Err(err.into())),
         }
         failures.note(reference::remove_nf_tables(nft, owner));
@@ -321,6 +309,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
             Ok(removed) => stale::after(stale::of_elements(&removed).collect()),
             Err(err) => failures.note::<Error>(Err(err.into())),
         }
+        failures.note(close_links(nft));
         failures.note(reference::gc_nf_tables(nft, network, valid));
     }
     failures.note(reference::gc_legacy(network, valid));
@@ -332,15 +321,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 /// # Errors
 /// Code 50.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
-    let outcome = match backend {
-        Backend::Nftables => nftables::usable(nft),
-        Backend::Iptables => iptables::usable(),
-        Backend::Auto => match nftables::usable(nft) {
-            Err(_) if iptables::installed() => iptables::usable(),
-            outcome => outcome,
-        },
-    };
-    outcome.map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
+    backend.status(|| nftables::usable(nft), || command::usable("nat", "backend"))
 }
 
 /// All mappings in nf_tables, for [`super::listing`].

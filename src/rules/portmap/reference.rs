@@ -6,16 +6,25 @@
 //!
 //! With **nftables** there are rules in the tables `ip cni_hostport` and `ip6 cni_hostport`,
 //! whose comment is the container ID and nothing else. So GC, which is told about one network
-//! and not about the containers of others, leaves them; a DEL removes them.
+//! and not about the containers of others, leaves them; a DEL removes them. Releases differ in
+//! how they write a mapping, and in the chains between the hooks and `hostports`:
+//!
+//! | release | a mapping | to one address of the host |
+//! |---|---|---|
+//! | before 1.6.1 | `ip protocol tcp th dport 8080 dnat ip addr . port to 10.1.0.2 . 80` | in `hostip_hostports` |
+//! | 1.6.1 | `tcp dport 8080 dnat to 10.1.0.2:80` | in `hostip_hostports` |
+//! | 1.9 | the same | in `hostports`, behind `hostports_all` |
 
 use std::collections::BTreeSet;
 
+use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use super::Forward;
+use super::{Forward, Mapping};
 use crate::net;
 use crate::net::nft::{Batch, Family, Nft, Rule, Table};
 use crate::rules::Owner;
+use crate::rules::packet::octets;
 use crate::rules::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
 use crate::spec::{Attachment, Error};
 
@@ -156,6 +165,51 @@ pub(in crate::rules) fn is_container_chain(name: &str) -> bool {
         .is_some_and(|hash| hash.len() == 21 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
+/// Whether the reference's own table leads every port of the pod to it, from both hooks.
+fn go_maps(
+    nft: &mut Nft,
+    table: Table<'_>,
+    owner: &Owner,
+    forward: &Forward,
+    pod: &IpNetwork,
+) -> net::Result<bool> {
+    let rules = nft.rules(table, None)?;
+    let reached = ["prerouting", "output"].map(|hook| reached(&rules, hook));
+    let mut mappings = forward.targets().filter(|(_, used)| *used == pod);
+    Ok(mappings.all(|(mapping, _)| {
+        let mut owners = rules.iter().filter(|rule| rule.comment == owner.attachment.container_id);
+        owners.any(|rule| {
+            leads_to(rule, mapping, pod) && reached.iter().all(|chains| chains.contains(rule.chain.as_str()))
+        })
+    }))
+}
+
+/// The chains that rules of `from` lead to, directly or not, and itself.
+fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::from([from]);
+    loop {
+        let jumps = rules.iter().filter(|rule| reached.contains(rule.chain.as_str()));
+        let targets: BTreeSet<String> = jumps.filter_map(Rule::target).collect();
+        let before = reached.len();
+        reached.extend(rules.iter().map(|rule| rule.chain.as_str()).filter(|chain| targets.contains(*chain)));
+        if reached.len() == before {
+            return reached;
+        }
+    }
+}
+
+/// Whether a rule gives what is for the host's port the pod's address and port.
+fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
+    let compares = |value: &[u8]| rule.constants().any(|constant| constant == value);
+    let loads = |value: &[u8]| rule.immediates().any(|immediate| immediate == value);
+    rule.has("nat")
+        && compares(&[mapping.protocol.number()])
+        && compares(&mapping.host_port.to_be_bytes())
+        && mapping.address().is_none_or(|host| compares(&octets(host)))
+        && loads(&octets(pod.ip()))
+        && loads(&mapping.container_port.to_be_bytes())
+}
+
 /// Whether the Go plugins (or our iptables backend) map these ports for the owner: each family
 /// has the chain, something leads to it, and it has a rule for each port.
 pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<bool, Error> {
@@ -175,8 +229,7 @@ pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Resu
             if leads("PREROUTING", DNAT) && leads("OUTPUT", DNAT) && leads(DNAT, &chain) && dnats >= count {
                 continue;
             }
-            let go = go_rules(nft, Table::new(family, GO_TABLE), &owner.attachment.container_id)?;
-            if go.iter().filter(|rule| rule.chain != "masquerading").count() >= count {
+            if go_maps(nft, Table::new(family, GO_TABLE), owner, forward, pod)? {
                 continue;
             }
         }

@@ -9,10 +9,11 @@ mod reference;
 
 use std::net::IpAddr;
 
-use super::elements::{Placed, tag_of};
+use super::elements::Placed;
 use super::masquerade::nftables as masquerade;
+pub use super::owner::tag;
 use super::portmap::nftables as portmap;
-use super::{forward, hash16, spoof};
+use super::{forward, spoof};
 use crate::net::nft::{Batch, Family, Key, Nft, Table};
 use crate::spec::Error;
 
@@ -201,6 +202,9 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
             idle.push(format!("table {table}"));
         }
     }
+    for link in super::portmap::open_links(nft)? {
+        idle.push(format!("route_localnet of {link}, which portmap has switched on"));
+    }
     Ok(idle)
 }
 
@@ -215,6 +219,7 @@ pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
             part.forget(nft, &[])?;
         }
     }
+    super::portmap::close_links(nft)?;
     for table in TABLES {
         if nft.has_table(table)? && nft.chains(table)?.is_empty() && nft.sets(table)?.is_empty() {
             let mut batch = Batch::new();
@@ -234,14 +239,6 @@ fn has_nf_tables(nft: &mut Nft) -> Result<bool, Error> {
         Err(err) if super::failures::is_unsupported(err.errno) => Ok(false),
         Err(err) => Err(err.into()),
     }
-}
-
-/// What a comment or alias of ours begins with; `None` for any other text.
-pub fn tag(comment: &str) -> Option<&str> {
-    let tag = tag_of(comment);
-    let (network, attachment) = tag.split_once('-')?;
-    let is_hash = |text: &str| text.len() == hash16("").len() && text.bytes().all(|b| b.is_ascii_hexdigit());
-    (is_hash(network) && is_hash(attachment)).then_some(tag)
 }
 
 /// The container's ID in a comment or alias of ours, and whether it is all of it: a comment

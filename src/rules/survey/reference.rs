@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::super::masquerade::reference as masquerade;
 use super::super::portmap::reference as portmap;
 use super::super::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, legacy_rules_of, nat};
-use super::super::{elements, forward, reference_spoof};
+use super::super::{forward, owner, reference_spoof};
 use super::{Named, Trace};
 use crate::net::nft::{Family, Nft, Rule, Table};
 use crate::spec::Error;
@@ -40,7 +40,7 @@ impl Place {
                 })
             }
             Place::Masquerade { tag } => {
-                Ok(masquerade::remove_go_rules(nft, |comment| elements::tag_of(comment) == tag)?)
+                Ok(masquerade::remove_go_rules(nft, |comment| owner::tag_of(comment) == tag)?)
             }
             Place::Hostport { family, id } => {
                 Ok(portmap::remove_go_rules(nft, Table::new(*family, portmap::GO_TABLE), id)?)
@@ -82,9 +82,9 @@ pub(super) fn traces(nft: &mut Nft, nf_tables: bool, traces: &mut Vec<Trace>) ->
     }
     if nf_tables {
         masqueraded(nft, traces)?;
-        for chain in reference_spoof::stale(nft)? {
+        for (table, chain) in reference_spoof::stale(nft)? {
             // The port isn't there; whose it was doesn't matter.
-            let what = format!("chain {chain} in table bridge nat");
+            let what = format!("chain {chain} in table {table}");
             let named = Named::Link(String::new());
             traces.push(Trace { what, named, addrs: Vec::new(), place: of(Place::Spoof { chain }) });
         }
@@ -158,16 +158,19 @@ fn names(comment: &str) -> Option<(String, String)> {
 fn hostports(nft: &mut Nft, family: Family, traces: &mut Vec<Trace>) -> Result<(), Error> {
     let table = Table::new(family, portmap::GO_TABLE);
     let rules = nft.rules(table, None)?;
-    let containers: BTreeSet<String> = rules
-        .into_iter()
-        .filter(|rule| portmap::GO_CHAINS.contains(&rule.chain.as_str()) && !rule.comment.is_empty())
-        .map(|rule| rule.comment)
-        .collect();
-    for id in containers {
+    let mut containers: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    for rule in rules {
+        if portmap::GO_CHAINS.contains(&rule.chain.as_str()) && !rule.comment.is_empty() {
+            // Where the ports lead to.
+            let targets = rule.immediates().filter_map(|bytes| address(bytes, family));
+            containers.entry(rule.comment.clone()).or_default().extend(targets);
+        }
+    }
+    for (id, addrs) in containers {
         traces.push(Trace {
             what: format!("port mappings in table {table}"),
             named: Named::Container { network: None, id: id.clone() },
-            addrs: Vec::new(),
+            addrs,
             place: of(Place::Hostport { family, id }),
         });
     }
@@ -194,11 +197,16 @@ fn masqueraded(nft: &mut Nft, traces: &mut Vec<Trace>) -> Result<(), Error> {
 
 /// The addresses that a rule compares with.
 fn addresses(rule: &Rule, family: Family) -> Vec<IpAddr> {
-    let of = |bytes: &[u8]| match family {
+    rule.constants().filter_map(|bytes| address(bytes, family)).collect()
+}
+
+/// The address that these bytes are, if their number is that of the family's.
+fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
+    let ip = match family {
         Family::Ipv4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
         _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
     };
-    rule.constants().filter_map(of).filter(|ip| !ip.is_unspecified()).collect()
+    ip.filter(|ip| !ip.is_unspecified())
 }
 
 /// The addresses after `-s` and `-d` of a rule as iptables-save prints it.

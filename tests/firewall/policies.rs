@@ -1,0 +1,73 @@
+//! Who reaches whom.
+
+use super::{bridge, firewall, join, meet, ping};
+use cnimble_tests::{Host, need};
+use serde_json::json;
+
+#[test]
+fn policies_with_nf_tables() {
+    policies("nftables");
+}
+
+#[test]
+fn policies_with_iptables() {
+    need!("iptables-nft-save");
+    policies("iptables");
+}
+
+fn policies(backend: &str) {
+    need!("ip", "nft", "ping");
+    let host = Host::new();
+    let (a1, a2) = (join(&host, 1, "a1"), join(&host, 1, "a2"));
+    let (b, open) = (join(&host, 2, "b"), join(&host, 3, "open"));
+    meet(&host, &[&a1, &a2, &b, &open]);
+    let same =
+        |number| firewall(&host, number, &json!({ "backend": backend, "ingressPolicy": "same-bridge" }));
+    let isolated = firewall(&host, 1, &json!({ "backend": backend, "ingressPolicy": "isolated" }));
+    for member in [&a1, &a2] {
+        assert_eq!(member.add(&same(1)), member.prev);
+    }
+    assert!(a1.reaches(&b), "the other bridge has no policy yet");
+    b.add(&same(2));
+    open.add(&firewall(&host, 3, &json!({ "backend": backend })));
+    assert!(!a1.reaches(&b) && !b.reaches(&a1), "other bridges are shut out");
+    assert!(a1.reaches(&a2) && a2.reaches(&a1), "the same bridge isn't");
+    assert!(open.reaches(&b) && b.reaches(&open), "nor are those with another policy");
+    assert!(ping(&host, a1.ip(0)) && ping(&a1.pod, "10.1.1.1"), "nor the host");
+    // The host's addresses on the other bridge are the host.
+    assert!(ping(&a1.pod, "10.1.2.1"));
+    for (net, member) in [(same(1), &a1), (same(2), &b)] {
+        net.check(&member.att, &member.prev).success();
+        bridge(&host, if member.att.id == "b" { 2 } else { 1 }).check(&member.att, &member.prev).success();
+    }
+
+    // Isolated: not even the same bridge.
+    for member in [&a1, &a2] {
+        member.add(&isolated);
+        isolated.check(&member.att, &member.prev).success();
+        bridge(&host, 1).check(&member.att, &member.prev).success();
+    }
+    assert!(!a1.reaches(&a2) && !a2.reaches(&a1) && !a1.reaches(&b));
+    assert!(a1.reaches(&open) && ping(&host, a1.ip(0)) && ping(&a1.pod, "10.1.1.1"));
+    assert_eq!(same(1).check(&a1.att, &a1.prev).error().code, 103);
+    let port = a1.prev["interfaces"][1]["name"].as_str().unwrap();
+    host.ip(&format!("link set {port} type bridge_slave isolated off"));
+    assert_eq!(isolated.check(&a1.att, &a1.prev).error().code, 103);
+    // The latest decides.
+    host.ip(&format!(
+        "link set {} type bridge_slave isolated off",
+        a2.prev["interfaces"][1]["name"].as_str().unwrap()
+    ));
+    a1.add(&same(1));
+    assert!(a1.reaches(&a2) && !a1.reaches(&b));
+
+    for (net, member) in [(&isolated, &a1), (&isolated, &a2), (&same(2), &b), (&same(3), &open)] {
+        net.deleted(&member.att, Some(&member.prev));
+    }
+    let left = host.nft("list ruleset");
+    for member in [&a1, &a2, &b, &open] {
+        assert!(!left.contains(member.ip(0)) && !left.contains(&format!("id: {}", member.att.id)), "{left}");
+    }
+    // What isolates bridges stays until they are gone.
+    assert!(!a1.reaches(&b));
+}

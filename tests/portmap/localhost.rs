@@ -1,0 +1,143 @@
+//! 127.0.0.1 as a destination: opened if it is wanted, guarded, and closed again.
+
+use super::Site;
+use cnimble_tests::traffic::{Server, tcp, udp};
+use cnimble_tests::{Snapshot, need};
+use serde_json::json;
+use std::net::{TcpListener, UdpSocket};
+
+#[test]
+fn nobody_else_reaches_localhost() {
+    need!("nft", "ip");
+    for backend in ["nftables", "iptables"] {
+        let site = Site::new();
+        let pod = &site.pods[1];
+        let secret = site.host.within(|| {
+            (TcpListener::bind("127.0.0.1:9999").unwrap(), UdpSocket::bind("127.0.0.1:9999").unwrap())
+        });
+        let _secret = Server::on(secret.0, secret.1, "secret");
+        assert_eq!(tcp(&site.host, "127.0.0.1:9999").unwrap(), "secret 127.0.0.1");
+        let net =
+            site.network(json!([{"hostPort": 8080, "containerPort": 80}])).with("/backend", json!(backend));
+        site.add(&net, 0);
+        assert_ne!(site.host.sysctl("ipv4/conf/br0/route_localnet"), "0");
+        assert_eq!(site.host.sysctl("ipv4/conf/uplink/route_localnet"), "0");
+
+        // A pod that sends its packets for 127.0.0.1 to the host.
+        pod.set_sysctl("ipv4/conf/eth0/route_localnet", "1");
+        pod.ip("addr del 127.0.0.1/8 dev lo");
+        pod.ip("route add 127.0.0.1/32 via 10.1.2.1 dev eth0");
+        assert_eq!(udp(pod, "127.0.0.1:9999"), None, "{backend}");
+        assert!(tcp(pod, "127.0.0.1:9999").is_err(), "{backend}");
+        // Nor the pod's port by that way.
+        assert!(tcp(pod, "127.0.0.1:8080").is_err(), "{backend}");
+
+        // That it was the guard who kept it away:
+        if backend == "nftables" {
+            site.host.nft("flush chain inet cnimble portmap-guard");
+        } else {
+            site.host.sh("iptables -t mangle -F CNI-HOSTPORT-GUARD");
+        }
+        assert!(udp(pod, "127.0.0.1:9999").unwrap().starts_with("secret "), "{backend}");
+        if backend == "nftables" {
+            let err = net.check(&site.attachment(0), &site.results[0]).error();
+            assert!(err.code == 103 && err.all().contains("portmap-guard"), "{}", err.all());
+        }
+    }
+}
+
+#[test]
+fn localhost_is_opened_only_if_it_is_wanted() {
+    need!("nft", "ip");
+    for (mappings, more, open) in [
+        (json!([{"hostPort": 8080, "containerPort": 80}]), json!({}), true),
+        (json!([{"hostPort": 8080, "containerPort": 80, "hostIP": "127.0.0.1"}]), json!({}), true),
+        (json!([{"hostPort": 8080, "containerPort": 80, "hostIP": "0.0.0.0"}]), json!({}), true),
+        (json!([{"hostPort": 8080, "containerPort": 80, "hostIP": "192.0.2.1"}]), json!({}), false),
+        (json!([{"hostPort": 8080, "containerPort": 80, "hostIP": "::"}]), json!({}), false),
+        (json!([{"hostPort": 8080, "containerPort": 80}]), json!(false), false),
+    ] {
+        let site = Site::new();
+        let mut net = site.network(mappings.clone());
+        if more == json!(false) {
+            net = net.with("/snat", more);
+        }
+        site.add(&net, 0);
+        assert_eq!(site.host.sysctl("ipv4/conf/br0/route_localnet") != "0", open, "{mappings}");
+    }
+}
+
+/// Who switched `route_localnet` on is known even when the ruleset was flushed, and with it the
+/// note: nobody should find it on, without the guard, when the last mapping is gone.
+#[test]
+fn a_flushed_ruleset_leaves_no_localhost_open() {
+    need!("nft", "ip");
+    let site = Site::new();
+    let before = Snapshot::of_ns(&site.host);
+    let nets = [8080, 9090].map(|port| site.network(json!([{"hostPort": port, "containerPort": 80}])));
+    let add = |n: usize| site.add(&nets[n], n);
+    let del = |n: usize| nets[n].deleted(&site.attachment(n).netns(""), Some(&site.results[n]));
+    let flush = || site.host.nft("flush ruleset");
+    let is_open = || site.host.sysctl("ipv4/conf/br0/route_localnet") != "0";
+    let _inside =
+        ["pod0", "pod1"].map(|name| Server::start(&site.pods[usize::from(name == "pod1")], 80, name));
+
+    // DEL finds no mapping any more.
+    add(0);
+    flush();
+    del(0);
+    before.assert_same(&Snapshot::of_ns(&site.host), "DEL");
+    // Another one's DEL, before and after somebody new needs it.
+    for order in [[0, 1], [1, 0]] {
+        add(0);
+        flush();
+        add(1);
+        del(order[0]);
+        if order[0] == 0 {
+            assert_eq!(tcp(&site.host, "127.0.0.1:9090").unwrap(), "pod1 10.1.2.1");
+            nets[1].check(&site.attachment(1), &site.results[1]).success();
+        }
+        del(order[1]);
+        before.assert_same(&Snapshot::of_ns(&site.host), &format!("{order:?}"));
+    }
+    // No DEL ever comes.
+    add(0);
+    flush();
+    nets[0].gc(Some(json!([]))).success();
+    before.assert_same(&Snapshot::of_ns(&site.host), "GC");
+    // GC of another network, with a pod that needs it.
+    add(0);
+    flush();
+    add(1);
+    nets[0].with("/name", json!("other")).gc(Some(json!([]))).success();
+    assert_eq!(tcp(&site.host, "127.0.0.1:9090").unwrap(), "pod1 10.1.2.1");
+    del(1);
+    assert!(!is_open());
+}
+
+/// What somebody else has switched on stays on.
+#[test]
+fn localhost_stays_open_for_others() {
+    need!("nft", "ip", "iptables-nft-save");
+    let site = Site::new();
+    let nets = [8080, 9090].map(|port| site.network(json!([{"hostPort": port, "containerPort": 80}])));
+    let (key, att) = ("ipv4/conf/br0/route_localnet", site.attachment(0));
+    for when in ["before", "after"] {
+        if when == "before" {
+            site.host.set_sysctl(key, "1");
+        }
+        site.add(&nets[0], 0);
+        site.host.set_sysctl(key, "1");
+        nets[0].check(&att, &site.results[0]).success();
+        nets[0].deleted(&att, Some(&site.results[0]));
+        nets[0].gc(Some(json!([]))).success();
+        assert_eq!(site.host.sysctl(key), "1", "{when}");
+        site.host.set_sysctl(key, "0");
+    }
+    // Pods of the iptables backend, and of the Go plugin, leave no note.
+    site.add(&nets[0], 0);
+    site.add(&nets[1].with("/backend", json!("iptables")), 1);
+    nets[0].deleted(&att, Some(&site.results[0]));
+    let _inside = Server::start(&site.pods[1], 80, "pod1");
+    assert_eq!(tcp(&site.host, "127.0.0.1:9090").unwrap(), "pod1 10.1.2.1");
+}

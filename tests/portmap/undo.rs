@@ -1,0 +1,114 @@
+//! What is taken back, and what others need of it.
+
+use super::{Site, forward, owner};
+use cnimble::net::nft::Nft;
+use cnimble::rules::portmap::{self, Backend, Forward};
+use cnimble_tests::{Ns, Snapshot, need};
+use serde_json::json;
+
+#[test]
+fn undo_is_exact() {
+    need!("nft", "ip");
+    let host = Ns::new();
+    host.ip("link add br0 type bridge");
+    host.ip("addr add 10.1.2.1/24 dev br0");
+    host.ip("link set br0 up");
+    let before = Snapshot::of_ns(&host);
+    let add = |id: &str, forward: &Forward| {
+        host.within(|| portmap::add(Backend::Auto, &mut Nft::new(), &owner(id), forward).unwrap())
+    };
+    // Alone: not even the table stays, and localhost is closed again.
+    let one = forward(&[80, 81], &["10.1.2.3/24", "fd00::3/64"]);
+    let undo = add("a", &one);
+    assert_ne!(host.sysctl("ipv4/conf/br0/route_localnet"), "0");
+    host.within(|| undo.run().unwrap());
+    before.assert_same(&Snapshot::of_ns(&host), "undo of the only one");
+
+    // With another one, which needs the table and localhost.
+    let undo = add("a", &one);
+    let two = forward(&[82], &["10.1.2.4/24"]);
+    let second = add("b", &two);
+    host.within(|| undo.run().unwrap());
+    let ruleset = host.nft("-s list ruleset");
+    assert!(!ruleset.contains("id: a") && ruleset.contains("id: b"), "{ruleset}");
+    assert_ne!(host.sysctl("ipv4/conf/br0/route_localnet"), "0");
+    host.within(|| portmap::check(&mut Nft::new(), &owner("b"), &two).unwrap());
+    host.within(|| second.run().unwrap());
+    assert!(!host.nft("-s list ruleset").contains("id: "));
+}
+
+#[test]
+fn masquerading_and_mapping_share_the_table() {
+    need!("nft", "ip");
+    use cnimble::rules::masquerade;
+    let host = Ns::new();
+    let before = Snapshot::of_ns(&host);
+    let addrs = vec!["10.1.2.3/24".parse().unwrap()];
+    let mut one = forward(&[80], &["10.1.2.3/24"]);
+    one.snat = false;
+    let masq = |id: &str| {
+        host.within(|| {
+            masquerade::add(masquerade::Backend::Nftables, &mut Nft::new(), &owner(id), &addrs).unwrap()
+        })
+    };
+    let map = |id: &str| {
+        host.within(|| portmap::add(Backend::Nftables, &mut Nft::new(), &owner(id), &one).unwrap())
+    };
+    // Either may come first, and either may go first.
+    for order in 0..4 {
+        let (masquerading, mapping) = if order & 1 == 0 {
+            let masquerading = masq("a");
+            (masquerading, map("a"))
+        } else {
+            let mapping = map("a");
+            (masq("a"), mapping)
+        };
+        host.within(|| {
+            masquerade::check(&mut Nft::new(), &owner("a"), &addrs).unwrap();
+            portmap::check(&mut Nft::new(), &owner("a"), &one).unwrap();
+        });
+        if order & 2 == 0 {
+            host.within(|| masquerading.run().unwrap());
+            host.within(|| portmap::check(&mut Nft::new(), &owner("a"), &one).unwrap());
+            host.within(|| mapping.run().unwrap());
+        } else {
+            host.within(|| mapping.run().unwrap());
+            host.within(|| masquerade::check(&mut Nft::new(), &owner("a"), &addrs).unwrap());
+            host.within(|| masquerading.run().unwrap());
+        }
+        before.assert_same(&Snapshot::of_ns(&host), &format!("order {order}"));
+    }
+    // DEL and GC of the one leave the other.
+    let _ = (masq("a"), map("a"));
+    host.within(|| masquerade::remove(&mut Nft::new(), &owner("a"), &[]).unwrap());
+    host.within(|| portmap::check(&mut Nft::new(), &owner("a"), &one).unwrap());
+    masq("a");
+    host.within(|| portmap::remove(&mut Nft::new(), &owner("a"), None).unwrap());
+    host.within(|| masquerade::check(&mut Nft::new(), &owner("a"), &addrs).unwrap());
+    map("a");
+    host.within(|| masquerade::gc(&mut Nft::new(), "net64", &[]).unwrap());
+    host.within(|| portmap::check(&mut Nft::new(), &owner("a"), &one).unwrap());
+    masq("a");
+    host.within(|| portmap::gc(&mut Nft::new(), "net64", &[]).unwrap());
+    host.within(|| masquerade::check(&mut Nft::new(), &owner("a"), &addrs).unwrap());
+}
+
+#[test]
+fn a_result_that_nobody_reads_is_taken_back() {
+    need!("nft", "ip");
+    for backend in ["nftables", "iptables"] {
+        let site = Site::new();
+        let net = site
+            .network(json!([{"hostPort": 8080, "containerPort": 80}, {"hostPort": 53, "containerPort": 53, "protocol": "udp"}]))
+            .with("/backend", json!(backend));
+        // What containers share of iptables stays, as the reference's does.
+        site.add(&net, 1);
+        net.deleted(&site.attachment(1), None);
+        site.host.set_sysctl("ipv4/conf/br0/route_localnet", if backend == "iptables" { "1" } else { "0" });
+        let before = Snapshot::of_ns(&site.host);
+        let call = net.call("ADD", &site.attachment(0), Some(&site.results[0]));
+        let outcome = call.under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run();
+        assert_eq!(outcome.status, 1, "{}", outcome.describe());
+        before.assert_same(&Snapshot::of_ns(&site.host), backend);
+    }
+}
