@@ -5,10 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use std::time::Duration;
-
 use cnimble_tests::{
-    Attachment, Host, Network, PLUGINS, Pod, Snapshot, configs, leases, need, plugin_dir, wait_until,
+    Attachment, Host, Network, PATIENCE, PLUGINS, Pod, Snapshot, configs, copy, leases, need, plugin_dir,
+    script, wait_until,
 };
 use serde_json::{Value, json};
 
@@ -151,9 +150,9 @@ fn a_copy_of_the_file_works_and_another_name_is_an_error() {
     let dir = host.dir().join("copies");
     std::fs::create_dir(&dir).unwrap();
     for name in ["bridge", "host-local", "loopback"] {
-        std::fs::copy(plugin_dir().join(name), dir.join(name)).unwrap();
+        copy(&plugin_dir().join(name), &dir.join(name));
     }
-    std::fs::copy(plugin_dir().join("bridge"), dir.join("other")).unwrap();
+    copy(&plugin_dir().join("bridge"), &dir.join("other"));
     // Different files: the delegate is executed rather than called in the process.
     let net = Network::by(&dir, &host, configs::dual(&host)).with("/ipMasq", json!(true));
     let att = Attachment::new("one", &pod);
@@ -215,21 +214,14 @@ fn what_the_pod_has_when_add_returns() {
     assert!(!addrs.iter().filter(|addr| addr["scope"] == "global").any(|addr| tentative(&addr)), "{link:#}");
     // The link-local one is the kernel's own, which it settles in a worker, without probing.
     let settled = || !pod.ip("-6 addr show dev eth0 scope link").contains("tentative");
-    assert!(
-        (0..100).any(|_| settled() || {
-            std::thread::sleep(Duration::from_millis(5));
-            false
-        }),
-        "{link:#}"
-    );
+    assert!(wait_until(PATIENCE, settled), "{link:#}");
     assert_eq!(pod.addrs("eth0"), ["10.1.2.2/24", "fd00:1:2::2/64"]);
     // The v4 address knows its broadcast address, as `ip addr add … brd +` would have it.
     let v4 = addrs.iter().find(|addr| addr["family"] == "inet").unwrap();
     assert_eq!(v4["broadcast"], "10.1.2.255", "{v4:#}");
-    // A pod may talk the moment that ADD returns: one ping, no patience.
+    // A pod may talk the moment that ADD returns.
     for target in ["10.1.2.1", "fd00:1:2::1"] {
-        let ping = pod.run(&format!("ping -n -c 1 -W 1 {target}"));
-        assert_eq!(ping.status, 0, "{}", ping.describe());
+        assert!(pod.pings_once(target), "{target}");
     }
     assert!(pod.ip("-4 route").contains("default via 10.1.2.1 dev eth0"));
     assert!(pod.ip("-6 route").contains("default via fd00:1:2::1 dev eth0"));
@@ -297,12 +289,13 @@ fn an_address_that_was_known_under_another_mac_is_announced() {
     }
     net.added(&Attachment::new("one", &pods[1]));
     assert_eq!(pods[1].sysctl("ipv4/conf/eth0/arp_notify"), "1");
-    assert_eq!(known("10.1.2.3"), "0a:58:0a:01:02:03", "the kernel has announced it");
+    // The kernel has announced it, and has heard of it as soon as it gets round to it.
+    assert!(wait_until(PATIENCE, || known("10.1.2.3") == "0a:58:0a:01:02:03"), "{}", known("10.1.2.3"));
     // A MAC of the user's own choice is announced, too, whoever knew what.
     let own = net.with("/args", json!({"cni": {"mac": "02:00:00:00:00:11"}}));
     let result = own.added(&Attachment::new("two", &pods[2]));
     assert_eq!(result["interfaces"][2]["mac"], "02:00:00:00:00:11");
-    assert_eq!(known("10.1.2.4"), "02:00:00:00:00:11");
+    assert!(wait_until(PATIENCE, || known("10.1.2.4") == "02:00:00:00:00:11"), "{}", known("10.1.2.4"));
 }
 
 /// What a fresh namespace has.
@@ -367,7 +360,7 @@ fn an_address_that_comes_back_is_heard_of() {
     let mac = result["interfaces"][2]["mac"].as_str().unwrap();
     // The neighbour has learned the new MAC from the announcement, without asking.
     assert!(
-        wait_until(1.0, || neighbour.ip("neigh show 10.1.2.9").contains(mac)),
+        wait_until(PATIENCE, || neighbour.ip("neigh show 10.1.2.9").contains(mac)),
         "{}",
         neighbour.ip("neigh show")
     );
@@ -456,7 +449,6 @@ fn fifty_adds_at_the_same_time() {
 #[test]
 fn a_failing_add_leaves_a_bridge_to_others_as_it_was() {
     need!("ip");
-    use std::os::unix::fs::PermissionsExt;
     let host = Host::new();
     // An IPAM plugin that waits until it may fail.
     let bin = host.dir().join("bin");
@@ -465,14 +457,13 @@ fn a_failing_add_leaves_a_bridge_to_others_as_it_was() {
         std::os::unix::fs::symlink(plugin_dir().join(name), bin.join(name)).unwrap();
     }
     let (started, go) = (host.dir().join("started"), host.dir().join("go"));
-    let script = format!(
+    let waits = format!(
         "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\ntouch {}\n\
-         n=0; while [ ! -e {} ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n+1)); done\nexit 1\n",
+         n=0; while [ ! -e {} ] && [ $n -lt 2000 ]; do sleep 0.1; n=$((n+1)); done\nexit 1\n",
         started.display(),
         go.display()
     );
-    std::fs::write(bin.join("failing"), script).unwrap();
-    std::fs::set_permissions(bin.join("failing"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    script(&bin.join("failing"), &waits);
 
     let (bad, good) = (Pod::new(), Pod::new());
     let net = Network::by(&bin, &host, configs::dual(&host));
@@ -480,7 +471,7 @@ fn a_failing_add_leaves_a_bridge_to_others_as_it_was() {
         let failing = scope.spawn(|| {
             net.with("/ipam", json!({"type": "failing"})).add(&Attachment::new("bad", &bad)).error()
         });
-        assert!(wait_until(30.0, || started.exists()));
+        assert!(wait_until(PATIENCE, || started.exists()));
         net.added(&Attachment::new("good", &good));
         std::fs::write(&go, "").unwrap();
         failing.join().unwrap();

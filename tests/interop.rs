@@ -5,7 +5,8 @@
 use std::path::Path;
 
 use cnimble_tests::{
-    Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, leases, need, plugin_dir, skip, wait_until,
+    Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, go_plugins, leases, need, plugin_dir, skip,
+    wait_until,
 };
 use serde_json::{Value, json};
 
@@ -121,7 +122,7 @@ fn torn_down(go: &Path, kind: Kind) -> Vec<String> {
             if netns != Netns::Given {
                 // An empty netns means that the namespace has gone or is about to.
                 drop(pod);
-                assert!(wait_until(5.0, || host.link(veth).is_null()));
+                assert!(wait_until(PATIENCE, || host.link(veth).is_null()));
                 if netns == Netns::Empty {
                     att.netns = String::new();
                 }
@@ -161,7 +162,7 @@ fn pods_made_by_the_go_plugins_are_garbage_collected() {
         let gone_att = Attachment::new("gone", &gone);
         let veth = theirs.added(&gone_att)["interfaces"][1]["name"].clone();
         drop(gone);
-        assert!(wait_until(5.0, || host.link(veth.as_str().unwrap()).is_null()));
+        assert!(wait_until(PATIENCE, || host.link(veth.as_str().unwrap()).is_null()));
         gc(&net, json!([kept_att.listed()]));
         before.assert_same(&state(&host), &format!("{kind:?}: after GC"));
         assert!(kept.pings("10.1.2.1"));

@@ -7,7 +7,7 @@ use cnimble::net::link::Mac;
 use cnimble::net::nft::{
     Batch, Element, Expr, Family, Header, Key, KeyType, Meta, Nft, REG1, SetType, Table, Verdict,
 };
-use cnimble_tests::{Ns, need};
+use cnimble_tests::{Ns, PATIENCE, need, wait_until};
 use nix::errno::Errno;
 
 const T: Table<'static> = Table::new(Family::Inet, "t");
@@ -184,12 +184,15 @@ fn large_batches_and_listings() {
             }
             nft.commit(&batch).unwrap();
         }
-        // Many datagrams.
-        let mut listed: Vec<Vec<u8>> =
-            nft.elements(T.set("s")).unwrap().iter().map(|e| e.key.bytes().to_vec()).collect();
-        listed.sort();
-        listed.dedup();
-        assert_eq!(listed.len(), 4000);
+        // Many datagrams. The kernel's hash table grows behind our back, and a listing may lack
+        // something or have it twice then.
+        assert!(wait_until(PATIENCE, || {
+            let elements = nft.elements(T.set("s")).unwrap();
+            let mut listed: Vec<&[u8]> = elements.iter().map(|element| element.key.bytes()).collect();
+            listed.sort_unstable();
+            listed.dedup();
+            listed.len() == 4000
+        }));
 
         // More refusals than the receive buffer holds: the first is told, and it goes on.
         let mut batch = Batch::new();
@@ -206,8 +209,7 @@ fn large_batches_and_listings() {
         let more: Vec<Element> = (0..5_000).map(|n| Element::new(ip(50_000 + n), "x".repeat(100))).collect();
         batch.create_elements(T.set("s"), &more);
         nft.commit(&batch).unwrap();
-        // The kernel's hash table grows behind our back, and a listing may lack something then.
-        assert!(cnimble_tests::wait_until(5.0, || nft.elements(T.set("s")).unwrap().len() == 9000));
+        assert!(wait_until(PATIENCE, || nft.elements(T.set("s")).unwrap().len() == 9000));
         // One that is there already: none of them.
         let mut batch = Batch::new();
         batch.create_elements(T.set("s"), [&Element::new(ip(60_000), ""), &Element::new(ip(50_007), "")]);
@@ -221,7 +223,7 @@ fn large_batches_and_listings() {
         let err = nft.commit(&batch).unwrap_err();
         assert_eq!(err.errno, Errno::EMSGSIZE);
         assert!(err.to_string().contains("bytes don't fit"), "{err}");
-        assert_eq!(nft.elements(T.set("s")).unwrap().len(), 9000);
+        assert!(wait_until(PATIENCE, || nft.elements(T.set("s")).unwrap().len() == 9000));
     });
 }
 

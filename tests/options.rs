@@ -2,7 +2,9 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use cnimble_tests::{Attachment, Host, Network, Ns, Pod, Snapshot, configs, need};
+use cnimble_tests::{
+    Attachment, Host, LIMIT, Network, Ns, PATIENCE, Pod, Snapshot, configs, need, wait_until,
+};
 use serde_json::{Value, json};
 
 /// The name of the host's end in a result of 0.3.0 or later.
@@ -152,10 +154,10 @@ fn hairpin_mode() {
     // What it is for: a frame that goes out of the port it came in. A MAC that the bridge
     // doesn't know is flooded, with hairpin also to the sender.
     pod.ip("neigh add 10.1.2.99 lladdr 02:00:00:00:00:99 dev eth0");
-    let before = pod.ip_json("-s link show dev eth0")[0]["stats64"]["rx"]["packets"].as_u64();
+    let received = || pod.ip_json("-s link show dev eth0")[0]["stats64"]["rx"]["packets"].as_u64();
+    let before = received();
     pod.run("ping -n -c 1 -W 1 10.1.2.99");
-    let after = pod.ip_json("-s link show dev eth0")[0]["stats64"]["rx"]["packets"].as_u64();
-    assert!(after > before, "{before:?} {after:?}");
+    assert!(wait_until(PATIENCE, || received() > before), "{before:?} {:?}", received());
 }
 
 #[test]
@@ -185,7 +187,7 @@ fn port_isolation() {
     assert_eq!(port(&host, &result)["isolated"], true);
     assert!(one.pings("10.1.2.1"), "the gateway");
     assert!(one.pings("10.1.2.4"), "a port that is not isolated");
-    assert!(!one.pings_once("10.1.2.3"), "another isolated port");
+    assert!(one.misses("10.1.2.3"), "another isolated port");
     net.check(&Attachment::new("one", &one), &result).success();
 }
 
@@ -207,9 +209,9 @@ fn macspoofchk() {
     // Routes and v6 addresses survive the change of MAC, the neighbours forget.
     one.ip("link set eth0 address 02:00:00:00:66:66");
     host.ip("neigh flush dev br0");
-    assert!(!one.pings_once("10.1.2.1"), "a spoofed MAC must not pass (to the host)");
-    assert!(!one.pings_once("10.1.2.2"), "a spoofed MAC must not pass (to a pod)");
-    assert!(!one.pings_once("fd00:1:2::1"), "a spoofed MAC must not pass (v6)");
+    assert!(one.misses("10.1.2.1"), "a spoofed MAC must not pass (to the host)");
+    assert!(one.misses("10.1.2.2"), "a spoofed MAC must not pass (to a pod)");
+    assert!(one.misses("fd00:1:2::1"), "a spoofed MAC must not pass (v6)");
     assert!(two.pings("10.1.2.1"), "the other pod is not affected");
     one.ip(&format!("link set eth0 address {own}"));
     assert!(one.pings("10.1.2.1"), "its own MAC passes again");
@@ -502,7 +504,7 @@ fn ip_masq() {
         let result2 = plain.added(&att2);
         assert!(one.pings("192.0.2.2"), "{backend:?}: v4");
         assert!(one.pings("2001:db8:2::2"), "{backend:?}: v6");
-        assert!(!two.pings_once("192.0.2.2"), "the pod without ipMasq has no way");
+        assert!(two.misses("192.0.2.2"), "the pod without ipMasq has no way");
         assert!(one.pings("10.1.2.3"));
         net.check(&att, &result).success();
         plain.deleted(&att2, Some(&result2));
@@ -533,22 +535,31 @@ fn masquerade_leaves_the_own_network_and_multicast_alone() {
     net.added(&Attachment::new("two", &two));
     // With bridge-nf the traffic of one bridge goes through the rules too.
     host.set_sysctl("bridge/bridge-nf-call-iptables", "1");
-    let seen = |ns: &Ns, interface: &str, filter: &str, traffic: &dyn Fn()| {
+    // The first request for an echo that arrives in `ns`.
+    let seen = |ns: &Ns, to: &str| {
         let mut command = ns.command("tcpdump");
-        command.args(["-n", "-l", "-c", "1", "--immediate-mode", "-i", interface, filter]);
+        command.args([
+            "-n",
+            "-l",
+            "-c",
+            "1",
+            "--immediate-mode",
+            "-i",
+            "eth0",
+            "icmp[icmptype] == icmp-echo",
+        ]);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        let dump = cnimble_tests::Background::start(&mut command);
-        std::thread::sleep(std::time::Duration::from_millis(500));
-        traffic();
-        let output = dump.finish(std::time::Duration::from_secs(5));
+        let mut dump = cnimble_tests::Background::start(&mut command);
+        // What is sent before it listens it doesn't see.
+        wait_until(PATIENCE, || {
+            one.run(&format!("ping -n -c 1 -W 1 {to}"));
+            !dump.running()
+        });
+        let output = dump.finish(LIMIT);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let line = seen(&two, "eth0", "icmp", &|| {
-        one.pings_once("10.1.2.3");
-    });
+    let line = seen(&two, "10.1.2.3");
     assert!(line.contains("10.1.2.2 > 10.1.2.3"), "{line}");
-    let line = seen(&outside, "eth0", "icmp", &|| {
-        one.pings_once("192.0.2.2");
-    });
+    let line = seen(&outside, "192.0.2.2");
     assert!(line.contains("192.0.2.1 > 192.0.2.2"), "{line}");
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use cnimble_tests::{need, plugin_dir, skip};
+use cnimble_tests::{copy, need, plugin_dir, script as write_script, skip};
 
 const KEPT: &str = ".replaced-by-cnimble";
 
@@ -51,7 +51,7 @@ impl Node {
         node.write("bin/bridge", "somebody's bridge");
         node.write("bin/calico", "somebody's calico");
         symlink("bridge", node.path("bin/loopback")).unwrap();
-        fs::copy(plugin_dir().join("bridge"), node.path("release/cnimble-plugins")).unwrap();
+        copy(&plugin_dir().join("bridge"), &node.path("release/cnimble-plugins"));
         node.write("release/cnimble", "#!/bin/sh\necho version 1\n");
         node
     }
@@ -61,14 +61,15 @@ impl Node {
     }
 
     fn write(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).unwrap();
-        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&self.path(name), text);
     }
 
     /// Puts another file in place of one, as package managers do.
     fn replace(&self, name: &str, bytes: &[u8]) {
-        let fresh = self.path("fresh");
-        fs::write(&fresh, bytes).unwrap();
+        let (written, fresh) = (self.path("written"), self.path("fresh"));
+        fs::write(&written, bytes).unwrap();
+        copy(&written, &fresh);
+        fs::remove_file(written).unwrap();
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
         fs::rename(fresh, self.path(name)).unwrap();
     }

@@ -3,7 +3,7 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use cnimble_tests::{Attachment, Host, Network, Ns, Pod, Snapshot, configs, need, wait_until};
+use cnimble_tests::{Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, need, wait_until};
 use serde_json::{Value, json};
 
 /// Everything that leaves something on the host.
@@ -159,7 +159,7 @@ fn del_in_every_shape() {
             } else {
                 drop(pod);
                 // The kernel takes a namespace apart in its own time.
-                wait_until(5.0, || {
+                wait_until(PATIENCE, || {
                     let links = node.host.links();
                     !veths.iter().any(|veth| links.contains(veth))
                 });

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use cnimble::pod::source::{
     ApiSource, Condition, Directory, PodConfig, PodUpdate, SourceKind, Sources, StartError, UrlSource,
 };
 use cnimble_tests::http::{ApiServer, TextServer};
+use cnimble_tests::{Background, LIMIT, PATIENCE, wait_until};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 /// Longer than anything may take on a busy machine.
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = LIMIT;
 
 struct Listener {
     config: PodConfig,
@@ -227,12 +229,21 @@ fn a_url_is_followed_and_its_failures_change_nothing() {
     });
 }
 
+/// A port of loopback that nobody listens on, and nobody can as long as the socket is there.
+fn taken_port() -> (OwnedFd, u16) {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, socket};
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    let port = getsockname::<SockaddrIn>(socket.as_raw_fd()).unwrap().port();
+    (socket, port)
+}
+
 #[test]
 fn a_source_that_was_never_read_holds_the_clean_up_back() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
-        // Nobody listens on a port that was free a moment ago.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Nobody listens on a port that is taken and not listened on.
+        let (_taken, port) = taken_port();
         let mut sources = directory(dir.path());
         sources.url = Some(UrlSource::new(format!("http://127.0.0.1:{port}/")));
         let mut listener = Listener::start(sources);
@@ -401,6 +412,29 @@ fn certificates(dir: &Path) {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
+/// openssl's server with these certificates and files, and its port.
+fn tls_server(dir: &Path) -> (Background, u16) {
+    loop {
+        // It can't choose a port and tell; somebody else may take this one in between.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = std::process::Command::new("openssl");
+        command
+            .args(["s_server", "-accept", &format!("127.0.0.1:{port}")])
+            .args(["-cert", "server.pem", "-key", "server.key", "-CAfile", "ca.pem"])
+            .args(["-Verify", "1", "-verify_return_error", "-quiet", "-HTTP"])
+            .current_dir(dir)
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
+        let mut server = Background::start(&mut command);
+        let there = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+        assert!(wait_until(PATIENCE, || there() || !server.running()), "openssl s_server does nothing");
+        if server.running() {
+            return (server, port);
+        }
+    }
+}
+
 #[test]
 fn tls_trusts_whom_the_kubeconfig_says() {
     if std::process::Command::new("openssl").arg("version").output().is_err() {
@@ -422,24 +456,7 @@ fn tls_trusts_whom_the_kubeconfig_says() {
         let answer =
             format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
         write(&pods, "pods?fieldSelector=spec.nodeName%3Dn1&limit=500", answer);
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut server = std::process::Command::new("openssl")
-            .args([
-                "s_server",
-                "-accept",
-                &format!("127.0.0.1:{port}"),
-                "-cert",
-                "server.pem",
-                "-key",
-                "server.key",
-            ])
-            .args(["-CAfile", "ca.pem", "-Verify", "1", "-verify_return_error", "-quiet", "-HTTP"])
-            .current_dir(dir)
-            .stdin(std::process::Stdio::null())
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
+        let (_server, port) = tls_server(dir);
         let start = |cluster: Value, user: Value| {
             let mut cluster = cluster;
             cluster["server"] = json!(format!("https://127.0.0.1:{port}"));
@@ -468,7 +485,5 @@ fn tls_trusts_whom_the_kubeconfig_says() {
         // The client's certificate is none of an authority's that signed the server's.
         start(json!({"certificate-authority": "client.pem"}), us).wrong(&["ertificate"]).await;
         start(ca, json!({})).wrong(&["GET https://127.0.0.1"]).await;
-        server.kill().unwrap();
-        server.wait().unwrap();
     });
 }

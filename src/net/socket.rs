@@ -100,6 +100,13 @@ impl Netlink {
         self.socket.set_rx_buf_sz(1).unwrap();
     }
 
+    /// How long a receive may take, as the kernel has it.
+    #[cfg(test)]
+    pub(super) fn receive_limit(&self) -> Duration {
+        let time = nix::sys::socket::getsockopt(&self.socket.as_fd(), ReceiveTimeout).unwrap();
+        Duration::from_micros(time.num_microseconds().try_into().unwrap())
+    }
+
     pub(super) fn send(&self, what: &str, datagram: &[u8]) -> Result<()> {
         let kernel = SocketAddr::new(0, 0);
         match self.socket.send_to(datagram, &kernel, 0) {

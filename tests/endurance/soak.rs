@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 
-use cnimble_tests::{Attachment, Host, Pod, announce, leases, need, wait_until};
+use cnimble_tests::{Attachment, Host, PATIENCE, Pod, Snapshot, announce, leases, need, wait_until};
 use serde_json::json;
 
 use super::chain::{Chain, Set};
@@ -22,16 +23,25 @@ fn chain(host: &Host) -> Chain<'_> {
         "type": "bandwidth", "ingressRate": 80_000_000, "ingressBurst": 8_000_000,
         "egressRate": 80_000_000, "egressBurst": 8_000_000,
     });
-    let tuning = json!({"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}});
+    let tuning = json!({
+        "type": "tuning", "dataDir": tuning_dir(host), "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"},
+    });
     let others = ["portmap", "firewall"].map(|name| json!({"type": name}));
     let [portmap, firewall] = others;
     Chain { host, name: "soak", plugins: vec![bridge, portmap, firewall, tuning, limits] }
+}
+
+/// Where tuning keeps what it has changed, so that no other test on the machine counts.
+fn tuning_dir(host: &Host) -> PathBuf {
+    host.dir().join("tuning")
 }
 
 /// What may grow, by name.
 type Sizes = BTreeMap<&'static str, u64>;
 
 fn sizes(host: &Host) -> Sizes {
+    // Waits until the kernel has done its part.
+    Snapshot::of(host);
     let mut sizes = Sizes::new();
     let files = leases(&host.data_dir());
     sizes.insert("files", files.len() as u64);
@@ -41,7 +51,7 @@ fn sizes(host: &Host) -> Sizes {
     // What the kernel has learnt it forgets by itself (arp(7), gc_thresh1 to 3).
     sizes.insert("neighbours", host.ip("neigh show nud permanent").lines().count() as u64);
     sizes.insert("routes", host.ip("route show table all").lines().count() as u64);
-    let tuned = fs::read_dir("/run/cni/tuning").map_or(0, Iterator::count);
+    let tuned = fs::read_dir(tuning_dir(host)).map_or(0, Iterator::count);
     sizes.insert("backups of tuning", tuned as u64);
     sizes
 }
@@ -85,7 +95,7 @@ fn soak_of_pod_lives_lets_nothing_grow() {
     // The first ones make what is made once.
     let settled = |wanted: Option<&Sizes>| {
         let mut now = sizes(&host);
-        wait_until(20.0, || {
+        wait_until(PATIENCE, || {
             now = sizes(&host);
             wanted.is_none_or(|wanted| now == *wanted)
         });

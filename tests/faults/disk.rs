@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cnimble_tests::wait_until;
+use cnimble_tests::{PATIENCE, wait_until};
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
@@ -100,7 +100,7 @@ impl Disk {
         assert_eq!(done, 0, "EXT4_IOC_SHUTDOWN: {}", std::io::Error::last_os_error());
         drop(root);
         // Another test's child that is about to begin may still have a copy of a descriptor.
-        let gone = wait_until(10.0, || nix::mount::umount(&self.path()).is_ok());
+        let gone = wait_until(PATIENCE, || nix::mount::umount(&self.path()).is_ok());
         assert!(gone, "{} can't be unmounted", self.path().display());
         self.boot().unwrap();
     }

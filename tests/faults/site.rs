@@ -1,10 +1,8 @@
 //! A node with a network on it, whose state must come back again and again.
 
-use std::time::Duration;
-
 use cnimble_tests::trace::{Fate, Syscall, Traced};
 use cnimble_tests::{
-    Attachment, Call, Host, Network, Outcome, Pod, Snapshot, configs, plugin_dir, wait_until,
+    Attachment, Call, Host, Network, Outcome, PATIENCE, Pod, Snapshot, configs, plugin_dir, wait_until,
 };
 use serde_json::{Value, json};
 
@@ -124,8 +122,6 @@ pub struct Site {
     pod_before: Snapshot,
 }
 
-const LIMIT: Duration = Duration::from_secs(30);
-
 /// Memory of whose turn it is, and where to look for it; no lease.
 const NOTES: &[&str] = &["last_reserved_ip", ".cnimble-index"];
 
@@ -170,6 +166,12 @@ impl Site {
         }
         site.before = site.look();
         site
+    }
+
+    /// Seconds in which the kernel has taken away what goes by itself. What others leave is only
+    /// counted, and each of it takes so long.
+    fn patience(&self) -> f32 {
+        if self.plugins == plugin_dir() { PATIENCE } else { 2.0 }
     }
 
     fn look(&self) -> Snapshot {
@@ -219,7 +221,7 @@ impl Site {
     pub fn add_some(&self, att: &Attachment, count: usize) -> Result<Vec<Value>, String> {
         let mut results: Vec<Value> = Vec::new();
         for at in 0..count {
-            let outcome = self.link_of(att, at).call("ADD", att, results.last()).limit(LIMIT).try_run()?;
+            let outcome = self.link_of(att, at).call("ADD", att, results.last()).try_run()?;
             results.push(outcome.try_result()?);
         }
         Ok(results)
@@ -240,7 +242,7 @@ impl Site {
     pub fn del_some(&self, att: &Attachment, prev: Option<&Value>, count: usize) -> Result<(), String> {
         let mut failures = Vec::new();
         for at in (0..count).rev() {
-            match self.link_of(att, at).call("DEL", att, prev).limit(LIMIT).try_run() {
+            match self.link_of(att, at).call("DEL", att, prev).try_run() {
                 Ok(outcome) if outcome.status == 0 && outcome.stdout.is_empty() => {}
                 Ok(outcome) => failures.push(outcome.describe()),
                 Err(slow) => failures.push(slow),
@@ -252,7 +254,7 @@ impl Site {
     /// CHECK of all plugins.
     pub fn checked(&self, att: &Attachment, last: &Value) -> Result<(), String> {
         for at in 0..self.length() {
-            let outcome = self.link_of(att, at).call("CHECK", att, Some(last)).limit(LIMIT).try_run()?;
+            let outcome = self.link_of(att, at).call("CHECK", att, Some(last)).try_run()?;
             if outcome.status != 0 {
                 return Err(format!("CHECK: {}", outcome.describe()));
             }
@@ -263,7 +265,7 @@ impl Site {
     /// GC of the plugins from `first` on; the neighbour is all that lives.
     pub fn gc_from(&self, first: usize) -> Result<(), String> {
         (first..self.length()).try_for_each(|at| {
-            let outcome = self.gc_call(at).limit(LIMIT).try_run()?;
+            let outcome = self.gc_call(at).try_run()?;
             if outcome.status == 0 { Ok(()) } else { Err(format!("GC: {}", outcome.describe())) }
         })
     }
@@ -307,7 +309,7 @@ impl Site {
             }
             Verb::Status => self.link(at).status_call(),
         };
-        let (outcome, traced) = call.limit(LIMIT).traced(fate);
+        let (outcome, traced) = call.traced(fate);
         Ok(Disturbed { outcome, traced, last: last.cloned(), earlier })
     }
 
@@ -323,7 +325,7 @@ impl Site {
     /// itself stays; then it is what tells of the pod.
     pub fn diff(&self) -> String {
         let mut diff = String::new();
-        wait_until(2.0, || {
+        wait_until(self.patience(), || {
             let now = self.look();
             diff = match &self.neighbour {
                 Some(_) => self.before.diff(&now),
@@ -343,7 +345,7 @@ impl Site {
     /// What a failed ADD has left.
     pub fn left_by(&self, run: &Disturbed) -> String {
         let mut diff = String::new();
-        wait_until(2.0, || {
+        wait_until(self.patience(), || {
             let pairs = run.earlier.iter().flatten().zip(self.whole());
             diff = pairs.map(|(earlier, now)| earlier.diff(&now)).collect();
             diff.is_empty()
@@ -354,7 +356,7 @@ impl Site {
     /// What is different in the pod.
     pub fn pod_diff(&self) -> String {
         let mut diff = String::new();
-        wait_until(2.0, || {
+        wait_until(self.patience(), || {
             diff = self.pod_before.diff(&Snapshot::of_ns(&self.victim));
             diff.is_empty()
         });

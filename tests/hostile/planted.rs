@@ -5,14 +5,10 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, configs, need};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::json;
-
-/// A verb that waits for a pipe waits for ever.
-const LIMIT: Duration = Duration::from_secs(20);
 
 const SECRET: &str = "c1\r\neth0";
 
@@ -92,13 +88,13 @@ impl Store {
 
     fn run(&self, verb: &str, id: &str) -> Outcome {
         let net = Network::new(&self.host, configs::ipam(&self.host));
-        net.call(verb, &Attachment::new(id, &self.pod), None).limit(LIMIT).run()
+        net.call(verb, &Attachment::new(id, &self.pod), None).run()
     }
 
     fn gc(&self) -> Outcome {
         let mut config = configs::ipam(&self.host);
         config["cni.dev/valid-attachments"] = json!([{"containerID": "c0", "ifname": "eth0"}]);
-        self.host.call("host-local").command("GC").config(&config).limit(LIMIT).run()
+        self.host.call("host-local").command("GC").config(&config).run()
     }
 }
 
@@ -273,7 +269,7 @@ fn where_tuning_keeps_its_files() {
         let prev = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "lo", "sandbox": pod.path()}]});
         let net = Network::new(&host, config.clone());
         let att = Attachment::new("c1", &pod).ifname("lo");
-        let run = |verb: &str| net.call(verb, &att, Some(&prev)).limit(LIMIT).run();
+        let run = |verb: &str| net.call(verb, &att, Some(&prev)).run();
         for path in [&fresh, &file] {
             let what = format!("{kind} at {}", path.display());
             plant(kind, path, &outside);
@@ -284,7 +280,7 @@ fn where_tuning_keeps_its_files() {
             assert_eq!(pod.link("lo")["mtu"], 65536, "{what}");
             let mut gc = config.clone();
             gc["cni.dev/valid-attachments"] = json!([]);
-            host.call("tuning").command("GC").config(&gc).limit(LIMIT).run().success();
+            host.call("tuning").command("GC").config(&gc).run().success();
             outside_is_untouched(&outside, &what);
             let _ = std::fs::remove_file(path);
             let _ = std::fs::remove_dir_all(path);
@@ -303,7 +299,7 @@ fn in_the_place_of_resolv_conf() {
         let path = store.outside().join("resolv.conf");
         plant(kind, &path, &store.outside());
         let net = Network::new(&store.host, configs::ipam(&store.host)).with("/ipam/resolvConf", json!(path));
-        let call = net.call("ADD", &Attachment::new("c1", &store.pod), None).limit(LIMIT);
+        let call = net.call("ADD", &Attachment::new("c1", &store.pod), None);
         assert_eq!(call.run().error().code, 5, "{kind}");
         store.run("DEL", "c1").success();
     }

@@ -1,9 +1,7 @@
 //! What a process inherits: environment, descriptors, umask, limits, name.
 
-use std::os::unix::fs::PermissionsExt;
-
 use cnimble_tests::{
-    Attachment, Host, Network, Pod, Snapshot, announce, configs, leases, need, plugin_dir, skip,
+    Attachment, Host, Network, Pod, Snapshot, announce, configs, leases, need, plugin_dir, script, skip,
 };
 use serde_json::json;
 
@@ -50,18 +48,16 @@ fn no_command_is_run_from_the_working_directory() {
     for name in
         ["iptables", "ip6tables", "iptables-restore", "iptables-save", "iptables-nft-restore", "nft", "sh"]
     {
-        let file = host.dir().join(name);
-        std::fs::write(&file, format!("#!/bin/sh\ntouch {}\n", proof.display())).unwrap();
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        script(&host.dir().join(name), &format!("#!/bin/sh\ntouch {}\n", proof.display()));
     }
     let net = Network::new(&host, configs::v4(&host))
         .with("/ipMasq", json!(true))
         .with("/ipMasqBackend", json!("iptables"));
-    let script = format!("cd {} && exec \"$0\"", host.dir().display());
+    let there = format!("cd {} && exec \"$0\"", host.dir().display());
     for path in ["", ".", ":", "./", "bin:..", ".:/nowhere"] {
         for verb in ["ADD", "DEL"] {
             let call = net.call(verb, &Attachment::new("c1", &pod), None).env("PATH", path);
-            let outcome = call.under(&["/bin/sh", "-c", &script]).run();
+            let outcome = call.under(&["/bin/sh", "-c", &there]).run();
             assert!(!proof.exists(), "PATH={path}: {verb} ran a file of the working directory");
             outcome.success();
         }
@@ -77,13 +73,12 @@ fn delegates_inherit_nothing_of_ours() {
     let bin = host.dir().join("bin");
     let out = host.dir().join("descriptors");
     std::fs::create_dir(&bin).unwrap();
-    let script = format!(
+    let spy = format!(
         "#!/bin/sh\nfor fd in /proc/$$/fd/*; do readlink $fd; done >{}\ncat >/dev/null\n\
          echo '{{\"cniVersion\":\"1.0.0\",\"ips\":[{{\"address\":\"10.1.2.2/24\"}}]}}'\n",
         out.display()
     );
-    std::fs::write(bin.join("spy"), script).unwrap();
-    std::fs::set_permissions(bin.join("spy"), PermissionsExt::from_mode(0o755)).unwrap();
+    script(&bin.join("spy"), &spy);
     let net = Network::new(&host, configs::v4(&host)).with("/ipam", json!({"type": "spy"}));
     let call = net.call("ADD", &Attachment::new("c1", &pod), None).env("CNI_PATH", &bin);
     call.run().result();
@@ -105,11 +100,10 @@ fn a_delegate_that_never_stops_talking() {
     let before = Snapshot::of(&host);
     let bin = host.dir().join("bin");
     std::fs::create_dir(&bin).unwrap();
-    for (name, script) in
+    for (name, line) in
         [("yes", "exec yes"), ("deaf", "exec yes <&-"), ("fails", "head -c 64M /dev/zero; exit 3")]
     {
-        std::fs::write(bin.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(bin.join(name), PermissionsExt::from_mode(0o755)).unwrap();
+        script(&bin.join(name), &format!("#!/bin/sh\n{line}\n"));
         let net = Network::new(&host, configs::v4(&host)).with("/ipam", json!({"type": name}));
         let call = net.call("ADD", &Attachment::new("c1", &pod), None).env("CNI_PATH", &bin);
         let error = call.under(&["prlimit", "--as=1073741824"]).run().error();

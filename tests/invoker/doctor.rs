@@ -5,7 +5,9 @@ use std::path::Path;
 
 use cnimble::rules::Owner;
 use cnimble::spec::Attachment;
-use cnimble_tests::{Outcome, Pod, Snapshot, go_plugins, leases, need, plugin_dir, skip, wait_until};
+use cnimble_tests::{
+    Outcome, PATIENCE, Pod, Snapshot, go_plugins, leases, need, plugin_dir, skip, wait_until,
+};
 use serde_json::{Value, json};
 
 use super::Node;
@@ -56,7 +58,10 @@ impl Node {
 
     /// Waits until the links of pods that are gone are gone, too.
     fn gone(&self, links: &[String]) {
-        assert!(wait_until(20.0, || !self.host.links().iter().any(|link| links.contains(link))), "{links:?}");
+        assert!(
+            wait_until(PATIENCE, || !self.host.links().iter().any(|link| links.contains(link))),
+            "{links:?}"
+        );
     }
 
     fn entry(&self, net: &str, id: &str) -> std::path::PathBuf {

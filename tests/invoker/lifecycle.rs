@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use cnimble_tests::{Background, Pod, Snapshot, go_plugins, need, plugin_dir, skip, wait_until};
+use cnimble_tests::{
+    Background, LIMIT, PATIENCE, Pod, Snapshot, go_plugins, need, plugin_dir, skip, wait_until,
+};
 use serde_json::json;
 
 use super::{Node, RESULT, command, scripts};
@@ -148,7 +149,7 @@ fn an_interrupted_add_is_rolled_back() {
         dir,
         &[
             ("first", &format!("cat >/dev/null; {record}; echo '{RESULT}'")),
-            ("hangs", &format!("cat >/dev/null; {record}; [ $CNI_COMMAND = ADD ] && sleep 60; exit 0")),
+            ("hangs", &format!("cat >/dev/null; {record}; [ $CNI_COMMAND = ADD ] && sleep 1000; exit 0")),
         ],
     );
     let plugins = json!([{"type": "first"}, {"type": "hangs"}]);
@@ -165,10 +166,10 @@ fn an_interrupted_add_is_rolled_back() {
         .stderr(Stdio::piped());
     let running = Background::start(&mut command);
     let calls = || fs::read_to_string(dir.join("calls")).unwrap_or_default();
-    assert!(wait_until(20.0, || calls().contains("ADD hangs")), "{}", calls());
+    assert!(wait_until(PATIENCE, || calls().contains("ADD hangs")), "{}", calls());
     let pid = nix::unistd::Pid::from_raw(i32::try_from(running.pid()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM).unwrap();
-    let output = running.finish(Duration::from_secs(20));
+    let output = running.finish(LIMIT);
     assert_eq!(output.status.code(), Some(143), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(calls(), "ADD first\nADD hangs\nDEL hangs\nDEL first\n");
     assert!(String::from_utf8_lossy(&output.stderr).contains("what was made until then is gone again"));

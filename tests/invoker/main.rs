@@ -9,12 +9,10 @@ mod surface;
 mod tree;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use cnimble_tests::{Host, Outcome, command, run_limited};
+use cnimble_tests::{Host, LIMIT, Outcome, command, run_limited, script};
 use serde_json::{Value, json};
 
 /// A node with a directory of networks and a cache.
@@ -112,7 +110,7 @@ impl Run {
     }
 
     fn run(mut self) -> Outcome {
-        let output = run_limited(&mut self.command, &self.stdin, Duration::from_secs(60));
+        let output = run_limited(&mut self.command, &self.stdin, LIMIT);
         Outcome {
             what: format!("{:?}", self.command),
             status: output.status.code().unwrap_or(-1),
@@ -126,14 +124,8 @@ impl Run {
 fn scripts(dir: &Path, plugins: &[(&str, &str)]) -> PathBuf {
     let bin = dir.join("bin");
     fs::create_dir_all(&bin).unwrap();
-    for (name, script) in plugins {
-        let path = bin.join(name);
-        fs::write(path.with_extension("new"), format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(path.with_extension("new"), fs::Permissions::from_mode(0o755)).unwrap();
-        // Written by a process that is gone, so that no fork holds it open (ETXTBSY).
-        let copied = Command::new("cp").arg(path.with_extension("new")).arg(&path).status().unwrap();
-        assert!(copied.success());
-        fs::remove_file(path.with_extension("new")).unwrap();
+    for (name, lines) in plugins {
+        script(&bin.join(name), &format!("#!/bin/sh\n{lines}\n"));
     }
     bin
 }

@@ -74,7 +74,7 @@ fn exit_statuses_and_json_errors() {
         r#"cat >/dev/null; echo '{"cniVersion":"1.0.0","code":50,"msg":"full","details":"very"}'; exit 1"#;
     let bin = scripts(
         node.host.dir(),
-        &[("refuses", error), ("garbage", "echo oops; exit 1"), ("slow", "sleep 60")],
+        &[("refuses", error), ("garbage", "echo oops; exit 1"), ("slow", "sleep 1000")],
     );
     for plugin in ["refuses", "garbage", "slow", "missing"] {
         node.network(plugin, &json!({"cniVersion": "1.1.0", "name": plugin, "plugins": [{"type": plugin}]}));

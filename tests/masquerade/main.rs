@@ -12,7 +12,7 @@ use cnimble::net::nft::Nft;
 use cnimble::rules::Owner;
 use cnimble::rules::masquerade::{self, Backend, Undo};
 use cnimble::spec::{Attachment, Error};
-use cnimble_tests::Ns;
+use cnimble_tests::{Ns, PATIENCE, wait_until};
 use ipnetwork::IpNetwork;
 
 fn owner(network: &str, id: &str) -> Owner {
@@ -77,25 +77,23 @@ impl Path {
         path
     }
 
-    /// Whom the world sees when the pod sends a datagram.
+    /// Whom the world sees when the pod sends datagrams.
     fn seen(&self, to: &str) -> String {
-        use std::net::UdpSocket;
-        let (to, any) = if to.contains(':') {
-            (format!("[{to}]:7000"), "[::]:7000")
-        } else {
-            (format!("{to}:7000"), "0.0.0.0:7000")
-        };
+        use std::net::{IpAddr, SocketAddr, UdpSocket};
+        let to: IpAddr = to.parse().unwrap();
+        let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+        // On a port that nobody has had: the kernel remembers connections.
         let listener = self.world.within(|| UdpSocket::bind(any).unwrap());
-        listener.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
-        let bind = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
-        let sender = self.pod.within(|| UdpSocket::bind(bind).unwrap());
-        let mut buffer = [0; 16];
-        for _ in 0..3 {
-            sender.send_to(b"hello", &to).unwrap();
-            if let Ok((_, from)) = listener.recv_from(&mut buffer) {
-                return from.ip().to_string();
-            }
-        }
-        panic!("nothing arrived at {to}");
+        let to = SocketAddr::new(to, listener.local_addr().unwrap().port());
+        listener.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+        let sender = self.pod.within(|| UdpSocket::bind(any).unwrap());
+        let mut seen = None;
+        wait_until(PATIENCE, || {
+            // Where there is no way yet, that is an error here.
+            let _ = sender.send_to(b"hello", to);
+            seen = listener.recv_from(&mut [0; 16]).ok().map(|(_, from)| from.ip().to_string());
+            seen.is_some()
+        });
+        seen.unwrap_or_else(|| panic!("nothing arrived at {to}"))
     }
 }

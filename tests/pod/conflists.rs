@@ -26,8 +26,8 @@ fn lives(conflist: &str, network: &str, bridge: &str, prefix: &str) {
         let line = text.lines().find(|line| line.contains(&format!("/{pod} "))).unwrap();
         line.split_once(": ").unwrap().1.split(' ').next().unwrap().to_owned()
     };
-    node.sh(&format!("{cnimble} exec web -- ping -nc3 -W2 {}", ip("db")));
-    node.sh(&format!("ping -nc3 -W2 {}", ip("web")));
+    node.sh(&format!("{cnimble} exec web -- ping -nc3 -W60 {}", ip("db")));
+    node.sh(&format!("ping -nc3 -W60 {}", ip("web")));
     let rules = node.sh("nft list ruleset; iptables-save 2>/dev/null || true");
     assert!(rules.contains("8080"), "{rules}");
     node.sh(&format!("{cnimble} status web && {cnimble} status db"));

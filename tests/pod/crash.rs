@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use cnimble_tests::{need, wait_until};
+use cnimble_tests::{PATIENCE, need, wait_until};
 use nix::mount::{MntFlags, umount2};
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ fn killed_in_the_middle_of_up_and_started_again() {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     // All pods have an address and a veth pair by then, and none is up.
     let gate = node.path("gate");
-    assert!(wait_until(60.0, || fs::read_dir(&gate).unwrap().count() == 9));
+    assert!(wait_until(PATIENCE, || fs::read_dir(&gate).unwrap().count() == 9));
     child.kill().unwrap();
     child.wait().unwrap();
     for pod in node.pods() {
@@ -67,7 +67,7 @@ fn killed_in_the_middle_of_up_and_taken_down() {
     let mut child =
         node.command(&["up", "--pause", &web]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let gate = node.path("gate");
-    assert!(wait_until(60.0, || fs::read_dir(&gate).unwrap().count() == 2));
+    assert!(wait_until(PATIENCE, || fs::read_dir(&gate).unwrap().count() == 2));
     child.kill().unwrap();
     child.wait().unwrap();
     // The gate stays closed: the plugin that was left is still waiting, and is ended.
@@ -92,7 +92,7 @@ fn interrupted_by_a_signal_it_takes_back_what_it_began() {
     let web = node.pod("web", "");
     let mut child = node.command(&["up", &web]).stderr(Stdio::null()).spawn().unwrap();
     let gate = node.path("gate");
-    assert!(wait_until(60.0, || fs::read_dir(&gate).unwrap().count() == 2));
+    assert!(wait_until(PATIENCE, || fs::read_dir(&gate).unwrap().count() == 2));
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cnimble_tests::need;
+use cnimble_tests::{PATIENCE, need, wait_until};
 use serde_json::Value;
 
 use crate::Node;
@@ -157,13 +157,13 @@ fn a_pause_process_holds_the_namespace_and_is_ended() {
         nix::sys::signal::Signal::SIGKILL,
     )
     .unwrap();
-    assert!(cnimble_tests::wait_until(20.0, || node.pods()[0]["state"] == "NoProcess"));
+    assert!(wait_until(PATIENCE, || node.pods()[0]["state"] == "NoProcess"));
     assert!(node.run(&["status", "web"]).stderr.contains("its pause process has died"));
     node.ok(&["up", "--pause", &web]);
     let again = node.pods().remove(0)["pid"].as_u64().unwrap();
     assert_ne!(again, pid);
     node.ok(&["down", "web"]);
-    assert!(cnimble_tests::wait_until(20.0, || identity(format!("/proc/{again}/ns/net")).is_err()));
+    assert!(wait_until(PATIENCE, || identity(format!("/proc/{again}/ns/net")).is_err()));
     node.is_clean();
 }
 

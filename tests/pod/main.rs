@@ -8,12 +8,10 @@ mod crash;
 mod life;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use cnimble_tests::{Host, Outcome, command, plugin_dir, run_limited};
+use cnimble_tests::{Host, LIMIT, Outcome, PATIENCE, command, plugin_dir, run_limited, script, wait_until};
 use serde_json::{Value, json};
 
 /// A node with directories of its own. Namespaces that a failing test leaves pinned go with it.
@@ -100,7 +98,7 @@ impl Node {
     }
 
     fn run(&self, args: &[&str]) -> Outcome {
-        let output = run_limited(&mut self.command(args), b"", Duration::from_secs(120));
+        let output = run_limited(&mut self.command(args), b"", LIMIT);
         Outcome {
             what: format!("cnimble pod {}", args.join(" ")),
             status: output.status.code().unwrap_or(-1),
@@ -130,9 +128,9 @@ impl Node {
         found["ips"][0].as_str().unwrap_or_else(|| panic!("no address: {found}")).to_owned()
     }
 
-    /// Whether `to` answers a ping from the pod.
+    /// Whether `to` answers a ping from the pod, sooner or later.
     fn pings(&self, from: &str, to: &str) -> bool {
-        (0..3).any(|_| self.run(&["exec", from, "--", "ping", "-nc1", "-W2", to]).status == 0)
+        wait_until(PATIENCE, || self.run(&["exec", from, "--", "ping", "-nc1", "-W2", to]).status == 0)
     }
 
     /// The addresses that host-local has given out in a network.
@@ -198,15 +196,8 @@ fn with_scripts(node: &mut Node, scripts: &[(&str, &str)]) {
         std::os::unix::fs::symlink(entry.path().canonicalize().unwrap(), bin.join(entry.file_name()))
             .unwrap();
     }
-    for (name, script) in scripts {
-        let path = bin.join(name);
-        let _ = fs::remove_file(&path);
-        let fresh = path.with_extension("new");
-        fs::write(&fresh, format!("#!/bin/sh\n{VERSIONS}\n{script}\n")).unwrap();
-        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
-        // Written by a process that is gone, so that no fork holds it open (ETXTBSY).
-        assert!(Command::new("cp").arg(&fresh).arg(&path).status().unwrap().success());
-        fs::remove_file(&fresh).unwrap();
+    for (name, lines) in scripts {
+        script(&bin.join(name), &format!("#!/bin/sh\n{VERSIONS}\n{lines}\n"));
     }
     node.plugins = bin;
 }

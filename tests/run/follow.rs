@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use cnimble_tests::{need, wait_until};
+use cnimble_tests::{PATIENCE, need, wait_until};
 use serde_json::json;
 
-use super::{Cluster, PATIENCE, bridge, manifest};
+use super::{Cluster, bridge, manifest};
 
 #[test]
 fn fifty_manifests_are_followed() {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use cnimble_tests::{need, wait_until};
+use cnimble_tests::{PATIENCE, need, wait_until};
 
-use super::{Cluster, PATIENCE, Pod, bridge};
+use super::{Cluster, Pod, bridge};
 
 /// Killed when some pods are up and others are being set up; more than once.
 #[test]

@@ -14,13 +14,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use cnimble_tests::{Node, command, wait_until};
+use cnimble_tests::{LIMIT, Node, PATIENCE, command, wait_until};
 use serde_json::{Value, json};
-
-/// Far more than anything here takes, even on a busy machine.
-const PATIENCE: f32 = 120.0;
 
 /// A node with a network for pods.
 struct Cluster {
@@ -170,8 +166,10 @@ impl Cluster {
             let other = all[(index + 7) % all.len()];
             for to in [gateway(&pod.ip), other.ip.clone()] {
                 let from = netns.join(&pod.sandbox);
+                // Until one is answered; the first may come too early for the kernel.
                 script.push_str(&format!(
-                    "(nsenter --net={} ping -n -q -c 1 -W 5 {to} >/dev/null || echo {} to {to}) &\n",
+                    "(n=0; until nsenter --net={} ping -n -q -c 1 -W 5 {to} >/dev/null; do n=$((n + 1)); \
+                     [ $n -lt 20 ] || {{ echo {} to {to}; break; }}; done) &\n",
                     from.display(),
                     pod.ip
                 ));
@@ -243,6 +241,11 @@ impl Run<'_> {
             .unwrap_or_default()
     }
 
+    /// How often in a row a pod's work has failed.
+    fn failures(&self, pod: &str) -> u64 {
+        self.pods().get(pod).and_then(|pod| pod["failures"].as_u64()).unwrap_or(0)
+    }
+
     fn signal(&self, signal: &str) {
         self.cluster.node.sh(&format!("kill -{signal} {}", self.pid));
     }
@@ -268,7 +271,7 @@ impl Run<'_> {
 /// GET over a Unix socket: status line and body.
 fn get(socket: &std::path::Path, path: &str) -> Option<(String, String)> {
     let mut stream = UnixStream::connect(socket).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

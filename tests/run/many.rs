@@ -5,9 +5,9 @@
 
 use std::time::Instant;
 
-use cnimble_tests::{need, skip, wait_until};
+use cnimble_tests::{PATIENCE, need, skip, wait_until};
 
-use super::{Cluster, PATIENCE, bridge};
+use super::{Cluster, bridge};
 
 /// CPU seconds of a process, and of the children that it has waited for (proc(5), stat).
 fn cpu(cluster: &Cluster, pid: &str) -> (f64, f64) {

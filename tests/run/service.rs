@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use cnimble_tests::{need, wait_until};
+use cnimble_tests::{PATIENCE, need, script, wait_until};
 use serde_json::{Value, json};
 
-use super::{Cluster, PATIENCE, bridge};
+use super::{Cluster, bridge};
 
 #[test]
 fn metrics_are_openmetrics() {
@@ -18,10 +17,7 @@ fn metrics_are_openmetrics() {
     cluster.put_all((0..3).map(|number| format!("web-{number}")));
     let run = cluster.start("");
     run.wait_for(3);
-    let (status, text) = run.page("/metrics").unwrap();
-    assert_eq!(status, "HTTP/1.1 200 OK");
-    assert!(text.ends_with("# EOF\n"), "{text}");
-    for line in [
+    let lines = [
         "# TYPE cnimble_plugin_executions counter",
         "cnimble_plugin_executions_total{plugin=\"bridge\",verb=\"ADD\"} 3",
         "cnimble_plugin_executions_total{plugin=\"portmap\",verb=\"ADD\"} 3",
@@ -34,9 +30,17 @@ fn metrics_are_openmetrics() {
         "cnimble_manifest_problems 0",
         "cnimble_leases_used{network=\"pods\",range=\"10.7.0.1-10.7.0.254\"} 3",
         "cnimble_leases_free{network=\"pods\",range=\"10.7.0.1-10.7.0.254\"} 250",
-    ] {
-        assert!(text.lines().any(|other| other.trim_end_matches(".0") == line), "{line}:\n{text}");
-    }
+    ];
+    let missing = |text: &str| -> Vec<&str> {
+        let is_there = |line: &&str| text.lines().any(|other| other.trim_end_matches(".0") == *line);
+        lines.into_iter().filter(|line| !is_there(line)).collect()
+    };
+    // That a pod is ready may be told a moment before the work on it is counted.
+    wait_until(PATIENCE, || run.page("/metrics").is_some_and(|(_, text)| missing(&text).is_empty()));
+    let (status, text) = run.page("/metrics").unwrap();
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    assert_eq!(missing(&text), [""; 0], "{text}");
     assert_eq!(run.page("/nothing").unwrap().0, "HTTP/1.1 404 Not Found");
     run.stop();
     assert!(!cluster.path("run/cnimble.sock").exists(), "the socket goes with us");
@@ -73,32 +77,35 @@ fn a_service_manager_is_told() {
     let manager = UnixDatagram::bind(&socket).unwrap();
     manager.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let mut heard = String::new();
-    let mut hear = |what: &str| {
-        let heard_it = wait_until(PATIENCE, || {
+    // Waits for a word after the first `from` bytes; where it ends.
+    let mut hear = |from: usize, what: &str| {
+        let mut end = None;
+        wait_until(PATIENCE, || {
             let mut buffer = [0; 4096];
             if let Ok(length) = manager.recv(&mut buffer) {
                 heard.push_str(&String::from_utf8_lossy(&buffer[..length]));
                 heard.push('\n');
             }
-            heard.contains(what)
+            end = heard[from..].find(what).map(|at| from + at + what.len());
+            end.is_some()
         });
-        assert!(heard_it, "{what}: {heard}");
-        heard.clear();
+        end.unwrap_or_else(|| panic!("{what} after {from} of: {heard}"))
     };
     let env = format!("NOTIFY_SOCKET={} WATCHDOG_USEC=3000000", socket.display());
     let args = format!("--manifests {}", cluster.path("manifests").display());
     let run = cluster.start_with(&env, &args);
-    hear("READY=1");
-    hear("STATUS=1 pods ready, 0 not");
-    hear("WATCHDOG=1");
+    // In whichever order: the pods are looked after from the first moment.
+    hear(0, "READY=1");
+    hear(0, "STATUS=1 pods ready, 0 not");
+    let here = hear(0, "WATCHDOG=1");
     // A hang-up reads everything again.
     cluster.place("net.d/10-pods.conflist", "{");
     run.signal("HUP");
-    hear("RELOADING=1\nMONOTONIC_USEC=");
-    hear("READY=1");
+    let reloading = hear(here, "RELOADING=1\nMONOTONIC_USEC=");
+    let ready = hear(reloading, "READY=1");
     assert!(run.status()["problems"].to_string().contains("10-pods.conflist"), "the network was read again");
     run.signal("TERM");
-    hear("STOPPING=1");
+    hear(ready, "STOPPING=1");
     run.wait_until_gone();
 }
 
@@ -122,8 +129,7 @@ fn plugins_get_a_trace_context() {
     network["plugins"].as_array_mut().unwrap().extend(tracers);
     let cluster = Cluster::new(&network);
     fs::create_dir(cluster.path("bin")).unwrap();
-    fs::write(cluster.path("bin/tracer"), TRACER).unwrap();
-    fs::set_permissions(cluster.path("bin/tracer"), fs::Permissions::from_mode(0o755)).unwrap();
+    script(&cluster.path("bin/tracer"), TRACER);
     let traces = || {
         let mut traces: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
         for line in fs::read_to_string(cluster.path("bin/traces")).unwrap().lines() {

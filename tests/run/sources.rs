@@ -1,10 +1,10 @@
 //! Pods from a URL and from an API server: the same as from a directory.
 
 use cnimble_tests::http::{ApiServer, TextServer};
-use cnimble_tests::{need, wait_until};
+use cnimble_tests::{PATIENCE, need, wait_until};
 use serde_json::{Value, json};
 
-use super::{Cluster, PATIENCE, bridge, manifest};
+use super::{Cluster, bridge, manifest};
 
 /// What a server says that has these pods.
 fn list(names: &[&str]) -> String {

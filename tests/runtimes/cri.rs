@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use cnimble_tests::traffic::{Server, tcp, udp};
-use cnimble_tests::{Node, Ns, need, plugin_dir, skip, wait_until};
+use cnimble_tests::{Node, Ns, PATIENCE, need, plugin_dir, skip, wait_until};
 use serde_json::json;
 
 use crate::containerd::{Cgroups, Containerd, SOCKET, oci_image};
@@ -115,7 +115,7 @@ snapshotter = "native"
         std::fs::write(self.node.dir().join("request"), frame).unwrap();
         let _ = std::fs::remove_file(self.node.dir().join("answer"));
         let headers = self.node.sh(&format!(
-            "curl --silent --show-error --http2-prior-knowledge --unix-socket {SOCKET} --max-time 50 \
+            "curl --silent --show-error --http2-prior-knowledge --unix-socket {SOCKET} --max-time 200 \
              -H 'content-type: application/grpc' -H 'te: trailers' --data-binary @{dir}/request \
              --dump-header - --output {dir}/answer http://localhost/runtime.v1.RuntimeService/{method}"
         ));
@@ -145,7 +145,7 @@ snapshotter = "native"
         let config = config.message(8, Message::default().bytes(1, format!("/{}", self.cgroups.0)));
         // It learns about images by an event, and about networks by a notification.
         let mut answer = Err(String::new());
-        wait_until(20.0, || {
+        wait_until(PATIENCE, || {
             answer = self.try_call("RunPodSandbox", Message::default().bytes(1, &config.0));
             !matches!(&answer, Err(why) if why.contains("image") || why.contains("plugin not initialized"))
         });
@@ -165,10 +165,12 @@ snapshotter = "native"
     }
 }
 
-/// Whether an HTTP server of a pod answers there.
+/// Whether an HTTP server of a pod answers there, once it has started.
 fn serves(from: &Ns, to: &str) -> bool {
-    let outcome = from.run(&format!("curl --silent --globoff --max-time 3 http://{to}/name"));
-    outcome.status == 0 && outcome.text() == "pod"
+    wait_until(PATIENCE, || {
+        let outcome = from.run(&format!("curl --silent --globoff --max-time {PATIENCE} http://{to}/name"));
+        outcome.status == 0 && outcome.text() == "pod"
+    })
 }
 
 /// What containerd's own script `install-cni` writes.

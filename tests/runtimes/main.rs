@@ -9,7 +9,7 @@ mod podman;
 
 use std::path::Path;
 
-use cnimble_tests::{Node, Ns, Snapshot, leases, wait_until};
+use cnimble_tests::{Node, Ns, PATIENCE, Snapshot, leases, wait_until};
 use serde_json::{Value, json};
 
 /// What a container does: nothing, until it is told to stop.
@@ -53,8 +53,8 @@ fn outside(node: &Node) -> Ns {
 
 /// Nothing of any container is left on the node.
 fn assert_clean(node: &Node) {
-    let links = node.links();
-    assert!(wait_until(3.0, || node.links() == ["br-pods", "lo", "uplink"]), "interfaces left: {links:?}");
+    let gone = wait_until(PATIENCE, || node.links() == ["br-pods", "lo", "uplink"]);
+    assert!(gone, "interfaces left: {:?}", node.links());
     let left: Vec<String> = leases(&node.data_dir())
         .into_iter()
         .filter(|line| line.starts_with("pods/") && !line.starts_with("pods/ "))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::process::{PATH, try_run};
+use crate::process::{LIMIT, PATH, try_run};
 use crate::trace::{self, Fate, Traced};
 use crate::{Ns, Outcome, plugin_dir};
 
@@ -58,7 +58,7 @@ impl Host {
             wrapper: Vec::new(),
             env: BTreeMap::new(),
             stdin: Vec::new(),
-            limit: Duration::from_secs(60),
+            limit: LIMIT,
         };
         call.env("PATH", PATH).env("CNI_PATH", dir)
     }
@@ -130,7 +130,7 @@ impl Call<'_> {
         self
     }
 
-    /// Lets it take so long; one minute without this.
+    /// Lets it take so long; [`LIMIT`] without this.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;

@@ -32,7 +32,7 @@ pub use node::Node;
 pub use ns::{Ns, Pod};
 pub use outcome::Outcome;
 pub use plugins::{PLUGINS, command, go_plugins, plugin_dir};
-pub use process::{Background, run_limited};
+pub use process::{Background, LIMIT, copy, run_limited, script};
 pub use skip::{announce, missing};
 pub use snapshot::{Snapshot, leases};
 
@@ -42,6 +42,11 @@ pub fn unique(stem: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     format!("{stem}{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
+
+/// Seconds that a test waits for what comes by itself: a link that goes with its namespace, a
+/// daemon that starts. Only a test that fails waits so long, so this is more than the busiest
+/// machine needs.
+pub const PATIENCE: f32 = 120.0;
 
 /// Asks `done` again and again for at most `seconds`; whether it ever said yes.
 pub fn wait_until(seconds: f32, mut done: impl FnMut() -> bool) -> bool {

@@ -3,10 +3,9 @@
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::process::{Background, run_limited};
-use crate::{Host, Ns, Outcome, plugin_dir, wait_until};
+use crate::process::{Background, LIMIT, run_limited};
+use crate::{Host, Ns, Outcome, PATIENCE, plugin_dir, wait_until};
 
 /// A host with private mount and pid namespaces. What a runtime keeps below /run,
 /// /var/lib, /etc/cni and /opt is gone with the node, and so are its processes.
@@ -48,7 +47,7 @@ impl Node {
             .env("PLUGINS", plugin_dir().canonicalize().unwrap())
             .stdin(Stdio::null());
         let mut init = Background::start(&mut command);
-        let up = wait_until(20.0, || ready.exists() || !init.running());
+        let up = wait_until(PATIENCE, || ready.exists() || !init.running());
         assert!(up && ready.exists(), "the node does not come up");
         let children = format!("/proc/{0}/task/{0}/children", init.pid());
         let pid = std::fs::read_to_string(children).unwrap().trim().to_owned();
@@ -66,7 +65,7 @@ impl Node {
     pub fn run(&self, script: &str) -> Outcome {
         let mut command = self.command("sh");
         command.args(["-ec", script]);
-        Outcome::from(script, run_limited(&mut command, b"", Duration::from_secs(60)))
+        Outcome::from(script, run_limited(&mut command, b"", LIMIT))
     }
 
     /// Runs a line of shell that must succeed; returns what it printed, trimmed.

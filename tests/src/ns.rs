@@ -6,15 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-use crate::Outcome;
-use crate::process::{PATH, run_limited};
-
-/// Time for one helper command; far more than any needs, even on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::process::{LIMIT, PATH, run_limited};
+use crate::{Outcome, PATIENCE, wait_until};
 
 /// A network namespace of its own, with lo up.
 pub struct Ns {
@@ -127,14 +123,26 @@ impl Ns {
         self.sh(&format!("nft {args}"))
     }
 
-    /// Whether one ping of three is answered within two seconds each.
+    /// Whether a ping is answered, sooner or later. For what must not be answered there is
+    /// [`misses`](Self::misses), which doesn't wait.
     pub fn pings(&self, to: &str) -> bool {
-        (0..3).any(|_| self.pings_once(to))
+        wait_until(PATIENCE, || self.run(&format!("ping -n -c 1 -W 2 {to}")).status == 0)
     }
 
-    /// Whether a single ping is answered within two seconds.
+    /// Whether the very first ping is answered, however long the answer takes.
     pub fn pings_once(&self, to: &str) -> bool {
-        self.run(&format!("ping -n -c 1 -W 2 {to}")).status == 0
+        self.run(&format!("ping -n -c 1 -W {PATIENCE} {to}")).status == 0
+    }
+
+    /// Whether a ping stays without an answer for a second.
+    ///
+    /// # Panics
+    /// If ping itself fails, which says nothing about answers.
+    pub fn misses(&self, to: &str) -> bool {
+        let ping = self.run(&format!("ping -n -c 1 -W 1 {to}"));
+        // 1: no answer; 2: no way there (ping(8)).
+        assert!([0, 1, 2].contains(&ping.status), "{}", ping.describe());
+        ping.status != 0
     }
 
     /// The names of the interfaces.
@@ -221,11 +229,17 @@ fn unrepeated(file: &std::fs::File) -> OwnedFd {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     });
-    let wanted = NEXT.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: F_DUPFD_CLOEXEC returns a new descriptor, which nobody else owns.
-    unsafe {
-        let fd = libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, wanted);
-        assert_eq!(fd, wanted, "descriptor numbers: {}", std::io::Error::last_os_error());
-        OwnedFd::from_raw_fd(fd)
+    loop {
+        let wanted = NEXT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: F_DUPFD_CLOEXEC returns a new descriptor, which nobody else owns.
+        let duplicate = unsafe {
+            let fd = libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, wanted);
+            assert!(fd >= wanted, "descriptor numbers: {}", std::io::Error::last_os_error());
+            OwnedFd::from_raw_fd(fd)
+        };
+        // Where so many files are open the number may be another file's: that one has a turn.
+        if duplicate.as_raw_fd() == wanted {
+            return duplicate;
+        }
     }
 }

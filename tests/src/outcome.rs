@@ -2,11 +2,10 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::run_limited;
+use crate::{LIMIT, run_limited};
 
 /// The end of a plugin or helper command.
 #[derive(Debug, Clone)]
@@ -25,9 +24,9 @@ impl Outcome {
     /// Runs a command that gets no input.
     ///
     /// # Panics
-    /// If it takes longer than a minute.
+    /// If it takes longer than [`LIMIT`].
     pub fn of(command: &mut Command) -> Self {
-        let output = run_limited(command, b"", Duration::from_secs(60));
+        let output = run_limited(command, b"", LIMIT);
         Self::from(&format!("{command:?}"), output)
     }
 

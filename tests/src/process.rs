@@ -2,12 +2,41 @@
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 /// Where the tests find commands; the caller's environment has no say.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What takes longer hangs. Far more than anything needs, even on a busy machine.
+pub const LIMIT: Duration = Duration::from_secs(300);
+
+/// Writes a script to be executed, in place of an older one if there is one.
+///
+/// By a process of its own that is gone afterwards: a file that this process has open for
+/// writing can't be executed, and a child that another test is just starting has it open a
+/// little longer (ETXTBSY).
+///
+/// # Panics
+/// If it can't be written.
+pub fn script(path: &Path, text: &str) {
+    let line = r#"cat >"$1.new" && chmod 755 "$1.new" && mv "$1.new" "$1""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", line, "-"]).arg(path);
+    let output = run_limited(&mut command, text.as_bytes(), LIMIT);
+    assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
+}
+
+/// Copies a program to be executed; by a process of its own, as [`script`].
+///
+/// # Panics
+/// If it can't be copied.
+pub fn copy(from: &Path, to: &Path) {
+    let output = run_limited(Command::new("cp").arg(from).arg(to), b"", LIMIT);
+    assert!(output.status.success(), "{}: {}", to.display(), String::from_utf8_lossy(&output.stderr));
+}
 
 /// Runs `command` with `stdin` and collects what it prints.
 ///

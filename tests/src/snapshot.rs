@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{Host, Ns, wait_until};
+use crate::{Host, Ns, PATIENCE, announce, wait_until};
 
 /// The state of a host (and, if wanted, of a pod) at one moment. Comparable; a difference
 /// prints as lines with `-` and `+`.
@@ -29,6 +29,7 @@ const RESTLESS: &[&str] = &[
     "hold_timer",
     "multicast_querier",
     "tentative",
+    "fdb_n_learned",
 ];
 
 /// Files below /proc/sys/net that plugins write, for each interface…
@@ -52,7 +53,7 @@ impl Snapshot {
     /// on its own time.
     pub fn settled(host: &Host) -> Self {
         let mut last = Self::of(host);
-        wait_until(4.0, || {
+        wait_until(PATIENCE, || {
             std::thread::sleep(std::time::Duration::from_millis(50));
             let previous = std::mem::replace(&mut last, Self::of(host));
             previous == last
@@ -60,18 +61,22 @@ impl Snapshot {
         last
     }
 
-    /// A namespace: links, addresses, routes, rules, packet filters, sysctls.
+    /// A namespace: links, addresses, routes, rules, packet filters, sysctls. Once no link is
+    /// [at work](at_work) any more.
     pub fn of_ns(ns: &Ns) -> Self {
         let mut snapshot = Snapshot { sections: BTreeMap::new() };
         let mut documents = batch(ns, "", &["addr", "route show table all", "rule"]);
-        // An address that the kernel still tests for duplicates has no route yet.
-        wait_until(4.0, || {
-            let settled = !documents[0].to_string().contains("tentative");
-            if !settled {
+        let mut busy = at_work(&documents[0]);
+        wait_until(PATIENCE, || {
+            if !busy.is_empty() {
                 documents = batch(ns, "", &["addr", "route show table all", "rule"]);
+                busy = at_work(&documents[0]);
             }
-            settled
+            busy.is_empty()
         });
+        if !busy.is_empty() {
+            announce("NOTE", &format!("these links don't come to rest: {}", busy.join(", ")));
+        }
         let six = batch(ns, "-6", &["rule"]);
         let sections = ["link", "route", "rule 4", "rule 6"];
         for (section, document) in sections.into_iter().zip(documents.iter().chain(&six)) {
@@ -244,10 +249,32 @@ fn batch(ns: &Ns, family: &str, commands: &[&str]) -> Vec<Value> {
     documents
 }
 
+/// The links on which the kernel has still something to do. It hears of a carrier at once, and
+/// tells the rest of itself up to a second later: then the operational state changes, a
+/// bridge's port begins to forward, and link-local addresses come. An address that is tested
+/// for duplicates has no route yet.
+fn at_work(links: &Value) -> Vec<String> {
+    let is_at_work = |link: &&Value| {
+        let has = |flag: &str| link["flags"].as_array().is_some_and(|flags| flags.iter().any(|f| f == flag));
+        let carrier = has("UP") && has("LOWER_UP");
+        // Others, like lo, may never say how they are.
+        let tells = ["veth", "bridge", "vlan"].iter().any(|kind| link["linkinfo"]["info_kind"] == *kind);
+        let addrs = link["addr_info"].as_array();
+        let tentative = addrs.is_some_and(|addrs| addrs.iter().any(|addr| addr["tentative"] == true));
+        (tells && (link["operstate"] == "UP") != carrier) || (carrier && tentative)
+    };
+    let name = |link: &Value| link["ifname"].as_str().unwrap_or_default().to_owned();
+    links.as_array().into_iter().flatten().filter(is_at_work).map(name).collect()
+}
+
 fn calm(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|key, _| !RESTLESS.contains(&key.as_str()));
+            // Which of the two it is depends on what the other end was like when it was asked.
+            if let Some(state) = map.get_mut("operstate").filter(|state| **state == "LOWERLAYERDOWN") {
+                *state = "DOWN".into();
+            }
             map.values_mut().for_each(calm);
         }
         Value::Array(list) => {

@@ -17,6 +17,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::LIMIT;
+
 /// What happens to the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
@@ -70,8 +72,6 @@ pub fn untraceable() -> Option<String> {
     let traced = std::panic::catch_unwind(|| run(&mut Command::new("true"), b"", &Fate::Watched, LIMIT));
     traced.is_err().then(|| "ptrace is not allowed here".to_owned())
 }
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `command` to the end that `fate` has for it, which comes after `limit` at the latest.
 ///

@@ -3,11 +3,11 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::Ns;
+use crate::{Ns, PATIENCE};
 
 /// Answers on one port of a namespace, IPv4 and IPv6, with its name and whom it sees.
 pub struct Server {
@@ -71,52 +71,80 @@ fn serve_udp(socket: UdpSocket, name: &'static str, stop: Arc<AtomicBool>) -> Jo
     std::thread::spawn(move || {
         let mut buffer = [0; 64];
         while !stop.load(Ordering::Relaxed) {
-            if let Ok((_, from)) = socket.recv_from(&mut buffer) {
-                let _ = socket.send_to(answer(name, from).as_bytes(), from);
+            if let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                // With the question, so that a late answer isn't taken for one to another.
+                let question = String::from_utf8_lossy(&buffer[..length]);
+                let _ = socket.send_to(format!("{question} {}", answer(name, from)).as_bytes(), from);
             }
         }
     })
 }
 
+/// How long nobody may answer before it is said that nobody does, where that is expected.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// What a [`Server`] answers over TCP.
 ///
 /// # Errors
-/// When nobody does within three seconds.
+/// When it is refused, or nobody answers for a long time.
 pub fn tcp(from: &Ns, to: &str) -> io::Result<String> {
+    tcp_within(Duration::from_secs_f32(PATIENCE), from, to)
+}
+
+/// Whether nobody answers over TCP, by refusal or by silence.
+pub fn tcp_is_shut(from: &Ns, to: &str) -> bool {
+    tcp_within(SILENCE, from, to).is_err()
+}
+
+fn tcp_within(limit: Duration, from: &Ns, to: &str) -> io::Result<String> {
     let to: SocketAddr = to.parse().unwrap();
     from.within(|| {
-        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3))?;
-        stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+        let mut stream = TcpStream::connect_timeout(&to, limit)?;
+        stream.set_read_timeout(Some(limit))?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
     })
 }
 
-/// A client's socket, which waits a second for an answer.
+/// A client's socket.
 pub fn udp_socket(from: &Ns, to: SocketAddr) -> UdpSocket {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = from.within(|| UdpSocket::bind(any).unwrap());
-    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    socket
+    from.within(|| UdpSocket::bind(any).unwrap())
 }
 
-/// What is answered to a datagram, if one of so many is answered.
-pub fn ask(socket: &UdpSocket, to: SocketAddr, times: usize) -> Option<String> {
-    let mut buffer = [0; 64];
-    // Late answers to earlier questions.
-    socket.set_nonblocking(true).unwrap();
-    while socket.recv_from(&mut buffer).is_ok() {}
-    socket.set_nonblocking(false).unwrap();
-    (0..times).find_map(|_| {
-        socket.send_to(b"who?", to).ok()?;
-        let (length, _) = socket.recv_from(&mut buffer).ok()?;
-        Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
-    })
+/// What is answered to a datagram, sent again and again until one is answered.
+pub fn ask(socket: &UdpSocket, to: SocketAddr) -> Option<String> {
+    ask_within(Duration::from_secs_f32(PATIENCE), socket, to)
 }
 
-/// What a [`Server`] answers over UDP, if one datagram of three is answered.
+fn ask_within(limit: Duration, socket: &UdpSocket, to: SocketAddr) -> Option<String> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let end = Instant::now() + limit;
+    let mut buffer = [0; 128];
+    socket.set_read_timeout(Some(SILENCE / 4)).unwrap();
+    while Instant::now() < end {
+        let question = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
+        // A refusal of an earlier one may be told here.
+        let _ = socket.send_to(question.as_bytes(), to);
+        while let Ok((length, _)) = socket.recv_from(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..length]);
+            if let Some((_, answer)) = text.split_once(' ').filter(|(asked, _)| *asked == question) {
+                return Some(answer.to_owned());
+            }
+        }
+    }
+    None
+}
+
+/// What a [`Server`] answers over UDP, if it does at all.
 pub fn udp(from: &Ns, to: &str) -> Option<String> {
     let to: SocketAddr = to.parse().unwrap();
-    ask(&udp_socket(from, to), to, 3)
+    ask(&udp_socket(from, to), to)
+}
+
+/// Whether nobody answers over UDP.
+pub fn udp_is_shut(from: &Ns, to: &str) -> bool {
+    let to: SocketAddr = to.parse().unwrap();
+    ask_within(SILENCE, &udp_socket(from, to), to).is_none()
 }

@@ -16,8 +16,8 @@ use crate::{announce, plugin_dir};
 const INSIDE: &str = "CNIMBLE_TEST_INSIDE_VM";
 
 /// Seconds that all tests of a module may take inside, and that fetching the kernel may.
-const RUN_LIMIT: &str = "180";
-const SETUP_LIMIT: &str = "300";
+const RUN_LIMIT: &str = "900";
+const SETUP_LIMIT: &str = "600";
 
 /// Goes on inside; outside, the test ends here as its run inside did.
 #[macro_export]

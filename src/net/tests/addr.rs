@@ -4,12 +4,14 @@ use super::{other_netns, veth};
 use crate::net::addr::{Addr, add, del};
 use crate::net::link::{Change, set};
 use crate::net::testing::{in_netns, json};
-use crate::net::{NetNs, Netlink};
+use crate::net::{NetNs, Netlink, sysctl};
 
 #[test]
 fn both_families_without_waiting() {
     in_netns("both_families_without_waiting", || {
         let here = NetNs::current().unwrap();
+        // One probe each second: still at it when we look.
+        sysctl::write("net/ipv6/conf/default/dad_transmits", "100").unwrap();
         let mut netlink = Netlink::open().unwrap();
         let link = veth(&mut netlink, "v0", "v1", &here);
         let up = Change { up: Some(true), ..Change::default() };
@@ -29,7 +31,7 @@ fn both_families_without_waiting() {
         let find = |net| addrs.iter().find(|addr| addr.net == net).unwrap().clone();
         assert_eq!(find(four), Addr { net: four, tentative: false, duplicate: false, scope: 0 });
         assert_eq!(find(six), Addr { net: six, tentative: false, duplicate: false, scope: 0 });
-        assert!(find(checked).tentative, "duplicate address detection takes a second");
+        assert!(find(checked).tentative, "duplicate address detection takes its time");
 
         if let Some(shown) = json("both_families", "ip -j -4 address show v0") {
             let info = &shown[0]["addr_info"];

@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -7,7 +7,9 @@ use crate::net::link::{Change, Link, NewVeth, add_veth, del, set};
 use crate::net::testing::in_netns;
 use crate::net::{NetNs, Netlink};
 
-const LONG: Duration = Duration::from_secs(10);
+/// What comes by notification is there in no time; what doesn't isn't noticed before the end,
+/// which is an error.
+const LONG: Duration = Duration::from_secs(60);
 
 fn up() -> Change<'static> {
     Change { up: Some(true), ..Change::default() }
@@ -32,18 +34,13 @@ fn sees_the_link_come_up() {
             std::thread::sleep(Duration::from_millis(100));
             let eth0 = inside.link("eth0").unwrap();
             inside.execute(set(eth0.index, "eth0", &up())).unwrap();
-            Instant::now()
         });
         let link = netlink.wait_oper_up(port.index, LONG).unwrap();
-        let seen = Instant::now();
         assert!(link.oper_up && link.name == "v0");
-        let late = seen.saturating_duration_since(other.join().unwrap());
-        assert!(late < Duration::from_millis(1500), "noticed {late:?} late");
+        other.join().unwrap();
 
-        // Already up: at once, and the socket goes on working.
-        let start = Instant::now();
-        netlink.wait_oper_up(port.index, LONG).unwrap();
-        assert!(start.elapsed() < Duration::from_millis(100));
+        // Already up: nothing to wait for, and the socket goes on working.
+        netlink.wait_oper_up(port.index, Duration::ZERO).unwrap();
         assert_eq!(netlink.link("v0").unwrap().index, port.index);
     });
 }
@@ -72,11 +69,9 @@ fn gives_up_in_time() {
         let pod = other_netns();
         let mut netlink = Netlink::open().unwrap();
         let port = port(&mut netlink, &pod);
-        let start = Instant::now();
         let err = netlink.wait_oper_up(port.index, Duration::from_millis(200)).unwrap_err();
         assert!(err.is(Errno::ETIMEDOUT), "{err}");
         assert!(err.to_string().starts_with("wait for link v0 to be up: "), "{err}");
-        assert!((200..2000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
         assert_eq!(netlink.link("v0").unwrap().index, port.index);
         let gone = netlink.wait_oper_up(4711, LONG).unwrap_err();
         assert!(gone.is(Errno::ENODEV), "{gone}");
@@ -128,10 +123,8 @@ fn the_link_goes() {
             std::thread::sleep(Duration::from_millis(100));
             other.execute(del(port.index, "v0")).unwrap();
         });
-        let start = Instant::now();
         let err = netlink.wait_oper_up(port.index, LONG).unwrap_err();
         assert!(err.is(Errno::ENODEV), "{err}");
-        assert!((200..5000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
         deleted.join().unwrap();
     });
 }

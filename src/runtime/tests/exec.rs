@@ -31,7 +31,7 @@ fn exists(pid: &str) -> bool {
 }
 
 async fn until(mut done: impl FnMut() -> bool) -> bool {
-    for _ in 0..500 {
+    for _ in 0..12_000 {
         if done() {
             return true;
         }
@@ -81,20 +81,18 @@ async fn input_and_output_of_any_size_pass() {
 
 #[tokio::test]
 async fn output_without_end_is_cut_off() {
-    let start = Instant::now();
     let err = run("yes", b"", &capture()).await.unwrap_err();
     assert!(matches!(err, PluginError::TooLong { .. }), "{err}");
-    assert!(start.elapsed() < Duration::from_secs(30));
 }
 
 #[tokio::test]
 async fn a_process_left_behind_does_not_hold_us_up() {
     let bench = Bench::new(&[]);
-    let file = bench
-        .plugin("it", &format!("#!/bin/sh\nsleep 60 & echo $! >{}/pid; echo '{{}}'", bench.path().display()));
-    let start = Instant::now();
+    let file = bench.plugin(
+        "it",
+        &format!("#!/bin/sh\nsleep 1000 & echo $! >{}/pid; echo '{{}}'", bench.path().display()),
+    );
     assert_eq!(capture().run(&file, &PARAMETERS, b"").await.unwrap(), b"{}\n");
-    assert!(start.elapsed() < Duration::from_secs(20));
     let pid = fs::read_to_string(bench.path().join("pid")).unwrap();
     assert!(exists(&pid), "a daemon that a plugin starts may live on");
     nix::sys::signal::kill(
@@ -106,34 +104,46 @@ async fn a_process_left_behind_does_not_hold_us_up() {
 
 #[tokio::test]
 async fn at_the_time_limit_the_plugin_may_clean_up() {
-    let bench = Bench::new(&[]);
-    let script = format!(
-        "#!/bin/sh\ntrap 'touch {0}/cleaned; exit 1' TERM\necho started >&2\nsleep 60 & echo $! >{0}/pid; wait\n",
-        bench.path().display()
-    );
-    let file = bench.plugin("it", &script);
-    let start = Instant::now();
-    let err = limited(300).run(&file, &PARAMETERS, b"").await.unwrap_err();
-    assert!(err.to_string().ends_with("bin/it: no answer within 300ms; killed; stderr: started"), "{err}");
-    assert!(start.elapsed() < Duration::from_secs(20));
-    assert!(bench.path().join("cleaned").exists());
-    let pid = fs::read_to_string(bench.path().join("pid")).unwrap();
-    assert!(until(|| !exists(&pid)).await, "its children go with it");
+    // Builtins only: nothing here takes long.
+    let script = |dir: &Path| {
+        format!(
+            "#!/bin/sh\ntrap ': >{0}/cleaned; exit 1' TERM\nsleep 1000 & echo $! >{0}/pid\n\
+             echo started >&2; : >{0}/ready; wait\n",
+            dir.display()
+        )
+    };
+    // A limit that the plugin has begun to work within.
+    for millis in [300, 3_000, 30_000] {
+        let bench = Bench::new(&[]);
+        let file = bench.plugin("it", &script(bench.path()));
+        let err = limited(millis).run(&file, &PARAMETERS, b"").await.unwrap_err();
+        if !bench.path().join("ready").exists() {
+            continue;
+        }
+        let limit = Duration::from_millis(millis);
+        let told = format!("bin/it: no answer within {limit:?}; killed; stderr: started");
+        assert!(err.to_string().ends_with(&told), "{err}");
+        assert!(bench.path().join("cleaned").exists());
+        let pid = fs::read_to_string(bench.path().join("pid")).unwrap();
+        assert!(until(|| !exists(&pid)).await, "its children go with it");
+        return;
+    }
+    panic!("a shell takes half a minute to start");
 }
 
 #[tokio::test]
 async fn a_plugin_that_ignores_sigterm_is_killed() {
-    let start = Instant::now();
     let err = run("trap '' TERM; while :; do sleep 0.1; done", b"", &limited(100)).await.unwrap_err();
     assert!(matches!(err, PluginError::TimeLimit { .. }), "{err}");
-    assert!(start.elapsed() < Duration::from_secs(20));
 }
 
 #[tokio::test]
 async fn a_dropped_future_kills_the_plugin_and_its_children() {
     let bench = Bench::new(&[]);
-    let script =
-        format!("#!/bin/sh\nsleep 60 & echo $! >{0}/child; echo $$ >{0}/pid; wait\n", bench.path().display());
+    let script = format!(
+        "#!/bin/sh\nsleep 1000 & echo $! >{0}/child; echo $$ >{0}/pid; wait\n",
+        bench.path().display()
+    );
     let file = bench.plugin("it", &script);
     let exec = capture();
     let pid = bench.path().join("pid");

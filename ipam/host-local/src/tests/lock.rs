@@ -69,7 +69,7 @@ fn a_rollback_leaves_the_lock_of_the_next() {
             std::thread::sleep(Duration::from_millis(50));
             drop(second);
         });
-        receive.recv_timeout(Duration::from_secs(20)).unwrap();
+        receive.recv_timeout(cnimble_tests::LIMIT).unwrap();
         first.remove_if_empty().unwrap();
         assert!(node.store().join("lock").exists());
     });
@@ -89,7 +89,7 @@ fn undo_doesnt_wait_for_the_lock_of_its_own_thread() {
         assert!(held.leases().unwrap().list.is_empty());
         done.0.send(()).unwrap();
     });
-    done.1.recv_timeout(Duration::from_secs(20)).expect("it waits for itself");
+    done.1.recv_timeout(cnimble_tests::LIMIT).expect("it waits for itself");
     thread.join().unwrap();
     // Afterwards the lock is free for others.
     let path = node.store();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cnimble_tests::wait_until;
+use cnimble_tests::{PATIENCE, wait_until};
 
 use super::*;
 
@@ -48,18 +48,19 @@ fn a_signal_ends_the_wait_for_the_lock() {
     let before = files(dir.path());
     let config = config(dir.path(), "1.0.0", &json!({ "subnet": "10.9.0.0/24" }));
     let child = start(&ours(), &Step::new("ADD", "c1", ""), &config);
-    // flock(2) in the kernel is where it waits.
-    let wchan = format!("/proc/{}/syscall", child.id());
-    let waits =
-        || fs::read_to_string(&wchan).is_ok_and(|text| text.starts_with(&format!("{} ", libc::SYS_flock)));
-    if !wait_until(30.0, waits) {
-        // Some kernels don't tell; by now it waits nevertheless.
-        assert!(leases(dir.path()).is_empty());
-    }
+    // The kernel lists who waits behind a lock (proc_locks(5)).
+    let id = child.id().to_string();
+    let waits = || {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let mut waiting = locks.lines().filter(|line| line.contains("-> FLOCK"));
+        waiting.any(|line| line.split_whitespace().any(|word| word == id))
+    };
+    assert!(wait_until(PATIENCE, waits), "{}", fs::read_to_string("/proc/locks").unwrap());
+    assert!(leases(dir.path()).is_empty());
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM).unwrap();
     let mut child = child;
-    assert!(wait_until(30.0, || child.try_wait().unwrap().is_some()), "still waiting");
+    assert!(wait_until(PATIENCE, || child.try_wait().unwrap().is_some()), "still waiting");
     let output = child.wait_with_output().unwrap();
     let error: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(error["code"], 11, "{error}");
