@@ -101,7 +101,8 @@ fn no_answer_is_an_error_in_time() {
     in_netns("no_answer_is_an_error_in_time", || {
         let mut netlink = Netlink::open().unwrap();
         netlink.patience(Duration::from_millis(50)).unwrap();
-        assert_eq!(netlink.receive_limit(), Duration::from_millis(50));
+        // To the next tick of the kernel's clock.
+        assert!((50..=60).contains(&netlink.receive_limit().as_millis()), "{:?}", netlink.receive_limit());
         // Neither an acknowledgement nor an answer is asked for.
         let lo = LinkMessage::default();
         let message = encode(RouteNetlinkMessage::SetLink(lo_index(lo)), NLM_F_REQUEST);
