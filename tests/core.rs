@@ -181,7 +181,8 @@ fn what_the_host_has_when_add_returns() {
     assert_eq!(result["interfaces"][0]["name"], "br0");
     assert_eq!(result["interfaces"][0]["mac"], host.link("br0")["address"]);
     assert_eq!(result["interfaces"][1]["mac"], host.link(veth)["address"]);
-    assert_eq!(host.link("br0")["operstate"], "UP");
+    // The kernel may tell so of the bridge only some time after its port.
+    assert!(wait_until(PATIENCE, || host.link("br0")["operstate"] == "UP"), "{}", host.link("br0"));
     let port = host.link(veth);
     assert_eq!(port["operstate"], "UP");
     assert_eq!(port["master"], "br0");

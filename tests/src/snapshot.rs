@@ -16,8 +16,10 @@ pub struct Snapshot {
     sections: BTreeMap<String, Vec<String>>,
 }
 
-/// What changes by itself: bridge timers, address states while the kernel works on them.
+/// What changes by itself: bridge timers, address states while the kernel works on them, and the
+/// operational state, which follows the flags UP and LOWER_UP in its own time.
 const RESTLESS: &[&str] = &[
+    "operstate",
     "hello_timer",
     "tcn_timer",
     "topology_change_timer",
@@ -257,11 +259,11 @@ fn at_work(links: &Value) -> Vec<String> {
     let is_at_work = |link: &&Value| {
         let has = |flag: &str| link["flags"].as_array().is_some_and(|flags| flags.iter().any(|f| f == flag));
         let carrier = has("UP") && has("LOWER_UP");
-        // Others, like lo, may never say how they are.
-        let tells = ["veth", "bridge", "vlan"].iter().any(|kind| link["linkinfo"]["info_kind"] == *kind);
+        // Of lo, and of a bridge that has never been without a carrier, it is unknown for ever.
+        let late = (link["operstate"] == "UP") != carrier && link["operstate"] != "UNKNOWN";
         let addrs = link["addr_info"].as_array();
         let tentative = addrs.is_some_and(|addrs| addrs.iter().any(|addr| addr["tentative"] == true));
-        (tells && (link["operstate"] == "UP") != carrier) || (carrier && tentative)
+        late || (carrier && tentative)
     };
     let name = |link: &Value| link["ifname"].as_str().unwrap_or_default().to_owned();
     links.as_array().into_iter().flatten().filter(is_at_work).map(name).collect()
@@ -271,15 +273,11 @@ fn calm(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|key, _| !RESTLESS.contains(&key.as_str()));
-            // Which of the two it is depends on what the other end was like when it was asked.
-            if let Some(state) = map.get_mut("operstate").filter(|state| **state == "LOWERLAYERDOWN") {
-                *state = "DOWN".into();
-            }
             map.values_mut().for_each(calm);
         }
         Value::Array(list) => {
-            // A route's flag; IPv6 learns of a carrier when it likes.
-            list.retain(|entry| entry != "linkdown");
+            // A route's flag and a link's; IPv6 learns of a carrier when it likes.
+            list.retain(|entry| entry != "linkdown" && entry != "NO-CARRIER");
             list.iter_mut().for_each(calm);
         }
         _ => {}

@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -142,13 +143,20 @@ fn a_signal_ends_the_wait() {
         let port = port(&mut netlink, &pod);
         // SAFETY: it has no conditions.
         let waiting = unsafe { libc::pthread_self() };
-        let other = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(200));
-            // SAFETY: the thread is alive: it joins this one.
-            assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) }, 0);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Again and again: the first may come before the wait has begun.
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(50));
+                    // SAFETY: the thread is alive: it joins this one.
+                    assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) }, 0);
+                }
+            });
+            let outcome = netlink.wait_oper_up(port.index, LONG);
+            done.store(true, Ordering::Relaxed);
+            let err = outcome.unwrap_err();
+            assert!(err.is(Errno::EINTR), "{err}");
         });
-        let err = netlink.wait_oper_up(port.index, LONG).unwrap_err();
-        assert!(err.is(Errno::EINTR), "{err}");
-        other.join().unwrap();
     });
 }
