@@ -102,7 +102,10 @@ impl Disk {
         // Another test's child that is about to begin may still have a copy of a descriptor.
         let gone = wait_until(PATIENCE, || nix::mount::umount(&self.path()).is_ok());
         assert!(gone, "{} can't be unmounted", self.path().display());
-        self.boot().unwrap();
+        // Somebody else may be taking loop devices at the same time.
+        let mut why = String::new();
+        let booted = wait_until(PATIENCE, || self.boot().map_err(|err| why = err).is_ok());
+        assert!(booted, "{why}");
     }
 }
 

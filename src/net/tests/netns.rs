@@ -42,7 +42,8 @@ fn opens_namespaces_only() {
         let own = NetNs::open(Path::new("/proc/thread-self/ns/net")).unwrap();
         assert!(own.same_as(&NetNs::current().unwrap()).unwrap());
 
-        let fifo = std::env::temp_dir().join(format!("no-netns-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("no-netns");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for path in [
             fifo.to_str().unwrap(),
@@ -56,7 +57,6 @@ fn opens_namespaces_only() {
             assert!(err.is(Errno::EINVAL), "{path}: {err}");
             assert!(err.to_string().starts_with(&format!("open network namespace {path}: ")), "{err}");
         }
-        std::fs::remove_file(&fifo).unwrap();
 
         for (path, errno) in [
             ("/run/netns/surely-not-there", Errno::ENOENT),
