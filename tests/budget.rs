@@ -102,7 +102,11 @@ impl Trace {
         let lines =
             text.lines().map(|line| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' '));
         let verb = lines.skip_while(|line| !line.starts_with("read(0, \"{"));
+        let mut wait = Wait::No;
         for line in verb {
+            if wait.goes_on(line) {
+                continue;
+            }
             let Some((name, _)) = line.split_once('(') else { continue };
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 continue;
@@ -134,6 +138,30 @@ impl Trace {
     /// Without the reading of leases, which depends on how many there are.
     fn total(&self) -> usize {
         self.calls.values().sum::<usize>() - CALLS_PER_LEASE * self.leases_read
+    }
+}
+
+/// Waiting for a link to come up, if it isn't up by the time that a verb looks: whether it is, and
+/// how many notifications come until then, is up to the kernel and to how busy the machine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    No,
+    ForNews,
+    /// What has come too late is thrown away.
+    ForSilence,
+}
+
+impl Wait {
+    /// Whether this call is a part of it.
+    fn goes_on(&mut self, line: &str) -> bool {
+        let before = *self;
+        *self = match before {
+            Wait::No if line.contains("NETLINK_ADD_MEMBERSHIP") => Wait::ForNews,
+            Wait::ForNews if line.contains("NETLINK_DROP_MEMBERSHIP") => Wait::ForSilence,
+            Wait::ForSilence if line.contains(" = -1 EAGAIN") => Wait::No,
+            same => same,
+        };
+        (before, *self) != (Wait::No, Wait::No)
     }
 }
 
