@@ -1,6 +1,6 @@
 //! Who reaches whom.
 
-use super::{bridge, firewall, join, meet, ping};
+use super::{bridge, firewall, join, meet};
 use cnimble_tests::{Host, need};
 use serde_json::json;
 
