@@ -1,9 +1,12 @@
 //! A disk whose power fails: a real file system on a loop device, shut down without warning.
 //!
-//! `EXT4_IOC_SHUTDOWN` is how the file systems' own developers cut the power (xfstests,
-//! "godown"): nothing is written from that moment on, and what was only in memory is lost. The
-//! next mount replays the journal, as after a reboot.
+//! `EXT4_IOC_SHUTDOWN`, which xfs has, too, is how the file systems' own developers cut the power
+//! (xfstests, "godown"): nothing is written from that moment on, and what was only in memory is
+//! lost. The next mount replays the journal, as after a reboot. btrfs has no journal, and few
+//! kernels can shut it down: there a copy of the disk is made at that moment, and mounted in place
+//! of the disk.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -26,30 +29,58 @@ pub enum Cut {
     Data = 1,
 }
 
+/// A file system, and how it is mounted.
+#[derive(Debug, Clone, Copy)]
+pub struct FileSystem {
+    /// As mount(8) and mkfs(8) have it.
+    pub name: &'static str,
+    pub options: &'static str,
+    /// In MiB, as few as mkfs makes it with.
+    size: u64,
+}
+
+pub const EXT4: FileSystem = FileSystem { name: "ext4", options: "data=ordered", size: 32 };
+/// The one that promises least: data may come after the names of files.
+pub const EXT4_WRITEBACK: FileSystem =
+    FileSystem { name: "ext4", options: "data=writeback,noauto_da_alloc", size: 32 };
+pub const XFS: FileSystem = FileSystem { name: "xfs", options: "relatime", size: 320 };
+/// Nothing is committed on its own while a copy is made.
+pub const BTRFS: FileSystem = FileSystem { name: "btrfs", options: "commit=300", size: 256 };
+
+impl fmt::Display for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {}", self.name, self.options)
+    }
+}
+
+impl FileSystem {
+    pub fn mkfs(&self) -> String {
+        format!("mkfs.{}", self.name)
+    }
+}
+
 /// Names, files and boots.
 pub struct Disk {
     dir: TempDir,
-    options: &'static str,
+    fs: FileSystem,
     /// How often this machine has booted.
     pub boots: u32,
 }
 
 impl Disk {
-    /// One with ext4, mounted for this thread and its children alone.
+    /// One with this file system, mounted for this thread and its children alone.
     ///
     /// # Errors
     /// Why it can't be had.
-    pub fn new(options: &'static str) -> Result<Self, String> {
+    pub fn new(fs: FileSystem) -> Result<Self, String> {
         unshare(CloneFlags::CLONE_NEWNS).map_err(|err| format!("no mount namespace: {err}"))?;
         let none: Option<&str> = None;
         nix::mount::mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-        let disk = Disk {
-            dir: tempfile::Builder::new().prefix("cnimble-disk-").tempdir().unwrap(),
-            options,
-            boots: 0,
-        };
-        File::create(disk.image()).unwrap().set_len(32 << 20).unwrap();
-        run("mkfs.ext4", &["-q", "-F", disk.image().to_str().unwrap()])?;
+        let disk =
+            Disk { dir: tempfile::Builder::new().prefix("cnimble-disk-").tempdir().unwrap(), fs, boots: 0 };
+        File::create(disk.image()).unwrap().set_len(fs.size << 20).unwrap();
+        let force = if fs.name == "ext4" { "-F" } else { "-f" };
+        run(&fs.mkfs(), &["-q", force, disk.image().to_str().unwrap()])?;
         fs::create_dir(disk.path()).unwrap();
         fs::write(disk.boot_id(), "").unwrap();
         let mut disk = disk;
@@ -72,10 +103,17 @@ impl Disk {
 
     /// Mounts it, in a boot with another ID than the last.
     fn boot(&mut self) -> Result<(), String> {
-        let options = format!("loop,{}", self.options);
+        let options = format!("loop,{}", self.fs.options);
         run(
             "mount",
-            &["-t", "ext4", "-o", &options, self.image().to_str().unwrap(), self.path().to_str().unwrap()],
+            &[
+                "-t",
+                self.fs.name,
+                "-o",
+                &options,
+                self.image().to_str().unwrap(),
+                self.path().to_str().unwrap(),
+            ],
         )?;
         self.boots += 1;
         let id = format!("00000000-0000-4000-8000-{:012}\n", self.boots);
@@ -93,19 +131,47 @@ impl Disk {
         if matches!(cut, Cut::Data) {
             write_back(&self.path(), chance);
         }
+        let copy = self.dir.path().join("copy");
+        if self.fs.name == "btrfs" {
+            self.copy(cut, &copy);
+        } else {
+            self.shut_down(cut);
+        }
+        // Another test's child that is about to begin may still have a copy of a descriptor.
+        let gone = wait_until(PATIENCE, || nix::mount::umount(&self.path()).is_ok());
+        assert!(gone, "{} can't be unmounted", self.path().display());
+        if self.fs.name == "btrfs" {
+            fs::rename(copy, self.image()).unwrap();
+            // Kernels that remember the disk refuse an older state of it under another name.
+            let _ = run("btrfs", &["device", "scan", "--forget"]);
+        }
+        // Somebody else may be taking loop devices at the same time.
+        let mut why = String::new();
+        let booted = wait_until(PATIENCE, || self.boot().map_err(|err| why = err).is_ok());
+        assert!(booted, "{why}");
+    }
+
+    fn shut_down(&self, cut: Cut) {
         let root = File::open(self.path()).unwrap();
         let flags = cut as u32;
         // SAFETY: the descriptor is open, and this ioctl reads a 32-bit number.
         let done = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const flags) };
         assert_eq!(done, 0, "EXT4_IOC_SHUTDOWN: {}", std::io::Error::last_os_error());
-        drop(root);
-        // Another test's child that is about to begin may still have a copy of a descriptor.
-        let gone = wait_until(PATIENCE, || nix::mount::umount(&self.path()).is_ok());
-        assert!(gone, "{} can't be unmounted", self.path().display());
-        // Somebody else may be taking loop devices at the same time.
-        let mut why = String::new();
-        let booted = wait_until(PATIENCE, || self.boot().map_err(|err| why = err).is_ok());
-        assert!(booted, "{why}");
+    }
+
+    /// Copies the disk as it is, after a commit if that is wanted.
+    fn copy(&self, cut: Cut, to: &Path) {
+        if matches!(cut, Cut::Data) {
+            let root = File::open(self.path()).unwrap();
+            let mut transaction = 0_u64;
+            // SAFETY: the descriptor is open, and these ioctls write and read a 64-bit number.
+            let done = unsafe {
+                libc::ioctl(root.as_raw_fd(), START_SYNC, &raw mut transaction)
+                    | libc::ioctl(root.as_raw_fd(), WAIT_SYNC, &raw const transaction)
+            };
+            assert_eq!(done, 0, "BTRFS_IOC_START_SYNC: {}", std::io::Error::last_os_error());
+        }
+        run("cp", &["--sparse=always", self.image().to_str().unwrap(), to.to_str().unwrap()]).unwrap();
     }
 }
 
@@ -116,8 +182,12 @@ impl Drop for Disk {
     }
 }
 
-/// `_IOR('X', 125, __u32)` (fs/ext4/ext4.h).
+/// `_IOR('X', 125, __u32)` (fs/ext4/ext4.h, fs/xfs/libxfs/xfs_fs.h, which have the same flags).
 const SHUTDOWN: libc::c_ulong = (2 << 30) | (4 << 16) | ((b'X' as libc::c_ulong) << 8) | 125;
+/// `_IOR(0x94, 24, __u64)` and `_IOW(0x94, 22, __u64)` (linux/btrfs.h): metadata is committed,
+/// and data that waits for its place on the disk isn't part of that.
+const START_SYNC: libc::c_ulong = (2 << 30) | (8 << 16) | (0x94 << 8) | 24;
+const WAIT_SYNC: libc::c_ulong = (1 << 30) | (8 << 16) | (0x94 << 8) | 22;
 
 /// The kernel writes data out when it likes: some of it has been by now.
 fn write_back(dir: &Path, chance: &mut Chance) {

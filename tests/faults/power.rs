@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use cnimble_tests::trace::{Fate, untraceable};
 use cnimble_tests::{
-    Attachment, Host, Network, Outcome, Pod, announce, command, configs, need, plugin_dir, skip,
+    Attachment, Host, Network, Outcome, Pod, announce, command, configs, missing, need, plugin_dir, skip,
 };
 use nix::fcntl::AtFlags;
 use nix::unistd::linkat;
 use serde_json::{Value, json};
 
-use crate::disk::{Cut, Disk};
+use crate::disk::{BTRFS, Cut, Disk, EXT4, EXT4_WRITEBACK, FileSystem, XFS};
 use crate::points::{Chance, bound, seed};
 
 /// Addresses that a /28 has for pods.
@@ -175,17 +175,19 @@ fn tell_cost() {
     }
 }
 
-fn disk(options: &'static str) -> Result<Disk, String> {
+fn disk(fs: FileSystem) -> Result<Disk, String> {
     match untraceable() {
         Some(why) => Err(why),
-        None => Disk::new(options),
+        None => Disk::new(fs),
     }
 }
 
-/// Addresses, on a file system with these mount options.
-fn addresses(options: &'static str) {
-    need!("mkfs.ext4", "mount", "ip");
-    let disk = match disk(options) {
+/// Addresses, on this file system.
+fn addresses(fs: FileSystem) {
+    if let Some(why) = missing(&[&fs.mkfs(), "mount", "ip"]) {
+        skip!("{why}");
+    }
+    let disk = match disk(fs) {
         Ok(disk) => disk,
         Err(why) => skip!("{why}"),
     };
@@ -195,7 +197,7 @@ fn addresses(options: &'static str) {
     let all =
         machine.net().call("ADD", &Machine::attachment("first"), None).traced(&Fate::Watched).1.calls.len();
     machine.del("first");
-    announce("NOTE", &format!("seed {seed}, ext4 with {options}"));
+    announce("NOTE", &format!("seed {seed}, {fs}"));
     // The last ones are after the end: the verb is done, and its result printed.
     let points: Vec<usize> = chance.some((0..all + 20).collect(), bound(10));
     for cut in [Cut::Everything, Cut::Data] {
@@ -203,7 +205,7 @@ fn addresses(options: &'static str) {
             machine.boot(*n, cut, &mut chance);
         }
     }
-    announce("NOTE", &format!("ext4 with {options}: {:?}", machine.count));
+    announce("NOTE", &format!("{fs}: {:?}", machine.count));
     if points.len() > 50 {
         tell_cost();
     }
@@ -212,12 +214,22 @@ fn addresses(options: &'static str) {
 
 #[test]
 fn no_address_is_given_twice_after_a_power_cut() {
-    addresses("data=ordered");
+    addresses(EXT4);
 }
 
 #[test]
 fn nor_where_data_may_come_after_names() {
-    addresses("data=writeback,noauto_da_alloc");
+    addresses(EXT4_WRITEBACK);
+}
+
+#[test]
+fn nor_on_xfs() {
+    addresses(XFS);
+}
+
+#[test]
+fn nor_on_btrfs() {
+    addresses(BTRFS);
 }
 
 /// `cnimble ARGS…` on a node whose cache and network are on the disk.
@@ -231,7 +243,7 @@ fn cnimble(host: &Host, disk: &Path, args: &[&str]) -> Outcome {
 #[test]
 fn the_result_cache_never_stops_a_del() {
     need!("mkfs.ext4", "mount", "ip", "nft");
-    let mut disk = match disk("data=ordered") {
+    let mut disk = match disk(EXT4) {
         Ok(disk) => disk,
         Err(why) => skip!("{why}"),
     };
