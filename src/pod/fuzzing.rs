@@ -10,7 +10,8 @@ pub fn manifest(bytes: &[u8]) {
     let origin = Origin::Other("here".to_owned());
     let nodes =
         [("", false), ("Node1", true)].map(|(node, suffix)| Defaults { node: node.to_owned(), suffix });
-    let lines = bytes.split(|byte| *byte == b'\n').count();
+    // YAML's lines: a carriage return alone ends one, too.
+    let lines = bytes.split(|byte| matches!(byte, b'\n' | b'\r')).count();
     for defaults in &nodes {
         let Parsed { pods, errors } = Manifest::parse_each(bytes, &origin, defaults);
         for err in errors {
