@@ -4,7 +4,7 @@ use crate::spec::list::Injection;
 use crate::spec::{Attachment, NetworkList, Version};
 
 use super::chain::failure;
-use super::error::{Error, Failures};
+use super::error::{Error, Failure, Failures};
 use super::{Attach, Invoker};
 use crate::spec::Verb;
 
@@ -26,7 +26,12 @@ impl Invoker {
             return Ok(());
         }
         let mut failures = Vec::new();
+        // One failure tells that the time is over; it needn't be told of everything that is left.
+        let over = |failures: &[Failure]| !failures.is_empty() && self.exec.is_over();
         for attach in self.stale(network, valid)? {
+            if over(&failures) {
+                break;
+            }
             match self.del(network, &attach).await {
                 Ok(()) => {}
                 Err(Error::Plugins(failed)) => {
@@ -46,6 +51,9 @@ impl Invoker {
         if network.version >= Version::V1_1_0 {
             let this = self.begin();
             for plugin in &network.plugins {
+                if over(&failures) {
+                    break;
+                }
                 // Under the specification's key and the one that plugins knew before.
                 let injection = Injection { valid_attachments: valid, ..Injection::default() };
                 if let Err(cause) = this.call(Verb::Gc, network, plugin, None, injection).await {

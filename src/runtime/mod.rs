@@ -58,7 +58,7 @@ mod observe;
 mod probe;
 mod recall;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod trace;
 mod validate;
 
@@ -215,11 +215,19 @@ impl Invoker {
         &self.cache
     }
 
+    /// Stops the plugin that is running at this moment, however many operations that takes, and
+    /// starts no other from then on. [`Invoker::with_operation_limit`] holds besides.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Deadline) -> Self {
+        self.exec.deadline = Some(deadline);
+        self
+    }
+
     /// The invoker for an operation that begins now.
     fn begin(&self) -> Self {
         let mut this = self.clone();
-        this.exec.deadline =
-            self.operation_limit.map(|limit| Deadline { at: tokio::time::Instant::now() + limit, limit });
+        let own = self.operation_limit.map(Deadline::after);
+        this.exec.deadline = own.into_iter().chain(self.exec.deadline).min_by_key(|deadline| deadline.at);
         this
     }
 

@@ -21,6 +21,9 @@ use serde_json::{Value, json};
 /// A node with a network for pods.
 struct Cluster {
     node: Node,
+    /// Where `cnimble run` pins namespaces, and where it can be asked.
+    run_dir: PathBuf,
+    socket: PathBuf,
 }
 
 /// `cnimble run` on a node.
@@ -54,7 +57,9 @@ fn manifest(name: &str) -> Value {
 
 impl Cluster {
     fn new(network: &Value) -> Self {
-        let cluster = Cluster { node: Node::new() };
+        let node = Node::new();
+        let run_dir = node.dir().join("run");
+        let cluster = Cluster { socket: run_dir.join("cnimble.sock"), run_dir, node };
         fs::create_dir(cluster.path("manifests")).unwrap();
         fs::create_dir(cluster.path("net.d")).unwrap();
         cluster.network(network);
@@ -89,8 +94,9 @@ impl Cluster {
         let dir = self.node.dir().display();
         format!(
             "CNI_PATH=/opt/cni/bin:{dir}/bin {} run --conf-dir {dir}/net.d --cache-dir /var/lib/cni \
-             --state-dir {dir}/state --run-dir {dir}/run {args}",
-            command().display()
+             --state-dir {dir}/state --run-dir {} {args}",
+            command().display(),
+            self.run_dir.display()
         )
     }
 
@@ -121,7 +127,7 @@ impl Cluster {
 
     /// Names of the pods' namespaces: their sandboxes.
     fn namespaces(&self) -> Vec<String> {
-        self.files(&self.path("run/netns").display().to_string())
+        self.files(&self.run_dir.join("netns").display().to_string())
     }
 
     /// Ports of the bridge.
@@ -160,7 +166,7 @@ impl Cluster {
     /// Every pod pings its gateway and another pod; returns those who don't get an answer.
     fn unanswered(&self, pods: &BTreeMap<String, Pod>) -> String {
         let all: Vec<&Pod> = pods.values().collect();
-        let netns = self.path("run/netns");
+        let netns = self.run_dir.join("netns");
         let mut script = String::new();
         for (index, pod) in all.iter().enumerate() {
             let other = all[(index + 7) % all.len()];
@@ -198,7 +204,7 @@ struct Pod {
 impl Run<'_> {
     /// A page, and its status line.
     fn page(&self, path: &str) -> Option<(String, String)> {
-        get(&self.cluster.path("run/cnimble.sock"), path)
+        get(&self.cluster.socket, path)
     }
 
     fn status(&self) -> Value {

@@ -1,6 +1,7 @@
 //! Pods from a URL and from an API server: the same as from a directory.
 
 use cnimble_tests::http::{ApiServer, TextServer};
+use cnimble_tests::tls::{Authority, door};
 use cnimble_tests::{PATIENCE, need, wait_until};
 use serde_json::{Value, json};
 
@@ -33,6 +34,32 @@ fn pods_from_a_url_are_followed() {
     let after = run.wait_for(3);
     assert_eq!((&after["a"], &after["c"]), (&before["a"], &before["c"]));
     cluster.assert_whole(&after);
+    run.stop();
+}
+
+/// The authorities of the system are those of SSL_CERT_FILE, if it is set.
+#[test]
+fn a_url_with_tls_needs_an_authority_that_is_trusted() {
+    need!("ip", "nft", "openssl");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let (ours, other) = (Authority::new(), Authority::new());
+    let (web, address) = cluster.node.within(|| {
+        let web = TextServer::start(&list(&["a", "b"]));
+        let address = door(web.address(), &ours.issue("IP:127.0.0.1"), None);
+        (web, address)
+    });
+    let start = |authority: &Authority| {
+        let env = format!("SSL_CERT_FILE={}", authority.certificate().display());
+        cluster.start_with(&env, &format!("--url https://{address}/pods --poll 1"))
+    };
+    let run = start(&other);
+    let problems = || run.status()["problems"].to_string();
+    assert!(wait_until(PATIENCE, || problems().contains("UnknownIssuer")), "{}", problems());
+    assert!(problems().contains(&format!("https://{address}/pods")), "{}", problems());
+    run.stop();
+    assert_eq!(web.requests().len(), 0);
+    let run = start(&ours);
+    cluster.assert_whole(&run.wait_for(2));
     run.stop();
 }
 

@@ -113,6 +113,11 @@ impl TextServer {
     }
 
     /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What to ask it for.
     pub fn url(&self) -> String {
         format!("http://{}/pods", self.address)
     }
@@ -166,6 +171,11 @@ impl ApiServer {
     fn change(&self) -> MutexGuard<'_, Cluster> {
         self.shared.1.notify_all();
         self.shared.0.lock().unwrap()
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Writes a kubeconfig that leads here.

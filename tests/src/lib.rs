@@ -22,6 +22,7 @@ mod plugins;
 mod process;
 mod skip;
 mod snapshot;
+pub mod tls;
 pub mod trace;
 pub mod traffic;
 pub mod vm;

@@ -87,6 +87,7 @@ impl PodOptions {
         options.pod_cidrs.clone_from(&self.pod_cidr);
         if session.timeout > Duration::ZERO {
             options.operation_limit = session.timeout;
+            options.gc_limit = options.gc_limit.min(session.timeout);
         }
         let network = NetworkPlugin::open(options).await;
         let mut options = SandboxOptions::new(&self.state_dir, &self.run_dir);

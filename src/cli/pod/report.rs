@@ -48,6 +48,6 @@ fn exit_of(error: &NetworkError) -> Exit {
             Some(Error::Cache { .. }) => Exit::Files,
             _ => Exit::Plugin,
         },
-        NetworkError::Namespace { .. } => Exit::Execution,
+        NetworkError::Namespace { .. } | NetworkError::Busy { .. } => Exit::Execution,
     }
 }

@@ -13,7 +13,7 @@ static NONE: BTreeMap<String, String> = BTreeMap::new();
 
 /// Where a pod's name resolution begins, once hostNetwork is considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NamePolicy {
+pub enum DnsPolicy {
     /// From the cluster's name servers.
     ClusterFirst,
     /// From the node's.
@@ -57,13 +57,13 @@ impl Manifest {
 
     /// Where name resolution begins. Under hostNetwork ClusterFirst means Default, as under the
     /// kubelet.
-    pub fn dns_policy(&self) -> NamePolicy {
+    pub fn dns_policy(&self) -> DnsPolicy {
         match self.spec().and_then(|spec| spec.dns_policy.as_deref()).unwrap_or_default() {
-            "Default" => NamePolicy::Default,
-            "None" => NamePolicy::None,
-            "ClusterFirstWithHostNet" => NamePolicy::ClusterFirst,
-            _ if self.host_network() => NamePolicy::Default,
-            _ => NamePolicy::ClusterFirst,
+            "Default" => DnsPolicy::Default,
+            "None" => DnsPolicy::None,
+            "ClusterFirstWithHostNet" => DnsPolicy::ClusterFirst,
+            _ if self.host_network() => DnsPolicy::Default,
+            _ => DnsPolicy::ClusterFirst,
         }
     }
 

@@ -156,7 +156,7 @@ fn what_the_network_wants_to_know() {
         "  dnsConfig: {nameservers: [10.0.0.53], searches: [a.b], options: [{name: ndots, value: '2'}, {name: rotate}]}\n",
     ));
     assert_eq!(pod.bandwidth().unwrap().egress, Some(2_000_000));
-    assert_eq!((pod.dns_policy(), pod.hostname()), (NamePolicy::ClusterFirst, "web"));
+    assert_eq!((pod.dns_policy(), pod.hostname()), (DnsPolicy::ClusterFirst, "web"));
     assert_eq!(pod.dns_config().options, ["ndots:2", "rotate"]);
     assert_eq!(pod.termination_grace_period().as_secs(), 30);
 
@@ -171,7 +171,7 @@ fn what_the_network_wants_to_know() {
 
     let host = one(&with("", "  hostNetwork: true\n"));
     assert!(host.host_network() && host.port_mappings().is_empty());
-    assert_eq!(host.dns_policy(), NamePolicy::Default);
+    assert_eq!(host.dns_policy(), DnsPolicy::Default);
 }
 
 #[test]

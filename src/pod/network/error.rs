@@ -119,6 +119,14 @@ pub enum NetworkError {
         /// What failed while a set-up was taken back.
         rollback: Vec<runtime::Error>,
     },
+    /// Networks are cleaned up when nothing else is going on, and something was all the time.
+    #[error(
+        "networks were not cleaned up: for {limit:?} there was no moment without work on a pod's network"
+    )]
+    Busy {
+        /// How long that was waited for.
+        limit: std::time::Duration,
+    },
     /// What is left of attachments that are gone could not be cleaned up everywhere.
     #[error("failed to clean up networks: {}", All(failures))]
     Gc {
@@ -139,7 +147,7 @@ impl NetworkError {
                 _ => false,
             },
             NetworkError::Namespace { rollback, .. } => rollback.is_empty(),
-            NetworkError::Gc { .. } => false,
+            NetworkError::Busy { .. } | NetworkError::Gc { .. } => false,
         }
     }
 }

@@ -100,6 +100,10 @@ pub use pod::{Dns, INTERFACE, PodNetwork, PodNetworkStatus, PortMapping, Protoco
 /// (the time limit of a CRI request is 4 minutes, and this is a little less).
 pub const OPERATION_LIMIT: Duration = Duration::from_secs(220);
 
+/// How long a clean-up of all networks may take by default. It holds everything else up, so it
+/// gets less than an operation on one pod, which waits for itself alone.
+pub const GC_LIMIT: Duration = Duration::from_secs(30);
+
 /// How a [`NetworkPlugin`] is made.
 #[derive(Debug, Clone)]
 pub struct NetworkOptions {
@@ -114,6 +118,9 @@ pub struct NetworkOptions {
     pub pod_cidrs: Vec<IpNetwork>,
     /// How long an operation on a network may take in all.
     pub operation_limit: Duration,
+    /// How long a clean-up of all networks ([`NetworkPlugin::gc`]) may take in all. Nothing
+    /// else is done to pods meanwhile.
+    pub gc_limit: Duration,
     /// How often the directory is read even if nothing was reported.
     pub poll: Duration,
     /// Caches of other runtimes on this node: their attachments count as valid when networks
@@ -130,6 +137,7 @@ impl NetworkOptions {
             vendor_prefix: Some(PathBuf::from("/")),
             pod_cidrs: Vec::new(),
             operation_limit: OPERATION_LIMIT,
+            gc_limit: GC_LIMIT,
             poll: Duration::from_secs(5),
             shared_caches: vec![DEFAULT_CACHE_DIR.into()],
         }

@@ -6,6 +6,10 @@
 //! starts: namespaces and packet rules go with a power loss, but leases of addresses stay on
 //! the disk, and only the record tells whose they are. A file that was renamed but not synced
 //! may be empty then.
+//!
+//! What becomes of a sandbox after that is added behind, one JSON document a line, of which the
+//! last whole one counts. That needs neither another file nor another sync: the first document
+//! stays as it is on the disk, and after a power loss nothing else is asked for.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -20,7 +24,7 @@ use crate::pod::PodId;
 use super::config::{Sandbox, SandboxConfig, State};
 use super::error::Cause;
 
-const ENDING: &str = "json";
+const ENDING: &str = ".json";
 /// How large a record may be, in bytes. Its largest part is the network's configuration, which
 /// has a limit of 16 MiB.
 const LIMIT: usize = 64 << 20;
@@ -39,7 +43,7 @@ impl Store {
 
     /// Its name begins with the pod, so that a pod's records are found without reading all.
     fn path(&self, pod: &PodId, id: &str) -> PathBuf {
-        self.dir.join(format!("{}-{id}.{ENDING}", key(pod)))
+        self.dir.join(format!("{}-{id}{ENDING}", key(pod)))
     }
 
     /// Writes a record in place of the one before, onto the disk.
@@ -63,6 +67,17 @@ impl Store {
         })
     }
 
+    /// Adds to a record what has become of its sandbox. Whoever is killed in between leaves the
+    /// old record or the new one.
+    pub(super) fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+        let path = self.path(&sandbox.config.pod, &sandbox.id);
+        let failed = |source| Cause::File { doing: "adding to", path: path.clone(), source };
+        let mut text = vec![b'\n'];
+        serde_json::to_writer(&mut text, sandbox).map_err(|err| failed(io::Error::other(err)))?;
+        let file = OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(&path);
+        file.and_then(|mut file| file.write_all(&text)).map_err(failed)
+    }
+
     /// Forgets a sandbox; not to know it is success.
     pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
@@ -82,14 +97,14 @@ impl Store {
     pub(super) fn of_pod(&self, pod: &PodId) -> Result<Vec<Sandbox>, Cause> {
         let prefix = format!("{}-", key(pod));
         let mut found = Vec::new();
-        for (name, id) in self.names()?.iter().filter(|(name, _)| name.starts_with(&prefix)) {
+        for (name, id) in self.names(|name| name.starts_with(&prefix))? {
             match read(&self.dir.join(name)) {
                 Ok(sandbox) if sandbox.config.pod == *pod => found.push(sandbox),
                 // The hash of another pod's name begins alike.
                 Ok(_) => {}
                 Err(cause) => {
                     log::warn!("{cause}; it will be taken down");
-                    found.push(unreadable(pod, id));
+                    found.push(unreadable(pod, &id));
                 }
             }
         }
@@ -99,7 +114,7 @@ impl Store {
 
     /// The sandbox with this ID.
     pub(super) fn get(&self, id: &str) -> Result<Option<Sandbox>, Cause> {
-        match self.names()?.into_iter().find(|(_, of)| of == id) {
+        match self.names(|name| name.contains(id))?.into_iter().find(|(_, of)| of == id) {
             Some((name, _)) => read(&self.dir.join(name)).map(Some),
             None => Ok(None),
         }
@@ -108,7 +123,7 @@ impl Store {
     /// All sandboxes, and the records that can't be read.
     pub(super) fn list(&self) -> Result<Listing, Cause> {
         let mut listing = Listing::default();
-        for (name, id) in self.names()? {
+        for (name, id) in self.names(|_| true)? {
             match read(&self.dir.join(name)) {
                 Ok(sandbox) => listing.sandboxes.push(sandbox),
                 // Removed since.
@@ -121,14 +136,16 @@ impl Store {
         Ok(listing)
     }
 
-    /// File names and the IDs in them.
-    fn names(&self) -> Result<Vec<(String, String)>, Cause> {
+    /// The file names that are wanted, and the IDs in them.
+    fn names(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Cause> {
         let failed = |source| Cause::File { doing: "listing", path: self.dir.clone(), source };
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(failed)? {
             let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
-            let stem = name.strip_suffix(&format!(".{ENDING}")).filter(|stem| !stem.starts_with('.'));
-            if let Some((_, id)) = stem.and_then(|stem| stem.split_once('-')) {
+            if name.starts_with('.') || !wanted(&name) {
+                continue;
+            }
+            if let Some((_, id)) = name.strip_suffix(ENDING).and_then(|stem| stem.split_once('-')) {
                 let id = id.to_owned();
                 names.push((name, id));
             }
@@ -168,7 +185,10 @@ fn read(path: &Path) -> Result<Sandbox, Cause> {
 }
 
 fn decode(text: &[u8]) -> Result<Sandbox, String> {
-    serde_json::from_slice(text).map_err(|err| err.to_string())
+    let mut documents = serde_json::Deserializer::from_slice(text).into_iter::<Sandbox>();
+    let first = documents.next().ok_or("it is empty")?.map_err(|err| err.to_string())?;
+    // What was added may be cut short; then what is before it holds.
+    Ok(documents.map_while(Result::ok).last().unwrap_or(first))
 }
 
 /// For fuzzers: takes any bytes for a record.
@@ -226,6 +246,34 @@ mod tests {
         store.remove(&sandbox(&web, "22", 1)).unwrap();
         store.remove(&sandbox(&web, "22", 1)).unwrap();
         assert_eq!(ids(&store.of_pod(&web).unwrap()), ["11"]);
+    }
+
+    #[test]
+    fn the_last_whole_document_of_a_record_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().to_owned()).unwrap();
+        let web = PodId::new("default", "web");
+        let begun = sandbox(&web, "11", 0);
+        let ready = Sandbox { state: State::Ready, ips: vec!["10.0.0.2".parse().unwrap()], ..begun.clone() };
+        store.amend(&ready).unwrap_err();
+        store.put(&begun).unwrap();
+        let before = fs::read(store.path(&web, "11")).unwrap();
+        store.amend(&ready).unwrap();
+        let after = fs::read(store.path(&web, "11")).unwrap();
+        assert!(after.starts_with(&before), "what was synced stays as it is");
+        assert_eq!(store.get("11").unwrap().unwrap(), ready);
+        // The power goes at any byte of it.
+        for length in before.len()..=after.len() {
+            let mut text = after[..length].to_vec();
+            for zeroes in [0, 20] {
+                text.resize(length + zeroes, 0);
+                fs::write(store.path(&web, "11"), &text).unwrap();
+                let whole = length == after.len();
+                assert_eq!(store.get("11").unwrap().unwrap(), if whole { &ready } else { &begun }.clone());
+            }
+        }
+        store.put(&begun).unwrap();
+        assert_eq!(store.of_pod(&web).unwrap(), [begun]);
     }
 
     #[test]

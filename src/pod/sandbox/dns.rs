@@ -5,7 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use crate::pod::manifest::NamePolicy;
+use crate::pod::manifest::DnsPolicy;
 use crate::pod::network::Dns;
 
 /// resolv.conf(5): more name servers are not read.
@@ -46,7 +46,7 @@ impl Default for DnsOptions {
 impl DnsOptions {
     /// The name resolution of a pod in the Kubernetes namespace `namespace`; `own` is its
     /// `dnsConfig`. What exceeds the limits is left out, with a warning.
-    pub fn resolve(&self, policy: NamePolicy, namespace: &str, own: &Dns) -> Dns {
+    pub fn resolve(&self, policy: DnsPolicy, namespace: &str, own: &Dns) -> Dns {
         let node = || match fs::read_to_string(&self.resolv_conf) {
             Ok(text) => parse(&text),
             Err(err) => {
@@ -55,9 +55,9 @@ impl DnsOptions {
             }
         };
         let mut dns = match policy {
-            NamePolicy::None => Dns::default(),
-            NamePolicy::ClusterFirst if !self.cluster_dns.is_empty() => self.cluster(namespace, &node()),
-            NamePolicy::ClusterFirst | NamePolicy::Default => node(),
+            DnsPolicy::None => Dns::default(),
+            DnsPolicy::ClusterFirst if !self.cluster_dns.is_empty() => self.cluster(namespace, &node()),
+            DnsPolicy::ClusterFirst | DnsPolicy::Default => node(),
         };
         add(&mut dns.servers, &own.servers);
         add(&mut dns.searches, &own.searches);
@@ -176,16 +176,16 @@ mod tests {
         );
         let own = Dns::default();
         assert_eq!(
-            resolv_conf(&options.resolve(NamePolicy::ClusterFirst, "team", &own)),
+            resolv_conf(&options.resolve(DnsPolicy::ClusterFirst, "team", &own)),
             "search team.svc.cluster.local svc.cluster.local cluster.local example.org\n\
              nameserver 10.96.0.10\noptions ndots:5\n"
         );
         let default = "search example.org\nnameserver 192.0.2.1\noptions rotate timeout:2\n";
-        assert_eq!(resolv_conf(&options.resolve(NamePolicy::Default, "team", &own)), default);
-        assert_eq!(options.resolve(NamePolicy::None, "team", &own), own);
+        assert_eq!(resolv_conf(&options.resolve(DnsPolicy::Default, "team", &own)), default);
+        assert_eq!(options.resolve(DnsPolicy::None, "team", &own), own);
         // Outside a cluster the node's servers are better than none.
         options.cluster_dns.clear();
-        assert_eq!(resolv_conf(&options.resolve(NamePolicy::ClusterFirst, "team", &own)), default);
+        assert_eq!(resolv_conf(&options.resolve(DnsPolicy::ClusterFirst, "team", &own)), default);
     }
 
     #[test]
@@ -196,15 +196,15 @@ mod tests {
             searches: texts(&["b", "c"]),
             options: texts(&["ndots:3", "edns0"]),
         };
-        let dns = options.resolve(NamePolicy::Default, "x", &own);
+        let dns = options.resolve(DnsPolicy::Default, "x", &own);
         assert_eq!(dns.servers, ["192.0.2.1", "192.0.2.2", "192.0.2.3"]);
         assert_eq!(dns.searches, ["a", "b", "c"]);
         assert_eq!(dns.options, ["rotate", "ndots:3", "edns0"]);
 
         let many = Dns { searches: (0..40).map(|n| format!("s{n}")).collect(), ..Dns::default() };
-        assert_eq!(options.resolve(NamePolicy::None, "x", &many).searches.len(), 32);
+        assert_eq!(options.resolve(DnsPolicy::None, "x", &many).searches.len(), 32);
         let long = Dns { searches: (0..10).map(|n| format!("{n}{}", "x".repeat(250))).collect(), ..many };
         // Eight of 251 characters, with seven spaces, make 2015; a ninth is too much.
-        assert_eq!(options.resolve(NamePolicy::None, "x", &long).searches.len(), 8);
+        assert_eq!(options.resolve(DnsPolicy::None, "x", &long).searches.len(), 8);
     }
 }

@@ -132,6 +132,13 @@ impl SandboxError {
             SandboxError::Unknown { .. } => &[],
         }
     }
+
+    pub(super) fn into_causes(self) -> Vec<Cause> {
+        match self {
+            SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => causes,
+            SandboxError::Unknown { .. } => Vec::new(),
+        }
+    }
 }
 
 impl From<Cause> for SandboxError {

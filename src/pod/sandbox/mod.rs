@@ -202,9 +202,22 @@ impl Sandboxes {
 
     /// Writes a record, on a thread that may wait for the disk.
     async fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+        self.record(sandbox, Store::put).await
+    }
+
+    /// Adds to a record.
+    async fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+        self.record(sandbox, Store::amend).await
+    }
+
+    async fn record(
+        &self,
+        sandbox: &Sandbox,
+        how: fn(&Store, &Sandbox) -> Result<(), Cause>,
+    ) -> Result<(), Cause> {
         let (store, sandbox) = (self.inner.store.clone(), sandbox.clone());
         let dir = self.inner.options.state_dir.clone();
-        tokio::task::spawn_blocking(move || store.put(&sandbox))
+        tokio::task::spawn_blocking(move || how(&store, &sandbox))
             .await
             .unwrap_or_else(|err| Err(Cause::file("writing a record in", dir)(io::Error::other(err))))
     }

@@ -56,7 +56,7 @@ impl Sandboxes {
         let (cause, left) = match self.make(&mut sandbox).await {
             Ok(()) => {
                 sandbox.state = State::Ready;
-                match self.put(&sandbox).await {
+                match self.amend(&sandbox).await {
                     Ok(()) => return Ok(sandbox),
                     Err(cause) => (cause, Left::Network),
                 }

@@ -32,7 +32,7 @@ impl Sandboxes {
         self.stop_locked(&sandbox).await.map_err(failed)?;
         sandbox.state = State::Stopped;
         sandbox.process = None;
-        self.put(&sandbox).await.map_err(|cause| failed(vec![cause]))
+        self.amend(&sandbox).await.map_err(|cause| failed(vec![cause]))
     }
 
     /// Stops a sandbox and forgets it. Not to know it is success.
@@ -70,27 +70,26 @@ impl Sandboxes {
 
     /// Cleans up what nobody needs any more: sandboxes from before a reboot, pinned namespaces
     /// that are on no record, and in all networks what belongs to no sandbox of ours nor to
-    /// another runtime's container. Waits until nothing else is going on, in other processes
-    /// too. Goes on past failures.
+    /// another runtime's container. For the last two it waits until nothing else is going on,
+    /// in other processes too, and has the time limit of
+    /// [`NetworkPlugin::gc`](crate::pod::network::NetworkPlugin::gc). Goes on past failures.
     ///
     /// # Errors
     /// Everything that went wrong.
     pub async fn gc(&self) -> Result<(), SandboxError> {
-        let _alone = self.lock_everything().await?;
-        let listing = self.list()?;
         let mut causes = Vec::new();
-        // A record that can't be read: nobody knows whether its pod is alive.
-        let mut valid: Vec<String> = listing.problems.into_iter().map(|(id, _)| id).collect();
-        for sandbox in listing.sandboxes {
-            if !self.is_stale(&sandbox) {
-                valid.push(sandbox.id);
-                continue;
-            }
-            if let Err(failures) = self.remove_locked(&sandbox).await {
-                causes.extend(failures);
-                valid.push(sandbox.id);
+        // One by one, as pods: others needn't wait for plugins that take their time.
+        for sandbox in self.list()?.sandboxes.iter().filter(|sandbox| self.is_stale(sandbox)) {
+            if let Err(err) = self.remove(&sandbox.id).await {
+                causes.extend(err.into_causes());
             }
         }
+        let _alone = self.lock_everything().await?;
+        let listing = self.list()?;
+        // A record that can't be read: nobody knows whether its pod is alive.
+        let unreadable = listing.problems.into_iter().map(|(id, _)| id);
+        let valid: Vec<String> =
+            unreadable.chain(listing.sandboxes.into_iter().map(|sandbox| sandbox.id)).collect();
         causes.extend(self.inner.network.gc(&valid).await.err().map(Cause::from));
         for path in [self.inner.options.netns_dir(), self.inner.options.pods_dir()] {
             causes.extend(self.sweep(&path, &valid).err());

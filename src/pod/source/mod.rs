@@ -47,11 +47,12 @@ mod http;
 mod kubeconfig;
 mod listed;
 mod merge;
+mod report;
 mod url;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::{mpsc, watch};
@@ -65,7 +66,7 @@ pub use url::UrlSource;
 
 use crate::pod::PodId;
 use crate::pod::manifest::{Manifest, Origin};
-use merge::Storage;
+use report::{Complaint, Reporter, Shared};
 
 /// A kind of source; there can be one of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -164,12 +165,7 @@ impl PodConfig {
         let url = sources.url.map(url::Reader::new).transpose()?;
         let api = sources.api.map(api::Reader::new).transpose()?;
         let (updates, receiver) = mpsc::channel(50);
-        let shared = Arc::new(Shared {
-            storage: tokio::sync::Mutex::new(Storage::default()),
-            state: Mutex::new(State::default()),
-            updates,
-            conditions: watch::Sender::new(Vec::new()),
-        });
+        let shared = Arc::new(Shared::new(updates));
         let reread = watch::Sender::new(());
         let mut tasks = JoinSet::new();
         let mut kinds = BTreeSet::new();
@@ -209,133 +205,5 @@ impl PodConfig {
     /// Reads every source again now.
     pub fn reread(&self) {
         self.reread.send_replace(());
-    }
-}
-
-#[derive(Debug)]
-struct Shared {
-    /// Locked while updates are sent, so that their order is the order of the changes.
-    storage: tokio::sync::Mutex<Storage>,
-    state: Mutex<State>,
-    updates: mpsc::Sender<PodUpdate>,
-    conditions: watch::Sender<Vec<Condition>>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    seen: BTreeSet<SourceKind>,
-    pods: Vec<Manifest>,
-    /// What each source has to complain about.
-    problems: BTreeMap<SourceKind, Vec<Complaint>>,
-    duplicates: Vec<(SourceKind, Complaint)>,
-}
-
-impl Shared {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells of all complaints; those that were known keep their time.
-    fn publish(&self) {
-        let state = self.state();
-        let all: Vec<(SourceKind, Complaint)> = state
-            .problems
-            .iter()
-            .flat_map(|(kind, list)| list.iter().map(|complaint| (*kind, complaint.clone())))
-            .chain(state.duplicates.iter().cloned())
-            .collect();
-        drop(state);
-        self.conditions.send_if_modified(|conditions| {
-            let same = |condition: &Condition, (kind, complaint): &(SourceKind, Complaint)| {
-                condition.source == *kind
-                    && condition.origin == complaint.origin
-                    && condition.pod == complaint.pod
-                    && condition.error.to_string() == complaint.error.to_string()
-            };
-            if conditions.len() == all.len() && conditions.iter().zip(&all).all(|(a, b)| same(a, b)) {
-                return false;
-            }
-            let now = SystemTime::now();
-            let next = all.iter().map(|complaint| {
-                let known = conditions.iter().find(|condition| same(condition, complaint));
-                Condition {
-                    source: complaint.0,
-                    origin: complaint.1.origin.clone(),
-                    pod: complaint.1.pod.clone(),
-                    error: Arc::clone(&complaint.1.error),
-                    since: known.map_or(now, |condition| condition.since),
-                }
-            });
-            *conditions = next.collect();
-            true
-        });
-    }
-}
-
-/// Something that a source can't do.
-#[derive(Debug, Clone)]
-struct Complaint {
-    origin: Origin,
-    pod: Option<PodId>,
-    error: Arc<SourceError>,
-}
-
-impl Complaint {
-    fn new(origin: &Origin, error: SourceError) -> Self {
-        let pod = match &error {
-            SourceError::Manifest(err) => err.pod.as_deref().cloned(),
-            SourceError::DuplicateName { pod, .. } | SourceError::DuplicateUid { pod, .. } => {
-                Some((**pod).clone())
-            }
-            _ => None,
-        };
-        Complaint { origin: origin.clone(), pod, error: Arc::new(error) }
-    }
-}
-
-/// A source's way to tell what it has read.
-struct Reporter {
-    kind: SourceKind,
-    shared: Arc<Shared>,
-    reread: watch::Receiver<()>,
-}
-
-impl Reporter {
-    /// These are all pods of this source.
-    async fn set(&self, pods: Vec<Manifest>) {
-        let mut storage = self.shared.storage.lock().await;
-        let (updates, losers) = storage.set(self.kind, pods);
-        {
-            let mut state = self.shared.state();
-            state.seen.insert(self.kind);
-            state.pods = storage.pods();
-            let complain = |loser: merge::Loser| {
-                let (pod, origin, winner) = (Box::new(loser.pod), loser.origin.clone(), loser.winner);
-                let error = match loser.uid {
-                    None => SourceError::DuplicateName { pod, origin, winner },
-                    Some(uid) => SourceError::DuplicateUid { pod, uid, origin, winner },
-                };
-                (loser.source, Complaint::new(&loser.origin, error))
-            };
-            state.duplicates = losers.into_iter().map(complain).collect();
-        }
-        self.shared.publish();
-        for update in updates {
-            // Without a listener nobody wants to know.
-            let _ = self.shared.updates.send(update).await;
-        }
-    }
-
-    /// This is all that is wrong with this source.
-    fn complain(&self, complaints: Vec<Complaint>) {
-        self.shared.state().problems.insert(self.kind, complaints);
-        self.shared.publish();
-    }
-
-    /// Waits until somebody wants everything to be read again.
-    async fn wanted(&mut self) {
-        if self.reread.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
     }
 }

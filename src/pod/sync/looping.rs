@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::backoff::Backoff;
 use super::entry::Entry;
 use super::report::{Board, Phase};
 use super::work::{Cause, Wanted, Work};
@@ -18,17 +17,17 @@ use crate::pod::PodId;
 
 /// Brings what is wanted and what there is together.
 pub struct SyncLoop<W: Work> {
-    options: SyncOptions,
-    shared: Arc<Shared<W>>,
-    board: Board,
-    pods: BTreeMap<PodId, Entry<W::Pod>>,
-    commands: mpsc::UnboundedReceiver<Command>,
-    finished: mpsc::UnboundedReceiver<Finished>,
-    tasks: JoinSet<()>,
-    sources_ready: bool,
+    pub(super) options: SyncOptions,
+    pub(super) shared: Arc<Shared<W>>,
+    pub(super) board: Board,
+    pub(super) pods: BTreeMap<PodId, Entry<W::Pod>>,
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) finished: mpsc::UnboundedReceiver<Finished>,
+    pub(super) tasks: JoinSet<()>,
+    pub(super) sources_ready: bool,
     /// Whether orphans have been looked for since the sources were ready.
-    housekept: bool,
-    cleaned: Option<Instant>,
+    pub(super) housekept: bool,
+    pub(super) cleaned: Option<Instant>,
 }
 
 /// How the loop ended.
@@ -147,7 +146,7 @@ impl<W: Work> SyncLoop<W> {
         }
     }
 
-    fn remove(&mut self, id: &PodId) {
+    pub(super) fn remove(&mut self, id: &PodId) {
         self.entry(id).order(None, Cause::Config);
         self.report(id, "", |report| {
             report.phase = Phase::Terminating;
@@ -180,7 +179,7 @@ impl<W: Work> SyncLoop<W> {
         })
     }
 
-    fn note(&mut self, finished: Finished) {
+    pub(super) fn note(&mut self, finished: Finished) {
         let Finished { id, serial, cause, took, outcome, trace } = finished;
         let (operation, failure) = match (&outcome, &cause) {
             (Outcome::Down(outcome), _) => ("down", outcome.as_ref().err()),
@@ -227,51 +226,6 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
-    /// Takes down what nobody wants, once it is known what is wanted. Waits while nothing can
-    /// be done.
-    async fn keep_house(&mut self) -> Option<Command> {
-        let mut backoff = Backoff::new(self.options.trouble);
-        let existing = loop {
-            match self.shared.work.existing().await {
-                Ok(existing) => break existing,
-                Err(why) => {
-                    if backoff.failures() == 0 {
-                        self.tell(&Event::Trouble(Some(why.clone())));
-                    }
-                    self.board.set_overall(|overall| overall.trouble = Some(why));
-                    self.board.beat();
-                    tokio::select! {
-                        () = sleep(backoff.fail()) => {}
-                        command = self.commands.recv() => return command,
-                    }
-                }
-            }
-        };
-        if backoff.failures() > 0 {
-            self.board.set_overall(|overall| overall.trouble = None);
-            self.tell(&Event::Trouble(None));
-        }
-        if !self.sources_ready {
-            return None;
-        }
-        for id in existing.iter().filter(|id| !self.pods.contains_key(*id)).cloned().collect::<Vec<_>>() {
-            self.remove(&id);
-        }
-        self.housekept = true;
-        let idle = self.pods.values().all(|entry| !entry.busy);
-        let due = |every| self.cleaned.is_none_or(|last| last.elapsed() >= every);
-        if idle && self.options.clean.is_some_and(due) {
-            self.cleaned = Some(Instant::now());
-            let (work, listener) = (Arc::clone(&self.shared.work), self.options.listener.clone());
-            self.tasks.spawn(async move {
-                if let Err(why) = work.clean().await {
-                    listener.tell(&Event::Warning(why));
-                }
-            });
-        }
-        None
-    }
-
     /// Says how the whole is.
     fn judge(&self) {
         self.board.beat();
@@ -281,43 +235,13 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
-    async fn stop(mut self, tear_down: bool) -> Ended {
-        let limit = Instant::now() + self.options.stop_limit;
-        if tear_down {
-            for id in self.pods.keys().cloned().collect::<Vec<_>>() {
-                self.remove(&id);
-            }
-        } else {
-            self.shared.permits.close();
-        }
-        while self.pods.values().any(|entry| entry.busy) {
-            let busy = |of: &Entry<W::Pod>| of.busy;
-            // Without a permit nothing is begun, so only what holds one is waited for.
-            if !tear_down && self.shared.permits.available_permits() >= self.options.parallel.max(1) {
-                break;
-            }
-            let left = limit.saturating_duration_since(Instant::now());
-            match timeout(left.min(Duration::from_secs(1)), self.finished.recv()).await {
-                Ok(Some(finished)) => self.note(finished),
-                Ok(None) => break,
-                Err(_) if Instant::now() < limit => {}
-                Err(_) => {
-                    let unfinished = self.pods.iter().filter(|(_, entry)| busy(entry));
-                    return Ended { unfinished: unfinished.map(|(id, _)| id.clone()).collect() };
-                }
-            }
-        }
-        let unfinished = if tear_down { self.pods.keys().cloned().collect() } else { Vec::new() };
-        Ended { unfinished }
-    }
-
     fn report(&self, id: &PodId, uid: &str, change: impl FnOnce(&mut super::PodReport)) {
         if let Some(report) = self.board.update(id, uid, change) {
             self.tell(&Event::Pod(report));
         }
     }
 
-    fn tell(&self, event: &Event) {
+    pub(super) fn tell(&self, event: &Event) {
         self.options.listener.tell(event);
     }
 }

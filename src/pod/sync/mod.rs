@@ -68,6 +68,7 @@
 
 mod backoff;
 mod entry;
+mod housekeeping;
 mod looping;
 mod report;
 mod sandboxed;

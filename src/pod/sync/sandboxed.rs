@@ -7,10 +7,10 @@ use super::work::{Cause, Condition, Up, Wanted, Work};
 use crate::net::Netlink;
 use crate::net::link::Filter;
 use crate::pod::PodId;
-use crate::pod::network::NetworkError;
+use crate::pod::network::{INTERFACE, NetworkError};
 use crate::pod::sandbox::{Cause as SandboxCause, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
 use crate::pod::source::SOURCE_ANNOTATION;
-use crate::runtime::{Entry, Error};
+use crate::runtime::{Entry, Error, Key};
 use crate::spec::json;
 
 /// Checks in a row that have to fail before a pod gets a new sandbox, as with a kubelet's
@@ -60,6 +60,20 @@ impl SandboxWork {
             self.sandboxes.stop(sandbox).await.map_err(|err| condition(FAILED_KILL, &err))?;
         }
         Ok(())
+    }
+
+    /// The host's links that a sandbox' network consists of, as far as ADD has told of them.
+    fn links_of(&self, sandbox: &Sandbox) -> Vec<String> {
+        let Some(network) = sandbox.network_name() else { return Vec::new() };
+        let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };
+        match self.sandboxes.network().cache().get(key) {
+            Ok(found) => found.entry().iter().flat_map(host_links).collect(),
+            Err(err) => {
+                let pod = &sandbox.config.pod;
+                log::warn!("{err}: links of pod {pod} that vanish are found by checks only");
+                Vec::new()
+            }
+        }
     }
 
     /// The verb CHECK. What fails again and again gets a new sandbox, if plugins said that
@@ -119,13 +133,7 @@ impl Work for SandboxWork {
         }
         let sandbox = self.sandboxes.run(pod).await.map_err(|err| condition(FAILED_CREATE, &err))?;
         let up = Up { sandbox: sandbox.id.clone(), ips: sandbox.ips.clone() };
-        let links = match self.sandboxes.network().cache().list_of(&sandbox.id) {
-            Ok(entries) => entries.iter().flat_map(host_links).collect(),
-            Err(err) => {
-                log::warn!("{err}: links of pod {} that vanish are found by checks only", pod.pod);
-                Vec::new()
-            }
-        };
+        let links = self.links_of(&sandbox);
         lock(&self.known).insert(pod.pod.clone(), Known { sandbox, links, lost: false });
         Ok(up)
     }

@@ -136,17 +136,15 @@ impl Cache {
     /// As [`Cache::list`].
     pub fn list_of(&self, container_id: &str) -> Result<Vec<Entry>, CacheError> {
         let part = format!("-{container_id}-");
-        let mut entries = self.list_where(|name| name.contains(&part))?;
+        // It is nearly as long as the name, so that there are few places to compare.
+        let named = |name: &[u8]| name.windows(part.len()).any(|of| of == part.as_bytes());
+        let mut entries = self.list_where(named)?;
         entries.retain(|entry| entry.container_id == container_id);
         Ok(entries)
     }
 
-    fn list_where(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Entry>, CacheError> {
-        let mut paths = self.paths(&self.results())?;
-        paths.retain(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            !name.starts_with('.') && wanted(&name)
-        });
+    fn list_where(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Entry>, CacheError> {
+        let paths = self.paths(&self.results(), |name| !name.starts_with(b".") && wanted(name))?;
         let read = paths.into_iter().filter_map(|path| {
             let bytes = files::read(&path, LIMIT, Links::Refuse).map_err(|err| err.to_string());
             let outcome = bytes.and_then(|bytes| entry::decode_v1(&bytes));
@@ -175,10 +173,7 @@ impl Cache {
     /// The directory is there and can't be listed.
     pub fn broken(&self) -> Result<Vec<(PathBuf, String)>, CacheError> {
         let mut broken = Vec::new();
-        for path in self.paths(&self.results())? {
-            if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
-                continue;
-            }
+        for path in self.paths(&self.results(), |name| !name.starts_with(b"."))? {
             let why = match files::read(&path, LIMIT, Links::Refuse) {
                 Ok(bytes) => entry::decode(&bytes, Key { network: "", container_id: "", ifname: "" }).err(),
                 Err(err) => files::is_foreign(&err).then(|| format!("it {err}")),
@@ -193,27 +188,28 @@ impl Cache {
     /// # Errors
     /// The directory is there and can't be listed.
     pub fn unfinished(&self) -> Result<Vec<PathBuf>, CacheError> {
-        let mut paths = self.paths(&self.dir)?;
-        paths.retain(|path| {
-            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-            name.starts_with(TEMPORARY.as_bytes()) && path.is_file()
-        });
+        let mut paths = self.paths(&self.dir, |name| name.starts_with(TEMPORARY.as_bytes()))?;
+        paths.retain(|path| path.is_file());
         Ok(paths)
     }
 
-    /// The files of a directory in the order of their names; none if it isn't there.
-    fn paths(&self, dir: &Path) -> Result<Vec<PathBuf>, CacheError> {
+    /// The files of a directory whose names are wanted, in the order of their names; none if it
+    /// isn't there.
+    fn paths(&self, dir: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<PathBuf>, CacheError> {
         let failed = |source| CacheError { doing: "listing", path: dir.to_owned(), source };
         let entries = match fs::read_dir(dir) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             outcome => outcome.map_err(failed)?,
         };
-        let mut paths = entries
-            .map(|entry| entry.map(|entry| entry.path()))
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(failed)?;
-        paths.sort();
-        Ok(paths)
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            if wanted(name.as_encoded_bytes()) {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names.into_iter().map(|name| dir.join(name)).collect())
     }
 
     /// Writes an entry, in place of an older one.
@@ -230,11 +226,26 @@ impl Cache {
             let path = path.to_owned();
             move |source| CacheError { doing, path, source }
         };
-        let results = self.results();
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&results).map_err(at("making", &results))?;
         let text = entry.encode().map_err(at("encoding", &path))?;
-        let temporary = Temporary::write(&self.dir, &text).map_err(at("writing a file in", &self.dir))?;
-        temporary.persist(&path).map_err(at("writing", &path))
+        match self.write(&path, &text) {
+            // The directories are there but for the first time: not asked for each time.
+            Err(err) if err.source.kind() == io::ErrorKind::NotFound => {
+                let results = self.results();
+                let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&results);
+                made.map_err(at("making", &results))?;
+                self.write(&path, &text)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn write(&self, path: &Path, text: &[u8]) -> Result<(), CacheError> {
+        let at = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |source| CacheError { doing, path, source }
+        };
+        let temporary = Temporary::write(&self.dir, text).map_err(at("writing a file in", &self.dir))?;
+        temporary.persist(path).map_err(at("writing", path))
     }
 
     /// Removes an entry; having none is success, and another attachment's stays.

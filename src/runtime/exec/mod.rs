@@ -76,6 +76,13 @@ pub struct Deadline {
     pub limit: Duration,
 }
 
+impl Deadline {
+    /// So much time from now on.
+    pub fn after(limit: Duration) -> Self {
+        Deadline { at: Instant::now() + limit, limit }
+    }
+}
+
 /// How long we wait for somebody else to finish writing the plugin's file.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -157,6 +164,11 @@ impl Exec {
                 stderr: stderr(),
             }),
         }
+    }
+
+    /// Whether the deadline has passed.
+    pub(super) fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline.at <= Instant::now())
     }
 
     /// How long an execution that begins now may take, and the limit that says so.

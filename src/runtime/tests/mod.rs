@@ -36,13 +36,13 @@ esac
 "#;
 
 /// A directory with plugins, a cache, and notes about what was called.
-pub(super) struct Bench {
+pub(crate) struct Bench {
     dir: tempfile::TempDir,
 }
 
 impl Bench {
     /// With recorders of these names.
-    pub(super) fn new(plugins: &[&str]) -> Self {
+    pub(crate) fn new(plugins: &[&str]) -> Self {
         let bench = Bench { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(bench.path().join("bin")).unwrap();
         bench.write("count", "0");
@@ -53,17 +53,17 @@ impl Bench {
         bench
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    pub(super) fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.path().join(name), text).unwrap();
     }
 
     /// An executable; renamed into place, as a fork elsewhere may hold the file open for
     /// writing, which the kernel answers with ETXTBSY.
-    pub(super) fn plugin(&self, name: &str, script: &str) -> PathBuf {
+    pub(crate) fn plugin(&self, name: &str, script: &str) -> PathBuf {
         let path = self.path().join("bin").join(name);
         let status = std::process::Command::new("sh")
             .args([
@@ -80,42 +80,42 @@ impl Bench {
     }
 
     /// Makes a verb of a plugin fail with this code.
-    pub(super) fn fail(&self, plugin: &str, verb: &str, code: u32) {
+    pub(crate) fn fail(&self, plugin: &str, verb: &str, code: u32) {
         let error = json!({"cniVersion": "1.0.0", "code": code, "msg": format!("{plugin} is sulking")});
         self.write(&format!("fail-{plugin}-{verb}"), &error.to_string());
     }
 
-    pub(super) fn invoker(&self) -> Invoker {
+    pub(crate) fn invoker(&self) -> Invoker {
         Invoker::new([self.path().join("bin")])
             .with_cache_dir(self.path().join("cache"))
             .with_stderr(Stderr::Capture)
     }
 
     /// What was called, as `VERB plugin`, since the last time.
-    pub(super) fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path().join("calls")).unwrap();
         self.write("calls", "");
         text.lines().map(str::to_owned).collect()
     }
 
     /// The configuration that call `number` got, from 0.
-    pub(super) fn stdin(&self, number: usize) -> Value {
+    pub(crate) fn stdin(&self, number: usize) -> Value {
         let text = fs::read(self.path().join(format!("stdin.{number}"))).unwrap();
         serde_json::from_slice(&text).unwrap()
     }
 
     /// The `CNI_*` variables that call `number` got.
-    pub(super) fn env(&self, number: usize) -> String {
+    pub(crate) fn env(&self, number: usize) -> String {
         fs::read_to_string(self.path().join(format!("env.{number}"))).unwrap()
     }
 }
 
 /// A network `net` of plugins without options.
-pub(super) fn network(version: &str, plugins: &[&str]) -> NetworkList {
+pub(crate) fn network(version: &str, plugins: &[&str]) -> NetworkList {
     let plugins: Vec<Value> = plugins.iter().map(|name| json!({"type": name})).collect();
     NetworkList::from_value(json!({"cniVersion": version, "name": "net", "plugins": plugins})).unwrap()
 }
 
-pub(super) fn attach(id: &str) -> Attach {
+pub(crate) fn attach(id: &str) -> Attach {
     Attach::new(id, "/run/netns/x", "eth0")
 }

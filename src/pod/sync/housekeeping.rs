@@ -1,0 +1,90 @@
+//! What the loop does apart from following: clean up, and end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::backoff::Backoff;
+use super::entry::Entry;
+use super::looping::{Ended, SyncLoop};
+use super::work::Work;
+use super::{Command, Event};
+
+impl<W: Work> SyncLoop<W> {
+    /// Takes down what nobody wants, once it is known what is wanted. Waits while nothing can
+    /// be done.
+    pub(super) async fn keep_house(&mut self) -> Option<Command> {
+        let mut backoff = Backoff::new(self.options.trouble);
+        let existing = loop {
+            match self.shared.work.existing().await {
+                Ok(existing) => break existing,
+                Err(why) => {
+                    if backoff.failures() == 0 {
+                        self.tell(&Event::Trouble(Some(why.clone())));
+                    }
+                    self.board.set_overall(|overall| overall.trouble = Some(why));
+                    self.board.beat();
+                    tokio::select! {
+                        () = sleep(backoff.fail()) => {}
+                        command = self.commands.recv() => return command,
+                    }
+                }
+            }
+        };
+        if backoff.failures() > 0 {
+            self.board.set_overall(|overall| overall.trouble = None);
+            self.tell(&Event::Trouble(None));
+        }
+        if !self.sources_ready {
+            return None;
+        }
+        for id in existing.iter().filter(|id| !self.pods.contains_key(*id)).cloned().collect::<Vec<_>>() {
+            self.remove(&id);
+        }
+        self.housekept = true;
+        let idle = self.pods.values().all(|entry| !entry.busy);
+        let due = |every| self.cleaned.is_none_or(|last| last.elapsed() >= every);
+        if idle && self.options.clean.is_some_and(due) {
+            self.cleaned = Some(Instant::now());
+            let (work, listener) = (Arc::clone(&self.shared.work), self.options.listener.clone());
+            self.tasks.spawn(async move {
+                if let Err(why) = work.clean().await {
+                    listener.tell(&Event::Warning(why));
+                }
+            });
+        }
+        None
+    }
+
+    /// Finishes what has been begun, or, with `tear_down`, takes everything down; within a limit.
+    pub(super) async fn stop(mut self, tear_down: bool) -> Ended {
+        let limit = Instant::now() + self.options.stop_limit;
+        if tear_down {
+            for id in self.pods.keys().cloned().collect::<Vec<_>>() {
+                self.remove(&id);
+            }
+        } else {
+            self.shared.permits.close();
+        }
+        while self.pods.values().any(|entry| entry.busy) {
+            let busy = |of: &Entry<W::Pod>| of.busy;
+            // Without a permit nothing is begun, so only what holds one is waited for.
+            if !tear_down && self.shared.permits.available_permits() >= self.options.parallel.max(1) {
+                break;
+            }
+            let left = limit.saturating_duration_since(Instant::now());
+            match timeout(left.min(Duration::from_secs(1)), self.finished.recv()).await {
+                Ok(Some(finished)) => self.note(finished),
+                Ok(None) => break,
+                Err(_) if Instant::now() < limit => {}
+                Err(_) => {
+                    let unfinished = self.pods.iter().filter(|(_, entry)| busy(entry));
+                    return Ended { unfinished: unfinished.map(|(id, _)| id.clone()).collect() };
+                }
+            }
+        }
+        let unfinished = if tear_down { self.pods.keys().cloned().collect() } else { Vec::new() };
+        Ended { unfinished }
+    }
+}
