@@ -24,8 +24,7 @@ fn server() -> ApiServer {
 }
 
 /// The source of a kubeconfig with this cluster and this user.
-fn source(dir: &Path, address: SocketAddr, cluster: Value, user: Value) -> Sources {
-    let mut cluster = cluster;
+fn source(dir: &Path, address: SocketAddr, mut cluster: Value, user: &Value) -> Sources {
     cluster["server"] = json!(format!("https://{address}"));
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
@@ -83,7 +82,7 @@ fn the_kubeconfigs_authority_is_trusted_and_no_other() {
         let address = door(server.address(), &ours.issue("IP:127.0.0.1"), None);
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        let with = |cluster: Value| source(dir, address, cluster, json!({}));
+        let with = |cluster: Value| source(dir, address, cluster, &json!({}));
 
         let wrong = json!({"certificate-authority": other.certificate()});
         is_refused(with(wrong), &server, "invalid peer certificate: UnknownIssuer").await;
@@ -122,7 +121,7 @@ fn a_certificate_has_to_be_for_this_server() {
         let ca = authority.certificate();
         let named = |name: Option<&str>| {
             let cluster = json!({"certificate-authority": ca, "tls-server-name": name});
-            source(dir.path(), address, cluster, json!({}))
+            source(dir.path(), address, cluster, &json!({}))
         };
         is_refused(named(None), &server, "certificate not valid for name \"127.0.0.1\"").await;
         is_refused(named(Some("other.example")), &server, "not valid for name \"other.example\"").await;
@@ -139,7 +138,7 @@ fn a_client_certificate_is_shown_to_a_server_that_wants_one() {
         let address = door(server.address(), &authority.issue("IP:127.0.0.1"), Some(&authority));
         let dir = tempfile::tempdir().unwrap();
         let cluster = json!({"certificate-authority": authority.certificate()});
-        let with = |user: Value| source(dir.path(), address, cluster.clone(), user);
+        let with = |user: Value| source(dir.path(), address, cluster.clone(), &user);
         is_refused(with(json!({})), &server, "CertificateRequired").await;
         let stranger = other.issue("DNS:node");
         let user = json!({"client-certificate": stranger.certificate, "client-key": stranger.key});

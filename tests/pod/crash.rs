@@ -141,7 +141,10 @@ fn reboot(node: &Node) {
     node.host.nft("flush ruleset");
     for entry in fs::read_dir(node.path("state/sandboxes")).unwrap() {
         let path = entry.unwrap().path();
-        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        // The last line counts.
+        let text = fs::read(&path).unwrap();
+        let documents = serde_json::Deserializer::from_slice(&text).into_iter::<Value>();
+        let mut record = documents.map(Result::unwrap).last().unwrap();
         record["bootId"] = "00000000-0000-0000-0000-000000000000".into();
         fs::write(&path, record.to_string()).unwrap();
     }
