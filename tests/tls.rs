@@ -68,7 +68,7 @@ async fn is_refused(sources: Sources, server: &ApiServer, why: &str) {
         panic!("expected {why}: {:?}", *config.conditions().borrow());
     }
     let error = config.conditions().borrow()[0].error.to_string();
-    assert!(error.starts_with("https://127.0.0.1:"), "{error}");
+    assert!(error.starts_with("GET https://127.0.0.1:"), "{error}");
     assert!(updates.try_recv().is_err());
     assert_eq!(server.requests().len(), 0);
 }

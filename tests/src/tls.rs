@@ -38,8 +38,11 @@ impl Authority {
              [authority]\nbasicConstraints = critical,CA:TRUE\nkeyUsage = critical,keyCertSign\n\
              subjectKeyIdentifier = hash\n",
         );
-        authority
-            .openssl("req -x509 -config config -days 2 -subj /CN=tests -keyout ca.key -out ca.pem -nodes");
+        // Two of one name would be told apart by their keys only, with another error.
+        let name = crate::unique("authority");
+        authority.openssl(&format!(
+            "req -x509 -config config -days 2 -subj /CN={name} -keyout ca.key -out ca.pem -nodes"
+        ));
         authority
     }
 
