@@ -62,9 +62,9 @@ fn errors_are_counted_by_plugin_verb_and_code() {
         })
     };
     assert!(wait_until(PATIENCE, counted), "{}\n{}", page(), cluster.log());
-    assert!(
-        page().contains("cnimble_pod_failures_total{operation=\"up\",reason=\"FailedCreatePodSandBox\"}")
-    );
+    // The pod's failure comes later: what the plugins have done is taken back before.
+    let failed = "cnimble_pod_failures_total{operation=\"up\",reason=\"FailedCreatePodSandBox\"}";
+    assert!(wait_until(PATIENCE, || page().contains(failed)), "{}\n{}", page(), cluster.log());
     run.stop();
 }
 
