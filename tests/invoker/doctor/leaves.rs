@@ -1,0 +1,109 @@
+//! What may live stays, and what could not be repaired is told.
+
+use std::fs;
+
+use cnimble_tests::{Pod, need, plugin_dir};
+use serde_json::{Value, json};
+
+use super::{Node, chain, findings, kinds, same, veths};
+
+#[test]
+fn doctor_leaves_alone_what_may_live() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let mut network = chain(&node, "doc", "br1", "10.213.5.0/24");
+    node.network("doc", &network);
+    let (pod, other) = (Pod::new(), Pod::new());
+    node.add(plugin_dir(), "doc", &pod, "one", 8001);
+    // A pod of another kind: not in the cache, no link on the host; only its lease, and the
+    // address in its namespace, tell that it lives.
+    other.ip("link add eth0 type veth peer name eth1");
+    other.ip("addr add 10.213.5.200/24 dev eth0");
+    let store = node.host.data_dir().join("doc");
+    fs::write(store.join("10.213.5.200"), "macvlan\r\neth0").unwrap();
+    // An ADD that has just begun; an ADD of another clock.
+    fs::write(store.join("10.213.5.201"), "young\r\neth0").unwrap();
+    let ahead = fs::File::create(store.join("10.213.5.202")).unwrap();
+    fs::write(store.join("10.213.5.202"), "ahead\r\neth0").unwrap();
+    ahead.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(100_000)).unwrap();
+    // Rules for an address that nobody is known to have, but somebody has.
+    other.ip("addr add 10.213.5.210/24 dev eth0");
+    let comment = "0123456789abcdef-0123456789abcdef, net: x, if: eth0, id: stranger";
+    node.host
+        .run_with(
+            "nft -f -",
+            format!("add element inet cnimble masq-10.213.5.0/24 {{ 10.213.5.210 comment \"{comment}\" }}")
+                .as_bytes(),
+        )
+        .success();
+    let state = node.state();
+    let found = findings(&node.doctor(&["--repair"]), 0);
+    assert_eq!(kinds(&found), ["lease left ahead", "lease left young", "rules left stranger"]);
+    same(&state, &node.state(), "what may live");
+
+    // Without the cache: the pod's link speaks for all of it.
+    fs::remove_dir_all(node.cache()).unwrap();
+    for name in ["10.213.5.201", "10.213.5.202"] {
+        fs::remove_file(store.join(name)).unwrap();
+    }
+    node.host.nft("delete element inet cnimble masq-10.213.5.0/24 { 10.213.5.210 }");
+    let state = node.state();
+    assert_eq!(findings(&node.doctor(&["--repair", "--grace", "0"]), 0), [] as [Value; 0]);
+    same(&state, &node.state(), "without the cache");
+
+    // A stale entry whose address is a living pod's by now: its DEL goes by names alone, and
+    // iptables' rules, which name nobody, stay.
+    network["name"] = json!("old");
+    let address = pod.addrs("eth0")[0].clone();
+    let result = json!({"cniVersion": "1.0.0", "ips": [{"address": address}], "interfaces": []});
+    let config = serde_json::to_vec(&network).unwrap();
+    let entry = json!({
+        "kind": "cniCacheV1", "containerId": "stale", "ifName": "eth0", "networkName": "old",
+        "netns": "/run/netns/no-such-namespace", "config": base64(&config), "result": result,
+    });
+    fs::create_dir_all(node.cache().join("results")).unwrap();
+    fs::write(node.entry("old", "stale"), entry.to_string()).unwrap();
+    let ip = address.split('/').next().unwrap();
+    node.host.shell(&format!("iptables -N CNI-FORWARD; iptables -A CNI-FORWARD -s {ip}/32 -j ACCEPT"));
+    let filter = node.host.sh("iptables-save -t filter");
+    let found = findings(&node.doctor(&["--repair"]), 0);
+    assert_eq!(kinds(&found), ["cache-entry repaired stale"]);
+    assert!(!node.entry("old", "stale").exists());
+    let without_time = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(without_time(&node.host.sh("iptables-save -t filter")), without_time(&filter));
+    node.host.shell("iptables -F CNI-FORWARD; iptables -X CNI-FORWARD");
+    assert!(pod.pings("10.213.5.1"));
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use std::io::Write;
+    let mut child = std::process::Command::new("base64")
+        .arg("-w0")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+}
+
+#[test]
+fn doctor_says_what_it_could_not_repair() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("doc", &chain(&node, "doc", "br1", "10.213.6.0/24"));
+    let pod = Pod::new();
+    let links = veths(&node.add(plugin_dir(), "doc", &pod, "one", 8001));
+    drop(pod);
+    node.gone(&links);
+    let empty = node.host.dir().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let dir = node.host.data_dir();
+    let args = ["doctor", "--repair", "--grace", "0", "--data-dir", dir.to_str().unwrap()];
+    let outcome = node.cnimble(&empty, &args).run();
+    assert_eq!(outcome.status, 7, "{}", outcome.describe());
+    assert!(outcome.text().contains("no plugin \"bandwidth\" in CNI_PATH"), "{}", outcome.describe());
+    assert!(outcome.text().contains("1 could not be repaired"), "{}", outcome.describe());
+    // With the plugins, the entry goes as well.
+    assert_eq!(kinds(&findings(&node.doctor(&["--repair"]), 0)), ["cache-entry repaired one"]);
+}

@@ -1,0 +1,119 @@
+//! `cnimble doctor` on nodes with damage of every kind. What lives must never be touched.
+
+mod leaves;
+mod repairs;
+
+use std::fs;
+use std::path::Path;
+
+use cnimble_tests::{Outcome, PATIENCE, Pod, Snapshot, leases, plugin_dir, wait_until};
+use serde_json::{Value, json};
+
+use super::Node;
+
+/// A whole chain. The addresses are this module's: an address in any namespace of the
+/// machine, also of another test, speaks for its lease.
+fn chain(node: &Node, name: &str, bridge: &str, subnet: &str) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": name,
+        "plugins": [
+            {
+                "type": "bridge", "bridge": bridge, "isGateway": true, "ipMasq": true, "macspoofchk": true,
+                "ipam": {"type": "host-local", "dataDir": node.host.data_dir(), "ranges": [[{"subnet": subnet}]]},
+            },
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+            {"type": "firewall"},
+            {"type": "bandwidth", "egressRate": 80_000_000, "egressBurst": 8_000_000},
+        ],
+    })
+}
+
+fn ports(port: u16) -> String {
+    json!({"portMappings": [{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]}).to_string()
+}
+
+impl Node {
+    fn add(&self, plugins: &Path, net: &str, pod: &Pod, id: &str, port: u16) -> Value {
+        let ports = ports(port);
+        let args = ["add", net, pod.path(), "--container-id", id, "--cap-args", &ports];
+        self.cnimble(plugins, &args).run().result()
+    }
+
+    /// `cnimble doctor ARGS… --json`, with our plugins.
+    fn doctor(&self, args: &[&str]) -> Outcome {
+        let dir = self.host.data_dir();
+        let mut all = vec!["doctor", "--json", "--data-dir", dir.to_str().unwrap()];
+        all.extend(args);
+        self.cnimble(plugin_dir(), &all).run()
+    }
+
+    /// Everything that may change but the order in which addresses are given.
+    fn state(&self) -> (Snapshot, Vec<String>) {
+        let mut cache = leases(&self.cache());
+        cache.retain(|line| !line.contains(".corrupt-"));
+        (Snapshot::settled(&self.host).without_lines("last_reserved_ip"), cache)
+    }
+
+    /// Waits until the links of pods that are gone are gone, too.
+    fn gone(&self, links: &[String]) {
+        assert!(
+            wait_until(PATIENCE, || !self.host.links().iter().any(|link| links.contains(link))),
+            "{links:?}"
+        );
+    }
+
+    fn entry(&self, net: &str, id: &str) -> std::path::PathBuf {
+        self.cache().join(format!("results/{net}-{id}-eth0"))
+    }
+
+    fn file(&self, path: &str, content: &str) {
+        fs::write(self.host.dir().join(path), content).unwrap();
+    }
+}
+
+/// The veths on the host in a result.
+fn veths(result: &Value) -> Vec<String> {
+    let names = result["interfaces"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap());
+    names.filter(|name| name.starts_with("veth")).map(str::to_owned).collect()
+}
+
+fn findings(outcome: &Outcome, status: i32) -> Vec<Value> {
+    assert_eq!(outcome.status, status, "{}", outcome.describe());
+    let document: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    assert_eq!(document["healthy"], status == 0, "{document:#}");
+    assert_eq!(document["notLookedAt"], json!([]));
+    document["findings"].as_array().unwrap().clone()
+}
+
+/// `kind outcome container`, sorted, each once.
+fn kinds(findings: &[Value]) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let of = |f: &Value| format!("{} {} {}", text(&f["kind"]), text(&f["outcome"]), text(&f["containerID"]));
+    let mut kinds: Vec<String> = findings.iter().map(of).collect();
+    kinds.sort();
+    kinds.dedup();
+    kinds
+}
+
+#[track_caller]
+fn same(before: &(Snapshot, Vec<String>), after: &(Snapshot, Vec<String>), when: &str) {
+    before.0.assert_same(&after.0, when);
+    assert_eq!(before.1, after.1, "{when}: the cache");
+}
+
+/// Looks: finds `expected`, changes nothing. Repairs: all of it, and nothing else, so that the
+/// node is as `healthy` was. Looks again: all is well.
+#[track_caller]
+fn heals(node: &Node, healthy: &(Snapshot, Vec<String>), expected: &[&str]) {
+    let damaged = node.state();
+    let looked = node.doctor(&["--grace", "0"]);
+    let found = findings(&looked, 6);
+    assert_eq!(kinds(&found), expected, "{found:#?}");
+    same(&damaged, &node.state(), "after looking");
+    let repaired = kinds(&findings(&node.doctor(&["--grace", "0", "--repair"]), 0));
+    let expected: Vec<String> = expected.iter().map(|line| line.replace(" found ", " repaired ")).collect();
+    assert_eq!(repaired, expected);
+    same(healthy, &node.state(), "after the repair");
+    assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
+}

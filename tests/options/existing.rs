@@ -1,0 +1,54 @@
+//! Bridges that were there before: they keep what they have.
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need};
+
+#[test]
+fn a_bridge_that_is_no_bridge() {
+    need!("ip", "nft");
+    let host = Host::new();
+    let pod = Pod::new();
+    host.ip("link add br0 type veth peer name other");
+    let before = Snapshot::of(&host);
+    let net = Network::new(&host, configs::v4(&host));
+    let error = net.add(&Attachment::new("one", &pod)).error();
+    assert!(error.all().contains("\"br0\" already exists but is not a bridge"), "{error:?}");
+    let after = Snapshot::of(&host).without_lines("net4/");
+    before.assert_same(&after, "after the refusal");
+}
+
+#[test]
+fn an_existing_bridge_keeps_what_it_has() {
+    need!("ip", "ping");
+    let host = Host::new();
+    let pod = Pod::new();
+    host.ip("link add br0 address 02:00:00:00:00:77 mtu 1450 type bridge stp_state 0 ageing_time 12300");
+    host.ip("addr add 172.31.0.1/24 dev br0");
+    host.ip("link set br0 up");
+    let net = Network::new(&host, configs::layer2());
+    net.added(&Attachment::new("one", &pod));
+    let bridge = host.link("br0");
+    assert_eq!(bridge["address"], "02:00:00:00:00:77");
+    assert_eq!(bridge["linkinfo"]["info_data"]["ageing_time"], 12300);
+    assert_eq!(host.addrs("br0"), ["172.31.0.1/24"]);
+}
+
+#[test]
+fn an_existing_bridge_whose_mac_follows_its_ports_keeps_it_too() {
+    need!("ip");
+    let host = Host::new();
+    // Made without a MAC, it takes the lowest of its ports'. This one is hard to beat...
+    host.ip("link add br0 type bridge");
+    host.ip("link add uplink address fe:ff:ff:ff:ff:f0 master br0 type veth peer name elsewhere");
+    let mac = host.link("br0")["address"].clone();
+    assert_eq!(mac, "fe:ff:ff:ff:ff:f0");
+    // ... from below: every pod's port has a lower one.
+    let net = Network::new(&host, configs::layer2());
+    let pods: Vec<Pod> = (0..3).map(|_| Pod::new()).collect();
+    for (number, pod) in pods.iter().enumerate() {
+        let attachment = Attachment::new(&format!("pod{number}"), pod);
+        let result = net.added(&attachment);
+        assert_eq!(host.link("br0")["address"], mac, "pod {number}");
+        assert_eq!(result["interfaces"][0]["mac"], mac, "pod {number}");
+        net.check(&attachment, &result).success();
+    }
+}

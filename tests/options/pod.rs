@@ -1,0 +1,236 @@
+//! The pod's end: `mtu`, `mac`, routes, `dns`, no addresses at all, several networks.
+
+use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
+use serde_json::json;
+
+use super::veth;
+
+#[test]
+fn mtu() {
+    need!("ip");
+    let host = Host::new();
+    let pod = Pod::new();
+    let net = Network::new(&host, configs::v4(&host)).with("/mtu", json!(1400));
+    let att = Attachment::new("one", &pod);
+    let result = net.added(&att);
+    assert_eq!(host.link("br0")["mtu"], 1400);
+    assert_eq!(host.link(&veth(&result))["mtu"], 1400);
+    assert_eq!(pod.link("eth0")["mtu"], 1400);
+    if configs::newest() >= "1.1.0" {
+        for interface in result["interfaces"].as_array().unwrap() {
+            assert_eq!(interface["mtu"], 1400, "{result:#}");
+        }
+    }
+    net.check(&att, &result).success();
+    if configs::newest() >= "1.1.0" {
+        pod.ip("link set eth0 mtu 1500");
+        let error = net.check(&att, &result).error();
+        assert!(error.all().to_lowercase().contains("mtu"), "{error:?}");
+        // The Go plugin tuning sets one behind us, and leaves the result as it is.
+        pod.ip("link set eth0 mtu 1300");
+        net.check(&att, &result).success();
+    }
+}
+
+#[test]
+fn check_lets_others_have_their_way() {
+    need!("ip");
+    let host = Host::new();
+    let pod = Pod::new();
+    // An older result doesn't tell the MTU, and a plugin behind us may have set another.
+    let net =
+        Network::new(&host, configs::v4(&host)).with("/cniVersion", json!("1.0.0")).with("/mtu", json!(1400));
+    let att = Attachment::new("one", &pod);
+    let result = net.added(&att);
+    pod.ip("link set eth0 mtu 1300");
+    net.check(&att, &result).success();
+    // The MAC of a bridge matters to pods that have it for a gateway.
+    host.ip("link set br0 address 02:00:00:00:12:34");
+    let error = net.check(&att, &result).error();
+    assert!(error.all().contains("02:00:00:00:12:34"), "{error:?}");
+    net.with("/isGateway", json!(false)).check(&att, &result).success();
+}
+
+#[test]
+fn disable_container_interface() {
+    need!("ip");
+    let host = Host::new();
+    let pod = Pod::new();
+    let net = Network::new(&host, configs::layer2()).with("/disableContainerInterface", json!(true));
+    let att = Attachment::new("one", &pod);
+    let result = net.added(&att);
+    let flags = pod.link("eth0")["flags"].clone();
+    assert!(!flags.as_array().unwrap().contains(&json!("UP")), "{flags}");
+    net.check(&att, &result).success();
+    // Who asked for that may switch it on later.
+    pod.ip("link set eth0 up");
+    net.check(&att, &result).success();
+    net.deleted(&att, Some(&result));
+    let with_ipam = Network::new(&host, configs::v4(&host)).with("/disableContainerInterface", json!(true));
+    with_ipam.add(&att).error();
+    assert_eq!(pod.links(), ["lo"]);
+}
+
+#[test]
+fn dns_of_the_network_replaces_that_of_ipam() {
+    need!("ip");
+    let host = Host::new();
+    let pod = Pod::new();
+    let file = host.dir().join("resolv.conf");
+    std::fs::write(&file, "nameserver 192.0.2.53\nsearch one.example two.example\noptions ndots:5\n")
+        .unwrap();
+    let net = Network::new(&host, configs::v4(&host)).with("/ipam/resolvConf", json!(file));
+    let att = Attachment::new("one", &pod);
+    let result = net.added(&att);
+    assert_eq!(
+        result["dns"],
+        json!({"nameservers": ["192.0.2.53"], "search": ["one.example", "two.example"], "options": ["ndots:5"]})
+    );
+    net.deleted(&att, Some(&result));
+    let own = json!({"nameservers": ["198.51.100.53"], "domain": "own.example"});
+    let result = net.with("/dns", own.clone()).added(&att);
+    assert_eq!(result["dns"], own);
+    net.deleted(&att, Some(&result));
+    // An empty object is no wish.
+    let result = net.with("/dns", json!({})).added(&att);
+    assert_eq!(result["dns"]["nameservers"], json!(["192.0.2.53"]));
+}
+
+#[test]
+fn layer_2_only() {
+    need!("ip", "ping");
+    for ipam in [None, Some(json!(null)), Some(json!({})), Some(json!({"type": ""}))] {
+        let host = Host::new();
+        let (one, two) = (Pod::new(), Pod::new());
+        let mut net = Network::new(&host, configs::layer2());
+        if let Some(ipam) = &ipam {
+            net = net.with("/ipam", ipam.clone());
+        }
+        let att = Attachment::new("one", &one);
+        let result = net.added(&att);
+        net.added(&Attachment::new("two", &two));
+        assert!(result["ips"].as_array().is_none_or(Vec::is_empty), "{ipam:?}: {result:#}");
+        assert_eq!(result["interfaces"].as_array().unwrap().len(), 3);
+        one.ip("addr add 172.20.0.1/24 dev eth0");
+        two.ip("addr add 172.20.0.2/24 dev eth0");
+        assert!(one.pings("172.20.0.2"), "{ipam:?}");
+        net.check(&att, &result).success();
+        net.deleted(&att, Some(&result));
+        assert_eq!(one.links(), ["lo"]);
+        assert_eq!(host.links().len(), 3);
+    }
+}
+
+#[test]
+fn mac_sources() {
+    need!("ip");
+    let host = Host::new();
+    let net = Network::new(&host, configs::v4(&host));
+    let from_args = "IgnoreUnknown=1;MAC=02:00:00:00:00:0C";
+    let cni_args = json!({"cni": {"mac": "02:00:00:00:00:0b"}});
+    let runtime = json!({"mac": "02:00:00:00:00:0a"});
+    let mac = |net: &Network<'_>, args: &str| {
+        let pod = Pod::new();
+        let att = Attachment::new("one", &pod).args(args);
+        let result = net.added(&att);
+        let mac = pod.link("eth0")["address"].as_str().unwrap().to_owned();
+        assert_eq!(result["interfaces"][2]["mac"], mac.as_str(), "lower case in the result");
+        net.check(&att, &result).success();
+        net.deleted(&att, Some(&result));
+        mac
+    };
+    assert_eq!(mac(&net, from_args), "02:00:00:00:00:0c");
+    let net = net.with("/args", cni_args);
+    assert_eq!(mac(&net, from_args), "02:00:00:00:00:0b");
+    let net = net.with("/runtimeConfig", runtime);
+    assert_eq!(mac(&net, from_args), "02:00:00:00:00:0a");
+}
+
+#[test]
+fn routes_with_everything() {
+    need!("ip");
+    let host = Host::new();
+    let pod = Pod::new();
+    let net = Network::new(&host, configs::dual(&host)).with(
+        "/ipam/routes",
+        json!([
+            {"dst": "10.20.0.0/16", "mtu": 1400, "advmss": 1360},
+            {"dst": "10.21.0.0/16", "priority": 77},
+            {"dst": "10.22.0.0/16", "table": 1022},
+            {"dst": "10.23.0.0/16", "gw": "10.1.2.9", "priority": 5, "mtu": 1280},
+            {"dst": "fd00:20::/48", "mtu": 1400, "advmss": 1340},
+        ]),
+    );
+    let net = if configs::newest() < "1.1.0" {
+        net.with("/ipam/routes", json!([{"dst": "10.20.0.0/16"}]))
+    } else {
+        net
+    };
+    let att = Attachment::new("one", &pod);
+    let result = net.added(&att);
+    let routes = pod.ip("route show table all");
+    assert!(routes.contains("10.20.0.0/16 via 10.1.2.1 dev eth0"), "{routes}");
+    net.check(&att, &result).success();
+    if configs::newest() < "1.1.0" {
+        return;
+    }
+    for expected in [
+        "10.20.0.0/16 via 10.1.2.1 dev eth0 mtu 1400 advmss 1360",
+        "10.21.0.0/16 via 10.1.2.1 dev eth0 metric 77",
+        "10.22.0.0/16 via 10.1.2.1 dev eth0 table 1022",
+        "10.23.0.0/16 via 10.1.2.9 dev eth0 metric 5 mtu 1280",
+    ] {
+        assert!(routes.contains(expected), "{expected} is not in\n{routes}");
+    }
+    let six = pod.ip("-6 route show");
+    assert!(six.contains("fd00:20::/48 via fd00:1:2::1 dev eth0"), "{six}");
+    assert!(six.contains("mtu 1400 advmss 1340"), "{six}");
+    assert_eq!(result["routes"][0]["mtu"], 1400, "{result:#}");
+    assert_eq!(result["routes"][0]["advmss"], 1360, "{result:#}");
+}
+
+#[test]
+fn a_pod_in_two_networks_has_two_default_routes() {
+    need!("ip", "ping");
+    let host = Host::new();
+    let pod = Pod::new();
+    let first = Network::new(&host, configs::dual(&host)).with("/isDefaultGateway", json!(true));
+    let second = first
+        .with("/name", json!("second"))
+        .with("/bridge", json!("br1"))
+        .with("/ipam/ranges", json!([[{"subnet": "10.9.9.0/24"}], [{"subnet": "fd00:9::/64"}]]));
+    let (eth0, eth1) = (Attachment::new("one", &pod), Attachment::new("one", &pod).ifname("eth1"));
+    let (one, two) = (first.added(&eth0), second.added(&eth1));
+    // As with the reference: the last network's first.
+    let routes = pod.ip("route");
+    assert!(routes.starts_with("default via 10.9.9.1 dev eth1"), "{routes}");
+    assert!(routes.contains("default via 10.1.2.1 dev eth0"), "{routes}");
+    assert!(pod.pings("10.1.2.1") && pod.pings("10.9.9.1") && pod.pings("fd00:9::1"));
+    first.check(&eth0, &one).success();
+    second.check(&eth1, &two).success();
+    second.deleted(&eth1, Some(&two));
+    first.check(&eth0, &one).success();
+    assert!(pod.ip("-6 route").contains("default via fd00:1:2::1 dev eth0"));
+}
+
+#[test]
+fn routes_that_are_there_already() {
+    need!("ip");
+    let host = Host::new();
+    let pod = Pod::new();
+    // Twice the same, once by isDefaultGateway; the pod's own network; two gateways.
+    let net = Network::new(&host, configs::v4(&host)).with("/isDefaultGateway", json!(true)).with(
+        "/ipam/routes",
+        json!([{"dst": "0.0.0.0/0"}, {"dst": "10.1.2.0/24"}, {"dst": "10.7.0.0/16", "gw": "10.1.2.8"},
+               {"dst": "10.7.0.0/16", "gw": "10.1.2.9"}]),
+    );
+    let att = Attachment::new("one", &pod);
+    let result = net.added(&att);
+    let routes = pod.ip("route");
+    assert_eq!(routes.matches("default").count(), 1, "{routes}");
+    for expected in ["10.1.2.0/24 via 10.1.2.1", "10.7.0.0/16 via 10.1.2.8", "10.7.0.0/16 via 10.1.2.9"] {
+        assert!(routes.contains(expected), "{expected}\n{routes}");
+    }
+    net.check(&att, &result).success();
+    net.deleted(&att, Some(&result));
+}

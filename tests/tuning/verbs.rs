@@ -1,0 +1,129 @@
+//! DEL, GC, STATUS, and another set of plugins in between.
+
+use cnimble_tests::{Network, Snapshot, go_plugins, need, skip};
+use serde_json::json;
+
+use super::{Chain, MAC};
+
+#[test]
+fn del_in_every_shape() {
+    need!("ip");
+    let chain = Chain::new();
+    let old = chain.mac();
+    let net = chain.net(&json!({ "mac": MAC, "mtu": 1400 }));
+    let file = chain.dir().join("one_eth0.json");
+    let add = || {
+        chain.add(&net);
+        assert_eq!(chain.mac(), MAC);
+        assert!(file.exists());
+    };
+    for netns in ["", "/nonesuch", "/proc/self/ns/mnt", "/etc/passwd"] {
+        add();
+        net.deleted(&chain.att.clone().netns(netns), None);
+        assert!(!file.exists(), "{netns}");
+        assert_eq!(chain.mac(), MAC, "who should know where it is?");
+        chain.pod.ip(&format!("link set eth0 address {old}"));
+    }
+    // Another configuration, or one that ADD would refuse.
+    for keys in [json!({}), json!({ "mac": "zz", "sysctl": 7, "mtu": -1 })] {
+        add();
+        chain.net(&keys).deleted(&chain.att, Some(&chain.prev));
+        assert!(!file.exists());
+        assert_eq!(chain.mac(), old);
+    }
+    // A broken file, and one that asks for what the kernel refuses.
+    for text in ["", "{", "[]", "{\"mtu\": 70000, \"mac\": \"02:00:00:00:00:07\"}"] {
+        add();
+        std::fs::write(&file, text).unwrap();
+        net.deleted(&chain.att, None);
+        assert!(!file.exists(), "{text}");
+    }
+    assert_eq!(chain.mac(), "02:00:00:00:00:07", "the rest is put back all the same");
+    // The interface is gone.
+    add();
+    chain.pod.ip("link del eth0");
+    net.deleted(&chain.att, None);
+    assert!(!file.exists());
+    // No directory, or a file in its place.
+    std::fs::remove_dir(chain.dir()).unwrap();
+    net.deleted(&chain.att, None);
+    std::fs::write(chain.dir(), "").unwrap();
+    net.deleted(&chain.att, None);
+    // What can't be removed is an error.
+    let stuck = chain.net(&json!({ "dataDir": chain.host.dir() }));
+    std::fs::create_dir_all(chain.host.dir().join("one_eth0.json/x")).unwrap();
+    assert_eq!(stuck.del(&chain.att, None).error().code, 5);
+}
+
+#[test]
+fn gc_and_status() {
+    need!("ip");
+    let chain = Chain::new();
+    let keys = json!({ "mtu": 1400 });
+    let net = chain.net(&keys).with("/cniVersion", json!("1.1.0"));
+    net.status().success();
+    assert_eq!(chain.files(), Vec::<String>::new());
+    chain.add(&net);
+    for (name, text) in [
+        ("old_eth0.json", r#"{"mtu": 1500, "network": "net64"}"#),
+        ("other_eth0.json", r#"{"mtu": 1500, "network": "net65"}"#),
+        ("go_eth0.json", r#"{"mtu": 1500}"#),
+        ("broken_eth0.json", "{"),
+        ("file", r#"{"network": "net64"}"#),
+    ] {
+        std::fs::write(chain.dir().join(name), text).unwrap();
+    }
+    net.gc(None).success();
+    assert_eq!(chain.files().len(), 6);
+    net.gc(Some(json!([chain.att.listed()]))).success();
+    assert_eq!(
+        chain.files(),
+        ["broken_eth0.json", "file", "go_eth0.json", "one_eth0.json", "other_eth0.json"]
+    );
+    net.gc(Some(json!([]))).success();
+    assert!(!chain.files().contains(&"one_eth0.json".to_owned()));
+
+    let blocked = net.with("/dataDir", json!(chain.dir().join("file/dir")));
+    assert_eq!(blocked.status().error().code, 50);
+    blocked.gc(Some(json!([]))).success();
+}
+
+#[test]
+fn either_set_restores_what_the_other_changed() {
+    need!("ip");
+    let Some(go) = go_plugins().filter(|dir| dir.join("tuning").exists()) else {
+        skip!("the Go plugin is not installed")
+    };
+    let chain = Chain::new();
+    let ours = chain
+        .net(&json!({ "mac": MAC, "mtu": 1400, "promisc": true, "allmulti": true }))
+        .with("/cniVersion", json!("1.0.0"));
+    let theirs = ours.served_by(go);
+    let mut prev = chain.prev.clone();
+    prev["cniVersion"] = json!("1.0.0");
+    let before = Snapshot::of_ns(&chain.pod);
+    let add = |net: &Network<'_>| net.call("ADD", &chain.att, Some(&prev)).run().result();
+    let file = chain.dir().join("one_eth0.json");
+
+    let (result, text) = (add(&ours), std::fs::read_to_string(&file).unwrap());
+    theirs.check(&chain.att, &result).success();
+    theirs.deleted(&chain.att, Some(&result));
+    before.assert_same(&Snapshot::of_ns(&chain.pod), "the Go plugin put it back");
+    assert_eq!(chain.files(), Vec::<String>::new());
+
+    let (their_result, their_text) = (add(&theirs), std::fs::read_to_string(&file).unwrap());
+    // Ours has the network as well.
+    assert_eq!(text, their_text.replace("\n}", ",\n \"network\": \"net64\"\n}"));
+    // Theirs has an empty object dns, and no MTU.
+    assert_eq!(result["ips"], their_result["ips"]);
+    assert_eq!(result["routes"], their_result["routes"]);
+    for (our, their) in [0, 1, 2].map(|i| (&result["interfaces"][i], &their_result["interfaces"][i])) {
+        for key in ["name", "mac", "sandbox"] {
+            assert_eq!(our[key], their[key]);
+        }
+    }
+    ours.check(&chain.att, &their_result).success();
+    ours.deleted(&chain.att, Some(&their_result));
+    before.assert_same(&Snapshot::of_ns(&chain.pod), "ours put it back");
+    assert_eq!(chain.files(), Vec::<String>::new());
+}
