@@ -1,11 +1,10 @@
 //! Every system call fails: one at a time, with the errors that it may well have.
 
-use cnimble_tests::trace::{Fate, Syscall, untraceable};
-use cnimble_tests::{need, skip};
+use cnimble_tests::trace::{Fate, Syscall};
 use nix::errno::Errno;
 
-use crate::points::{Chance, Tally, bound, seed, share};
-use crate::site::{Disturbed, KINDS, Kind, Site, Verb};
+use crate::points::{Chance, at_each_point, bound};
+use crate::site::{Disturbed, Kind, Site, Verb};
 
 /// Not tried: memory, which Linux grants and takes back by killing, and calls that can't
 /// fail or return.
@@ -161,34 +160,10 @@ fn answered(point: &Point, run: &Disturbed) -> Result<bool, String> {
 
 /// Has all calls of a network's verbs fail.
 fn failures(kind: &str, verbs: &[Verb], otherwise: usize) {
-    need!("ip", "nft");
-    if let Some(why) = untraceable() {
-        skip!("{why}");
-    }
-    let kind = KINDS.iter().find(|known| known.name == kind).unwrap();
-    let seed = seed();
-    let mut wrong = 0;
-    for verb in verbs {
-        let points = points(kind, *verb, bound(otherwise), &mut Chance::new(seed));
-        let tally = Tally::new(&format!("errors in {} of {} (seed {seed})", verb.name(), kind.name));
-        share(&points, |points| {
-            let mut site = Site::new(kind);
-            for point in points {
-                let outcome = fail(&mut site, point);
-                tally.tried(*outcome.as_ref().unwrap_or(&true));
-                let failed = outcome.is_err();
-                if let Err(why) = outcome {
-                    let plugin = site.plugin(point.at);
-                    tally.failed(&format!("{plugin} {} of {point:?}: {why}", point.call.name()));
-                }
-                if failed || !kind.neighbour {
-                    site = Site::new(kind);
-                }
-            }
-        });
-        wrong += tally.end();
-    }
-    assert_eq!(wrong, 0, "wrong, see above");
+    let points = |kind: &Kind, verb, seed| points(kind, verb, bound(otherwise), &mut Chance::new(seed));
+    at_each_point("errors", kind, verbs, points, fail, |site, point| {
+        format!("{} {} of {point:?}", site.plugin(point.at), point.call.name())
+    });
 }
 
 const ALL: &[Verb] = &[Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status];

@@ -3,12 +3,12 @@
 //! Dead before call n + 1 is the same as dead after call n: between two calls a process changes
 //! nothing but its own memory.
 
-use cnimble_tests::trace::{Fate, untraceable};
-use cnimble_tests::{Pod, need, skip};
+use cnimble_tests::Pod;
+use cnimble_tests::trace::Fate;
 use serde_json::Value;
 
-use crate::points::{Chance, Tally, bound, seed, share};
-use crate::site::{Disturbed, KINDS, Kind, Site, Verb};
+use crate::points::{Chance, at_each_point, bound};
+use crate::site::{Disturbed, Kind, Site, Verb};
 
 /// One death.
 #[derive(Debug, Clone)]
@@ -121,34 +121,10 @@ fn bury(site: &mut Site, point: &Point, run: &Disturbed, known: Option<&Value>) 
 
 /// Dies all deaths of a network's verbs.
 fn deaths(kind: &str, verbs: &[Verb], otherwise: usize) {
-    need!("ip", "nft");
-    if let Some(why) = untraceable() {
-        skip!("{why}");
-    }
-    let kind = KINDS.iter().find(|known| known.name == kind).unwrap();
-    let seed = seed();
-    let mut wrong = 0;
-    for verb in verbs {
-        let points = points(kind, *verb, bound(otherwise), seed);
-        let tally = Tally::new(&format!("killed in {} of {} (seed {seed})", verb.name(), kind.name));
-        share(&points, |points| {
-            let mut site = Site::new(kind);
-            for point in points {
-                let outcome = die(&mut site, point);
-                tally.tried(*outcome.as_ref().unwrap_or(&true));
-                let failed = outcome.is_err();
-                if let Err(why) = outcome {
-                    let plugin = site.plugin(point.at);
-                    tally.failed(&format!("{plugin} before {} of {point:?}: {why}", point.call));
-                }
-                if failed || !kind.neighbour {
-                    site = Site::new(kind);
-                }
-            }
-        });
-        wrong += tally.end();
-    }
-    assert_eq!(wrong, 0, "wrong, see above");
+    let points = |kind: &Kind, verb, seed| points(kind, verb, bound(otherwise), seed);
+    at_each_point("killed", kind, verbs, points, die, |site, point| {
+        format!("{} before {} of {point:?}", site.plugin(point.at), point.call)
+    });
 }
 
 #[test]

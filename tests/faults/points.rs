@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cnimble_tests::announce;
+use cnimble_tests::trace::untraceable;
+use cnimble_tests::{announce, need, skip};
+
+use crate::site::{KINDS, Kind, Site, Verb};
 
 /// Every point, or so many of each list.
 pub fn bound(otherwise: usize) -> usize {
@@ -99,4 +102,44 @@ pub fn share<T: Sync>(list: &[T], work: impl Fn(&mut dyn Iterator<Item = &T>) + 
             std::thread::Builder::new().name(name.clone()).spawn_scoped(scope, hand).unwrap();
         }
     });
+}
+
+/// Tries `once` at each of the `points` that the verbs of a network have, on nodes that serve
+/// until something is wrong with them, and fails the test if anything was. `name` says which
+/// point it was.
+pub fn at_each_point<P: Sync>(
+    what: &str,
+    kind: &str,
+    verbs: &[Verb],
+    points: impl Fn(&Kind, Verb, u64) -> Vec<P>,
+    once: impl Fn(&mut Site, &P) -> Result<bool, String> + Sync,
+    name: impl Fn(&Site, &P) -> String + Sync,
+) {
+    need!("ip", "nft");
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let kind = KINDS.iter().find(|known| known.name == kind).unwrap();
+    let seed = seed();
+    let mut wrong = 0;
+    for verb in verbs {
+        let points = points(kind, *verb, seed);
+        let tally = Tally::new(&format!("{what} in {} of {} (seed {seed})", verb.name(), kind.name));
+        share(&points, |points| {
+            let mut site = Site::new(kind);
+            for point in points {
+                let outcome = once(&mut site, point);
+                tally.tried(*outcome.as_ref().unwrap_or(&true));
+                let failed = outcome.is_err();
+                if let Err(why) = outcome {
+                    tally.failed(&format!("{}: {why}", name(&site, point)));
+                }
+                if failed || !kind.neighbour {
+                    site = Site::new(kind);
+                }
+            }
+        });
+        wrong += tally.end();
+    }
+    assert_eq!(wrong, 0, "wrong, see above");
 }
