@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use cnimble_tests::{Background, LIMIT, Node, PATIENCE, need, skip, wait_until};
+use cnimble_tests::{Background, LIMIT, Node, PATIENCE, wait_until};
 use serde_json::{Value, json};
 
-use crate::{PAUSE, assert_clean, network, no_cgroups, outside};
+use crate::{PAUSE, assert_clean, network, outside};
 
 /// containerd on a node.
 pub(crate) struct Containerd<'n> {
@@ -126,10 +126,7 @@ impl Drop for Cgroups {
 
 #[test]
 fn containerd_with_its_own_client() {
-    need!("containerd", "ctr", "runc", "busybox", "ip", "nft", "unshare", "nsenter", "tar", "sha256sum");
-    if no_cgroups() {
-        skip!("no cgroups are mounted");
-    }
+    need_runtime!("containerd", "ctr", "runc", "sha256sum");
     let group = format!("cnimble-test-{}", std::process::id());
     let _cgroups = Cgroups(group.clone());
     let node = Node::new();

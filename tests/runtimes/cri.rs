@@ -6,11 +6,11 @@
 use std::path::Path;
 
 use cnimble_tests::traffic::{Server, tcp, udp};
-use cnimble_tests::{Node, Ns, PATIENCE, need, plugin_dir, skip, wait_until};
+use cnimble_tests::{Node, Ns, PATIENCE, plugin_dir, wait_until};
 use serde_json::json;
 
 use crate::containerd::{Cgroups, Containerd, SOCKET, oci_image};
-use crate::{PAUSE, assert_no_rules_of, no_cgroups, outside};
+use crate::{PAUSE, assert_no_rules_of, outside};
 
 /// A protobuf message being put together.
 #[derive(Default)]
@@ -178,22 +178,7 @@ const CONTAINERD: &str = include_str!("conflists/10-containerd-net.conflist");
 
 #[test]
 fn containerds_default_network_with_ports() {
-    need!(
-        "containerd",
-        "ctr",
-        "runc",
-        "busybox",
-        "curl",
-        "ip",
-        "nft",
-        "unshare",
-        "nsenter",
-        "tar",
-        "sha256sum"
-    );
-    if no_cgroups() {
-        skip!("no cgroups are mounted");
-    }
+    need_runtime!("containerd", "ctr", "runc", "curl", "sha256sum");
     let node = Node::new();
     let outside = outside(&node);
     let cri = Cri::start(&node, "containerd-net", CONTAINERD, "/opt/cni/bin");
@@ -289,24 +274,7 @@ esac
 
 #[test]
 fn k3ss_default_network_with_ports_and_bandwidth() {
-    need!(
-        "containerd",
-        "ctr",
-        "runc",
-        "busybox",
-        "curl",
-        "ip",
-        "nft",
-        "unshare",
-        "nsenter",
-        "tar",
-        "sha256sum",
-        "jq",
-        "tc"
-    );
-    if no_cgroups() {
-        skip!("no cgroups are mounted");
-    }
+    need_runtime!("containerd", "ctr", "runc", "curl", "sha256sum", "jq", "tc");
     let node = Node::new();
     let outside = outside(&node);
     let bin = node.dir().join("bin");

@@ -3,6 +3,16 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+/// Skips without what every runtime here needs, and the tools of this one.
+macro_rules! need_runtime {
+    ($($tool:literal),*) => {
+        cnimble_tests::need!("busybox", "ip", "nft", "unshare", "nsenter", "tar", $($tool),*);
+        if crate::no_cgroups() {
+            cnimble_tests::skip!("no cgroups are mounted");
+        }
+    };
+}
+
 mod containerd;
 mod cri;
 mod podman;

@@ -1,10 +1,10 @@
 //! podman, from Debian's package.
 
 use cnimble_tests::traffic::{Server, tcp_is_shut, udp, udp_is_shut};
-use cnimble_tests::{Node, Ns, PATIENCE, need, skip, wait_until};
+use cnimble_tests::{Node, Ns, PATIENCE, wait_until};
 use serde_json::json;
 
-use crate::{PAUSE, assert_clean, assert_no_rules_of, network, no_cgroups, outside};
+use crate::{PAUSE, assert_clean, assert_no_rules_of, network, outside};
 
 /// podman on a node, with what it stores in a directory of the test.
 struct Podman<'n> {
@@ -93,10 +93,7 @@ fn answers(from: &Ns, to: &str) -> bool {
 
 #[test]
 fn podman_with_three_containers() {
-    need!("podman", "crun", "busybox", "ip", "nft", "unshare", "nsenter", "tar");
-    if no_cgroups() {
-        skip!("no cgroups are mounted");
-    }
+    need_runtime!("podman", "crun");
     let node = Node::new();
     let outside = outside(&node);
     node.file("net.d/10-pods.conflist", &network(&node, "0.4.0").to_string());
@@ -129,10 +126,7 @@ fn podman_with_three_containers() {
 
 #[test]
 fn podman_publishes_ports_every_way() {
-    need!("podman", "crun", "busybox", "curl", "ip", "nft", "unshare", "nsenter", "tar");
-    if no_cgroups() {
-        skip!("no cgroups are mounted");
-    }
+    need_runtime!("podman", "crun", "curl");
     let node = Node::new();
     let outside = outside(&node);
     // The chain that `podman network create` makes, and both families.
@@ -235,10 +229,7 @@ const PODMAN: &str = include_str!("conflists/87-podman-bridge.conflist");
 
 #[test]
 fn podmans_default_network() {
-    need!("podman", "crun", "busybox", "curl", "ip", "nft", "unshare", "nsenter", "tar");
-    if no_cgroups() {
-        skip!("no cgroups are mounted");
-    }
+    need_runtime!("podman", "crun", "curl");
     let node = Node::new();
     let outside = outside(&node);
     let file = node.file("87-podman-bridge.conflist", PODMAN);
