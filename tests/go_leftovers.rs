@@ -8,7 +8,7 @@ use cnimble::net::nft::Nft;
 use cnimble::rules::masquerade::{self, Backend};
 use cnimble::rules::{Owner, spoof};
 use cnimble::spec::{Attachment as Id, Code};
-use cnimble_tests::{Attachment, Host, Network, Ns, Snapshot, go_plugins, need, skip};
+use cnimble_tests::{Attachment, Host, Network, Ns, Snapshot, need, need_go};
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
@@ -43,8 +43,7 @@ fn rules(ns: &Ns) -> String {
 
 #[test]
 fn iptables_chains_of_the_go_plugins_are_removed() {
-    need!("nft", "iptables-nft-save");
-    let Some(go) = go_plugins() else { skip!("the Go plugins are not installed") };
+    need_go!(go, "nft", "iptables-nft-save");
     let (host, pod1, pod2) = (Host::new(), Ns::new(), Ns::new());
     let net = Network::by(go, &host, config(&host));
     net.added(&Attachment::new("cont2", &pod2));
@@ -85,8 +84,7 @@ fn cni_chain(ns: &Ns, id: &str) -> String {
 
 #[test]
 fn gc_removes_iptables_chains_of_the_network_only() {
-    need!("nft", "iptables-nft-save");
-    let Some(go) = go_plugins() else { skip!("the Go plugins are not installed") };
+    need_go!(go, "nft", "iptables-nft-save");
     let host = Host::new();
     let pods: Vec<Ns> = (0..4).map(|_| Ns::new()).collect();
     let net1 = Network::by(go, &host, config(&host));
@@ -150,8 +148,7 @@ fn nft_rules_of_newer_go_plugins_are_removed() {
 
 #[test]
 fn our_iptables_backend_is_the_go_plugins() {
-    need!("nft", "iptables-nft-save");
-    let Some(go) = go_plugins() else { skip!("the Go plugins are not installed") };
+    need_go!(go, "nft", "iptables-nft-save");
     let (host, pod) = (Host::new(), Ns::new());
     let net = Network::by(go, &host, config(&host));
     let attachment = Attachment::new("cont1", &pod);
@@ -226,8 +223,7 @@ fn an_iptables_failure_half_way_leaves_nothing() {
 
 #[test]
 fn spoof_checks_of_the_go_plugins_are_removed() {
-    need!("nft");
-    let Some(go) = go_plugins() else { skip!("the Go plugins are not installed") };
+    need_go!(go, "nft");
     let (host, pod1, pod2) = (Host::new(), Ns::new(), Ns::new());
     let mut config = config(&host);
     config["ipMasq"] = json!(false);

@@ -5,21 +5,14 @@
 use std::path::Path;
 
 use cnimble_tests::{
-    Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, go_plugins, leases, need, plugin_dir, skip,
-    wait_until,
+    Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, leases, need_go, plugin_dir, wait_until,
 };
 use serde_json::{Value, json};
 
-/// Skips where there are no Go plugins to meet; else `let go = …`.
-macro_rules! need_go {
+/// Skips where the two sets can't meet; else `let go = …`.
+macro_rules! need_both {
     ($go:ident) => {
-        need!("ip", "nft", "ping", "iptables", "iptables-legacy");
-        let Some($go) = go_plugins() else {
-            skip!("containernetworking-plugins is not installed");
-        };
-        if plugin_dir() == $go {
-            skip!("the plugins under test are the Go plugins");
-        }
+        need_go!($go, "ip", "nft", "ping", "iptables", "iptables-legacy");
     };
 }
 
@@ -86,7 +79,7 @@ enum Netns {
 
 #[test]
 fn pods_made_by_the_go_plugins_are_torn_down() {
-    need_go!(go);
+    need_both!(go);
     let failures = of_every_kind(|kind| torn_down(go, kind));
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
@@ -149,7 +142,7 @@ fn torn_down(go: &Path, kind: Kind) -> Vec<String> {
 
 #[test]
 fn pods_made_by_the_go_plugins_are_garbage_collected() {
-    need_go!(go);
+    need_both!(go);
     of_every_kind::<()>(|kind| {
         let host = Host::hasty();
         let net = network(&host, kind);
@@ -177,7 +170,7 @@ fn pods_made_by_the_go_plugins_are_garbage_collected() {
 
 #[test]
 fn pods_made_by_the_go_plugins_pass_our_check() {
-    need_go!(go);
+    need_both!(go);
     for kind in KINDS {
         let host = Host::hasty();
         let net = network(&host, *kind);
@@ -192,7 +185,7 @@ fn pods_made_by_the_go_plugins_pass_our_check() {
 /// The other way round: the reference knows the iptables backend and the leases.
 #[test]
 fn our_pods_are_torn_down_by_the_go_plugins() {
-    need_go!(go);
+    need_both!(go);
     for kind in [Kind::Plain, Kind::MasqueradeNft, Kind::MasqueradeLegacy] {
         let host = Host::hasty();
         let net = network(&host, kind).with("/ipMasqBackend", json!("iptables"));
@@ -215,7 +208,7 @@ fn our_pods_are_torn_down_by_the_go_plugins() {
 /// Both sets write the same iptables rules.
 #[test]
 fn the_iptables_backend_writes_what_the_reference_writes() {
-    need_go!(go);
+    need_both!(go);
     let rules = |plugins: &Path| {
         let host = Host::hasty();
         let pod = Pod::new();
@@ -235,7 +228,7 @@ fn the_iptables_backend_writes_what_the_reference_writes() {
 
 #[test]
 fn leases_are_taken_over_both_ways() {
-    need_go!(go);
+    need_both!(go);
     let host = Host::hasty();
     let net = Network::new(&host, configs::ipam(&host)).with("/cniVersion", json!("1.0.0"));
     let pod = Pod::new();
@@ -271,7 +264,7 @@ fn leases_are_taken_over_both_ways() {
 /// Both at once use one lock.
 #[test]
 fn both_sets_at_the_same_time() {
-    need_go!(go);
+    need_both!(go);
     let host = Host::hasty();
     let net = Network::new(&host, configs::ipam(&host)).with("/cniVersion", json!("1.0.0"));
     let theirs = net.served_by(go);
@@ -294,7 +287,7 @@ fn both_sets_at_the_same_time() {
 
 #[test]
 fn a_node_changes_sides_in_the_middle_of_pods_lives() {
-    need_go!(go);
+    need_both!(go);
     let host = Host::hasty();
     let ours = network(&host, Kind::Everything);
     let theirs = ours.served_by(go);

@@ -11,7 +11,7 @@ use cnimble::net::nft::Nft;
 use cnimble::rules::Owner;
 use cnimble::rules::masquerade::{self, Backend};
 use cnimble::spec::Attachment as Id;
-use cnimble_tests::{Attachment, Host, Network, Ns, go_plugins, need, skip};
+use cnimble_tests::{Attachment, Host, Network, Ns, need_go, skip};
 use ipnetwork::IpNetwork;
 use serde_json::json;
 
@@ -29,8 +29,7 @@ fn rules(ns: &Ns) -> String {
 
 #[test]
 fn legacy_tables_are_cleaned_and_filled() {
-    need!("nft", "iptables-legacy", "iptables-legacy-save");
-    let Some(go) = go_plugins() else { skip!("the Go plugins are not installed") };
+    need_go!(go, "nft", "iptables-legacy", "iptables-legacy-save");
     let host = Host::new();
     if host.run("iptables-legacy -t nat -S").status != 0 {
         skip!("this kernel has no legacy iptables");

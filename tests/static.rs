@@ -2,7 +2,7 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need, plugin_dir, skip};
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need, need_go};
 use serde_json::{Value, json};
 
 fn config() -> Value {
@@ -25,13 +25,7 @@ fn config() -> Value {
 /// Every source in every combination, in every version.
 #[test]
 fn results_are_those_of_the_reference() {
-    need!();
-    let Some(go) = go_plugins() else {
-        skip!("containernetworking-plugins is not installed");
-    };
-    if plugin_dir() == go {
-        skip!("the plugins under test are the Go plugins");
-    }
+    need_go!(go);
     let host = Host::new();
     let pod = Pod::new();
     let mut successes = 0;

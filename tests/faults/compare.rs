@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use cnimble_tests::trace::untraceable;
-use cnimble_tests::{announce, go_plugins, need, plugin_dir, skip};
+use cnimble_tests::{announce, need_go, plugin_dir, skip};
 
 use crate::kill::{Aftermath, Point, die};
 use crate::points::{Chance, bound, seed, share};
@@ -65,8 +65,7 @@ fn row(
 /// Ours must leave nothing; of the others it is only told.
 #[test]
 fn killed_like_the_go_plugins() {
-    need!("ip", "nft", "iptables-nft-save");
-    let Some(go) = go_plugins() else { skip!("there are no Go plugins") };
+    need_go!(go, "ip", "nft", "iptables-nft-save");
     if let Some(why) = untraceable() {
         skip!("{why}");
     }

@@ -4,9 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use cnimble_tests::{
-    Background, LIMIT, PATIENCE, Pod, Snapshot, go_plugins, need, plugin_dir, skip, wait_until,
-};
+use cnimble_tests::{Background, LIMIT, PATIENCE, Pod, Snapshot, need, need_go, plugin_dir, wait_until};
 use serde_json::json;
 
 use super::{Node, RESULT, command, scripts};
@@ -46,10 +44,7 @@ fn a_pod_comes_and_goes_with_our_plugins() {
 
 #[test]
 fn a_pod_comes_and_goes_with_the_go_plugins() {
-    need!("ip", "nft", "ping", "iptables");
-    let Some(go) = go_plugins() else {
-        skip!("no Go plugins");
-    };
+    need_go!(go, "ip", "nft", "ping", "iptables");
     comes_and_goes(go, "1.0.0");
 }
 

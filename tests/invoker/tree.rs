@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cnimble_tests::{Pod, go_plugins, need, plugin_dir, skip};
+use cnimble_tests::{Pod, need, need_go, plugin_dir};
 use serde_json::{Value, json};
 
 use super::Node;
@@ -135,8 +135,7 @@ fn what_is_gone_is_said() {
 
 #[test]
 fn pods_of_other_runtimes_and_plugins_are_found() {
-    need!("ip", "nft");
-    let Some(go) = go_plugins() else { skip!("there are no Go plugins here") };
+    need_go!(go, "ip", "nft");
     let node = Node::new();
     node.bridge("net", "1.0.0");
     let (ours, theirs) = (Pod::new(), Pod::new());

@@ -4,29 +4,15 @@
 use std::path::Path;
 
 use cnimble_tests::{
-    Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, go_plugins, need, plugin_dir, skip,
-    wait_until,
+    Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, need_go, plugin_dir, wait_until,
 };
 use serde_json::json;
 
 use super::{config, host, routes, state, veth};
 
-/// Skips where there are no Go plugins to meet; else `let go = …`.
-macro_rules! need_go {
-    ($go:ident) => {
-        need!("ip", "nft", "ping", "iptables");
-        let Some($go) = go_plugins() else {
-            skip!("containernetworking-plugins is not installed");
-        };
-        if plugin_dir() == $go {
-            skip!("the plugins under test are the Go plugins");
-        }
-    };
-}
-
 #[test]
 fn result_and_routes_are_those_of_the_reference() {
-    need_go!(go);
+    need_go!(go, "ip", "nft", "ping", "iptables");
     for version in configs::VERSIONS.iter().filter(|version| **version < "1.1.0") {
         for extra in [
             json!([]),
@@ -64,7 +50,7 @@ fn result_and_routes_are_those_of_the_reference() {
 
 #[test]
 fn pods_made_by_the_go_plugins_are_checked_and_torn_down() {
-    need_go!(go);
+    need_go!(go, "ip", "nft", "ping", "iptables");
     for masquerade in [false, true] {
         let host = host();
         let net = Network::new(&host, config(&host))
@@ -108,7 +94,7 @@ fn pods_made_by_the_go_plugins_are_checked_and_torn_down() {
 
 #[test]
 fn our_pods_are_checked_and_torn_down_by_the_go_plugins() {
-    need_go!(go);
+    need_go!(go, "ip", "nft", "ping", "iptables");
     for masquerade in [false, true] {
         let host = host();
         // The reference of this age knows no other backend.

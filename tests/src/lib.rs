@@ -32,7 +32,7 @@ pub use network::{Attachment, Network};
 pub use node::Node;
 pub use ns::{Ns, Pod};
 pub use outcome::Outcome;
-pub use plugins::{PLUGINS, command, go_plugins, plugin_dir};
+pub use plugins::{PLUGINS, command, go_plugins, go_to_meet, plugin_dir};
 pub use process::{Background, LIMIT, copy, run_limited, script};
 pub use skip::{announce, missing};
 pub use snapshot::{Snapshot, leases};

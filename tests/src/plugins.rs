@@ -29,6 +29,18 @@ pub fn go_plugins() -> Option<&'static Path> {
     dir.join("bridge").exists().then_some(dir)
 }
 
+/// [`go_plugins`], for tests that have ours and theirs meet.
+///
+/// # Errors
+/// Why there is nobody to meet.
+pub fn go_to_meet() -> Result<&'static Path, &'static str> {
+    match go_plugins() {
+        None => Err("the Go plugins are not installed"),
+        Some(go) if go == plugin_dir() => Err("the plugins under test are the Go plugins"),
+        Some(go) => Ok(go),
+    }
+}
+
 fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

@@ -22,6 +22,18 @@ macro_rules! need {
     };
 }
 
+/// As [`need!`], and there must be Go plugins that ours can meet: else `let go = <directory>`.
+#[macro_export]
+macro_rules! need_go {
+    ($go:ident $(, $tool:literal)*) => {
+        $crate::need!($($tool),*);
+        let $go = match $crate::go_to_meet() {
+            Ok(dir) => dir,
+            Err(why) => $crate::skip!("{why}"),
+        };
+    };
+}
+
 /// Prints `<word> <test>: text` past libtest's capture, which would hide it.
 pub fn announce(word: &str, text: &str) {
     let thread = std::thread::current();

@@ -4,7 +4,7 @@ use std::fs;
 
 use cnimble::rules::Owner;
 use cnimble::spec::Attachment;
-use cnimble_tests::{Pod, go_plugins, need, plugin_dir, skip};
+use cnimble_tests::{Pod, need, need_go, plugin_dir};
 use serde_json::{Value, json};
 
 use super::{Node, chain, findings, heals, kinds, same, veths};
@@ -68,8 +68,7 @@ fn doctor_repairs_what_our_plugins_left() {
 
 #[test]
 fn doctor_repairs_what_the_go_plugins_left() {
-    need!("ip", "nft", "iptables-nft-save");
-    let Some(go) = go_plugins() else { skip!("the Go plugins are not installed") };
+    need_go!(go, "ip", "nft", "iptables-nft-save");
     let node = Node::new();
     let mut network = chain(&node, "doc", "br1", "10.213.2.0/24");
     network["cniVersion"] = json!("0.4.0");
