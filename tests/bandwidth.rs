@@ -28,9 +28,13 @@ struct Chain {
 
 impl Chain {
     fn new() -> Self {
+        Chain::on(configs::v4)
+    }
+
+    fn on(bridge: fn(&Host) -> Value) -> Self {
         let (host, pod) = (Host::new(), Pod::new());
         let att = Attachment::new("one", &pod);
-        let prev = Network::new(&host, configs::v4(&host)).added(&att);
+        let prev = Network::new(&host, bridge(&host)).added(&att);
         Chain { host, pod, att, prev }
     }
 
@@ -71,41 +75,50 @@ fn both() -> Value {
     json!({ "ingressRate": RATE, "ingressBurst": BURST, "egressRate": RATE / 2, "egressBurst": BURST })
 }
 
-/// Payload in bits that gets from `from` to `to`, whose address is `ip`, by TCP, and how many
-/// seconds that takes from the first moment to the last: two, or more on a slow machine.
-fn transfer(from: &Ns, to: &Ns, ip: &str) -> (f64, f64) {
+/// A connection from one to the other, whose address is `ip`: both its ends.
+fn connect(from: &Ns, to: &Ns, ip: &str) -> (TcpStream, TcpStream) {
     let listener = to.within(|| TcpListener::bind((ip, 0)).unwrap());
     let port = listener.local_addr().unwrap().port();
+    let near = from.within(|| TcpStream::connect((ip, port)).unwrap());
+    (near, listener.accept().unwrap().0)
+}
+
+/// Payload in bits that gets from one end to the other, and how many seconds that takes from the
+/// first moment to the last: as many as wanted, or more on a slow machine.
+fn pump(mut sender: TcpStream, mut receiver: TcpStream, wanted: Duration) -> (f64, f64) {
     std::thread::scope(|scope| {
         let start = Instant::now();
-        scope.spawn(|| {
-            from.within(|| {
-                let mut stream = TcpStream::connect((ip, port)).unwrap();
-                stream.set_write_timeout(Some(LIMIT)).unwrap();
-                // Until the receiver has enough.
-                while stream.write(&[0; 16 * 1024]).is_ok() {}
-            });
+        scope.spawn(move || {
+            sender.set_write_timeout(Some(LIMIT)).unwrap();
+            // Until the receiver has enough.
+            while sender.write(&[0; 16 * 1024]).is_ok() {}
         });
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        receiver.set_read_timeout(Some(LIMIT)).unwrap();
         let mut buffer = vec![0; 64 * 1024];
         let mut bytes = 0;
         loop {
-            bytes += stream.read(&mut buffer).unwrap();
-            if start.elapsed() >= Duration::from_secs(2) {
+            bytes += receiver.read(&mut buffer).unwrap();
+            if start.elapsed() >= wanted {
+                drop(receiver);
                 return (bytes as f64 * 8.0, start.elapsed().as_secs_f64());
             }
         }
     })
 }
 
+/// Two seconds of [`pump`] from `from` to `to`, whose address is `ip`.
+fn transfer(from: &Ns, to: &Ns, ip: &str) -> (f64, f64) {
+    let (near, far) = connect(from, to, ip);
+    pump(near, far, Duration::from_secs(2))
+}
+
 /// No transfer is more than a tenth faster than `rate` allows after the burst, and one of them is
 /// nearly as fast; others may have had a machine that is too slow. With the headers, which the
 /// kernel counts as well: 66 bytes of a packet of 1514.
-fn assert_rate(rate: u64, from: &Ns, to: &Ns, ip: &str, what: &str) {
+fn assert_rate(rate: u64, what: &str, transfer: impl Fn() -> (f64, f64)) {
     let mut seen = Vec::new();
     let reached = wait_until(PATIENCE, || {
-        let (bits, seconds) = transfer(from, to, ip);
+        let (bits, seconds) = transfer();
         let (bits, allowed) = (bits * 1514.0 / 1448.0, rate as f64 * seconds);
         seen.push(format!("{:.2} Mbit/s in {seconds:.2} s", bits / seconds / 1e6));
         assert!(bits <= BURST as f64 + 1.1 * allowed, "{what}: {seen:?} of {rate}");
@@ -131,8 +144,243 @@ fn a_transfer_gets_the_rate_both_ways() {
     }
     let net = chain.net(&both());
     let result = chain.add(&net);
-    assert_rate(RATE, &chain.host, &chain.pod, &ip, "ingress");
-    assert_rate(RATE / 2, &chain.pod, &chain.host, &gateway, "egress");
+    assert_rate(RATE, "ingress", || transfer(&chain.host, &chain.pod, &ip));
+    assert_rate(RATE / 2, "egress", || transfer(&chain.pod, &chain.host, &gateway));
+    net.check(&chain.att, &result).success();
+}
+
+/// Two far ends for each family: the second is in the lists.
+const FAR: [[&str; 2]; 2] = [["198.51.100.1", "203.0.113.1"], ["2001:db8:1::1", "2001:db8:2::1"]];
+
+#[test]
+fn subnets_are_limited_or_not() {
+    need!("ip", "tc");
+    let chain = Chain::on(configs::dual);
+    chain.host.ip("link set lo up");
+    for ip in FAR.as_flattened() {
+        let flag = if ip.contains(':') { "nodad" } else { "" };
+        chain.host.ip(&format!("addr add {ip} dev lo {flag}"));
+    }
+    let bridge = chain.prev["interfaces"][0]["name"].as_str().unwrap();
+    for gateway in chain.host.addrs(bridge).iter().filter(|addr| !addr.starts_with("fe80")) {
+        let gateway = gateway.split('/').next().unwrap();
+        let family = if gateway.contains(':') { "-6 " } else { "" };
+        chain.pod.ip(&format!("{family}route replace default via {gateway} dev eth0"));
+    }
+    // What a pod receives comes from there, what it sends goes there.
+    let down = |ip: &str, wanted: Duration| {
+        let (near, far) = connect(&chain.pod, &chain.host, ip);
+        pump(far, near, wanted)
+    };
+    let up = |ip: &str, wanted: Duration| {
+        let (near, far) = connect(&chain.pod, &chain.host, ip);
+        pump(near, far, wanted)
+    };
+    // Packets come in lumps of 64 KiB here, a fortieth of what comes in so long.
+    let (long, short) = (Duration::from_secs(3), Duration::from_millis(200));
+    let speed = |(bits, seconds): (f64, f64)| bits / seconds;
+    let both_ways = |ip: &&str| speed(down(ip, short)).min(speed(up(ip, short)));
+    let slowest = FAR.as_flattened().iter().map(both_ways).fold(f64::INFINITY, f64::min);
+    if slowest < 5.0 * RATE as f64 {
+        skip!("this machine transfers only {:.1} Mbit/s without a limit", slowest / 1e6);
+    }
+    // Whatever else the machine does: a limit would hold every time.
+    let free = |what: &str, transfer: &dyn Fn() -> (f64, f64)| {
+        assert!((0..10).any(|_| speed(transfer()) > 2.0 * RATE as f64), "{what} is limited");
+    };
+    for (family, key) in [(0, "shapedSubnets"), (1, "unshapedSubnets")] {
+        let mut keys = both();
+        keys["egressRate"] = json!(RATE);
+        keys[key] = json!(["203.0.113.0/24", "2001:db8:2::/48"]);
+        let net = chain.net(&keys);
+        let result = chain.add(&net);
+        net.check(&chain.att, &result).success();
+        let [other, listed] = FAR[family];
+        let (limited, not) = if key == "shapedSubnets" { (listed, other) } else { (other, listed) };
+        assert_rate(RATE, &format!("from {limited}"), || down(limited, long));
+        assert_rate(RATE, &format!("to {limited}"), || up(limited, long));
+        free(&format!("from {not}"), &|| down(not, short));
+        free(&format!("to {not}"), &|| up(not, short));
+        net.deleted(&chain.att, Some(&result));
+    }
+}
+
+#[test]
+fn check_of_lists() {
+    need!("ip", "tc");
+    let chain = Chain::on(configs::dual);
+    let before = chain.state();
+    let keys = |key: &str, nets: &[&str]| {
+        let mut keys = both();
+        keys[key] = json!(nets);
+        keys
+    };
+    let nets = ["10.0.0.0/8", "0.0.0.0/0", "fd00::/9", "fd00:1:2:3::/64"];
+    for key in ["shapedSubnets", "unshapedSubnets"] {
+        let net = chain.net(&keys(key, &nets));
+        let result = chain.add(&net);
+        net.check(&chain.att, &result).success();
+        let ifb = chain.ifbs()[0].clone();
+        let noticed = |keys: &Value, word: &str| {
+            let error = chain.net(keys).check(&chain.att, &result).error();
+            assert!(error.code == 103 && error.all().contains(word), "{key} {word}: {error:?}");
+        };
+        noticed(
+            &json!({ "ingressRate": RATE, "ingressBurst": BURST / 2 }),
+            if key == "shapedSubnets" { "the other class" } else { "expected 10000" },
+        );
+        noticed(&keys(key, &["10.0.0.0/8", "11.0.0.0/8"]), "no filter for 11.0.0.0/8");
+        let other = if key == "shapedSubnets" { "unshapedSubnets" } else { "shapedSubnets" };
+        noticed(&keys(other, &nets), "the other class");
+        let mut faster = keys(key, &nets);
+        faster["egressRate"] = json!(RATE);
+        noticed(&faster, "rate 500000, expected 1000000");
+        chain.host.sh(&format!("tc filter del dev {ifb} parent 1: prio 15"));
+        noticed(&keys(key, &nets), "no filter for fd00::/9");
+        chain.host.sh(&format!("tc filter del dev {} parent 1:", chain.veth()));
+        noticed(&keys(key, &nets), "no filter for 10.0.0.0/8");
+        net.deleted(&chain.att, Some(&result));
+        chain.assert_state(&before, key);
+    }
+}
+
+/// What a Go plugin of the newer kind makes, and what its DEL leaves of it.
+fn go_htb(chain: &Chain, ifb: &str, shaped: bool) {
+    let veth = chain.veth();
+    let (default, listed) = if shaped { ("1", "1:30") } else { ("30", "1:1") };
+    let mut commands = vec![
+        format!("ip link add {ifb} up type ifb"),
+        format!("tc qdisc add dev {veth} ingress"),
+        format!(
+            "tc filter add dev {veth} parent ffff: protocol all prio 1 u32 match u8 0 0 flowid 1:1 \
+             action mirred egress redirect dev {ifb}"
+        ),
+    ];
+    for (dev, rate) in [(veth, RATE), (ifb, RATE / 2)] {
+        commands.extend([
+            format!("tc qdisc add dev {dev} root handle 1: htb default {default}"),
+            format!("tc class add dev {dev} parent 1: classid 1:30 htb rate {rate} burst {}", BURST / 8),
+            format!("tc class add dev {dev} parent 1: classid 1:1 htb rate 800gbit quantum 2000"),
+            format!(
+                "tc filter add dev {dev} parent 1: protocol ip prio 16 u32 match ip dst 10.9.0.0/16 flowid {listed}"
+            ),
+        ]);
+    }
+    for command in commands {
+        chain.host.sh(&command);
+    }
+}
+
+#[test]
+fn newer_go_plugins_limits_are_checked_and_replaced() {
+    need!("ip", "tc");
+    let chain = Chain::new();
+    let plain = chain.net(&both());
+    let result = chain.add(&plain);
+    let ifb = chain.ifbs()[0].clone();
+    plain.deleted(&chain.att, Some(&result));
+    let before = chain.state();
+    for shaped in [true, false] {
+        go_htb(&chain, &ifb, shaped);
+        let mut keys = both();
+        let (key, other) =
+            if shaped { ("shapedSubnets", "unshapedSubnets") } else { ("unshapedSubnets", "shapedSubnets") };
+        keys[key] = json!(["10.9.0.0/16"]);
+        let net = chain.net(&keys);
+        net.check(&chain.att, &result).success();
+        // Without a list it is as with unshapedSubnets.
+        assert_eq!(plain.check(&chain.att, &result).status == 0, !shaped);
+        let noticed = |change: &dyn Fn(&mut Value), word: &str| {
+            let mut keys = keys.clone();
+            change(&mut keys);
+            let error = chain.net(&keys).check(&chain.att, &result).error();
+            assert!(error.code == 103 && error.all().contains(word), "{word}: {error:?}");
+        };
+        noticed(&|keys| keys["ingressRate"] = json!(8000), "rate 1000000, expected 1000");
+        noticed(&|keys| keys["egressBurst"] = json!(BURST * 2), "expected 40000");
+        noticed(
+            &|keys| {
+                keys[other] = keys[key].take();
+            },
+            "the other class",
+        );
+        chain.host.sh(&format!("tc qdisc del dev {ifb} root"));
+        noticed(&|_| {}, "expected htb");
+        // DEL of theirs.
+        net.deleted(&chain.att, Some(&result));
+        chain.assert_state(&before, "our DEL");
+        // Their DEL takes the ifb only; ADD after it.
+        go_htb(&chain, &ifb, shaped);
+        chain.host.ip(&format!("link del {ifb}"));
+        let again = chain.add(&net);
+        net.check(&chain.att, &again).success();
+        net.deleted(&chain.att, Some(&again));
+        chain.assert_state(&before, "our DEL after theirs");
+    }
+}
+
+#[test]
+fn add_del_add_on_the_same_interface() {
+    need!("ip", "tc");
+    let chain = Chain::new();
+    let before = chain.state();
+    let qdiscs = |keys: &Value| {
+        let net = chain.net(keys);
+        let result = chain.add(&net);
+        net.check(&chain.att, &result).success();
+        let state = chain.qdiscs();
+        net.deleted(&chain.att, Some(&result));
+        chain.assert_state(&before, "DEL");
+        state
+    };
+    let mut listed = both();
+    listed["unshapedSubnets"] = json!(["10.0.0.0/8"]);
+    let only = |way: &str| json!({ format!("{way}Rate"): RATE, format!("{way}Burst"): BURST });
+    let all = [both(), listed, only("ingress"), only("egress")];
+    let fresh = all.each_ref().map(qdiscs);
+    // A DEL that wasn't told anything leaves what it can't find; the next ADD takes its place.
+    for (first, second) in (0..16).map(|number| (number / 4, number % 4)) {
+        chain.add(&chain.net(&all[first]));
+        chain.net(&all[first]).deleted(&chain.att.clone().netns(""), None);
+        let net = chain.net(&all[second]);
+        let result = chain.add(&net);
+        net.check(&chain.att, &result).success();
+        if first == second {
+            // Handles of qdiscs count up.
+            let seen = |state: &Value| state.as_array().unwrap().len();
+            assert_eq!(seen(&fresh[second]), seen(&chain.qdiscs()), "{}", all[second]);
+        }
+        net.deleted(&chain.att, Some(&result));
+        for del in ["root", "ingress"] {
+            // Of the first one, where the second hasn't got it.
+            chain.host.run(&format!("tc qdisc del dev {} {del}", chain.veth()));
+        }
+        chain.assert_state(&before, "both DELs");
+    }
+    // The Go plugin's DEL, where there is one.
+    if let Some(go) = go_plugins().filter(|dir| dir.join("bandwidth").exists()) {
+        let net = chain.net(&both()).with("/cniVersion", json!("1.0.0"));
+        let mut prev = chain.prev.clone();
+        prev["cniVersion"] = json!("1.0.0");
+        let theirs = net.served_by(go).call("ADD", &chain.att, Some(&prev)).run().result();
+        net.served_by(go).deleted(&chain.att, Some(&theirs));
+        let ours = net.call("ADD", &chain.att, Some(&prev)).run().result();
+        net.check(&chain.att, &ours).success();
+        net.deleted(&chain.att, Some(&ours));
+        chain.assert_state(&before, "after the Go plugin's DEL");
+    }
+}
+
+#[test]
+fn del_leaves_other_interfaces_alone() {
+    need!("ip", "tc");
+    let chain = Chain::new();
+    let net = chain.net(&both());
+    let result = chain.add(&net);
+    let pod = Pod::new();
+    let other = Attachment::new("two", &pod);
+    // It has been told of an interface that is somebody else's.
+    net.deleted(&other, Some(&result));
     net.check(&chain.att, &result).success();
 }
 
@@ -195,8 +443,11 @@ fn result_check_and_del() {
         assert_eq!(chain.ifbs(), Vec::<String>::new());
         net.deleted(&att, prev);
         assert_eq!(made["interfaces"].as_array().unwrap().len(), 4);
-        chain.host.sh(&format!("tc qdisc del dev {veth} root"));
-        chain.host.sh(&format!("tc qdisc del dev {veth} ingress"));
+        if prev.is_none() {
+            // It can't know the interface.
+            chain.host.sh(&format!("tc qdisc del dev {veth} root"));
+            chain.host.sh(&format!("tc qdisc del dev {veth} ingress"));
+        }
         chain.assert_state(&before, "DEL");
     }
     // The configuration may have changed since, or make no sense any more.
@@ -258,7 +509,13 @@ fn bad_input_changes_nothing() {
         (json!({ "egressBurst": BURST }), &chain.prev, 7, "egressRate is missing"),
         (json!({ "egressRate": 8, "egressBurst": 34_359_738_360_u64 }), &chain.prev, 7, "4GB"),
         (json!({ "egressRate": "8M", "egressBurst": 1 }), &chain.prev, 7, "egressRate"),
-        (json!({ "unshapedSubnets": ["10.0.0.0/8"] }), &chain.prev, 2, "unshapedSubnets"),
+        (json!({ "unshapedSubnets": ["10.0.0.0/40"] }), &chain.prev, 7, "unshapedSubnets[0]: invalid CIDR"),
+        (
+            json!({ "shapedSubnets": ["10.0.0.0/8"], "unshapedSubnets": ["11.0.0.0/8"] }),
+            &chain.prev,
+            7,
+            "exclude each other",
+        ),
         (both(), &Value::Null, 7, "prevResult missing"),
         (json!({}), &Value::Null, 7, "prevResult missing"),
         (both(), &no_host, 7, "no peer to limit"),
@@ -299,13 +556,15 @@ fn a_failure_at_each_step_takes_everything_back() {
         ),
         (format!("ip link add {ifb} type bridge"), 102, "exists already", format!("ip link del {ifb}")),
         (
-            format!("tc qdisc add dev {veth} ingress"),
+            format!(
+                "tc qdisc add dev {veth} ingress && tc filter add dev {veth} ingress prio 5 u32 match u32 0 0 flowid 1:1"
+            ),
             102,
             "ingress qdisc already",
             format!("tc qdisc del dev {veth} ingress"),
         ),
     ] {
-        chain.host.sh(&stand);
+        chain.host.shell(&stand);
         let before = chain.state();
         let error = net.call("ADD", &chain.att, Some(&chain.prev)).run().error();
         assert!(error.code == code && error.all().contains(word), "{stand}: {error:?}");

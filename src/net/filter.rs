@@ -1,4 +1,5 @@
-//! Filters for received packets: `tc filter`. One of them: everything goes to another link.
+//! Filters of packets: `tc filter`. Those of a link's qdisc `ingress` that send everything to
+//! another link, and ([`super::sort`]) those that sort by a network.
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -8,12 +9,14 @@ use netlink_packet_route::tc::{
     TcU32Selector, TcU32SelectorFlags,
 };
 
-use super::qdisc::{INGRESS_HANDLE, TCA_OPTIONS, TCMSG, is_of, of_link};
+use super::qdisc::{INGRESS_HANDLE, TCA_KIND, TCA_OPTIONS, TCMSG, is_of, of_link};
 use super::request::{Mode, encode};
-use super::wire::{Attributes, Malformed, Message, u32_at};
+use super::wire::{Attributes, Malformed, Message, text, u32_at};
 use super::{Netlink, Request, Result};
 
 const RTM_NEWTFILTER: u16 = 44;
+/// `TCA_U32_SEL`
+pub(super) const U32_SEL: u16 = 5;
 /// ETH_P_ALL, in network byte order as the kernel wants it, and priority 1.
 const ALL_FIRST: u32 = (1 << 16) | (3_u16.to_be() as u32);
 
@@ -59,23 +62,73 @@ impl Netlink {
     /// # Errors
     /// The kernel's; EINVAL or ENOENT if there is no such qdisc is an empty list.
     pub fn redirects(&mut self, index: u32) -> Result<Vec<u32>> {
-        let message = RouteNetlinkMessage::GetTrafficFilter(of_link(index, TcHandle::UNSPEC, INGRESS_HANDLE));
-        let message = encode(message, NLM_F_REQUEST | NLM_F_DUMP);
-        let found = self
-            .dump_raw("list filters", &message, |message| Ok(is_of(message, index).then(|| read(message))));
-        match found {
-            Err(err) if err.is_missing() || err.is(nix::errno::Errno::EINVAL) => Ok(Vec::new()),
-            found => {
-                let mut targets = Vec::new();
-                for target in found? {
-                    let target =
-                        target.map_err(|Malformed(why)| super::socket::broken("list filters", why))?;
-                    targets.extend(target);
-                }
-                Ok(targets)
+        self.filters(index, INGRESS_HANDLE, read)
+    }
+
+    /// Whether all filters of a link's qdisc `ingress` redirect to links that are gone: then
+    /// what it receives is lost. So are those of which there are none.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn redirects_nowhere(&mut self, index: u32) -> Result<bool> {
+        for what in self.filters(index, INGRESS_HANDLE, |message| Ok(Some(effect(message)?)))? {
+            match what {
+                Effect::Nothing | Effect::Redirect(0) => {}
+                Effect::Other => return Ok(false),
+                Effect::Redirect(target) => match self.link_at(target) {
+                    Err(err) if err.is_missing() => {}
+                    found => return found.map(|_| false),
+                },
             }
         }
+        Ok(true)
     }
+
+    /// What `read` makes of the filters of one of a link's qdiscs, in order.
+    pub(super) fn filters<T>(
+        &mut self,
+        index: u32,
+        parent: TcHandle,
+        read: impl Fn(&Message<'_>) -> std::result::Result<Option<T>, Malformed>,
+    ) -> Result<Vec<T>> {
+        let message = RouteNetlinkMessage::GetTrafficFilter(of_link(index, TcHandle::UNSPEC, parent));
+        let message = encode(message, NLM_F_REQUEST | NLM_F_DUMP);
+        let found = self.dump_raw("list filters", &message, |message| {
+            if is_of(message, index) { read(message) } else { Ok(None) }
+        });
+        match found {
+            Err(err) if err.is_missing() || err.is(nix::errno::Errno::EINVAL) => Ok(Vec::new()),
+            found => found,
+        }
+    }
+}
+
+/// What a filter does.
+enum Effect {
+    /// It is only the frame around others: u32 lists its hash tables, too.
+    Nothing,
+    /// All goes to this link, or to one that has gone (0).
+    Redirect(u32),
+    Other,
+}
+
+fn effect(message: &Message<'_>) -> std::result::Result<Effect, Malformed> {
+    if let Some(target) = read(message)? {
+        return Ok(Effect::Redirect(target));
+    }
+    let (mut kind, mut options) = (String::new(), None);
+    for attribute in Attributes::behind(message.body, TCMSG) {
+        match attribute? {
+            (TCA_KIND, value) => kind = text(value),
+            (TCA_OPTIONS, value) => options = Some(value),
+            _ => {}
+        }
+    }
+    let selects = match options {
+        Some(options) => nested(Attributes::new(options), U32_SEL)?.is_some(),
+        None => false,
+    };
+    Ok(if kind == "u32" && !selects { Effect::Nothing } else { Effect::Other })
 }
 
 /// The target of the first redirection in a filter: options, actions, the first one's options,
@@ -100,7 +153,10 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<u32>, Ma
     Ok(inner.and_then(|parameters| u32_at(parameters, IFINDEX)))
 }
 
-fn nested(attributes: Attributes<'_>, wanted: u16) -> std::result::Result<Option<&[u8]>, Malformed> {
+pub(super) fn nested(
+    attributes: Attributes<'_>,
+    wanted: u16,
+) -> std::result::Result<Option<&[u8]>, Malformed> {
     for attribute in attributes {
         let (kind, value) = attribute?;
         if kind == wanted {
@@ -129,10 +185,14 @@ mod tests {
             assert!(netlink.execute(redirect(lo, "lo", made.index)).is_err());
             netlink.execute(qdisc::add_ingress(lo, "lo")).unwrap();
             assert!(netlink.redirects(lo).unwrap().is_empty());
+            assert!(netlink.redirects_nowhere(lo).unwrap());
             netlink.execute(redirect(lo, "lo", made.index)).unwrap();
             assert_eq!(netlink.redirects(lo).unwrap(), [made.index]);
+            assert!(!netlink.redirects_nowhere(lo).unwrap());
             assert!(netlink.redirects(made.index).unwrap().is_empty());
             assert!(netlink.execute(redirect(lo, "lo", 12345)).is_err());
+            netlink.execute(crate::net::link::del(made.index, "b0")).unwrap();
+            assert!(netlink.redirects_nowhere(lo).unwrap());
         });
     }
 }

@@ -21,6 +21,7 @@ mod exchange;
 pub mod filter;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod htb;
 pub mod ifb;
 pub mod link;
 mod link_read;
@@ -37,6 +38,7 @@ pub mod route;
 mod route_read;
 mod settle;
 mod socket;
+pub mod sort;
 pub mod sysctl;
 #[cfg(test)]
 mod testing;

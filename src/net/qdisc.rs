@@ -1,5 +1,6 @@
-//! Queueing disciplines: `tc qdisc`. Only the two that limit a pod's traffic: a token bucket
-//! at a link's root, and `ingress`, where filters for received packets hang.
+//! Queueing disciplines: `tc qdisc`. Those that limit a pod's traffic: a token bucket at a
+//! link's root, and `ingress`, where filters for received packets hang. [`super::htb`] has the
+//! one for limits that aren't for all packets.
 //!
 //! The netlink crates have no type for a token bucket; its options are `struct tc_tbf_qopt`
 //! of include/uapi/linux/pkt_sched.h.
@@ -9,6 +10,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
 use nix::errno::Errno;
 
+use super::htb;
 use super::request::{Mode, encode};
 use super::wire::{self, Attributes, Malformed, Message, text, u32_at};
 use super::{Netlink, Request, Result};
@@ -17,15 +19,15 @@ use super::{Netlink, Request, Result};
 /// since Linux 2.6.31, and /proc/net/psched is the same everywhere.
 const TICK: u64 = 64;
 
-/// The handle of the token bucket, `1:`.
-const ROOT_HANDLE: TcHandle = TcHandle { major: 1, minor: 0 };
+/// The handle of what is at a link's root, `1:`.
+pub(super) const ROOT_HANDLE: TcHandle = TcHandle { major: 1, minor: 0 };
 /// The handle of `ingress`, `ffff:`; the kernel knows no other.
 pub(super) const INGRESS_HANDLE: TcHandle = TcHandle { major: 0xffff, minor: 0 };
 
 const RTM_NEWQDISC: u16 = 36;
 /// Length of `struct tcmsg`.
 pub(super) const TCMSG: usize = 20;
-const TCA_KIND: u16 = 1;
+pub(super) const TCA_KIND: u16 = 1;
 pub(super) const TCA_OPTIONS: u16 = 2;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
@@ -97,13 +99,17 @@ impl Tbf {
     }
 }
 
-/// The qdisc at a link's root.
+/// A qdisc of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Qdisc {
     /// Its kind: `tbf`, `noqueue`, …
     pub kind: String,
+    /// The major number of its handle; 0 if the kernel has put it there by itself.
+    pub major: u16,
     /// What it is set to, for a token bucket.
     pub tbf: Option<Tbf>,
+    /// The class of what no filter has sorted, for the kind `htb`.
+    pub default_class: Option<htb::Class>,
 }
 
 /// `tc qdisc add dev LINK root handle 1: tbf …`; EEXIST if a qdisc has been put there. `name`
@@ -157,12 +163,24 @@ impl Netlink {
     /// # Errors
     /// ENODEV if the link is gone.
     pub fn root_qdisc(&mut self, index: u32) -> Result<Option<Qdisc>> {
-        let message = of_link(index, TcHandle::UNSPEC, TcHandle::ROOT);
+        self.qdisc_at(index, TcHandle::ROOT)
+    }
+
+    /// The qdisc that takes received packets, `ingress` or `clsact`.
+    ///
+    /// # Errors
+    /// ENODEV if the link is gone.
+    pub fn ingress_qdisc(&mut self, index: u32) -> Result<Option<Qdisc>> {
+        self.qdisc_at(index, TcHandle::INGRESS)
+    }
+
+    fn qdisc_at(&mut self, index: u32, parent: TcHandle) -> Result<Option<Qdisc>> {
+        let message = of_link(index, TcHandle::UNSPEC, parent);
         let message = RouteNetlinkMessage::GetQueueDiscipline(message);
         // Kernels before 6.8 answer only to listeners, unless an echo is asked for.
         let message = encode(message, NLM_F_REQUEST | NLM_F_ACK | NLM_F_ECHO);
         let mut found = None;
-        let outcome = self.ask(&format!("look up the root qdisc of link {index}"), message, |message| {
+        let outcome = self.ask(&format!("look up a qdisc of link {index}"), message, |message| {
             found = read(message)?.or(found.take());
             Ok(())
         });
@@ -172,17 +190,17 @@ impl Netlink {
         }
     }
 
-    /// Whether the kernel has token buckets. Asked by one that lacks all its options, which
-    /// changes nothing: a kernel that knows the kind refuses it with EINVAL.
+    /// Whether the kernel has a kind of qdisc (`tbf`, `htb`). Asked by one that lacks all its
+    /// options, which changes nothing: a kernel that knows the kind refuses it with EINVAL.
     ///
     /// # Errors
     /// Whatever else the kernel says, such as EPERM.
-    pub fn knows_tbf(&mut self) -> Result<bool> {
+    pub fn knows_qdisc(&mut self, kind: &str) -> Result<bool> {
         let lo = self.link("lo")?;
         let mut message = of_link(lo.index, ROOT_HANDLE, TcHandle::ROOT);
-        message.attributes = vec![TcAttribute::Kind("tbf".into())];
+        message.attributes = vec![TcAttribute::Kind(kind.into())];
         let message = RouteNetlinkMessage::NewQueueDiscipline(message);
-        let request = Request::new("ask for token buckets".into(), Mode::Create, message);
+        let request = Request::new(format!("ask for the qdisc {kind}"), Mode::Create, message);
         match self.execute(request) {
             Err(err) if err.is(Errno::ENOENT) || err.is(Errno::EOPNOTSUPP) => Ok(false),
             // EEXIST: an administrator has put another qdisc there.
@@ -196,11 +214,13 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Qdisc>, 
     if message.kind != RTM_NEWQDISC {
         return Ok(None);
     }
-    let mut qdisc = Qdisc { kind: String::new(), tbf: None };
+    let major = u32_at(message.body, 8).map_or(0, |handle| TcHandle::from(handle).major);
+    let mut qdisc = Qdisc { kind: String::new(), major, tbf: None, default_class: None };
     for attribute in Attributes::behind(message.body, TCMSG) {
         match attribute? {
             (TCA_KIND, value) => qdisc.kind = text(value),
             (TCA_OPTIONS, value) if qdisc.kind == "tbf" => qdisc.tbf = Some(Tbf::read(value)?),
+            (TCA_OPTIONS, value) if qdisc.kind == "htb" => qdisc.default_class = htb::default_class(value)?,
             _ => {}
         }
     }
@@ -247,7 +267,7 @@ mod tests {
             let mut netlink = Netlink::open().unwrap();
             let lo = netlink.link("lo").unwrap();
             netlink.execute(set(lo.index, "lo", &Change { up: Some(true), ..Change::default() })).unwrap();
-            assert!(netlink.knows_tbf().unwrap());
+            assert!(netlink.knows_qdisc("tbf").unwrap() && !netlink.knows_qdisc("no-such").unwrap());
             let before = netlink.root_qdisc(lo.index).unwrap();
             assert!(before.is_none_or(|qdisc| qdisc.kind == "noqueue" && qdisc.tbf.is_none()));
             for tbf in [Tbf::new(1_000_000, 100_000, 25), Tbf::new(5 << 32, 1 << 30, 25)] {
@@ -256,12 +276,14 @@ mod tests {
                 assert_eq!((now.kind.as_str(), now.tbf), ("tbf", Some(tbf)));
                 let again = netlink.execute(add_tbf(lo.index, "lo", &tbf)).unwrap_err();
                 assert!(again.is(Errno::EEXIST), "{again}");
-                assert!(netlink.knows_tbf().unwrap());
+                assert!(netlink.knows_qdisc("tbf").unwrap());
                 netlink.execute(del_root(lo.index, "lo")).unwrap();
             }
             assert!(netlink.execute(del_root(lo.index, "lo")).is_err());
             assert!(netlink.root_qdisc(12345).unwrap_err().is(Errno::ENODEV));
+            assert_eq!(netlink.ingress_qdisc(lo.index).unwrap(), None);
             netlink.execute(add_ingress(lo.index, "lo")).unwrap();
+            assert_eq!(netlink.ingress_qdisc(lo.index).unwrap().unwrap().kind, "ingress");
             netlink.execute(del_ingress(lo.index, "lo")).unwrap();
         });
     }

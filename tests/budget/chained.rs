@@ -20,7 +20,7 @@ pub(super) const TABLE: [Row; 5] = [
     Row { name: "portmap", add: budget(48, 12), check: budget(42, 6), del: budget(65, 18) },
     Row { name: "firewall", add: budget(44, 10), check: budget(23, 3), del: budget(31, 7) },
     Row { name: "tuning", add: budget(44, 2), check: budget(28, 1), del: budget(39, 2) },
-    Row { name: "bandwidth", add: budget(48, 8), check: budget(44, 6), del: budget(19, 2) },
+    Row { name: "bandwidth", add: budget(48, 8), check: budget(44, 6), del: budget(33, 8) },
 ];
 
 /// The configuration of a plugin for the pod with this number.

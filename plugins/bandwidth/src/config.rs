@@ -3,17 +3,20 @@
 //! Limits stand at the top level, for all pods of the network, or in `runtimeConfig.bandwidth`
 //! for one pod (annotations in Kubernetes). If any stands at the top level, those of the
 //! runtime don't count, not even to fill in the other direction.
+//!
+//! `shapedSubnets` and `unshapedSubnets` stand beside the limits. With limits of the runtime,
+//! which has none of these lists, those of the top level count.
 
+use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
 use cnimble::net::qdisc::Tbf;
-use cnimble::spec::capability::Bandwidth;
-use cnimble::spec::{Code, Error, PluginConfig};
+use cnimble::spec::{Error, PluginConfig, fields};
 
 /// How long a packet may wait for tokens, in milliseconds.
 const LATENCY: u32 = 25;
 
-/// As it stands in the JSON.
+/// As it stands in the JSON, in either place.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -21,15 +24,35 @@ struct Keys {
     ingress_burst: Option<u64>,
     egress_rate: Option<u64>,
     egress_burst: Option<u64>,
-    shaped_subnets: Vec<String>,
-    unshaped_subnets: Vec<String>,
+    #[serde(deserialize_with = "fields::cidrs")]
+    shaped_subnets: Vec<IpNetwork>,
+    #[serde(deserialize_with = "fields::cidrs")]
+    unshaped_subnets: Vec<IpNetwork>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Runtime {
     runtime_config: RuntimeKeys,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct RuntimeKeys {
-    bandwidth: Bandwidth,
+    bandwidth: Keys,
+}
+
+/// What the limits are for, by the network that the *other* end's address is in: where
+/// received packets come from, and where sent ones go.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum Subnets {
+    /// Everything.
+    #[default]
+    All,
+    /// Only these; the rest goes through at once.
+    Only(Vec<IpNetwork>),
+    /// All but these.
+    Except(Vec<IpNetwork>),
 }
 
 /// A checked configuration, as the pod sees it. `None` is no limit.
@@ -39,40 +62,30 @@ pub(crate) struct Config {
     pub(crate) ingress: Option<Tbf>,
     /// What it sends.
     pub(crate) egress: Option<Tbf>,
+    /// What is limited, both ways.
+    pub(crate) subnets: Subnets,
 }
 
 impl Config {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// Code 7 with the key; 2 for a list of subnets.
+    /// Code 7 with the key.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
-        let keys: Keys = config.decode()?;
-        for (key, subnets) in
-            [("shapedSubnets", &keys.shaped_subnets), ("unshapedSubnets", &keys.unshaped_subnets)]
-        {
-            if !subnets.is_empty() {
-                let msg = format!("{key}: [{}] is not supported", subnets.join(" "));
-                return Err(
-                    Error::new(Code::UNSUPPORTED_FIELD, msg).details("limits hold for all traffic of a pod")
-                );
-            }
-        }
-        let own = [keys.ingress_rate, keys.ingress_burst, keys.egress_rate, keys.egress_burst];
-        let (place, limits) = if own.iter().any(Option::is_some) {
-            let limits = Bandwidth {
-                ingress_rate: keys.ingress_rate.unwrap_or(0),
-                ingress_burst: keys.ingress_burst.unwrap_or(0),
-                egress_rate: keys.egress_rate.unwrap_or(0),
-                egress_burst: keys.egress_burst.unwrap_or(0),
-            };
-            ("", limits)
+        let own: Keys = config.decode()?;
+        let runtime = config.decode::<Runtime>()?.runtime_config.bandwidth;
+        let numbers = [own.ingress_rate, own.ingress_burst, own.egress_rate, own.egress_burst];
+        let here = own.subnets("")?;
+        let there = runtime.subnets("runtimeConfig.bandwidth.")?;
+        let (place, keys, subnets) = if numbers.iter().any(Option::is_some) {
+            ("", own, here)
         } else {
-            ("runtimeConfig.bandwidth.", keys.runtime_config.bandwidth)
+            ("runtimeConfig.bandwidth.", runtime, if there == Subnets::All { here } else { there })
         };
         Ok(Config {
-            ingress: bucket(&format!("{place}ingress"), limits.ingress_rate, limits.ingress_burst)?,
-            egress: bucket(&format!("{place}egress"), limits.egress_rate, limits.egress_burst)?,
+            ingress: bucket(&format!("{place}ingress"), keys.ingress_rate, keys.ingress_burst)?,
+            egress: bucket(&format!("{place}egress"), keys.egress_rate, keys.egress_burst)?,
+            subnets,
         })
     }
 
@@ -82,8 +95,23 @@ impl Config {
     }
 }
 
+impl Keys {
+    fn subnets(&self, place: &str) -> Result<Subnets, Error> {
+        match (self.shaped_subnets.as_slice(), self.unshaped_subnets.as_slice()) {
+            ([], []) => Ok(Subnets::All),
+            (shaped, []) => Ok(Subnets::Only(shaped.to_vec())),
+            ([], unshaped) => Ok(Subnets::Except(unshaped.to_vec())),
+            _ => Err(Error::config(format!("{place}shapedSubnets and unshapedSubnets exclude each other"))
+                .details(
+                    "what is in neither list is limited with unshapedSubnets, and free with shapedSubnets",
+                )),
+        }
+    }
+}
+
 /// A limit of `rate` bits per second with bursts of `burst` bits. The kernel counts in bytes.
-fn bucket(way: &str, rate: u64, burst: u64) -> Result<Option<Tbf>, Error> {
+fn bucket(way: &str, rate: Option<u64>, burst: Option<u64>) -> Result<Option<Tbf>, Error> {
+    let (rate, burst) = (rate.unwrap_or(0), burst.unwrap_or(0));
     match (rate, burst) {
         (0, 0) => return Ok(None),
         (_, 0) => {
@@ -115,6 +143,7 @@ fn bucket(way: &str, rate: u64, burst: u64) -> Result<Option<Tbf>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use cnimble::spec::Code;
     use serde_json::{Value, json};
 
     use super::*;
@@ -128,7 +157,7 @@ mod tests {
     fn the_top_level_wins_as_a_whole() {
         let runtime = json!({ "bandwidth": { "EgressRate": 8_000_000, "egressburst": 800_000 } });
         let limit = Some(Tbf::new(1_000_000, 100_000, 25));
-        let of = |ingress, egress| Config { ingress, egress };
+        let of = |ingress, egress| Config { ingress, egress, subnets: Subnets::All };
         assert_eq!(read(json!({ "runtimeConfig": runtime })).unwrap(), of(None, limit));
         let both = json!({ "ingressRate": 8_000_000, "ingressBurst": 800_000, "runtimeConfig": runtime });
         assert_eq!(read(both).unwrap(), of(limit, None));
@@ -137,6 +166,31 @@ mod tests {
             read(json!({ "ingressRate": null, "runtimeConfig": { "bandwidth": null } })).unwrap().is_empty()
         );
         assert!(read(json!({ "shapedSubnets": [], "unshapedSubnets": null })).unwrap().is_empty());
+    }
+
+    #[test]
+    fn lists_of_subnets() {
+        let of = |keys: Value| read(keys).unwrap().subnets;
+        let nets = |list: &[&str]| list.iter().map(|net| net.parse().unwrap()).collect::<Vec<IpNetwork>>();
+        let limit = json!({ "egressRate": 8000, "egressBurst": 8000 });
+        let with = |key: &str| {
+            let mut limit = limit.clone();
+            limit[key] = json!(["10.0.0.0/8", "fd00::/8"]);
+            limit
+        };
+        let both = nets(&["10.0.0.0/8", "fd00::/8"]);
+        assert_eq!(of(with("shapedSubnets")), Subnets::Only(both.clone()));
+        assert_eq!(of(with("UnshapedSubnets")), Subnets::Except(both.clone()));
+        let runtime = json!({ "runtimeConfig": { "bandwidth": with("unshapedSubnets") } });
+        assert_eq!(of(runtime), Subnets::Except(both));
+        // The runtime has the limits, and the network's administrator the list.
+        let mixed = json!({ "shapedSubnets": ["10.1.0.0/16"], "runtimeConfig": { "bandwidth": limit } });
+        let mixed = read(mixed).unwrap();
+        assert!(mixed.egress.is_some() && mixed.subnets == Subnets::Only(nets(&["10.1.0.0/16"])));
+        // Limits of the top level take nothing of the runtime.
+        let mut own = limit.clone();
+        own["runtimeConfig"] = json!({ "bandwidth": with("shapedSubnets") });
+        assert_eq!(of(own), Subnets::All);
     }
 
     #[test]
@@ -164,7 +218,14 @@ mod tests {
             (json!({ "egressRate": -1 }), 7, "egressRate"),
             (json!({ "egressRate": 1.5 }), 7, "egressRate"),
             (json!({ "egressRate": "1M" }), 7, "egressRate"),
-            (json!({ "shapedSubnets": ["10.0.0.0/8"] }), 2, "shapedSubnets: [10.0.0.0/8]"),
+            (json!({ "shapedSubnets": ["10.0.0.0/33"] }), 7, "shapedSubnets[0]: invalid CIDR"),
+            (json!({ "unshapedSubnets": ["10.0.0.0"] }), 7, "unshapedSubnets[0]: invalid CIDR"),
+            (json!({ "unshapedSubnets": "10.0.0.0/8" }), 7, "unshapedSubnets: "),
+            (
+                json!({ "shapedSubnets": ["10.0.0.0/8"], "unshapedSubnets": ["fd00::/8"] }),
+                7,
+                "exclude each other",
+            ),
         ] {
             let err = read(keys.clone()).unwrap_err();
             assert!(err.code == Code(code) && err.msg.contains(word), "{keys}: {err}");

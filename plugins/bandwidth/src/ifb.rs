@@ -7,12 +7,13 @@ use sha2::{Digest, Sha512};
 
 use cnimble::net::ifb::NewIfb;
 use cnimble::net::link::{self, Change, Filter, Link};
-use cnimble::net::qdisc::Tbf;
 use cnimble::net::{Netlink, filter, ifb, qdisc};
 use cnimble::plugin::Call;
 use cnimble::rules::Owner;
 use cnimble::spec::{Attachment, Code, Error};
 use cnimble::veth::remove;
+
+use crate::root::{self, Limit};
 
 /// `bwp` and twelve hex digits of the SHA-512 of network and container.
 fn name(call: &Call) -> String {
@@ -20,13 +21,13 @@ fn name(call: &Call) -> String {
     digest.iter().take(6).fold("bwp".to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }
 
-fn owner(call: &Call) -> Owner {
+pub(crate) fn owner(call: &Call) -> Owner {
     Owner { network: call.config.name.clone(), attachment: call.attachment() }
 }
 
 /// Makes the ifb, limits it, and sends what `veth` receives there: in this order, so that
 /// nothing gets through unlimited.
-pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Tbf) -> Result<Link, Error> {
+pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<Link, Error> {
     let name = name(call);
     let ifb = call.step("limit egress", || make(host, veth, &name))?;
     let (index, undone) = (ifb.index, name.clone());
@@ -35,14 +36,8 @@ pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Tbf) -> 
     let alias = owner(call).comment();
     let mark = Change { alias: Some(&alias), ..Change::default() };
     call.step("limit egress", || host.execute(link::set(index, &name, &mark)))?;
-    call.step("limit egress", || super::bucket(host, &ifb, limit))?;
-    call.step("limit egress", || match host.execute(qdisc::add_ingress(veth.index, &veth.name)) {
-        Err(err) if err.is(Errno::EEXIST) => {
-            let msg = format!("interface {} has an ingress qdisc already", veth.name);
-            Err(Error::new(Code::CONFLICT, msg))
-        }
-        done => Ok(done?),
-    })?;
+    call.step("limit egress", || root::put(call, host, &ifb, limit))?;
+    call.step("limit egress", || add_ingress(host, veth))?;
     let (at, undone) = (veth.index, veth.name.clone());
     call.undo.push(format!("remove the ingress qdisc of {undone}"), move || {
         Ok(Netlink::open()?.execute(qdisc::del_ingress(at, &undone))?)
@@ -64,29 +59,50 @@ fn make(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
     }
 }
 
-/// Removes the ifb, unless its alias says that it is of another interface of the container.
-pub(crate) fn remove(call: &Call) -> Result<(), Error> {
-    let mut host = Netlink::open()?;
-    let Some(link) = host.find_link(&name(call))? else { return Ok(()) };
+/// Makes the qdisc that takes what `veth` receives, instead of one that has been left behind:
+/// the ifb that it sent everything to is gone.
+fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
+    match host.execute(qdisc::add_ingress(veth.index, &veth.name)) {
+        Err(err) if err.is(Errno::EEXIST) => {}
+        done => return Ok(done?),
+    }
+    let ingress = host.ingress_qdisc(veth.index)?.is_some_and(|qdisc| qdisc.kind == "ingress");
+    if !ingress || !host.redirects_nowhere(veth.index)? {
+        let msg = format!("interface {} has an ingress qdisc already", veth.name);
+        return Err(Error::new(Code::CONFLICT, msg));
+    }
+    log::info!("{}: replacing a redirection that was left behind", veth.name);
+    host.execute(qdisc::del_ingress(veth.index, &veth.name))?;
+    Ok(host.execute(qdisc::add_ingress(veth.index, &veth.name))?)
+}
+
+/// The ifb, unless its alias says that it is of another interface of the container.
+pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Error> {
+    let Some(link) = host.find_link(&name(call))? else { return Ok(None) };
     if link.kind != "ifb" || !(link.alias.is_empty() || owner(call).owns(&link.alias)) {
         log::warn!("{} belongs to somebody else ({} {}); left alone", link.name, link.kind, link.alias);
-        return Ok(());
+        return Ok(None);
     }
-    match host.execute(link::del(link.index, &link.name)) {
+    Ok(Some(link))
+}
+
+/// Removes the ifb.
+pub(crate) fn remove(host: &mut Netlink, ifb: &Link) -> Result<(), Error> {
+    match host.execute(link::del(ifb.index, &ifb.name)) {
         Err(err) if !err.is_missing() => Err(err.into()),
         _ => Ok(()),
     }
 }
 
 /// The ifb is there with its limit, and `veth` sends everything to it.
-pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Tbf) -> Result<(), Error> {
+pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let name = name(call);
     let ifb = host.find_link(&name)?.filter(|link| link.kind == "ifb");
     let ifb = ifb.ok_or_else(|| Error::check(format!("interface {name} is missing")))?;
     if !ifb.up {
         return Err(Error::check(format!("interface {name} is down")));
     }
-    super::check_bucket(host, &ifb, limit)?;
+    root::check(host, &ifb, limit)?;
     if host.redirects(veth.index)?.first() != Some(&ifb.index) {
         return Err(Error::check(format!("what interface {} receives doesn't go to {name}", veth.name)));
     }

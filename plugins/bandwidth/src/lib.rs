@@ -1,5 +1,5 @@
 //! The CNI plugin `bandwidth`, a part of a chain: limits what a pod receives and sends, each
-//! by a token bucket.
+//! by a token bucket ([`root`]), from and to everywhere or some subnets only.
 //!
 //! What the pod receives leaves the host by the host's end of its veth pair, where the kernel
 //! can queue it. What it sends *arrives* there, and the kernel has no queue for that; so it is
@@ -7,32 +7,52 @@
 //!
 //! ADD, each step with its undo:
 //!
-//! 1. a bucket on the host's end, for ingress;
-//! 2. the ifb with a bucket, and then the redirection to it, for egress.
+//! 1. the ifb with a bucket, and then the redirection to it, for egress;
+//! 2. a bucket on the host's end, for ingress.
+//!
+//! What an earlier attachment has left on the host's end (the Go plugin's DEL does) is replaced.
 //!
 //! The result is the one that came in, with the ifb. Where nothing is limited, which is most
 //! pods, nothing is looked at and the result goes through.
 //!
-//! DEL removes the ifb, by its name; everything else goes with the veth pair.
+//! DEL removes the ifb, by its name, and what is on the host's end, if it is still there: the
+//! plugin behind us in DEL is about to remove it.
 
 mod config;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod ifb;
+mod root;
+mod veth;
 
-use nix::errno::Errno;
-
-use cnimble::net::link::Link;
+use cnimble::net::Netlink;
 use cnimble::net::qdisc::Tbf;
-use cnimble::net::{Netlink, qdisc};
+use cnimble::net::sort::End;
 use cnimble::plugin::{Call, Plugin};
 use cnimble::spec::{CniResult, Code, Error, Interface, Version};
 
-use config::Config;
+use config::{Config, Subnets};
+use root::Limit;
 
 /// The plugin.
 #[derive(Debug)]
 pub struct Bandwidth;
+
+impl Config {
+    /// What leaves the host for the pod: lists are about where it comes from.
+    fn ingress(&self) -> Option<Limit<'_>> {
+        self.ingress.map(|bucket| self.limit(bucket, End::Source))
+    }
+
+    /// What the pod sends: lists are about where it goes.
+    fn egress(&self) -> Option<Limit<'_>> {
+        self.egress.map(|bucket| self.limit(bucket, End::Destination))
+    }
+
+    fn limit(&self, bucket: Tbf, end: End) -> Limit<'_> {
+        Limit { bucket, subnets: &self.subnets, end }
+    }
+}
 
 impl Plugin for Bandwidth {
     fn name(&self) -> &'static str {
@@ -51,21 +71,29 @@ impl Plugin for Bandwidth {
             return Ok(result);
         }
         let mut host = Netlink::open()?;
-        let veth = host_end(call, &mut host, &result)?;
-        if let Some(limit) = config.ingress {
-            call.step("limit ingress", || ingress(call, &mut host, &veth, &limit))?;
-        }
-        if let Some(limit) = config.egress {
+        let veth = veth::host_end(call, &mut host, &result)?;
+        if let Some(limit) = config.egress() {
             let ifb = ifb::add(call, &mut host, &veth, &limit)?;
             let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
             result.interfaces.push(Interface { name: ifb.name, mac, ..Interface::default() });
+        }
+        if let Some(limit) = config.ingress() {
+            call.step("limit ingress", || root::put(call, &mut host, &veth, &limit))?;
         }
         Ok(result)
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // Whatever the configuration says by now.
-        ifb::remove(call)
+        // The ifb goes whatever the configuration says by now.
+        let limits_ingress = Config::read(&call.config).is_ok_and(|config| config.ingress.is_some());
+        let mut host = Netlink::open()?;
+        let ifb = ifb::find(call, &mut host)?;
+        let mut outcome = Ok(());
+        if ifb.is_some() || limits_ingress {
+            outcome = veth::clear(call, &mut host, ifb.as_ref());
+        }
+        let removed = ifb.map_or(Ok(()), |ifb| ifb::remove(&mut host, &ifb));
+        outcome.and(removed)
     }
 
     fn check(&self, call: &Call) -> Result<(), Error> {
@@ -75,12 +103,12 @@ impl Plugin for Bandwidth {
             return Ok(());
         }
         let mut host = Netlink::open()?;
-        let veth =
-            host_end(call, &mut host, &prev).map_err(|err| Error { code: Code::CHECK_FAILED, ..err })?;
-        if let Some(limit) = config.ingress {
-            check_bucket(&mut host, &veth, &limit)?;
+        let veth = veth::host_end(call, &mut host, &prev)
+            .map_err(|err| Error { code: Code::CHECK_FAILED, ..err })?;
+        if let Some(limit) = config.ingress() {
+            root::check(&mut host, &veth, &limit)?;
         }
-        match config.egress {
+        match config.egress() {
             Some(limit) => ifb::check(call, &mut host, &veth, &limit),
             None => Ok(()),
         }
@@ -92,9 +120,12 @@ impl Plugin for Bandwidth {
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        Config::read(&call.config)?;
+        let config = Config::read(&call.config)?;
         let mut host = Netlink::open()?;
-        for (known, module) in [(host.knows_tbf()?, "sch_tbf"), (host.knows_ifb()?, "ifb")] {
+        let sorts = config.subnets == Subnets::All || host.knows_qdisc("htb")?;
+        for (known, module) in
+            [(host.knows_qdisc("tbf")?, "sch_tbf"), (host.knows_ifb()?, "ifb"), (sorts, "sch_htb")]
+        {
             if !known {
                 return Err(Error::new(Code::NOT_AVAILABLE, "this kernel can't limit bandwidth")
                     .details(format!("it has no module {module}")));
@@ -109,77 +140,4 @@ fn previous(call: &Call) -> Result<CniResult, Error> {
         Error::config("Required prevResult missing")
             .details("bandwidth works on another plugin's interface: it can't be the first of a chain")
     })
-}
-
-/// The host's end of the veth pair whose other end is CNI_IFNAME. The kernel tells its index,
-/// and prevResult must know it, as the index may be one in any namespace.
-fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Result<Link, Error> {
-    let none = |why: &str| {
-        Error::config(format!("interface {} in {} has no peer to limit", call.ifname, call.netns))
-            .details(why)
-    };
-    let netns = call.open_netns()?;
-    let Some(pod) = Netlink::open_in(&netns)?.find_link(&call.ifname)? else {
-        return Err(none("the interface is missing"));
-    };
-    let Some(index) = pod.peer.filter(|_| pod.kind == "veth") else {
-        return Err(none("it is not a veth"));
-    };
-    let veth = match host.link_at(index) {
-        Err(err) if err.is(Errno::ENODEV) => return Err(none("the other end is not on the host")),
-        link => link?,
-    };
-    let told = prev.interfaces.iter().any(|told| told.sandbox.is_empty() && told.name == veth.name);
-    if !told || veth.kind != "veth" || veth.peer != Some(pod.index) {
-        return Err(none("prevResult has no interface on the host that is its other end"));
-    }
-    Ok(veth)
-}
-
-fn ingress(call: &Call, host: &mut Netlink, veth: &Link, limit: &Tbf) -> Result<(), Error> {
-    bucket(host, veth, limit)?;
-    let (index, name) = (veth.index, veth.name.clone());
-    call.undo.push(format!("remove the limit of {name}"), move || {
-        Ok(Netlink::open()?.execute(qdisc::del_root(index, &name))?)
-    });
-    Ok(())
-}
-
-/// Puts a bucket at the root of a link.
-fn bucket(host: &mut Netlink, link: &Link, limit: &Tbf) -> Result<(), Error> {
-    if limit.burst() < link.mtu.into() {
-        log::warn!(
-            "{}: a burst of {} bytes is less than one packet of {}: it won't pass",
-            link.name,
-            limit.burst(),
-            link.mtu
-        );
-    }
-    match host.execute(qdisc::add_tbf(link.index, &link.name, limit)) {
-        Err(err) if err.is(Errno::EEXIST) => {
-            Err(Error::new(Code::CONFLICT, format!("interface {} has a root qdisc already", link.name)))
-        }
-        done => Ok(done?),
-    }
-}
-
-fn check_bucket(host: &mut Netlink, link: &Link, limit: &Tbf) -> Result<(), Error> {
-    let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
-    let Some(qdisc) = host.root_qdisc(link.index)? else {
-        return Err(wrong("no root qdisc, expected tbf".into()));
-    };
-    let Some(now) = qdisc.tbf else {
-        return Err(wrong(format!("the root qdisc {}, expected tbf", qdisc.kind)));
-    };
-    if now.rate != limit.rate {
-        return Err(wrong(format!("rate {}, expected {} bytes per second", now.rate, limit.rate)));
-    }
-    // The Go plugin lets large numbers wrap; ours are the largest there are.
-    if now.buffer != limit.buffer && limit.buffer != u32::MAX {
-        return Err(wrong(format!("burst {}, expected {} bytes", now.burst(), limit.burst())));
-    }
-    if now.limit != limit.limit && limit.limit != u32::MAX {
-        return Err(wrong(format!("limit {}, expected {} bytes", now.limit, limit.limit)));
-    }
-    Ok(())
 }

@@ -1,0 +1,145 @@
+//! The limit at a link's root: a token bucket, or, with lists of subnets, a class of an `htb`
+//! whose filters sort packets by the address of the other end.
+
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+
+use cnimble::net::htb::{self, Class};
+use cnimble::net::link::Link;
+use cnimble::net::qdisc::{self, Qdisc, Tbf};
+use cnimble::net::sort::{self, End, Sorted};
+use cnimble::net::{Netlink, Request};
+use cnimble::plugin::Call;
+use cnimble::spec::{Code, Error};
+
+use crate::config::Subnets;
+
+/// What a link lets out.
+#[derive(Debug)]
+pub(crate) struct Limit<'a> {
+    pub(crate) bucket: Tbf,
+    pub(crate) subnets: &'a Subnets,
+    /// The end that the subnets are about.
+    pub(crate) end: End,
+}
+
+impl Limit<'_> {
+    /// Where packets go that no filter sorts, and the filters; `None` without lists.
+    fn sorting(&self) -> Option<(Class, Vec<Sorted>)> {
+        let (nets, listed, rest): (&[IpNetwork], _, _) = match self.subnets {
+            Subnets::All => return None,
+            Subnets::Only(nets) => (nets, Class::Limited, Class::Free),
+            Subnets::Except(nets) => (nets, Class::Free, Class::Limited),
+        };
+        Some((rest, nets.iter().map(|net| Sorted::new(*net, self.end, listed)).collect()))
+    }
+}
+
+/// Whether a qdisc is one of bandwidth's, ours or the Go plugin's, whose DEL leaves
+/// them on a link that stays.
+pub(crate) fn is_limit(qdisc: &Qdisc) -> bool {
+    qdisc.major == 1 && matches!(qdisc.kind.as_str(), "tbf" | "htb")
+}
+
+/// Puts the limit in place, instead of one that has been left behind.
+///
+/// # Errors
+/// Code 102 if there is another qdisc; the kernel's.
+pub(crate) fn put(call: &Call, host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
+    if limit.bucket.burst() < link.mtu.into() {
+        log::warn!(
+            "{}: a burst of {} bytes is less than one packet of {}: it won't pass",
+            link.name,
+            limit.bucket.burst(),
+            link.mtu
+        );
+    }
+    let (index, name) = (link.index, link.name.as_str());
+    let (first, rest) = match limit.sorting() {
+        None => (qdisc::add_tbf(index, name, &limit.bucket), Vec::new()),
+        Some((rest, filters)) => {
+            let filters = filters.iter().map(|filter| sort::add(index, name, filter));
+            let classes = htb::classes(index, name, &limit.bucket).into_iter();
+            (htb::add(index, name, rest), classes.chain(filters).collect())
+        }
+    };
+    at_root(host, link, first)?;
+    let undone = link.name.clone();
+    call.undo.push(format!("remove the limit of {undone}"), move || {
+        Ok(Netlink::open()?.execute(qdisc::del_root(index, &undone))?)
+    });
+    Ok(host.execute_all(rest)?)
+}
+
+fn at_root(host: &mut Netlink, link: &Link, add: Request) -> Result<(), Error> {
+    match host.execute(add.clone()) {
+        Err(err) if err.is(Errno::EEXIST) => {}
+        done => return Ok(done?),
+    }
+    if !host.root_qdisc(link.index)?.is_some_and(|qdisc| is_limit(&qdisc)) {
+        return Err(Error::new(Code::CONFLICT, format!("interface {} has a root qdisc already", link.name)));
+    }
+    log::info!("{}: replacing a limit that was left behind", link.name);
+    host.execute(qdisc::del_root(link.index, &link.name))?;
+    Ok(host.execute(add)?)
+}
+
+/// The limit is in place.
+///
+/// # Errors
+/// Code 103 with what differs.
+pub(crate) fn check(host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
+    let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
+    let kind = if *limit.subnets == Subnets::All { "tbf" } else { "htb" };
+    let Some(root) = host.root_qdisc(link.index)? else {
+        return Err(wrong(format!("no root qdisc, expected {kind}")));
+    };
+    if let Some(rest) = root.default_class {
+        return check_classes(host, link, limit, rest);
+    }
+    let Some(now) = root.tbf.filter(|_| kind == "tbf") else {
+        return Err(wrong(format!("the root qdisc {}, expected {kind}", root.kind)));
+    };
+    check_bucket(link, now.rate, now.buffer, &limit.bucket)?;
+    if now.limit != limit.bucket.limit && limit.bucket.limit != u32::MAX {
+        return Err(wrong(format!("limit {}, expected {} bytes", now.limit, limit.bucket.limit)));
+    }
+    Ok(())
+}
+
+fn check_bucket(link: &Link, rate: u64, buffer: u32, limit: &Tbf) -> Result<(), Error> {
+    let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
+    if rate != limit.rate {
+        return Err(wrong(format!("rate {rate}, expected {} bytes per second", limit.rate)));
+    }
+    // The Go plugin lets large numbers wrap; ours are the largest there are.
+    if buffer != limit.buffer && limit.buffer != u32::MAX {
+        let now = Tbf { rate, limit: 0, buffer }.burst();
+        return Err(wrong(format!("burst {now}, expected {} bytes", limit.burst())));
+    }
+    Ok(())
+}
+
+/// Classes and filters. Newer Go plugins have them for limits without lists, too, and their
+/// filters look at the destination both ways.
+fn check_classes(host: &mut Netlink, link: &Link, limit: &Limit<'_>, rest: Class) -> Result<(), Error> {
+    let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
+    let (expected, filters) = limit.sorting().unwrap_or((Class::Limited, Vec::new()));
+    if rest != expected {
+        return Err(wrong("the other class for what is in no list".into()));
+    }
+    let found = host.sorted(link.index)?;
+    for wanted in filters {
+        let ends = [wanted.end, End::Destination];
+        let is = |one: &Sorted| {
+            one.subnet == wanted.subnet && one.class == wanted.class && ends.contains(&one.end)
+        };
+        if !found.iter().any(is) {
+            return Err(wrong(format!("no filter for {}", wanted.subnet)));
+        }
+    }
+    match host.buckets(link.index)?.iter().find(|bucket| bucket.class == Class::Limited) {
+        Some(now) => check_bucket(link, now.rate, now.buffer, &limit.bucket),
+        None => Err(wrong("no class 1:30".into())),
+    }
+}

@@ -1,0 +1,68 @@
+//! The host's end of the pod's veth pair: found for ADD and CHECK, and cleared at DEL.
+
+use nix::errno::Errno;
+
+use cnimble::net::link::Link;
+use cnimble::net::{Netlink, qdisc};
+use cnimble::plugin::Call;
+use cnimble::spec::{CniResult, Error};
+
+use crate::{ifb, root};
+
+/// The host's end of the veth pair whose other end is CNI_IFNAME. The kernel tells its index,
+/// and prevResult must know it, as the index may be one in any namespace.
+pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Result<Link, Error> {
+    let none = |why: &str| {
+        Error::config(format!("interface {} in {} has no peer to limit", call.ifname, call.netns))
+            .details(why)
+    };
+    let netns = call.open_netns()?;
+    let Some(pod) = Netlink::open_in(&netns)?.find_link(&call.ifname)? else {
+        return Err(none("the interface is missing"));
+    };
+    let Some(index) = pod.peer.filter(|_| pod.kind == "veth") else {
+        return Err(none("it is not a veth"));
+    };
+    let veth = match host.link_at(index) {
+        Err(err) if err.is(Errno::ENODEV) => return Err(none("the other end is not on the host")),
+        link => link?,
+    };
+    let told = prev.interfaces.iter().any(|told| told.sandbox.is_empty() && told.name == veth.name);
+    if !told || veth.kind != "veth" || veth.peer != Some(pod.index) {
+        return Err(none("prevResult has no interface on the host that is its other end"));
+    }
+    Ok(veth)
+}
+
+/// Removes what limits the host's end, if there still is one. It is known by its alias, or as it
+/// sends to `ifb`, which is ours: prevResult may be old, and its name another pod's by now.
+pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Result<(), Error> {
+    let Some(prev) = &call.config.prev_result else { return Ok(()) };
+    let outside = prev.interfaces.iter().filter(|told| told.sandbox.is_empty());
+    for told in outside.filter(|told| ifb.is_none_or(|ifb| ifb.name != told.name)) {
+        let Some(link) = host.find_link(&told.name)?.filter(|link| link.kind == "veth") else { continue };
+        let sends = match ifb {
+            Some(ifb) => host.redirects(link.index)?.contains(&ifb.index),
+            None => false,
+        };
+        if !sends && !ifb::owner(call).owns(&link.alias) {
+            continue;
+        }
+        // A qdisc, or its link, may go any moment: with the pod's namespace.
+        let gone = |outcome: cnimble::net::Result<()>| match outcome {
+            Err(err) if err.is_missing() || err.is(Errno::EINVAL) => Ok(()),
+            done => done,
+        };
+        let root = match host.root_qdisc(link.index) {
+            Err(err) if err.is_missing() => None,
+            found => found?,
+        };
+        if root.is_some_and(|qdisc| root::is_limit(&qdisc)) {
+            gone(host.execute(qdisc::del_root(link.index, &link.name)))?;
+        }
+        if sends {
+            gone(host.execute(qdisc::del_ingress(link.index, &link.name)))?;
+        }
+    }
+    Ok(())
+}
