@@ -1,8 +1,8 @@
-//! The readers of what the kernel sends, for fuzzers and tests: each takes any bytes.
+//! The readers of what the kernel and the system bus send, for fuzzers and tests: each takes any bytes.
 
 use super::nft::fuzzing as objects;
 use super::wire::{self, Message, Messages};
-use super::{addr, conntrack, filter, link_read, neigh, netconf, port, qdisc, route_read};
+use super::{addr, conntrack, filter, htb, link_read, neigh, netconf, port, qdisc, route_read, sort};
 
 /// A datagram of NETLINK_ROUTE.
 pub fn route(bytes: &[u8]) {
@@ -20,9 +20,16 @@ pub(super) fn read(message: &Message<'_>) {
     let _ = netconf::read(message);
     let _ = filter::read(message);
     let _ = qdisc::read(message);
+    let _ = htb::read(message);
+    let _ = sort::read(message);
     route_read::raw::read(message);
     let _ = port::read_vlan(message, 1);
     let _ = port::read_link(message, 1);
+}
+
+/// A message of D-Bus.
+pub fn dbus(bytes: &[u8]) {
+    super::dbus::fuzz(bytes);
 }
 
 /// A datagram of NETLINK_NETFILTER: nf_tables, and connection tracking.

@@ -141,7 +141,7 @@ impl Netlink {
     }
 }
 
-fn read(message: &Message<'_>) -> std::result::Result<Option<Bucket>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Bucket>, Malformed> {
     let Some(class) = u32_at(message.body, 8).and_then(Class::named) else { return Ok(None) };
     let Some(options) = nested(Attributes::behind(message.body, TCMSG), TCA_OPTIONS)? else {
         return Ok(None);

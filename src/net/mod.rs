@@ -16,6 +16,7 @@
 
 pub mod addr;
 pub mod conntrack;
+pub mod dbus;
 mod error;
 mod exchange;
 pub mod filter;

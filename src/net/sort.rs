@@ -126,7 +126,7 @@ impl Netlink {
 }
 
 /// A filter that compares one address, whole words of it, with a network.
-fn read(message: &Message<'_>) -> std::result::Result<Option<Sorted>, Malformed> {
+pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Sorted>, Malformed> {
     let Some(info) = u32_at(message.body, 16) else { return Ok(None) };
     let Some(options) = nested(Attributes::behind(message.body, TCMSG), TCA_OPTIONS)? else {
         return Ok(None);

@@ -6,15 +6,17 @@ use cnimble::rules::forward::{Backend, Forward, Policy};
 use cnimble::spec::{CniResult, Error, PluginConfig};
 
 const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
+const DEFAULT_ZONE: &str = "trusted";
 /// XT_EXTENSION_MAXNAMELEN without its NUL.
 const MAX_CHAIN: usize = 28;
 
-/// As it stands in the JSON. `firewalldZone` is not read: see [`Config::read`].
+/// As it stands in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
     backend: String,
     iptables_admin_chain_name: String,
+    firewalld_zone: String,
     ingress_policy: String,
 }
 
@@ -24,32 +26,39 @@ pub(crate) struct Config {
     /// `None` lets the library choose.
     pub(crate) backend: Option<Backend>,
     pub(crate) policy: Policy,
+    pub(crate) zone: String,
     admin_chain: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            backend: None,
+            policy: Policy::Open,
+            zone: DEFAULT_ZONE.to_owned(),
+            admin_chain: DEFAULT_ADMIN_CHAIN.to_owned(),
+        }
+    }
 }
 
 impl Config {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// Code 7, also for the backend `firewalld`, which would need a D-Bus client.
+    /// Code 7.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let backend = match keys.backend.as_str() {
             "" => None,
             "nftables" => Some(Backend::Nftables),
             "iptables" => Some(Backend::Iptables),
-            "firewalld" => {
-                return Err(Error::config("backend: firewalld is not supported").details(
-                    "leave backend out and put the pods' network into the zone trusted: \
-                     firewall-cmd --permanent --zone=trusted --add-source=NETWORK",
-                ));
-            }
+            "firewalld" => Some(Backend::Firewalld),
             other => {
                 return Err(Error::config(format!(
                     "backend: unknown backend \"{}\"",
                     other.escape_default()
                 ))
-                .details("allowed are nftables and iptables"));
+                .details("allowed are nftables, iptables and firewalld"));
             }
         };
         let policy = match keys.ingress_policy.as_str() {
@@ -81,7 +90,15 @@ impl Config {
             ))
             .details(format!("at most {MAX_CHAIN} letters, digits, and _ - . inside")));
         }
-        Ok(Config { backend, policy, admin_chain })
+        let mut zone = keys.firewalld_zone;
+        if zone.is_empty() {
+            DEFAULT_ZONE.clone_into(&mut zone);
+        }
+        // D-Bus has no texts with a NUL, and would close the connection.
+        if zone.contains('\0') {
+            return Err(Error::config(format!("firewalldZone: invalid zone \"{}\"", zone.escape_default())));
+        }
+        Ok(Config { backend, policy, zone, admin_chain })
     }
 
     /// What is wanted for the pod of `prev`.
@@ -99,6 +116,7 @@ impl Config {
             policy: self.policy,
             bridge: bridge.map(|bridge| bridge.name.clone()),
             admin_chain: self.admin_chain.clone(),
+            zone: self.zone.clone(),
         })
     }
 }

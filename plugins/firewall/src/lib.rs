@@ -5,8 +5,8 @@
 //! isolated, too ([`port`]): what a bridge forwards between its own ports doesn't pass the
 //! host's rules unless `br_netfilter` is loaded. The result is the one that came in.
 //!
-//! DEL needs neither namespace nor prevResult with nf_tables; iptables' rules name nobody, and
-//! can only be found by the addresses in prevResult.
+//! DEL needs neither namespace nor prevResult with nf_tables; iptables' rules and firewalld's
+//! sources name nobody, and can only be found by the addresses in prevResult.
 
 mod config;
 #[cfg(feature = "fuzzing")]
@@ -55,9 +55,10 @@ impl Plugin for Firewall {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // Nothing of the configuration counts: it may have changed since.
+        // The configuration may have changed since: it only says whether firewalld is to be asked.
+        let config = Config::read(&call.config).unwrap_or_default();
         let addrs = call.config.prev_result.as_ref().map(config::addrs).unwrap_or_default();
-        forward::remove(&mut Nft::new(), &owner(call), &addrs)
+        forward::remove(config.backend, &config.zone, &mut Nft::new(), &owner(call), &addrs)
     }
 
     fn check(&self, call: &Call) -> Result<(), Error> {

@@ -155,6 +155,7 @@ pub(in crate::rules) fn fuzz(text: &str) {
             policy,
             bridge: Some("br0".to_owned()),
             admin_chain: "CNI-ADMIN".to_owned(),
+            zone: String::new(),
         };
         let (rules, shared) = missing(&Saved::new(text), &forward, &addrs);
         let mut table: Vec<String> = Saved::new(text).0.into_iter().map(str::to_owned).collect();

@@ -9,9 +9,11 @@
 //! **nf_tables** ([`nftables`]) has this in our own table. An accept there ends only our own
 //! chain: what another chain drops stays dropped. **iptables** ([`iptables`]) has the Go plugin's
 //! chains, which stand *in* the chain `FORWARD` that is in the way where its policy is drop
-//! (Docker, ufw). So that is what decides where nobody has: iptables if `FORWARD` drops by
-//! policy, nf_tables everywhere else.
+//! (Docker, ufw). **firewalld** ([`firewalld`]) has a chain of its own that drops what it hasn't
+//! been told of. So that is what decides where nobody has: firewalld if it is running, iptables
+//! if `FORWARD` drops by policy, nf_tables everywhere else.
 
+mod firewalld;
 pub(super) mod iptables;
 pub(super) mod nftables;
 
@@ -19,13 +21,23 @@ use std::cell::RefCell;
 use std::fmt;
 use std::net::IpAddr;
 
-pub use super::backend::Backend;
-use super::backend::Made;
+use super::backend::{self as rules, Made};
 use super::failures::{Failures, has_nf_tables};
 use super::listing::Listed;
 use super::{Owner, command, xtables};
 use crate::net::nft::{Family, Nft, Table};
-use crate::spec::{Attachment, Error};
+use crate::spec::{Attachment, Code, Error};
+
+/// Who does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// nf_tables by netlink, in our own table.
+    Nftables,
+    /// The iptables command, with the reference's chains.
+    Iptables,
+    /// firewalld by D-Bus. Policies of bridges are in our own table.
+    Firewalld,
+}
 
 /// Which pods may open connections to a pod (`ingressPolicy`). It is the bridge's: all its
 /// pods share it, and the latest ADD decides.
@@ -62,6 +74,8 @@ pub struct Forward {
     pub bridge: Option<String>,
     /// The administrator's chain, for iptables.
     pub admin_chain: String,
+    /// The zone, for firewalld.
+    pub zone: String,
 }
 
 impl Forward {
@@ -87,6 +101,9 @@ pub fn choose(configured: Option<Backend>, nft: &mut Nft) -> Result<Backend, Err
         // An error about nf_tables says more than one about a command that isn't there.
         return Ok(if command::installed() { Backend::Iptables } else { Backend::Nftables });
     }
+    if firewalld::is_running(nft)? {
+        return Ok(Backend::Firewalld);
+    }
     for family in xtables::FAMILIES {
         let dropping = nft.drops_by_policy(Table::new(family, "filter").chain("FORWARD"))?
             || iptables::legacy_drops_by_policy(family)?;
@@ -106,17 +123,38 @@ pub fn choose(configured: Option<Backend>, nft: &mut Nft) -> Result<Backend, Err
 /// The kernel's, or what iptables printed.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
     let socket = RefCell::new(nft);
-    let made = backend.add(
-        "forwarding",
-        || nftables::add(&mut socket.borrow_mut(), owner, forward),
-        || iptables::add(&mut socket.borrow_mut(), forward),
-    )?;
-    Ok(Undo(made))
+    let rules = |backend: rules::Backend| {
+        backend.add(
+            "forwarding",
+            || nftables::add(&mut socket.borrow_mut(), owner, forward),
+            || iptables::add(&mut socket.borrow_mut(), forward),
+        )
+    };
+    let (sources, rules) = match backend {
+        Backend::Nftables => (None, Some(rules(rules::Backend::Nftables)?)),
+        Backend::Iptables => (None, Some(rules(rules::Backend::Iptables)?)),
+        Backend::Firewalld => {
+            let made = firewalld::add(&forward.zone, &forward.addrs)?;
+            match forward.policed().map(|_| rules(rules::Backend::Nftables)).transpose() {
+                Ok(policy) => (Some(made), policy),
+                Err(err) => {
+                    return Err(match firewalld::revert(&made) {
+                        Ok(()) => err,
+                        Err(undo) => err.details(format!("and firewalld keeps what was added: {undo}")),
+                    });
+                }
+            }
+        }
+    };
+    Ok(Undo { sources, rules })
 }
 
 /// What [`add`] did.
 #[derive(Debug)]
-pub struct Undo(Made<iptables::Made>);
+pub struct Undo {
+    sources: Option<firewalld::Made>,
+    rules: Option<Made<iptables::Made>>,
+}
 
 impl Undo {
     /// Takes it back. Opens its own socket.
@@ -124,19 +162,38 @@ impl Undo {
     /// # Errors
     /// The kernel's.
     pub fn run(self) -> Result<(), Error> {
-        self.0.revert::<nftables::Part>(&mut Nft::new(), iptables::revert)
+        let sources = self.sources.map_or(Ok(()), |made| firewalld::revert(&made));
+        let rules = self.rules.map_or(Ok(()), |made| {
+            made.revert::<nftables::Part>(&mut Nft::new(), iptables::revert)
+        });
+        rules.and(sources)
     }
 }
 
-/// Removes what accepts the pod's traffic: ours by its owner, and iptables' rules, be they ours
-/// or the Go plugin's, by the addresses, as they name nobody. What is for a bridge stays, since
-/// other pods may be on it.
+/// Removes what accepts the pod's traffic: ours by its owner, and iptables' rules and firewalld's
+/// sources, be they ours or the Go plugin's, by the addresses, as they name nobody. firewalld is
+/// asked if it is `configured`, or nothing is and it has a table. What is for a bridge stays,
+/// since other pods may be on it.
 ///
 /// # Errors
 /// What could not be removed. Everything has been tried.
-pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpAddr]) -> Result<(), Error> {
+pub fn remove(
+    configured: Option<Backend>,
+    zone: &str,
+    nft: &mut Nft,
+    owner: &Owner,
+    addrs: &[IpAddr],
+) -> Result<(), Error> {
     let mut failures = Failures::default();
-    if has_nf_tables(nft, &mut failures) {
+    let nf_tables = has_nf_tables(nft, &mut failures);
+    let concerned = match configured {
+        Some(backend) => backend == Backend::Firewalld,
+        None => nf_tables && !addrs.is_empty() && firewalld::has_table(nft)?,
+    };
+    if concerned {
+        failures.note(firewalld::remove(zone, addrs));
+    }
+    if nf_tables {
         failures.note(nftables::remove(nft, owner, addrs));
         failures.note(iptables::remove_nf_tables(nft, addrs));
     }
@@ -154,6 +211,17 @@ pub fn check(
     owner: &Owner,
     forward: &Forward,
 ) -> Result<(), Error> {
+    let usual = configured.is_none() && nft.probe().is_ok() && firewalld::is_running(nft)?;
+    if usual || configured == Some(Backend::Firewalld) {
+        let mut missing = firewalld::check(&forward.zone, &forward.addrs)?;
+        if missing.is_none() && forward.policed().is_some() {
+            missing = nftables::check(nft, owner, forward)?;
+        }
+        return match missing {
+            None => Ok(()),
+            Some(missing) => Err(Error::check("rules for forwarding are missing").details(missing)),
+        };
+    }
     let missing = match nft.probe().and_then(|()| nftables::check(nft, owner, forward)) {
         Ok(None) if configured != Some(Backend::Iptables) => return Ok(()),
         Ok(None) => "nf_tables has them, but not iptables, which is configured".to_owned(),
@@ -167,7 +235,8 @@ pub fn check(
 }
 
 /// Removes the elements of all attachments of `network` that aren't in `valid`, bridges that
-/// are `unused`, and in the end all that nobody uses. iptables' rules name nobody and stay.
+/// are `unused`, and in the end all that nobody uses. iptables' rules and firewalld's sources name
+/// nobody and stay.
 ///
 /// # Errors
 /// What could not be removed. Everything has been tried.
@@ -189,6 +258,14 @@ pub fn gc(
 /// # Errors
 /// Code 50.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
+    let backend = match backend {
+        Backend::Nftables => rules::Backend::Nftables,
+        Backend::Iptables => rules::Backend::Iptables,
+        Backend::Firewalld => {
+            return firewalld::usable()
+                .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details));
+        }
+    };
     backend.status(|| nftables::usable(nft), || command::usable("filter", "backend"))
 }
 

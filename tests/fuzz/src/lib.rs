@@ -9,7 +9,7 @@
 mod spec;
 
 pub use cnimble::doctor::fuzzing::doctor;
-pub use cnimble::net::fuzzing::{nft, route};
+pub use cnimble::net::fuzzing::{dbus, nft, route};
 pub use cnimble::pod::fuzzing::{checkpoint, kubeconfig, manifest, server};
 pub use cnimble::rules::fuzzing::iptables;
 pub use cnimble::runtime::fuzzing::cache;
@@ -33,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     ("cache", cache),
     ("checkpoint", checkpoint),
     ("config", config),
+    ("dbus", dbus),
     ("doctor", doctor),
     ("index", index),
     ("iptables", iptables),

@@ -1,0 +1,459 @@
+//! The plugin firewall with firewalld: beside a real message bus, with a stand-in for the service
+//! that shows each case, and with the real one where it is installed.
+// Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use cnimble_tests::{
+    Attachment, Background, Host, Network, Outcome, Pod, Snapshot, configs, need, skip, wait_until,
+};
+use serde_json::{Value, json};
+
+const NAME: &str = "org.fedoraproject.FirewallD1";
+
+/// A message bus of the test's own.
+struct Bus {
+    socket: PathBuf,
+    _daemon: Background,
+}
+
+impl Bus {
+    fn start(host: &Host) -> Self {
+        let socket = host.dir().join("bus");
+        let config = host.dir().join("bus.conf");
+        let text = format!(
+            r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>system</type><listen>unix:path={}</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow user="*"/><allow own="*"/><allow send_type="method_call"/>
+<allow send_requested_reply="true"/><allow receive_type="method_call"/></policy></busconfig>"#,
+            socket.display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut command = Command::new("dbus-daemon");
+        command.arg("--nofork").arg("--nopidfile").arg("--nosyslog");
+        command.arg(format!("--config-file={}", config.display()));
+        let daemon = Background::start(command.stdin(Stdio::null()).stdout(Stdio::null()));
+        assert!(wait_until(60.0, || UnixStream::connect(&socket).is_ok()), "dbus-daemon doesn't listen");
+        Bus { socket, _daemon: daemon }
+    }
+
+    fn address(&self) -> String {
+        format!("unix:path={}", self.socket.display())
+    }
+}
+
+/// The sources that the stand-in has: address to zone.
+type Sources = Arc<Mutex<BTreeMap<String, String>>>;
+
+/// Takes firewalld's name and answers as it does, until the bus ends.
+fn stand_in(bus: &Bus) -> Sources {
+    let mut stream = UnixStream::connect(&bus.socket).unwrap();
+    let user: String = nix::unistd::geteuid().to_string().bytes().map(|b| format!("{b:02x}")).collect();
+    stream.write_all(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes()).unwrap();
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        line.extend(byte);
+    }
+    assert!(line.starts_with(b"OK "), "{line:?}");
+    stream.write_all(b"BEGIN\r\n").unwrap();
+    let bus_call = |serial, member: &str, body: Option<(&str, Vec<u8>)>| {
+        let mut fields = Fields::default();
+        fields.text(1, 'o', "/org/freedesktop/DBus").text(2, 's', "org.freedesktop.DBus");
+        fields.text(3, 's', member).text(6, 's', "org.freedesktop.DBus");
+        fields.message(1, serial, body)
+    };
+    stream.write_all(&bus_call(1, "Hello", None)).unwrap();
+    let name = [text_bytes(NAME), vec![0; (4 - text_bytes(NAME).len() % 4) % 4], vec![4, 0, 0, 0]].concat();
+    stream.write_all(&bus_call(2, "RequestName", Some(("su", name)))).unwrap();
+    let sources = Sources::default();
+    let shared = Arc::clone(&sources);
+    let (ready, named) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut serial = 2;
+        while let Some(message) = Incoming::read(&mut stream) {
+            if message.reply_to == Some(2) {
+                ready.send(message.kind).unwrap();
+            }
+            if message.kind == 1 {
+                serial += 1;
+                let answer = answer(&message, &mut shared.lock().unwrap());
+                let mut fields = Fields::default();
+                fields.number(5, message.serial).text(6, 's', &message.sender);
+                let reply = match answer {
+                    Ok(Some(truth)) => {
+                        fields.message(2, serial, Some(("b", u32::from(truth).to_le_bytes().to_vec())))
+                    }
+                    Ok(None) => fields.message(2, serial, Some(("s", text_bytes(&message.texts[0])))),
+                    Err(text) => {
+                        fields.text(4, 's', &format!("{NAME}.Exception"));
+                        fields.message(3, serial, Some(("s", text_bytes(&text))))
+                    }
+                };
+                if stream.write_all(&reply).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    let kind = named.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    assert_eq!(kind, 2, "the bus didn't give us the name");
+    sources
+}
+
+/// What firewalld answers: nothing of interest, a truth, or an error's text.
+fn answer(call: &Incoming, sources: &mut BTreeMap<String, String>) -> Result<Option<bool>, String> {
+    let (zone, source) = (call.texts[0].clone(), call.texts[1].clone());
+    if !["trusted", "public"].contains(&zone.as_str()) {
+        return Err(format!("INVALID_ZONE: {zone}"));
+    }
+    match (call.member.as_str(), sources.get(&source)) {
+        ("querySource", found) => Ok(Some(found == Some(&zone))),
+        ("addSource", Some(now)) if *now == zone => {
+            Err(format!("ZONE_ALREADY_SET: '{source}' already bound to '{zone}'"))
+        }
+        ("removeSource", None) => Err(format!("UNKNOWN_SOURCE: '{source}' is not in any zone")),
+        ("addSource" | "removeSource", Some(now)) if *now != zone => {
+            Err(format!("ZONE_CONFLICT: '{source}' already bound to a zone"))
+        }
+        ("addSource", _) => {
+            sources.insert(source, zone);
+            Ok(None)
+        }
+        ("removeSource", _) => {
+            sources.remove(&source);
+            Ok(None)
+        }
+        (other, _) => Err(format!("no method {other}")),
+    }
+}
+
+fn text_bytes(text: &str) -> Vec<u8> {
+    [&u32::try_from(text.len()).unwrap().to_le_bytes()[..], text.as_bytes(), &[0]].concat()
+}
+
+/// The fields of a message's header.
+#[derive(Default)]
+struct Fields(Vec<u8>);
+
+impl Fields {
+    fn begin(&mut self, code: u8, kind: char) {
+        self.0.resize(self.0.len().next_multiple_of(8), 0);
+        self.0.extend([code, 1, kind as u8, 0]);
+    }
+
+    fn text(&mut self, code: u8, kind: char, text: &str) -> &mut Self {
+        self.begin(code, kind);
+        self.0.extend(text_bytes(text));
+        self
+    }
+
+    fn number(&mut self, code: u8, number: u32) -> &mut Self {
+        self.begin(code, 'u');
+        self.0.extend(number.to_le_bytes());
+        self
+    }
+
+    fn message(&mut self, kind: u8, serial: u32, body: Option<(&str, Vec<u8>)>) -> Vec<u8> {
+        let mut content = Vec::new();
+        if let Some((signature, body)) = body {
+            self.begin(8, 'g');
+            self.0.push(u8::try_from(signature.len()).unwrap());
+            self.0.extend(signature.as_bytes());
+            self.0.push(0);
+            content = body;
+        }
+        let mut message = vec![b'l', kind, 0, 1];
+        for number in [content.len(), serial as usize, self.0.len()] {
+            message.extend(u32::try_from(number).unwrap().to_le_bytes());
+        }
+        message.extend(&self.0);
+        message.resize(message.len().next_multiple_of(8), 0);
+        message.extend(content);
+        message
+    }
+}
+
+/// A message from the bus.
+#[derive(Default)]
+struct Incoming {
+    kind: u8,
+    serial: u32,
+    reply_to: Option<u32>,
+    member: String,
+    sender: String,
+    texts: Vec<String>,
+}
+
+impl Incoming {
+    /// `None` when the bus has ended.
+    fn read(stream: &mut UnixStream) -> Option<Self> {
+        let mut bytes = vec![0; 16];
+        stream.read_exact(&mut bytes).ok()?;
+        let number = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let text = |bytes: &[u8], at: usize| {
+            let end = at + 4 + number(bytes, at) as usize;
+            (String::from_utf8(bytes[at + 4..end].to_vec()).unwrap(), end + 1)
+        };
+        let fields = 16 + number(&bytes, 12) as usize;
+        let body = fields.next_multiple_of(8);
+        let mut rest = vec![0; body - 16 + number(&bytes, 4) as usize];
+        stream.read_exact(&mut rest).ok()?;
+        bytes.append(&mut rest);
+        let mut message = Incoming { kind: bytes[1], serial: number(&bytes, 8), ..Incoming::default() };
+        let (mut at, mut signature) = (16, String::new());
+        while at < fields {
+            at = at.next_multiple_of(8);
+            let (code, kind, value) = (bytes[at], bytes[at + 2], at + 4);
+            at = match kind {
+                b'u' => {
+                    message.reply_to = (code == 5).then(|| number(&bytes, value)).or(message.reply_to);
+                    value + 4
+                }
+                b'g' => {
+                    let end = value + 1 + usize::from(bytes[value]);
+                    signature = String::from_utf8(bytes[value + 1..end].to_vec()).unwrap();
+                    end + 1
+                }
+                _ => {
+                    let (found, end) = text(&bytes, value);
+                    match code {
+                        3 => message.member = found,
+                        7 => message.sender = found,
+                        _ => {}
+                    }
+                    end
+                }
+            };
+        }
+        at = body;
+        for _ in signature.chars().take_while(|kind| *kind == 's') {
+            let (found, end) = text(&bytes, at.next_multiple_of(4));
+            message.texts.push(found);
+            at = end;
+        }
+        Some(message)
+    }
+}
+
+/// A pod with an address of each family, and a bus beside it.
+struct Site {
+    host: Host,
+    bus: Bus,
+    att: Attachment,
+    prev: Value,
+    _pod: Pod,
+}
+
+impl Site {
+    fn new() -> Self {
+        let (host, pod) = (Host::new(), Pod::new());
+        let att = Attachment::new("one", &pod);
+        let prev = Network::new(&host, configs::dual(&host)).added(&att);
+        let bus = Bus::start(&host);
+        Site { host, bus, att, prev, _pod: pod }
+    }
+
+    fn net(&self, keys: &Value) -> Network<'_> {
+        let mut config = json!({ "cniVersion": configs::newest(), "name": "net46", "type": "firewall" });
+        config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        Network::new(&self.host, config)
+    }
+
+    fn call(&self, verb: &str, keys: &Value) -> Outcome {
+        let prev = (verb != "STATUS").then_some(&self.prev);
+        let call = self.net(keys).call(verb, &self.att, prev);
+        call.env("DBUS_SYSTEM_BUS_ADDRESS", self.bus.address()).run()
+    }
+
+    fn sources(&self) -> Vec<String> {
+        let ips = self.prev["ips"].as_array().unwrap().iter();
+        let ips = ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap());
+        let mut sources: Vec<String> =
+            ips.map(|ip| format!("{ip}/{}", if ip.contains(':') { 128 } else { 32 })).collect();
+        sources.sort();
+        sources
+    }
+}
+
+fn firewalld() -> Value {
+    json!({ "backend": "firewalld" })
+}
+
+fn of_zone(sources: &Sources, zone: &str) -> Vec<String> {
+    let sources = sources.lock().unwrap();
+    sources.iter().filter(|(_, of)| *of == zone).map(|(source, _)| source.clone()).collect()
+}
+
+#[test]
+fn addresses_become_sources_of_a_zone() {
+    need!("ip", "dbus-daemon");
+    let site = Site::new();
+    let sources = stand_in(&site.bus);
+    let before = Snapshot::of(&site.host);
+    for (keys, zone) in [
+        (firewalld(), "trusted"),
+        (json!({ "backend": "firewalld", "firewalldZone": "public" }), "public"),
+        (json!({ "backend": "firewalld", "firewalldZone": "" }), "trusted"),
+    ] {
+        assert_eq!(site.call("ADD", &keys).result(), site.prev);
+        assert_eq!(of_zone(&sources, zone), site.sources());
+        site.call("CHECK", &keys).success();
+        // Again: they are in the zone already.
+        site.call("ADD", &keys).success();
+        // firewalld was started again, and has forgotten them.
+        let kept = std::mem::take(&mut *sources.lock().unwrap());
+        let error = site.call("CHECK", &keys).error();
+        assert!(error.code == 103 && error.all().contains("is not in the zone"), "{error:?}");
+        *sources.lock().unwrap() = kept;
+        site.call("DEL", &keys).success();
+        assert_eq!(sources.lock().unwrap().len(), 0);
+        site.call("DEL", &keys).success();
+        before.assert_same(&Snapshot::of(&site.host), "after DEL");
+    }
+    site.call("STATUS", &firewalld()).success();
+}
+
+#[test]
+fn what_firewalld_refuses_is_an_error_and_nothing_stays() {
+    need!("ip", "dbus-daemon");
+    let site = Site::new();
+    let sources = stand_in(&site.bus);
+    let other = site.sources()[1].clone();
+    sources.lock().unwrap().insert(other.clone(), "public".into());
+    let error = site.call("ADD", &firewalld()).error();
+    assert!(error.code == 102 && error.all().contains("ZONE_CONFLICT"), "{error:?}");
+    assert_eq!(sources.lock().unwrap().len(), 1, "the first one was taken back");
+    // It is somebody else's.
+    site.call("DEL", &firewalld()).success();
+    assert_eq!(of_zone(&sources, "public"), [other]);
+    sources.lock().unwrap().clear();
+    let keys = json!({ "backend": "firewalld", "firewalldZone": "nowhere" });
+    let error = site.call("ADD", &keys).error();
+    assert!(error.code == 5 && error.all().contains("INVALID_ZONE: nowhere"), "{error:?}");
+    site.call("DEL", &keys).success();
+    let bad = json!({ "backend": "firewalld", "firewalldZone": "a\u{0}b" });
+    assert_eq!(site.call("ADD", &bad).error().code, 7);
+    // The result can't be printed.
+    let call = site.net(&firewalld()).call("ADD", &site.att, Some(&site.prev));
+    let call = call.env("DBUS_SYSTEM_BUS_ADDRESS", site.bus.address());
+    assert_eq!(call.under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run().status, 1);
+    assert_eq!(sources.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn without_firewalld() {
+    need!("ip", "dbus-daemon");
+    let site = Site::new();
+    let before = Snapshot::of(&site.host);
+    // A bus that nobody has taken the name on, and no bus at all.
+    let nowhere = format!("unix:path={}", site.host.dir().join("nowhere").display());
+    for address in [site.bus.address(), nowhere] {
+        let run = |verb: &str| {
+            let prev = (verb != "STATUS").then_some(&site.prev);
+            let call = site.net(&firewalld()).call(verb, &site.att, prev);
+            call.env("DBUS_SYSTEM_BUS_ADDRESS", &address).run()
+        };
+        for (verb, code) in [("ADD", 5), ("CHECK", 5), ("STATUS", 50)] {
+            let error = run(verb).error();
+            assert!(error.code == code && error.all().contains("firewalld is not running"), "{error:?}");
+            before.assert_same(&Snapshot::of(&site.host), verb);
+        }
+        run("DEL").success();
+    }
+}
+
+#[test]
+fn it_is_taken_where_it_runs() {
+    need!("ip", "nft", "dbus-daemon");
+    let site = Site::new();
+    let sources = stand_in(&site.bus);
+    let unset = json!({});
+    // Without its table nobody asks the bus.
+    site.call("ADD", &unset).success();
+    assert_eq!(sources.lock().unwrap().len(), 0);
+    site.call("DEL", &unset).success();
+    site.host.nft("add table inet firewalld");
+    site.call("ADD", &unset).success();
+    assert_eq!(of_zone(&sources, "trusted"), site.sources());
+    site.call("CHECK", &unset).success();
+    site.call("STATUS", &unset).success();
+    site.call("DEL", &unset).success();
+    assert_eq!(sources.lock().unwrap().len(), 0);
+    // A policy of the bridge is a matter of nf_tables.
+    let policy = json!({ "ingressPolicy": "same-bridge" });
+    site.call("ADD", &policy).success();
+    assert_eq!(of_zone(&sources, "trusted"), site.sources());
+    assert!(site.host.nft("list table inet cnimble").contains("forward-bridges"));
+    site.call("CHECK", &policy).success();
+    site.call("DEL", &policy).success();
+    assert_eq!(sources.lock().unwrap().len(), 0);
+    // Its table is there, but it isn't: nf_tables, as everywhere else.
+    let nobody = |verb: &str| {
+        let call = site.net(&unset).call(verb, &site.att, Some(&site.prev));
+        call.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nowhere/bus").run()
+    };
+    nobody("ADD").success();
+    nobody("CHECK").success();
+    nobody("DEL").success();
+}
+
+#[test]
+fn the_real_firewalld() {
+    need!("ip", "nft", "dbus-daemon");
+    if cnimble_tests::missing(&["firewalld", "firewall-cmd"]).is_some() {
+        skip!("firewalld is not installed");
+    }
+    let site = Site::new();
+    let config = site.host.dir().join("firewalld");
+    std::fs::create_dir(&config).unwrap();
+    std::fs::write(config.join("firewalld.conf"), "DefaultZone=public\nFirewallBackend=nftables\n").unwrap();
+    let mut command = site.host.command("firewalld");
+    command.args(["--nofork", "--nopid"]).arg(format!("--system-config={}", config.display()));
+    command.arg(format!("--log-file={}", config.join("log").display()));
+    command.env("DBUS_SYSTEM_BUS_ADDRESS", site.bus.address());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut daemon = Background::start(&mut command);
+    let usable = || site.call("STATUS", &firewalld()).status == 0;
+    if !wait_until(60.0, || !daemon.running() || usable()) || !daemon.running() {
+        skip!("firewalld doesn't start here: {:?}", std::fs::read_to_string(config.join("log")));
+    }
+    // It has the name before it has its rules.
+    assert!(wait_until(60.0, || site.host.nft("list tables").contains("inet firewalld")));
+    let listed = || {
+        let mut command = site.host.command("firewall-cmd");
+        command.args(["--zone=trusted", "--list-sources"]);
+        command.env("DBUS_SYSTEM_BUS_ADDRESS", site.bus.address());
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut found: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        found.sort();
+        found
+    };
+    for keys in [firewalld(), json!({})] {
+        site.call("ADD", &keys).success();
+        assert_eq!(listed(), site.sources(), "{keys}");
+        site.call("CHECK", &keys).success();
+        site.call("ADD", &keys).success();
+        site.call("DEL", &keys).success();
+        assert_eq!(listed(), Vec::<String>::new(), "{keys}");
+        let error = site.call("CHECK", &keys).error();
+        assert_eq!(error.code, 103, "{error:?}");
+        site.call("DEL", &keys).success();
+    }
+    let conflicting = json!({ "backend": "firewalld", "firewalldZone": "public" });
+    site.call("ADD", &firewalld()).success();
+    let error = site.call("ADD", &conflicting).error();
+    assert!(error.code == 102, "{error:?}");
+    let unknown = json!({ "backend": "firewalld", "firewalldZone": "nowhere" });
+    assert!(site.call("ADD", &unknown).error().all().contains("INVALID_ZONE"));
+    site.call("DEL", &firewalld()).success();
+}
