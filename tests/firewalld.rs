@@ -31,8 +31,8 @@ impl Bus {
             r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>system</type><listen>unix:path={}</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow user="*"/><allow own="*"/><allow send_type="method_call"/>
-<allow send_requested_reply="true"/><allow receive_type="method_call"/></policy></busconfig>"#,
+<policy context="default"><allow user="*"/><allow own="*"/><allow eavesdrop="true"/>
+<allow send_destination="*" eavesdrop="true"/></policy></busconfig>"#,
             socket.display()
         );
         std::fs::write(&config, text).unwrap();

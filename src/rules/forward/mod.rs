@@ -211,7 +211,8 @@ pub fn check(
     owner: &Owner,
     forward: &Forward,
 ) -> Result<(), Error> {
-    let usual = configured.is_none() && nft.probe().is_ok() && firewalld::is_running(nft)?;
+    let probed = nft.probe();
+    let usual = configured.is_none() && probed.is_ok() && firewalld::is_running(nft)?;
     if usual || configured == Some(Backend::Firewalld) {
         let mut missing = firewalld::check(&forward.zone, &forward.addrs)?;
         if missing.is_none() && forward.policed().is_some() {
@@ -222,7 +223,7 @@ pub fn check(
             Some(missing) => Err(Error::check("rules for forwarding are missing").details(missing)),
         };
     }
-    let missing = match nft.probe().and_then(|()| nftables::check(nft, owner, forward)) {
+    let missing = match probed.and_then(|()| nftables::check(nft, owner, forward)) {
         Ok(None) if configured != Some(Backend::Iptables) => return Ok(()),
         Ok(None) => "nf_tables has them, but not iptables, which is configured".to_owned(),
         Ok(Some(missing)) => missing,
