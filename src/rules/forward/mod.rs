@@ -163,9 +163,9 @@ impl Undo {
     /// The kernel's.
     pub fn run(self) -> Result<(), Error> {
         let sources = self.sources.map_or(Ok(()), |made| firewalld::revert(&made));
-        let rules = self.rules.map_or(Ok(()), |made| {
-            made.revert::<nftables::Part>(&mut Nft::new(), iptables::revert)
-        });
+        let rules = self
+            .rules
+            .map_or(Ok(()), |made| made.revert::<nftables::Part>(&mut Nft::new(), iptables::revert));
         rules.and(sources)
     }
 }
@@ -188,7 +188,14 @@ pub fn remove(
     let nf_tables = has_nf_tables(nft, &mut failures);
     let concerned = match configured {
         Some(backend) => backend == Backend::Firewalld,
-        None => nf_tables && !addrs.is_empty() && firewalld::has_table(nft)?,
+        None => {
+            nf_tables
+                && !addrs.is_empty()
+                && firewalld::has_table(nft).unwrap_or_else(|err| {
+                    failures.note::<Error>(Err(err));
+                    false
+                })
+        }
     };
     if concerned {
         failures.note(firewalld::remove(zone, addrs));
