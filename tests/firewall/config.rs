@@ -12,7 +12,7 @@ fn bad_configurations() {
     let before = Snapshot::of(&host);
     for (keys, word) in [
         (json!({ "backend": "pf" }), "unknown backend \"pf\""),
-        (json!({ "backend": "firewalld" }), "firewalld is not supported"),
+        (json!({ "firewalldZone": 1 }), "firewalldZone"),
         (json!({ "backend": 1 }), "backend"),
         (json!({ "ingressPolicy": "closed" }), "unknown ingress policy"),
         (json!({ "ingressPolicy": [] }), "ingressPolicy"),
