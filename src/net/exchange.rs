@@ -10,7 +10,7 @@ use super::wire::{self, Malformed, Message};
 use super::{Error, Netlink, Request, Result};
 
 /// How often a dump is repeated that changed underneath.
-const DUMP_ATTEMPTS: usize = 5;
+const DUMP_ATTEMPTS: usize = 20;
 
 /// Requests in one send; their answers must fit into the socket's receive buffer.
 const BATCH: usize = 64;

@@ -40,7 +40,7 @@ use cnimble::veth::pair::Pair;
 use config::Config;
 
 /// How long a port may take to come up. It takes microseconds unless the machine is stuck.
-const UP_TIMEOUT: Duration = Duration::from_secs(5);
+const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the pod's interface stands in the result.
 const POD_INTERFACE: u32 = 2;
