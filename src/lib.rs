@@ -1,15 +1,16 @@
 //! cnimble: container networking for Linux hosts.
 //!
 //! One library under two kinds of program. The **plugins** (`plugins/`, `ipam/`) use
-//! [`spec`], [`net`] and [`plugin`]; the **invoker** (the command `cnimble`) uses
-//! [`spec`], [`runtime`] and [`pod`]. Dependencies point one way:
+//! [`plugin`] and what is below it; the **invoker** (the command `cnimble`) uses [`runtime`] and
+//! [`pod`]. Dependencies point one way:
 //!
 //! ```text
-//! plugin crate → veth, leases → plugin (skeleton), rules → net → spec ← runtime ← pod, doctor ← the command
+//! plugin crates → veth, leases → plugin (skeleton), rules → net → spec
+//! the command → doctor, tree, pod → runtime → spec
 //! ```
 //!
-//! The feature `invoker` (on by default) adds `runtime` and `pod`, and with them tokio; the
-//! plugins are built without it.
+//! The feature `invoker` (on by default) adds `runtime`, `pod`, `tree` and `doctor`, and with them
+//! tokio; the plugins are built without it. docs/ARCHITECTURE.md has the whole picture.
 
 #[cfg(feature = "invoker")]
 pub mod doctor;

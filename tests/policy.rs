@@ -1,5 +1,6 @@
-//! What reviewers would have to look for otherwise: where code is unsafe, under which licences
-//! the crates are that we build on, and which of them are there twice.
+//! What reviewers would have to look for otherwise: where code is unsafe, which way modules and
+//! crates depend, under which licences the crates are that we build on, and which of them are
+//! there twice.
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -66,6 +67,121 @@ fn unsafe_code_is_where_it_is_said_to_be() {
     for (file, _) in UNSAFE {
         assert!(told.contains(file), "docs/SECURITY.md doesn't say why {file} is unsafe");
     }
+}
+
+/// Which of its neighbours each module of the library may use; docs/ARCHITECTURE.md says why.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("doctor", &["leases", "net", "rules", "runtime", "spec"]),
+    ("files", &[]),
+    ("leases", &["plugin", "spec"]),
+    ("net", &["spec"]),
+    ("plugin", &["net", "spec"]),
+    ("pod", &["files", "net", "runtime", "spec"]),
+    ("rules", &["net", "spec"]),
+    ("runtime", &["files", "spec"]),
+    ("spec", &[]),
+    ("tree", &["net", "rules", "runtime", "spec"]),
+    ("veth", &["net", "plugin", "rules", "spec"]),
+];
+
+/// The modules of the library that a text names: `crate::net::…`, `crate::{net, spec::…}`.
+fn named(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for behind in text.split("crate::").skip(1) {
+        let mut depth = 0;
+        let mut word = String::new();
+        let mut fresh = true;
+        for c in behind.chars() {
+            match c {
+                _ if fresh && (c.is_alphanumeric() || c == '_') => word.push(c),
+                '{' if word.is_empty() && depth == 0 => depth = 1,
+                _ => {
+                    found.extend((!word.is_empty()).then(|| std::mem::take(&mut word)));
+                    depth += i32::from(c == '{') - i32::from(c == '}');
+                    // Behind a comma of the outermost list another one begins.
+                    fresh = depth == 1 && (c == ',' || (fresh && c.is_whitespace()));
+                    if depth == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        found.extend((!word.is_empty()).then_some(word));
+    }
+    found
+}
+
+#[test]
+fn modules_depend_one_way() {
+    let names = |text: &str| named(text).into_iter().collect::<Vec<_>>();
+    assert_eq!(names("use crate::net::{spec, x};"), ["net"]);
+    assert_eq!(names("crate::{net, rules::{self, a::B}, spec}; crate::pod"), ["net", "pod", "rules", "spec"]);
+    let mut modules = BTreeSet::new();
+    for entry in std::fs::read_dir(root().join("src")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if ["main", "lib", "cli"].contains(&name.as_str()) {
+            continue;
+        }
+        let (_, may) = MAY_USE.iter().find(|(module, _)| *module == name).expect(&name);
+        let mut files = Vec::new();
+        if path.is_dir() {
+            sources(&path, &mut files);
+        } else {
+            files.push(path);
+        }
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let code: Vec<&str> = text.lines().filter(|line| !line.trim().starts_with("//")).collect();
+            for other in named(&code.join("\n")) {
+                let known = MAY_USE.iter().any(|(module, _)| *module == other) && other != name;
+                assert!(!known || may.contains(&other.as_str()), "{} uses {other}", file.display());
+            }
+        }
+        modules.insert(name);
+    }
+    assert_eq!(modules, MAY_USE.iter().map(|(module, _)| (*module).to_owned()).collect());
+}
+
+/// The netlink crates change every month: what they are called stays in one place.
+#[test]
+fn netlink_crates_stay_in_net() {
+    let mut files = Vec::new();
+    for dir in ["src", "plugins", "ipam"] {
+        sources(&root().join(dir), &mut files);
+    }
+    let net = root().join("src/net");
+    for file in files.iter().filter(|file| !file.starts_with(&net)) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let code: Vec<&str> = text.lines().filter(|line| !line.trim().starts_with("//")).collect();
+        let text = code.join("\n");
+        for name in ["netlink_packet_core", "netlink_packet_route", "netlink_sys", "rtnetlink"] {
+            assert!(!text.contains(name), "{} names {name}", file.display());
+        }
+    }
+}
+
+#[test]
+fn plugins_need_neither_each_other_nor_the_invoker() {
+    let packages = packages();
+    let plugins = packages.iter().filter(|package| {
+        let manifest = package["manifest_path"].as_str().unwrap();
+        let is_plugin = manifest.contains("/plugins/") || manifest.contains("/ipam/");
+        is_plugin && package["source"].is_null() && package["name"] != "cnimble-plugins"
+    });
+    let mut count = 0;
+    for package in plugins {
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let name = dependency["name"].as_str().unwrap();
+            if dependency["kind"].is_null() && name.starts_with("cnimble") {
+                assert_eq!(name, "cnimble", "{} needs {name}", package["name"]);
+                assert_eq!(dependency["uses_default_features"], false, "{}", package["name"]);
+                assert!(dependency["features"].as_array().unwrap().is_empty(), "{}", package["name"]);
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 9, "{count} plugins");
 }
 
 /// A list of deny.toml: the texts between the brackets behind `key = `.
