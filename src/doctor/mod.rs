@@ -6,7 +6,7 @@
 //! [`Doctor::repair`] removes one. Rules of a pod that *lives* and has lost them are put back.
 //!
 //! **What lives is left alone, and so is what may live.** Something is taken for living
-//! if anything speaks for it ([`world`]): a namespace where the cache says, the host's end
+//! if anything speaks for it (`world`): a namespace where the cache says, the host's end
 //! of a veth pair whose other end is in a namespace, an address in any namespace that can be
 //! found, a lease that was made just now. Where that can't be told, the finding isn't
 //! [sure](Finding::doubt) and [`Doctor::repair`] refuses it.

@@ -14,7 +14,7 @@
 //! moment of boot is the *earliest* of what the kernel says: now minus uptime, and the
 //! times of /proc, /sys and /dev, which were mounted right after booting and keep what the
 //! clock said then. A lease counts as older only if both its content's and its inode's
-//! time are a [`MARGIN`] before that; a backup restored today has an inode of today.
+//! time are a `MARGIN` before that; a backup restored today has an inode of today.
 //!
 //! On a file system that several machines may share, nothing is ever taken back: the
 //! lease may be of a container that lives on another machine, in another boot.

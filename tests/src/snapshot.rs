@@ -64,7 +64,7 @@ impl Snapshot {
     }
 
     /// A namespace: links, addresses, routes, rules, packet filters, sysctls. Once no link is
-    /// [at work](at_work) any more.
+    /// at work (`at_work`) any more.
     pub fn of_ns(ns: &Ns) -> Self {
         let mut snapshot = Snapshot { sections: BTreeMap::new() };
         let mut documents = batch(ns, "", &["addr", "route show table all", "rule"]);

@@ -1,5 +1,5 @@
 //! The CNI IPAM plugin `static`: hands out the addresses that somebody else has chosen,
-//! in the configuration or for one container ([`config`] says which of them count).
+//! in the configuration or for one container (`config` says which of them count).
 //!
 //! It keeps no state: nothing on disk tells whether an address is in use, so DEL and GC
 //! have nothing to do. Whoever names an address answers for it being free.

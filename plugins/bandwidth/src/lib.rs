@@ -1,9 +1,9 @@
 //! The CNI plugin `bandwidth`, a part of a chain: limits what a pod receives and sends, each
-//! by a token bucket ([`root`]), from and to everywhere or some subnets only.
+//! by a token bucket (`root`), from and to everywhere or some subnets only.
 //!
 //! What the pod receives leaves the host by the host's end of its veth pair, where the kernel
 //! can queue it. What it sends *arrives* there, and the kernel has no queue for that; so it is
-//! redirected to an ifb ([`ifb`]), which has.
+//! redirected to an ifb (`ifb`), which has.
 //!
 //! ADD, each step with its undo:
 //!

@@ -2,12 +2,12 @@
 //!
 //! ADD, in order, each step with its undo:
 //!
-//! 1. the bridge, made if it is missing ([`bridge`]);
+//! 1. the bridge, made if it is missing (`bridge`);
 //! 2. a veth pair, one end a port of the bridge, the other born in the pod's namespace
-//!    ([`pair`]);
+//!    (`pair`);
 //! 3. addresses from IPAM ([`cnimble::plugin::delegate`]);
-//! 4. the pod's interface: addresses, up, routes ([`pod`]);
-//! 5. the gateway addresses on the bridge, and forwarding ([`gateway`]);
+//! 4. the pod's interface: addresses, up, routes (`pod`);
+//! 5. the gateway addresses on the bridge, and forwarding (`gateway`);
 //! 6. masquerading and the MAC check ([`cnimble::rules`]);
 //! 7. until both ends are operationally up: no runtime should see a pod that can't talk.
 //!

@@ -2,7 +2,7 @@
 //!
 //! ADD puts the pod's addresses, and its bridge's policy, into rules
 //! ([`cnimble::rules::forward`]). With the policy `isolated` the pod's port of the bridge is
-//! isolated, too ([`port`]): what a bridge forwards between its own ports doesn't pass the
+//! isolated, too (`port`): what a bridge forwards between its own ports doesn't pass the
 //! host's rules unless `br_netfilter` is loaded. The result is the one that came in.
 //!
 //! DEL needs neither namespace nor prevResult with nf_tables; iptables' rules and firewalld's

@@ -7,10 +7,10 @@
 //! ADD, in order, each step with its undo:
 //!
 //! 1. a veth pair, whose far end is born in the pod ([`cnimble::veth::pair`]);
-//! 2. addresses from IPAM, which has to name a gateway for each ([`path`]);
-//! 3. the pod's interface: addresses, up, everything by way of the gateway ([`pod`]);
+//! 2. addresses from IPAM, which has to name a gateway for each (`path`);
+//! 3. the pod's interface: addresses, up, everything by way of the gateway (`pod`);
 //! 4. the host's end: the gateway's addresses, a route to each address of the pod
-//!    ([`host`]), and forwarding;
+//!    (`host`), and forwarding;
 //! 5. masquerading ([`cnimble::rules`]);
 //! 6. until both ends are operationally up.
 //!

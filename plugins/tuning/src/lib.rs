@@ -4,8 +4,8 @@
 //! ADD, in order, each step with its undo:
 //!
 //! 1. the sysctls, which must be below `net/` and, if the administrator keeps a list, on it
-//!    ([`allowlist`]);
-//! 2. a file with the interface's settings as they were ([`backup`]);
+//!    (`allowlist`);
+//! 2. a file with the interface's settings as they were (`backup`);
 //! 3. hardware address, promiscuous mode, MTU, all-multicast and queue length.
 //!
 //! The result is the one that came in, with the new hardware address and MTU.

@@ -6,10 +6,10 @@
 //! - the administrator's own rules come first;
 //! - bridges whose pods are not to be reached from other bridges ([`Policy`]).
 //!
-//! **nf_tables** ([`nftables`]) has this in our own table. An accept there ends only our own
-//! chain: what another chain drops stays dropped. **iptables** ([`iptables`]) has the Go plugin's
+//! **nf_tables** (`nftables`) has this in our own table. An accept there ends only our own
+//! chain: what another chain drops stays dropped. **iptables** (`iptables`) has the Go plugin's
 //! chains, which stand *in* the chain `FORWARD` that is in the way where its policy is drop
-//! (Docker, ufw). **firewalld** ([`firewalld`]) has a chain of its own that drops what it hasn't
+//! (Docker, ufw). **firewalld** (`firewalld`) has a chain of its own that drops what it hasn't
 //! been told of. So that is what decides where nobody has: firewalld if it is running, iptables
 //! if `FORWARD` drops by policy, nf_tables everywhere else.
 

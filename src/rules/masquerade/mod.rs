@@ -1,8 +1,8 @@
 //! Source NAT for what leaves the pod network (`ipMasq`).
 //!
-//! Two backends: nf_tables in a table of our own ([`nftables`]), and the iptables command
-//! with the chains of the Go reference plugins ([`iptables`]), for hosts that need it.
-//! Whatever the backend, removal also looks for what the Go plugins made ([`reference`]):
+//! Two backends: nf_tables in a table of our own (`nftables`), and the iptables command
+//! with the chains of the Go reference plugins (`iptables`), for hosts that need it.
+//! Whatever the backend, removal also looks for what the Go plugins made (`reference`):
 //! a node switches in the middle of its pods' lives.
 
 pub(in crate::rules) mod iptables;

@@ -1,8 +1,8 @@
 //! Ports of the host that lead into a pod (`portMappings`).
 //!
-//! Two backends: nf_tables in the table that masquerading uses as well ([`nftables`]), and
-//! the iptables command with the chains of the Go reference plugins ([`iptables`]). Whatever
-//! the backend, removal also looks for what the Go plugins made ([`reference`]).
+//! Two backends: nf_tables in the table that masquerading uses as well (`nftables`), and
+//! the iptables command with the chains of the Go reference plugins (`iptables`). Whatever
+//! the backend, removal also looks for what the Go plugins made (`reference`).
 //!
 //! Three things have to happen to a packet besides the new destination:
 //!
@@ -12,11 +12,11 @@
 //!   doesn't leave a host: `route_localnet` lets it, on the link towards the pod and only if
 //!   such a mapping exists, and masquerading gives it an address that can be answered. The
 //!   same switch would let *others* on that link reach 127.0.0.0/8, hence a guard that drops
-//!   what comes in with such an address ([`localnet`]). IPv6 has no such switch: a mapped port
+//!   what comes in with such an address (`localnet`). IPv6 has no such switch: a mapped port
 //!   of ::1 is left to whoever listens there.
 //! - **UDP** has no connections to end: the kernel would go on sending the packets of a busy
 //!   client where it sent the first. So what it remembers of a mapped port is dropped when
-//!   the mapping comes and when it goes ([`stale`]).
+//!   the mapping comes and when it goes (`stale`).
 
 mod iptables;
 mod listing;

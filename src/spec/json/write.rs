@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Four-space JSON as Go's `json.MarshalIndent(v, "", "    ")` writes it. A struct's keys
-/// come in the order of its fields, a [`Value`]'s sorted.
+/// come in the order of its fields, a `Value`'s sorted.
 pub fn to_pretty<T: Serialize + ?Sized>(value: &T) -> String {
     let mut out = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
