@@ -6,11 +6,16 @@
 //! without: the directory belongs to all networks of the node, and a container that is
 //! unknown in one of them may live in another. Files without a network stay.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::dir::Dir;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use cnimble::files::{self, Links, is_absent};
@@ -193,7 +198,9 @@ fn remove_one(file: &Path) -> Result<(), Error> {
 /// # Errors
 /// Code 5 for the first that can't be removed; the others have been.
 pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    let entries = match fs::read_dir(dir) {
+    // The standard library's directory panics when it can't be closed.
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut entries = match Dir::open(dir, flags, Mode::empty()).map_err(std::io::Error::from) {
         Ok(entries) => entries,
         Err(err) if is_absent(&err) => return Ok(()),
         Err(err) => return Err(Error::io("list", dir, &err)),
@@ -201,10 +208,10 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
     let mut keep: Vec<String> = valid.iter().map(name).collect();
     keep.extend(valid.iter().map(|valid| fresh_name(&name(valid), network)));
     let mut outcome = Ok(());
-    for entry in entries {
+    for entry in entries.iter() {
         let path = match entry {
-            Ok(entry) => entry.path(),
-            Err(err) => return outcome.and(Err(Error::io("list", dir, &err))),
+            Ok(entry) => dir.join(OsStr::from_bytes(entry.file_name().to_bytes())),
+            Err(errno) => return outcome.and(Err(Error::io("list", dir, &errno.into()))),
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if keep.iter().any(|kept| *kept == name) {
