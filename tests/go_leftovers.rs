@@ -32,22 +32,13 @@ fn addrs(result: &Value) -> Vec<IpNetwork> {
     ips.iter().map(|ip| ip["address"].as_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Both iptables tables `nat` without what iptables itself makes.
-fn rules(ns: &Ns) -> String {
-    ns.shell("iptables-nft-save -t nat; ip6tables-nft-save -t nat")
-        .lines()
-        .filter(|line| line.contains("CNI-"))
-        .map(|line| format!("{line}\n"))
-        .collect()
-}
-
 #[test]
 fn iptables_chains_of_the_go_plugins_are_removed() {
     need_go!(go, "nft", "iptables-nft-save");
     let (host, pod1, pod2) = (Host::new(), Ns::new(), Ns::new());
     let net = Network::by(go, &host, config(&host));
     net.added(&Attachment::new("cont2", &pod2));
-    let before = rules(&host);
+    let before = host.cni_nat();
     assert!(before.contains("-j MASQUERADE"), "{before}");
     let result = net.added(&Attachment::new("cont1", &pod1));
     let pod = owner("net1", "cont1");
@@ -65,19 +56,19 @@ fn iptables_chains_of_the_go_plugins_are_removed() {
     host.shell(&format!(
         "iptables-nft -t nat -A POSTROUTING -s 10.77.0.3/16 -m comment --comment 'name: \"net1\" id: \"cont1\"' -j {chain}"
     ));
-    assert_ne!(rules(&host), before);
+    assert_ne!(host.cni_nat(), before);
     host.within(|| masquerade::remove(&mut Nft::new(), &pod, &addrs(&result)).unwrap());
-    assert_eq!(rules(&host), before);
+    assert_eq!(host.cni_nat(), before);
     host.within(|| masquerade::remove(&mut Nft::new(), &pod, &[]).unwrap());
-    assert_eq!(rules(&host), before);
+    assert_eq!(host.cni_nat(), before);
     // What is left still works for the Go plugin.
     net.deleted(&Attachment::new("cont2", &pod2), None);
-    assert_eq!(rules(&host), "");
+    assert_eq!(host.cni_nat(), "");
 }
 
 /// The chain of a container, found by its comment.
 fn cni_chain(ns: &Ns, id: &str) -> String {
-    let rules = rules(ns);
+    let rules = ns.cni_nat();
     let line = rules.lines().find(|line| line.starts_with("-A CNI-") && line.contains(id)).unwrap();
     line.split(' ').nth(1).unwrap().to_owned()
 }
@@ -98,7 +89,7 @@ fn gc_removes_iptables_chains_of_the_network_only() {
         "iptables-nft -t nat -N CNI-HOSTPORT-DNAT; iptables-nft -t nat -N CNI-0123456789abcdef01234567",
     );
     host.within(|| masquerade::gc(&mut Nft::new(), "net1", &[owner("net1", "keep").attachment]).unwrap());
-    let left = rules(&host);
+    let left = host.cni_nat();
     assert!(!left.contains("net1\\\" id: \\\"stale"), "{left}");
     assert!(left.contains("net1\\\" id: \\\"keep") && left.contains("net2\\\" id: \\\"stale1"), "{left}");
     assert!(left.contains("CNI-HOSTPORT-DNAT") && left.contains("CNI-0123456789abcdef01234567"), "{left}");
@@ -153,9 +144,9 @@ fn our_iptables_backend_is_the_go_plugins() {
     let net = Network::by(go, &host, config(&host));
     let attachment = Attachment::new("cont1", &pod);
     let result = net.added(&attachment);
-    let theirs = rules(&host);
+    let theirs = host.cni_nat();
     net.deleted(&attachment, Some(&result));
-    assert_eq!(rules(&host), "");
+    assert_eq!(host.cni_nat(), "");
 
     // The same attachment without their masquerade, with ours.
     let result = net.with("/ipMasq", json!(false)).added(&attachment);
@@ -163,22 +154,22 @@ fn our_iptables_backend_is_the_go_plugins() {
     let pod1 = owner("net1", "cont1");
     let ours = || host.within(|| masquerade::add(Backend::Iptables, &mut Nft::new(), &pod1, &addrs).unwrap());
     ours();
-    let made = rules(&host);
+    let made = host.cni_nat();
     // The packaged host-local goes on to the next address.
     assert_eq!(made, theirs.replace("10.77.0.2/32", "10.77.0.3/32").replace("fd77::2/128", "fd77::3/128"));
     // Again: nothing is there twice, and undo has nothing to take back.
     let again = ours();
-    assert_eq!(rules(&host), made);
+    assert_eq!(host.cni_nat(), made);
     host.within(|| again.run().unwrap());
-    assert_eq!(rules(&host), made);
+    assert_eq!(host.cni_nat(), made);
     // Half of it gone: made whole.
     host.shell("iptables-nft -t nat -F POSTROUTING");
     ours();
-    assert_eq!(rules(&host), made);
+    assert_eq!(host.cni_nat(), made);
 
     // The Go plugin removes it.
     net.deleted(&attachment, Some(&result));
-    assert_eq!(rules(&host), "");
+    assert_eq!(host.cni_nat(), "");
 }
 
 #[test]
@@ -191,7 +182,7 @@ fn undo_of_the_iptables_backend_is_exact() {
         ns.within(|| masquerade::add(Backend::Iptables, &mut Nft::new(), &owner("net1", id), &addrs).unwrap())
     };
     let undo = add("cont1");
-    assert!(rules(&ns).contains("MASQUERADE"));
+    assert!(ns.cni_nat().contains("MASQUERADE"));
     ns.within(|| undo.run().unwrap());
     before.assert_same(&Snapshot::of_ns(&ns), "after undo");
 
@@ -199,7 +190,7 @@ fn undo_of_the_iptables_backend_is_exact() {
     let undo = add("cont1");
     add("cont2");
     ns.within(|| undo.run().unwrap());
-    let left = rules(&ns);
+    let left = ns.cni_nat();
     assert!(left.contains("cont2") && !left.contains("cont1"), "{left}");
 
     ns.within(|| masquerade::status(Backend::Iptables, &mut Nft::new()).unwrap());

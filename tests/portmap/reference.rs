@@ -2,17 +2,8 @@
 
 use super::{Site, pod_ip};
 use cnimble_tests::traffic::{Server, tcp, tcp_is_shut};
-use cnimble_tests::{Network, Ns, go_plugins, need, skip};
+use cnimble_tests::{Network, go_plugins, need, skip};
 use serde_json::{Value, json};
-
-/// All rules of iptables that name a container, or its chain.
-fn iptables_rules(ns: &Ns) -> String {
-    ns.shell("iptables-nft-save -t nat; ip6tables-nft-save -t nat")
-        .lines()
-        .filter(|line| line.contains("CNI-"))
-        .map(|line| format!("{line}\n"))
-        .collect()
-}
 
 #[test]
 fn iptables_chains_of_the_go_plugin_are_known() {
@@ -36,9 +27,9 @@ fn iptables_chains_of_the_go_plugin_are_known() {
         net.call("ADD", &attachments[pod], Some(&prev[pod])).run().result();
     };
     add(&other.served_by(go), 1);
-    let before = iptables_rules(&site.host);
+    let before = site.host.cni_nat();
     add(&theirs, 0);
-    let made = iptables_rules(&site.host);
+    let made = site.host.cni_nat();
     assert_ne!(made, before);
 
     // CHECK is content, for these ports.
@@ -51,14 +42,14 @@ fn iptables_chains_of_the_go_plugin_are_known() {
     // DEL without anything but the ID.
     let bare = ours.with("/runtimeConfig", Value::Null);
     bare.deleted(&attachments[0].clone().netns(""), None);
-    assert_eq!(iptables_rules(&site.host), before);
+    assert_eq!(site.host.cni_nat(), before);
 
     // GC.
     add(&theirs, 0);
     ours.with("/cniVersion", json!("1.1.0")).gc(Some(json!([attachments[1].listed()]))).success();
-    assert_eq!(iptables_rules(&site.host), before);
+    assert_eq!(site.host.cni_nat(), before);
     ours.with("/cniVersion", json!("1.1.0")).with("/name", json!("elsewhere")).gc(Some(json!([]))).success();
-    assert_eq!(iptables_rules(&site.host), before);
+    assert_eq!(site.host.cni_nat(), before);
 
     // Our backend makes the same, in another order; and they remove ours.
     let sorted = |text: &str| {
@@ -68,12 +59,12 @@ fn iptables_chains_of_the_go_plugin_are_known() {
     };
     let iptables = ours.with("/backend", json!("iptables"));
     add(&iptables, 0);
-    assert_eq!(sorted(&iptables_rules(&site.host)), sorted(&made));
+    assert_eq!(sorted(&site.host.cni_nat()), sorted(&made));
     iptables.check(&attachments[0], &prev[0]).success();
     add(&iptables, 0);
-    assert_eq!(sorted(&iptables_rules(&site.host)), sorted(&made), "again: nothing is there twice");
+    assert_eq!(sorted(&site.host.cni_nat()), sorted(&made), "again: nothing is there twice");
     theirs.del(&attachments[0], Some(&prev[0])).success();
-    assert_eq!(iptables_rules(&site.host), before);
+    assert_eq!(site.host.cni_nat(), before);
 }
 
 /// The table of one family, as the Go plugin wrote it before 1.6.1, since then, and since 1.9, for ports 8080 and 8081 (of
@@ -199,11 +190,11 @@ fn conditions_and_a_mark_of_others_take_iptables() {
     assert!(rules.contains("-j KUBE-MARK-MASQ"), "{rules}");
     net.deleted(&site.attachment(0), None);
     // What iptables says is told, and nothing stays.
-    let before = iptables_rules(&site.host);
+    let before = site.host.cni_nat();
     let wrong = net.with("/conditionsV4", json!(["--no-such-thing"]));
     let err = wrong.call("ADD", &site.attachment(0), Some(&site.results[0])).run().error();
     assert!(err.all().contains("iptables-restore failed"), "{}", err.all());
-    assert_eq!(iptables_rules(&site.host), before);
+    assert_eq!(site.host.cni_nat(), before);
 
     let marked = net.with("/backend", json!("iptables")).with("/markMasqBit", json!(20));
     let site = Site::new();

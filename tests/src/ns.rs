@@ -123,6 +123,15 @@ impl Ns {
         self.sh(&format!("nft {args}"))
     }
 
+    /// The lines of both iptables tables `nat` that name a CNI plugin's chain.
+    pub fn cni_nat(&self) -> String {
+        self.shell("iptables-nft-save -t nat; ip6tables-nft-save -t nat")
+            .lines()
+            .filter(|line| line.contains("CNI-"))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    }
+
     /// Whether a ping is answered, sooner or later. For what must not be answered there is
     /// [`misses`](Self::misses), which doesn't wait.
     pub fn pings(&self, to: &str) -> bool {
