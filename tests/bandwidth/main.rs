@@ -3,14 +3,10 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+mod rates;
+mod reference;
 
-use cnimble_tests::{
-    Attachment, Host, LIMIT, Network, Ns, PATIENCE, Pod, Snapshot, configs, go_plugins, need, skip,
-    wait_until,
-};
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need};
 use serde_json::{Value, json};
 
 /// Bits per second.
@@ -75,136 +71,6 @@ fn both() -> Value {
     json!({ "ingressRate": RATE, "ingressBurst": BURST, "egressRate": RATE / 2, "egressBurst": BURST })
 }
 
-/// A connection from one to the other, whose address is `ip`: both its ends.
-fn connect(from: &Ns, to: &Ns, ip: &str) -> (TcpStream, TcpStream) {
-    let listener = to.within(|| TcpListener::bind((ip, 0)).unwrap());
-    let port = listener.local_addr().unwrap().port();
-    let near = from.within(|| TcpStream::connect((ip, port)).unwrap());
-    (near, listener.accept().unwrap().0)
-}
-
-/// Payload in bits that gets from one end to the other, and how many seconds that takes from the
-/// first moment to the last: as many as wanted, or more on a slow machine.
-fn pump(mut sender: TcpStream, mut receiver: TcpStream, wanted: Duration) -> (f64, f64) {
-    std::thread::scope(|scope| {
-        let start = Instant::now();
-        scope.spawn(move || {
-            sender.set_write_timeout(Some(LIMIT)).unwrap();
-            // Until the receiver has enough.
-            while sender.write(&[0; 16 * 1024]).is_ok() {}
-        });
-        receiver.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut buffer = vec![0; 64 * 1024];
-        let mut bytes = 0;
-        loop {
-            bytes += receiver.read(&mut buffer).unwrap();
-            if start.elapsed() >= wanted {
-                drop(receiver);
-                return (bytes as f64 * 8.0, start.elapsed().as_secs_f64());
-            }
-        }
-    })
-}
-
-/// Two seconds of [`pump`] from `from` to `to`, whose address is `ip`.
-fn transfer(from: &Ns, to: &Ns, ip: &str) -> (f64, f64) {
-    let (near, far) = connect(from, to, ip);
-    pump(near, far, Duration::from_secs(2))
-}
-
-/// No transfer is more than a tenth faster than `rate` allows after the burst, and one of them is
-/// nearly as fast; others may have had a machine that is too slow. With the headers, which the
-/// kernel counts as well: 66 bytes of a packet of 1514.
-fn assert_rate(rate: u64, what: &str, transfer: impl Fn() -> (f64, f64)) {
-    let mut seen = Vec::new();
-    let reached = wait_until(PATIENCE, || {
-        let (bits, seconds) = transfer();
-        let (bits, allowed) = (bits * 1514.0 / 1448.0, rate as f64 * seconds);
-        seen.push(format!("{:.2} Mbit/s in {seconds:.2} s", bits / seconds / 1e6));
-        assert!(bits <= BURST as f64 + 1.1 * allowed, "{what}: {seen:?} of {rate}");
-        bits >= 0.9 * allowed
-    });
-    eprintln!("{what}: {seen:?} of {:.2} Mbit/s", rate as f64 / 1e6);
-    assert!(reached, "{what}: {seen:?} of {rate}");
-}
-
-#[test]
-fn a_transfer_gets_the_rate_both_ways() {
-    need!("ip");
-    let chain = Chain::new();
-    let ip = chain.pod.addrs("eth0")[0].split('/').next().unwrap().to_owned();
-    let gateway = chain.host.addrs(chain.prev["interfaces"][0]["name"].as_str().unwrap())[0]
-        .split('/')
-        .next()
-        .unwrap()
-        .to_owned();
-    let (bits, seconds) = transfer(&chain.host, &chain.pod, &ip);
-    if bits / seconds < 5.0 * RATE as f64 {
-        skip!("this machine transfers only {:.1} Mbit/s without a limit", bits / seconds / 1e6);
-    }
-    let net = chain.net(&both());
-    let result = chain.add(&net);
-    assert_rate(RATE, "ingress", || transfer(&chain.host, &chain.pod, &ip));
-    assert_rate(RATE / 2, "egress", || transfer(&chain.pod, &chain.host, &gateway));
-    net.check(&chain.att, &result).success();
-}
-
-/// Two far ends for each family: the second is in the lists.
-const FAR: [[&str; 2]; 2] = [["198.51.100.1", "203.0.113.1"], ["2001:db8:1::1", "2001:db8:2::1"]];
-
-#[test]
-fn subnets_are_limited_or_not() {
-    need!("ip", "tc");
-    let chain = Chain::on(configs::dual);
-    chain.host.ip("link set lo up");
-    for ip in FAR.as_flattened() {
-        let flag = if ip.contains(':') { "nodad" } else { "" };
-        chain.host.ip(&format!("addr add {ip} dev lo {flag}"));
-    }
-    let bridge = chain.prev["interfaces"][0]["name"].as_str().unwrap();
-    for gateway in chain.host.addrs(bridge).iter().filter(|addr| !addr.starts_with("fe80")) {
-        let gateway = gateway.split('/').next().unwrap();
-        let family = if gateway.contains(':') { "-6 " } else { "" };
-        chain.pod.ip(&format!("{family}route replace default via {gateway} dev eth0"));
-    }
-    // What a pod receives comes from there, what it sends goes there.
-    let down = |ip: &str, wanted: Duration| {
-        let (near, far) = connect(&chain.pod, &chain.host, ip);
-        pump(far, near, wanted)
-    };
-    let up = |ip: &str, wanted: Duration| {
-        let (near, far) = connect(&chain.pod, &chain.host, ip);
-        pump(near, far, wanted)
-    };
-    // Packets come in lumps of 64 KiB here, a fortieth of what comes in so long.
-    let (long, short) = (Duration::from_secs(3), Duration::from_millis(200));
-    let speed = |(bits, seconds): (f64, f64)| bits / seconds;
-    let both_ways = |ip: &&str| speed(down(ip, short)).min(speed(up(ip, short)));
-    let slowest = FAR.as_flattened().iter().map(both_ways).fold(f64::INFINITY, f64::min);
-    if slowest < 5.0 * RATE as f64 {
-        skip!("this machine transfers only {:.1} Mbit/s without a limit", slowest / 1e6);
-    }
-    // Whatever else the machine does: a limit would hold every time.
-    let free = |what: &str, transfer: &dyn Fn() -> (f64, f64)| {
-        assert!((0..10).any(|_| speed(transfer()) > 2.0 * RATE as f64), "{what} is limited");
-    };
-    for (family, key) in [(0, "shapedSubnets"), (1, "unshapedSubnets")] {
-        let mut keys = both();
-        keys["egressRate"] = json!(RATE);
-        keys[key] = json!(["203.0.113.0/24", "2001:db8:2::/48"]);
-        let net = chain.net(&keys);
-        let result = chain.add(&net);
-        net.check(&chain.att, &result).success();
-        let [other, listed] = FAR[family];
-        let (limited, not) = if key == "shapedSubnets" { (listed, other) } else { (other, listed) };
-        assert_rate(RATE, &format!("from {limited}"), || down(limited, long));
-        assert_rate(RATE, &format!("to {limited}"), || up(limited, long));
-        free(&format!("from {not}"), &|| down(not, short));
-        free(&format!("to {not}"), &|| up(not, short));
-        net.deleted(&chain.att, Some(&result));
-    }
-}
-
 #[test]
 fn check_of_lists() {
     need!("ip", "tc");
@@ -241,81 +107,6 @@ fn check_of_lists() {
         noticed(&keys(key, &nets), "no filter for 10.0.0.0/8");
         net.deleted(&chain.att, Some(&result));
         chain.assert_state(&before, key);
-    }
-}
-
-/// What a Go plugin of the newer kind makes, and what its DEL leaves of it.
-fn go_htb(chain: &Chain, ifb: &str, shaped: bool) {
-    let veth = chain.veth();
-    let (default, listed) = if shaped { ("1", "1:30") } else { ("30", "1:1") };
-    let mut commands = vec![
-        format!("ip link add {ifb} up type ifb"),
-        format!("tc qdisc add dev {veth} ingress"),
-        format!(
-            "tc filter add dev {veth} parent ffff: protocol all prio 1 u32 match u8 0 0 flowid 1:1 \
-             action mirred egress redirect dev {ifb}"
-        ),
-    ];
-    for (dev, rate) in [(veth, RATE), (ifb, RATE / 2)] {
-        commands.extend([
-            format!("tc qdisc add dev {dev} root handle 1: htb default {default}"),
-            format!("tc class add dev {dev} parent 1: classid 1:30 htb rate {rate} burst {}", BURST / 8),
-            format!("tc class add dev {dev} parent 1: classid 1:1 htb rate 800gbit quantum 2000"),
-            format!(
-                "tc filter add dev {dev} parent 1: protocol ip prio 16 u32 match ip dst 10.9.0.0/16 flowid {listed}"
-            ),
-        ]);
-    }
-    for command in commands {
-        chain.host.sh(&command);
-    }
-}
-
-#[test]
-fn newer_go_plugins_limits_are_checked_and_replaced() {
-    need!("ip", "tc");
-    let chain = Chain::new();
-    let plain = chain.net(&both());
-    let result = chain.add(&plain);
-    let ifb = chain.ifbs()[0].clone();
-    plain.deleted(&chain.att, Some(&result));
-    let before = chain.state();
-    for shaped in [true, false] {
-        go_htb(&chain, &ifb, shaped);
-        let mut keys = both();
-        let (key, other) =
-            if shaped { ("shapedSubnets", "unshapedSubnets") } else { ("unshapedSubnets", "shapedSubnets") };
-        keys[key] = json!(["10.9.0.0/16"]);
-        let net = chain.net(&keys);
-        net.check(&chain.att, &result).success();
-        // Without a list it is as with unshapedSubnets.
-        assert_eq!(plain.check(&chain.att, &result).status == 0, !shaped);
-        let noticed = |change: &dyn Fn(&mut Value), word: &str| {
-            let mut keys = keys.clone();
-            change(&mut keys);
-            let error = chain.net(&keys).check(&chain.att, &result).error();
-            assert!(error.code == 103 && error.all().contains(word), "{word}: {error:?}");
-        };
-        noticed(&|keys| keys["ingressRate"] = json!(8000), "rate 1000000, expected 1000");
-        noticed(&|keys| keys["egressBurst"] = json!(BURST * 2), "expected 40000");
-        noticed(
-            &|keys| {
-                keys[other] = keys[key].take();
-            },
-            "the other class",
-        );
-        chain.host.sh(&format!("tc qdisc del dev {ifb} root"));
-        noticed(&|_| {}, "expected htb");
-        // DEL of theirs.
-        net.deleted(&chain.att, Some(&result));
-        chain.assert_state(&before, "our DEL");
-        // Their DEL takes the ifb only; ADD after it.
-        go_htb(&chain, &ifb, shaped);
-        chain.host.ip(&format!("link del {ifb}"));
-        let again = chain.add(&net);
-        net.check(&chain.att, &again).success();
-        net.deleted(&chain.att, Some(&again));
-        chain.assert_state(&before, "our DEL after theirs");
     }
 }
 
@@ -619,37 +410,4 @@ fn another_interface_of_the_container_keeps_its_ifb() {
     assert_eq!(chain.ifbs().len(), 1);
     net.deleted(&chain.att, None);
     assert_eq!(chain.ifbs().len(), 0);
-}
-
-#[test]
-fn the_same_as_the_go_plugin_and_del_of_each_others() {
-    need!("ip", "tc");
-    let Some(go) = go_plugins().filter(|dir| dir.join("bandwidth").exists()) else {
-        skip!("no Go plugin bandwidth");
-    };
-    for keys in [
-        both(),
-        json!({ "ingressRate": 1_000_000_007_u64, "ingressBurst": 12_345_678 }),
-        json!({ "egressRate": 65_432, "egressBurst": 800_000 }),
-        json!({ "ingressRate": 100_000_000, "ingressBurst": u32::MAX, "egressRate": 100_000_000, "egressBurst": u32::MAX }),
-    ] {
-        let seen = |first: &std::path::Path, second: &std::path::Path| {
-            let chain = Chain::new();
-            let net = chain.net(&keys).with("/cniVersion", json!("1.0.0"));
-            let mut prev = chain.prev.clone();
-            prev["cniVersion"] = json!("1.0.0");
-            let result = net.served_by(first).call("ADD", &chain.att, Some(&prev)).run().result();
-            Network::new(&chain.host, net.config.clone()).check(&chain.att, &result).success();
-            net.served_by(go).check(&chain.att, &result).success();
-            // Names of veths differ from chain to chain.
-            let qdiscs = chain.qdiscs().to_string().replace(chain.veth(), "veth");
-            let ifbs = chain.ifbs();
-            net.served_by(second).deleted(&chain.att, Some(&result));
-            assert_eq!(chain.ifbs(), Vec::<String>::new(), "{}", second.display());
-            let interfaces = result["interfaces"].as_array().unwrap().len();
-            (serde_json::from_str::<Value>(&qdiscs).unwrap(), ifbs, interfaces)
-        };
-        let ours = cnimble_tests::plugin_dir();
-        assert_eq!(seen(ours, go), seen(go, ours), "{keys}");
-    }
 }
