@@ -173,7 +173,16 @@ fn new_link(kind: &str, names: &[&str], message: LinkMessage) -> Request {
 
 /// `ip link set`; `name` is for messages.
 pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
-    let mut message = LinkUnspec::new_with_index(index);
+    changed(LinkUnspec::new_with_index(index), name, change, RouteNetlinkMessage::SetLink)
+}
+
+/// `message` with `change`, of the type that `wrap` makes of it.
+pub(super) fn changed<K>(
+    mut message: LinkMessageBuilder<K>,
+    name: &str,
+    change: &Change<'_>,
+    wrap: fn(LinkMessage) -> RouteNetlinkMessage,
+) -> Request {
     message = with(message, change.up, |message, up| match up {
         true => message.up(),
         false => message.down(),
@@ -182,7 +191,7 @@ pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
     message = with(message, change.allmulti, LinkMessageBuilder::allmulticast);
     message = with(message, change.mtu, LinkMessageBuilder::mtu);
     message = with(message, change.mac.map(|mac| mac.0.to_vec()), LinkMessageBuilder::address);
-    message = with(message, change.name, LinkMessageBuilder::name);
+    message = with(message, change.name, |message, name| message.name(name.to_owned()));
     message = with(message, change.alias, LinkMessageBuilder::alias);
     message = with(message, change.master, LinkMessageBuilder::controller);
     message = with(message, change.txqlen, LinkMessageBuilder::txqueuelen);
@@ -194,8 +203,7 @@ pub fn set(index: u32, name: &str, change: &Change<'_>) -> Request {
     if change.alias.is_some_and(|alias| alias.len() > ALIAS_MAX) {
         return Request::invalid(what, "the alias has more than 255 bytes");
     }
-    let message = RouteNetlinkMessage::SetLink(message.build());
-    Request::of_link(what, change.name.as_slice(), message)
+    Request::of_link(what, change.name.as_slice(), wrap(message.build()))
 }
 
 /// The sysctl `net/ipv4/conf/LINK/arp_notify` on (IFLA_INET_CONF, linux/if_link.h): the kernel
@@ -218,11 +226,11 @@ pub fn set_arp_notify(index: u32, name: &str) -> Request {
 /// IFALIASZ without the NUL.
 const ALIAS_MAX: usize = 255;
 
-fn with<T>(
-    message: LinkMessageBuilder<LinkUnspec>,
+fn with<K, T>(
+    message: LinkMessageBuilder<K>,
     value: Option<T>,
-    apply: impl FnOnce(LinkMessageBuilder<LinkUnspec>, T) -> LinkMessageBuilder<LinkUnspec>,
-) -> LinkMessageBuilder<LinkUnspec> {
+    apply: impl FnOnce(LinkMessageBuilder<K>, T) -> LinkMessageBuilder<K>,
+) -> LinkMessageBuilder<K> {
     match value {
         Some(value) => apply(message, value),
         None => message,

@@ -8,9 +8,9 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkIn
 use nix::errno::Errno;
 
 use super::link::{Filter, Link, Mac};
-use super::port::Port;
+use super::port::{Port, RESERVED};
 use super::request::{bad_name, encode};
-use super::wire::{Attributes, Malformed, Message, Messages, text, u8_at, u32_at};
+use super::wire::{Attributes, Malformed, Message, Messages, text, u8_at, u16_at, u32_at};
 use super::{Error, Netlink, Request, Result, socket};
 
 const RTM_NEWLINK: u16 = 16;
@@ -251,6 +251,7 @@ fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed>
     const INFO_SLAVE_DATA: u16 = 5;
     const BR_VLAN_FILTERING: u16 = 7;
     const BRPORT_MODE: u16 = 4;
+    const BRPORT_GROUP_FWD_MASK: u16 = 31;
     const BRPORT_ISOLATED: u16 = 33;
     let mut of_bridge = false;
     for attribute in Attributes::new(info) {
@@ -262,9 +263,11 @@ fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed>
                 link.vlan_filtering = flag(value, BR_VLAN_FILTERING)?;
             }
             INFO_SLAVE_DATA if of_bridge => {
+                let mask = find(value, BRPORT_GROUP_FWD_MASK)?.and_then(|mask| u16_at(mask, 0)).unwrap_or(0);
                 link.port = Some(Port {
                     hairpin: flag(value, BRPORT_MODE)?,
                     isolated: flag(value, BRPORT_ISOLATED)?,
+                    closed: mask & RESERVED == RESERVED,
                 });
             }
             _ => {}

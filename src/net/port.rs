@@ -7,6 +7,7 @@ use netlink_packet_route::link::{BridgeVlanInfoFlags, LinkAttribute, LinkExtentM
 use nix::errno::Errno;
 use rtnetlink::{LinkBridgePort, LinkBridgeVlan};
 
+use super::link::{self, Change};
 use super::request::{Mode, encode_raw};
 use super::wire::{Attributes, Malformed, Message, u8_at, u16_at, u32_at};
 use super::{Netlink, Request, Result};
@@ -22,9 +23,32 @@ pub struct Port {
     pub hairpin: bool,
     /// `isolated on`
     pub isolated: bool,
+    /// `group_fwd_mask 0xfffd`, see [`claim`].
+    pub closed: bool,
 }
 
-/// `bridge link set dev PORT hairpin … isolated …`
+/// All of 01:80:c2:00:00:00 to :0f but :01 (pause frames), which no bridge lets through and no
+/// mask may have.
+pub(super) const RESERVED: u16 = 0xfffd;
+
+/// The first change of a new port, which is down: `change` and its flags, all in one message.
+///
+/// Unless it is closed the kernel takes a frame to one of the reserved addresses 01:80:c2:00:00:0x
+/// past the bridge: the port itself receives it, whatever is in it, as if it were no port at all,
+/// and the bridge learns its source without asking any rule (`br_handle_frame` in
+/// net/bridge/br_input.c). Closed, such a frame is one like all others. Linux has the mask since
+/// 4.15, and passes over it before.
+pub fn claim(index: u32, name: &str, port: Port, change: &Change<'_>) -> Request {
+    let message = LinkBridgePort::new(index);
+    // A new port has no flag.
+    let message = if port.closed { message.group_fwd_mask(RESERVED) } else { message };
+    let message = if port.hairpin { message.hairpin(true) } else { message };
+    let message = if port.isolated { message.isolated(true) } else { message };
+    // RTM_SETLINK would take it and change nothing of the port.
+    link::changed(message, name, change, RouteNetlinkMessage::NewLink)
+}
+
+/// `bridge link set dev PORT hairpin … isolated …`; whether it is closed stays as it is.
 pub fn set(index: u32, name: &str, port: Port) -> Request {
     let message = LinkBridgePort::new(index).hairpin(port.hairpin).isolated(port.isolated);
     // RTM_SETLINK would take it and change nothing.

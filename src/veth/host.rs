@@ -38,13 +38,16 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
     }
 }
 
-/// Sets `accept_ra` of a link to 0 that this ADD has just made, and with which the switch goes
-/// again. A host without IPv6 has no such key.
+/// Sets `accept_ra` to 0 of a link that this ADD has just made, and with which the switch goes
+/// again. To be done before the link is up. A host without IPv6 has no such key.
 ///
 /// # Errors
 /// The kernel's.
-pub fn ignore_router_advertisements_on_new(interface: &str) -> Result<(), Error> {
-    match sysctl::write(&format!("net/ipv6/conf/{interface}/accept_ra"), "0") {
+pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
+    if link.accept_ra == Some(0) {
+        return Ok(());
+    }
+    match sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", link.name), "0") {
         Err(err) if !err.is_missing() => Err(err.into()),
         _ => Ok(()),
     }

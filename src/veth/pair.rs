@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use nix::errno::Errno;
 
 use crate::net::link::{self, Change, Link, Mac, NewVeth};
+use crate::net::port::{self, Port};
 use crate::net::{NetNs, Netlink, Request};
 use crate::plugin::Call;
 use crate::rules::{Owner, hash16};
@@ -56,22 +57,22 @@ impl Pair {
     /// Says in the alias of the host's end whose it is. To be sent before anything else is
     /// done to the pair.
     pub fn claim(&self, owner: &Owner) -> Request {
-        self.claim_and(owner, false)
-    }
-
-    /// The same for a port of a bridge, while it is down. The bridge takes every frame that
-    /// comes in by it, so an address of its own is good for nothing, not even a link-local one:
-    /// that would cost a duplicate address detection, and a route that the kernel puts behind
-    /// those of all other ports.
-    pub fn claim_port(&self, owner: &Owner) -> Request {
-        // Without IPv6 (no module, an MTU below 1280 bytes) the kernel tells nothing of it.
-        self.claim_and(owner, self.host.accept_ra.is_some())
-    }
-
-    fn claim_and(&self, owner: &Owner, addrgenmode_none: bool) -> Request {
         let alias = owner.comment();
-        let change = Change { alias: Some(&alias), addrgenmode_none, ..Change::default() };
+        let change = Change { alias: Some(&alias), ..Change::default() };
         link::set(self.host.index, &self.host.name, &change)
+    }
+
+    /// The same for a port of a bridge, while it is down, with its flags. The port hears
+    /// nothing itself: the bridge takes every frame that comes in by it, also those to reserved
+    /// addresses ([`port::claim`]). So an address of its own is good for nothing, not even a
+    /// link-local one: that would cost a duplicate address detection, and a route that the
+    /// kernel puts behind those of all other ports.
+    pub fn claim_port(&self, owner: &Owner, flags: Port) -> Request {
+        let alias = owner.comment();
+        // Without IPv6 (no module, an MTU below 1280 bytes) the kernel tells nothing of it.
+        let addrgenmode_none = self.host.accept_ra.is_some();
+        let change = Change { alias: Some(&alias), addrgenmode_none, ..Change::default() };
+        port::claim(self.host.index, &self.host.name, flags, &change)
     }
 }
 

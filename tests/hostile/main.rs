@@ -3,6 +3,7 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod layer2;
 mod names;
 mod planted;
 mod pods;

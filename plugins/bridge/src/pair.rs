@@ -1,11 +1,12 @@
 //! The veth pair, whose host's end is a port of the bridge.
 
 use cnimble::net::link::{self, Change, Link, Mac};
-use cnimble::net::port::{self, Port};
+use cnimble::net::port::Port;
 use cnimble::net::{NetNs, Netlink};
 use cnimble::plugin::Call;
 use cnimble::rules::Owner;
 use cnimble::spec::Error;
+use cnimble::veth::host::ignore_router_advertisements_on_new;
 use cnimble::veth::pair::{self, NewPair, Pair};
 
 use crate::config::Config;
@@ -25,19 +26,14 @@ pub(crate) fn create(
     let host_mac = Some(Mac::random_port());
     let new = NewPair { master: Some(bridge.index), up: false, mtu: config.mtu, mac, host_mac };
     let pair = pair::create(call, host, owner, netns, &new)?;
-    let mut requests = vec![pair.claim_port(owner)];
-    // A new port has neither flag; saying so again costs a message.
-    if config.hairpin || config.isolated {
-        let flags = Port { hairpin: config.hairpin, isolated: config.isolated };
-        requests.push(port::set(pair.host.index, &pair.host.name, flags));
-    }
-    // After the alias: a new alias of a link that is up makes the kernel walk all IPv6 routes.
-    requests.push(link::set(
-        pair.host.index,
-        &pair.host.name,
-        &Change { up: Some(true), ..Change::default() },
-    ));
-    host.execute_all(requests)?;
+    // The bridge takes what a pod sends, but the port may leave the bridge one day.
+    ignore_router_advertisements_on_new(&pair.host)?;
+    let flags = Port { hairpin: config.hairpin, isolated: config.isolated, closed: true };
+    // Up after the alias: a new alias of a link that is up makes the kernel walk all IPv6 routes.
+    host.execute_all(vec![
+        pair.claim_port(owner, flags),
+        link::set(pair.host.index, &pair.host.name, &Change { up: Some(true), ..Change::default() }),
+    ])?;
     vlan::configure_port(host, config, bridge, &pair.host)?;
     Ok(pair)
 }

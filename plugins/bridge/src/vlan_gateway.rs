@@ -10,7 +10,7 @@ use cnimble::net::link::{self, Change, Link, NewVeth};
 use cnimble::net::{NetNs, Netlink};
 use cnimble::plugin::Call;
 use cnimble::spec::Error;
-use cnimble::veth::host::ignore_router_advertisements;
+use cnimble::veth::host::{ignore_router_advertisements, ignore_router_advertisements_on_new};
 
 use crate::config::{Config, vlan_gateway_name};
 use crate::{bridge, vlan};
@@ -42,7 +42,7 @@ pub(crate) fn ensure(
 ) -> Result<Link, Error> {
     let name = vlan_gateway_name(&bridge.name, vlan);
     match host.find_link(&name)? {
-        Some(found) => share(host, found, vlan),
+        Some(found) => share(call, host, found, vlan),
         None => create(call, host, config, bridge, vlan, &name),
     }
 }
@@ -57,8 +57,11 @@ pub(crate) fn keep(host: &mut Netlink, gateway: &Link, vlan: u16) -> Result<(), 
     Ok(host.execute(link::set(gateway.index, &gateway.name, &change))?)
 }
 
-fn share(host: &mut Netlink, found: Link, vlan: u16) -> Result<Link, Error> {
+fn share(call: &Call, host: &mut Netlink, found: Link, vlan: u16) -> Result<Link, Error> {
     keep(host, &found, vlan)?;
+    if found.accept_ra != Some(0) {
+        ignore_router_advertisements(call, &found.name)?;
+    }
     if !found.up {
         switch_on(host, &found, None)?;
     }
@@ -79,7 +82,7 @@ fn create(
         name: &port_name,
         mac: None,
         master: Some(bridge.index),
-        up: true,
+        up: false,
         mtu: Some(bridge.mtu),
         peer_name: name,
         peer_mac: None,
@@ -90,7 +93,7 @@ fn create(
         // Another ADD was faster.
         Err(err) if err.is(Errno::EEXIST) => {
             let found = host.link(name)?;
-            return share(host, found, vlan);
+            return share(call, host, found, vlan);
         }
         Err(err) => return Err(err.into()),
     };
@@ -106,9 +109,11 @@ fn create(
         }
     });
     bridge::hold_mac(host, bridge, &port)?;
+    ignore_router_advertisements_on_new(&port)?;
+    switch_on(host, &port, None)?;
     vlan::configure_port(host, config, bridge, &port)?;
-    ignore_router_advertisements(call, name)?;
     let gateway = host.link(name)?;
+    ignore_router_advertisements_on_new(&gateway)?;
     switch_on(host, &gateway, Some(&alias))?;
     Ok(Link { alias, ..gateway })
 }

@@ -11,7 +11,7 @@ use crate::path::{self, Path};
 /// Configures the host's end and brings it up. All of it goes with the link, which the undo
 /// of the pair removes.
 pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
-    ignore_router_advertisements_on_new(&end.name)?;
+    ignore_router_advertisements_on_new(end)?;
     // Nobody else is on this link who could have the address.
     match sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", end.name), "0") {
         Err(err) if !err.is_missing() => return Err(err.into()),

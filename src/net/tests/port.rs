@@ -1,8 +1,8 @@
 use nix::errno::Errno;
 
 use super::{bridge, other_netns, plain_veth};
-use crate::net::link::{NewVeth, add_veth};
-use crate::net::port::{Port, Vlan, add_vlans, del_vlans, set};
+use crate::net::link::{Change, NewVeth, add_veth};
+use crate::net::port::{Port, Vlan, add_vlans, claim, del_vlans, set};
 use crate::net::testing::{in_netns, json};
 use crate::net::wire::{Attributes, Message, Messages, u32_at};
 use crate::net::{Netlink, Request, port};
@@ -16,7 +16,7 @@ fn flags_really_change() {
         let veth = NewVeth { master: Some(bridge.index), ..plain_veth("v0", "eth0", &pod) };
         let index = netlink.create_link(add_veth(&veth)).unwrap().index;
         for (hairpin, isolated) in [(true, true), (false, true), (true, false), (false, false)] {
-            let port = Port { hairpin, isolated };
+            let port = Port { hairpin, isolated, closed: false };
             netlink.execute(set(index, "v0", port)).unwrap();
             assert_eq!(netlink.link_at(index).unwrap().port, Some(port));
             if let Some(shown) = json("flags_really_change", "bridge -j -d link show dev v0") {
@@ -27,6 +27,34 @@ fn flags_really_change() {
         let err = netlink.execute(set(bridge.index, "br0", Port::default())).unwrap_err();
         assert!(err.to_string().starts_with("set bridge port br0 hairpin off isolated off: "), "{err}");
         assert_eq!(netlink.link("br0").unwrap().port, None);
+    });
+}
+
+/// Name, flags and mask come in one message, and a later change of the flags leaves the mask.
+#[test]
+fn a_port_is_claimed_and_closed_at_once() {
+    in_netns("a_port_is_claimed_and_closed_at_once", || {
+        let pod = other_netns();
+        let mut netlink = Netlink::open().unwrap();
+        let bridge = bridge(&mut netlink, "br0");
+        let veth = NewVeth { master: Some(bridge.index), ..plain_veth("v0", "eth0", &pod) };
+        let index = netlink.create_link(add_veth(&veth)).unwrap().index;
+        assert_eq!(netlink.link_at(index).unwrap().port, Some(Port::default()));
+        let change = Change { alias: Some("mine"), addrgenmode_none: true, ..Change::default() };
+        let port = Port { hairpin: true, isolated: false, closed: true };
+        netlink.execute(claim(index, "v0", port, &change)).unwrap();
+        let link = netlink.link_at(index).unwrap();
+        assert_eq!((link.port, link.alias.as_str(), link.up), (Some(port), "mine", false));
+        if let Some(shown) = json("a_port_is_claimed_and_closed_at_once", "ip -j -d link show dev v0") {
+            assert_eq!(shown[0]["inet6_addr_gen_mode"], "none", "{shown}");
+            assert_eq!(shown[0]["linkinfo"]["info_slave_data"]["group_fwd_mask"], "0xfffd", "{shown}");
+        }
+        netlink.execute(set(index, "v0", Port { isolated: true, ..port })).unwrap();
+        assert_eq!(netlink.link_at(index).unwrap().port, Some(Port { isolated: true, ..port }));
+        // What isn't a port can't be closed, and nothing else is changed either.
+        let err = netlink.execute(claim(bridge.index, "br0", port, &change)).unwrap_err();
+        assert!(err.to_string().starts_with("set link br0 alias mine addrgenmode none: "), "{err}");
+        assert_eq!(netlink.link("br0").unwrap().alias, "");
     });
 }
 

@@ -1,0 +1,228 @@
+//! The reserved addresses 01:80:c2:00:00:00 to :0f. The kernel hands a frame for one of them to the
+//! port that it came in by, past the bridge and its rules, unless the port is closed.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, plugin_dir};
+use serde_json::{Value, json};
+
+use super::frames::{self, Mac};
+
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 1);
+/// Where the host hears what comes by the bridge, and where it has a rule against that.
+const HEARD: u16 = 9001;
+const FILTERED: u16 = 9002;
+
+/// A host with a victim and an attacker on one network of IPv4 alone: so the host isn't an IPv6
+/// router and believes whom it hears.
+pub(super) struct Scene<'h> {
+    host: &'h Host,
+    attacker: Pod,
+    victim: Pod,
+    /// The attacker's port.
+    port: String,
+    heard: UdpSocket,
+    filtered: UdpSocket,
+    pub(super) bridged: bool,
+    pub(super) guarded: bool,
+}
+
+impl<'h> Scene<'h> {
+    pub(super) fn new(host: &'h Host, plugins: &Path, keys: &Value) -> Self {
+        let mut config = configs::v4(host);
+        for (key, value) in keys.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        let bridged = config["type"] == "bridge";
+        let guarded = config["macspoofchk"] == true;
+        let net = Network::by(plugins, host, config);
+        let (victim, attacker) = (Pod::new(), Pod::new());
+        net.added(&Attachment::new("victim", &victim));
+        let result = net.added(&Attachment::new("attacker", &attacker));
+        let inside: Vec<&Value> = result["interfaces"].as_array().unwrap().iter().collect();
+        let port = inside.iter().find(|link| link["name"].as_str().unwrap().starts_with("veth"));
+        let port = port.unwrap()["name"].as_str().unwrap().to_owned();
+        assert!(victim.pings("10.1.2.1") && attacker.pings("10.1.2.1"));
+        host.nft("add table inet admin");
+        host.nft("add chain inet admin input { type filter hook input priority 0 ; }");
+        host.nft(&format!("add rule inet admin input iifname br0* udp dport {FILTERED} drop"));
+        let bind = |port| host.within(|| UdpSocket::bind(("0.0.0.0", port)).unwrap());
+        let (heard, filtered) = (bind(HEARD), bind(FILTERED));
+        heard.set_read_timeout(Some(Duration::from_secs_f32(PATIENCE))).unwrap();
+        filtered.set_nonblocking(true).unwrap();
+        Scene { host, attacker, victim, port, heard, filtered, bridged, guarded }
+    }
+
+    fn address_of(pod: &Pod) -> Mac {
+        frames::mac(pod.link("eth0")["address"].as_str().unwrap())
+    }
+
+    /// The address that `pod` has, as it came from ADD.
+    fn ip_of(pod: &Pod) -> Ipv4Addr {
+        pod.addrs("eth0")[0].split('/').next().unwrap().parse().unwrap()
+    }
+
+    /// Sends everything that might do harm, and then a datagram that must arrive.
+    fn attack(&self) {
+        let own = Self::address_of(&self.attacker);
+        let ip = Self::ip_of(&self.attacker);
+        let victim = Self::address_of(&self.victim);
+        let invented = frames::mac("02:00:00:00:be:ef");
+        let mut all = Vec::new();
+        // The last is that of advertisements: every port hears it.
+        let everybody = frames::mac("33:33:00:00:00:01");
+        for to in frames::reserved().chain([everybody]) {
+            for from in [own, victim, invented] {
+                let advertisement = frames::ethernet(to, from, 0x86dd, &frames::advertisement());
+                let says = format!("to {:02x} from {:02x}", to[5], from[5]);
+                let datagram = frames::udp(ip, GATEWAY, FILTERED, &says);
+                let of_victim = frames::udp(Self::ip_of(&self.victim), GATEWAY, FILTERED, &says);
+                all.extend([
+                    frames::tagged(&advertisement, 5),
+                    // A priority, and no vlan: such a tag is taken off.
+                    frames::tagged(&advertisement, 0),
+                    advertisement,
+                    frames::ethernet(
+                        to,
+                        from,
+                        0x86dd,
+                        &frames::neighbour(135, "fe80::1".parse().unwrap(), from),
+                    ),
+                    frames::ethernet(
+                        to,
+                        from,
+                        0x86dd,
+                        &frames::neighbour(136, "fe80::1".parse().unwrap(), from),
+                    ),
+                    frames::ethernet(to, from, 0x0806, &frames::arp(from, ip, GATEWAY)),
+                    frames::ethernet(
+                        to,
+                        from,
+                        0x0806,
+                        &frames::arp(from, Ipv4Addr::new(10, 1, 2, 66), GATEWAY),
+                    ),
+                    frames::ethernet(to, from, 0x0800, &datagram),
+                    frames::ethernet(to, from, 0x0800, &of_victim),
+                ]);
+            }
+        }
+        let gateway = self.attacker.ip_json("neigh show 10.1.2.1");
+        let gateway = frames::mac(gateway[0]["lladdr"].as_str().unwrap());
+        let last = frames::udp(ip, GATEWAY, HEARD, "that was all");
+        all.push(frames::ethernet(gateway, own, 0x0800, &last));
+        frames::send(&self.attacker, &all);
+        let mut buffer = [0; 64];
+        let length = self.heard.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"that was all");
+    }
+
+    /// What the attack has changed that it mustn't.
+    pub(super) fn harm(&self) -> Vec<String> {
+        self.attack();
+        let mut harm = believed(self.host);
+        if !self.bridged {
+            return harm;
+        }
+        let mut buffer = [0; 64];
+        while let Ok((length, from)) = self.filtered.recv_from(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            harm.push(format!("past the rule for br0: {text}, {from}"));
+        }
+        let port = &self.port;
+        for line in self.host.ip(&format!("neigh show dev {port}")).lines() {
+            harm.push(format!("a neighbour of the port: {line}"));
+        }
+        if self.guarded {
+            for line in self.host.sh(&format!("bridge fdb show brport {port}")).lines() {
+                let own = self.attacker.link("eth0")["address"].as_str().unwrap().to_owned();
+                if !line.starts_with(&own) && !line.contains("permanent") {
+                    harm.push(format!("learned: {line}"));
+                }
+            }
+        }
+        harm
+    }
+}
+
+/// What the host has of a router that it believes.
+fn believed(host: &Host) -> Vec<String> {
+    let text = host.ip("-6 route show table all") + &host.ip("-6 addr show");
+    let lines = text.lines().filter(|line| line.contains("proto ra") || line.contains("2001:db8:bad"));
+    lines.map(|line| format!("believed: {}", line.trim())).collect()
+}
+
+fn scenes() -> [Value; 5] {
+    [
+        json!({}),
+        json!({"macspoofchk": true}),
+        json!({"portIsolation": true}),
+        json!({"hairpinMode": true, "macspoofchk": true, "portIsolation": true, "isGateway": true}),
+        json!({"type": "ptp"}),
+    ]
+}
+
+#[test]
+fn frames_to_reserved_addresses_do_nothing_that_others_cant() {
+    need!("ip", "nft", "ping", "bridge");
+    for keys in scenes() {
+        let host = Host::hasty();
+        let scene = Scene::new(&host, plugin_dir(), &keys);
+        let harm = scene.harm();
+        assert!(harm.is_empty(), "{keys}:\n{}", harm.join("\n"));
+    }
+}
+
+/// The same frames do harm where nothing has been done against them.
+#[test]
+fn frames_to_reserved_addresses_do_harm_by_a_port_that_is_open() {
+    need!("ip", "nft", "ping", "bridge");
+    let host = Host::hasty();
+    let scene = Scene::new(&host, plugin_dir(), &json!({"macspoofchk": true}));
+    host.ip(&format!("link set {} type bridge_slave group_fwd_mask 0", scene.port));
+    host.set_sysctl(&format!("ipv6/conf/{}/accept_ra", scene.port), "1");
+    let harm = scene.harm().join("\n");
+    for part in ["believed: ", "past the rule for br0: ", "learned: ", "a neighbour of the port: "] {
+        assert!(harm.contains(part), "{part}\n{harm}");
+    }
+}
+
+/// An administrator may take a port off its bridge, and the pod sends on.
+#[test]
+fn a_port_that_leaves_its_bridge_believes_no_router() {
+    need!("ip", "nft", "ping", "bridge");
+    for keys in [json!({}), json!({"isGateway": false, "ipam": {}})] {
+        let host = Host::hasty();
+        // A sloppy administrator's: whoever says so is a router.
+        host.set_sysctl("ipv6/conf/default/accept_ra", "2");
+        let pod = Pod::new();
+        let mut config = configs::v4(&host);
+        for (key, value) in keys.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        let result = Network::new(&host, config).added(&Attachment::new("c1", &pod));
+        let port = result["interfaces"][1]["name"].as_str().unwrap();
+        host.ip(&format!("link set {port} nomaster"));
+        host.ip(&format!("link set {port} addrgenmode eui64"));
+        host.ip(&format!("link set {port} down"));
+        host.ip(&format!("link set {port} up"));
+        host.ip(&format!("addr add 10.7.7.1/24 dev {port}"));
+        let own = Scene::address_of(&pod);
+        let everybody = frames::mac("33:33:00:00:00:01");
+        let heard = host.within(|| UdpSocket::bind(("0.0.0.0", HEARD)).unwrap());
+        heard.set_read_timeout(Some(Duration::from_secs_f32(PATIENCE))).unwrap();
+        let to = frames::mac(host.link(port)["address"].as_str().unwrap());
+        let last = frames::udp("10.7.7.2".parse().unwrap(), "10.7.7.1".parse().unwrap(), HEARD, "all");
+        frames::send(
+            &pod,
+            &[
+                frames::ethernet(everybody, own, 0x86dd, &frames::advertisement()),
+                frames::ethernet(to, own, 0x0800, &last),
+            ],
+        );
+        heard.recv(&mut [0; 8]).unwrap();
+        let believed = believed(&host);
+        assert!(believed.is_empty(), "{keys}:\n{}", believed.join("\n"));
+    }
+}
