@@ -82,7 +82,11 @@ fn the_ruleset_can_be_listed_and_loaded() {
     add(&ns, &owner("a"), "veth1", A);
     add(&ns, &owner(&"b".repeat(100)), "veth2", B);
     let listed = ruleset(&ns);
-    assert!(listed.contains("iifname @ports iifname . ether saddr != @sources drop"), "{listed}");
+    let rules = [
+        "ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 iifname @ports drop",
+        "iifname @ports iifname . ether saddr != @sources drop",
+    ];
+    assert!(rules.iter().all(|rule| listed.contains(rule)), "{listed}");
     assert!(listed.contains(&format!("\"veth1\" . {A}")), "{listed}");
     let other = Ns::new();
     let loaded = other.run_with("nft -f -", listed.as_bytes());
@@ -132,6 +136,28 @@ fn a_flushed_chain_is_filled_again() {
         check().unwrap();
         assert_eq!(ruleset(&ns), before);
     }
+}
+
+/// Earlier versions had one rule alone; the next ADD adds the other. Nothing is missing before.
+#[test]
+fn a_table_of_an_earlier_version_is_completed() {
+    need!("nft");
+    let ns = Ns::new();
+    add(&ns, &owner("a"), "veth1", A);
+    let rules = || {
+        let listed = ns.nft("-a list chain bridge cnimble prerouting");
+        listed.lines().filter(|line| line.contains(" drop")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let [reserved, source] = rules().try_into().unwrap();
+    let handle = reserved.rsplit(' ').next().unwrap();
+    ns.nft(&format!("delete rule bridge cnimble prerouting handle {handle}"));
+    assert_eq!(rules(), [source]);
+    ns.within(|| spoof::check(&mut Nft::new(), &owner("a"), "veth1", mac(A)).unwrap());
+    let undo = add(&ns, &owner("b"), "veth2", B);
+    assert_eq!(rules().len(), 2, "{:?}", rules());
+    add(&ns, &owner("c"), "veth3", EVIL);
+    ns.within(|| undo.run().unwrap());
+    assert_eq!(rules().len(), 2, "{:?}", rules());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::nft::fuzzing as objects;
 use super::wire::{self, Message, Messages};
-use super::{addr, conntrack, filter, htb, link_read, neigh, netconf, port, qdisc, route_read, sort};
+use super::{addr, conntrack, fdb, filter, htb, link_read, neigh, netconf, port, qdisc, route_read, sort};
 
 /// A datagram of NETLINK_ROUTE.
 pub fn route(bytes: &[u8]) {
@@ -17,6 +17,7 @@ pub(super) fn read(message: &Message<'_>) {
     let _ = link_read::read(message);
     let _ = addr::read(message, 1);
     let _ = neigh::read(message, 1);
+    let _ = fdb::read(message);
     let _ = netconf::read(message);
     let _ = filter::read(message);
     let _ = qdisc::read(message);

@@ -19,6 +19,7 @@ pub mod conntrack;
 pub mod dbus;
 mod error;
 mod exchange;
+pub mod fdb;
 pub mod filter;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

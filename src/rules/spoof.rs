@@ -1,12 +1,16 @@
 //! Only the pod's own MAC may enter the bridge from its port (`macspoofchk`).
 //!
 //! The table `bridge cnimble` has two sets, the guarded ports and the pairs of port and MAC
-//! that are allowed, and one rule over them. It looks at the frame's source, so ARP, IPv4,
+//! that are allowed, and two rules over them. They look at the frame's addresses, so ARP, IPv4,
 //! IPv6 and everything else are alike:
 //!
 //! ```text
+//! ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 iifname @ports drop
 //! iifname @ports iifname . ether saddr != @sources drop
 //! ```
+//!
+//! The first is for the addresses by which bridges and switches talk to each other. A pod has
+//! nothing to say there.
 
 use nix::errno::Errno;
 
@@ -16,8 +20,8 @@ use super::{Owner, reference_spoof};
 use crate::net;
 use crate::net::link::Mac;
 use crate::net::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, SetType,
-    Table, Verdict,
+    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, Rule,
+    SetType, Table, Verdict,
 };
 use crate::spec::{Attachment, Code, Error};
 
@@ -56,20 +60,41 @@ impl Layout for Spoof {
         batch.create_set(Self::TABLE.set(set), &SetType { key, verdicts: false });
     }
 
+    /// The sets come in this order, and so do the rules.
     fn add_rule(batch: &mut Batch, set: &str) {
-        if set != PORTS {
-            return;
+        let chain = Self::TABLE.chain(CHAIN);
+        match set {
+            PORTS => batch.add_rule(chain, &no_reserved_destination(), ""),
+            _ => batch.add_rule(chain, &no_other_source(), ""),
         }
-        let rule = [
-            Expr::meta(Meta::Iifname, REG1),
-            Expr::in_set(REG1, PORTS),
-            Expr::meta(Meta::Iifname, REG1),
-            Expr::payload(Header::Link, 6, 6, REG2),
-            Expr::not_in_set(REG1, SOURCES),
-            Expr::verdict(Verdict::Drop),
-        ];
-        batch.add_rule(Self::TABLE.chain(CHAIN), &rule, "");
     }
+
+    /// Both rules ask for the ports.
+    fn is_rule_over(rule: &Rule, set: &str) -> bool {
+        rule.uses_set(PORTS) && rule.uses_set(SOURCES) == (set == SOURCES)
+    }
+}
+
+fn no_reserved_destination() -> [Expr; 6] {
+    [
+        Expr::payload(Header::Link, 0, 6, REG1),
+        Expr::mask(REG1, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xf0]),
+        Expr::equal(REG1, &[0x01, 0x80, 0xc2, 0, 0, 0]),
+        Expr::meta(Meta::Iifname, REG1),
+        Expr::in_set(REG1, PORTS),
+        Expr::verdict(Verdict::Drop),
+    ]
+}
+
+fn no_other_source() -> [Expr; 6] {
+    [
+        Expr::meta(Meta::Iifname, REG1),
+        Expr::in_set(REG1, PORTS),
+        Expr::meta(Meta::Iifname, REG1),
+        Expr::payload(Header::Link, 6, 6, REG2),
+        Expr::not_in_set(REG1, SOURCES),
+        Expr::verdict(Verdict::Drop),
+    ]
 }
 
 fn pair(port: &str, mac: Mac) -> Key {
@@ -207,7 +232,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> net::Result<Op
     }
     let chain = Spoof::TABLE.chain(CHAIN);
     let rules = nft.rules(Spoof::TABLE, Some(CHAIN))?;
-    let there = rules.iter().any(|rule| rule.uses_set(PORTS) && rule.uses_set(SOURCES));
+    let there = rules.iter().any(|rule| Spoof::is_rule_over(rule, SOURCES));
     Ok((!there).then(|| format!("chain {chain} has no rule that drops other sources")))
 }
 

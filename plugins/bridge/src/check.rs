@@ -4,6 +4,7 @@ use cnimble::net::Netlink;
 use cnimble::net::link::Link;
 use cnimble::net::nft::Nft;
 use cnimble::net::port::Vlan;
+use cnimble::net::sysctl;
 use cnimble::plugin::Call;
 use cnimble::rules::{Owner, masquerade, spoof};
 use cnimble::spec::{CniResult, Error};
@@ -24,6 +25,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<
     // The result's MTU, not the configuration's: tuning may have come behind us in the chain.
     let pod = check::pod(call, &mut inside, prev, config.container_up)?;
     let port = check_port(&mut host, config, prev, &bridge, &pod)?;
+    check_closed(&port, owner)?;
     check_vlans(&mut host, config, &port)?;
     if config.container_up {
         check::addresses(&mut inside, &pod, prev)?;
@@ -92,6 +94,23 @@ fn check_port(
         return Err(Error::check(format!("port {} has isolated false, expected true", port.name)));
     }
     Ok(port)
+}
+
+/// The port is as closed as ADD left it. One that was never closed has no mask: the Go plugins',
+/// which has no alias, and an earlier version's, which has the host's default for `accept_ra`.
+fn check_closed(port: &Link, owner: &Owner) -> Result<(), Error> {
+    let closed = port.port.unwrap_or_default().closed;
+    let Some(accept_ra) = port.accept_ra else { return Ok(()) };
+    if closed && accept_ra != 0 {
+        let what = format!("port {} has accept_ra {accept_ra}, expected 0", port.name);
+        return Err(Error::check(what));
+    }
+    let was_closed = owner.owns(&port.alias) && accept_ra == 0;
+    if !closed && was_closed && sysctl::read("net/ipv6/conf/default/accept_ra")? != "0" {
+        let what = format!("port {} is open to reserved addresses", port.name);
+        return Err(Error::check(what).details("its group_fwd_mask should be 0xfffd"));
+    }
+    Ok(())
 }
 
 fn check_vlans(host: &mut Netlink, config: &Config, port: &Link) -> Result<(), Error> {

@@ -6,10 +6,12 @@
 //! 2. a veth pair, one end a port of the bridge, the other born in the pod's namespace
 //!    (`pair`);
 //! 3. addresses from IPAM ([`cnimble::plugin::delegate`]);
-//! 4. the pod's interface: addresses, up, routes (`pod`);
-//! 5. the gateway addresses on the bridge, and forwarding (`gateway`);
-//! 6. masquerading and the MAC check ([`cnimble::rules`]);
-//! 7. until both ends are operationally up: no runtime should see a pod that can't talk.
+//! 4. the MAC's place in the bridge, and the MAC check, while the pod can't send yet (`place`,
+//!    [`cnimble::rules`]);
+//! 5. the pod's interface: addresses, up, routes (`pod`);
+//! 6. the gateway addresses on the bridge, and forwarding (`gateway`);
+//! 7. masquerading;
+//! 8. until both ends are operationally up: no runtime should see a pod that can't talk.
 //!
 //! DEL goes the other way and needs neither the namespace nor a prevResult: the host's end
 //! has a name made from the attachment, and carries its owner in the link's alias.
@@ -22,6 +24,7 @@ pub mod fuzzing;
 mod gateway;
 mod gc;
 mod pair;
+mod place;
 mod pod;
 mod remove;
 mod vlan;
@@ -30,6 +33,7 @@ mod vlan_gateway;
 use std::time::Duration;
 
 use cnimble::net::Netlink;
+use cnimble::net::link::Mac;
 use cnimble::net::nft::Nft;
 use cnimble::plugin::{Call, Command, Plugin, delegate};
 use cnimble::rules::{Owner, masquerade, spoof};
@@ -79,6 +83,14 @@ impl Plugin for Bridge {
         let gateways = gateway::complete(&mut result, &config)?;
 
         let arrival = pod::Arrival::plan(&mut host, &config, &bridge, &result, mac);
+        let pod_mac = arrival.mac().unwrap_or(pair.pod_mac);
+        call.step("hold the place of the MAC", || {
+            place::hold(&mut host, &config, &bridge, &pair.host, pod_mac, mac.is_some())
+        })?;
+        let mut nft = Nft::new();
+        if config.mac_spoof_check {
+            call.step("set up the MAC check", || check_mac(call, &mut nft, &owner, &pair, pod_mac))?;
+        }
         let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
             pod::configure(&netns, &config, &mut pair, &result, arrival)
         })?;
@@ -88,9 +100,8 @@ impl Plugin for Bridge {
             .step("set up the gateway", || gateway::ensure(call, &mut host, &config, &bridge, &gateways))?;
         interfaces.extend(vlan_gateway.iter().map(described));
 
-        if config.ip_masq && config.layer3() || config.mac_spoof_check {
-            let mut nft = Nft::new();
-            call.step("set up packet rules", || rules(call, &mut nft, &config, &owner, &pair, &result))?;
+        if config.ip_masq && config.layer3() {
+            call.step("set up masquerading", || masquerade(call, &mut nft, &config, &owner, &result))?;
         }
 
         if let Some(mut inside) = inside {
@@ -166,23 +177,22 @@ fn owner(call: &Call, config: &Config) -> Owner {
     Owner { network: config.network.clone(), attachment: call.attachment() }
 }
 
-fn rules(
+fn check_mac(call: &Call, nft: &mut Nft, owner: &Owner, pair: &Pair, mac: Mac) -> Result<(), Error> {
+    let undo = spoof::add(nft, owner, &pair.host.name, mac)?;
+    call.undo.push("remove the MAC check", move || undo.run());
+    Ok(())
+}
+
+fn masquerade(
     call: &Call,
     nft: &mut Nft,
     config: &Config,
     owner: &Owner,
-    pair: &Pair,
     result: &CniResult,
 ) -> Result<(), Error> {
-    if config.mac_spoof_check {
-        let undo = spoof::add(nft, owner, &pair.host.name, pair.pod_mac)?;
-        call.undo.push("remove the MAC check", move || undo.run());
-    }
-    if config.ip_masq && config.layer3() {
-        let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
-        let backend = masquerade::choose(config.ip_masq_backend.as_deref(), nft)?;
-        let undo = masquerade::add(backend, nft, owner, &addrs)?;
-        call.undo.push("remove masquerading", move || undo.run());
-    }
+    let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
+    let backend = masquerade::choose(config.ip_masq_backend.as_deref(), nft)?;
+    let undo = masquerade::add(backend, nft, owner, &addrs)?;
+    call.undo.push("remove masquerading", move || undo.run());
     Ok(())
 }

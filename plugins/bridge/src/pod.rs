@@ -58,6 +58,11 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
+    /// The MAC that the pod gets instead of the one that it was born with.
+    pub(crate) fn mac(&self) -> Option<Mac> {
+        self.mac
+    }
+
     /// An announcement reaches every port of the bridge, and every pod looks at it, so among
     /// hundreds of pods it costs more than all else. It is for those who know the address under
     /// another MAC. As the MAC goes with the address, there are none: unless a MAC was asked
@@ -70,6 +75,9 @@ impl Arrival {
         result: &CniResult,
         requested: Option<Mac>,
     ) -> Self {
+        if !config.container_up {
+            return Arrival { mac: None, announced: false };
+        }
         let first = result.ips.iter().map(|ip| ip.address.ip()).min_by_key(IpAddr::is_ipv6);
         let (None, Some(ip)) = (requested, first) else { return Arrival { mac: None, announced: true } };
         let mac = Mac::of_address(ip);

@@ -1,6 +1,7 @@
 //! Against the real kernel, each test in a network namespace of its own.
 
 mod addr;
+mod fdb;
 mod filters;
 mod link;
 mod malformed;

@@ -64,6 +64,11 @@ pub(super) trait Layout {
 
     /// Adds the rule over a set, if it is this set that it is made for.
     fn add_rule(batch: &mut Batch, set: &str);
+
+    /// Whether this is the rule over a set.
+    fn is_rule_over(rule: &Rule, set: &str) -> bool {
+        rule.uses_set(set)
+    }
 }
 
 /// Who keeps a place that is wanted twice.

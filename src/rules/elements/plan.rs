@@ -177,7 +177,7 @@ impl Changes {
         }
         sets.extend(self.sets.iter().cloned());
         for set in sets {
-            let there = rules.iter().any(|rule| rule.uses_set(&set));
+            let there = rules.iter().any(|rule| L::is_rule_over(rule, &set));
             if !there && !self.made_sets.contains(&set) && !self.repairs.rules.contains(&set) {
                 self.repairs.rules.push(set);
             }

@@ -6,14 +6,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, plugin_dir};
+use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 
 use super::frames::{self, Mac};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 1);
-/// Where the host hears what comes by the bridge, and where it has a rule against that.
+/// Where the host hears everything, and what comes past the bridge.
 const HEARD: u16 = 9001;
-const FILTERED: u16 = 9002;
+const PAST: u16 = 9002;
 
 /// A host with a victim and an attacker on one network of IPv4 alone: so the host isn't an IPv6
 /// router and believes whom it hears.
@@ -24,7 +25,7 @@ pub(super) struct Scene<'h> {
     /// The attacker's port.
     port: String,
     heard: UdpSocket,
-    filtered: UdpSocket,
+    by_port: UdpSocket,
     pub(super) bridged: bool,
     pub(super) guarded: bool,
 }
@@ -45,14 +46,13 @@ impl<'h> Scene<'h> {
         let port = inside.iter().find(|link| link["name"].as_str().unwrap().starts_with("veth"));
         let port = port.unwrap()["name"].as_str().unwrap().to_owned();
         assert!(victim.pings("10.1.2.1") && attacker.pings("10.1.2.1"));
-        host.nft("add table inet admin");
-        host.nft("add chain inet admin input { type filter hook input priority 0 ; }");
-        host.nft(&format!("add rule inet admin input iifname br0* udp dport {FILTERED} drop"));
         let bind = |port| host.within(|| UdpSocket::bind(("0.0.0.0", port)).unwrap());
-        let (heard, filtered) = (bind(HEARD), bind(FILTERED));
+        let (heard, by_port) = (bind(HEARD), bind(PAST));
+        // A rule for what comes by the bridge (`iifname br0 drop`) would pass over the same.
+        host.within(|| setsockopt(&by_port, sockopt::BindToDevice, &port.clone().into()).unwrap());
         heard.set_read_timeout(Some(Duration::from_secs_f32(PATIENCE))).unwrap();
-        filtered.set_nonblocking(true).unwrap();
-        Scene { host, attacker, victim, port, heard, filtered, bridged, guarded }
+        by_port.set_nonblocking(true).unwrap();
+        Scene { host, attacker, victim, port, heard, by_port, bridged, guarded }
     }
 
     fn address_of(pod: &Pod) -> Mac {
@@ -77,8 +77,8 @@ impl<'h> Scene<'h> {
             for from in [own, victim, invented] {
                 let advertisement = frames::ethernet(to, from, 0x86dd, &frames::advertisement());
                 let says = format!("to {:02x} from {:02x}", to[5], from[5]);
-                let datagram = frames::udp(ip, GATEWAY, FILTERED, &says);
-                let of_victim = frames::udp(Self::ip_of(&self.victim), GATEWAY, FILTERED, &says);
+                let datagram = frames::udp(ip, GATEWAY, PAST, &says);
+                let of_victim = frames::udp(Self::ip_of(&self.victim), GATEWAY, PAST, &says);
                 all.extend([
                     frames::tagged(&advertisement, 5),
                     // A priority, and no vlan: such a tag is taken off.
@@ -126,9 +126,9 @@ impl<'h> Scene<'h> {
             return harm;
         }
         let mut buffer = [0; 64];
-        while let Ok((length, from)) = self.filtered.recv_from(&mut buffer) {
+        while let Ok((length, from)) = self.by_port.recv_from(&mut buffer) {
             let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
-            harm.push(format!("past the rule for br0: {text}, {from}"));
+            harm.push(format!("past the bridge: {text}, {from}"));
         }
         let port = &self.port;
         for line in self.host.ip(&format!("neigh show dev {port}")).lines() {
@@ -183,7 +183,7 @@ fn frames_to_reserved_addresses_do_harm_by_a_port_that_is_open() {
     host.ip(&format!("link set {} type bridge_slave group_fwd_mask 0", scene.port));
     host.set_sysctl(&format!("ipv6/conf/{}/accept_ra", scene.port), "1");
     let harm = scene.harm().join("\n");
-    for part in ["believed: ", "past the rule for br0: ", "learned: ", "a neighbour of the port: "] {
+    for part in ["believed: ", "past the bridge: ", "learned: ", "a neighbour of the port: "] {
         assert!(harm.contains(part), "{part}\n{harm}");
     }
 }
@@ -225,4 +225,29 @@ fn a_port_that_leaves_its_bridge_believes_no_router() {
         let believed = believed(&host);
         assert!(believed.is_empty(), "{keys}:\n{}", believed.join("\n"));
     }
+}
+
+/// CHECK says so when a port has been opened. One that the Go plugins or an earlier version made
+/// was never closed, and nothing has changed.
+#[test]
+fn check_tells_when_a_port_has_been_opened() {
+    need!("ip", "nft", "bridge");
+    let host = Host::hasty();
+    let (net, pod) = (Network::new(&host, configs::v4(&host)), Pod::new());
+    let att = Attachment::new("c1", &pod);
+    let result = net.added(&att);
+    let port = result["interfaces"][1]["name"].as_str().unwrap();
+    let mask = |mask: &str| host.ip(&format!("link set {port} type bridge_slave group_fwd_mask {mask}"));
+    let accept_ra = |value: &str| host.set_sysctl(&format!("ipv6/conf/{port}/accept_ra"), value);
+    net.check(&att, &result).success();
+    mask("0x4000");
+    let err = net.check(&att, &result).error();
+    assert!(err.code == 103 && err.msg.contains("reserved addresses"), "{}", err.all());
+    accept_ra("1");
+    net.check(&att, &result).success();
+    mask("0xfffd");
+    let err = net.check(&att, &result).error();
+    assert!(err.code == 103 && err.msg.contains("accept_ra 1"), "{}", err.all());
+    accept_ra("0");
+    net.check(&att, &result).success();
 }

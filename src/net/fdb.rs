@@ -1,0 +1,111 @@
+//! Forwarding entries of bridges, which say by which port a hardware address is reached:
+//! `bridge fdb`.
+
+use netlink_packet_core::NLM_F_REQUEST;
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use nix::errno::Errno;
+
+use super::request::{Mode, encode};
+use super::wire::{Malformed, Message, u8_at, u16_at, u32_at};
+use super::{Netlink, Request, Result, link::Mac};
+
+const RTM_NEWNEIGH: u16 = 28;
+/// `NUD_PERMANENT`, `NTF_STICKY`: linux/neighbour.h
+const NUD_PERMANENT: u16 = 0x80;
+const NTF_STICKY: u8 = 0x40;
+
+/// An entry to make, in a vlan or, without one, in all that the port has.
+#[derive(Debug, Clone, Copy)]
+pub struct NewEntry<'a> {
+    /// The port, and its name for messages.
+    pub port: u32,
+    #[allow(missing_docs)]
+    pub name: &'a str,
+    #[allow(missing_docs)]
+    pub mac: Mac,
+    #[allow(missing_docs)]
+    pub vlan: Option<u16>,
+    /// Whether no frame with that source can move it to another port. Since Linux 4.20.
+    pub sticky: bool,
+}
+
+/// An entry as the kernel describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The port, or the bridge itself.
+    pub port: u32,
+    #[allow(missing_docs)]
+    pub sticky: bool,
+    /// An address of the bridge or of a port: frames to it are for the host.
+    pub local: bool,
+}
+
+/// `bridge fdb add MAC dev PORT master static [sticky] [vlan ID]`: it never ages. EEXIST if there
+/// is one for the address, whatever its port.
+pub fn add(entry: &NewEntry<'_>) -> Request {
+    Request::new(entry.words("add"), Mode::Create, entry.message())
+}
+
+/// `bridge fdb replace …`: also one of another port, sticky or not.
+pub fn replace(entry: &NewEntry<'_>) -> Request {
+    Request::new(entry.words("replace"), Mode::Replace, entry.message())
+}
+
+impl NewEntry<'_> {
+    fn words(&self, verb: &str) -> String {
+        let vlan = self.vlan.map(|id| format!(" in vlan {id}")).unwrap_or_default();
+        format!("{verb} forwarding entry {} of port {}{vlan}", self.mac, self.name)
+    }
+
+    fn message(&self) -> RouteNetlinkMessage {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = self.port;
+        message.header.state = NeighbourState::Noarp;
+        message.header.flags = NeighbourFlags::Controller;
+        message.header.flags.set(NeighbourFlags::Sticky, self.sticky);
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(self.mac.0.to_vec()));
+        message.attributes.extend(self.vlan.map(NeighbourAttribute::Vlan));
+        RouteNetlinkMessage::NewNeighbour(message)
+    }
+}
+
+impl Netlink {
+    /// `bridge fdb get MAC br BRIDGE [vlan ID]`. Since Linux 5.0.
+    ///
+    /// # Errors
+    /// The kernel's; EOPNOTSUPP if it is older.
+    pub fn forwarding_entry(&mut self, bridge: u32, mac: Mac, vlan: Option<u16>) -> Result<Option<Entry>> {
+        let what = format!("look up forwarding entry {mac} of bridge number {bridge}");
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
+        message.attributes.push(NeighbourAttribute::Controller(bridge));
+        message.attributes.extend(vlan.map(NeighbourAttribute::Vlan));
+        let message = encode(RouteNetlinkMessage::GetNeighbour(message), NLM_F_REQUEST);
+        let mut found = None;
+        let asked = self.ask(&what, message, |message| {
+            found = read(message)?;
+            Ok(())
+        });
+        match asked {
+            Ok(()) => Ok(found),
+            Err(err) if err.is(Errno::ENOENT) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+}
+
+/// An entry from RTM_NEWNEIGH of AF_BRIDGE (struct ndmsg).
+pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Entry>, Malformed> {
+    const SHORT: Malformed = Malformed("a forwarding entry is too short");
+    let family = u8_at(message.body, 0).map(i32::from);
+    if message.kind != RTM_NEWNEIGH || family != Some(libc::AF_BRIDGE) {
+        return Ok(None);
+    }
+    let port = u32_at(message.body, 4).ok_or(SHORT)?;
+    let state = u16_at(message.body, 8).ok_or(SHORT)?;
+    let flags = u8_at(message.body, 10).ok_or(SHORT)?;
+    Ok(Some(Entry { port, sticky: flags & NTF_STICKY != 0, local: state & NUD_PERMANENT != 0 }))
+}

@@ -1,0 +1,156 @@
+//! Places in a bridge's forwarding table: a pod's frames go to the pod, whoever says that the
+//! address is its own.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use cnimble_tests::{Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, need, wait_until};
+use serde_json::{Value, json};
+
+use super::frames;
+
+pub(super) fn mac_of(pod: &Pod) -> String {
+    pod.link("eth0")["address"].as_str().unwrap().to_owned()
+}
+
+pub(super) fn port_of(result: &Value) -> &str {
+    result["interfaces"][1]["name"].as_str().unwrap()
+}
+
+/// The port by which `mac` is reached, and how.
+fn place(host: &Host, mac: &str, vlan: Option<u16>) -> (String, String) {
+    let vlan = vlan.map(|id| format!("vlan {id}")).unwrap_or_default();
+    let entry = host.sh(&format!("bridge fdb get {mac} br br0 {vlan}"));
+    let port = entry.split_whitespace().nth(2).unwrap().to_owned();
+    (port, entry)
+}
+
+/// Frames that say they come from `mac`, and one that must be heard behind them.
+pub(super) fn forge(host: &Host, from: &Ns, mac: &str, vlan: Option<u16>) {
+    let forged = frames::mac(mac);
+    let everybody = [0xff; 6];
+    let arp = |to, from| {
+        let packet = frames::arp(from, "10.1.2.77".parse().unwrap(), "10.1.2.78".parse().unwrap());
+        frames::ethernet(to, from, 0x0806, &packet)
+    };
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let honest = format!("02:00:00:00:77:{:02x}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let reserved = frames::reserved().map(|to| arp(to, forged));
+    frames::send(
+        from,
+        &reserved.chain([arp(everybody, forged), arp(everybody, frames::mac(&honest))]).collect::<Vec<_>>(),
+    );
+    // The last has been learned, and so has what can be learned before it.
+    place(host, &honest, vlan);
+}
+
+/// All ways to ask for an address.
+pub(super) fn asking<'h>(
+    net: &Network<'h>,
+    attachment: &Attachment,
+    mac: &str,
+) -> [(Network<'h>, Attachment); 3] {
+    [
+        (net.clone(), attachment.clone().args(&format!("IgnoreUnknown=1;MAC={mac}"))),
+        (net.with("/runtimeConfig", json!({"mac": mac})), attachment.clone()),
+        (net.with("/args", json!({"cni": {"mac": mac}})), attachment.clone()),
+    ]
+}
+
+#[test]
+fn the_address_of_another_pod_cant_be_asked_for() {
+    need!("ip", "nft", "ping", "bridge");
+    for (guarded, attackers) in [(true, true), (true, false), (false, false)] {
+        let host = Host::hasty();
+        let plain = Network::new(&host, configs::v4(&host));
+        let with = |guarded: bool| plain.with("/macspoofchk", json!(guarded));
+        let (victim, pod) = (Pod::new(), Pod::new());
+        let result = with(guarded).added(&Attachment::new("victim", &victim));
+        let mac = mac_of(&victim);
+        assert!(victim.pings("10.1.2.1"));
+        let before = Snapshot::settled(&host).without_lines("last_reserved_ip");
+        for (net, attachment) in asking(&with(attackers), &Attachment::new("c1", &pod), &mac) {
+            let err = net.add(&attachment).error();
+            assert_eq!(err.code, 102, "{guarded} {attackers}: {}", err.all());
+            assert!(err.msg.contains(&mac) && err.msg.contains(port_of(&result)), "{}", err.all());
+            let now = Snapshot::settled(&host).without_lines("last_reserved_ip");
+            before.assert_same(&now, &err.all());
+        }
+        assert_eq!(place(&host, &mac, None).0, port_of(&result));
+        assert!(victim.pings_once("10.1.2.1"));
+        // Nor those of the host.
+        for own in [host.link("br0"), host.link(port_of(&result))] {
+            let own = own["address"].as_str().unwrap();
+            for (net, attachment) in asking(&with(attackers), &Attachment::new("c1", &pod), own) {
+                let err = net.add(&attachment).error();
+                assert_eq!(err.code, 102, "{}", err.all());
+            }
+        }
+        // When the pod has gone, the address is free.
+        plain.deleted(&Attachment::new("victim", &victim), Some(&result));
+        let att = Attachment::new("c1", &pod).args(&format!("IgnoreUnknown=1;MAC={mac}"));
+        let result = with(attackers).added(&att);
+        assert_eq!((mac_of(&pod), place(&host, &mac, None).0.as_str()), (mac.clone(), port_of(&result)));
+        with(attackers).check(&att, &result).success();
+    }
+}
+
+#[test]
+fn the_place_of_a_pod_whose_address_is_checked_cant_be_taken_by_any_port() {
+    need!("ip", "nft", "ping", "bridge");
+    let host = Host::hasty();
+    let plain = Network::new(&host, configs::v4(&host));
+    let (victim, pod, outside) = (Pod::new(), Pod::new(), Ns::new());
+    let result = plain.with("/macspoofchk", json!(true)).added(&Attachment::new("victim", &victim));
+    plain.added(&Attachment::new("c1", &pod));
+    host.cable("up0", &outside, "eth0");
+    host.ip("link set up0 master br0");
+    let mac = mac_of(&victim);
+    for attacker in [&pod, &outside] {
+        forge(&host, attacker, &mac, None);
+        let (port, entry) = place(&host, &mac, None);
+        assert_eq!(port, port_of(&result), "{entry}");
+        assert!(entry.contains("sticky"), "{entry}");
+    }
+    assert!(victim.pings_once("10.1.2.1"));
+    // The same frames take the place of a pod whose address isn't checked.
+    let other = Pod::new();
+    plain.added(&Attachment::new("c2", &other));
+    let mac = mac_of(&other);
+    let taken = wait_until(PATIENCE, || {
+        forge(&host, &outside, &mac, None);
+        place(&host, &mac, None).0 == "up0"
+    });
+    assert!(taken, "{:?}", place(&host, &mac, None));
+}
+
+/// What was learned from a frame is no proof, as anybody can send one.
+#[test]
+fn a_lie_keeps_no_pod_from_coming() {
+    need!("ip", "nft", "ping", "bridge");
+    let host = Host::hasty();
+    let net = Network::new(&host, configs::v4(&host));
+    let (liar, outside) = (Pod::new(), Ns::new());
+    net.added(&Attachment::new("liar", &liar));
+    host.cable("up0", &outside, "eth0");
+    host.ip("link set up0 master br0");
+    // Which address the next pod will have is no secret.
+    for (number, from) in [("3", &liar), ("4", &outside)] {
+        let next = format!("0a:58:0a:01:02:0{number}");
+        forge(&host, from, &next, None);
+        let pod = Pod::new();
+        let att = Attachment::new(&format!("c{number}"), &pod);
+        let result = net.with("/macspoofchk", json!(true)).added(&att);
+        assert_eq!(mac_of(&pod), next, "the test is out of date");
+        assert_eq!(place(&host, &next, None).0, port_of(&result));
+        assert!(pod.pings("10.1.2.1"));
+    }
+    // A machine that has come by the uplink, and comes to live here, is let in.
+    let mac = "02:00:00:00:00:42";
+    forge(&host, &outside, mac, None);
+    assert_eq!(place(&host, mac, None).0, "up0");
+    let pod = Pod::new();
+    let att = Attachment::new("moved", &pod).args(&format!("IgnoreUnknown=1;MAC={mac}"));
+    let result = net.added(&att);
+    assert_eq!(place(&host, mac, None).0, port_of(&result));
+    assert!(pod.pings("10.1.2.1"));
+}
