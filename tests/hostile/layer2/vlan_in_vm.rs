@@ -18,12 +18,17 @@ fn network<'h>(host: &'h Host, keys: &Value) -> Network<'h> {
 #[test]
 fn frames_to_reserved_addresses_do_nothing_in_a_vlan() {
     in_vm!();
-    for preserve in [true, false] {
-        for guarded in [false, true] {
-            let keys = json!({"vlan": 100, "preserveDefaultVlan": preserve, "macspoofchk": guarded});
+    for guarded in [false, true] {
+        for (bridge, keys) in [
+            (None, json!({"vlan": 100})),
+            (None, json!({"vlan": 100, "preserveDefaultVlan": false})),
+            (Some("vlan_filtering 1"), json!({})),
+        ] {
+            let mut keys = keys;
+            keys["macspoofchk"] = guarded.into();
             let host = Host::hasty();
-            let harm = Scene::new(&host, plugin_dir(), &keys).harm();
-            assert!(harm.is_empty(), "{keys}:\n{}", harm.join("\n"));
+            let harm = Scene::new(&host, plugin_dir(), bridge, &keys).harm();
+            assert!(harm.is_empty(), "{bridge:?} {keys}:\n{}", harm.join("\n"));
         }
     }
 }
