@@ -3,7 +3,9 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use cnimble_tests::{Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, need, wait_until};
+use cnimble_tests::{
+    Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, need, skip, wait_until,
+};
 use serde_json::{Value, json};
 
 use super::frames;
@@ -153,4 +155,24 @@ fn a_lie_keeps_no_pod_from_coming() {
     let result = net.added(&att);
     assert_eq!(place(&host, mac, None).0, port_of(&result));
     assert!(pod.pings("10.1.2.1"));
+}
+
+/// A program that is in the pod already can't send before its address is checked.
+#[test]
+fn the_address_is_checked_before_the_pods_interface_is_up() {
+    need!("ip", "nft", "strace");
+    let host = Host::hasty();
+    if host.call("bridge").command("VERSION").under(&["strace", "-o", "/dev/null"]).run().status != 0 {
+        skip!("strace may not trace here");
+    }
+    let pod = Pod::new();
+    let net = Network::new(&host, configs::v4(&host)).with("/macspoofchk", json!(true));
+    let file = host.dir().join("strace");
+    let call = net.call("ADD", &Attachment::new("c1", &pod), None);
+    call.under(&["strace", "-f", "-v", "-s", "65536", "-o", file.to_str().unwrap()]).run().success();
+    let trace = std::fs::read_to_string(file).unwrap();
+    let first = |part: &str| trace.lines().position(|line| line.contains(part)).unwrap();
+    // The pod's namespace is entered once, and all that is done there comes behind that.
+    let (checked, entered) = (first("NFT_MSG_NEWSETELEM"), first("setns("));
+    assert!(checked < entered, "{checked} {entered}\n{trace}");
 }
