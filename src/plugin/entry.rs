@@ -17,6 +17,9 @@ use super::{Call, Command, Plugin, Undo, signal, start, undo};
 /// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
 const STDIN_LIMIT: usize = 16 << 20;
 
+/// The release of the Go reference plugins whose features ours have.
+const REFERENCE: &str = "1.9.1";
+
 const SUCCESS: i32 = 0;
 const FAILURE: i32 = 1;
 
@@ -99,14 +102,16 @@ fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> i32 {
     fail(&err, Version::LATEST)
 }
 
+/// Says what it is. nerdctl takes what follows `CNI firewall plugin ` in the first line that begins
+/// so for a semantic version, and leaves features out that a Go plugin of that version lacks.
 fn about(plugin: &dyn Plugin) -> i32 {
     let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
     let _ = writeln!(
         std::io::stderr(),
-        "CNI {} plugin of cnimble v{}\nCNI protocol versions supported: {}\nA container runtime calls it with CNI_COMMAND and a configuration on stdin.",
+        "CNI {} plugin v{REFERENCE}\nCNI protocol versions supported: {}\nThis is cnimble v{}, with the features of that version of the reference plugin.\nA container runtime calls it with CNI_COMMAND and a configuration on stdin.",
         plugin.name(),
+        versions.join(", "),
         env!("CARGO_PKG_VERSION"),
-        versions.join(", ")
     );
     SUCCESS
 }

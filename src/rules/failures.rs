@@ -41,6 +41,17 @@ impl Failures {
         }
     }
 
+    /// The value of one that didn't fail.
+    pub(super) fn value<T, E: Into<Error>>(&mut self, outcome: Result<T, E>) -> Option<T> {
+        match outcome {
+            Ok(value) => Some(value),
+            Err(err) => {
+                self.note::<Error>(Err(err.into()));
+                None
+            }
+        }
+    }
+
     pub(super) fn outcome(self) -> Result<(), Error> {
         self.0.map_or(Ok(()), Err)
     }

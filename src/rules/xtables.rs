@@ -103,19 +103,14 @@ pub(super) fn rules_in(saved: &str) -> Vec<String> {
     saved.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()
 }
 
-/// Whether a chain of the legacy variant drops what none of its rules decides about.
-pub(super) fn legacy_drops_by_policy(family: Family, table: &str, chain: &str) -> Result<bool, Error> {
-    Ok(legacy_table(family, table)?.is_some_and(|text| drops(&text, chain)))
-}
-
-/// The same of what iptables-save prints.
+/// Whether a chain drops what none of its rules decides about, by what iptables-save prints.
 pub(super) fn drops(saved: &str, chain: &str) -> bool {
     let policy = format!(":{chain} DROP ");
     saved.lines().any(|line| line.starts_with(&policy))
 }
 
 /// A legacy table as iptables-save prints it, if this namespace has it.
-fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
+pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
     // Not /proc/net: that is the namespace of the process's first thread.
     let names = match family {
         Family::Ipv4 => "/proc/thread-self/net/ip_tables_names",

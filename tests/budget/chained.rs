@@ -18,7 +18,7 @@ pub(super) struct Row {
 pub(super) const TABLE: [Row; 5] = [
     Row { name: "ptp", add: budget(101, 14), check: budget(64, 8), del: budget(69, 8) },
     Row { name: "portmap", add: budget(48, 12), check: budget(42, 6), del: budget(65, 18) },
-    Row { name: "firewall", add: budget(46, 11), check: budget(25, 4), del: budget(33, 8) },
+    Row { name: "firewall", add: budget(48, 12), check: budget(31, 5), del: budget(35, 9) },
     Row { name: "tuning", add: budget(44, 2), check: budget(28, 1), del: budget(39, 2) },
     Row { name: "bandwidth", add: budget(48, 8), check: budget(44, 6), del: budget(33, 8) },
 ];

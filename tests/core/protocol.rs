@@ -98,6 +98,30 @@ fn without_a_command_it_says_what_it_is() {
     }
 }
 
+/// nerdctl runs `firewall` without a command. What follows this prefix in the first line that has it
+/// must be a semantic version, and `isolated` is used from 1.7.1 on.
+#[test]
+fn nerdctl_finds_the_version_of_the_features_on_stderr() {
+    // github.com/Masterminds/semver/v3, with which nerdctl reads it.
+    const SEMVER: &str = concat!(
+        r"^v?(0|[1-9]\d*)(?:\.(0|[1-9]\d*))?(?:\.(0|[1-9]\d*))?",
+        r"(?:-((?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*))?",
+        r"(?:\+([0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*))?$",
+    );
+    let semver = regex_lite::Regex::new(SEMVER).unwrap();
+    let host = Host::new();
+    for plugin in PLUGINS {
+        let outcome = host.call(plugin).run().success();
+        let prefix = format!("CNI {plugin} plugin ");
+        let version = outcome.stderr.lines().find_map(|line| line.strip_prefix(&prefix));
+        let version = version.unwrap_or_else(|| panic!("{}", outcome.describe()));
+        let found = semver.captures(version).unwrap_or_else(|| panic!("{version}"));
+        let number = |part: usize| found[part].parse::<u32>().unwrap();
+        assert!((number(1), number(2), number(3)) >= (1, 7, 1), "{version}");
+        assert!(outcome.stderr.contains("cnimble v"), "{}", outcome.describe());
+    }
+}
+
 #[test]
 fn a_copy_of_the_file_works_and_another_name_is_an_error() {
     need!("ip");

@@ -3,7 +3,9 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod bridges;
 mod config;
+mod hosts;
 mod iptables;
 mod nftables;
 mod policies;

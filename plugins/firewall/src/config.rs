@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use cnimble::rules::forward::{Backend, Forward, Policy};
-use cnimble::spec::{CniResult, Error, PluginConfig};
+use cnimble::spec::{CniResult, Error, PluginConfig, names};
 
 const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
 const DEFAULT_ZONE: &str = "trusted";
@@ -28,6 +28,8 @@ pub(crate) struct Config {
     pub(crate) policy: Policy,
     pub(crate) zone: String,
     admin_chain: String,
+    /// Whether the administrator's chain was named.
+    pub(crate) admin_named: bool,
 }
 
 impl Default for Config {
@@ -37,6 +39,7 @@ impl Default for Config {
             policy: Policy::Open,
             zone: DEFAULT_ZONE.to_owned(),
             admin_chain: DEFAULT_ADMIN_CHAIN.to_owned(),
+            admin_named: false,
         }
     }
 }
@@ -74,7 +77,8 @@ impl Config {
             }
         };
         let mut admin_chain = keys.iptables_admin_chain_name;
-        if admin_chain.is_empty() {
+        let admin_named = !admin_chain.is_empty();
+        if !admin_named {
             DEFAULT_ADMIN_CHAIN.clone_into(&mut admin_chain);
         }
         // It becomes a word of iptables' input.
@@ -98,7 +102,7 @@ impl Config {
         if zone.contains('\0') {
             return Err(Error::config(format!("firewalldZone: invalid zone \"{}\"", zone.escape_default())));
         }
-        Ok(Config { backend, policy, zone, admin_chain })
+        Ok(Config { backend, policy, zone, admin_chain, admin_named })
     }
 
     /// What is wanted for the pod of `prev`.
@@ -106,7 +110,7 @@ impl Config {
     /// # Errors
     /// Code 7: a policy needs a bridge.
     pub(crate) fn forward(&self, prev: &CniResult) -> Result<Forward, Error> {
-        let bridge = prev.interfaces.first().filter(|i| i.sandbox.is_empty() && !i.name.is_empty());
+        let bridge = bridge(prev);
         if self.policy != Policy::Open && bridge.is_none() {
             return Err(Error::config("ingressPolicy: the first interface of prevResult is no bridge")
                 .details("a policy other than open needs the plugin bridge in front of firewall"));
@@ -114,11 +118,19 @@ impl Config {
         Ok(Forward {
             addrs: addrs(prev),
             policy: self.policy,
-            bridge: bridge.map(|bridge| bridge.name.clone()),
+            bridge: bridge.map(str::to_owned),
             admin_chain: self.admin_chain.clone(),
+            admin_named: self.admin_named,
             zone: self.zone.clone(),
         })
     }
+}
+
+/// The bridge, if the plugin bridge is in front: the first interface, on the host.
+pub(crate) fn bridge(prev: &CniResult) -> Option<&str> {
+    let first = prev.interfaces.first().filter(|first| first.sandbox.is_empty())?;
+    // It becomes a word of iptables' input.
+    names::interface_problem(&first.name).is_none().then_some(first.name.as_str())
 }
 
 /// The pod's addresses.

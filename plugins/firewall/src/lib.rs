@@ -6,19 +6,18 @@
 //! host's rules unless `br_netfilter` is loaded. The result is the one that came in.
 //!
 //! DEL needs neither namespace nor prevResult with nf_tables; iptables' rules and firewalld's
-//! sources name nobody, and can only be found by the addresses in prevResult.
+//! sources have no owner, and can only be found by the addresses in prevResult. The last pod's
+//! DEL on a bridge takes the bridge's policy along.
 
 mod config;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod port;
 
-use cnimble::net::Netlink;
-use cnimble::net::link::Filter;
 use cnimble::net::nft::Nft;
 use cnimble::plugin::{Call, Plugin};
 use cnimble::rules::Owner;
-use cnimble::rules::forward::{self, Policy};
+use cnimble::rules::forward::{self, Leaving, Policy};
 use cnimble::spec::{CniResult, Code, Error, Version};
 
 use config::Config;
@@ -46,8 +45,8 @@ impl Plugin for Firewall {
         }
         call.step("set up rules for forwarding", || {
             let mut nft = Nft::new();
-            let backend = forward::choose(config.backend, &mut nft)?;
-            let undo = forward::add(backend, &mut nft, &owner(call), &wanted)?;
+            let chosen = forward::choose(config.backend, config.admin_named, &mut nft)?;
+            let undo = forward::add(chosen, &mut nft, &owner(call), &wanted)?;
             call.undo.push("remove rules for forwarding", move || undo.run());
             Ok::<(), Error>(())
         })?;
@@ -55,10 +54,19 @@ impl Plugin for Firewall {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // The configuration may have changed since: it only says whether firewalld is to be asked.
+        // The configuration may have changed since: it only says where else to look.
         let config = Config::read(&call.config).unwrap_or_default();
-        let addrs = call.config.prev_result.as_ref().map(config::addrs).unwrap_or_default();
-        forward::remove(config.backend, &config.zone, &mut Nft::new(), &owner(call), &addrs)
+        let prev = call.config.prev_result.as_ref();
+        let leaving = Leaving {
+            configured: config.backend,
+            policy: config.policy,
+            zone: &config.zone,
+            addrs: &prev.map(config::addrs).unwrap_or_default(),
+            bridge: prev.and_then(config::bridge),
+        };
+        // The plugin bridge removes the pod's port after us.
+        let own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
+        forward::remove(&mut Nft::new(), &owner(call), &leaving, |bridge| port::is_unused(bridge, &own))
     }
 
     fn check(&self, call: &Call) -> Result<(), Error> {
@@ -71,21 +79,15 @@ impl Plugin for Firewall {
 
     fn gc(&self, call: &Call) -> Result<(), Error> {
         let Some(valid) = &call.config.valid_attachments else { return Ok(()) };
-        let mut host = Netlink::open()?;
-        // A pod that is being added has its port by the time that its rules are made.
-        let unused = |name: &str| -> Result<bool, Error> {
-            let Some(bridge) = host.find_link(name)? else { return Ok(true) };
-            Ok(host.links(&Filter { master: Some(bridge.index), kind: None })?.is_empty())
-        };
-        forward::gc(&mut Nft::new(), &call.config.name, valid, unused)
+        forward::gc(&mut Nft::new(), &call.config.name, valid, |bridge| port::is_unused(bridge, &[]))
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut nft = Nft::new();
-        let backend = forward::choose(config.backend, &mut nft)
+        let chosen = forward::choose(config.backend, config.admin_named, &mut nft)
             .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))?;
-        forward::status(backend, &mut nft)
+        forward::status(chosen.backend, &mut nft)
     }
 }
 

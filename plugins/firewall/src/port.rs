@@ -2,7 +2,7 @@
 //! protocol, but to the bridge itself and to ports that aren't isolated (bridge(8),
 //! `isolated`). The flag goes with the port.
 
-use cnimble::net::link::Link;
+use cnimble::net::link::{Filter, Link};
 use cnimble::net::port::{self, Port};
 use cnimble::net::{Netlink, link};
 use cnimble::plugin::Call;
@@ -24,6 +24,21 @@ fn find(host: &mut Netlink, prev: &CniResult) -> Result<(Link, Port), Error> {
         }
     }
     Err(Error::config("ingressPolicy: prevResult names no port of a bridge"))
+}
+
+/// The names of the interfaces on the host behind the bridge: the pod's port.
+pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
+    let outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
+    outside.skip(1).map(|interface| interface.name.as_str()).collect()
+}
+
+/// Whether a bridge is gone or has no ports but those. A pod that is being added has its port by
+/// the time that its rules are made.
+pub(crate) fn is_unused(bridge: &str, own: &[&str]) -> Result<bool, Error> {
+    let mut host = Netlink::open()?;
+    let Some(bridge) = host.find_link(bridge)? else { return Ok(true) };
+    let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
+    Ok(ports.iter().all(|port| own.contains(&port.name.as_str())))
 }
 
 /// Isolates the port.

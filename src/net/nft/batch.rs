@@ -64,6 +64,15 @@ impl Batch {
         Batch { writer, whats: vec!["nf_tables transaction".to_owned()], last: 0, sets: 0 }
     }
 
+    /// No changes yet, and none are made (ERESTART) if anything in nf_tables has changed since
+    /// [`Nft::generation`](super::Nft::generation) gave this number.
+    pub fn only_in(generation: u32) -> Self {
+        const NFNL_BATCH_GENID: u16 = 1;
+        let mut writer = Writer::default();
+        writer.message(BATCH_BEGIN, NLM_F_REQUEST, 0, SUBSYSTEM, |w| w.u32(NFNL_BATCH_GENID, generation));
+        Batch { writer, ..Batch::new() }
+    }
+
     /// Whether it has no changes.
     pub fn is_empty(&self) -> bool {
         self.whats.len() == 1
@@ -211,6 +220,16 @@ impl Batch {
     pub fn create_element(&mut self, set: Set<'_>, element: &Element) {
         let what = format!("create element {} in set {set}", element.key);
         self.push(NEWSETELEM, NLM_F_CREATE | NLM_F_EXCL, set.table.family, what, |w| {
+            w.text(1, set.table.name);
+            w.text(2, set.name);
+            w.nest(3, |w| write_element(w, element));
+        });
+    }
+
+    /// `add element S { … }`: nothing changes if the key is there, whatever its comment.
+    pub fn add_element(&mut self, set: Set<'_>, element: &Element) {
+        let what = format!("add element {} to set {set}", element.key);
+        self.push(NEWSETELEM, NLM_F_CREATE, set.table.family, what, |w| {
             w.text(1, set.table.name);
             w.text(2, set.name);
             w.nest(3, |w| write_element(w, element));

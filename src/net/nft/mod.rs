@@ -250,6 +250,25 @@ impl Nft {
         self.query(GETGEN, 0, false, "ask for nf_tables", |_| {}, |_, _| {})
     }
 
+    /// A number that every change to nf_tables in this namespace raises.
+    ///
+    /// # Errors
+    /// The kernel's, EPROTO if it doesn't say.
+    pub fn generation(&mut self) -> Result<u32> {
+        const NFTA_GEN_ID: u16 = 1;
+        let what = "ask for the generation of nf_tables";
+        let mut generation = None;
+        self.query(
+            GETGEN,
+            0,
+            false,
+            what,
+            |_| {},
+            |_, attrs| generation = attr::find_u32(attrs, NFTA_GEN_ID),
+        )?;
+        generation.ok_or_else(|| Error::new(what, Errno::EPROTO))
+    }
+
     /// Asks for one object, and hands it to `each`; whether it is there.
     fn ask(
         &mut self,

@@ -54,6 +54,27 @@ impl Rule {
         })
     }
 
+    /// What it does with the packets that it matches, if that decides about them or leads them
+    /// elsewhere. A rejection is a drop.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.expressions.iter().find_map(|(name, data)| match name.as_str() {
+            "immediate" => expr::immediate_verdict(data),
+            "reject" => Some(Verdict::Drop),
+            // iptables' targets; NFTA_TARGET_NAME
+            "target" if attr::find_text(data, 1).as_deref() == Some("REJECT") => Some(Verdict::Drop),
+            _ => None,
+        })
+    }
+
+    /// Whether it matches all packets of its chain.
+    pub fn matches_all(&self) -> bool {
+        self.expressions.iter().all(|(name, data)| match name.as_str() {
+            "immediate" | "reject" | "target" | "counter" | "log" => true,
+            "match" => expr::xtables_comment(data).is_some(),
+            _ => false,
+        })
+    }
+
     /// Whether it looks something up in this set.
     pub fn uses_set(&self, set: &str) -> bool {
         self.expressions

@@ -87,19 +87,19 @@ pub(in crate::rules) fn insert_many<L: Layout>(
     }
 }
 
-/// Deletes an element that belonged to one that [`insert`] replaced, and notes it there.
+/// Deletes an element that belonged to one that [`insert`] replaced, and notes it there. Returns
+/// whether there was one.
 pub(in crate::rules) fn also_delete<L: Layout>(
     nft: &mut Nft,
     changes: &mut Changes,
     name: &str,
     key: &Key,
-) -> Result<()> {
-    if let Some(element) = nft.element(set::<L>(name), key)? {
-        let placed = Placed { set: name.to_owned(), element };
-        delete::<L>(nft, std::slice::from_ref(&placed))?;
-        changes.removed.push(placed);
-    }
-    Ok(())
+) -> Result<bool> {
+    let Some(element) = nft.element(set::<L>(name), key)? else { return Ok(false) };
+    let placed = Placed { set: name.to_owned(), element };
+    delete::<L>(nft, std::slice::from_ref(&placed))?;
+    changes.removed.push(placed);
+    Ok(true)
 }
 
 /// Takes back what [`insert`] changed: the elements, if they are still ours; then what it

@@ -76,6 +76,9 @@ pub(super) trait Layout {
 pub(super) enum Claim {
     /// Who comes last.
     Last,
+    /// Who comes last; and what is the same for many stays until the last of them goes. One
+    /// that finds it there sees to it that no concurrent DEL takes it away.
+    Shared,
     /// Who came first, until it goes.
     First,
     /// An address is its network's to give: what the same network has there is stale and

@@ -19,6 +19,8 @@ pub(in crate::rules) struct Changes {
     repairs: Repairs,
     /// Each with the element of another owner that it replaced.
     pub(super) inserted: Vec<(Placed, Option<Element>)>,
+    /// Shared elements that were there, and have to be when the rest is.
+    kept: Vec<Placed>,
     /// Elements that went with those that were replaced.
     pub(super) removed: Vec<Placed>,
     /// The sets that the elements are in or go into.
@@ -99,6 +101,9 @@ impl Changes {
             return Ok(());
         };
         if there == placed.element {
+            if L::claim(first(&placed.set)) == Claim::Shared {
+                self.kept.push(placed.clone());
+            }
             return Ok(());
         }
         let same_owner = tag_of(&there.comment) == tag_of(&placed.element.comment);
@@ -216,6 +221,9 @@ impl Changes {
         }
         for (name, elements) in by_set {
             batch.create_elements(set::<L>(name), elements);
+        }
+        for placed in &self.kept {
+            batch.add_element(set::<L>(&placed.set), &placed.element);
         }
         batch
     }

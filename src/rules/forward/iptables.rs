@@ -7,8 +7,7 @@
 //! -A CNI-FORWARD … -j CNI-ADMIN
 //! -A CNI-FORWARD -d 10.1.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 //! -A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
-//! -A CNI-ISOLATION-STAGE-1 -i br0 ! -o br0 … -j CNI-ISOLATION-STAGE-2
-//! -A CNI-ISOLATION-STAGE-2 -o br0 … -j DROP
+//! -A CNI-ISOLATION-STAGE-1 …                   see `isolation`
 //! ```
 //!
 //! What is there is read with `iptables-save`, and what is missing added by one run of
@@ -16,34 +15,56 @@
 
 use std::net::IpAddr;
 
-use super::{Forward, Policy};
+use super::others::filter;
+use super::{Forward, isolation};
 use crate::net;
-use crate::net::nft::{Batch, Family, Nft, Table};
+use crate::net::nft::{Batch, Family, Nft};
 use crate::rules::{command, xtables};
 use crate::spec::Error;
 
 const FORWARD: &str = "FORWARD";
 /// The chain with the rules of pods.
 pub(in crate::rules) const PODS: &str = "CNI-FORWARD";
-const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
-const STAGE2: &str = "CNI-ISOLATION-STAGE-2";
+/// The chain that packets from bridges with a policy go through.
+pub(super) const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
 const ATTEMPTS: usize = 3;
 
 /// What [`add`] made.
 #[derive(Debug, Default)]
 pub(super) struct Made {
-    /// For each family: the rules of the pod, and the shared chains and rules, in the order
-    /// they were added in.
-    added: Vec<(Family, Vec<String>, Vec<String>)>,
+    /// For each family what was changed.
+    added: Vec<(Family, Plan)>,
     /// Tables that weren't there before iptables' nf_tables variant made them.
     tables: Vec<Family>,
 }
 
-fn filter(family: Family) -> Table<'static> {
-    Table::new(family, "filter")
+/// What has to be changed in a table, as lines for iptables-restore.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Chains and rules that all pods share.
+    pub(super) shared: Vec<String>,
+    /// The rules of the bridge.
+    pub(super) policy: Vec<String>,
+    /// Rules of the bridge that are there: taken out and put back, which fails if a concurrent DEL
+    /// has removed them.
+    pub(super) kept: Vec<String>,
+    /// The pod's rules.
+    rules: Vec<String>,
+    /// Whether something isn't as it should be.
+    pub(super) incomplete: Option<String>,
 }
 
-fn commented(comment: &str) -> String {
+impl Plan {
+    pub(super) fn lacks(&mut self, line: &str) {
+        self.incomplete.get_or_insert_with(|| line.to_owned());
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.shared.iter().chain(&self.kept).chain(&self.policy).chain(&self.rules).cloned().collect()
+    }
+}
+
+pub(super) fn commented(comment: &str) -> String {
     format!("-m comment --comment \"{comment}\"")
 }
 
@@ -55,13 +76,6 @@ fn to_admin(chain: &str) -> String {
     format!("{} -j {chain}", commented("CNI firewall plugin admin overrides"))
 }
 
-/// The comment on the rules of a policy; those that all policies share have `same-bridge`, as
-/// the reference was written when there was no other.
-fn policy_comment(policy: Policy) -> String {
-    let name = if policy == Policy::Isolated { "isolated" } else { "same-bridge" };
-    commented(&format!("CNI firewall plugin rules (ingressPolicy: {name})"))
-}
-
 /// The rules of an address, without `-A`.
 fn pod_rules(ip: IpAddr) -> [String; 2] {
     let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
@@ -71,83 +85,62 @@ fn pod_rules(ip: IpAddr) -> [String; 2] {
     ]
 }
 
-fn bridge_rules(bridge: &str, policy: Policy) -> [String; 2] {
-    let elsewhere = if policy == Policy::Isolated { String::new() } else { format!(" ! -o {bridge}") };
-    [
-        format!("{STAGE1} -i {bridge}{elsewhere} {} -j {STAGE2}", policy_comment(policy)),
-        format!("{STAGE2} -o {bridge} {} -j DROP", policy_comment(Policy::SameBridge)),
-    ]
-}
-
 /// A table as iptables-save prints it.
-struct Saved<'a>(Vec<&'a str>);
+pub(super) struct Saved<'a>(Vec<&'a str>);
 
 impl<'a> Saved<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(super) fn new(text: &'a str) -> Self {
         Saved(text.lines().map(str::trim_end).collect())
     }
 
-    fn has_chain(&self, name: &str) -> bool {
+    pub(super) fn has_chain(&self, name: &str) -> bool {
         self.0.iter().any(|line| line.strip_prefix(':').and_then(|rest| rest.split(' ').next()) == Some(name))
     }
 
     fn has(&self, rule: &str) -> bool {
-        self.0.iter().any(|line| line.strip_prefix("-A ") == Some(rule))
+        self.rules().any(|there| there == rule)
+    }
+
+    /// All rules, without `-A`.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter_map(|line| line.strip_prefix("-A "))
     }
 }
 
-/// What has to be added to a table: the pod's rules, and what all share.
-fn missing(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> (Vec<String>, Vec<String>) {
-    let mut shared = Vec::new();
-    for chain in [PODS, forward.admin_chain.as_str()] {
-        if !saved.has_chain(chain) {
-            shared.push(format!("-N {chain}"));
-        }
-    }
-    let first = |chain: &str, rule: String, shared: &mut Vec<String>| {
-        if saved.has(&format!("{chain} {rule}")) {
-            return false;
-        }
-        shared.push(format!("-I {chain} {rule}"));
-        true
-    };
-    let to_stage1 = format!("{} -j {STAGE1}", policy_comment(Policy::SameBridge));
-    if first(FORWARD, to_pods(), &mut shared) && saved.has(&format!("{FORWARD} {to_stage1}")) {
-        // The policies have to stay in front.
-        shared.push(format!("-D {FORWARD} {to_stage1}"));
-        shared.push(format!("-I {FORWARD} {to_stage1}"));
-    }
-    first(PODS, to_admin(&forward.admin_chain), &mut shared);
-    if let Some(bridge) = forward.policed() {
-        let back = format!("{} -j RETURN", policy_comment(Policy::SameBridge));
-        for chain in [STAGE1, STAGE2] {
+/// What has to be changed for a pod. Without addresses it is the bridge's policy alone.
+fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
+    let mut plan = Plan::default();
+    if !addrs.is_empty() {
+        for chain in [PODS, forward.admin_chain.as_str()] {
             if !saved.has_chain(chain) {
-                shared.push(format!("-N {chain}"));
-            }
-            if !saved.has(&format!("{chain} {back}")) {
-                shared.push(format!("-A {chain} {back}"));
+                plan.shared.push(format!("-N {chain}"));
             }
         }
-        first(FORWARD, to_stage1, &mut shared);
-        for rule in bridge_rules(bridge, forward.policy) {
-            if !saved.has(&rule) {
-                shared.push(format!("-I {rule}"));
+        let jump = format!("{FORWARD} {}", to_pods());
+        if !saved.has(&jump) {
+            plan.shared.push(format!("-I {jump}"));
+            // The policies have to stay in front.
+            if let Some(policies) = isolation::jump(saved) {
+                plan.shared.push(format!("-D {policies}"));
+                plan.shared.push(format!("-I {policies}"));
             }
         }
-        if forward.policy == Policy::SameBridge {
-            let [isolated, _] = bridge_rules(bridge, Policy::Isolated);
-            if saved.has(&isolated) {
-                shared.push(format!("-D {isolated}"));
-            }
+        let admin = format!("{PODS} {}", to_admin(&forward.admin_chain));
+        if !saved.has(&admin) {
+            plan.shared.push(format!("-I {admin}"));
         }
     }
     let rules = addrs.iter().flat_map(|ip| pod_rules(*ip));
-    (rules.filter(|rule| !saved.has(rule)).map(|rule| format!("-A {rule}")).collect(), shared)
+    plan.rules = rules.filter(|rule| !saved.has(rule)).map(|rule| format!("-A {rule}")).collect();
+    plan.incomplete = plan.shared.iter().chain(&plan.rules).next().cloned();
+    isolation::plan(saved, forward, &mut plan);
+    plan
 }
 
 /// For fuzzers: adds what is missing to a table as iptables-save prints it; then nothing is.
 #[cfg(feature = "fuzzing")]
 pub(in crate::rules) fn fuzz(text: &str) {
+    use super::Policy;
     let addrs = [IpAddr::from([10, 0, 0, 2])];
     for policy in [Policy::Open, Policy::SameBridge, Policy::Isolated] {
         let forward = Forward {
@@ -155,11 +148,11 @@ pub(in crate::rules) fn fuzz(text: &str) {
             policy,
             bridge: Some("br0".to_owned()),
             admin_chain: "CNI-ADMIN".to_owned(),
-            zone: String::new(),
+            ..Forward::default()
         };
-        let (rules, shared) = missing(&Saved::new(text), &forward, &addrs);
+        let changes = plan(&Saved::new(text), &forward, &addrs);
         let mut table: Vec<String> = Saved::new(text).0.into_iter().map(str::to_owned).collect();
-        for line in shared.iter().chain(&rules) {
+        for line in changes.lines() {
             match line.split_once(' ') {
                 Some(("-N", chain)) => table.push(format!(":{chain} - [0:0]")),
                 Some(("-A" | "-I", rule)) => table.push(format!("-A {rule}")),
@@ -167,8 +160,8 @@ pub(in crate::rules) fn fuzz(text: &str) {
                 _ => table.push(format!("not a change: {line}")),
             }
         }
-        let left = missing(&Saved::new(&table.join("\n")), &forward, &addrs);
-        assert_eq!(left, (Vec::new(), Vec::new()), "{table:?}");
+        let left = plan(&Saved::new(&table.join("\n")), &forward, &addrs);
+        assert_eq!(left.incomplete, None, "{table:?}");
     }
 }
 
@@ -199,17 +192,17 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
 fn add_family(family: Family, forward: &Forward, addrs: &[IpAddr], made: &mut Made) -> Result<(), Error> {
     for attempt in 1.. {
         let saved = command::run(&command::tool(family, "save"), &["-t", "filter"], "")?;
-        let (rules, shared) = missing(&Saved::new(&saved), forward, addrs);
-        if rules.is_empty() && shared.is_empty() {
+        let plan = plan(&Saved::new(&saved), forward, addrs);
+        let lines = plan.lines();
+        if lines.is_empty() {
             return Ok(());
         }
-        let lines: Vec<String> = shared.iter().chain(&rules).cloned().collect();
         match restore(family, &lines) {
             Ok(()) => {
-                made.added.push((family, rules, shared));
+                made.added.push((family, plan));
                 return Ok(());
             }
-            // Somebody else may have made the chains since.
+            // A concurrent ADD or DEL has made or removed something since.
             Err(_) if attempt < ATTEMPTS => {}
             Err(err) => return Err(err),
         }
@@ -217,11 +210,29 @@ fn add_family(family: Family, forward: &Forward, addrs: &[IpAddr], made: &mut Ma
     Ok(())
 }
 
+/// Puts the bridge's policy beside those that are there, in families that have any.
+pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
+    let mut made = Made::default();
+    for family in xtables::FAMILIES {
+        if !isolation::concerns(nft, family, forward)? {
+            continue;
+        }
+        if let Err(err) = add_family(family, forward, &[], &mut made) {
+            return Err(match revert(nft, &made) {
+                Ok(()) => err,
+                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
+            });
+        }
+    }
+    Ok(made)
+}
+
 /// How a line is taken back.
 fn inverse(line: &str) -> Option<String> {
     let (action, rest) = line.split_once(' ')?;
     match action {
         "-A" | "-I" => Some(format!("-D {rest}")),
+        "-D" => Some(format!("-I {rest}")),
         "-N" => Some(format!("-X {rest}")),
         _ => None,
     }
@@ -229,16 +240,16 @@ fn inverse(line: &str) -> Option<String> {
 
 pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
     let mut outcome = Ok(());
-    for (family, rules, shared) in made.added.iter().rev() {
-        let back: Vec<String> = rules.iter().rev().filter_map(|line| inverse(line)).collect();
-        if !back.is_empty() {
-            outcome = outcome.and(restore(*family, &back));
+    let back =
+        |lines: &[String]| -> Vec<String> { lines.iter().rev().filter_map(|line| inverse(line)).collect() };
+    for (family, Plan { shared, policy, rules, .. }) in made.added.iter().rev() {
+        for lines in [back(rules), back(policy)].into_iter().filter(|lines| !lines.is_empty()) {
+            outcome = outcome.and(restore(*family, &lines));
         }
-        // Rules first, so that the chains are empty. If somebody has put rules into our chains
+        // Rules first, so that the chains are empty. If others have put rules into our chains
         // since, they can't be deleted, and all of it stays.
-        let shared = shared.iter().filter(|line| !line.starts_with("-D ")).rev();
         let (chains, rules): (Vec<_>, Vec<_>) =
-            shared.filter_map(|line| inverse(line)).partition(|line| line.starts_with("-X "));
+            back(shared).into_iter().partition(|line| line.starts_with("-X "));
         if !chains.is_empty() {
             let lines: Vec<String> = rules.into_iter().chain(chains).collect();
             if let Err(err) = restore(*family, &lines) {
@@ -254,8 +265,10 @@ pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
     outcome
 }
 
-/// Removes the rules of addresses from nf_tables' variant, without running a command.
-pub(in crate::rules) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> net::Result<()> {
+/// Removes the rules of addresses from nf_tables' variant, without running a command. Returns
+/// whether there were any rules in the chain.
+pub(in crate::rules) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> net::Result<bool> {
+    let mut any = false;
     for family in xtables::FAMILIES {
         let octets: Vec<Vec<u8>> = addrs
             .iter()
@@ -271,6 +284,7 @@ pub(in crate::rules) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> net
         for attempt in 1.. {
             let mut batch = Batch::new();
             for rule in nft.rules(filter(family), Some(PODS))? {
+                any = true;
                 if rule.constants().any(|constant| octets.iter().any(|ip| ip == constant)) {
                     batch.delete_rule(filter(family).chain(PODS), rule.handle);
                 }
@@ -282,11 +296,25 @@ pub(in crate::rules) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> net
             }
         }
     }
-    Ok(())
+    Ok(any)
 }
 
-/// Removes the rules of addresses from the legacy tables.
-pub(in crate::rules) fn remove_legacy(addrs: &[IpAddr]) -> Result<(), Error> {
+/// Whether pods have rules.
+pub(super) fn has_pods(nft: &mut Nft) -> Result<bool, Error> {
+    for family in xtables::FAMILIES {
+        let rules = nft.rules(filter(family), Some(PODS))?;
+        let legacy = xtables::legacy_rules_of(family, "filter")?.unwrap_or_default();
+        let of_pod = |rule: &String| xtables::in_chain(rule, PODS) && rule.ends_with(" -j ACCEPT");
+        if rules.iter().any(|rule| rule.target().is_none()) || legacy.iter().any(of_pod) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Removes the rules of addresses from the legacy tables. Returns whether there are any tables.
+pub(in crate::rules) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
+    let mut any = false;
     for family in xtables::FAMILIES {
         let ours: Vec<String> = addrs
             .iter()
@@ -297,6 +325,7 @@ pub(in crate::rules) fn remove_legacy(addrs: &[IpAddr]) -> Result<(), Error> {
             continue;
         }
         let Some(rules) = xtables::legacy_rules_of(family, "filter")? else { continue };
+        any = true;
         let lines: Vec<String> = ours
             .iter()
             .filter(|rule| rules.iter().any(|there| there.strip_prefix("-A ") == Some(rule)))
@@ -308,7 +337,7 @@ pub(in crate::rules) fn remove_legacy(addrs: &[IpAddr]) -> Result<(), Error> {
             command::run(&command, &["--noflush", "--wait=10"], &input)?;
         }
     }
-    Ok(())
+    Ok(any)
 }
 
 /// What is missing; `None` if nothing is.
@@ -323,15 +352,9 @@ pub(super) fn check(forward: &Forward) -> Result<Option<String>, Error> {
             return Ok(Some(format!("the command {save} is not installed")));
         }
         let saved = command::run(&save, &["-t", "filter"], "")?;
-        let (rules, shared) = missing(&Saved::new(&saved), forward, &addrs);
-        if let Some(line) = shared.iter().chain(&rules).next() {
+        if let Some(line) = plan(&Saved::new(&saved), forward, &addrs).incomplete {
             return Ok(Some(format!("{}: {}", command::tool(family, "restore"), line)));
         }
     }
     Ok(None)
-}
-
-/// Whether `FORWARD` of the legacy variant drops by policy.
-pub(super) fn legacy_drops_by_policy(family: Family) -> Result<bool, Error> {
-    xtables::legacy_drops_by_policy(family, "filter", FORWARD)
 }

@@ -8,14 +8,24 @@
 //!
 //! **nf_tables** (`nftables`) has this in our own table. An accept there ends only our own
 //! chain: what another chain drops stays dropped. **iptables** (`iptables`) has the Go plugin's
-//! chains, which stand *in* the chain `FORWARD` that is in the way where its policy is drop
-//! (Docker, ufw). **firewalld** (`firewalld`) has a chain of its own that drops what it hasn't
-//! been told of. So that is what decides where nobody has: firewalld if it is running, iptables
-//! if `FORWARD` drops by policy, nf_tables everywhere else.
+//! chains, which stand *in* the chain `FORWARD`, in front of what others have put there (Docker,
+//! ufw, an administrator). **firewalld** (`firewalld`) has a chain of its own that drops what it
+//! hasn't been told of. So without a configured backend it is firewalld if that is running,
+//! iptables if `FORWARD` is anybody's ([`others`]), nf_tables everywhere else.
+//!
+//! The policy of a bridge is put beside those of other bridges wherever there are any: a host can
+//! have some in each place, and all of them shut each other out. Each ADD first writes its own
+//! and then looks at the other place, so that of two concurrent ones at least one sees the other.
 
 mod firewalld;
 pub(super) mod iptables;
+mod isolation;
 pub(super) mod nftables;
+mod others;
+mod verify;
+mod walk;
+
+pub use verify::{check, status};
 
 use std::cell::RefCell;
 use std::fmt;
@@ -25,8 +35,10 @@ use super::backend::{self as rules, Made};
 use super::failures::{Failures, has_nf_tables};
 use super::listing::Listed;
 use super::{Owner, command, xtables};
-use crate::net::nft::{Family, Nft, Table};
+use crate::net::nft::{Family, Nft};
 use crate::spec::{Attachment, Code, Error};
+use others::Found;
+use walk::{Pods, Way};
 
 /// Who does it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +86,8 @@ pub struct Forward {
     pub bridge: Option<String>,
     /// The administrator's chain, for iptables.
     pub admin_chain: String,
+    /// Whether it was asked for by name. Then iptables is needed.
+    pub admin_named: bool,
     /// The zone, for firewalld.
     pub zone: String,
 }
@@ -89,71 +103,107 @@ impl Forward {
     }
 }
 
+/// A backend for this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chosen {
+    /// Who does it.
+    pub backend: Backend,
+    /// Whether iptables may have policies of bridges.
+    has_iptables: bool,
+}
+
 /// The configured backend, or else the one that works for this host (see the module).
 ///
 /// # Errors
-/// The kernel's.
-pub fn choose(configured: Option<Backend>, nft: &mut Nft) -> Result<Backend, Error> {
+/// The kernel's. If iptables is needed and isn't there, and without it no new pod could send
+/// anything, or a chain of the administrator's that was asked for would be passed by.
+pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> Result<Chosen, Error> {
+    let chosen = |backend| Ok(Chosen { backend, has_iptables: true });
     if let Some(backend) = configured {
-        return Ok(backend);
+        return chosen(backend);
     }
     if nft.probe().is_err() {
         // An error about nf_tables says more than one about a command that isn't there.
-        return Ok(if command::installed() { Backend::Iptables } else { Backend::Nftables });
+        return chosen(if command::installed() { Backend::Iptables } else { Backend::Nftables });
     }
     if firewalld::is_running(nft)? {
-        return Ok(Backend::Firewalld);
+        return chosen(Backend::Firewalld);
+    }
+    let found = others::look(nft)?;
+    if !admin_named && found < Found::Rules {
+        return Ok(Chosen { backend: Backend::Nftables, has_iptables: found > Found::Nothing });
+    }
+    if command::installed() {
+        return chosen(Backend::Iptables);
+    }
+    let needed = |why: &str| {
+        Error::new(Code::KERNEL, format!("{why}, and the command iptables-restore is not installed"))
+            .details("install iptables, or set \"backend\": \"nftables\" and let the pods pass yourself")
+    };
+    if admin_named {
+        return Err(needed("iptablesAdminChainName needs iptables"));
     }
     for family in xtables::FAMILIES {
-        let dropping = nft.drops_by_policy(Table::new(family, "filter").chain("FORWARD"))?
-            || iptables::legacy_drops_by_policy(family)?;
-        if dropping && command::installed() {
-            return Ok(Backend::Iptables);
-        }
-        if dropping {
-            log::warn!("FORWARD of iptables drops by policy, but the command iptables-restore is missing");
+        if others::way(nft, family, Pods::Refused)? == (Way::Shut { surely: true }) {
+            return Err(needed(&format!("{} FORWARD drops what pods send", others::filter(family))));
         }
     }
-    Ok(Backend::Nftables)
+    log::warn!("FORWARD of iptables has rules that a pod may not pass, but iptables-restore is missing");
+    chosen(Backend::Nftables)
 }
 
 /// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
 ///
 /// # Errors
 /// The kernel's, or what iptables printed.
-pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
-    let socket = RefCell::new(nft);
-    let rules = |backend: rules::Backend| {
-        backend.add(
+pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
+    let mut undo = Undo::default();
+    match add_all(chosen, nft, owner, forward, &mut undo) {
+        Ok(()) => Ok(undo),
+        Err(err) => Err(match undo.run() {
+            Ok(()) => err,
+            Err(left) => err.details(format!("and what was added could not be removed: {left}")),
+        }),
+    }
+}
+
+fn add_all(
+    Chosen { backend, has_iptables }: Chosen,
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    undo: &mut Undo,
+) -> Result<(), Error> {
+    if backend == Backend::Firewalld {
+        undo.sources = Some(firewalld::add(&forward.zone, &forward.addrs)?);
+    }
+    if backend != Backend::Firewalld || forward.policed().is_some() {
+        let socket = RefCell::new(&mut *nft);
+        let who =
+            if backend == Backend::Iptables { rules::Backend::Iptables } else { rules::Backend::Nftables };
+        undo.rules.push(who.add(
             "forwarding",
             || nftables::add(&mut socket.borrow_mut(), owner, forward),
             || iptables::add(&mut socket.borrow_mut(), forward),
-        )
-    };
-    let (sources, rules) = match backend {
-        Backend::Nftables => (None, Some(rules(rules::Backend::Nftables)?)),
-        Backend::Iptables => (None, Some(rules(rules::Backend::Iptables)?)),
-        Backend::Firewalld => {
-            let made = firewalld::add(&forward.zone, &forward.addrs)?;
-            match forward.policed().map(|_| rules(rules::Backend::Nftables)).transpose() {
-                Ok(policy) => (Some(made), policy),
-                Err(err) => {
-                    return Err(match firewalld::revert(&made) {
-                        Ok(()) => err,
-                        Err(undo) => err.details(format!("and firewalld keeps what was added: {undo}")),
-                    });
-                }
-            }
-        }
-    };
-    Ok(Undo { sources, rules })
+        )?);
+    }
+    if forward.bridge.is_none() {
+        return Ok(());
+    }
+    if backend != Backend::Nftables && nft.probe().is_ok() {
+        undo.rules.push(Made::Nftables(nftables::add_policy(nft, owner, forward)?));
+    }
+    if backend != Backend::Iptables && has_iptables {
+        undo.rules.push(Made::Iptables(iptables::add_policy(nft, forward)?));
+    }
+    Ok(())
 }
 
 /// What [`add`] did.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Undo {
     sources: Option<firewalld::Made>,
-    rules: Option<Made<iptables::Made>>,
+    rules: Vec<Made<iptables::Made>>,
 }
 
 impl Undo {
@@ -162,84 +212,73 @@ impl Undo {
     /// # Errors
     /// The kernel's.
     pub fn run(self) -> Result<(), Error> {
-        let sources = self.sources.map_or(Ok(()), |made| firewalld::revert(&made));
-        let rules = self
-            .rules
-            .map_or(Ok(()), |made| made.revert::<nftables::Part>(&mut Nft::new(), iptables::revert));
-        rules.and(sources)
+        let mut failures = Failures::default();
+        for made in self.rules.iter().rev() {
+            failures.note(made.revert::<nftables::Part>(&mut Nft::new(), iptables::revert));
+        }
+        failures.note(self.sources.map_or(Ok(()), |made| firewalld::revert(&made)));
+        failures.outcome()
     }
+}
+
+/// A pod that leaves.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaving<'a> {
+    /// The backend that is configured now; ADD may have had another.
+    pub configured: Option<Backend>,
+    /// The policy that is configured now.
+    pub policy: Policy,
+    /// The zone, for firewalld.
+    pub zone: &'a str,
+    /// The pod's addresses.
+    pub addrs: &'a [IpAddr],
+    /// The bridge that it was on.
+    pub bridge: Option<&'a str>,
 }
 
 /// Removes what accepts the pod's traffic: ours by its owner, and iptables' rules and firewalld's
 /// sources, be they ours or the Go plugin's, by the addresses, as they name nobody. firewalld is
-/// asked if it is `configured`, or nothing is and it has a table. What is for a bridge stays,
-/// since other pods may be on it.
+/// asked if it is configured or has a table. A bridge's policy goes if the bridge is `unused`
+/// without the pod.
 ///
 /// # Errors
 /// What could not be removed. Everything has been tried.
 pub fn remove(
-    configured: Option<Backend>,
-    zone: &str,
     nft: &mut Nft,
     owner: &Owner,
-    addrs: &[IpAddr],
+    leaving: &Leaving<'_>,
+    mut unused: impl FnMut(&str) -> Result<bool, Error>,
 ) -> Result<(), Error> {
     let mut failures = Failures::default();
     let nf_tables = has_nf_tables(nft, &mut failures);
-    let concerned = match configured {
-        Some(backend) => backend == Backend::Firewalld,
-        None => {
-            nf_tables
-                && !addrs.is_empty()
-                && firewalld::has_table(nft).unwrap_or_else(|err| {
-                    failures.note::<Error>(Err(err));
-                    false
-                })
-        }
-    };
+    let concerned = leaving.configured == Some(Backend::Firewalld)
+        || nf_tables
+            && !leaving.addrs.is_empty()
+            && firewalld::has_table(nft).unwrap_or_else(|err| {
+                failures.note::<Error>(Err(err));
+                false
+            });
     if concerned {
-        failures.note(firewalld::remove(zone, addrs));
+        failures.note(firewalld::remove(leaving.zone, leaving.addrs));
     }
+    let (mut policed, mut in_iptables) = (false, leaving.policy != Policy::Open);
     if nf_tables {
-        failures.note(nftables::remove(nft, owner, addrs));
-        failures.note(iptables::remove_nf_tables(nft, addrs));
+        policed = failures.value(nftables::remove(nft, owner, leaving)).unwrap_or_default();
+        in_iptables |= failures.value(iptables::remove_nf_tables(nft, leaving.addrs)).unwrap_or_default();
     }
-    failures.note(iptables::remove_legacy(addrs));
+    let legacy = failures.value(iptables::remove_legacy(leaving.addrs)).unwrap_or_default();
+    let Some(bridge) = leaving.bridge else { return failures.outcome() };
+    if policed {
+        failures.note(nftables::remove_policy(nft, bridge, &mut unused));
+    }
+    // Other bridges' go along if they are unused, too: the Go plugin never removes any.
+    if nf_tables && (policed || in_iptables) {
+        failures.note(isolation::remove_nf_tables(nft, Some(bridge), &mut unused));
+    }
+    if legacy {
+        failures.note(isolation::remove_legacy(&mut unused));
+    }
     failures.outcome()
-}
-
-/// Everything is in place, with either backend.
-///
-/// # Errors
-/// Code 103 with what is missing.
-pub fn check(
-    configured: Option<Backend>,
-    nft: &mut Nft,
-    owner: &Owner,
-    forward: &Forward,
-) -> Result<(), Error> {
-    let probed = nft.probe();
-    let usual = configured.is_none() && probed.is_ok() && firewalld::is_running(nft)?;
-    if usual || configured == Some(Backend::Firewalld) {
-        let mut missing = firewalld::check(&forward.zone, &forward.addrs)?;
-        if missing.is_none() && forward.policed().is_some() {
-            missing = nftables::check(nft, owner, forward)?;
-        }
-        return match missing {
-            None => Ok(()),
-            Some(missing) => Err(Error::check("rules for forwarding are missing").details(missing)),
-        };
-    }
-    let missing = match probed.and_then(|()| nftables::check(nft, owner, forward)) {
-        Ok(None) if configured != Some(Backend::Iptables) => return Ok(()),
-        Ok(None) => "nf_tables has them, but not iptables, which is configured".to_owned(),
-        Ok(Some(missing)) => missing,
-        Err(err) => err.to_string(),
-    };
-    match iptables::check(forward)? {
-        None => Ok(()),
-        Some(also) => Err(Error::check("rules for forwarding are missing").details(missing).details(also)),
-    }
 }
 
 /// Removes the elements of all attachments of `network` that aren't in `valid`, bridges that
@@ -252,29 +291,15 @@ pub fn gc(
     nft: &mut Nft,
     network: &str,
     valid: &[Attachment],
-    unused: impl FnMut(&str) -> Result<bool, Error>,
+    mut unused: impl FnMut(&str) -> Result<bool, Error>,
 ) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
-        failures.note(nftables::gc(nft, network, valid, unused));
+        failures.note(nftables::gc(nft, network, valid, &mut unused));
+        failures.note(isolation::remove_nf_tables(nft, None, &mut unused));
     }
+    failures.note(isolation::remove_legacy(&mut unused));
     failures.outcome()
-}
-
-/// Whether `backend` can be used now.
-///
-/// # Errors
-/// Code 50.
-pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
-    let backend = match backend {
-        Backend::Nftables => rules::Backend::Nftables,
-        Backend::Iptables => rules::Backend::Iptables,
-        Backend::Firewalld => {
-            return firewalld::usable()
-                .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details));
-        }
-    };
-    backend.status(|| nftables::usable(nft), || command::usable("filter", "backend"))
 }
 
 /// All elements of pods, for [`super::listing`].

@@ -20,7 +20,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Forward, Policy};
+use nix::errno::Errno;
+
+use super::isolation::Unused;
+use super::{Forward, Leaving, Policy, iptables};
 use crate::net;
 use crate::net::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, SetType, Table,
@@ -33,6 +36,9 @@ use crate::rules::{Owner, owner};
 use crate::spec::{Attachment, Error};
 
 pub(super) struct Part;
+
+/// How often a removal is begun again that something else came in between.
+const ATTEMPTS: usize = 20;
 
 const ADMIN: &str = "admin";
 const POLICY: &str = "forward-policy";
@@ -60,7 +66,7 @@ impl Layout for Part {
 
     /// Policies are the bridge's, and the latest ADD on it decides.
     fn claim(set: &str) -> Claim {
-        if [BRIDGES, INSIDE].contains(&set) { Claim::Last } else { Claim::Network }
+        if [BRIDGES, INSIDE].contains(&set) { Claim::Shared } else { Claim::Network }
     }
 
     fn create_chain(batch: &mut Batch, chain: &str) {
@@ -168,23 +174,82 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
 
 pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> net::Result<Changes> {
     let wanted = wanted(owner, forward);
-    if wanted.is_empty() {
-        return Ok(Changes::default());
-    }
-    let mut changes = elements::insert::<Part>(nft, &wanted)?;
-    if forward.policy == Policy::Isolated
-        && let Some(bridge) = forward.policed()
-        && let Err(err) = elements::also_delete::<Part>(nft, &mut changes, INSIDE, &pair(bridge))
-    {
+    let mut changes = match wanted.as_slice() {
+        [] => Changes::default(),
+        wanted => elements::insert::<Part>(nft, wanted)?,
+    };
+    if let Err(err) = forget_other_policies(nft, forward, &mut changes) {
         elements::revert::<Part>(nft, &changes)?;
         return Err(err);
     }
     Ok(changes)
 }
 
-pub(super) fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpAddr]) -> net::Result<()> {
-    let hints: Vec<(String, Key)> = addrs.iter().map(|ip| (pods(*ip).to_owned(), Key::ip(*ip))).collect();
-    elements::remove::<Part>(nft, owner, &hints).map(drop)
+/// Deletes what an earlier ADD with another policy has left of the bridge.
+fn forget_other_policies(nft: &mut Nft, forward: &Forward, changes: &mut Changes) -> net::Result<()> {
+    let Some(bridge) = forward.bridge.as_deref() else { return Ok(()) };
+    let has_inside = match forward.policy {
+        Policy::Open => elements::also_delete::<Part>(nft, changes, BRIDGES, &Key::ifname(bridge))?,
+        Policy::SameBridge => false,
+        Policy::Isolated => true,
+    };
+    if has_inside {
+        elements::also_delete::<Part>(nft, changes, INSIDE, &pair(bridge))?;
+    }
+    Ok(())
+}
+
+/// The bridge's policy alone, beside those of other bridges, if there are any.
+pub(super) fn add_policy(nft: &mut Nft, owner: &Owner, forward: &Forward) -> net::Result<Changes> {
+    if forward.policy != Policy::Open && nft.is_empty(Part::TABLE.set(BRIDGES))? {
+        return Ok(Changes::default());
+    }
+    add(nft, owner, &Forward { addrs: Vec::new(), ..forward.clone() })
+}
+
+/// Removes the pod's elements. Returns whether its bridge has a policy.
+pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> net::Result<bool> {
+    let addrs = leaving.addrs.iter();
+    let hints: Vec<(String, Key)> = addrs.map(|ip| (pods(*ip).to_owned(), Key::ip(*ip))).collect();
+    elements::remove::<Part>(nft, owner, &hints)?;
+    let Some(bridge) = leaving.bridge else { return Ok(false) };
+    Ok(nft.element(Part::TABLE.set(BRIDGES), &Key::ifname(bridge))?.is_some())
+}
+
+/// Removes the policy of a bridge that is unused. Nothing is removed if anything has changed
+/// between the look and the removal: an ADD, which makes its bridge's port before its rules, is
+/// either seen or puts the policy back.
+pub(super) fn remove_policy(nft: &mut Nft, bridge: &str, unused: Unused<'_>) -> Result<(), Error> {
+    for _ in 0..ATTEMPTS {
+        let generation = nft.generation()?;
+        if !unused(bridge)? && has_pods(nft)? {
+            return Ok(());
+        }
+        let mut batch = Batch::only_in(generation);
+        for (set, key) in [(BRIDGES, Key::ifname(bridge)), (INSIDE, pair(bridge))] {
+            if nft.element(Part::TABLE.set(set), &key)?.is_some() {
+                batch.delete_element(Part::TABLE.set(set), &key);
+            }
+        }
+        match nft.commit(&batch) {
+            Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
+            Err(err) => return Err(err.into()),
+            Ok(()) => return Ok(elements::drop_all_unused::<Part>(nft)?),
+        }
+    }
+    log::debug!("the policy of {bridge} stays until GC: too much is going on");
+    Ok(())
+}
+
+/// Whether any pod has rules: the ports of pods that are being deleted at this moment don't keep
+/// a policy.
+pub(super) fn has_pods(nft: &mut Nft) -> Result<bool, Error> {
+    for set in nft.sets(Part::TABLE)? {
+        if [PODS4, PODS6].contains(&first(&set)) && !nft.is_empty(Part::TABLE.set(&set))? {
+            return Ok(true);
+        }
+    }
+    iptables::has_pods(nft)
 }
 
 /// What is missing.

@@ -50,7 +50,7 @@ impl Place {
                 if nft.probe().is_ok() {
                     forward::iptables::remove_nf_tables(nft, &[*ip])?;
                 }
-                forward::iptables::remove_legacy(&[*ip])
+                forward::iptables::remove_legacy(&[*ip]).map(drop)
             }
         }
     }

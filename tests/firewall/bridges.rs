@@ -1,0 +1,192 @@
+//! Policies of bridges: the latest ADD decides, the last DEL removes them, and bridges of the Go
+//! plugin and ours shut each other out wherever their rules are.
+
+use super::{Member, bridge, firewall, join, meet};
+use cnimble_tests::{Host, Network, go_plugins, need, skip};
+use serde_json::{Value, json};
+
+fn policed<'h>(host: &'h Host, number: u8, backend: &str, policy: &str) -> Network<'h> {
+    firewall(host, number, &json!({ "backend": backend, "ingressPolicy": policy }))
+}
+
+/// Whether anything is left of a policy.
+fn has_policies(host: &Host) -> bool {
+    let ruleset = host.nft("list ruleset");
+    ruleset.contains("ingressPolicy:") || ruleset.contains("CNI-ISOLATION")
+}
+
+/// The rules; their order is left out.
+fn lines(host: &Host) -> Vec<String> {
+    let mut lines: Vec<String> = host.nft("-s list ruleset").lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn open_opens_a_bridge_that_had_a_policy() {
+    need!("ip", "nft", "ping", "iptables-nft-save");
+    std::thread::scope(|scope| {
+        for (backend, policy) in [
+            ("nftables", "same-bridge"),
+            ("nftables", "isolated"),
+            ("iptables", "same-bridge"),
+            ("iptables", "isolated"),
+        ] {
+            scope.spawn(move || open_after(backend, policy));
+        }
+    });
+}
+
+fn open_after(backend: &str, policy: &str) {
+    let host = Host::new();
+    let (a, b, c) = (join(&host, 1, "a"), join(&host, 2, "b"), join(&host, 1, "c"));
+    meet(&host, &[&a, &b, &c]);
+    a.add(&policed(&host, 1, backend, policy));
+    b.add(&policed(&host, 2, backend, policy));
+    assert!(a.misses(&b), "{backend} {policy}");
+    let before = lines(&host);
+    let open = policed(&host, 1, backend, "open");
+    let failed = open.call("ADD", &c.att, Some(&c.prev));
+    assert_eq!(failed.under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run().status, 1);
+    assert_eq!(lines(&host), before, "a failed ADD puts the policy back");
+    c.add(&open);
+    assert!(c.reaches(&b) && b.reaches(&a), "{backend} {policy}");
+    open.check(&c.att, &c.prev).success();
+    // The configuration with the policy again.
+    a.add(&policed(&host, 1, backend, policy));
+    assert!(c.misses(&b), "{backend} {policy}");
+}
+
+#[test]
+fn the_last_del_on_a_bridge_removes_its_policy() {
+    need!("ip", "nft", "iptables-nft-save");
+    for backend in ["nftables", "iptables"] {
+        for policy in ["same-bridge", "isolated"] {
+            let host = Host::new();
+            let (a, b, c) = (join(&host, 1, "a"), join(&host, 1, "b"), join(&host, 2, "c"));
+            let delete = |member: &Member, number: u8, configured: &str| {
+                policed(&host, number, backend, configured).deleted(&member.att, Some(&member.prev));
+                bridge(&host, number).deleted(&member.att, Some(&member.prev));
+            };
+            for (member, number) in [(&a, 1), (&b, 1), (&c, 2)] {
+                member.add(&policed(&host, number, backend, policy));
+            }
+            delete(&a, 1, policy);
+            policed(&host, 1, backend, policy).check(&b.att, &b.prev).success();
+            // Also if the configuration has changed since.
+            delete(&b, 1, "open");
+            let left = host.nft("list ruleset");
+            assert!(!left.contains("br1") && left.contains("br2"), "{backend} {policy}: {left}");
+            policed(&host, 2, backend, policy).check(&c.att, &c.prev).success();
+            delete(&c, 2, policy);
+            assert!(!has_policies(&host), "{backend} {policy}: {}", host.nft("list ruleset"));
+            if backend == "nftables" {
+                assert_eq!(host.nft("list ruleset"), "");
+            }
+        }
+    }
+}
+
+/// The ports of both are there when the rules of both go.
+#[test]
+fn of_two_last_pods_one_removes_the_policy() {
+    need!("ip", "nft", "iptables-nft-save");
+    for backend in ["nftables", "iptables"] {
+        let host = Host::new();
+        let (a, b) = (join(&host, 1, "a"), join(&host, 1, "b"));
+        let net = policed(&host, 1, backend, "same-bridge");
+        a.add(&net);
+        b.add(&net);
+        net.deleted(&a.att, Some(&a.prev));
+        assert!(has_policies(&host), "b is still there");
+        net.deleted(&b.att, Some(&b.prev));
+        assert!(!has_policies(&host), "{backend}: {}", host.nft("list ruleset"));
+    }
+}
+
+/// A pod comes while the last one goes, over and over: it never lacks its bridge's policy.
+#[test]
+fn an_add_beside_the_last_del_keeps_the_policy() {
+    need!("ip", "nft", "iptables-nft-save");
+    std::thread::scope(|scope| {
+        for backend in ["nftables", "iptables"] {
+            scope.spawn(move || {
+                let host = Host::new();
+                let net = policed(&host, 1, backend, "same-bridge");
+                let mut last = join(&host, 1, "pod0");
+                last.add(&net);
+                for turn in 1..=12 {
+                    let next = std::thread::scope(|scope| {
+                        let coming = scope.spawn(|| {
+                            let next = join(&host, 1, &format!("pod{turn}"));
+                            next.add(&net);
+                            next
+                        });
+                        net.deleted(&last.att, Some(&last.prev));
+                        bridge(&host, 1).deleted(&last.att, Some(&last.prev));
+                        coming.join().unwrap()
+                    });
+                    net.check(&next.att, &next.prev).success();
+                    last = next;
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn bridges_of_the_go_plugin_and_ours_shut_each_other_out() {
+    need!("ip", "nft", "ping", "iptables-nft-save");
+    let Some(go) = go_plugins().filter(|dir| dir.join("firewall").exists()) else {
+        skip!("the Go plugin is not installed")
+    };
+    for (ours_first, keys) in [
+        (false, json!({ "ingressPolicy": "same-bridge" })),
+        (false, json!({ "ingressPolicy": "same-bridge", "backend": "nftables" })),
+        (false, json!({ "ingressPolicy": "isolated", "backend": "nftables" })),
+        (true, json!({ "ingressPolicy": "same-bridge" })),
+    ] {
+        let host = Host::new();
+        let (ours, theirs) = (join(&host, 1, "ours"), join(&host, 2, "theirs"));
+        let another = join(&host, 1, "another");
+        meet(&host, &[&ours, &theirs, &another]);
+        let go_net = firewall(&host, 2, &json!({ "ingressPolicy": "same-bridge", "backend": "iptables" }))
+            .with("/cniVersion", json!("1.0.0"))
+            .served_by(go);
+        let by_go = |member: &Member| {
+            let mut prev: Value = member.prev.clone();
+            prev["cniVersion"] = json!("1.0.0");
+            go_net.call("ADD", &member.att, Some(&prev)).run().result();
+        };
+        let net = firewall(&host, 1, &keys);
+        if ours_first {
+            ours.add(&net);
+            by_go(&theirs);
+            // The Go plugin doesn't know of rules in nf_tables: our next ADD tells it.
+            another.add(&net);
+        } else {
+            by_go(&theirs);
+            ours.add(&net);
+        }
+        assert!(ours.misses(&theirs) && theirs.misses(&ours), "{keys}, ours first: {ours_first}");
+        net.check(&ours.att, &ours.prev).success();
+    }
+}
+
+#[test]
+fn bridges_in_nf_tables_and_in_iptables_shut_each_other_out() {
+    need!("ip", "nft", "ping", "iptables-nft-save");
+    for backends in [["nftables", "iptables"], ["iptables", "nftables"]] {
+        let host = Host::new();
+        let (a, b) = (join(&host, 1, "a"), join(&host, 2, "b"));
+        meet(&host, &[&a, &b]);
+        a.add(&policed(&host, 1, backends[0], "same-bridge"));
+        b.add(&policed(&host, 2, backends[1], "same-bridge"));
+        assert!(a.misses(&b) && b.misses(&a), "{backends:?}");
+        for (member, number, backend) in [(&a, 1, backends[0]), (&b, 2, backends[1])] {
+            policed(&host, number, backend, "same-bridge").deleted(&member.att, Some(&member.prev));
+            bridge(&host, number).deleted(&member.att, Some(&member.prev));
+        }
+        assert!(!has_policies(&host), "{backends:?}: {}", host.nft("list ruleset"));
+    }
+}
