@@ -248,7 +248,7 @@ fn adds_beside(node: &Node, plugins: &Path, cleaner: &[&str], allowed: &[i32]) {
                 })
             })
             .collect();
-        let results = adding.into_iter().map(|thread| thread.join()).collect::<Vec<_>>();
+        let results = adding.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>();
         done.store(true, Ordering::Relaxed);
         assert!(cleaning.join().unwrap() > 1);
         results.into_iter().flat_map(|results| results.unwrap()).collect()
