@@ -6,16 +6,20 @@
 //!
 //! ```text
 //! plugin crates → veth, leases → plugin (skeleton), rules → net → spec
-//! the command → doctor, tree, pod → runtime → spec
+//! the command → doctor, pod → life → runtime → locks, spec
 //! ```
 //!
-//! The feature `invoker` (on by default) adds `runtime`, `pod`, `tree` and `doctor`, and with them
-//! tokio; the plugins are built without it. docs/ARCHITECTURE.md has the whole picture.
+//! The feature `invoker` (on by default) adds `runtime`, `pod`, `tree`, `life`, `locks` and `doctor`,
+//! and with them tokio; the plugins are built without it. docs/ARCHITECTURE.md has the whole picture.
 
 #[cfg(feature = "invoker")]
 pub mod doctor;
 pub mod files;
 pub mod leases;
+#[cfg(feature = "invoker")]
+pub mod life;
+#[cfg(feature = "invoker")]
+pub mod locks;
 pub mod net;
 pub mod plugin;
 #[cfg(feature = "invoker")]

@@ -72,6 +72,10 @@ pub(super) struct Global {
     /// Directory under which results are kept, in `results` [default: /var/lib/cni]
     #[arg(long, global = true, help_heading = COMMON, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
+    /// Directory with the locks of networks, the same for all that work on this node
+    /// [default: /run/cnimble/locks]
+    #[arg(long, global = true, help_heading = COMMON, value_name = "DIR", env = "CNIMBLE_LOCK_DIR", hide_env_values = true)]
+    pub(super) lock_dir: Option<OsString>,
     /// Seconds that one execution of a plugin may take; 0 is no limit
     #[arg(long, global = true, help_heading = COMMON, value_name = "SECONDS", default_value_t = 0)]
     pub(super) timeout: u64,
@@ -146,6 +150,10 @@ pub(super) struct Run {
     /// Seconds between checks of a pod that is up (the verb CHECK); 0 is never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(super) check_interval: u64,
+    /// A network that no runtime but cnimble adds pods to: its plugins are asked to clean up (the
+    /// verb GC) after pods that no record knows; may be given many times
+    #[arg(long, value_name = "NAME")]
+    pub(super) own_network: Vec<String>,
     /// How many pods are worked on at once
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) parallel: u16,
@@ -245,6 +253,12 @@ pub(super) struct Gc {
     pub(super) named: Named,
     #[command(flatten)]
     pub(super) valid: Valid,
+    /// With --gone: leave alone what is younger than this, if only a lease or rules tell of it
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(super) grace: u64,
+    /// With --gone: a directory of host-local, instead of the usual ones; may be given many times
+    #[arg(long, value_name = "DIR")]
+    pub(super) data_dir: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -256,7 +270,7 @@ pub(super) struct Valid {
     /// A file with the valid ones: `[{"containerID": "…", "ifname": "eth0"}]`; - is stdin
     #[arg(long, value_name = "FILE")]
     pub(super) valid_file: Option<PathBuf>,
-    /// Valid are those in the cache whose namespace still exists
+    /// Clean up what doctor would find in this network; what lives, or may live, is left alone
     #[arg(long)]
     pub(super) gone: bool,
     /// None is valid: clean everything of this network

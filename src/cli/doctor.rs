@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cnimble::doctor::{DEFAULT_DATA_DIR, Diagnosis, Doctor, Finding};
+use cnimble::doctor::{Diagnosis, Doctor, Finding, Repair};
+use cnimble::life::{Witnesses, data_dirs};
 use cnimble::spec;
 use serde_json::{Value, json};
 
@@ -28,11 +29,7 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
             .row("why", "only root may look into other network namespaces")
             .hint("run it as root"));
     }
-    let doctor = Doctor {
-        invoker: &session.invoker,
-        data_dirs: data_dirs(session, given),
-        grace: Duration::from_secs(given.grace),
-    };
+    let doctor = new(session, &given.data_dir, given.grace);
     let work = examine(&doctor, given.repair);
     let (diagnosis, outcomes) = match interruptible(work).await {
         Ok(outcome) => outcome.map_err(|err| Report::new(Exit::Files, what).row("why", err.to_string()))?,
@@ -53,30 +50,40 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
 }
 
 async fn examine(doctor: &Doctor<'_>, repair: bool) -> Result<(Diagnosis, Vec<Outcome>), spec::Error> {
-    let diagnosis = doctor.look().await?;
-    let mut outcomes = Vec::with_capacity(diagnosis.findings.len());
-    for finding in &diagnosis.findings {
-        outcomes.push(match (&finding.doubt, repair) {
-            (Some(_), _) => Outcome::Doubtful,
-            (None, false) => Outcome::Found,
-            (None, true) => match doctor.repair(finding).await {
-                Ok(()) => Outcome::Repaired,
-                Err(err) => Outcome::Failed(err),
-            },
-        });
+    let mut diagnosis = doctor.look().await?;
+    if !repair {
+        let outcome = |finding: &Finding| match finding.doubt {
+            Some(_) => Outcome::Doubtful,
+            None => Outcome::Found,
+        };
+        let outcomes = diagnosis.findings.iter().map(outcome).collect();
+        return Ok((diagnosis, outcomes));
     }
+    let repairs = doctor.repair(&diagnosis.findings).await;
+    let outcomes = diagnosis.findings.iter_mut().zip(repairs).map(|(finding, repair)| match repair {
+        Repair::Done => Outcome::Repaired,
+        Repair::Doubt(doubt) => {
+            finding.doubt = Some(doubt);
+            Outcome::Doubtful
+        }
+        Repair::Failed(err) => Outcome::Failed(err),
+    });
+    let outcomes = outcomes.collect();
     Ok((diagnosis, outcomes))
 }
 
-/// Those that were given, or else the usual one and those of the networks.
-fn data_dirs(session: &Session, given: &args::Doctor) -> Vec<PathBuf> {
-    if !given.data_dir.is_empty() {
-        return given.data_dir.clone();
+/// The doctor for this node, with the directories of leases that were given, or else the usual
+/// ones and those of the networks.
+pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
+    let mut witnesses = Witnesses::new(session.invoker.cache().clone());
+    witnesses.grace = Duration::from_secs(grace);
+    if given.is_empty() {
+        let networks = session.conf.list().map(|listing| listing.networks).unwrap_or_default();
+        witnesses.data_dirs.extend(networks.iter().flat_map(|network| data_dirs(&network.list)));
+    } else {
+        witnesses.data_dirs = given.to_vec();
     }
-    let networks = session.conf.list().map(|listing| listing.networks).unwrap_or_default();
-    let mut dirs = vec![PathBuf::from(DEFAULT_DATA_DIR)];
-    dirs.extend(networks.iter().flat_map(|network| cnimble::doctor::data_dirs(&network.list)));
-    dirs
+    Doctor { invoker: &session.invoker, witnesses }
 }
 
 fn document(diagnosis: &Diagnosis, outcomes: &[Outcome], healthy: bool) -> Value {

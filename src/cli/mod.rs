@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use cnimble::locks::{self, Locks};
 use cnimble::runtime::{ConfDir, DEFAULT_CACHE_DIR, Invoker};
 use serde_json::Value;
 
@@ -50,10 +51,12 @@ impl Session {
             let given = given.clone().filter(|path| !path.as_os_str().is_empty());
             given.unwrap_or_else(|| PathBuf::from(or))
         };
+        let lock_dir = global.lock_dir.clone().map(PathBuf::from);
         let cni_path = global.cni_path.clone().filter(|text| !text.is_empty());
         let cni_path = cni_path.unwrap_or_else(|| CNI_PATH.into());
         let mut invoker = Invoker::new(std::env::split_paths(&cni_path))
-            .with_cache_dir(path(&global.cache_dir, DEFAULT_CACHE_DIR));
+            .with_cache_dir(path(&global.cache_dir, DEFAULT_CACHE_DIR))
+            .with_locks(Locks::new(path(&lock_dir, locks::DEFAULT_DIR)));
         if global.timeout > 0 {
             invoker = invoker.with_time_limit(Duration::from_secs(global.timeout));
         }

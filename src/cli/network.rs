@@ -3,16 +3,18 @@
 use std::io::Read;
 use std::path::Path;
 
+use cnimble::doctor::Repair;
+use cnimble::life::data_dirs;
 use cnimble::runtime::{ConfError, load_file};
-use cnimble::spec::{Attachment, NetworkList, Version};
+use cnimble::spec::{self, Attachment, NetworkList, Version};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Session;
 use super::args::{Gc, Valid};
 use super::report::{Exit, Report};
 use super::target::usage;
 use super::verbs::{finish, interruptible};
+use super::{Session, doctor};
 
 /// The network of this name, or in this file if it is a path.
 pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfError> {
@@ -29,11 +31,14 @@ pub(super) fn load(session: &Session, name: &str, what: &str) -> Result<NetworkL
 pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
     let network = load(session, &given.named.network, "can't clean up")?;
     let what = format!("can't clean up everything in network {}", network.name);
-    let valid = valid(session, &network, &given.valid)?;
+    if given.valid.gone {
+        return gone(session, given, &network, &what).await;
+    }
+    let valid = valid(&given.valid)?;
     let outcome = interruptible(session.invoker.gc(&network, valid.as_deref())).await;
     finish(&what, outcome)?;
     let words = match (&valid, network.disable_gc) {
-        (_, true) => format!("{} says disableGC; nothing was done", network.name),
+        (_, true) => disabled(&network),
         (None, _) => {
             // Said in any case: who forgets the list would think that all is clean.
             eprintln!(
@@ -51,24 +56,63 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
     Ok(())
 }
 
+fn disabled(network: &NetworkList) -> String {
+    format!("{} says disableGC; nothing was done", network.name)
+}
+
+/// Repairs what the doctor finds in this network. The plugins' GC is not asked: its list can't name what
+/// another runtime begins to add after it was made.
+async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) -> Result<(), Report> {
+    if network.disable_gc {
+        let object = json!({"network": network.name, "validAttachments": null});
+        session.done(&disabled(network), &object);
+        return Ok(());
+    }
+    let mut doctor = doctor::new(session, &given.data_dir, given.grace);
+    doctor.witnesses.data_dirs.extend(data_dirs(network));
+    let blind = |err: spec::Error| Report::new(Exit::Files, what).row("why", err.to_string());
+    let diagnosis = doctor.look_at(&network.name).map_err(blind)?;
+    let outcomes = match interruptible(doctor.repair(&diagnosis.findings)).await {
+        Ok(outcomes) => outcomes,
+        Err(exit) => return Err(Report::new(exit, what).row("why", "interrupted").hint("run it again")),
+    };
+    let mut failed = Vec::new();
+    let (mut cleaned, mut left) = (0, 0);
+    for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
+        match outcome {
+            Repair::Done => cleaned += 1,
+            Repair::Doubt(doubt) => {
+                left += 1;
+                log::warn!("left alone: {} {}: {doubt}", finding.kind.name(), finding.what);
+            }
+            Repair::Failed(err) => failed.push(format!("{}: {err}", finding.what)),
+        }
+    }
+    if !failed.is_empty() {
+        let report = Report::new(Exit::Plugin, what).row("network", &network.name);
+        let report = failed.into_iter().fold(report, |report, why| report.row("why", why));
+        return Err(report.hint("it may be repeated until it succeeds"));
+    }
+    let words = format!(
+        "{} is clean; living attachments: {}; cleaned up: {cleaned}; left alone: {left}",
+        network.name, diagnosis.living
+    );
+    session.done(
+        &words,
+        &json!({
+            "network": network.name,
+            "validAttachments": diagnosis.living,
+            "cleanedUp": cleaned,
+            "leftAlone": left,
+        }),
+    );
+    Ok(())
+}
+
 /// The list as the flags give it; `None` without any.
-fn valid(session: &Session, network: &NetworkList, given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
+fn valid(given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
     if given.all {
         return Ok(Some(Vec::new()));
-    }
-    if given.gone {
-        let entries = session.invoker.cache().list().map_err(|err| {
-            Report::new(Exit::Files, "can't tell which attachments are valid").row("why", err.to_string())
-        })?;
-        // An entry that doesn't say where its namespace is may well be in use.
-        let there = entries.into_iter().filter(|entry| {
-            entry.network == network.name && entry.namespace().is_none_or(|path| Path::new(path).exists())
-        });
-        return Ok(Some(
-            there
-                .map(|entry| Attachment { container_id: entry.container_id, ifname: entry.ifname })
-                .collect(),
-        ));
     }
     if let Some(file) = &given.valid_file {
         return read_list(file).map(Some);

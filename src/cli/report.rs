@@ -1,5 +1,6 @@
 //! How an error is told: what failed, where, why, and what to try.
 
+use cnimble::locks::LockError;
 use cnimble::runtime::{ConfError, Error, Failure, Failures, PluginError, Verb};
 use cnimble::spec;
 use serde_json::{Map, Value};
@@ -53,6 +54,8 @@ impl Report {
         let mut report = match error {
             Error::Conf(error) => return Report::conf(what, error),
             Error::Plugins(failures) => Report::plugins(what, failures),
+            Error::Locked(reason) => Report::locked(what, reason),
+            Error::Node(reason) => Report::new(Exit::Files, what).row("why", reason.to_string()),
             Error::Parameter(reason) => Report::new(Exit::Usage, what).row("why", reason.to_string()),
             Error::Unsupported { network, since, .. } => Report::new(Exit::Config, what)
                 .row("network", network)
@@ -71,6 +74,15 @@ impl Report {
         };
         report.error = Some(Box::new(error.to_spec()));
         report
+    }
+
+    /// A lock that wasn't taken.
+    fn locked(what: impl Into<String>, error: &LockError) -> Self {
+        let report = Report::new(Exit::Files, what).row("why", error.to_string());
+        report.hint(match error {
+            LockError::Busy { .. } => "wait for it, or end it; a process that ends lets go of its locks",
+            LockError::File { .. } => "run it as root, or name another directory with --lock-dir",
+        })
     }
 
     /// A configuration that can't be used.
@@ -167,6 +179,9 @@ impl Report {
     }
 }
 
+/// What helps when a range is full.
+const FULL: &str = "`cnimble doctor` lists leases of pods that are gone, and frees them with --repair";
+
 /// What helps against this, if we know.
 fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     let text = match cause {
@@ -189,12 +204,10 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
         }
         PluginError::Refused { error, .. } => match error.code.0 {
             11 => "the plugin asks to try again later".to_owned(),
-            101 => format!("free leases of namespaces that are gone: cnimble gc {network} --gone"),
+            101 => FULL.to_owned(),
             _ if !nix::unistd::geteuid().is_root() => "run it as root".to_owned(),
             103 => format!("cnimble del {network} NETNS, and add it again"),
-            _ if error.msg.contains("no IP addresses available") => {
-                format!("free leases of namespaces that are gone: cnimble gc {network} --gone")
-            }
+            _ if error.msg.contains("no IP addresses available") => FULL.to_owned(),
             _ if verb == Verb::Del => "DEL may be repeated until it succeeds".to_owned(),
             _ => return None,
         },

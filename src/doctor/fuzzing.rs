@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::world::Verdict;
-use super::{entries, namespaces, rules};
+use super::rules;
+use crate::life::{Verdict, entries, namespaces};
 use crate::rules::{Owner, survey};
 
 /// What tells of owners: the table of mounts of a process, comments and aliases, an entry of the
@@ -19,7 +19,7 @@ pub fn doctor(bytes: &[u8]) {
     }
     let _ = (survey::container(&text), Owner::named(&text), rules::names(&text));
     if let Some(entry) = crate::runtime::fuzzing::entry(bytes) {
-        let known = entries::Known { entry, verdict: Verdict::Lives };
+        let known = entries::Known { entry, verdict: Verdict::Lives, own: true };
         assert!(known.result().is_some() || known.addrs().is_empty());
         assert!(known.data_dirs().iter().all(|dir| !dir.as_os_str().is_empty()));
         let _ = known.owner().tag();

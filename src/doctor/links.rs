@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha512};
 
-use super::world::{Verdict, World};
 use super::{Finding, Kind, rules};
+use crate::life::Verdict;
+use crate::life::world::World;
 use crate::net::Netlink;
 use crate::net::link::{self, Filter, Link};
 use crate::rules::survey;
@@ -38,14 +39,14 @@ impl Action {
 
 pub(super) fn findings(world: &World) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
-    for link in world.links.iter().filter(|link| world.both_ends_here(link)) {
+    for link in world.candidates.iter().filter(|link| world.both_ends_here(link)) {
         let Some(tag) = survey::tag(&link.alias) else { continue };
         let doubt = world.has_tag(tag).then(|| "its pod lives".to_owned());
         let why = "its other end is on the host, too, and not in a pod".to_owned();
         findings.push(finding(Kind::Veth, link, why, doubt));
     }
     let names: BTreeSet<String> = world.containers().map(|(network, id)| ifb_name(network, id)).collect();
-    for link in world.links.iter().filter(|link| link.kind == "ifb") {
+    for link in world.candidates.iter().filter(|link| link.kind == "ifb") {
         if let Some(finding) = ifb(world, &names, link)? {
             findings.push(finding);
         }

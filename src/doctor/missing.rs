@@ -8,13 +8,14 @@
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 
-use super::entries::Known;
-use super::world::{Verdict, World};
-use super::{Doctor, Finding, Kind, Whose, entries};
+use super::{Doctor, Finding, Kind, Whose};
+use crate::life::Verdict;
+use crate::life::entries::Known;
+use crate::life::world::World;
 use crate::net::link::Mac;
 use crate::net::nft::Nft;
 use crate::rules::{Owner, masquerade, portmap, spoof};
-use crate::runtime::{Entry, PluginError};
+use crate::runtime::{Entry, Invoker, PluginError};
 use crate::spec::list::ListEntry;
 use crate::spec::{CniResult, Error, NetworkList, Verb, Version, json};
 
@@ -40,11 +41,11 @@ pub(super) enum Action {
 }
 
 impl Action {
-    pub(super) async fn run(&self, doctor: &Doctor<'_>) -> Result<(), Error> {
+    pub(super) async fn run(&self, invoker: &Invoker) -> Result<(), Error> {
         let mut nft = Nft::new();
         match self {
             Action::Plugin { entry, list, plugin } => {
-                let done = doctor.invoker.replay(Verb::Add, entry, list, plugin).await;
+                let done = invoker.replay(Verb::Add, entry, list, plugin).await;
                 done.map_err(|err| Error::new(crate::spec::Code::DELEGATE, err.to_string()))?;
                 if plugin.plugin_type == "portmap" { portmap::note_links(&mut nft) } else { Ok(()) }
             }
@@ -57,10 +58,15 @@ impl Action {
     }
 }
 
-pub(super) async fn findings(doctor: &Doctor<'_>, world: &World) -> Vec<Finding> {
+/// Of all pods, or of those that `wanted` says.
+pub(super) async fn findings(
+    doctor: &Doctor<'_>,
+    world: &World,
+    wanted: impl Fn(&Known) -> bool,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for known in &world.entries {
-        if known.verdict != Verdict::Lives || !entries::is_there(known) {
+    for known in world.entries.iter().filter(|known| known.own && wanted(known)) {
+        if known.verdict != Verdict::Lives || !known.is_there() {
             continue;
         }
         let (Ok(list), Some(result)) = (known.entry.network_list(), known.result()) else { continue };

@@ -3,13 +3,11 @@
 //! A runtime that dies, a power cut or a ruleset flush leaves things behind that no DEL will
 //! come for: leases, links, packet rules, entries of the result cache, made by us or by the Go
 //! plugins. [`Doctor::look`] finds them and says of each why it is nobody's;
-//! [`Doctor::repair`] removes one. Rules of a pod that *lives* and has lost them are put back.
+//! [`Doctor::repair`] removes them. Rules of a pod that *lives* and has lost them are put back.
 //!
-//! **What lives is left alone, and so is what may live.** Something is taken for living
-//! if anything speaks for it (`world`): a namespace where the cache says, the host's end
-//! of a veth pair whose other end is in a namespace, an address in any namespace that can be
-//! found, a lease that was made just now. Where that can't be told, the finding isn't
-//! [sure](Finding::doubt) and [`Doctor::repair`] refuses it.
+//! What lives is [judged](crate::life) as everywhere. A finding may be in [doubt](Finding::doubt); then
+//! it is left alone. Between a look and a repair the world goes on: so each finding is judged again
+//! before it is repaired, with its network locked against other work of cnimble.
 
 mod entries;
 #[cfg(feature = "fuzzing")]
@@ -17,34 +15,23 @@ pub mod fuzzing;
 mod leases;
 mod links;
 mod missing;
-mod namespaces;
+mod repair;
 mod rules;
-mod world;
 
-use std::path::PathBuf;
-use std::time::Duration;
-
+use crate::life::{Sight, Witnesses};
 use crate::net::nft::Nft;
 use crate::runtime::Invoker;
 use crate::spec::{Attachment, Error};
 
-pub use entries::data_dirs;
-
-/// Where host-local keeps its leases unless it is told otherwise.
-pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
-
-/// Younger things may be of an ADD that isn't finished; a kubelet gives one two minutes.
-pub const DEFAULT_GRACE: Duration = Duration::from_secs(300);
+pub use repair::Repair;
 
 /// Looks at a node: at the network namespace of the calling thread, and at the files.
 #[derive(Debug)]
 pub struct Doctor<'a> {
-    /// Runs plugins, and knows the cache.
+    /// Runs plugins, and has the locks.
     pub invoker: &'a Invoker,
-    /// Directories of host-local (`dataDir`), besides those that the cache names.
-    pub data_dirs: Vec<PathBuf>,
-    /// What is younger is left alone.
-    pub grace: Duration,
+    /// Where to look; the cache is the invoker's.
+    pub witnesses: Witnesses,
 }
 
 /// What a finding is about.
@@ -127,6 +114,10 @@ impl Whose {
             ifname: Some(attachment.ifname.clone()),
         }
     }
+
+    fn is(&self, owner: &crate::rules::Owner) -> bool {
+        *self == Whose::of(&owner.network, &owner.attachment)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -156,36 +147,50 @@ impl Doctor<'_> {
     /// # Errors
     /// What is needed for judging can't be read.
     pub async fn look(&self) -> Result<Diagnosis, Error> {
-        let mut nft = Nft::new();
-        let world = world::World::look(self)?;
-        let mut findings = Vec::new();
-        findings.extend(entries::findings(self, &world)?);
-        findings.extend(world.leases.findings.iter().cloned());
-        findings.extend(links::findings(&world)?);
-        findings.extend(rules::findings(&world, &mut nft)?);
-        findings.extend(missing::findings(self, &world).await);
+        let sight = Sight::look(&self.witnesses)?;
+        let mut findings = self.orphans(&sight)?;
+        findings.extend(missing::findings(self, &sight.world, |_| true).await);
         if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
-            findings.extend(rules::idle(&mut nft)?);
+            findings.extend(rules::idle(&mut Nft::new())?);
         }
         findings.sort_by_key(|finding| finding.kind);
-        Ok(Diagnosis { findings, living: world.attachments(), blind: world.blind.clone() })
+        Ok(Diagnosis { findings, living: sight.world.attachments(), blind: sight.world.blind.clone() })
     }
 
-    /// Repairs one thing, if it is still as it was found.
+    /// As [`Doctor::look`], for what is left of attachments of one network. Asks no plugins.
     ///
     /// # Errors
-    /// It couldn't be done; it is in [doubt](Finding::doubt).
-    pub async fn repair(&self, finding: &Finding) -> Result<(), Error> {
-        if let Some(doubt) = &finding.doubt {
-            return Err(Error::new(crate::spec::Code::CONFLICT, doubt.clone()));
-        }
-        match &finding.action {
-            Action::Entry(action) => action.run(self).await,
-            Action::Lease(action) => action.run(),
-            Action::Link(action) => action.run(),
-            Action::Rules(trace) => trace.remove(&mut Nft::new()),
-            Action::EmptyRules => crate::rules::survey::remove_idle(&mut Nft::new()),
-            Action::Missing(action) => action.run(self).await,
-        }
+    /// As [`Doctor::look`].
+    pub fn look_at(&self, network: &str) -> Result<Diagnosis, Error> {
+        let sight = Sight::look(&self.witnesses)?;
+        let mut findings = self.orphans(&sight)?;
+        findings.retain(|finding| finding.network() == Some(network));
+        findings.sort_by_key(|finding| finding.kind);
+        let living = sight.world.attachments_in(network);
+        Ok(Diagnosis { findings, living, blind: sight.world.blind.clone() })
+    }
+
+    /// What has no living owner.
+    fn orphans(&self, sight: &Sight) -> Result<Vec<Finding>, Error> {
+        let mut findings = entries::findings(self, &sight.world)?;
+        findings.extend(leases::findings(&sight.world.leases));
+        findings.extend(links::findings(&sight.world)?);
+        findings.extend(rules::findings(sight));
+        Ok(findings)
+    }
+}
+
+impl Finding {
+    /// The network, if the whole of its name is known.
+    fn network(&self) -> Option<&str> {
+        let whose = &self.whose;
+        let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
+        // A comment tells the container behind the network: so that is whole, if there is one.
+        whose.network.as_deref().filter(|_| by_place || whose.container_id.is_some())
+    }
+
+    /// Whether both are about the same thing.
+    fn is_again(&self, other: &Finding) -> bool {
+        (self.kind, &self.what, &self.whose) == (other.kind, &other.what, &other.whose)
     }
 }

@@ -27,7 +27,7 @@ impl Invoker {
     ///
     /// # Errors
     /// A forbidden name; a plugin that isn't there (checked for all of them before the
-    /// first is run); a plugin's failure; the cache's.
+    /// first is run); a network that is locked; a plugin's failure; the cache's.
     pub async fn add(&self, network: &NetworkList, attach: &Attach) -> Result<Value, Error> {
         check_names(&network.name, attach)?;
         let missing = network.plugins.iter().filter_map(|plugin| {
@@ -37,6 +37,8 @@ impl Invoker {
         if let Some(failures) = Failures::of(missing.collect()) {
             return Err(failures.into());
         }
+        // Until the result is recorded: before that, nothing but locks tells of this.
+        let _together = self.together(&network.name).await?;
         let this = self.begin();
         let known = matches!(self.cache.get(attach.key(&network.name)), Ok(Lookup::Entry(_)));
         let mut result = None;
@@ -109,6 +111,7 @@ impl Invoker {
             ifname: attach.ifname.clone(),
             reason,
         };
+        let _together = self.together(&network.name).await?;
         let result = match self.cached_result(network, attach) {
             Ok(Some(result)) => result,
             Ok(None) => {
@@ -141,6 +144,7 @@ impl Invoker {
     /// A forbidden name; all plugins' failures together.
     pub async fn del(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
         check_names(&network.name, attach)?;
+        let _together = self.together(&network.name).await?;
         let result = match self.cached_result(network, attach) {
             Ok(result) => result.filter(|_| network.version >= Version::V0_4_0),
             Err(reason) => {

@@ -17,11 +17,26 @@ impl Invoker {
     /// are called without the key, which tells them the same. That isn't an empty list,
     /// by which no attachment is valid and all go. (libcni deletes all in both cases.)
     ///
-    /// Does nothing if the network says `disableGC`.
+    /// Does nothing if the network says `disableGC`. No other operation on the network goes on
+    /// meanwhile, as far as locks are taken. What another runtime begins to add after the list was made is not in
+    /// it, and would be cleaned up.
     ///
     /// # Errors
     /// All failures together; the cache's if it can't be listed.
     pub async fn gc(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<(), Error> {
+        if network.disable_gc {
+            return Ok(());
+        }
+        let alone = self.alone(Some(&network.name)).await?;
+        alone.invoker().gc_alone(network, valid).await
+    }
+
+    /// The same for a network that is locked.
+    pub(crate) async fn gc_alone(
+        &self,
+        network: &NetworkList,
+        valid: Option<&[Attachment]>,
+    ) -> Result<(), Error> {
         if network.disable_gc {
             return Ok(());
         }

@@ -54,6 +54,7 @@ mod find;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod gc;
+mod locking;
 mod observe;
 mod probe;
 mod recall;
@@ -67,6 +68,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::locks::Locks;
 use crate::spec::{self, Code, names};
 
 pub(crate) use chain::complete as whole_document;
@@ -78,6 +80,7 @@ pub use exec::{Deadline, Exec, Parameters, Stderr};
 
 pub use crate::spec::Verb;
 pub use find::{all as all_plugins, find as find_plugin};
+pub use locking::Alone;
 pub use observe::{Execution, Observer};
 pub use probe::{Versions, versions};
 
@@ -147,6 +150,7 @@ pub struct Invoker {
     cache: Cache,
     exec: Exec,
     operation_limit: Option<Duration>,
+    locks: Option<Locks>,
 }
 
 impl Invoker {
@@ -158,6 +162,7 @@ impl Invoker {
             cache: Cache::new(DEFAULT_CACHE_DIR),
             exec: Exec::default(),
             operation_limit: None,
+            locks: None,
         }
     }
 
@@ -202,6 +207,14 @@ impl Invoker {
     #[must_use]
     pub fn with_observer(mut self, observer: Observer) -> Self {
         self.exec.observer = Some(observer);
+        self
+    }
+
+    /// Takes these locks for operations on networks. Without them an operation is as safe beside a
+    /// clean-up by cnimble as that of any other runtime.
+    #[must_use]
+    pub fn with_locks(mut self, locks: Locks) -> Self {
+        self.locks = Some(locks);
         self
     }
 

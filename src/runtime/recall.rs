@@ -41,6 +41,7 @@ impl Invoker {
             .network_list()
             .map_err(|reason| ConfError::Invalid { path: self.cache.path(entry.key()), reason })?;
         let attach = Attach::from_entry(entry);
+        let _together = self.together(&network.name).await?;
         if let Some(failures) = Failures::of(self.del_chain(&network, &network.plugins, &attach, None).await)
         {
             return Err(failures.into());
@@ -48,7 +49,8 @@ impl Invoker {
         self.cache.remove(entry.key()).map_err(|cause| Error::Cache { cause, rollback: Vec::new() })
     }
 
-    /// One verb of one plugin of an entry's network, with the entry's result as `prevResult`.
+    /// One verb of one plugin of an entry's network, with the entry's result as `prevResult`. Takes
+    /// no lock; for what changes something, see [`Invoker::alone`].
     ///
     /// # Errors
     /// The plugin's.

@@ -2,6 +2,7 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod beside;
 mod doctor;
 mod libcni;
 mod lifecycle;
@@ -41,6 +42,10 @@ impl Node {
 
     /// A bridge network called `name`.
     fn bridge(&self, name: &str, version: &str) {
+        self.bridge_with(name, version, "10.1.2.0/24");
+    }
+
+    fn bridge_with(&self, name: &str, version: &str, subnet: &str) {
         let config = json!({
             "cniVersion": version,
             "name": name,
@@ -52,7 +57,7 @@ impl Node {
                 "ipam": {
                     "type": "host-local",
                     "dataDir": self.host.data_dir(),
-                    "ranges": [[{"subnet": "10.1.2.0/24"}]],
+                    "ranges": [[{"subnet": subnet}]],
                     "routes": [{"dst": "0.0.0.0/0"}],
                 },
             }],

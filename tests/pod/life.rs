@@ -218,3 +218,25 @@ fn an_interface_that_vanishes_is_seen() {
     node.ok(&["down", "web"]);
     node.is_clean();
 }
+
+/// `gc --gone` looks into another cache than that of pods. What lives, lives all the same.
+#[test]
+fn gc_gone_leaves_pods_alone() {
+    need!("ip", "nft", "ping");
+    let node = Node::new();
+    let mut config = node.bridge("pods", "10.39.0.0/24");
+    config["cniVersion"] = "1.1.0".into();
+    node.conflist("10-pods.conflist", &config.to_string());
+    let (web, db) = (node.pod("web", ""), node.pod("db", ""));
+    node.ok(&["up", &web, &db]);
+    let mut gc = node.host.command(crate::command());
+    gc.args(["gc", "pods", "--gone", "--grace", "0", "--cache-dir"]).arg(node.path("another"));
+    gc.env("CNI_PATH", &node.plugins).env("NETCONFPATH", node.path("net.d"));
+    let output = cnimble_tests::run_limited(&mut gc, b"", cnimble_tests::LIMIT);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    node.has_exactly(2);
+    assert!(node.pings("web", &node.ip("db")));
+    assert!(node.host.nft("list ruleset").contains(&format!("{} comment", node.ip("web"))));
+    node.ok(&["down", "--all"]);
+    node.is_clean();
+}

@@ -2,6 +2,7 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod company;
 mod follow;
 mod kill;
 mod many;

@@ -40,6 +40,18 @@ impl Host {
         self.dir.path()
     }
 
+    /// A command that will run on the host. Its locks are the host's own, not the machine's.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.ns.command(program);
+        command.env("CNIMBLE_LOCK_DIR", self.lock_dir());
+        command
+    }
+
+    /// Where `cnimble` keeps its locks on this host.
+    pub fn lock_dir(&self) -> PathBuf {
+        self.dir.path().join("locks")
+    }
+
     /// The `dataDir` for host-local. Made by the plugin.
     pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("networks")

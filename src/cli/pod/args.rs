@@ -77,14 +77,16 @@ impl PodOptions {
         }
     }
 
-    /// The node's sandboxes, and the network plugin layer below them.
-    pub(crate) async fn open(&self, session: &Session) -> Result<Sandboxes, Report> {
+    /// The node's sandboxes, and the network plugin layer below them. In `own_networks` no other
+    /// runtime adds pods.
+    pub(crate) async fn open(&self, session: &Session, own_networks: &[String]) -> Result<Sandboxes, Report> {
         let mut invoker = session.invoker.clone();
         if !session.own_cache {
             invoker = invoker.with_cache_dir(self.state_dir.join("cni"));
         }
         let mut options = NetworkOptions::new(session.conf.dir(), invoker);
         options.pod_cidrs.clone_from(&self.pod_cidr);
+        options.own_networks = own_networks.to_vec();
         if session.timeout > Duration::ZERO {
             options.operation_limit = session.timeout;
             options.gc_limit = options.gc_limit.min(session.timeout);

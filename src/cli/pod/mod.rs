@@ -21,7 +21,7 @@ pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
     if matches!(given.command, PodCommand::Pause) {
         return pause();
     }
-    let sandboxes = given.options.open(session).await?;
+    let sandboxes = given.options.open(session, &[]).await?;
     match &given.command {
         PodCommand::Up(up) => up::up(session, &sandboxes, &given.options.dns(), up).await,
         PodCommand::Down(down) => up::down(session, &sandboxes, down).await,

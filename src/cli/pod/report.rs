@@ -31,7 +31,7 @@ pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
             })
             .hint("`cnimble networks` tells more; --conf-dir or NETCONFPATH names another directory"),
         Cause::Bandwidth(_) => plain(what, first, Exit::Config),
-        Cause::Busy { .. } => plain(what, first, Exit::Execution),
+        Cause::Locked(_) => plain(what, first, Exit::Execution),
         _ => plain(what, first, Exit::Files),
     };
     causes.fold(report, |report, cause| report.row("then", cause.to_string()))

@@ -40,7 +40,7 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
         .clone()
         .with_stderr(Stderr::Capture)
         .with_observer(Observer::new(move |execution| counted.executed(execution)));
-    let sandboxes = given.options.open(&session.with_invoker(invoker)).await?;
+    let sandboxes = given.options.open(&session.with_invoker(invoker), &given.own_network).await?;
     let network = sandboxes.network().clone();
     let listen = given.listen.clone();
     let listen = listen.unwrap_or_else(|| Listen::Unix(given.options.run_dir.join("cnimble.sock")));

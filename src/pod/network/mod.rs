@@ -85,6 +85,7 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 use tokio::sync::watch;
 
+use crate::life::DEFAULT_PODS_CACHE_DIR;
 use crate::runtime::{ConfDir, DEFAULT_CACHE_DIR, Invoker, Network};
 
 use super::PodId;
@@ -94,6 +95,7 @@ use locks::Locks;
 
 pub use bandwidth::{Bandwidth, BandwidthError, EGRESS, INGRESS};
 pub use error::{NetworkError, NetworkNotReady, Operation};
+pub use gc::Sandboxed;
 pub use pod::{Dns, INTERFACE, PodNetwork, PodNetworkStatus, PortMapping, Protocol};
 
 /// How long an operation on a pod's network may take by default: what the kubelet allows
@@ -123,9 +125,12 @@ pub struct NetworkOptions {
     pub gc_limit: Duration,
     /// How often the directory is read even if nothing was reported.
     pub poll: Duration,
-    /// Caches of other runtimes on this node: their attachments count as valid when networks
-    /// are cleaned up.
+    /// Caches of other runtimes on this node: what they know of counts when networks are
+    /// cleaned up.
     pub shared_caches: Vec<PathBuf>,
+    /// Networks that no runtime but cnimble adds pods to. Only in these are plugins asked to clean
+    /// up (the verb GC).
+    pub own_networks: Vec<String>,
 }
 
 impl NetworkOptions {
@@ -139,7 +144,8 @@ impl NetworkOptions {
             operation_limit: OPERATION_LIMIT,
             gc_limit: GC_LIMIT,
             poll: Duration::from_secs(5),
-            shared_caches: vec![DEFAULT_CACHE_DIR.into()],
+            shared_caches: vec![DEFAULT_CACHE_DIR.into(), DEFAULT_PODS_CACHE_DIR.into()],
+            own_networks: Vec::new(),
         }
     }
 }

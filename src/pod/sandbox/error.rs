@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::locks::LockError;
 use crate::net;
 use crate::pod::PodId;
 use crate::pod::network::{BandwidthError, NetworkError, NetworkNotReady};
@@ -49,14 +50,9 @@ pub enum Cause {
         /// The system's reason.
         source: io::Error,
     },
-    /// Somebody else is at work on the same pod, and didn't get ready in time.
-    #[error("another process is at work on it; gave up after {seconds} s ({})", lock.display())]
-    Busy {
-        /// How long was waited.
-        seconds: u64,
-        /// The file that it has locked.
-        lock: PathBuf,
-    },
+    /// Other processes are at work on it, and didn't get ready in time; or the lock can't be used.
+    #[error(transparent)]
+    Locked(#[from] LockError),
 }
 
 impl From<NetworkError> for Cause {

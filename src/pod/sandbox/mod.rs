@@ -41,7 +41,6 @@ mod error;
 #[cfg(feature = "fuzzing")]
 pub(in crate::pod) mod fuzzing;
 mod inspect;
-mod lock;
 mod manifest;
 mod netns;
 mod process;
@@ -56,8 +55,8 @@ use std::time::Duration;
 use super::PodId;
 use super::network::NetworkPlugin;
 use super::network::locks::{Guard, Locks};
+use crate::locks::{FileLock, Kind, Wait, private_dir};
 use checkpoint::{Store, make_dir};
-use lock::FileLock;
 
 pub use checkpoint::Listing;
 pub use config::{PauseProcess, Sandbox, SandboxConfig, State};
@@ -136,9 +135,10 @@ impl Sandboxes {
     /// # Errors
     /// They can't be made; the boot's ID can't be read.
     pub async fn open(options: SandboxOptions, network: NetworkPlugin) -> Result<Self, SandboxError> {
-        for dir in [options.netns_dir(), options.pods_dir(), options.locks_dir()] {
+        for dir in [options.netns_dir(), options.pods_dir()] {
             make_dir(&dir, 0o755)?;
         }
+        private_dir(&options.locks_dir()).map_err(Cause::from)?;
         let store = Store::open(options.state_dir.join("sandboxes"))?;
         let inner = Inner { options, store, network, boot_id: boot_id()?, pods: Locks::default() };
         Ok(Sandboxes { inner: Arc::new(inner) })
@@ -189,15 +189,19 @@ impl Sandboxes {
     async fn lock(&self, pod: &PodId) -> Result<PodLock, Cause> {
         let options = &self.inner.options;
         let in_process = self.inner.pods.lock(pod).await;
-        let everything = FileLock::shared(options.locks_dir().join("everything"), options.lock_limit).await?;
-        let own = options.locks_dir().join(checkpoint::key(pod));
-        let own = FileLock::alone(own, options.lock_limit).await?;
+        let dir = options.locks_dir();
+        let wait = Wait::new("work on pods", options.lock_limit);
+        let everything = FileLock::take(&dir.join("everything"), Kind::Shared, wait).await?;
+        let what = format!("pod {pod}");
+        let wait = Wait::new(&what, options.lock_limit);
+        let own = FileLock::take(&dir.join(checkpoint::key(pod)), Kind::Alone, wait).await?.vanishing();
         Ok(PodLock { _among_processes: own, _not_everything: everything, _in_process: in_process })
     }
 
     async fn lock_everything(&self) -> Result<FileLock, Cause> {
         let options = &self.inner.options;
-        FileLock::alone(options.locks_dir().join("everything"), options.lock_limit).await
+        let wait = Wait::new("work on pods", options.lock_limit);
+        Ok(FileLock::take(&options.locks_dir().join("everything"), Kind::Alone, wait).await?)
     }
 
     /// Writes a record, on a thread that may wait for the disk.

@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::pod::PodId;
+use crate::pod::network::Sandboxed;
 
 use super::config::{Sandbox, State};
 use super::error::{Action, Cause, SandboxError};
@@ -68,9 +69,9 @@ impl Sandboxes {
         if causes.is_empty() { Ok(!sandboxes.is_empty()) } else { Err(failed(causes)) }
     }
 
-    /// Cleans up what nobody needs any more: sandboxes from before a reboot, pinned namespaces
-    /// that are on no record, and in all networks what belongs to no sandbox of ours nor to
-    /// another runtime's container. For the last two it waits until nothing else is going on,
+    /// Cleans up what is unused: sandboxes from before a reboot, pinned namespaces that are on no
+    /// record, and what is left of them in networks
+    /// ([`NetworkPlugin::gc`](crate::pod::network::NetworkPlugin::gc)). For the last two it waits until nothing else is going on,
     /// in other processes too, and has the time limit of
     /// [`NetworkPlugin::gc`](crate::pod::network::NetworkPlugin::gc). Goes on past failures.
     ///
@@ -90,9 +91,12 @@ impl Sandboxes {
         let unreadable = listing.problems.into_iter().map(|(id, _)| id);
         let valid: Vec<String> =
             unreadable.chain(listing.sandboxes.into_iter().map(|sandbox| sandbox.id)).collect();
-        causes.extend(self.inner.network.gc(&valid).await.err().map(Cause::from));
-        for path in [self.inner.options.netns_dir(), self.inner.options.pods_dir()] {
-            causes.extend(self.sweep(&path, &valid).err());
+        let dirs = [self.inner.options.netns_dir(), self.inner.options.pods_dir()];
+        let lost = lost(&dirs, &valid)?;
+        let known = Sandboxed { valid, lost };
+        causes.extend(self.inner.network.gc(&known).await.err().map(Cause::from));
+        for path in &dirs {
+            causes.extend(self.sweep(path, &known.valid).err());
         }
         if causes.is_empty() { Ok(()) } else { Err(SandboxError::Node { causes }) }
     }
@@ -159,4 +163,15 @@ impl Sandboxes {
         }
         if causes.is_empty() { Ok(()) } else { Err(causes) }
     }
+}
+
+/// What is in these directories under another name than a valid ID: of sandboxes on no record.
+fn lost(dirs: &[std::path::PathBuf], valid: &[String]) -> Result<Vec<String>, Cause> {
+    let mut lost = Vec::new();
+    for dir in dirs {
+        let entries = std::fs::read_dir(dir).map_err(Cause::file("listing", dir))?;
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        lost.extend(names.filter(|name| !valid.contains(name)));
+    }
+    Ok(lost)
 }

@@ -13,6 +13,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::locks::LockError;
 use crate::spec::{self, Code, Version};
 
 use crate::spec::Verb;
@@ -43,6 +44,12 @@ pub enum Error {
     /// plugin was called.
     #[error("{0}")]
     Parameter(spec::Error),
+    /// The network is locked. No plugin was called.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    /// What lives on the node can't be told. No plugin was called.
+    #[error("can't tell what lives: {0}")]
+    Node(spec::Error),
     /// Plugins failed.
     #[error(transparent)]
     Plugins(#[from] Box<Failures>),
@@ -101,6 +108,7 @@ impl Error {
     pub fn to_spec(&self) -> spec::Error {
         match self {
             Error::Parameter(error) => error.clone(),
+            Error::Node(error) => error.clone().context("can't tell what lives"),
             Error::Plugins(failures) => {
                 let first = &failures.first;
                 let mut error = match &first.cause {
@@ -123,7 +131,12 @@ impl Error {
             Error::Conf(ConfError::NoNetwork { .. }) => {
                 spec::Error::new(Code::INVALID_CONFIG, self.to_string())
             }
-            Error::Conf(_) | Error::Cache { .. } => spec::Error::new(Code::IO, self.to_string()),
+            Error::Locked(LockError::Busy { .. }) => {
+                spec::Error::new(Code::TRY_AGAIN_LATER, self.to_string())
+            }
+            Error::Conf(_) | Error::Cache { .. } | Error::Locked(_) => {
+                spec::Error::new(Code::IO, self.to_string())
+            }
             Error::Unsupported { .. } => spec::Error::new(Code::INCOMPATIBLE_VERSION, self.to_string()),
             Error::NoResult { .. } => spec::Error::new(Code::CHECK_FAILED, self.to_string()),
         }

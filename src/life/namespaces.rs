@@ -101,7 +101,7 @@ fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
 }
 
 /// Those that a mountinfo tells of, below this root.
-pub(super) fn mounts(text: &str, below: &Path) -> Vec<(PathBuf, PathBuf)> {
+pub(crate) fn mounts(text: &str, below: &Path) -> Vec<(PathBuf, PathBuf)> {
     let of = |line: &str| {
         let (front, back) = line.split_once(" - ")?;
         let mut front = front.split(' ').skip(3);

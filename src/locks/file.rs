@@ -1,0 +1,246 @@
+//! One file that is locked.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use tokio::time::{Instant, sleep};
+
+use super::{LockError, holders};
+
+/// How a lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Together with others who share it.
+    Shared,
+    /// By one alone.
+    Alone,
+}
+
+/// How long a lock is waited for, and what for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Wait<'a> {
+    /// What is locked: `network pods`.
+    pub what: &'a str,
+    /// The whole time, as it is told.
+    pub limit: Duration,
+    /// When it is over.
+    pub end: Instant,
+}
+
+impl<'a> Wait<'a> {
+    /// One that begins now.
+    pub fn new(what: &'a str, limit: Duration) -> Self {
+        Wait { what, limit, end: Instant::now() + limit }
+    }
+}
+
+/// When a wait is told of.
+const TELL: Duration = Duration::from_secs(1);
+
+/// Between looks, first and last.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
+
+/// A file that is locked.
+#[derive(Debug)]
+pub struct FileLock {
+    path: PathBuf,
+    lock: Option<Flock<File>>,
+    vanishes: bool,
+}
+
+impl FileLock {
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    /// Others hold it until the time is over; the file can't be made.
+    pub async fn take(path: &Path, kind: Kind, wait: Wait<'_>) -> Result<Self, LockError> {
+        let mut waiting = Waiting::new(wait);
+        loop {
+            match FileLock::attempt(path, kind)? {
+                Some(lock) => return Ok(lock),
+                None => waiting.pause(path).await?,
+            }
+        }
+    }
+
+    /// The lock, unless it would have to be waited for.
+    pub(super) fn attempt(path: &Path, kind: Kind) -> Result<Option<Self>, LockError> {
+        let how = match kind {
+            Kind::Shared => FlockArg::LockSharedNonblock,
+            Kind::Alone => FlockArg::LockExclusiveNonblock,
+        };
+        loop {
+            // Opened anew each time: the file may have gone with its last holder.
+            let file = open(path).map_err(LockError::file("opening", path))?;
+            match Flock::lock(file, how) {
+                Ok(lock) if same(&lock, path) => {
+                    return Ok(Some(FileLock { path: path.to_owned(), lock: Some(lock), vanishes: false }));
+                }
+                Ok(_) => {}
+                Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+                Err((_, errno)) => return Err(LockError::file("locking", path)(io::Error::from(errno))),
+            }
+        }
+    }
+
+    /// The file goes with the lock. For one that is held alone, of which there are many.
+    #[must_use]
+    pub fn vanishing(mut self) -> Self {
+        self.vanishes = true;
+        self
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        if self.vanishes {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        self.lock = None;
+    }
+}
+
+/// A wait that goes on.
+pub(super) struct Waiting<'a> {
+    wait: Wait<'a>,
+    begun: Instant,
+    pause: Duration,
+    told: bool,
+}
+
+impl<'a> Waiting<'a> {
+    pub(super) fn new(wait: Wait<'a>) -> Self {
+        Waiting { wait, begun: Instant::now(), pause: PAUSE.0, told: false }
+    }
+
+    /// How long it has taken.
+    pub(super) fn lasted(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Until the next look. Others hold the lock on `path`.
+    pub(super) async fn pause(&mut self, path: &Path) -> Result<(), LockError> {
+        let Wait { what, limit, end } = self.wait;
+        let holders = || std::fs::metadata(path).map(|meta| holders::of(&meta)).unwrap_or_default();
+        if Instant::now() >= end {
+            let (what, path) = (what.to_owned(), path.to_owned());
+            return Err(LockError::Busy { holders: holders(), what, path, seconds: limit.as_secs() });
+        }
+        if !self.told && self.lasted() >= TELL {
+            self.told = true;
+            let left = end.saturating_duration_since(Instant::now()).as_secs();
+            log::warn!("waiting for {what}, which {} has locked; for {left} s more at most", holders());
+        }
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE.1);
+        Ok(())
+    }
+}
+
+/// Opens the file, which nobody else can: who can open it can lock it.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.mode() & 0o077 != 0 {
+        // Made by an earlier release.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+/// Whether the file that is locked is still the one of this name.
+fn same(file: &File, path: &Path) -> bool {
+    let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+    match (file.metadata(), std::fs::metadata(path)) {
+        (Ok(ours), Ok(there)) => identity(ours) == identity(there),
+        _ => false,
+    }
+}
+
+/// Makes a directory that nobody else can enter, or makes sure of one that is there.
+///
+/// # Errors
+/// It can't be made, or belongs to another user.
+pub fn private_dir(dir: &Path) -> Result<(), LockError> {
+    let failed = LockError::file("making", dir);
+    let open = || {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(dir)
+    };
+    let secured = || -> io::Result<()> {
+        let handle = match open() {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {
+                if let Some(parent) = dir.parent() {
+                    DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+                }
+                match DirBuilder::new().mode(0o700).create(dir) {
+                    Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
+                    _ => open()?,
+                }
+            }
+            opened => opened?,
+        };
+        let meta = handle.metadata()?;
+        if meta.uid() != nix::unistd::geteuid().as_raw() {
+            return Err(io::Error::other(format!("it belongs to user {}", meta.uid())));
+        }
+        if meta.mode() & 0o077 != 0 {
+            handle.set_permissions(Permissions::from_mode(0o700))?;
+        }
+        Ok(())
+    };
+    secured().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    async fn take(path: &Path, kind: Kind, limit: Duration) -> Result<FileLock, LockError> {
+        FileLock::take(path, kind, Wait::new("it", limit)).await
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn one_or_many_and_no_file_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let first = take(&path, Kind::Shared, LIMIT).await.unwrap();
+        let second = take(&path, Kind::Shared, LIMIT).await.unwrap();
+        let busy = take(&path, Kind::Alone, Duration::ZERO).await.unwrap_err();
+        assert!(matches!(busy, LockError::Busy { .. }), "{busy}");
+        drop((first, second));
+        let alone = take(&path, Kind::Alone, LIMIT).await.unwrap().vanishing();
+        assert!(take(&path, Kind::Shared, Duration::ZERO).await.is_err());
+        let waiting = take(&path, Kind::Alone, LIMIT);
+        let (next, ()) = tokio::join!(waiting, async { drop(alone) });
+        assert!(path.exists());
+        drop(next.unwrap().vanishing());
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn files_and_directories_are_for_their_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("run/locks");
+        private_dir(&below).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&below), mode(&dir.path().join("run"))), (0o700, 0o755));
+        // As an earlier release made them.
+        std::fs::set_permissions(&below, Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(below.join("lock"), "").unwrap();
+        std::fs::set_permissions(below.join("lock"), Permissions::from_mode(0o644)).unwrap();
+        private_dir(&below).unwrap();
+        let _lock = take(&below.join("lock"), Kind::Alone, LIMIT).await.unwrap();
+        assert_eq!((mode(&below), mode(&below.join("lock"))), (0o700, 0o600));
+        std::os::unix::fs::symlink(&below, dir.path().join("link")).unwrap();
+        assert!(private_dir(&dir.path().join("link")).is_err());
+    }
+}

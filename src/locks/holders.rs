@@ -1,0 +1,62 @@
+//! Who holds a lock, as /proc/locks tells it.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+
+/// The longest command line that is told.
+const COMMAND_LIMIT: usize = 120;
+
+/// The processes that hold a flock(2) lock on this file, for people.
+pub(super) fn of(file: &Metadata) -> String {
+    let text = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let mut pids: Vec<u32> = text.lines().filter_map(|line| holder(line, file.ino())).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    match pids.as_slice() {
+        [] => "a process that can't be seen from here".to_owned(),
+        pids => pids.iter().map(|pid| describe(*pid)).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// The process of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`. Those that wait have
+/// an arrow behind the number.
+fn holder(line: &str, inode: u64) -> Option<u32> {
+    let mut words = line.split_whitespace().skip(1);
+    if words.next()? != "FLOCK" {
+        return None;
+    }
+    let pid = words.nth(2)?.parse().ok()?;
+    // The device of some file systems is another one here than in stat(2).
+    let (_, found) = words.next()?.rsplit_once(':')?;
+    (found.parse() == Ok(inode)).then_some(pid)
+}
+
+fn describe(pid: u32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&line).replace('\0', " ");
+    let text: String = text.trim().chars().filter(|c| !c.is_control()).take(COMMAND_LIMIT).collect();
+    match text.as_str() {
+        "" => format!("process {pid}"),
+        text => format!("process {pid} (`{text}`)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc_locks() {
+        assert_eq!(holder("1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF", 1234), Some(4711));
+        assert_eq!(holder("1: FLOCK  ADVISORY  READ 4711 00:19:1234 0 EOF", 123), None);
+        assert_eq!(holder("1: -> FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF", 1234), None);
+        assert_eq!(holder("1: POSIX  ADVISORY  WRITE 4711 00:19:1234 0 EOF", 1234), None);
+        assert_eq!(holder("1: OFDLCK ADVISORY  WRITE -1 00:19:1234 0 EOF", 1234), None);
+        assert_eq!(holder("nonsense", 1), None);
+    }
+
+    #[test]
+    fn this_process_is_named() {
+        assert!(describe(std::process::id()).contains(&format!("process {} (`", std::process::id())));
+    }
+}

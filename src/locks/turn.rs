@@ -1,0 +1,81 @@
+//! A lock that neither side can keep from the other.
+//!
+//! While ADDs come without a pause, there is no moment at which nobody shares a lock. So whoever
+//! wants it alone closes a turnstile in front of it: those who come later wait there, those who
+//! are inside finish. One that hangs inside must not hold all others up, so the turnstile is
+//! opened again after a while, and closed after another.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::LockError;
+use super::file::{FileLock, Kind, Wait, Waiting};
+
+/// How long the turnstile is closed, and then open. More than an ADD takes.
+const SLICE: Duration = Duration::from_secs(2);
+
+/// Takes the lock on `path`, by the turnstile `turn`.
+pub(super) async fn take(
+    path: &Path,
+    turn: &Path,
+    kind: Kind,
+    wait: Wait<'_>,
+) -> Result<FileLock, LockError> {
+    let mut waiting = Waiting::new(wait);
+    let mut closed: Option<FileLock> = None;
+    loop {
+        let busy = match kind {
+            // Passes and lets go of the turnstile at once.
+            Kind::Shared => match FileLock::attempt(turn, Kind::Shared)? {
+                Some(_passing) => match FileLock::attempt(path, kind)? {
+                    Some(lock) => return Ok(lock),
+                    None => path,
+                },
+                None => turn,
+            },
+            Kind::Alone => {
+                let closes = (waiting.lasted().as_millis() / SLICE.as_millis()).is_multiple_of(2);
+                if !closes {
+                    closed = None;
+                } else if closed.is_none() {
+                    closed = FileLock::attempt(turn, Kind::Alone)?;
+                }
+                match FileLock::attempt(path, kind)? {
+                    Some(lock) => return Ok(lock),
+                    None => path,
+                }
+            }
+        };
+        waiting.pause(busy).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(100);
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn work_without_a_pause_lets_clean_up_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, turn) = (dir.path().join("lock"), dir.path().join("turn"));
+        let done = Cell::new(false);
+        // Each lets go and takes again without a pause, so that one is inside at every moment.
+        let work = || async {
+            while !done.get() {
+                let lock = take(&path, &turn, Kind::Shared, Wait::new("it", LONG)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                drop(lock.unwrap());
+            }
+        };
+        let cleaning = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(take(&path, &turn, Kind::Alone, Wait::new("it", LONG)).await.unwrap());
+            done.set(true);
+        };
+        tokio::join!(work(), work(), work(), cleaning);
+    }
+}

@@ -1,0 +1,136 @@
+//! `cnimble run` on a node that isn't its own: pods of `cnimble pod`, of another cache, and those that
+//! another runtime is just adding.
+
+use std::fs;
+
+use cnimble_tests::{PATIENCE, command, need, wait_until};
+use serde_json::{Value, json};
+
+use super::{Cluster, bridge};
+
+/// Others' pods on the node: the name of the namespace, and the address in it.
+struct Others(Vec<(String, String)>);
+
+impl Cluster {
+    /// `cnimble ARGS…` on the node.
+    fn cnimble(&self, args: &str) -> String {
+        let dir = self.node.dir().display();
+        self.node.sh(&format!("CNI_PATH=/opt/cni/bin {} --conf-dir {dir}/net.d {args}", command().display()))
+    }
+
+    /// One of each kind, and an entry in the cache of `cnimble run` whose namespace is gone.
+    fn others(&self) -> Others {
+        let manifest = self.path("other.json");
+        fs::write(&manifest, super::manifest("other").to_string()).unwrap();
+        let up = self.cnimble(&format!("pod up --json {}", manifest.display()));
+        for name in ["cached", "beside", "midway", "orphan"] {
+            self.node.sh(&format!("ip netns add {name}"));
+        }
+        self.cnimble("add pods cached --container-id cached --cache-dir /var/lib/elsewhere");
+        self.cnimble("add pods beside --container-id beside --cache-dir /var/lib/cni");
+        self.cnimble("add pods orphan --container-id orphan --cache-dir /var/lib/cni");
+        // As libcni does: the bridge has been added, and the next plugin is at work.
+        let list: Value =
+            serde_json::from_slice(&fs::read(self.path("net.d/10-pods.conflist")).unwrap()).unwrap();
+        let mut config = list["plugins"][0].clone();
+        config["name"] = json!("pods");
+        config["cniVersion"] = json!("1.1.0");
+        self.place("midway.json", &config.to_string());
+        self.node.sh(&format!(
+            "CNI_COMMAND=ADD CNI_CONTAINERID=midway CNI_NETNS=/run/netns/midway CNI_IFNAME=eth0 \
+             CNI_PATH=/opt/cni/bin /opt/cni/bin/bridge <{}",
+            self.path("midway.json").display()
+        ));
+        self.node.sh("ip netns del orphan");
+        assert!(wait_until(PATIENCE, || self.ports() == 4), "the orphan's link");
+        let pinned = self.files("/run/cnimble/netns");
+        assert_eq!(pinned.len(), 1, "{up}");
+        let paths = ["cached", "beside", "midway"].map(|name| format!("/run/netns/{name}"));
+        let paths = paths.into_iter().chain([format!("/run/cnimble/netns/{}", pinned[0])]);
+        let with_address = |path: String| {
+            let address = self.address(&path);
+            assert!(address.starts_with("10."), "{path}: {address}");
+            (path, address)
+        };
+        Others(paths.map(with_address).collect())
+    }
+
+    fn address(&self, netns: &str) -> String {
+        let text = self.node.run(&format!("nsenter --net={netns} ip -o -4 addr show dev eth0")).text();
+        let mut words = text.split_whitespace().skip_while(|word| *word != "inet");
+        words.nth(1).and_then(|word| word.split('/').next()).unwrap_or_default().to_owned()
+    }
+
+    #[track_caller]
+    fn assert_untouched(&self, others: &Others) {
+        let rules = self.node.sh("nft list table inet cnimble");
+        let leases = self.leases();
+        for (path, address) in &others.0 {
+            assert_eq!(self.address(path), *address, "{path}\n{}", self.log());
+            assert!(leases.contains(address), "{path}: {address} in {leases:?}");
+            assert!(rules.contains(&format!("{address} comment")), "{path} isn't masqueraded: {rules}");
+        }
+    }
+}
+
+#[test]
+fn pods_of_others_live_beside_it() {
+    need!("ip", "nft", "nsenter");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let others = cluster.others();
+    cluster.put_all(["web".to_owned()].into_iter());
+    let run = cluster.start("");
+    run.wait_for(1);
+    // It has cleaned up when the entry without a namespace is gone.
+    let cleaned = || !cluster.files("/var/lib/cni/results").iter().any(|name| name.contains("orphan"));
+    assert!(wait_until(PATIENCE, cleaned), "{}", cluster.log());
+    let (_, metrics) = run.page("/metrics").unwrap();
+    assert!(!metrics.contains("verb=\"GC\""), "{metrics}");
+    cluster.assert_untouched(&others);
+    run.stop();
+    cluster.assert_untouched(&others);
+}
+
+/// With a network of its own it asks plugins to clean up: what lives, or may live, is in their list.
+#[test]
+fn in_a_network_of_its_own_only_what_is_dead_is_cleaned_up() {
+    need!("ip", "nft", "nsenter");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let others = cluster.others();
+    // A lease that neither a record nor the cache knows, older than any ADD takes.
+    cluster.node.sh("printf 'dead\\r\\neth0' >/var/lib/cni/networks/pods/10.7.0.99 && \
+         touch -d '1 hour ago' /var/lib/cni/networks/pods/10.7.0.99");
+    cluster.put_all(["web".to_owned()].into_iter());
+    let run = cluster.start("--own-network pods");
+    run.wait_for(1);
+    let cleaned = || !cluster.leases().contains(&"10.7.0.99".to_owned());
+    assert!(wait_until(PATIENCE, cleaned), "{}", cluster.log());
+    cluster.assert_untouched(&others);
+    run.stop();
+}
+
+#[test]
+fn other_users_cannot_lock_what_it_locks() {
+    need!("ip", "nft", "setpriv", "flock");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    cluster.put_all(["web".to_owned()].into_iter());
+    // The usual directories, where other users get to; an earlier release made them for all to read.
+    cluster.node.sh("mkdir -p /run/cnimble/locks && touch /run/cnimble/locks/everything");
+    let line = format!(
+        "CNI_PATH=/opt/cni/bin CNIMBLE_LOCK_DIR= {} run --conf-dir {1}/net.d --manifests {1}/manifests --once",
+        command().display(),
+        cluster.node.dir().display()
+    );
+    cluster.node.sh(&line);
+    let files = cluster.node.sh("find /run/cnimble/locks /var/lib/cnimble/run.lock -type f");
+    for file in ["everything", "net-pods", "run.lock"] {
+        assert!(files.contains(file), "{files}");
+    }
+    for file in files.lines() {
+        let others = "setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs";
+        let tried = cluster.node.run(&format!("{others} flock --nonblock {file} true"));
+        assert_ne!(tried.status, 0, "{file} can be locked by any user");
+        // The test itself is sound: root can.
+        cluster.node.sh(&format!("flock --nonblock {file} true"));
+    }
+}
