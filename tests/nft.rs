@@ -243,3 +243,35 @@ fn without_privilege_it_is_refused() {
         assert_eq!(nft.has_table(T).unwrap_err().errno, Errno::EPERM);
     });
 }
+
+/// What a removal depends on is still so when it happens, or it doesn't happen.
+#[test]
+fn a_batch_for_a_generation_is_refused_once_anything_has_changed() {
+    need!("nft");
+    let ns = Ns::new();
+    ns.within(|| {
+        let mut nft = Nft::new();
+        let mut batch = Batch::new();
+        batch.create_table(T);
+        batch.create_set(T.set("s"), &ADDRS);
+        batch.create_element(T.set("s"), &Element::new(ip(1), "first"));
+        nft.commit(&batch).unwrap();
+
+        let generation = nft.generation().unwrap();
+        let removal = |generation| {
+            let mut batch = Batch::only_in(generation);
+            batch.delete_element(T.set("s"), &ip(1));
+            batch
+        };
+        let mut other = Batch::new();
+        other.create_element(T.set("s"), &Element::new(ip(2), "another"));
+        // It is there already: nothing changes, and nothing is refused.
+        other.add_element(T.set("s"), &Element::new(ip(1), "again"));
+        Nft::new().commit(&other).unwrap();
+        assert!(nft.commit(&removal(generation)).unwrap_err().is(Errno::ERESTART));
+        assert_eq!(nft.element(T.set("s"), &ip(1)).unwrap().unwrap().comment, "first");
+        let generation = nft.generation().unwrap();
+        nft.commit(&removal(generation)).unwrap();
+        assert_eq!(nft.elements(T.set("s")).unwrap().len(), 1);
+    });
+}

@@ -23,7 +23,7 @@ pub enum Backend {
 /// What an ADD did, by who did it.
 #[derive(Debug)]
 pub(super) enum Made<I> {
-    Nftables(Changes),
+    Nftables(Box<Changes>),
     Iptables(I),
 }
 
@@ -83,7 +83,7 @@ impl Backend {
             return Ok(Made::Iptables(iptables()?));
         }
         match nftables().map_err(Into::into) {
-            Ok(changes) => Ok(Made::Nftables(changes)),
+            Ok(changes) => Ok(Made::Nftables(Box::new(changes))),
             Err(Refused::Kernel(err))
                 if self == Backend::Auto && is_unsupported(err.errno) && command::installed() =>
             {

@@ -1,6 +1,8 @@
 //! Policies of bridges: the latest ADD decides, the last DEL removes them, and bridges of the Go
 //! plugin and ours shut each other out wherever their rules are.
 
+use std::time::Duration;
+
 use super::{Member, bridge, firewall, join, meet};
 use cnimble_tests::{Host, Network, go_plugins, need, skip};
 use serde_json::{Value, json};
@@ -104,31 +106,35 @@ fn of_two_last_pods_one_removes_the_policy() {
     }
 }
 
-/// A pod comes while the last one goes, over and over: it never lacks its bridge's policy.
+/// A pod comes while the last one goes, at each of its requests in turn: strace holds each up for
+/// a while. Whichever comes between which, the new pod doesn't lack its bridge's policy.
 #[test]
 fn an_add_beside_the_last_del_keeps_the_policy() {
-    need!("ip", "nft", "iptables-nft-save");
+    need!("ip", "nft", "iptables-nft-save", "strace");
+    const HELD_UP: Duration = Duration::from_millis(800);
     std::thread::scope(|scope| {
-        for backend in ["nftables", "iptables"] {
+        for (backend, turn) in ["nftables", "iptables"].into_iter().flat_map(|b| (0..18).map(move |n| (b, n)))
+        {
             scope.spawn(move || {
                 let host = Host::new();
                 let net = policed(&host, 1, backend, "same-bridge");
-                let mut last = join(&host, 1, "pod0");
+                let last = join(&host, 1, "last");
                 last.add(&net);
-                for turn in 1..=12 {
-                    let next = std::thread::scope(|scope| {
-                        let coming = scope.spawn(|| {
-                            let next = join(&host, 1, &format!("pod{turn}"));
-                            next.add(&net);
-                            next
-                        });
-                        net.deleted(&last.att, Some(&last.prev));
-                        bridge(&host, 1).deleted(&last.att, Some(&last.prev));
-                        coming.join().unwrap()
-                    });
+                let del = net.call("DEL", &last.att, Some(&last.prev)).under(&[
+                    "strace",
+                    "-qq",
+                    "-o/dev/null",
+                    "-etrace=sendto",
+                    &format!("-einject=sendto:delay_enter={}", HELD_UP.as_micros()),
+                ]);
+                std::thread::scope(|scope| {
+                    let going = scope.spawn(|| del.run().success());
+                    std::thread::sleep(HELD_UP * turn);
+                    let next = join(&host, 1, "next");
+                    next.add(&net);
+                    going.join().unwrap();
                     net.check(&next.att, &next.prev).success();
-                    last = next;
-                }
+                });
             });
         }
     });

@@ -121,7 +121,7 @@ pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Resu
     let rules = nf_tables(nft, family)?;
     let legacy = xtables::legacy_rules_of(family, "filter")?.unwrap_or_default();
     let legacy = || legacy.iter().filter_map(|rule| bridge_of(rule.strip_prefix("-A ")?));
-    let bridges = || rules.iter().filter_map(|rule| named(rule));
+    let bridges = || rules.iter().filter_map(named);
     Ok(if forward.policy == Policy::Open {
         bridges().any(|name| name == bridge) || legacy().any(|name| name == bridge)
     } else {

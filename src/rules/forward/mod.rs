@@ -191,7 +191,7 @@ fn add_all(
         return Ok(());
     }
     if backend != Backend::Nftables && nft.probe().is_ok() {
-        undo.rules.push(Made::Nftables(nftables::add_policy(nft, owner, forward)?));
+        undo.rules.push(Made::Nftables(Box::new(nftables::add_policy(nft, owner, forward)?)));
     }
     if backend != Backend::Iptables && has_iptables {
         undo.rules.push(Made::Iptables(iptables::add_policy(nft, forward)?));

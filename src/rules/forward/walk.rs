@@ -164,12 +164,8 @@ impl Walk {
         self.left = left;
         for Line { conditional, verdict } in lines(name)? {
             match verdict {
-                Some(Verdict::Jump(chain)) if chain == STAGE1 => {}
-                Some(Verdict::Jump(chain)) if chain == PODS => {
-                    if self.accepted {
-                        return Ok(End::Accepted);
-                    }
-                }
+                Some(Verdict::Jump(chain)) if chain == PODS && self.accepted => return Ok(End::Accepted),
+                Some(Verdict::Jump(chain)) if [STAGE1, PODS].contains(&chain.as_str()) => {}
                 Some(Verdict::Accept | Verdict::Jump(_) | Verdict::Goto(_)) if conditional => {
                     self.surely = false;
                 }
