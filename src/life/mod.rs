@@ -14,6 +14,8 @@
 
 pub(crate) mod entries;
 pub(crate) mod leases;
+#[cfg(test)]
+mod model;
 pub(crate) mod namespaces;
 pub(crate) mod rules;
 pub(crate) mod world;
