@@ -15,8 +15,9 @@ mod chained;
 
 use std::collections::BTreeMap;
 
-use cnimble_tests::{Attachment, Host, Network, Pod, announce, configs, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, announce, configs, need, skip};
 
 /// System calls and netlink messages that a verb may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,11 @@
 
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use cnimble_tests::{
     Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, leases, need_go, plugin_dir, wait_until,
 };
-use serde_json::{Value, json};
 
 /// Skips where the two sets can't meet; else `let go = …`.
 macro_rules! need_both {

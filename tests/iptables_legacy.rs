@@ -7,13 +7,13 @@
 
 use std::os::unix::fs::symlink;
 
-use cnimble::net::nft::Nft;
-use cnimble::rules::Owner;
-use cnimble::rules::masquerade::{self, Backend};
-use cnimble::spec::Attachment as Id;
-use cnimble_tests::{Attachment, Host, Network, Ns, need_go, skip};
 use ipnetwork::IpNetwork;
 use serde_json::json;
+
+use cnimble_cni::{Attachment as Id, Owner};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::masquerade::{self, Backend};
+use cnimble_tests::{Attachment, Host, Network, Ns, need_go, skip};
 
 fn owner(network: &str, id: &str) -> Owner {
     Owner { network: network.into(), attachment: Id { container_id: id.into(), ifname: "eth0".into() } }

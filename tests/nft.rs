@@ -2,13 +2,14 @@
 // Test code throughout: it stops at the first surprise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use cnimble::net::NetNs;
-use cnimble::net::link::Mac;
-use cnimble::net::nft::{
+use nix::errno::Errno;
+
+use cnimble_netlink::NetNs;
+use cnimble_netlink::link::Mac;
+use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Header, Key, KeyType, Meta, Nft, REG1, SetType, Table, Verdict,
 };
 use cnimble_tests::{Ns, PATIENCE, need, wait_until};
-use nix::errno::Errno;
 
 const T: Table<'static> = Table::new(Family::Inet, "t");
 const ADDRS: SetType<'static> = SetType { key: &[KeyType::Ipv4Addr], verdicts: false };

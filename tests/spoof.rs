@@ -2,10 +2,10 @@
 // Test code throughout: it stops at the first surprise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use cnimble::net::link::Mac;
-use cnimble::net::nft::Nft;
-use cnimble::rules::{Owner, spoof};
-use cnimble::spec::{Attachment, Code};
+use cnimble_cni::{Attachment, Code, Owner};
+use cnimble_netlink::link::Mac;
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::spoof;
 use cnimble_tests::{Ns, Snapshot, need};
 
 fn owner(id: &str) -> Owner {

@@ -2,8 +2,9 @@
 // Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need, need_go};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need, need_go};
 
 fn config() -> Value {
     json!({

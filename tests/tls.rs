@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use cnimble::pod::source::{ApiSource, PodConfig, Sources, StartError};
+use serde_json::{Value, json};
+
+use cnimble_pod::source::{ApiSource, PodConfig, Sources, StartError};
 use cnimble_tests::http::ApiServer;
 use cnimble_tests::need;
 use cnimble_tests::tls::{Authority, base64, door};
-use serde_json::{Value, json};
 
 /// Longer than anything may take on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -61,9 +62,8 @@ async fn is_followed(sources: Sources, server: &ApiServer) {
 async fn is_refused(sources: Sources, server: &ApiServer, why: &str) {
     let (config, mut updates) = PodConfig::start(sources).unwrap();
     let mut conditions = config.conditions();
-    let told = |all: &Vec<cnimble::pod::source::Condition>| {
-        all.iter().any(|one| one.error.to_string().contains(why))
-    };
+    let told =
+        |all: &Vec<cnimble_pod::source::Condition>| all.iter().any(|one| one.error.to_string().contains(why));
     if tokio::time::timeout(LONG, conditions.wait_for(told)).await.is_err() {
         panic!("expected {why}: {:?}", *config.conditions().borrow());
     }

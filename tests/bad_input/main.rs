@@ -14,8 +14,9 @@ mod host_local;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use cnimble_tests::{Call, Host, Pod, Snapshot, announce, configs, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Call, Host, Pod, Snapshot, announce, configs, need, skip};
 
 /// One wrong call and what the answer must be.
 struct Row {

@@ -6,8 +6,9 @@
 mod rates;
 mod reference;
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need};
 
 /// Bits per second.
 const RATE: u64 = 8_000_000;

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use cnimble_tests::{LIMIT, Ns, PATIENCE, configs, need, skip, wait_until};
 use serde_json::json;
+
+use cnimble_tests::{LIMIT, Ns, PATIENCE, configs, need, skip, wait_until};
 
 use super::{BURST, Chain, RATE, both};
 

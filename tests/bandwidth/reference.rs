@@ -1,7 +1,8 @@
 //! Beside the Go plugin: what it made, and what it says of ours.
 
-use cnimble_tests::{Network, go_plugins, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Network, go_plugins, need, skip};
 
 use super::{BURST, Chain, RATE, both};
 

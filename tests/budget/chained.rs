@@ -1,8 +1,9 @@
 //! The same for ptp, and for the plugins that a chain has behind the one that makes the
 //! interface: what the second pod takes.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, announce, configs, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, announce, configs, need, skip};
 
 use super::{Budget, Trace, VERBS, budget, traced, untraceable};
 

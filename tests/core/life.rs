@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::{Value, json};
+
 use cnimble_tests::{
     Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, leases, need, plugin_dir, script, wait_until,
 };
-use serde_json::{Value, json};
 
 /// What stays of a network without pods.
 fn without_last_reserved(snapshot: Snapshot) -> Snapshot {

@@ -1,7 +1,8 @@
 //! loopback, alone and beside bridge.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
 
 #[test]
 fn loopback_and_bridge_at_the_same_time_in_one_pod() {

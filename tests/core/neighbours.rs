@@ -1,7 +1,8 @@
 //! Who held the address before is forgotten by those who knew it.
 
-use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, wait_until};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, wait_until};
 
 #[test]
 fn an_address_that_was_known_under_another_mac_is_announced() {

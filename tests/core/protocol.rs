@@ -1,7 +1,8 @@
 //! What plugins print: results, versions, and what they say without a command.
 
-use cnimble_tests::{Attachment, Host, Network, PLUGINS, Pod, configs, copy, need, plugin_dir};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, PLUGINS, Pod, configs, copy, need, plugin_dir};
 
 /// The bytes that ADD prints, with what differs from run to run filled in.
 #[test]

@@ -1,7 +1,8 @@
 //! What host and pod have when ADD returns.
 
-use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, wait_until};
 
 #[test]
 fn what_the_host_has_when_add_returns() {

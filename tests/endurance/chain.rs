@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use cnimble_tests::{Attachment, Host, Network, Outcome, go_plugins, plugin_dir};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Outcome, go_plugins, plugin_dir};
 
 /// A network; `plugins` are its configurations in order.
 pub(crate) struct Chain<'h> {

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use cnimble::net::nft::Nft;
-use cnimble::rules::Owner;
-use cnimble::rules::survey::{self, Named};
-use cnimble::spec::Attachment as Id;
-use cnimble_tests::{Attachment, Host, PATIENCE, Pod, announce, go_plugins, need, plugin_dir, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_cni::{Attachment as Id, Owner};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::survey::{self, Named};
+use cnimble_tests::{Attachment, Host, PATIENCE, Pod, announce, go_plugins, need, plugin_dir, wait_until};
 
 use super::chain::{Chain, Set};
 use super::{Chance, number};

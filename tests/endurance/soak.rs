@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use cnimble_tests::{Attachment, Host, PATIENCE, Pod, Snapshot, announce, leases, need, wait_until};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, PATIENCE, Pod, Snapshot, announce, leases, need, wait_until};
 
 use super::chain::{Chain, Set};
 use super::number;

@@ -12,10 +12,11 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cnimble_tests::{PATIENCE, wait_until};
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
+
+use cnimble_tests::{PATIENCE, wait_until};
 
 use crate::points::Chance;
 

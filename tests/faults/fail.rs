@@ -1,7 +1,8 @@
 //! Every system call fails: one at a time, with the errors that it may well have.
 
-use cnimble_tests::trace::{Fate, Syscall};
 use nix::errno::Errno;
+
+use cnimble_tests::trace::{Fate, Syscall};
 
 use crate::points::{Chance, at_each_point, bound};
 use crate::site::{Disturbed, Kind, Site, Verb};

@@ -3,9 +3,10 @@
 //! Dead before call n + 1 is the same as dead after call n: between two calls a process changes
 //! nothing but its own memory.
 
+use serde_json::Value;
+
 use cnimble_tests::Pod;
 use cnimble_tests::trace::Fate;
-use serde_json::Value;
 
 use crate::points::{Chance, at_each_point, bound};
 use crate::site::{Disturbed, Kind, Site, Verb};

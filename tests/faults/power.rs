@@ -12,13 +12,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::AtFlags;
+use nix::unistd::linkat;
+use serde_json::{Value, json};
+
 use cnimble_tests::trace::{Fate, untraceable};
 use cnimble_tests::{
     Attachment, Host, Network, Outcome, Pod, announce, command, configs, missing, need, plugin_dir, skip,
 };
-use nix::fcntl::AtFlags;
-use nix::unistd::linkat;
-use serde_json::{Value, json};
 
 use crate::disk::{BTRFS, Cut, Disk, EXT4, EXT4_WRITEBACK, FileSystem, XFS};
 use crate::points::{Chance, bound, seed};

@@ -1,12 +1,13 @@
 //! A node with a network on it, whose state must come back again and again.
 
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
 use cnimble_tests::trace::{Fate, Syscall, Traced};
 use cnimble_tests::{
     Attachment, Call, Host, Network, Outcome, PATIENCE, Pod, Snapshot, configs, plugin_dir, wait_until,
 };
-use serde_json::{Value, json};
-
-use std::path::{Path, PathBuf};
 
 /// A verb that is disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use super::{Member, bridge, firewall, join, meet};
-use cnimble_tests::{Host, Network, go_plugins, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Host, Network, go_plugins, need, skip};
+
+use super::{Member, bridge, firewall, join, meet};
 
 fn policed<'h>(host: &'h Host, number: u8, backend: &str, policy: &str) -> Network<'h> {
     firewall(host, number, &json!({ "backend": backend, "ingressPolicy": policy }))

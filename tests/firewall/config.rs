@@ -1,8 +1,10 @@
 //! Bad configurations.
 
-use super::{firewall, join};
-use cnimble_tests::{Host, Snapshot, need};
 use serde_json::json;
+
+use cnimble_tests::{Host, Snapshot, need};
+
+use super::{firewall, join};
 
 #[test]
 fn bad_configurations() {

@@ -1,9 +1,11 @@
 //! Hosts whose chain FORWARD has rules of others: which backend it is, and what CHECK, STATUS and
 //! DEL say and do when such rules come later.
 
-use super::{firewall, join, meet, rules};
-use cnimble_tests::{Call, Host, need};
 use serde_json::json;
+
+use cnimble_tests::{Call, Host, need};
+
+use super::{firewall, join, meet, rules};
 
 /// Rules in FORWARD that stop what nothing accepts.
 const SHUT: [(&str, &str); 4] = [

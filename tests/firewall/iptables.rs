@@ -1,8 +1,10 @@
 //! The reference's chains, beside the Go plugin and where FORWARD drops.
 
-use super::{Member, firewall, join, meet, rules};
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need, skip};
+
+use super::{Member, firewall, join, meet, rules};
 
 #[test]
 fn where_forward_drops_by_policy() {

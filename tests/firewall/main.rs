@@ -10,8 +10,9 @@ mod iptables;
 mod nftables;
 mod policies;
 
-use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs};
 
 /// A pod on a bridge of its network.
 struct Member {

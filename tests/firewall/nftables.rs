@@ -1,8 +1,10 @@
 //! Elements and chains of nf_tables, through all verbs.
 
-use super::{bridge, firewall, join, meet};
-use cnimble_tests::{Attachment, Host, Pod, Snapshot, need};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Pod, Snapshot, need};
+
+use super::{bridge, firewall, join, meet};
 
 #[test]
 fn what_nf_tables_gets() {

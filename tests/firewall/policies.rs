@@ -1,8 +1,10 @@
 //! Who reaches whom.
 
-use super::{bridge, firewall, join, meet};
-use cnimble_tests::{Host, need};
 use serde_json::json;
+
+use cnimble_tests::{Host, need};
+
+use super::{bridge, firewall, join, meet};
 
 #[test]
 fn policies_with_nf_tables() {

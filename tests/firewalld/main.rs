@@ -9,10 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use serde_json::{Value, json};
+
 use cnimble_tests::{
     Attachment, Background, Host, Network, Outcome, Pod, Snapshot, configs, need, skip, wait_until,
 };
-use serde_json::{Value, json};
+
 use stand_in::{Sources, stand_in};
 
 const NAME: &str = "org.fedoraproject.FirewallD1";

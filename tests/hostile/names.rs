@@ -3,8 +3,9 @@
 
 use std::os::unix::fs::symlink;
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, leases, need};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, leases, need};
 
 /// A single network of host-local alone.
 fn ipam(host: &Host) -> Network<'_> {

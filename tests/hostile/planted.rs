@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, configs, need};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, configs, need};
 
 const SECRET: &str = "c1\r\neth0";
 
@@ -263,7 +264,7 @@ fn where_tuning_keeps_its_files() {
         std::fs::create_dir(&dir).unwrap();
         std::fs::create_dir(&outside).unwrap();
         let file = dir.join("c1_lo.json");
-        let fresh = dir.join(format!(".{}", cnimble::rules::hash16(file.to_str().unwrap())));
+        let fresh = dir.join(format!(".{}", cnimble_cni::hash16(file.to_str().unwrap())));
         let config =
             json!({"cniVersion": "1.1.0", "name": "net", "type": "tuning", "mtu": 1400, "dataDir": dir});
         let prev = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "lo", "sandbox": pod.path()}]});

@@ -5,14 +5,15 @@ use std::io::IoSlice;
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::os::fd::AsRawFd;
 
-use cnimble_tests::{
-    Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, leases, need, wait_until,
-};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn6, sendmsg,
     setsockopt, socket, sockopt,
 };
 use serde_json::json;
+
+use cnimble_tests::{
+    Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, leases, need, wait_until,
+};
 
 /// A router advertisement (RFC 4861, 4.2): be my neighbour, I am the way to everywhere, and
 /// 2001:db8:bad::/64 is here. 1500 bytes are too many for me.

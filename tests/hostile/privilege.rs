@@ -1,8 +1,9 @@
 //! Which capabilities(7) each verb needs: found out by taking one after the other away, and by
 //! leaving it no others. docs/SECURITY.md has the table.
 
-use cnimble_tests::{Attachment, Call, Host, Network, Pod, announce, configs, leases, missing, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Call, Host, Network, Pod, announce, configs, leases, missing, need, skip};
 
 /// Those that a network plugin could conceivably need.
 const CANDIDATES: &[&str] = &[

@@ -1,9 +1,10 @@
 //! What a process inherits: environment, descriptors, umask, limits, name.
 
+use serde_json::json;
+
 use cnimble_tests::{
     Attachment, Host, Network, Pod, Snapshot, announce, configs, leases, need, plugin_dir, script, skip,
 };
-use serde_json::json;
 
 /// The dynamic loader does what the environment says before `main` can object; a static binary
 /// has none.

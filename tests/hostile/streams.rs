@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use serde_json::json;
+
 use cnimble_tests::{
     Attachment, Call, Host, Network, Outcome, Pod, Snapshot, announce, configs, leases, need,
 };
-use serde_json::json;
 
 /// A bridge with everything, and a pod for it.
 struct Stage {

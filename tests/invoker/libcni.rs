@@ -4,8 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use cnimble_tests::{Node, leases, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Node, leases, need, skip};
 
 use super::{command, scripts};
 

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use cnimble_tests::{Background, LIMIT, PATIENCE, Pod, Snapshot, need, need_go, plugin_dir, wait_until};
 use serde_json::json;
+
+use cnimble_tests::{Background, LIMIT, PATIENCE, Pod, Snapshot, need, need_go, plugin_dir, wait_until};
 
 use super::{Node, RESULT, command, scripts};
 

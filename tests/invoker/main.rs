@@ -13,8 +13,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cnimble_tests::{Host, LIMIT, Outcome, command, run_limited, script};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Host, LIMIT, Outcome, command, run_limited, script};
 
 /// A node with a directory of networks and a cache.
 struct Node {

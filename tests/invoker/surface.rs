@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use cnimble_tests::{Pod, go_plugins, need, plugin_dir};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Pod, go_plugins, need, plugin_dir};
 
 use super::{Node, RESULT, Run, command, scripts};
 

@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use cnimble_tests::{Pod, need, need_go, plugin_dir};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Pod, need, need_go, plugin_dir};
 
 use super::Node;
 

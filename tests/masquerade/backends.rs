@@ -1,12 +1,13 @@
 //! Which backend, what iptables gets, and what somebody flushed.
 
-use super::{Path, add, check, nets, owner, ruleset, undo};
-use cnimble::net::nft::Nft;
-use cnimble::rules::Owner;
-use cnimble::rules::masquerade::{self, Backend};
-use cnimble::spec::Code;
-use cnimble_tests::{Ns, Snapshot, need};
 use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Code, Owner};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::masquerade::{self, Backend};
+use cnimble_tests::{Ns, Snapshot, need};
+
+use super::{Path, add, check, nets, owner, ruleset, undo};
 
 #[test]
 fn backends_are_chosen_by_name_or_by_what_works() {
@@ -20,8 +21,8 @@ fn backends_are_chosen_by_name_or_by_what_works() {
         let err = masquerade::choose(Some("pf"), &mut nft).unwrap_err();
         assert_eq!(err.code, Code::INVALID_CONFIG);
         assert!(err.to_string().contains("\"nftables\"") && err.to_string().contains("\"iptables\""));
-        masquerade::status(Backend::Nftables, &mut nft).unwrap();
-        masquerade::status(Backend::Auto, &mut nft).unwrap();
+        masquerade::status(Some("nftables")).unwrap();
+        masquerade::status(None).unwrap();
     });
     // Asking leaves nothing.
     assert_eq!(ruleset(&ns), "");

@@ -1,9 +1,10 @@
 //! Many pods, one after the other and at once.
 
-use super::{add, check, nets, owner, remove, ruleset, undo};
-use cnimble::net::nft::Nft;
-use cnimble::rules::masquerade::{self, Backend};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::masquerade::{self, Backend};
 use cnimble_tests::{Ns, need};
+
+use super::{add, check, nets, owner, remove, ruleset, undo};
 
 #[test]
 fn a_pod_costs_the_same_at_500_pods() {
@@ -19,7 +20,7 @@ fn a_pod_costs_the_same_at_500_pods() {
         masquerade::remove(nft, &pod, &addrs).unwrap();
         let end = nft.traffic();
         masquerade::add(Backend::Nftables, nft, &pod, &addrs).unwrap();
-        let between = |a: cnimble::net::nft::Traffic, b: cnimble::net::nft::Traffic| {
+        let between = |a: cnimble_netlink::nft::Traffic, b: cnimble_netlink::nft::Traffic| {
             (b.requests - a.requests, b.bytes_out - a.bytes_out, b.bytes_in - a.bytes_in)
         };
         (between(start, middle), between(middle, end))

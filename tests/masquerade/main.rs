@@ -8,12 +8,12 @@ mod owners;
 mod packets;
 mod ruleset;
 
-use cnimble::net::nft::Nft;
-use cnimble::rules::Owner;
-use cnimble::rules::masquerade::{self, Backend, Undo};
-use cnimble::spec::{Attachment, Error};
-use cnimble_tests::{Ns, PATIENCE, wait_until};
 use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Attachment, Error, Owner};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::masquerade::{self, Backend, Undo};
+use cnimble_tests::{Ns, PATIENCE, wait_until};
 
 fn owner(network: &str, id: &str) -> Owner {
     Owner {

@@ -1,10 +1,11 @@
 //! Whose an element is, who takes it over and who removes it.
 
-use super::{add, check, owner, remove, ruleset, undo};
-use cnimble::net::nft::Nft;
-use cnimble::rules::masquerade;
-use cnimble::spec::Code;
+use cnimble_cni::Code;
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::masquerade;
 use cnimble_tests::{Ns, Snapshot, need};
+
+use super::{add, check, owner, remove, ruleset, undo};
 
 #[test]
 fn adding_again_changes_nothing() {

@@ -1,7 +1,8 @@
 //! Packets on their way out.
 
-use super::{Path, add, owner, remove};
 use cnimble_tests::need;
+
+use super::{Path, add, owner, remove};
 
 #[test]
 fn what_leaves_the_pod_network_comes_from_the_node() {

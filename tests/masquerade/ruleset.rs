@@ -1,9 +1,10 @@
 //! The ruleset can be listed, loaded, and is the documented one.
 
-use super::{add, nets, owner, ruleset};
-use cnimble::net::nft::Nft;
-use cnimble::rules::masquerade::{self, Backend};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::masquerade::{self, Backend};
 use cnimble_tests::{Ns, need};
+
+use super::{add, nets, owner, ruleset};
 
 /// The listing goes through `nft -f` and comes out the same.
 fn assert_reloads(ns: &Ns) {
@@ -41,7 +42,7 @@ fn the_ruleset_can_be_listed_and_loaded() {
 /// The three pods of docs/NFTABLES.md.
 fn documented() -> Ns {
     let ns = Ns::new();
-    let mac = |n: u8| cnimble::net::link::Mac([0x0a, 0x58, 0x0a, 0x01, 0, n]);
+    let mac = |n: u8| cnimble_netlink::link::Mac([0x0a, 0x58, 0x0a, 0x01, 0, n]);
     ns.within(|| {
         let mut nft = Nft::new();
         for (network, id, ips, port) in [
@@ -55,7 +56,7 @@ fn documented() -> Ns {
             }
             masquerade::add(Backend::Nftables, &mut nft, &pod, &nets(ips)).unwrap();
             if let Some((port, n)) = port {
-                cnimble::rules::spoof::add(&mut nft, &pod, port, mac(n)).unwrap();
+                cnimble_rules::spoof::add(&mut nft, &pod, port, mac(n)).unwrap();
             }
         }
     });

@@ -10,6 +10,7 @@ mod site;
 use std::path::Path;
 
 use cnimble_tests::{go_to_meet, need, plugin_dir, skip};
+
 use site::{LATER, Reach, SOON, Site};
 
 /// The plugins of a chain.

@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use cnimble_tests::traffic::Server;
 use cnimble_tests::{Attachment, Host, Network, Ns};
-use serde_json::{Value, json};
 
 /// For how long an answer is waited for, first.
 pub(crate) const SOON: Duration = Duration::from_millis(1500);

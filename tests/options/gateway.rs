@@ -1,7 +1,8 @@
 //! The bridge's addresses: `isGateway`, `isDefaultGateway`, `forceAddress`.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need};
 
 #[test]
 fn is_gateway() {

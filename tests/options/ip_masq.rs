@@ -1,9 +1,10 @@
 //! `ipMasq`, by the packets that come out; tests/masquerade has the rest.
 
+use serde_json::json;
+
 use cnimble_tests::{
     Attachment, Host, LIMIT, Network, Ns, PATIENCE, Pod, Snapshot, configs, need, wait_until,
 };
-use serde_json::json;
 
 /// Without a route back, an answer can only come through masquerade.
 fn outside(host: &Host) -> Ns {

@@ -1,7 +1,8 @@
 //! The pod's end: `mtu`, `mac`, routes, `dns`, no addresses at all, several networks.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
 
 use super::veth;
 

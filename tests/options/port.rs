@@ -1,7 +1,8 @@
 //! The host's end: `hairpinMode`, `promiscMode`, `portIsolation`, `macspoofchk`.
 
-use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, need, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, need, wait_until};
 
 use super::veth;
 

@@ -3,9 +3,10 @@
 use std::fs;
 use std::process::Stdio;
 
-use cnimble_tests::{PATIENCE, need, wait_until};
 use nix::mount::{MntFlags, umount2};
 use serde_json::Value;
+
+use cnimble_tests::{PATIENCE, need, wait_until};
 
 use crate::{Node, with_scripts};
 

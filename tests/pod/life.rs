@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use cnimble_tests::{PATIENCE, need, wait_until};
 use serde_json::Value;
+
+use cnimble_tests::{PATIENCE, need, wait_until};
 
 use crate::Node;
 

@@ -11,8 +11,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cnimble_tests::{Host, LIMIT, Outcome, PATIENCE, command, plugin_dir, run_limited, script, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Host, LIMIT, Outcome, PATIENCE, command, plugin_dir, run_limited, script, wait_until};
 
 /// A node with directories of its own. Namespaces that a failing test leaves pinned go with it.
 struct Node {

@@ -1,9 +1,11 @@
 //! A mapping costs what it did when it was alone.
 
-use super::Site;
+use serde_json::{Value, json};
+
 use cnimble_tests::traffic::{Server, tcp};
 use cnimble_tests::{Attachment, Network, need};
-use serde_json::{Value, json};
+
+use super::Site;
 
 /// System calls that send or receive, of one ADD.
 fn messages(site: &Site, net: &Network<'_>, attachment: &Attachment, prev: &Value) -> usize {

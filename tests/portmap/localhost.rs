@@ -1,10 +1,13 @@
 //! 127.0.0.1 as a destination: opened if it is wanted, guarded, and closed again.
 
-use super::Site;
+use std::net::{TcpListener, UdpSocket};
+
+use serde_json::json;
+
 use cnimble_tests::traffic::{Server, tcp, tcp_is_shut, udp, udp_is_shut};
 use cnimble_tests::{Snapshot, need};
-use serde_json::json;
-use std::net::{TcpListener, UdpSocket};
+
+use super::Site;
 
 #[test]
 fn nobody_else_reaches_localhost() {

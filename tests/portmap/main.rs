@@ -13,11 +13,11 @@ mod ruleset;
 mod undo;
 mod verbs;
 
-use cnimble::rules::Owner;
-use cnimble::rules::portmap::{Forward, Mapping, Protocol};
-use cnimble::spec::Attachment as Id;
-use cnimble_tests::{Attachment, Host, Network, Ns, configs};
 use serde_json::{Value, json};
+
+use cnimble_cni::{Attachment as Id, Owner};
+use cnimble_rules::portmap::{Forward, Mapping, Protocol};
+use cnimble_tests::{Attachment, Host, Network, Ns, configs};
 
 /// A node with a bridge and two pods on it, and the world behind it.
 struct Site {

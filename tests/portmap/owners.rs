@@ -1,11 +1,13 @@
 //! Whose a port is, and who removes it.
 
-use super::{Site, forward, owner};
-use cnimble::net::nft::Nft;
-use cnimble::rules::portmap::{self, Backend};
+use serde_json::{Value, json};
+
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::portmap::{self, Backend};
 use cnimble_tests::traffic::{Server, tcp};
 use cnimble_tests::{Host, Network, Ns, Snapshot, configs, need};
-use serde_json::{Value, json};
+
+use super::{Site, forward, owner};
 
 #[test]
 fn a_port_that_is_taken_names_its_owner() {

@@ -1,11 +1,14 @@
 //! Real packets through every way in.
 
-use super::{Site, pod_ip};
-use cnimble_tests::traffic::{Server, ask, tcp, tcp_is_shut, udp, udp_socket};
-use cnimble_tests::{Ns, Snapshot, need};
-use serde_json::json;
 use std::io;
 use std::net::SocketAddr;
+
+use serde_json::json;
+
+use cnimble_tests::traffic::{Server, ask, tcp, tcp_is_shut, udp, udp_socket};
+use cnimble_tests::{Ns, Snapshot, need};
+
+use super::{Site, pod_ip};
 
 fn every_way_in(backend: &str) {
     let site = Site::new();

@@ -1,9 +1,11 @@
 //! What the Go plugin made, and made with its chains.
 
-use super::{Site, pod_ip};
+use serde_json::{Value, json};
+
 use cnimble_tests::traffic::{Server, tcp, tcp_is_shut};
 use cnimble_tests::{Network, go_plugins, need, skip};
-use serde_json::{Value, json};
+
+use super::{Site, pod_ip};
 
 #[test]
 fn iptables_chains_of_the_go_plugin_are_known() {

@@ -1,11 +1,11 @@
 //! The ruleset is the documented one.
 
-use super::forward;
-use cnimble::net::nft::Nft;
-use cnimble::rules::Owner;
-use cnimble::rules::portmap::{self, Backend, Mapping, Protocol};
-use cnimble::spec::Attachment as Id;
+use cnimble_cni::{Attachment as Id, Owner};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::portmap::{self, Backend, Mapping, Protocol};
 use cnimble_tests::{Ns, need};
+
+use super::forward;
 
 /// The pod of docs/NFTABLES.md.
 #[test]

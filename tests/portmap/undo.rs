@@ -1,10 +1,12 @@
 //! What is taken back, and what others need of it.
 
-use super::{Site, forward, owner};
-use cnimble::net::nft::Nft;
-use cnimble::rules::portmap::{self, Backend, Forward};
-use cnimble_tests::{Ns, Snapshot, need};
 use serde_json::json;
+
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::portmap::{self, Backend, Forward};
+use cnimble_tests::{Ns, Snapshot, need};
+
+use super::{Site, forward, owner};
 
 #[test]
 fn undo_is_exact() {
@@ -40,7 +42,7 @@ fn undo_is_exact() {
 #[test]
 fn masquerading_and_mapping_share_the_table() {
     need!("nft", "ip");
-    use cnimble::rules::masquerade;
+    use cnimble_rules::masquerade;
     let host = Ns::new();
     let before = Snapshot::of_ns(&host);
     let addrs = vec!["10.1.2.3/24".parse().unwrap()];

@@ -1,8 +1,10 @@
 //! Configurations, and what CHECK sees.
 
-use super::Site;
-use cnimble_tests::{Attachment, Host, Network, Ns, Snapshot, need};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Ns, Snapshot, need};
+
+use super::Site;
 
 #[test]
 fn nothing_to_map_is_passed_through() {

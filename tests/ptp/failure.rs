@@ -1,7 +1,8 @@
 //! What is refused, what fails half-way, and what dies: nothing may stay.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, need, skip};
 
 use super::{config, state};
 

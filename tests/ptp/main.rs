@@ -7,8 +7,9 @@ mod reference;
 mod traffic;
 mod verbs;
 
-use cnimble_tests::{Host, Snapshot, configs};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Host, Snapshot, configs};
 
 fn config(host: &Host) -> Value {
     let mut config = configs::dual(host);

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
+use serde_json::json;
+
 use cnimble_tests::{
     Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, need_go, plugin_dir, wait_until,
 };
-use serde_json::json;
 
 use super::{config, host, routes, state, veth};
 

@@ -1,7 +1,8 @@
 //! What a pod can reach, and what the kernel has for it: addresses, routes, masquerading.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
 
 use super::{config, host, routes, state, veth};
 

@@ -1,7 +1,8 @@
 //! DEL, CHECK, GC and STATUS.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, need};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, need};
 
 use super::{config, host, state, veth};
 

@@ -3,8 +3,9 @@
 
 use std::fs;
 
-use cnimble_tests::{PATIENCE, command, need, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_tests::{PATIENCE, command, need, wait_until};
 
 use super::{Cluster, bridge};
 

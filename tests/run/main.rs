@@ -16,8 +16,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use cnimble_tests::{LIMIT, Node, PATIENCE, command, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_tests::{LIMIT, Node, PATIENCE, command, wait_until};
 
 /// A node with a network for pods.
 struct Cluster {

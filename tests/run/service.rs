@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use cnimble_tests::{PATIENCE, need, script, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_tests::{PATIENCE, need, script, wait_until};
 
 use super::{Cluster, bridge};
 

@@ -1,9 +1,10 @@
 //! Pods from a URL and from an API server: the same as from a directory.
 
+use serde_json::{Value, json};
+
 use cnimble_tests::http::{ApiServer, TextServer};
 use cnimble_tests::tls::{Authority, door};
 use cnimble_tests::{PATIENCE, need, wait_until};
-use serde_json::{Value, json};
 
 use super::{Cluster, bridge, manifest};
 

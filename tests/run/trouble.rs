@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use cnimble_tests::{PATIENCE, need, script, wait_until};
 use serde_json::json;
+
+use cnimble_tests::{PATIENCE, need, script, wait_until};
 
 use super::{Cluster, bridge, manifest};
 

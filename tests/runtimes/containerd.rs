@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use cnimble_tests::{Background, LIMIT, Node, PATIENCE, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Background, LIMIT, Node, PATIENCE, wait_until};
 
 use crate::{PAUSE, assert_clean, network, outside};
 

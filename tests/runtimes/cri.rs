@@ -5,9 +5,10 @@
 
 use std::path::Path;
 
+use serde_json::json;
+
 use cnimble_tests::traffic::{Server, tcp, udp};
 use cnimble_tests::{Node, Ns, PATIENCE, plugin_dir, wait_until};
-use serde_json::json;
 
 use crate::containerd::{Cgroups, Containerd, SOCKET, oci_image};
 use crate::{PAUSE, assert_no_rules_of, outside};

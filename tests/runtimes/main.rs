@@ -19,8 +19,9 @@ mod podman;
 
 use std::path::Path;
 
-use cnimble_tests::{Node, Ns, PATIENCE, Snapshot, leases, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Node, Ns, PATIENCE, Snapshot, leases, wait_until};
 
 /// What a container does: nothing, until it is told to stop.
 const PAUSE: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";

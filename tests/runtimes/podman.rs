@@ -1,8 +1,9 @@
 //! podman, from Debian's package.
 
+use serde_json::json;
+
 use cnimble_tests::traffic::{Server, tcp_is_shut, udp, udp_is_shut};
 use cnimble_tests::{Node, Ns, PATIENCE, wait_until};
-use serde_json::json;
 
 use crate::{PAUSE, assert_clean, assert_no_rules_of, network, outside};
 

@@ -1,8 +1,9 @@
 //! DEL in every shape: with and without `prevResult` and namespace, twice, of what never was
 //! and of what was killed half-way.
 
-use cnimble_tests::{Attachment, Host, PATIENCE, Pod, configs, need, wait_until};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, PATIENCE, Pod, configs, need, wait_until};
 
 use super::{Node, everything, known_versions, state};
 

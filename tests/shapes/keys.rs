@@ -1,7 +1,8 @@
 //! ADD as runtimes write it: keys in any case, `null`, addresses and MACs that they ask for.
 
-use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs, need};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs, need};
 
 #[test]
 fn loopback_as_containerd_and_dockershim_call_it() {

@@ -6,8 +6,9 @@
 mod del;
 mod keys;
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs};
 
 /// Everything that leaves something on the host.
 fn everything<'h>(host: &'h Host, version: &str) -> Network<'h> {

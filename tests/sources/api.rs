@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use cnimble::pod::source::{ApiSource, PodConfig, Sources, StartError, UrlSource};
+use serde_json::{Value, json};
+
+use cnimble_pod::source::{ApiSource, PodConfig, Sources, StartError, UrlSource};
 use cnimble_tests::http::ApiServer;
 use cnimble_tests::{Background, PATIENCE, wait_until};
-use serde_json::{Value, json};
 
 use super::{Listener, pod, run, write};
 

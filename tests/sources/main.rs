@@ -12,11 +12,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use cnimble::pod::source::{Condition, Directory, PodConfig, PodUpdate, SourceKind, Sources, UrlSource};
-use cnimble_tests::LIMIT;
-use cnimble_tests::http::TextServer;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
+
+use cnimble_pod::source::{Condition, Directory, PodConfig, PodUpdate, SourceKind, Sources, UrlSource};
+use cnimble_tests::LIMIT;
+use cnimble_tests::http::TextServer;
 
 /// Longer than anything may take on a busy machine.
 const LONG: Duration = LIMIT;

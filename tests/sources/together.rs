@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cnimble::pod::source::{Directory, UrlSource};
+use cnimble_pod::source::{Directory, UrlSource};
 use cnimble_tests::http::TextServer;
 
 use super::{Listener, directory, pod, run, taken_port, url, write};

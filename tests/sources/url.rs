@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use cnimble_tests::http::TextServer;
 use serde_json::{Value, json};
+
+use cnimble_tests::http::TextServer;
 
 use super::{Listener, pod, run, url};
 

@@ -5,8 +5,18 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The names under which the multi-call binary is linked.
-pub const PLUGINS: &[&str] =
-    &["bandwidth", "bridge", "firewall", "host-local", "loopback", "portmap", "ptp", "static", "tuning"];
+pub const PLUGINS: &[&str] = &[
+    "bandwidth",
+    "bridge",
+    "dummy",
+    "firewall",
+    "host-local",
+    "loopback",
+    "portmap",
+    "ptp",
+    "static",
+    "tuning",
+];
 
 /// The directory of the plugins under test: `CNIMBLE_PLUGIN_DIR`, or this workspace's,
 /// built once and hard-linked under every name.

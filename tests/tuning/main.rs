@@ -8,8 +8,9 @@ mod verbs;
 
 use std::path::PathBuf;
 
-use cnimble_tests::{Attachment, Host, Network, Pod, configs};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, configs};
 
 /// A pod on a bridge, with tuning behind it.
 struct Chain {

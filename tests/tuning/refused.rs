@@ -1,7 +1,8 @@
 //! What is refused or fails: all that was set goes back.
 
-use cnimble_tests::{Network, Snapshot, need};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Network, Snapshot, need};
 
 use super::{Chain, MAC};
 

@@ -1,7 +1,8 @@
 //! What can be set, from where, and in which version.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need};
 use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need};
 
 use super::{Chain, MAC};
 

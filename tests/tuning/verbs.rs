@@ -1,7 +1,8 @@
 //! DEL, GC, STATUS, and another set of plugins in between.
 
-use cnimble_tests::{Network, Snapshot, go_plugins, need, skip};
 use serde_json::json;
+
+use cnimble_tests::{Network, Snapshot, go_plugins, need, skip};
 
 use super::{Chain, MAC};
 

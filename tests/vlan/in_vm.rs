@@ -1,7 +1,8 @@
 //! What runs in the machine. It boots once for this module, which is why it is one.
 
-use super::*;
 use cnimble_tests::in_vm;
+
+use super::*;
 
 #[test]
 fn an_access_port_has_its_vlan_and_keeps_the_default_one_if_wanted() {

@@ -5,8 +5,9 @@
 
 mod in_vm;
 
-use cnimble_tests::{Attachment, Host, Network, Ns, Pod, Snapshot, need, skip};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Ns, Pod, Snapshot, need, skip};
 
 /// A network on br0 with these keys besides. All have the same name, subnet and lease
 /// directory, so pods of different vlans differ in nothing else.

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use cnimble::plugin::{Call, signal};
-use cnimble::spec::{CniResult, Code, Error, IpConfig};
 use ipnetwork::IpNetwork;
+
+use cnimble_cni::{CniResult, Code, Error, IpConfig};
+use cnimble_plugin::{Call, signal};
 
 use crate::allocate::{self, AllocateError, Choice, Ledger};
 use crate::book::Book;

@@ -4,13 +4,12 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::net::IpAddr;
 
-use cnimble::spec::Attachment;
+use cnimble_cni::Attachment;
 
 use crate::allocate::Ledger;
 use crate::boot::{self, Boot};
 use crate::files;
 use crate::owner::Owner;
-
 use crate::store::{Directory, Leases};
 
 /// The leases of a directory, seen by one attachment.

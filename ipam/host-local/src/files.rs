@@ -2,7 +2,7 @@
 //!
 //! A new file is written without a name (`O_TMPFILE`) and then linked into the directory;
 //! a process killed in between leaves nothing. Where the file system has no unnamed files
-//! a temporary name stands in, which [`cnimble::leases::is_temporary`] recognises later.
+//! a temporary name stands in, which [`cnimble_leases::is_temporary`] recognises later.
 //!
 //! Nothing is synced to disk. A lease only means something until the next boot, so a
 //! power failure can't take anything away that is still needed. What it can leave is an
@@ -16,11 +16,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cnimble::leases::TEMPORARY;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+
+use cnimble_leases::TEMPORARY;
 
 /// More than any lease: a container ID and an interface name.
 pub(crate) const LIMIT: usize = 4096;

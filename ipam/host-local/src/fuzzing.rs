@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use cnimble::spec::{CniArgs, PluginConfig};
+use cnimble_cni::{CniArgs, PluginConfig};
 
 use crate::config::{self, Config};
 use crate::index::{self, Index};
@@ -27,7 +27,7 @@ pub fn lease(bytes: &[u8]) {
         assert!(Owner::parse(&owner::content(&own)).is(&own));
     }
     if let Ok(name) = std::str::from_utf8(bytes) {
-        let ip = cnimble::leases::address(name);
+        let ip = cnimble_leases::address(name);
         assert!(ip.is_none_or(|ip| ip.to_string() == name));
     }
 }

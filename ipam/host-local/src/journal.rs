@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use cnimble::spec::{Code, Error};
 use nix::sys::stat::Mode;
+
+use cnimble_cni::{Code, Error};
 
 use crate::boot::{self, Boot};
 use crate::files::{self, Content};

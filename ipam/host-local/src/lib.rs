@@ -28,14 +28,15 @@ mod tests;
 
 use std::net::IpAddr;
 
-use cnimble::leases::{boot, lock, owner};
-use cnimble::plugin::{Call, Plugin};
-use cnimble::spec::{Attachment, CniResult, Code, Error};
+use boot::Boot;
+use owner::Owner;
+
+use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_leases::{boot, lock, owner};
+use cnimble_plugin::{Call, Plugin};
 
 use book::Book;
-use boot::Boot;
 use config::Config;
-use owner::Owner;
 use store::{Directory, Store, StoreError};
 
 /// The plugin.
@@ -72,9 +73,13 @@ impl Plugin for HostLocal {
         Ok(())
     }
 
+    fn checks_prev_result(&self) -> bool {
+        false
+    }
+
     /// There is a lease of the attachment, and one for every address of `prevResult` that
     /// is in our ranges.
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config, &call.args()?)?;
         let attachment = call.attachment();
         let added = added(call);
@@ -109,10 +114,7 @@ impl Plugin for HostLocal {
     /// Releases every lease of this network whose attachment isn't in the list, also
     /// broken ones. A lease in the old form, without an interface, is valid if its
     /// container is.
-    fn gc(&self, call: &Call) -> Result<(), Error> {
-        let Some(valid) = &call.config.valid_attachments else {
-            return Ok(());
-        };
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let path = config::store_path(&call.config)?;
         let Some(store) = Store::lock(&path)? else {
             return Ok(());

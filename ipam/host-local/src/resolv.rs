@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use cnimble::files::{self, Links};
-use cnimble::spec::{Dns, Error};
+use cnimble_cni::{Dns, Error};
+use cnimble_files::{self as files, Links};
 
 /// No resolv.conf comes near this.
 const LIMIT: usize = 1 << 20;

@@ -13,9 +13,10 @@
 
 use std::net::IpAddr;
 
-use cnimble::spec::{CniArgs, Code, Dns, Error, IpConfig, PluginConfig, Route, Version, cidr, fields};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
+
+use cnimble_cni::{CniArgs, Code, Dns, Error, IpConfig, PluginConfig, Route, Version, cidr, fields};
 
 /// What ADD returns.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The reader of the configuration, for fuzzers.
 
-use cnimble::spec::{CniArgs, PluginConfig};
+use cnimble_cni::{CniArgs, PluginConfig};
 
 /// Takes any configuration and arguments.
 pub fn config(config: &PluginConfig, args: &CniArgs) {

@@ -8,8 +8,8 @@ mod config;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 
-use cnimble::plugin::{Call, Plugin};
-use cnimble::spec::{CniResult, Error};
+use cnimble_cni::{CniResult, Error};
+use cnimble_plugin::{Call, Plugin};
 
 use config::Config;
 
@@ -34,10 +34,8 @@ impl Plugin for Static {
     }
 
     /// The result of ADD has every address, with its gateway where one is named.
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config, &call.args()?)?;
-        let prev =
-            call.config.prev_result.as_ref().ok_or_else(|| Error::config("Required prevResult missing"))?;
         for wanted in &config.ips {
             let Some(found) = prev.ips.iter().find(|ip| ip.address == wanted.address) else {
                 return Err(Error::check(format!(

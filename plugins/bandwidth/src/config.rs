@@ -10,8 +10,8 @@
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-use cnimble::net::qdisc::Tbf;
-use cnimble::spec::{Error, PluginConfig, fields};
+use cnimble_cni::{Error, PluginConfig, fields};
+use cnimble_netlink::qdisc::Tbf;
 
 /// How long a packet may wait for tokens, in milliseconds.
 const LATENCY: u32 = 25;
@@ -143,8 +143,9 @@ fn bucket(way: &str, rate: Option<u64>, burst: Option<u64>) -> Result<Option<Tbf
 
 #[cfg(test)]
 mod tests {
-    use cnimble::spec::Code;
     use serde_json::{Value, json};
+
+    use cnimble_cni::Code;
 
     use super::*;
 

@@ -3,37 +3,26 @@
 //! a container with two interfaces in one network can have only one, and GC knows it by that.
 
 use nix::errno::Errno;
-use sha2::{Digest, Sha512};
 
-use cnimble::net::ifb::NewIfb;
-use cnimble::net::link::{self, Change, Filter, Link};
-use cnimble::net::{Netlink, filter, ifb, qdisc};
-use cnimble::plugin::Call;
-use cnimble::rules::Owner;
-use cnimble::spec::{Attachment, Code, Error};
-use cnimble::veth::remove;
+use cnimble_cni::hash::ifb_name;
+use cnimble_cni::{Attachment, Code, Error};
+use cnimble_netlink::ifb::NewIfb;
+use cnimble_netlink::link::{self, Change, Link};
+use cnimble_netlink::{Netlink, filter, ifb, qdisc};
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::remove;
 
 use crate::root::{self, Limit};
-
-/// `bwp` and twelve hex digits of the SHA-512 of network and container.
-fn name(call: &Call) -> String {
-    let digest = Sha512::new().chain_update(&call.config.name).chain_update(&call.container_id).finalize();
-    digest.iter().take(6).fold("bwp".to_owned(), |name, byte| format!("{name}{byte:02x}"))
-}
-
-pub(crate) fn owner(call: &Call) -> Owner {
-    Owner { network: call.config.name.clone(), attachment: call.attachment() }
-}
 
 /// Makes the ifb, limits it, and sends what `veth` receives there: in this order, so that
 /// nothing gets through unlimited.
 pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<Link, Error> {
-    let name = name(call);
+    let name = ifb_name(&call.config.name, &call.container_id);
     let ifb = call.step("limit egress", || make(host, veth, &name))?;
     let (index, undone) = (ifb.index, name.clone());
     call.undo
         .push(format!("remove {name}"), move || Ok(Netlink::open()?.execute(link::del(index, &undone))?));
-    let alias = owner(call).comment();
+    let alias = call.owner().comment();
     let mark = Change { alias: Some(&alias), ..Change::default() };
     call.step("limit egress", || host.execute(link::set(index, &name, &mark)))?;
     call.step("limit egress", || root::put(call, host, &ifb, limit))?;
@@ -78,8 +67,10 @@ fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
 
 /// The ifb, unless its alias says that it is of another interface of the container.
 pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Error> {
-    let Some(link) = host.find_link(&name(call))? else { return Ok(None) };
-    if link.kind != "ifb" || !(link.alias.is_empty() || owner(call).owns(&link.alias)) {
+    let Some(link) = host.find_link(&ifb_name(&call.config.name, &call.container_id))? else {
+        return Ok(None);
+    };
+    if link.kind != "ifb" || !(link.alias.is_empty() || call.owner().owns(&link.alias)) {
         log::warn!("{} belongs to somebody else ({} {}); left alone", link.name, link.kind, link.alias);
         return Ok(None);
     }
@@ -96,7 +87,7 @@ pub(crate) fn remove(host: &mut Netlink, ifb: &Link) -> Result<(), Error> {
 
 /// The ifb is there with its limit, and `veth` sends everything to it.
 pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
-    let name = name(call);
+    let name = ifb_name(&call.config.name, &call.container_id);
     let ifb = host.find_link(&name)?.filter(|link| link.kind == "ifb");
     let ifb = ifb.ok_or_else(|| Error::check(format!("interface {name} is missing")))?;
     if !ifb.up {
@@ -112,6 +103,5 @@ pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<
 /// Removes the ifbs of this network's attachments that aren't valid. Those without an alias,
 /// which the Go plugin makes, don't tell their network and stay.
 pub(crate) fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    let all = Filter { master: None, kind: Some("ifb") };
-    remove::stale(&mut Netlink::open()?, network, valid, &all)
+    remove::stale(&mut Netlink::open()?, "ifb", network, valid)
 }

@@ -25,11 +25,12 @@ mod ifb;
 mod root;
 mod veth;
 
-use cnimble::net::Netlink;
-use cnimble::net::qdisc::Tbf;
-use cnimble::net::sort::End;
-use cnimble::plugin::{Call, Plugin};
-use cnimble::spec::{CniResult, Code, Error, Interface, Version};
+use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, Version};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::kind::Kind;
+use cnimble_netlink::qdisc::Tbf;
+use cnimble_netlink::sort::End;
+use cnimble_plugin::{Call, Plugin};
 
 use config::{Config, Subnets};
 use root::Limit;
@@ -66,7 +67,7 @@ impl Plugin for Bandwidth {
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(&call.config)?;
-        let mut result = previous(call)?;
+        let mut result = call.previous()?.clone();
         if config.is_empty() {
             return Ok(result);
         }
@@ -96,15 +97,14 @@ impl Plugin for Bandwidth {
         outcome.and(removed)
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        let prev = previous(call)?;
         if config.is_empty() {
             return Ok(());
         }
         let mut host = Netlink::open()?;
-        let veth = veth::host_end(call, &mut host, &prev)
-            .map_err(|err| Error { code: Code::CHECK_FAILED, ..err })?;
+        let veth =
+            veth::host_end(call, &mut host, prev).map_err(|err| Error { code: Code::CHECK_FAILED, ..err })?;
         if let Some(limit) = config.ingress() {
             root::check(&mut host, &veth, &limit)?;
         }
@@ -114,8 +114,7 @@ impl Plugin for Bandwidth {
         }
     }
 
-    fn gc(&self, call: &Call) -> Result<(), Error> {
-        let Some(valid) = &call.config.valid_attachments else { return Ok(()) };
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         ifb::gc(&call.config.name, valid)
     }
 
@@ -124,7 +123,7 @@ impl Plugin for Bandwidth {
         let mut host = Netlink::open()?;
         let sorts = config.subnets == Subnets::All || host.knows_qdisc("htb")?;
         for (known, module) in
-            [(host.knows_qdisc("tbf")?, "sch_tbf"), (host.knows_ifb()?, "ifb"), (sorts, "sch_htb")]
+            [(host.knows_qdisc("tbf")?, "sch_tbf"), (host.knows_kind(Kind::Ifb)?, "ifb"), (sorts, "sch_htb")]
         {
             if !known {
                 return Err(Error::new(Code::NOT_AVAILABLE, "this kernel can't limit bandwidth")
@@ -133,11 +132,4 @@ impl Plugin for Bandwidth {
         }
         Ok(())
     }
-}
-
-fn previous(call: &Call) -> Result<CniResult, Error> {
-    call.config.prev_result.clone().ok_or_else(|| {
-        Error::config("Required prevResult missing")
-            .details("bandwidth works on another plugin's interface: it can't be the first of a chain")
-    })
 }

@@ -4,13 +4,13 @@
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use cnimble::net::htb::{self, Class};
-use cnimble::net::link::Link;
-use cnimble::net::qdisc::{self, Qdisc, Tbf};
-use cnimble::net::sort::{self, End, Sorted};
-use cnimble::net::{Netlink, Request};
-use cnimble::plugin::Call;
-use cnimble::spec::{Code, Error};
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::htb::{self, Class};
+use cnimble_netlink::link::Link;
+use cnimble_netlink::qdisc::{self, Qdisc, Tbf};
+use cnimble_netlink::sort::{self, End, Sorted};
+use cnimble_netlink::{Netlink, Request};
+use cnimble_plugin::Call;
 
 use crate::config::Subnets;
 

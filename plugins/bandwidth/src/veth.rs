@@ -2,12 +2,12 @@
 
 use nix::errno::Errno;
 
-use cnimble::net::link::Link;
-use cnimble::net::{Netlink, qdisc};
-use cnimble::plugin::Call;
-use cnimble::spec::{CniResult, Error};
+use cnimble_cni::{CniResult, Error};
+use cnimble_netlink::link::Link;
+use cnimble_netlink::{Netlink, qdisc};
+use cnimble_plugin::Call;
 
-use crate::{ifb, root};
+use crate::root;
 
 /// The host's end of the veth pair whose other end is CNI_IFNAME. The kernel tells its index,
 /// and prevResult must know it, as the index may be one in any namespace.
@@ -45,11 +45,11 @@ pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Resu
             Some(ifb) => host.redirects(link.index)?.contains(&ifb.index),
             None => false,
         };
-        if !sends && !ifb::owner(call).owns(&link.alias) {
+        if !sends && !call.owner().owns(&link.alias) {
             continue;
         }
         // A qdisc, or its link, may go any moment: with the pod's namespace.
-        let gone = |outcome: cnimble::net::Result<()>| match outcome {
+        let gone = |outcome: cnimble_netlink::Result<()>| match outcome {
             Err(err) if err.is_missing() || err.is(Errno::EINVAL) => Ok(()),
             done => done,
         };

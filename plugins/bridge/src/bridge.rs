@@ -1,10 +1,10 @@
 //! The bridge itself: found, or made.
 
-use cnimble::net::Netlink;
-use cnimble::net::link::{self, Change, Filter, Link, Mac, NewBridge};
-use cnimble::plugin::Call;
-use cnimble::spec::{Code, Error};
-use cnimble::veth::host::ignore_router_advertisements;
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::{self, Change, Filter, Link, Mac, NewBridge};
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::host::ignore_router_advertisements;
 
 use crate::config::Config;
 use crate::vlan;

@@ -1,31 +1,28 @@
 //! CHECK: host, pod and rules are as ADD left them.
 
-use cnimble::net::Netlink;
-use cnimble::net::link::Link;
-use cnimble::net::nft::Nft;
-use cnimble::net::port::Vlan;
-use cnimble::net::sysctl;
-use cnimble::plugin::Call;
-use cnimble::rules::{Owner, masquerade, spoof};
-use cnimble::spec::{CniResult, Error};
-use cnimble::veth::{check, pod};
+use cnimble_cni::{CniResult, Error, Owner};
+use cnimble_netlink::link::Link;
+use cnimble_netlink::nft::Nft;
+use cnimble_netlink::port::Vlan;
+use cnimble_netlink::{Netlink, sysctl};
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::{check, pod};
+use cnimble_rules::{masquerade, spoof};
 
 use crate::config::{Config, vlan_gateway_name};
 use crate::vlan;
 
 /// Checks everything but the lease, which IPAM checks.
-pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<(), Error> {
-    let prev =
-        call.config.prev_result.as_ref().ok_or_else(|| Error::config("Required prevResult missing"))?;
+pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let mut host = Netlink::open()?;
     let mut inside = Netlink::open_in(&netns)?;
 
     let bridge = check_bridge(&mut host, config, prev)?;
     // The result's MTU, not the configuration's: tuning may have come behind us in the chain.
-    let pod = check::pod(call, &mut inside, prev, config.container_up)?;
+    let pod = check::pod(call, &mut inside, prev, "veth", config.container_up)?;
     let port = check_port(&mut host, config, prev, &bridge, &pod)?;
-    check_closed(&port, owner)?;
+    check_closed(&port, &call.owner())?;
     check_vlans(&mut host, config, &port)?;
     if config.container_up {
         check::addresses(&mut inside, &pod, prev)?;
@@ -36,12 +33,12 @@ pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<
     let mut nft = Nft::new();
     if config.ip_masq && config.layer3() {
         let addrs: Vec<_> = prev.ips.iter().map(|ip| ip.address).collect();
-        masquerade::check(&mut nft, owner, &addrs)?;
+        masquerade::check(&mut nft, &call.owner(), &addrs)?;
     }
     if config.mac_spoof_check
         && let Some(mac) = pod.mac
     {
-        spoof::check(&mut nft, owner, &port.name, mac)?;
+        spoof::check(&mut nft, &call.owner(), &port.name, mac)?;
     }
     Ok(())
 }

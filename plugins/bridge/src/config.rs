@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
-use cnimble::net::link::Mac;
-use cnimble::plugin::Call;
-use cnimble::spec::{Dns, Error, PluginConfig, names};
+use cnimble_cni::{Dns, Error, PluginConfig, names};
+use cnimble_netlink::link::Mac;
+use cnimble_plugin::Call;
 
 const DEFAULT_BRIDGE: &str = "cni0";
 /// 4095 is reserved (IEEE 802.1Q); 0 means "no vlan".
@@ -91,7 +91,6 @@ struct Trunk {
 /// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) network: String,
     pub(crate) bridge: String,
     pub(crate) is_gateway: bool,
     pub(crate) is_default_gateway: bool,
@@ -176,7 +175,6 @@ impl Config {
         }
         let mac = [keys.runtime_config.mac, keys.args.cni.mac].into_iter().find(|mac| !mac.is_empty());
         Ok(Config {
-            network: config.name.clone(),
             bridge,
             is_gateway: keys.is_gateway || keys.is_default_gateway,
             is_default_gateway: keys.is_default_gateway,
@@ -216,9 +214,9 @@ impl Config {
         let invalid = |why: &str| {
             let msg = format!("{source}: invalid hardware address \"{text}\"");
             let code = if self.mac.is_some() {
-                cnimble::spec::Code::INVALID_CONFIG
+                cnimble_cni::Code::INVALID_CONFIG
             } else {
-                cnimble::spec::Code::INVALID_ENVIRONMENT
+                cnimble_cni::Code::INVALID_ENVIRONMENT
             };
             Error::new(code, msg).details(why)
         };

@@ -1,6 +1,6 @@
 //! The reader of the configuration, for fuzzers.
 
-use cnimble::spec::PluginConfig;
+use cnimble_cni::PluginConfig;
 
 /// Takes any configuration.
 pub fn config(config: &PluginConfig) {

@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use cnimble::net::link::{self, Change, Filter, Link};
-use cnimble::net::{Netlink, addr};
-use cnimble::plugin::Call;
-use cnimble::spec::{CniResult, Code, Error, Route};
-use cnimble::veth::host::forward;
+use cnimble_cni::{CniResult, Code, Error, Route};
+use cnimble_netlink::link::{self, Change, Filter, Link};
+use cnimble_netlink::{Netlink, addr};
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::host::forward;
 
 use crate::config::Config;
 use crate::{POD_INTERFACE, pod, vlan_gateway};

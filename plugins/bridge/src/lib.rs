@@ -5,9 +5,9 @@
 //! 1. the bridge, made if it is missing (`bridge`);
 //! 2. a veth pair, one end a port of the bridge, the other born in the pod's namespace
 //!    (`pair`);
-//! 3. addresses from IPAM ([`cnimble::plugin::delegate`]);
+//! 3. addresses from IPAM ([`cnimble_plugin::delegate`]);
 //! 4. the MAC's place in the bridge, and the MAC check, while the pod can't send yet (`place`,
-//!    [`cnimble::rules`]);
+//!    [`cnimble_rules`]);
 //! 5. the pod's interface: addresses, up, routes (`pod`);
 //! 6. the gateway addresses on the bridge, and forwarding (`gateway`);
 //! 7. masquerading;
@@ -32,14 +32,14 @@ mod vlan_gateway;
 
 use std::time::Duration;
 
-use cnimble::net::Netlink;
-use cnimble::net::link::Mac;
-use cnimble::net::nft::Nft;
-use cnimble::plugin::{Call, Command, Plugin, delegate};
-use cnimble::rules::{Owner, masquerade, spoof};
-use cnimble::spec::{CniResult, Code, Error, Version};
-use cnimble::veth::described;
-use cnimble::veth::pair::Pair;
+use cnimble_cni::{Attachment, CniResult, Code, Error, Owner};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::Mac;
+use cnimble_netlink::nft::Nft;
+use cnimble_plugin::interface::pair::Pair;
+use cnimble_plugin::interface::{completed, described, unusable, usable_netlink};
+use cnimble_plugin::{Call, Command, Plugin, delegate};
+use cnimble_rules::{masquerade, spoof};
 
 use config::Config;
 
@@ -63,7 +63,7 @@ impl Plugin for Bridge {
         let mac = config.requested_mac(call)?;
         let netns = call.open_netns()?;
         let mut host = Netlink::open()?;
-        let owner = owner(call, &config);
+        let owner = call.owner();
 
         let what = format!("set up bridge {}", config.bridge);
         let mut bridge = call.step(&what, || bridge::ensure(call, &mut host, &config))?;
@@ -113,55 +113,39 @@ impl Plugin for Bridge {
         if let (Some(gateway), Some(vlan)) = (&vlan_gateway, config.vlan) {
             vlan_gateway::keep(&mut host, gateway, vlan)?;
         }
-        if call.config.version < Version::V1_1_0 {
-            // The key came with 1.1.0; older results stay as the reference's bridge prints them.
-            for interface in &mut interfaces {
-                interface.mtu = None;
-            }
-        }
-        result.interfaces = interfaces;
-        if !config.dns.is_empty() {
-            result.dns = config.dns;
-        }
-        Ok(result)
+        Ok(completed(call, result, interfaces, config.dns))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
         remove::attachment(call)
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         // First what was handed to us: a bad prevResult or namespace is no lost lease.
-        check::attachment(call, &config, &owner(call, &config))?;
+        check::attachment(call, &config, prev)?;
         match &config.ipam {
             Some(ipam) => delegate::call(call, ipam, Command::Check),
             None => Ok(()),
         }
     }
 
-    fn gc(&self, call: &Call) -> Result<(), Error> {
-        gc::network(call)
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
+        gc::network(call, valid)
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        let unusable = |err: &dyn std::fmt::Display, what: &str| {
-            Error::new(Code::NOT_AVAILABLE, format!("{what} can't be used")).details(err.to_string())
-        };
-        let mut host = Netlink::open().map_err(|err| unusable(&err, "netlink"))?;
+        let mut host = usable_netlink()?;
         match host.find_link(&config.bridge) {
             Ok(Some(found)) if found.kind != "bridge" => {
-                return Err(unusable(&bridge::not_a_bridge(&config.bridge), "the bridge"));
+                return Err(unusable("the bridge", &bridge::not_a_bridge(&config.bridge)));
             }
             Ok(_) => {}
-            Err(err) => return Err(unusable(&err, "netlink")),
+            Err(err) => return Err(unusable("netlink", &err)),
         }
         if config.ip_masq && config.layer3() {
-            let mut nft = Nft::new();
-            let backend = masquerade::choose(config.ip_masq_backend.as_deref(), &mut nft)
-                .map_err(|err| unusable(&err, "masquerading"))?;
-            masquerade::status(backend, &mut nft)?;
+            masquerade::status(config.ip_masq_backend.as_deref())?;
         }
         if config.mac_spoof_check {
             spoof::status(&mut Nft::new())?;
@@ -171,10 +155,6 @@ impl Plugin for Bridge {
             None => Ok(()),
         }
     }
-}
-
-fn owner(call: &Call, config: &Config) -> Owner {
-    Owner { network: config.network.clone(), attachment: call.attachment() }
 }
 
 fn check_mac(call: &Call, nft: &mut Nft, owner: &Owner, pair: &Pair, mac: Mac) -> Result<(), Error> {

@@ -1,13 +1,12 @@
 //! The veth pair, whose host's end is a port of the bridge.
 
-use cnimble::net::link::{self, Change, Link, Mac};
-use cnimble::net::port::Port;
-use cnimble::net::{NetNs, Netlink};
-use cnimble::plugin::Call;
-use cnimble::rules::Owner;
-use cnimble::spec::Error;
-use cnimble::veth::host::ignore_router_advertisements_on_new;
-use cnimble::veth::pair::{self, NewPair, Pair};
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::link::{self, Change, Link, Mac};
+use cnimble_netlink::port::Port;
+use cnimble_netlink::{NetNs, Netlink};
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::host::ignore_router_advertisements_on_new;
+use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 
 use crate::config::Config;
 use crate::vlan;

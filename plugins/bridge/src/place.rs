@@ -4,10 +4,10 @@
 
 use nix::errno::Errno;
 
-use cnimble::net::Netlink;
-use cnimble::net::fdb::{self, Entry, NewEntry};
-use cnimble::net::link::{Link, Mac};
-use cnimble::spec::{Code, Error};
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::fdb::{self, Entry, NewEntry};
+use cnimble_netlink::link::{Link, Mac};
 
 use crate::config::Config;
 

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cnimble::net::link::{self, Change, Link, Mac};
-use cnimble::net::{NetNs, Netlink, addr, route};
-use cnimble::spec::{CniResult, Error};
-use cnimble::veth::pair::Pair;
-use cnimble::veth::pod;
+use cnimble_cni::{CniResult, Error};
+use cnimble_netlink::link::{Change, Link, Mac};
+use cnimble_netlink::{NetNs, Netlink, route};
+use cnimble_plugin::interface::pair::Pair;
+use cnimble_plugin::interface::pod;
 
 use crate::config::Config;
 
@@ -25,20 +25,14 @@ pub(crate) fn configure(
     }
     let mut inside = netns.enter(|| {
         if config.layer3() {
-            pod::switches(pair, result, config.enable_dad)?;
+            pod::switches(&pair.pod_name, pair.host.far, result, config.enable_dad)?;
         }
         Ok::<_, Error>(Netlink::open()?)
     })??;
-    let nodad = !config.enable_dad;
-    let mut requests = Vec::new();
-    if config.layer3() && arrival.announced {
-        requests.push(link::set_arp_notify(pair.pod_index, &pair.pod_name));
-    }
-    for ip in &result.ips {
-        requests.push(addr::add(pair.pod_index, &pair.pod_name, ip.address, nodad));
-    }
-    let change = Change { up: Some(true), mac: arrival.mac, ..Change::default() };
-    requests.push(link::set(pair.pod_index, &pair.pod_name, &change));
+    let change = Change { mac: arrival.mac, ..Change::default() };
+    let announced = config.layer3() && arrival.announced;
+    let mut requests =
+        pod::up(pair.pod_index, &pair.pod_name, result, &change, !config.enable_dad, announced);
     for wanted in pod::routes(pair.pod_index, result) {
         // Not alone: the pod may have interfaces, and default routes, of other networks.
         requests.push(route::prepend(&wanted, &pair.pod_name));

@@ -2,13 +2,13 @@
 
 use ipnetwork::IpNetwork;
 
-use cnimble::net::Netlink;
-use cnimble::net::link::Link;
-use cnimble::net::nft::Nft;
-use cnimble::plugin::{Call, Command, delegate};
-use cnimble::rules::{Owner, masquerade, spoof};
-use cnimble::spec::Error;
-use cnimble::veth::remove::{self, all};
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::Link;
+use cnimble_netlink::nft::Nft;
+use cnimble_plugin::interface::remove::{self, all};
+use cnimble_plugin::{Call, Command, delegate};
+use cnimble_rules::{masquerade, spoof};
 
 /// Removes the attachment. The order keeps others safe and the caller's wait short:
 ///
@@ -20,17 +20,14 @@ use cnimble::veth::remove::{self, all};
 /// A failure doesn't stop the steps behind it, except that the lease stays while the
 /// interface does.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
-    let owner = Owner { network: call.config.name.clone(), attachment: call.attachment() };
+    let owner = call.owner();
     let mut host = Netlink::open()?;
     let mut nft = Nft::new();
 
     let veth = remove::find(call, &mut host, &owner, true);
     let rules = remove_rules(call, &mut nft, &owner, veth.as_ref().ok());
     let veth = veth.and_then(|veth| remove::veth(call, &mut host, &owner, veth));
-    let lease = match (&veth, call.config.ipam_type.as_str()) {
-        (Err(_), _) | (_, "") => Ok(()),
-        (Ok(()), ipam) => delegate::call(call, ipam, Command::Del),
-    };
+    let lease = delegate::release(call, &veth, Command::Del);
     all([veth, lease, rules])
 }
 

@@ -2,11 +2,11 @@
 
 use nix::errno::Errno;
 
-use cnimble::net::link::{self, Filter, Link};
-use cnimble::net::port::{self, Vlan};
-use cnimble::net::{self, Netlink};
-use cnimble::plugin::Call;
-use cnimble::spec::{Code, Error};
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::link::{self, Filter, Link};
+use cnimble_netlink::port::{self, Vlan};
+use cnimble_netlink::{self as netlink, Netlink};
+use cnimble_plugin::Call;
 
 use crate::config::Config;
 
@@ -63,7 +63,7 @@ pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(
 }
 
 /// The error of a bridge that should filter vlans; the kernel's is one word for everything.
-pub(crate) fn explain(err: net::Error) -> Error {
+pub(crate) fn explain(err: netlink::Error) -> Error {
     if !err.is(Errno::EOPNOTSUPP) {
         return err.into();
     }

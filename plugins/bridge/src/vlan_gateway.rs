@@ -6,11 +6,11 @@ use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
-use cnimble::net::link::{self, Change, Link, NewVeth};
-use cnimble::net::{NetNs, Netlink};
-use cnimble::plugin::Call;
-use cnimble::spec::Error;
-use cnimble::veth::host::{ignore_router_advertisements, ignore_router_advertisements_on_new};
+use cnimble_cni::Error;
+use cnimble_netlink::link::{self, Change, Link, NewVeth};
+use cnimble_netlink::{NetNs, Netlink};
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::host::{ignore_router_advertisements, ignore_router_advertisements_on_new};
 
 use crate::config::{Config, vlan_gateway_name};
 use crate::{bridge, vlan};
@@ -77,7 +77,7 @@ fn create(
     name: &str,
 ) -> Result<Link, Error> {
     let here = NetNs::current()?;
-    let port_name = format!("veth{}", cnimble::rules::hash16(name).get(..8).unwrap_or_default());
+    let port_name = format!("veth{}", cnimble_cni::hash16(name).get(..8).unwrap_or_default());
     let port = host.create_link(link::add_veth(&NewVeth {
         name: &port_name,
         mac: None,

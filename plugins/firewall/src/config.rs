@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use cnimble::rules::forward::{Backend, Forward, Policy};
-use cnimble::spec::{CniResult, Error, PluginConfig, names};
+use cnimble_cni::{CniResult, Error, PluginConfig, names};
+use cnimble_rules::forward::{Backend, Forward, Policy};
 
 const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
 const DEFAULT_ZONE: &str = "trusted";

@@ -1,7 +1,7 @@
 //! The CNI plugin `firewall`, a part of a chain: what the host forwards to and from pods.
 //!
 //! ADD puts the pod's addresses, and its bridge's policy, into rules
-//! ([`cnimble::rules::forward`]). With the policy `isolated` the pod's port of the bridge is
+//! ([`cnimble_rules::forward`]). With the policy `isolated` the pod's port of the bridge is
 //! isolated, too (`port`): what a bridge forwards between its own ports doesn't pass the
 //! host's rules unless `br_netfilter` is loaded. The result is the one that came in.
 //!
@@ -14,11 +14,10 @@ mod config;
 pub mod fuzzing;
 mod port;
 
-use cnimble::net::nft::Nft;
-use cnimble::plugin::{Call, Plugin};
-use cnimble::rules::Owner;
-use cnimble::rules::forward::{self, Leaving, Policy};
-use cnimble::spec::{CniResult, Code, Error, Version};
+use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
+use cnimble_netlink::nft::Nft;
+use cnimble_plugin::{Call, Plugin};
+use cnimble_rules::forward::{self, Leaving, Policy};
 
 use config::Config;
 
@@ -46,7 +45,7 @@ impl Plugin for Firewall {
         call.step("set up rules for forwarding", || {
             let mut nft = Nft::new();
             let chosen = forward::choose(config.backend, config.admin_named, &mut nft)?;
-            let undo = forward::add(chosen, &mut nft, &owner(call), &wanted)?;
+            let undo = forward::add(chosen, &mut nft, &call.owner(), &wanted)?;
             call.undo.push("remove rules for forwarding", move || undo.run());
             Ok::<(), Error>(())
         })?;
@@ -66,19 +65,17 @@ impl Plugin for Firewall {
         };
         // The plugin bridge removes the pod's port after us.
         let own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
-        forward::remove(&mut Nft::new(), &owner(call), &leaving, |bridge| port::is_unused(bridge, &own))
+        forward::remove(&mut Nft::new(), &call.owner(), &leaving, |bridge| port::is_unused(bridge, &own))
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        let prev = previous(call)?;
         let wanted = config.forward(prev)?;
-        forward::check(config.backend, &mut Nft::new(), &owner(call), &wanted)?;
+        forward::check(config.backend, &mut Nft::new(), &call.owner(), &wanted)?;
         if config.policy == Policy::Isolated { port::check(prev) } else { Ok(()) }
     }
 
-    fn gc(&self, call: &Call) -> Result<(), Error> {
-        let Some(valid) = &call.config.valid_attachments else { return Ok(()) };
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         forward::gc(&mut Nft::new(), &call.config.name, valid, |bridge| port::is_unused(bridge, &[]))
     }
 
@@ -89,10 +86,6 @@ impl Plugin for Firewall {
             .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))?;
         forward::status(chosen.backend, &mut nft)
     }
-}
-
-fn owner(call: &Call) -> Owner {
-    Owner { network: call.config.name.clone(), attachment: call.attachment() }
 }
 
 fn previous(call: &Call) -> Result<&CniResult, Error> {

@@ -2,11 +2,11 @@
 //! protocol, but to the bridge itself and to ports that aren't isolated (bridge(8),
 //! `isolated`). The flag goes with the port.
 
-use cnimble::net::link::{Filter, Link};
-use cnimble::net::port::{self, Port};
-use cnimble::net::{Netlink, link};
-use cnimble::plugin::Call;
-use cnimble::spec::{CniResult, Error};
+use cnimble_cni::{CniResult, Error};
+use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::port::{self, Port};
+use cnimble_netlink::{Netlink, link};
+use cnimble_plugin::Call;
 
 /// The pod's port: the interface of the host in `prev` that is a port of the first one.
 fn find(host: &mut Netlink, prev: &CniResult) -> Result<(Link, Port), Error> {

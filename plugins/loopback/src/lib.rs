@@ -3,9 +3,9 @@
 //! It has no options. The interface is `lo` whatever CNI_IFNAME says, and CNI_ARGS is
 //! never looked at: runtimes send both in forms of their own.
 
-use cnimble::net::{Netlink, link};
-use cnimble::plugin::{Call, Plugin};
-use cnimble::spec::{CniResult, Code, Error, Interface, IpConfig};
+use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
+use cnimble_netlink::{Netlink, link};
+use cnimble_plugin::{Call, Plugin};
 
 const LO: &str = "lo";
 
@@ -67,7 +67,11 @@ impl Plugin for Loopback {
         }
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn checks_prev_result(&self) -> bool {
+        false
+    }
+
+    fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
         let mut netlink = open(call)?;
         if netlink.link(LO)?.up {
             return Ok(());

@@ -4,7 +4,7 @@
 //! It starts at C's `main` and not at the standard library's: that one reads
 //! /proc/self/maps, makes a stack for signals and handlers for a stack overflow, which is
 //! sixteen system calls for each verb. What a plugin needs of it,
-//! [`cnimble::plugin::main`] does.
+//! [`cnimble_plugin::main`] does.
 
 #![cfg_attr(not(test), no_main)]
 
@@ -13,7 +13,7 @@ mod arena;
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
-use cnimble::plugin::Plugin;
+use cnimble_plugin::Plugin;
 
 #[global_allocator]
 static ALLOCATOR: arena::Arena = arena::Arena::new();
@@ -21,6 +21,7 @@ static ALLOCATOR: arena::Arena = arena::Arena::new();
 static PLUGINS: &[&dyn Plugin] = &[
     &cnimble_bandwidth::Bandwidth,
     &cnimble_bridge::Bridge,
+    &cnimble_dummy::Dummy,
     &cnimble_firewall::Firewall,
     &cnimble_host_local::HostLocal,
     &cnimble_loopback::Loopback,
@@ -40,5 +41,5 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         let arg = unsafe { CStr::from_ptr(*argv.add(nth)) };
         OsStr::from_bytes(arg.to_bytes()).to_owned()
     });
-    cnimble::plugin::main(PLUGINS, args)
+    cnimble_plugin::main(PLUGINS, args)
 }

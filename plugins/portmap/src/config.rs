@@ -3,9 +3,9 @@
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-use cnimble::rules::portmap::{Backend, Forward, Mapping, Protocol};
-use cnimble::spec::capability::PortMapping;
-use cnimble::spec::{CniResult, Error, PluginConfig};
+use cnimble_cni::capability::PortMapping;
+use cnimble_cni::{CniResult, Error, PluginConfig};
+use cnimble_rules::portmap::{Backend, Forward, Mapping, Protocol};
 
 /// Kubernetes uses 14 and 15, Calico 20 to 31.
 const DEFAULT_MARK_BIT: u8 = 13;
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn the_pods_address_is_found() {
         let prev = |json: &str| {
-            CniResult::from_value(&serde_json::from_str(json).unwrap(), cnimble::spec::Version::V1_0_0, "")
+            CniResult::from_value(&serde_json::from_str(json).unwrap(), cnimble_cni::Version::V1_0_0, "")
                 .unwrap()
         };
         let found = addresses(

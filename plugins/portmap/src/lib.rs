@@ -2,7 +2,7 @@
 //!
 //! It is chained behind a plugin that gives the pod its addresses, does nothing without
 //! `runtimeConfig.portMappings`, and always passes the earlier result on. What happens to the
-//! packets is in [`cnimble::rules::portmap`].
+//! packets is in [`cnimble_rules::portmap`].
 //!
 //! DEL needs neither namespace nor earlier result nor port mappings: what was made names its
 //! owner.
@@ -11,10 +11,10 @@ mod config;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 
-use cnimble::net::nft::Nft;
-use cnimble::plugin::{Call, Plugin};
-use cnimble::rules::{Owner, portmap};
-use cnimble::spec::{CniResult, Error};
+use cnimble_cni::{Attachment, CniResult, Error};
+use cnimble_netlink::nft::Nft;
+use cnimble_plugin::{Call, Plugin};
+use cnimble_rules::portmap;
 
 use config::Config;
 
@@ -42,7 +42,7 @@ impl Plugin for Portmap {
             return Ok(prev.clone());
         }
         call.step("map host ports", || {
-            let undo = portmap::add(config.backend, &mut Nft::new(), &owner(call), &forward)?;
+            let undo = portmap::add(config.backend, &mut Nft::new(), &call.owner(), &forward)?;
             call.undo.push("remove port mappings", move || undo.run());
             Ok::<_, Error>(())
         })?;
@@ -55,31 +55,23 @@ impl Plugin for Portmap {
             .ok()
             .zip(call.config.prev_result.as_ref())
             .map(|(config, prev)| config.forward(prev, &call.ifname));
-        portmap::remove(&mut Nft::new(), &owner(call), forward.as_ref())
+        portmap::remove(&mut Nft::new(), &call.owner(), forward.as_ref())
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        let prev =
-            call.config.prev_result.as_ref().ok_or_else(|| Error::config("Required prevResult missing"))?;
         let forward = config.forward(prev, &call.ifname);
         if forward.mappings.is_empty() || forward.addrs.is_empty() {
             return Ok(());
         }
-        portmap::check(&mut Nft::new(), &owner(call), &forward)
+        portmap::check(&mut Nft::new(), &call.owner(), &forward)
     }
 
-    fn gc(&self, call: &Call) -> Result<(), Error> {
-        // No list: nothing may be cleaned. The skeleton doesn't even come here.
-        let Some(valid) = &call.config.valid_attachments else { return Ok(()) };
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         portmap::gc(&mut Nft::new(), &call.config.name, valid)
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         portmap::status(Config::read(&call.config)?.backend, &mut Nft::new())
     }
-}
-
-fn owner(call: &Call) -> Owner {
-    Owner { network: call.config.name.clone(), attachment: call.attachment() }
 }

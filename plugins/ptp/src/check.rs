@@ -1,19 +1,18 @@
 //! CHECK: host, pod and rules are as ADD left them.
 
-use cnimble::net::Netlink;
-use cnimble::net::nft::Nft;
-use cnimble::plugin::Call;
-use cnimble::rules::{Owner, masquerade};
-use cnimble::spec::Error;
-use cnimble::veth::check;
+use cnimble_cni::{CniResult, Error};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::nft::Nft;
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::check;
+use cnimble_rules::masquerade;
 
 use crate::config::Config;
 use crate::{path, pod};
 
 /// Checks everything but the lease, which IPAM checks.
-pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<(), Error> {
-    let mut prev =
-        call.config.prev_result.clone().ok_or_else(|| Error::config("Required prevResult missing"))?;
+pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
+    let mut prev = prev.clone();
     // A plugin further down the chain may have added addresses on interfaces of its own.
     let ours = prev.interfaces.iter().position(|i| i.name == call.ifname && i.sandbox == call.netns);
     prev.ips.retain(|ip| ip.interface.is_none() || ip.interface.map(|n| n as usize) == ours);
@@ -23,7 +22,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<
     let mut host = Netlink::open()?;
     let mut inside = Netlink::open_in(&netns)?;
 
-    let pod = check::pod(call, &mut inside, &prev, true)?;
+    let pod = check::pod(call, &mut inside, &prev, "veth", true)?;
     check::addresses(&mut inside, &pod, &prev)?;
     check::routes(&mut inside, &pod, &pod::routes(&prev, &paths, pod.index), "in the pod")?;
 
@@ -39,7 +38,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, owner: &Owner) -> Result<
 
     if config.ip_masq {
         let addrs: Vec<_> = paths.iter().map(|path| path.address).collect();
-        masquerade::check(&mut Nft::new(), owner, &addrs)?;
+        masquerade::check(&mut Nft::new(), &call.owner(), &addrs)?;
     }
     Ok(())
 }

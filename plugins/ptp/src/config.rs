@@ -7,8 +7,9 @@
 //! | `mtu` | the kernel's | bytes, of both ends |
 //! | `dns` | IPAM's | for the result |
 
-use cnimble::spec::{Dns, Error, PluginConfig};
 use serde::Deserialize;
+
+use cnimble_cni::{Dns, Error, PluginConfig};
 
 /// What the kernel takes for a veth (ETH_MIN_MTU, ETH_MAX_MTU).
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 68..=65535;

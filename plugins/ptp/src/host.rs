@@ -1,10 +1,11 @@
 //! The host's end: the gateway's addresses, and the way to the pod.
 
-use cnimble::net::link::{self, Change, Link};
-use cnimble::net::{Netlink, addr, route, sysctl};
-use cnimble::spec::{Code, Error};
-use cnimble::veth::host::ignore_router_advertisements_on_new;
 use nix::errno::Errno;
+
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::link::{self, Change, Link};
+use cnimble_netlink::{Netlink, addr, route, sysctl};
+use cnimble_plugin::interface::host::ignore_router_advertisements_on_new;
 
 use crate::path::{self, Path};
 

@@ -6,12 +6,12 @@
 //!
 //! ADD, in order, each step with its undo:
 //!
-//! 1. a veth pair, whose far end is born in the pod ([`cnimble::veth::pair`]);
+//! 1. a veth pair, whose far end is born in the pod ([`cnimble_plugin::interface::pair`]);
 //! 2. addresses from IPAM, which has to name a gateway for each (`path`);
 //! 3. the pod's interface: addresses, up, everything by way of the gateway (`pod`);
 //! 4. the host's end: the gateway's addresses, a route to each address of the pod
 //!    (`host`), and forwarding;
-//! 5. masquerading ([`cnimble::rules`]);
+//! 5. masquerading ([`cnimble_rules`]);
 //! 6. until both ends are operationally up.
 //!
 //! DEL needs neither the namespace nor a prevResult: the pair is found by its name and its
@@ -28,14 +28,16 @@ mod remove;
 
 use std::time::Duration;
 
-use cnimble::net::Netlink;
-use cnimble::net::nft::Nft;
-use cnimble::plugin::{Call, Command, Plugin, delegate};
-use cnimble::rules::{Owner, masquerade};
-use cnimble::spec::{CniResult, Code, Error, Version};
-use cnimble::veth::pair::{self, NewPair, Pair};
-use cnimble::veth::{described, host::forward};
 use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Attachment, CniResult, Error, Owner};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::nft::Nft;
+use cnimble_plugin::interface::host::forward;
+use cnimble_plugin::interface::pair::{self, NewPair, Pair};
+use cnimble_plugin::interface::{completed, described, usable_netlink};
+use cnimble_plugin::{Call, Command, Plugin, delegate};
+use cnimble_rules::masquerade;
 
 use config::Config;
 
@@ -58,7 +60,7 @@ impl Plugin for Ptp {
         let config = Config::read(&call.config)?;
         let netns = call.open_netns()?;
         let mut host = Netlink::open()?;
-        let owner = owner(call);
+        let owner = call.owner();
 
         let pair = call.step("set up the veth pair", || {
             let new = NewPair { mtu: config.mtu, ..NewPair::default() };
@@ -87,52 +89,33 @@ impl Plugin for Ptp {
             call.step("wait for the link in the pod", || inside.wait_oper_up(pair.pod_index, UP_TIMEOUT))?;
         }
 
-        result.interfaces = vec![described(&pair.host), pair.described(call)];
-        if call.config.version < Version::V1_1_0 {
-            // The key came with 1.1.0.
-            for interface in &mut result.interfaces {
-                interface.mtu = None;
-            }
-        }
-        if !config.dns.is_empty() {
-            result.dns = config.dns;
-        }
-        Ok(result)
+        let interfaces = vec![described(&pair.host), pair.described(call)];
+        Ok(completed(call, result, interfaces, config.dns))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        remove::attachment(call, &owner(call))
+        remove::attachment(call)
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         // First what was handed to us: a bad prevResult or namespace is no lost lease.
-        check::attachment(call, &config, &owner(call))?;
+        check::attachment(call, &config, prev)?;
         delegate::call(call, &config.ipam, Command::Check)
     }
 
-    fn gc(&self, call: &Call) -> Result<(), Error> {
-        remove::network(call)
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
+        remove::network(call, valid)
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        let unusable = |err: &dyn std::fmt::Display, what: &str| {
-            Error::new(Code::NOT_AVAILABLE, format!("{what} can't be used")).details(err.to_string())
-        };
-        Netlink::open().map_err(|err| unusable(&err, "netlink"))?;
+        usable_netlink()?;
         if config.ip_masq {
-            let mut nft = Nft::new();
-            let backend = masquerade::choose(config.ip_masq_backend.as_deref(), &mut nft)
-                .map_err(|err| unusable(&err, "masquerading"))?;
-            masquerade::status(backend, &mut nft)?;
+            masquerade::status(config.ip_masq_backend.as_deref())?;
         }
         delegate::call(call, &config.ipam, Command::Status)
     }
-}
-
-fn owner(call: &Call) -> Owner {
-    Owner { network: call.config.name.clone(), attachment: call.attachment() }
 }
 
 fn masquerade(call: &Call, config: &Config, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {

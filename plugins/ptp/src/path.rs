@@ -11,9 +11,10 @@
 
 use std::net::IpAddr;
 
-use cnimble::net::route::NewRoute;
-use cnimble::spec::{CniResult, Code, Error, cidr};
 use ipnetwork::IpNetwork;
+
+use cnimble_cni::{CniResult, Code, Error, cidr};
+use cnimble_netlink::route::NewRoute;
 
 use crate::POD_INTERFACE;
 
@@ -146,7 +147,7 @@ pub(crate) fn host_addresses(paths: &[Path]) -> Vec<IpNetwork> {
 
 #[cfg(test)]
 mod tests {
-    use cnimble::spec::IpConfig;
+    use cnimble_cni::IpConfig;
 
     use super::*;
 

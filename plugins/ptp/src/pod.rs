@@ -1,11 +1,11 @@
 //! The pod's end: addresses, up, routes.
 
-use cnimble::net::link::{self, Change};
-use cnimble::net::route::{self, NewRoute};
-use cnimble::net::{NetNs, Netlink, addr};
-use cnimble::spec::{CniResult, Error};
-use cnimble::veth::pair::Pair;
-use cnimble::veth::pod;
+use cnimble_cni::{CniResult, Error};
+use cnimble_netlink::link::Change;
+use cnimble_netlink::route::{self, NewRoute};
+use cnimble_netlink::{NetNs, Netlink};
+use cnimble_plugin::interface::pair::Pair;
+use cnimble_plugin::interface::pod;
 
 use crate::path::{self, Path};
 
@@ -21,14 +21,12 @@ pub(crate) fn configure(
     result: &CniResult,
 ) -> Result<Netlink, Error> {
     let mut inside = netns.enter(|| {
-        pod::switches(pair, result, false)?;
+        pod::switches(&pair.pod_name, pair.host.far, result, false)?;
         Ok::<_, Error>(Netlink::open()?)
     })??;
     let (index, name) = (pair.pod_index, pair.pod_name.as_str());
     let subnets = path::subnets(paths, index);
-    let mut requests = vec![link::set_arp_notify(index, name)];
-    requests.extend(result.ips.iter().map(|ip| addr::add(index, name, ip.address, true)));
-    requests.push(link::set(index, name, &Change { up: Some(true), ..Change::default() }));
+    let mut requests = pod::up(index, name, result, &Change::default(), true, true);
     for wanted in path::gateways(paths, index).iter().chain(&of_result(result, paths, index)) {
         // Not alone: the pod may have interfaces, and default routes, of other networks.
         requests.push(route::prepend(wanted, name));

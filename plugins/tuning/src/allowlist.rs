@@ -6,8 +6,8 @@ use std::path::Path;
 
 use regex_lite::Regex;
 
-use cnimble::files::{self, Links};
-use cnimble::spec::Error;
+use cnimble_cni::Error;
+use cnimble_files::{self as files, Links};
 
 use crate::config::Sysctl;
 
@@ -51,8 +51,9 @@ pub(crate) fn check(sysctls: &[Sysctl], file: &Path) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use cnimble_cni::Code;
+
     use super::*;
-    use cnimble::spec::Code;
 
     fn sysctl(key: &str) -> Sysctl {
         Sysctl { key: key.into(), path: key.replace('.', "/"), value: "1".into() }

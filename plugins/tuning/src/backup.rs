@@ -18,11 +18,10 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
-use cnimble::files::{self, Links, is_absent};
-use cnimble::net::link::{Link, Mac};
-use cnimble::plugin::Undo;
-use cnimble::rules::hash16;
-use cnimble::spec::{Attachment, Code, Error};
+use cnimble_cni::{Attachment, Code, Error, hash16};
+use cnimble_files::{self as files, Links, is_absent};
+use cnimble_netlink::link::{Link, Mac};
+use cnimble_plugin::Undo;
 
 use crate::settings::Settings;
 

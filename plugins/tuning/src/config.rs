@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use cnimble::net::link::Mac;
-use cnimble::plugin::Call;
-use cnimble::spec::{Code, Error, PluginConfig};
+use cnimble_cni::{Code, Error, PluginConfig};
+use cnimble_netlink::link::Mac;
+use cnimble_plugin::Call;
 
 use crate::settings::Settings;
 

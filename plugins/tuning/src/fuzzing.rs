@@ -1,7 +1,7 @@
 //! The readers of the configuration and of backups, for fuzzers.
 
-use cnimble::plugin::{Call, Command, Undo};
-use cnimble::spec::PluginConfig;
+use cnimble_cni::PluginConfig;
+use cnimble_plugin::{Call, Command, Undo};
 
 use crate::backup::Backup;
 use crate::config::{Config, DataDir};

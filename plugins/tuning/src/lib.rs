@@ -26,9 +26,9 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use cnimble::net::{NetNs, Netlink, link, sysctl};
-use cnimble::plugin::{Call, Plugin};
-use cnimble::spec::{CniResult, Code, Error};
+use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_netlink::{NetNs, Netlink, link, sysctl};
+use cnimble_plugin::{Call, Plugin};
 
 use backup::Backup;
 use config::{Config, DataDir, Sysctl};
@@ -45,7 +45,7 @@ impl Plugin for Tuning {
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(call, &call.ifname)?;
         allowlist::check(&config.sysctls, Path::new(allowlist::FILE))?;
-        let mut result = previous(call)?;
+        let mut result = call.previous()?.clone();
         let netns = call.open_netns()?;
         for sysctl in &config.sysctls {
             call.step(&format!("tune {}", sysctl.key), || set(call, &netns, sysctl))?;
@@ -81,9 +81,8 @@ impl Plugin for Tuning {
         backup::remove(&file, &call.config.name)
     }
 
-    fn check(&self, call: &Call) -> Result<(), Error> {
+    fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(call, &call.ifname)?;
-        previous(call)?;
         let netns = call.open_netns()?;
         let now = Netlink::open_in(&netns)?
             .find_link(&call.ifname)?
@@ -95,9 +94,8 @@ impl Plugin for Tuning {
         }
     }
 
-    fn gc(&self, call: &Call) -> Result<(), Error> {
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let DataDir(dir) = DataDir::read(&call.config)?;
-        let Some(valid) = &call.config.valid_attachments else { return Ok(()) };
         backup::gc(&dir, &call.config.name, valid)
     }
 
@@ -113,13 +111,6 @@ impl Plugin for Tuning {
         }
         backup::usable(&config.data_dir).map_err(unusable)
     }
-}
-
-fn previous(call: &Call) -> Result<CniResult, Error> {
-    call.config.prev_result.clone().ok_or_else(|| {
-        Error::config("Required prevResult missing")
-            .details("tuning works on another plugin's interface: it can't be the first of a chain")
-    })
 }
 
 fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {

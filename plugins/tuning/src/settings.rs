@@ -1,6 +1,6 @@
 //! Settings of an interface, and how they differ from what it has.
 
-use cnimble::net::link::{Change, Link, Mac};
+use cnimble_netlink::link::{Change, Link, Mac};
 
 /// What is wanted; `None` leaves it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

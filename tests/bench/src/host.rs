@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cnimble::net::link::{self, NewVeth};
-use cnimble::net::{NetNs, Netlink};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use serde_json::{Value, json};
+
+use cnimble_netlink::link::{self, NewVeth};
+use cnimble_netlink::{NetNs, Netlink};
 
 use crate::process::Run;
 use crate::{Contender, Result, Scenario};

@@ -4,8 +4,9 @@
 //! and nothing else. The difference is the library's own: finding plugins, building
 //! configurations, validating results, the cache on disk.
 
-use cnimble::runtime::{Attach, ConfDir, Invoker};
 use serde_json::json;
+
+use cnimble_runtime::{Attach, ConfDir, Invoker};
 
 use crate::args::Args;
 use crate::host::{Host, Sandbox};

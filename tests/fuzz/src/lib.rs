@@ -8,19 +8,20 @@
 
 mod spec;
 
-pub use cnimble::doctor::fuzzing::doctor;
-pub use cnimble::net::fuzzing::{dbus, nft, route};
-pub use cnimble::pod::fuzzing::{checkpoint, kubeconfig, manifest, server};
-pub use cnimble::rules::fuzzing::iptables;
-pub use cnimble::runtime::fuzzing::cache;
+pub use cnimble_dbus::fuzz as dbus;
+pub use cnimble_doctor::fuzzing::doctor;
 pub use cnimble_host_local::fuzzing::{index, lease};
+pub use cnimble_netlink::fuzzing::{nft, route};
+pub use cnimble_pod::fuzzing::{checkpoint, kubeconfig, manifest, server};
+pub use cnimble_rules::fuzzing::iptables;
+pub use cnimble_runtime::fuzzing::cache;
 pub use cnimble_tuning::fuzzing::backup;
 pub use spec::{args, config, list, result};
 
 /// A resolv.conf, as a network's configuration names it and as pods inherit it.
 pub fn resolv(bytes: &[u8]) {
     cnimble_host_local::fuzzing::resolv(bytes);
-    cnimble::pod::fuzzing::resolv(bytes);
+    cnimble_pod::fuzzing::resolv(bytes);
 }
 
 /// A target: its name, which is also its directory in `fuzz/corpus`, and what is called.

@@ -1,7 +1,8 @@
 //! What a runtime sends: configurations, arguments, results.
 
-use cnimble::spec::{CniArgs, CniResult, Error, NetworkList, PluginConfig, Version, json};
 use serde_json::Value;
+
+use cnimble_cni::{CniArgs, CniResult, Error, NetworkList, PluginConfig, Version, json};
 
 /// stdin of a plugin, for every plugin and verb.
 pub fn config(bytes: &[u8]) {
@@ -25,7 +26,7 @@ pub fn config(bytes: &[u8]) {
 /// A file of /etc/cni/net.d.
 pub fn list(bytes: &[u8]) {
     for list in [NetworkList::parse(bytes), NetworkList::parse_single(bytes)].into_iter().flatten() {
-        assert!(cnimble::spec::names::is_identifier(&list.name));
+        assert!(cnimble_cni::names::is_identifier(&list.name));
         for entry in &list.plugins {
             let config = list.configuration(entry, &Default::default());
             // What we hand on, we also take.

@@ -4,10 +4,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-use cnimble_tests::Ns;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, sendto, socket};
 use nix::unistd::Pid;
+
+use cnimble_tests::Ns;
 
 /// A hardware address.
 pub(super) type Mac = [u8; 6];

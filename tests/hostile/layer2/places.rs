@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use serde_json::{Value, json};
+
 use cnimble_tests::{
     Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, need, skip, wait_until,
 };
-use serde_json::{Value, json};
 
 use super::frames;
 

@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, plugin_dir};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, plugin_dir};
 
 use super::frames::{self, Mac};
 

@@ -1,8 +1,9 @@
 //! The same on a bridge that tells vlans apart. It runs in the machine, which boots once for this
 //! module.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, configs, in_vm, plugin_dir};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, configs, in_vm, plugin_dir};
 
 use super::places::{asking, forge, mac_of, port_of};
 use super::reserved::Scene;

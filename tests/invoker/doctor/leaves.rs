@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use cnimble_tests::{Pod, need, plugin_dir};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Pod, need, plugin_dir};
 
 use super::{Node, chain, findings, kinds, same, veths};
 

@@ -6,8 +6,9 @@ mod repairs;
 use std::fs;
 use std::path::Path;
 
-use cnimble_tests::{Outcome, PATIENCE, Pod, Snapshot, leases, plugin_dir, wait_until};
 use serde_json::{Value, json};
+
+use cnimble_tests::{Outcome, PATIENCE, Pod, Snapshot, leases, plugin_dir, wait_until};
 
 use super::Node;
 

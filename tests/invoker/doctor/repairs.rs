@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use cnimble::rules::Owner;
-use cnimble::spec::Attachment;
-use cnimble_tests::{Pod, need, need_go, plugin_dir};
 use serde_json::{Value, json};
+
+use cnimble_cni::{Attachment, Owner};
+use cnimble_tests::{Pod, need, need_go, plugin_dir};
 
 use super::{Node, chain, findings, heals, kinds, same, veths};
 

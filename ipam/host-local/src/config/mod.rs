@@ -18,10 +18,11 @@ mod ranges;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cnimble::spec::fields::{self, RequestedIp};
-use cnimble::spec::{CniArgs, Code, Error, PluginConfig, Route, cidr};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
+
+use cnimble_cni::fields::{self, RequestedIp};
+use cnimble_cni::{CniArgs, Code, Error, PluginConfig, Route, cidr};
 
 use crate::range::RangeSet;
 use ranges::{RangeFields, range_sets};

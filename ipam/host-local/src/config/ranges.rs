@@ -5,10 +5,10 @@
 
 use std::net::IpAddr;
 
-use cnimble::spec::fields;
-use cnimble::spec::{Error, Version};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
+
+use cnimble_cni::{Error, Version, fields};
 
 use crate::range::{Range, RangeError, RangeSet};
 

@@ -11,12 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use cnimble::files::is_absent;
-use cnimble::leases;
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
+
+use cnimble_files::is_absent;
+use cnimble_leases as leases;
 
 use super::reading::{Lease, Leases};
 use super::{Result, StoreError, last_name};

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use cnimble::spec::{Code, Error};
+use cnimble_cni::{Code, Error};
 
 /// What can go wrong on the disk.
 #[derive(Debug, thiserror::Error)]

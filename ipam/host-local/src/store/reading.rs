@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cnimble::spec::Attachment;
+use cnimble_cni::Attachment;
 
 use super::StoreError;
 use crate::index::Index;

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use cnimble::spec::Code;
+use cnimble_cni::Code;
 
 use super::*;
 use crate::boot;
@@ -14,7 +14,7 @@ fn add_writes_what_the_reference_writes() {
         "routes": [{ "dst": "0.0.0.0/0", "mtu": 1400 }],
     }));
     let result = HostLocal.add(&node.call(Command::Add, "c1", "eth0")).unwrap();
-    let value = result.to_value(cnimble::spec::Version::LATEST).unwrap();
+    let value = result.to_value(cnimble_cni::Version::LATEST).unwrap();
     assert_eq!(
         value["ips"],
         json!([

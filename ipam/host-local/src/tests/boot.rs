@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cnimble::spec::Code;
+use cnimble_cni::Code;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use cnimble::spec::Code;
+use cnimble_cni::Code;
 
 use super::*;
 

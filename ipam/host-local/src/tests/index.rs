@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use cnimble::spec::Code;
+use cnimble_cni::Code;
 
 use super::*;
 

@@ -17,9 +17,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use cnimble::plugin::{Call, Command, Plugin, Undo};
-use cnimble::spec::{CniResult, Error, PluginConfig};
 use serde_json::{Value, json};
+
+use cnimble_cni::{CniResult, Error, PluginConfig};
+use cnimble_plugin::{Call, Command, Plugin, Undo, run};
 
 use super::HostLocal;
 
@@ -103,7 +104,11 @@ impl Node {
     }
 
     fn check(&self, id: &str) -> Result<(), Error> {
-        HostLocal.check(&self.call(Command::Check, id, "eth0"))
+        run(&HostLocal, &self.call(Command::Check, id, "eth0"), Command::Check)
+    }
+
+    fn gc(&self) -> Result<(), Error> {
+        run(&HostLocal, &self.call(Command::Gc, "", ""), Command::Gc)
     }
 }
 

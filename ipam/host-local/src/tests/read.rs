@@ -1,6 +1,6 @@
 //! CHECK and STATUS, which change nothing.
 
-use cnimble::spec::Code;
+use cnimble_cni::Code;
 
 use super::*;
 

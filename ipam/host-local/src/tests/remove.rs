@@ -46,18 +46,13 @@ fn del_works_with_a_configuration_that_has_gone_bad() {
     fs::remove_dir_all(node.store()).unwrap();
     fs::write(node.store(), "").unwrap();
     node.del("c1");
-    HostLocal
-        .gc(&{
-            node.extra = json!({ "cni.dev/valid-attachments": null });
-            node.call(Command::Gc, "", "")
-        })
-        .unwrap();
+    node.extra = json!({ "cni.dev/valid-attachments": null });
+    node.gc().unwrap();
 }
 
 #[test]
 fn gc_leaves_the_valid_leases() {
     let mut node = Node::small();
-    let gc = |node: &Node| HostLocal.gc(&node.call(Command::Gc, "", ""));
     for (name, content) in [
         ("10.0.0.2", "c1\r\neth0"),
         ("10.0.0.3", "c1\r\neth1"),
@@ -71,12 +66,12 @@ fn gc_leaves_the_valid_leases() {
         node.put(name, content.as_bytes());
     }
     let before = node.leases();
-    gc(&node).unwrap();
+    node.gc().unwrap();
     assert_eq!(node.leases(), before, "no list is not an empty list");
     node.extra = json!({ "cni.dev/valid-attachments": [{ "containerID": "c1", "ifname": "eth0" }] });
-    gc(&node).unwrap();
+    node.gc().unwrap();
     assert_eq!(node.leases(), ["10.0.0.2", "10.0.0.5"]);
     node.extra = json!({ "cni.dev/valid-attachments": null });
-    gc(&node).unwrap();
+    node.gc().unwrap();
     assert_eq!(node.names(), ["last_reserved_ip.0", "lock"]);
 }

@@ -16,8 +16,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use cnimble_tests::plugin_dir;
 use serde_json::{Value, json};
+
+use cnimble_tests::plugin_dir;
 
 fn ours() -> PathBuf {
     plugin_dir().join("host-local")

@@ -1,0 +1,78 @@
+//! The CNI plugin `dummy`: an interface in the pod that leads nowhere, for addresses that the pod
+//! is to have of its own (`ip link add eth0 type dummy`).
+//!
+//! ADD, in order, each step with its undo:
+//!
+//! 1. the interface, made in the pod ([`cnimble_plugin::interface::alone`]);
+//! 2. addresses from IPAM, at least one;
+//! 3. addresses, up, routes.
+//!
+//! DEL removes the interface and then gives the addresses back. GC gives back those of the
+//! attachments that aren't valid; their interfaces go with their namespaces.
+
+mod config;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+
+use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_netlink::kind::Kind;
+use cnimble_plugin::interface::alone::{self, NewInterface};
+use cnimble_plugin::interface::{completed, remove};
+use cnimble_plugin::{Call, Command, Plugin, delegate};
+
+use config::Config;
+
+/// Where the pod's interface stands in the result.
+const POD_INTERFACE: u32 = 0;
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Dummy;
+
+impl Plugin for Dummy {
+    fn name(&self) -> &'static str {
+        "dummy"
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config)?;
+        let netns = call.open_netns()?;
+        let new = NewInterface { kind: Kind::Dummy, mtu: None, mac: None };
+        let (link, mut inside) = call.step("set up the interface", || alone::create(call, &netns, &new))?;
+        let mut result = delegate::add(call, &config.ipam)?;
+        if result.ips.is_empty() {
+            return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
+                .details(format!("IPAM plugin {}", config.ipam)));
+        }
+        for ip in &mut result.ips {
+            ip.interface = Some(POD_INTERFACE);
+        }
+        call.step(&format!("configure {} in the pod", call.ifname), || {
+            alone::configure(&netns, &mut inside, &link, &result)
+        })?;
+        let dns = std::mem::take(&mut result.dns);
+        Ok(completed(call, result, vec![alone::described(call, &link)], dns))
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        let interface = alone::delete(call, Kind::Dummy);
+        let lease = delegate::release(call, &interface, Command::Del);
+        remove::all([interface, lease])
+    }
+
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        alone::check(call, Kind::Dummy, prev)?;
+        delegate::call(call, &config.ipam, Command::Check)
+    }
+
+    fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
+        delegate::release(call, &Ok(()), Command::Gc)
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        alone::status(Kind::Dummy)?;
+        delegate::call(call, &config.ipam, Command::Status)
+    }
+}

@@ -1,0 +1,282 @@
+//! The configuration that a plugin reads from stdin.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{CniResult, Error, Version, json};
+
+/// What the specification calls the list of valid attachments, for GC.
+pub const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
+/// What releases of libcni before the specification was final call it.
+pub const OLD_ATTACHMENTS: &str = "cni.dev/attachments";
+
+/// A container's interface in a network: what GC and leases are keyed by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+pub struct Attachment {
+    /// The container ID.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// The interface name inside the container.
+    pub ifname: String,
+}
+
+/// One plugin's configuration: what every plugin needs, and the whole document for the rest.
+#[derive(Debug, Clone)]
+pub struct PluginConfig {
+    /// `cniVersion`; 0.1.0 where it is missing.
+    pub version: Version,
+    /// `name`: the network. Empty if missing; the skeleton refuses that for all verbs.
+    pub name: String,
+    /// `type`: the plugin.
+    pub plugin_type: String,
+    /// `ipam.type`, empty if there is no IPAM.
+    pub ipam_type: String,
+    /// `prevResult`, in the form of the newest version.
+    pub prev_result: Option<CniResult>,
+    /// `cni.dev/valid-attachments`, for GC. `None` means that the key is missing: nothing
+    /// may be cleaned. A key with `null` or `[]` is an empty list: nothing is valid.
+    pub valid_attachments: Option<Vec<Attachment>>,
+    document: Value,
+}
+
+/// The keys that hold for all plugins.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Common {
+    name: String,
+    #[serde(rename = "type")]
+    plugin_type: String,
+    ipam: Ipam,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Ipam {
+    #[serde(rename = "type")]
+    ipam_type: String,
+}
+
+impl PluginConfig {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// Code 6 if it isn't a JSON object, 1 for an unknown `cniVersion`, 7 for a known key
+    /// of the wrong type; the message has the path.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let (config, prev_result) = Self::parse_parts(bytes)?;
+        Ok(PluginConfig { prev_result: prev_result?, ..config })
+    }
+
+    /// Reads a configuration for DEL, which has to get on with what there is: a `prevResult`
+    /// that can't be read counts as none, and why comes back beside the configuration.
+    ///
+    /// # Errors
+    /// As [`PluginConfig::parse`], but for `prevResult`.
+    pub fn parse_for_del(bytes: &[u8]) -> Result<(Self, Option<Error>), Error> {
+        let (config, prev_result) = Self::parse_parts(bytes)?;
+        Ok(match prev_result {
+            Ok(prev_result) => (PluginConfig { prev_result, ..config }, None),
+            Err(err) => (config, Some(err)),
+        })
+    }
+
+    /// The version to answer in when [`PluginConfig::parse`] has refused `bytes`: the
+    /// configuration's own where it can be read, else the newest.
+    pub fn version_of(bytes: &[u8]) -> Version {
+        let document = json::parse_object(bytes, "configuration").unwrap_or_default();
+        let version = json::get(&document, "cniVersion").and_then(Value::as_str);
+        version.and_then(|version| Version::parse(version).ok()).unwrap_or(Version::LATEST)
+    }
+
+    /// A configuration still without its `prevResult`, and that by itself.
+    #[allow(clippy::type_complexity)] // a name for it would say less
+    fn parse_parts(bytes: &[u8]) -> Result<(Self, Result<Option<CniResult>, Error>), Error> {
+        let document = json::parse_object(bytes, "configuration")?;
+        let version = match json::get(&document, "cniVersion") {
+            None => Version::V0_1_0,
+            Some(value) => {
+                let text: Option<String> = json::from_value(value, "cniVersion")?;
+                Version::parse(&text.unwrap_or_default())?
+            }
+        };
+        let common: Common = json::from_value(&document, "")?;
+        let prev_result = match json::get(&document, "prevResult") {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => CniResult::from_value(value, version, "prevResult").map(Some),
+        };
+        // Which key is there counts, so null must not pass for missing here.
+        let valid_attachments = [VALID_ATTACHMENTS, OLD_ATTACHMENTS]
+            .into_iter()
+            .find_map(|key| json::get(&document, key).map(|list| json::from_value(list, key)))
+            .transpose()?;
+        let config = PluginConfig {
+            version,
+            name: common.name,
+            plugin_type: common.plugin_type,
+            ipam_type: common.ipam.ipam_type,
+            prev_result: None,
+            valid_attachments,
+            document,
+        };
+        Ok((config, prev_result))
+    }
+
+    /// The plugin's own keys, as `T`.
+    ///
+    /// # Errors
+    /// Code 7 with the path to the bad value.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        json::from_value(&self.document, "")
+    }
+
+    /// The whole document.
+    pub fn document(&self) -> &Value {
+        &self.document
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Code;
+
+    fn parse(value: &Value) -> Result<PluginConfig, Error> {
+        PluginConfig::parse(value.to_string().as_bytes())
+    }
+
+    #[test]
+    fn del_gets_on_without_a_prev_result_that_cant_be_read() {
+        for prev in [json!(7), json!({"cniVersion": "9.9.9"}), json!({"ips": [{"address": "x"}]})] {
+            let document = json!({"cniVersion": "1.0.0", "name": "n", "type": "t", "prevResult": prev});
+            assert!(parse(&document).is_err(), "{prev}");
+            let (config, why) = PluginConfig::parse_for_del(document.to_string().as_bytes()).unwrap();
+            assert_eq!((config.name.as_str(), config.prev_result, why.is_some()), ("n", None, true));
+        }
+        assert!(PluginConfig::parse_for_del(b"{\"name\": 7}").is_err());
+    }
+
+    fn attachments(value: &Value) -> Option<Vec<(String, String)>> {
+        let list = parse(value).unwrap().valid_attachments?;
+        Some(list.into_iter().map(|a| (a.container_id, a.ifname)).collect())
+    }
+
+    #[test]
+    fn reads_a_configuration() {
+        let config = parse(&json!({
+            "cniVersion": "0.4.0", "name": "net", "type": "bridge", "ipam": { "type": "host-local" },
+            "prevResult": { "ips": [{ "version": "4", "address": "10.0.0.2/24" }] },
+        }))
+        .unwrap();
+        assert_eq!(config.version, Version::V0_4_0);
+        assert_eq!((config.name.as_str(), config.plugin_type.as_str()), ("net", "bridge"));
+        assert_eq!(config.ipam_type, "host-local");
+        assert_eq!(config.prev_result.unwrap().ips.len(), 1);
+        assert_eq!(config.valid_attachments, None);
+    }
+
+    #[test]
+    fn missing_null_and_empty() {
+        for value in [
+            json!({}),
+            json!({ "cniVersion": "", "name": "", "type": "", "ipam": {} }),
+            json!({ "cniVersion": null, "name": null, "type": null, "ipam": null, "prevResult": null }),
+            json!({ "ipam": { "type": "" } }),
+            json!({ "ipam": { "type": null } }),
+        ] {
+            let config = parse(&value).unwrap();
+            assert_eq!(config.version, Version::V0_1_0);
+            assert_eq!((config.name.as_str(), config.ipam_type.as_str()), ("", ""));
+            assert_eq!(config.prev_result, None);
+        }
+    }
+
+    #[test]
+    fn keys_in_any_case() {
+        let config = parse(&json!({
+            "CNIVERSION": "1.1.0", "Name": "n", "TYPE": "t", "IPAM": { "Type": "i" },
+            "PrevResult": { "IPs": [{ "Address": "10.0.0.2/24" }] },
+            "CNI.dev/Valid-Attachments": [{ "ContainerID": "a", "IfName": "eth0" }],
+        }))
+        .unwrap();
+        assert_eq!(config.version, Version::V1_1_0);
+        assert_eq!((config.plugin_type.as_str(), config.ipam_type.as_str()), ("t", "i"));
+        assert_eq!(config.prev_result.unwrap().ips.len(), 1);
+        assert_eq!(config.valid_attachments.unwrap()[0].ifname, "eth0");
+    }
+
+    #[test]
+    fn the_previous_result_has_a_version_of_its_own_or_that_of_the_configuration() {
+        let ip4 = json!({ "ip4": { "ip": "10.0.0.2/24" } });
+        let read = |version: &str, prev: &Value| {
+            parse(&json!({ "cniVersion": version, "prevResult": prev }))
+                .unwrap()
+                .prev_result
+                .unwrap()
+                .ips
+                .len()
+        };
+        assert_eq!(read("0.2.0", &ip4), 1);
+        assert_eq!(read("0.4.0", &ip4), 0);
+        let mut own = ip4.clone();
+        own["cniVersion"] = json!("0.1.0");
+        assert_eq!(read("0.4.0", &own), 1);
+        let err = parse(&json!({ "prevResult": { "cniVersion": "3.0" } })).unwrap_err();
+        assert_eq!(err.code, Code::INCOMPATIBLE_VERSION);
+        assert_eq!(err.msg, "prevResult.cniVersion: incompatible CNI versions");
+    }
+
+    #[test]
+    fn an_empty_list_of_attachments_is_not_a_missing_one() {
+        let one = json!([{ "containerID": "a", "ifname": "eth0" }]);
+        let pair = Some(vec![("a".to_owned(), "eth0".to_owned())]);
+        assert_eq!(attachments(&json!({})), None);
+        for key in [VALID_ATTACHMENTS, OLD_ATTACHMENTS] {
+            assert_eq!(attachments(&json!({ key: null })), Some(vec![]));
+            assert_eq!(attachments(&json!({ key: [] })), Some(vec![]));
+            assert_eq!(attachments(&json!({ key: one })), pair);
+        }
+        let newer =
+            |new: &Value, old: &Value| attachments(&json!({ VALID_ATTACHMENTS: new, OLD_ATTACHMENTS: old }));
+        assert_eq!(newer(&one, &json!([])), pair);
+        assert_eq!(newer(&Value::Null, &one), Some(vec![]));
+    }
+
+    #[test]
+    fn errors() {
+        for (text, code, msg) in [
+            ("", 6, "configuration is empty"),
+            ("{\"a\"", 6, "configuration is not valid JSON: EOF while parsing an object at line 1 column 4"),
+            ("[]", 6, "configuration: invalid type: list, expected an object"),
+            (r#"{"cniVersion":"0.5.0"}"#, 1, "incompatible CNI versions"),
+            (r#"{"cniVersion":"1.1"}"#, 1, "incompatible CNI versions"),
+            (r#"{"cniVersion":1}"#, 7, "cniVersion: invalid type: integer `1`, expected a string"),
+            (r#"{"name":1}"#, 7, "name: invalid type: integer `1`, expected a string"),
+            (r#"{"type":[]}"#, 7, "type: invalid type: list, expected a string"),
+            (r#"{"ipam":"x"}"#, 7, "ipam: invalid type: string \"x\", expected an object"),
+            (r#"{"ipam":[]}"#, 7, "ipam: invalid type: list, expected an object"),
+            (r#"{"ipam":{"type":2}}"#, 7, "ipam.type: invalid type: integer `2`, expected a string"),
+            (r#"{"prevResult":"x"}"#, 7, "prevResult: invalid type: string \"x\", expected an object"),
+            (
+                r#"{"cniVersion":"1.0.0","prevResult":{"ips":[{"address":"10.0.0.1/8"},{"address":"10.1"}]}}"#,
+                7,
+                "prevResult.ips[1].address: invalid CIDR address: 10.1",
+            ),
+            (
+                r#"{"cni.dev/valid-attachments":[{"containerID":"a"}]}"#,
+                7,
+                "cni.dev/valid-attachments[0]: missing field `ifname`",
+            ),
+            (
+                r#"{"cni.dev/attachments":{}}"#,
+                7,
+                "cni.dev/attachments: invalid type: object, expected a list",
+            ),
+        ] {
+            let err = PluginConfig::parse(text.as_bytes()).unwrap_err();
+            assert_eq!((err.code.0, err.msg.as_str()), (code, msg), "{text}");
+        }
+    }
+}

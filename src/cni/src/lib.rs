@@ -1,0 +1,35 @@
+//! The CNI protocol as types. Nothing in here does I/O.
+//!
+//! Source: the CNI specification 1.1.0 (<https://www.cni.dev/docs/spec/>) and the tags
+//! of its older versions. Where the Go reference is more lenient than the text and
+//! runtimes lean on it, the reference wins; each such place says so.
+
+pub mod args;
+pub mod capability;
+pub mod cidr;
+pub mod config;
+pub mod error;
+pub mod fields;
+pub mod hash;
+pub mod json;
+pub mod list;
+pub mod names;
+pub mod owner;
+pub mod result;
+pub mod verb;
+pub mod version;
+
+pub use args::CniArgs;
+pub use capability::RuntimeConfig;
+pub use config::{Attachment, PluginConfig};
+pub use error::{Code, Error};
+pub use hash::hash16;
+pub use list::NetworkList;
+pub use owner::Owner;
+pub use result::{CniResult, Dns, Interface, IpConfig, Route};
+pub use verb::Verb;
+pub use version::Version;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

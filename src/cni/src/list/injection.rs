@@ -1,0 +1,65 @@
+//! The configuration that a plugin of a list gets on its stdin (specification 1.1.0, "Deriving
+//! execution configuration").
+//!
+//! What is injected replaces every spelling of its key: a plugin that reads any case would be
+//! free to choose otherwise. A `runtimeConfig` that the administrator wrote by hand stays if
+//! there is nothing to put in its place, as with libcni.
+
+use serde_json::{Map, Value};
+
+use super::{ListEntry, NetworkList};
+use crate::Attachment;
+use crate::config::{OLD_ATTACHMENTS, VALID_ATTACHMENTS};
+
+/// What a runtime adds to a plugin's entry for one call.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Injection<'a> {
+    /// The result of the plugin before, or of the ADD before.
+    pub prev_result: Option<&'a Value>,
+    /// Capability arguments by capability.
+    pub capability_args: Option<&'a Map<String, Value>>,
+    /// For GC: the attachments that are still valid.
+    pub valid_attachments: Option<&'a [Attachment]>,
+}
+
+impl NetworkList {
+    /// The configuration that `entry` gets on stdin: its own, with the network's name and
+    /// version, what `injection` brings, and without `capabilities`, which are the
+    /// runtime's business.
+    pub fn configuration(&self, entry: &ListEntry, injection: &Injection<'_>) -> Value {
+        let mut config = entry.document.as_object().cloned().unwrap_or_default();
+        remove(&mut config, "capabilities");
+        let mut inject = |key: &str, value: Value| {
+            // Another spelling left beside ours could win in a plugin that reads any case.
+            remove(&mut config, key);
+            config.insert(key.to_owned(), value);
+        };
+        inject("name", Value::from(self.name.as_str()));
+        inject("cniVersion", Value::from(self.version.as_str()));
+        if let Some(result) = injection.prev_result {
+            inject("prevResult", result.clone());
+        }
+        if let Some(args) = injection.capability_args {
+            let wanted = entry.capabilities.iter();
+            let granted: Map<String, Value> =
+                wanted.filter_map(|key| Some((key.clone(), args.get(key)?.clone()))).collect();
+            if !granted.is_empty() {
+                inject("runtimeConfig", Value::Object(granted));
+            }
+        }
+        if let Some(attachments) = injection.valid_attachments {
+            let list: Value = attachments
+                .iter()
+                .map(|it| serde_json::json!({ "containerID": it.container_id, "ifname": it.ifname }))
+                .collect();
+            inject(OLD_ATTACHMENTS, list.clone());
+            inject(VALID_ATTACHMENTS, list);
+        }
+        Value::Object(config)
+    }
+}
+
+/// Removes `key` in every spelling.
+fn remove(config: &mut Map<String, Value>, key: &str) {
+    config.retain(|other, _| !other.eq_ignore_ascii_case(key));
+}

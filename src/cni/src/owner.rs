@@ -1,0 +1,124 @@
+//! Whose rules they are, and how that is written on the objects in the kernel.
+
+use std::collections::BTreeSet;
+
+use crate::Attachment;
+use crate::hash::{hash16, is_hash16};
+
+/// What the kernel and the `nft` command take for a comment, in bytes.
+pub const COMMENT_LIMIT: usize = 128;
+
+/// Whose rules they are: an attachment in a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Network name.
+    pub network: String,
+    /// Container and interface.
+    pub attachment: Attachment,
+}
+
+impl Owner {
+    /// `<H16(network)>-<H16(ifname:containerID)>`: 33 characters that tell owners apart. The
+    /// Go plugins' nf_tables comments begin the same way.
+    pub fn tag(&self) -> String {
+        let Attachment { container_id, ifname } = &self.attachment;
+        format!("{}-{}", hash16(&self.network), hash16(&format!("{ifname}:{container_id}")))
+    }
+
+    /// The tag, and the names for people to read, cut to 128 bytes:
+    /// `<tag>, net: N, if: I, id: C`.
+    pub fn comment(&self) -> String {
+        self.comment_with("")
+    }
+
+    /// The same with a note like `, mac: …` behind the tag, where it isn't cut.
+    pub fn comment_with(&self, note: &str) -> String {
+        let Attachment { container_id, ifname } = &self.attachment;
+        let names = format!(", net: {}, if: {ifname}, id: {container_id}", self.network);
+        let mut comment = format!("{}{note}{names}", self.tag()).replace('"', "");
+        let mut end = comment.len().min(COMMENT_LIMIT);
+        while !comment.is_char_boundary(end) {
+            end -= 1;
+        }
+        comment.truncate(end);
+        comment
+    }
+
+    /// Whether a comment (or alias) written by [`Owner::comment`] is this owner's; a comment
+    /// that was cut still is.
+    pub fn owns(&self, comment: &str) -> bool {
+        comment.strip_prefix(&self.tag()).is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
+    }
+
+    /// The names in a comment (or alias) of [`Owner::comment`]. The container ID may be cut: then
+    /// the tag isn't [`Owner::tag`].
+    pub fn named(comment: &str) -> Option<Self> {
+        let (_, rest) = comment.split_once(", net: ")?;
+        let (network, rest) = rest.split_once(", if: ")?;
+        let (ifname, container_id) = rest.split_once(", id: ")?;
+        let attachment = Attachment { container_id: container_id.to_owned(), ifname: ifname.to_owned() };
+        Some(Owner { network: network.to_owned(), attachment })
+    }
+
+    /// Whether a comment belongs to some attachment of `network`.
+    pub fn in_network(comment: &str, network: &str) -> bool {
+        comment.strip_prefix(&hash16(network)).is_some_and(|rest| rest.starts_with('-'))
+    }
+}
+
+/// Tells comments of attachments of `network` that aren't in `valid` from all others.
+pub fn stale(network: &str, valid: &[Attachment]) -> impl Fn(&str) -> bool {
+    let prefix = format!("{}-", hash16(network));
+    let keep: BTreeSet<String> = valid
+        .iter()
+        .map(|attachment| Owner { network: network.to_owned(), attachment: attachment.clone() }.tag())
+        .collect();
+    move |comment| comment.starts_with(&prefix) && !keep.contains(tag_of(comment))
+}
+
+/// What a comment of [`Owner::comment`] begins with.
+pub fn tag_of(comment: &str) -> &str {
+    comment.split(',').next().unwrap_or_default()
+}
+
+/// The tag that a comment or alias of ours begins with; `None` for any other text.
+pub fn tag(comment: &str) -> Option<&str> {
+    let tag = tag_of(comment);
+    let (network, attachment) = tag.split_once('-')?;
+    (is_hash16(network) && is_hash16(attachment)).then_some(tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(network: &str, container_id: &str) -> Owner {
+        Owner {
+            network: network.into(),
+            attachment: Attachment { container_id: container_id.into(), ifname: "eth0".into() },
+        }
+    }
+
+    #[test]
+    fn the_tag_is_the_references() {
+        let cid = "default-237eaf51aa0c1411433db10b2c8dac0f826f87ac6f48c62084ee84c3d9c20384";
+        let owner = owner("bridge", cid);
+        assert_eq!(owner.tag(), "7d24d33e39064c8a-1eeb2d13d47685fc");
+        let comment = owner.comment();
+        assert_eq!(comment.len(), 128);
+        assert!(owner.owns(&comment) && Owner::in_network(&comment, "bridge"));
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        let owner = owner("net", "abc");
+        assert_eq!(Owner::named(&owner.comment()), Some(owner));
+        assert_eq!(Owner::named("a bridge of mine"), None);
+    }
+
+    #[test]
+    fn owners_are_told_apart() {
+        let (a, b) = (owner("n", "a"), owner("n", "b"));
+        assert!(!a.owns(&b.comment()) && !a.owns("") && !Owner::in_network(&a.comment(), "other"));
+    }
+}

@@ -1,0 +1,177 @@
+//! `doctor`: what nobody owns, found and repaired.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use cnimble_cni as cni;
+use cnimble_doctor::{Diagnosis, Doctor, Finding, Repair};
+use cnimble_life::{Witnesses, data_dirs};
+
+use super::report::{Exit, Report};
+use super::verbs::interruptible;
+use super::{Session, args, print, print_json, style};
+
+/// What became of a finding.
+enum Outcome {
+    /// Nothing was to be done.
+    Found,
+    Doubtful,
+    Repaired,
+    Failed(cni::Error),
+}
+
+pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<(), Report> {
+    let what = "can't look at this node";
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Report::new(Exit::Usage, what)
+            .row("why", "only root may look into other network namespaces")
+            .hint("run it as root"));
+    }
+    let doctor = new(session, &given.data_dir, given.grace);
+    let work = examine(&doctor, given.repair);
+    let (diagnosis, outcomes) = match interruptible(work).await {
+        Ok(outcome) => outcome.map_err(|err| Report::new(Exit::Files, what).row("why", err.to_string()))?,
+        Err(exit) => return Err(Report::new(exit, "interrupted").hint("run it again")),
+    };
+    let count = |is: fn(&Outcome) -> bool| outcomes.iter().filter(|outcome| is(outcome)).count();
+    let found = count(|outcome| matches!(outcome, Outcome::Found));
+    let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
+    match session.json {
+        true => print_json(&document(&diagnosis, &outcomes, found + failed == 0)),
+        false => print(&text(session, &diagnosis, &outcomes)),
+    }
+    match (found, failed) {
+        (0, 0) => Ok(()),
+        (_, 0) => Err(Report::new(Exit::Found, "")),
+        _ => Err(Report::new(Exit::Left, "")),
+    }
+}
+
+async fn examine(doctor: &Doctor<'_>, repair: bool) -> Result<(Diagnosis, Vec<Outcome>), cni::Error> {
+    let mut diagnosis = doctor.look().await?;
+    if !repair {
+        let outcome = |finding: &Finding| match finding.doubt {
+            Some(_) => Outcome::Doubtful,
+            None => Outcome::Found,
+        };
+        let outcomes = diagnosis.findings.iter().map(outcome).collect();
+        return Ok((diagnosis, outcomes));
+    }
+    let repairs = doctor.repair(&diagnosis.findings).await;
+    let outcomes = diagnosis.findings.iter_mut().zip(repairs).map(|(finding, repair)| match repair {
+        Repair::Done => Outcome::Repaired,
+        Repair::Doubt(doubt) => {
+            finding.doubt = Some(doubt);
+            Outcome::Doubtful
+        }
+        Repair::Failed(err) => Outcome::Failed(err),
+    });
+    let outcomes = outcomes.collect();
+    Ok((diagnosis, outcomes))
+}
+
+/// The doctor for this node, with the directories of leases that were given, or else the usual
+/// ones and those of the networks.
+pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
+    let mut witnesses = Witnesses::new(session.invoker.cache().clone());
+    witnesses.grace = Duration::from_secs(grace);
+    if given.is_empty() {
+        let networks = session.conf.list().map(|listing| listing.networks).unwrap_or_default();
+        witnesses.data_dirs.extend(networks.iter().flat_map(|network| data_dirs(&network.list)));
+    } else {
+        witnesses.data_dirs = given.to_vec();
+    }
+    Doctor { invoker: &session.invoker, witnesses }
+}
+
+fn document(diagnosis: &Diagnosis, outcomes: &[Outcome], healthy: bool) -> Value {
+    let findings = diagnosis.findings.iter().zip(outcomes).map(|(finding, outcome)| {
+        json!({
+            "kind": finding.kind.name(),
+            "what": finding.what,
+            "network": finding.whose.network,
+            "containerID": finding.whose.container_id,
+            "ifname": finding.whose.ifname,
+            "why": finding.why,
+            "doubt": finding.doubt,
+            "remedy": finding.remedy,
+            "outcome": match outcome {
+                Outcome::Found => "found",
+                Outcome::Doubtful => "left",
+                Outcome::Repaired => "repaired",
+                Outcome::Failed(_) => "failed",
+            },
+            "error": match outcome {
+                Outcome::Failed(err) => Some(err.to_string()),
+                _ => None,
+            },
+        })
+    });
+    json!({
+        "healthy": healthy,
+        "living": diagnosis.living,
+        "findings": findings.collect::<Value>(),
+        "notLookedAt": diagnosis.blind,
+    })
+}
+
+fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> String {
+    let mut out = String::new();
+    let (mut found, mut repaired, mut failed, mut doubtful) = (0, 0, 0, 0);
+    for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
+        let mut rows = vec![("whose", whose(finding)), ("why", finding.why.clone())];
+        rows.retain(|(_, text)| !text.is_empty());
+        match outcome {
+            Outcome::Found => {
+                found += 1;
+                rows.push(("remedy", finding.remedy.to_owned()));
+            }
+            Outcome::Doubtful => {
+                doubtful += 1;
+                rows.push(("left alone", finding.doubt.clone().unwrap_or_default()));
+            }
+            Outcome::Repaired => {
+                repaired += 1;
+                rows.push(("repaired", finding.remedy.to_owned()));
+            }
+            Outcome::Failed(err) => {
+                failed += 1;
+                rows.push(("failed", format!("{}: {err}", finding.remedy)));
+            }
+        }
+        let headline = format!("{} {}", finding.kind.name(), finding.what);
+        out.push_str(&format!("{}\n{}", session.paint.bold(&headline), style::rows(&rows, session.paint)));
+    }
+    for blind in &diagnosis.blind {
+        out.push_str(&format!("not looked at: {blind}\n"));
+    }
+    let living = match diagnosis.living {
+        1 => "1 attachment lives".to_owned(),
+        many => format!("{many} attachments live"),
+    };
+    let mut parts = vec![living];
+    for (count, words) in
+        [(repaired, "repaired"), (failed, "could not be repaired"), (doubtful, "left alone")]
+    {
+        if count > 0 {
+            parts.push(format!("{count} {words}"));
+        }
+    }
+    match found {
+        0 if failed == 0 => parts.push("all is well".to_owned()),
+        0 => {}
+        _ => parts.push(format!("{found} found, and nothing changed: --repair repairs")),
+    }
+    out.push_str(&format!("{}\n", parts.join("; ")));
+    out
+}
+
+fn whose(finding: &Finding) -> String {
+    let whose = &finding.whose;
+    let parts =
+        [("network", &whose.network), ("container", &whose.container_id), ("interface", &whose.ifname)];
+    let known = parts.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value.as_ref()?)));
+    known.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,162 @@
+//! The command: what was typed, what is done, and how it is shown.
+
+mod args;
+mod doctor;
+mod list;
+mod logging;
+mod network;
+mod pod;
+mod report;
+mod run;
+mod style;
+mod target;
+mod tree;
+mod verbs;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use serde_json::Value;
+
+use cnimble_locks::{self as locks, Locks};
+use cnimble_runtime::{ConfDir, DEFAULT_CACHE_DIR, Invoker};
+
+use args::{Cli, Command, Global};
+use report::{Exit, Report};
+use style::Paint;
+
+const CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
+const CONF_DIR: &str = "/etc/cni/net.d";
+
+/// What all subcommands work with.
+struct Session {
+    invoker: Invoker,
+    conf: ConfDir,
+    json: bool,
+    /// Whether a cache directory was named.
+    own_cache: bool,
+    /// The time limit that was given, or 0.
+    timeout: Duration,
+    /// Whether stdout is a terminal.
+    terminal: bool,
+    paint: Paint,
+}
+
+impl Session {
+    fn new(global: &Global) -> Self {
+        // An empty variable is as good as none.
+        let path = |given: &Option<PathBuf>, or: &str| {
+            let given = given.clone().filter(|path| !path.as_os_str().is_empty());
+            given.unwrap_or_else(|| PathBuf::from(or))
+        };
+        let lock_dir = global.lock_dir.clone().map(PathBuf::from);
+        let cni_path = global.cni_path.clone().filter(|text| !text.is_empty());
+        let cni_path = cni_path.unwrap_or_else(|| CNI_PATH.into());
+        let mut invoker = Invoker::new(std::env::split_paths(&cni_path))
+            .with_cache_dir(path(&global.cache_dir, DEFAULT_CACHE_DIR))
+            .with_locks(Locks::new(path(&lock_dir, locks::DEFAULT_DIR)));
+        if global.timeout > 0 {
+            invoker = invoker.with_time_limit(Duration::from_secs(global.timeout));
+        }
+        let stdout = std::io::stdout();
+        Session {
+            invoker,
+            conf: ConfDir::new(path(&global.conf_dir, CONF_DIR)),
+            json: global.json,
+            own_cache: global.cache_dir.is_some(),
+            timeout: Duration::from_secs(global.timeout),
+            terminal: std::io::IsTerminal::is_terminal(&stdout),
+            paint: Paint::of(&stdout),
+        }
+    }
+
+    /// The same with another invoker.
+    fn with_invoker(&self, invoker: Invoker) -> Self {
+        Session { invoker, conf: self.conf.clone(), ..*self }
+    }
+
+    /// Whether people read our stdout.
+    fn human(&self) -> bool {
+        self.terminal && !self.json
+    }
+
+    /// Says that a verb has been done: to people in words, to programs that asked for it
+    /// in JSON, and to scripts, as cnitool, by the exit status alone.
+    fn done(&self, words: &str, object: &Value) {
+        if self.json {
+            print_json(object);
+        } else if self.terminal {
+            print(&format!("{} {words}\n", self.paint.good("ok")));
+        }
+    }
+}
+
+/// Runs the command line.
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let session = Session::new(&cli.global);
+    // What goes on for long and does much at once gets more threads, and says what it does.
+    let mut runtime = match &cli.command {
+        Command::Run(given) => {
+            logging::init(given.log_format, log::LevelFilter::Info);
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            runtime.worker_threads(2);
+            runtime
+        }
+        _ => {
+            logging::init(logging::Format::Text, log::LevelFilter::Warn);
+            tokio::runtime::Builder::new_current_thread()
+        }
+    };
+    let runtime = match runtime.enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(err) => {
+            let report = Report::new(Exit::Files, "can't start").row("why", err.to_string());
+            return fail(&session, &report);
+        }
+    };
+    match runtime.block_on(run(&session, &cli.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(report) => fail(&session, &report),
+    }
+}
+
+fn fail(session: &Session, report: &Report) -> ExitCode {
+    match (report.has_text(), session.json) {
+        (false, _) => {}
+        (true, true) => print_json(&report.json()),
+        (true, false) => report.print(Paint::of(&std::io::stderr())),
+    }
+    ExitCode::from(report.exit as u8)
+}
+
+async fn run(session: &Session, command: &Command) -> Result<(), Report> {
+    match command {
+        Command::Add(given) => verbs::add(session, given).await,
+        Command::Del(given) => verbs::del(session, given).await,
+        Command::Check(given) => verbs::check(session, given).await,
+        Command::Gc(given) => network::gc(session, given).await,
+        Command::Status(given) => network::status(session, &given.network).await,
+        Command::Validate(given) => network::validate(session, &given.network).await,
+        Command::Plugins => list::plugins(session).await,
+        Command::Networks => list::networks(session),
+        Command::Tree(given) => tree::tree(session, given),
+        Command::Doctor(given) => doctor::doctor(session, given).await,
+        Command::Pod(given) => pod::pod(session, given).await,
+        Command::Run(given) => run::run(session, given).await,
+    }
+}
+
+/// Writes to stdout. A reader that has gone away (`| head`) is no error of ours.
+fn print(text: &str) {
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(text.as_bytes());
+    let _ = stdout.flush();
+}
+
+fn print_json(value: &Value) {
+    print(&format!("{}\n", cnimble_cni::json::to_pretty(value)));
+}

@@ -1,0 +1,196 @@
+//! `gc`, `status` and `validate`: the verbs about a network.
+
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use cnimble_cni::{self as cni, Attachment, NetworkList, Version};
+use cnimble_doctor::Repair;
+use cnimble_life::data_dirs;
+use cnimble_runtime::{ConfError, load_file};
+
+use super::args::{Gc, Valid};
+use super::report::{Exit, Report};
+use super::target::usage;
+use super::verbs::{finish, interruptible};
+use super::{Session, doctor};
+
+/// The network of this name, or in this file if it is a path.
+pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfError> {
+    if name.contains('/') {
+        return load_file(Path::new(name));
+    }
+    session.conf.load(name)
+}
+
+pub(super) fn load(session: &Session, name: &str, what: &str) -> Result<NetworkList, Report> {
+    find(session, name).map_err(|err| Report::conf(what, &err))
+}
+
+pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
+    let network = load(session, &given.named.network, "can't clean up")?;
+    let what = format!("can't clean up everything in network {}", network.name);
+    if given.valid.gone {
+        return gone(session, given, &network, &what).await;
+    }
+    let valid = valid(&given.valid)?;
+    let outcome = interruptible(session.invoker.gc(&network, valid.as_deref())).await;
+    finish(&what, outcome)?;
+    let words = match (&valid, network.disable_gc) {
+        (_, true) => disabled(&network),
+        (None, _) => {
+            // Said in any case: who forgets the list would think that all is clean.
+            eprintln!(
+                "cnimble: no list of valid attachments was given, so nothing was deleted; \
+                 see --gone, --valid and --all"
+            );
+            format!("{}: nothing was deleted", network.name)
+        }
+        (Some(valid), _) => {
+            format!("{} is clean; valid attachments: {}", network.name, valid.len())
+        }
+    };
+    let count = valid.as_ref().map(Vec::len);
+    session.done(&words, &json!({"network": network.name, "validAttachments": count}));
+    Ok(())
+}
+
+fn disabled(network: &NetworkList) -> String {
+    format!("{} says disableGC; nothing was done", network.name)
+}
+
+/// Repairs what the doctor finds in this network. The plugins' GC is not asked: its list can't name what
+/// another runtime begins to add after it was made.
+async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) -> Result<(), Report> {
+    if network.disable_gc {
+        let object = json!({"network": network.name, "validAttachments": null});
+        session.done(&disabled(network), &object);
+        return Ok(());
+    }
+    let mut doctor = doctor::new(session, &given.data_dir, given.grace);
+    doctor.witnesses.data_dirs.extend(data_dirs(network));
+    let blind = |err: cni::Error| Report::new(Exit::Files, what).row("why", err.to_string());
+    let diagnosis = doctor.look_at(&network.name).map_err(blind)?;
+    let outcomes = match interruptible(doctor.repair(&diagnosis.findings)).await {
+        Ok(outcomes) => outcomes,
+        Err(exit) => return Err(Report::new(exit, what).row("why", "interrupted").hint("run it again")),
+    };
+    let mut failed = Vec::new();
+    let (mut cleaned, mut left) = (0, 0);
+    for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
+        match outcome {
+            Repair::Done => cleaned += 1,
+            Repair::Doubt(doubt) => {
+                left += 1;
+                log::warn!("left alone: {} {}: {doubt}", finding.kind.name(), finding.what);
+            }
+            Repair::Failed(err) => failed.push(format!("{}: {err}", finding.what)),
+        }
+    }
+    if !failed.is_empty() {
+        let report = Report::new(Exit::Plugin, what).row("network", &network.name);
+        let report = failed.into_iter().fold(report, |report, why| report.row("why", why));
+        return Err(report.hint("it may be repeated until it succeeds"));
+    }
+    let words = format!(
+        "{} is clean; living attachments: {}; cleaned up: {cleaned}; left alone: {left}",
+        network.name, diagnosis.living
+    );
+    session.done(
+        &words,
+        &json!({
+            "network": network.name,
+            "validAttachments": diagnosis.living,
+            "cleanedUp": cleaned,
+            "leftAlone": left,
+        }),
+    );
+    Ok(())
+}
+
+/// The list as the flags give it; `None` without any.
+fn valid(given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
+    if given.all {
+        return Ok(Some(Vec::new()));
+    }
+    if let Some(file) = &given.valid_file {
+        return read_list(file).map(Some);
+    }
+    if given.valid.is_empty() {
+        return Ok(None);
+    }
+    let parsed = given.valid.iter().map(|text| match text.split_once('/') {
+        Some((id, ifname)) if !id.is_empty() && !ifname.is_empty() => {
+            Ok(Attachment { container_id: id.to_owned(), ifname: ifname.to_owned() })
+        }
+        _ => Err(usage(format!("--valid {text}: expected CONTAINER_ID/IFNAME"))),
+    });
+    parsed.collect::<Result<_, _>>().map(Some)
+}
+
+fn read_list(file: &Path) -> Result<Vec<Attachment>, Report> {
+    #[derive(Deserialize)]
+    struct Item {
+        #[serde(rename = "containerID")]
+        container_id: String,
+        ifname: String,
+    }
+    let bad = |why: String| usage(format!("--valid-file {}: {why}", file.display()));
+    let bytes = if file == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(file)
+    }
+    .map_err(|err| bad(err.to_string()))?;
+    let items: Vec<Item> = serde_json::from_slice(&bytes).map_err(|err| bad(err.to_string()))?;
+    let list =
+        items.into_iter().map(|item| Attachment { container_id: item.container_id, ifname: item.ifname });
+    Ok(list.collect())
+}
+
+pub(super) async fn status(session: &Session, name: &str) -> Result<(), Report> {
+    let network = load(session, name, "can't ask for the status")?;
+    let what = format!("network {} is not ready", network.name);
+    let outcome = interruptible(session.invoker.status(&network)).await;
+    finish(&what, outcome)?;
+    let asked = network.version >= Version::V1_1_0;
+    let words = match asked {
+        true => format!("{} is ready", network.name),
+        false => format!(
+            "{} is {}, which has no STATUS: its plugins were not asked",
+            network.name, network.version
+        ),
+    };
+    session.done(&words, &json!({"network": network.name, "ready": true, "asked": asked}));
+    Ok(())
+}
+
+pub(super) async fn validate(session: &Session, name: &str) -> Result<(), Report> {
+    let network = load(session, name, "the network is not valid")?;
+    let what = format!("network {} is not valid", network.name);
+    let outcome = interruptible(session.invoker.validate(&network)).await;
+    let capabilities = finish(&what, outcome)?;
+    let plugins: Vec<&str> = network.plugins.iter().map(|plugin| plugin.plugin_type.as_str()).collect();
+    let taken = match capabilities.as_slice() {
+        [] => "none".to_owned(),
+        list => list.join(", "),
+    };
+    session.done(
+        &format!(
+            "{} is valid: CNI {}, plugins {}, capabilities {taken}",
+            network.name,
+            network.version,
+            plugins.join(", ")
+        ),
+        &json!({
+            "network": network.name,
+            "cniVersion": network.version.as_str(),
+            "plugins": plugins,
+            "capabilities": capabilities,
+        }),
+    );
+    Ok(())
+}

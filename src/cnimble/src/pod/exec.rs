@@ -1,0 +1,58 @@
+//! `cnimble pod exec`: a command in a pod's namespace.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use cnimble_netlink::NetNs;
+use cnimble_pod::sandbox::Sandboxes;
+
+use super::super::report::{Exit, Report};
+use super::args::Exec;
+use super::find;
+
+/// Becomes the command. Only a failure returns.
+pub(super) fn exec(sandboxes: &Sandboxes, given: &Exec) -> Result<(), Report> {
+    let what = format!("can't run a command in pod {}", given.named.pod);
+    let failed = |why: String| Report::new(Exit::Execution, &what).row("why", why);
+    let sandbox = find(sandboxes, &given.named.pod, &what)?;
+    if let Some(fault) = sandboxes.fault(&sandbox) {
+        return Err(failed(fault.to_string()).hint("cnimble pod up FILE makes it anew"));
+    }
+    let Some((program, args)) = given.command.split_first() else {
+        return Err(failed("no command was given".to_owned()));
+    };
+    let mut command = Command::new(program);
+    command.args(args);
+    let netns = match &sandbox.netns {
+        Some(path) => NetNs::open(path),
+        None => NetNs::current(),
+    };
+    let netns = netns.map_err(|err| failed(err.to_string()))?;
+    if let Some(path) = &sandbox.resolv_conf
+        && let Err(err) = resolve_with(path)
+    {
+        log::warn!("{} is not used: {err}", path.display());
+    }
+    let outcome = netns.enter(|| command.exec());
+    let why = match outcome {
+        Ok(err) => format!("{}: {err}", program.display()),
+        Err(err) => err.to_string(),
+    };
+    Err(failed(why))
+}
+
+/// Puts the pod's resolv.conf in place of the node's, for us and what we become (as
+/// ip-netns(8) does).
+fn resolve_with(path: &Path) -> io::Result<()> {
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // What is mounted on the node later still appears, but nothing of ours goes there.
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
+    mount(Some(path), "/etc/resolv.conf", none, MsFlags::MS_BIND, none)?;
+    Ok(())
+}

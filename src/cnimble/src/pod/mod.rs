@@ -1,0 +1,60 @@
+//! `cnimble pod`: one pod, or a few, from the command line.
+
+mod args;
+mod exec;
+mod report;
+mod show;
+mod up;
+
+use cnimble_pod::PodId;
+use cnimble_pod::sandbox::{Sandbox, Sandboxes};
+
+use super::Session;
+use super::report::{Exit, Report};
+use super::target::usage;
+
+pub(super) use args::{Pod, PodOptions};
+
+use args::PodCommand;
+
+pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
+    if matches!(given.command, PodCommand::Pause) {
+        return pause();
+    }
+    let sandboxes = given.options.open(session, &[]).await?;
+    match &given.command {
+        PodCommand::Up(up) => up::up(session, &sandboxes, &given.options.dns(), up).await,
+        PodCommand::Down(down) => up::down(session, &sandboxes, down).await,
+        PodCommand::Ls => show::ls(session, &sandboxes),
+        PodCommand::Status(named) => show::status(session, &sandboxes, &named.pod).await,
+        PodCommand::Exec(given) => exec::exec(&sandboxes, given),
+        PodCommand::Pause => Ok(()),
+    }
+}
+
+/// Until a signal ends us: nothing has a handler here.
+fn pause() -> Result<(), Report> {
+    loop {
+        nix::unistd::pause();
+    }
+}
+
+/// `NAME` or `NAMESPACE/NAME`.
+fn pod_id(text: &str) -> Result<PodId, Report> {
+    let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+    if namespace.is_empty() || name.is_empty() || name.contains('/') {
+        return Err(usage(format!("\"{text}\" is no pod: expected NAME or NAMESPACE/NAME")));
+    }
+    Ok(PodId::new(namespace, name))
+}
+
+/// The pod's sandbox.
+fn find(sandboxes: &Sandboxes, text: &str, what: &str) -> Result<Sandbox, Report> {
+    let id = pod_id(text)?;
+    let found = sandboxes.find(&id).map_err(|err| report::of(what, &err))?;
+    found.ok_or_else(|| {
+        Report::new(Exit::Usage, what)
+            .row("why", format!("there is no pod {id}"))
+            .hint("`cnimble pod ls` lists the pods; `cnimble pod up FILE` makes one")
+    })
+}

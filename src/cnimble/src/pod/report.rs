@@ -1,0 +1,53 @@
+//! What went wrong with a pod, for people and programs.
+
+use cnimble_pod::network::NetworkError;
+use cnimble_pod::sandbox::{Cause, SandboxError};
+use cnimble_runtime::Error;
+
+use super::super::report::{Exit, Report};
+
+/// `what` as in "can't bring up pod default/web".
+pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
+    let mut causes = error.causes().iter();
+    let Some(first) = causes.next() else {
+        return Report::new(Exit::Usage, what).row("why", error.to_string());
+    };
+    // A plugin's failure has a report of its own, with what helps.
+    let report = match first {
+        Cause::Network(network) => match &**network {
+            NetworkError::Plugins { failures, .. } | NetworkError::Gc { failures } => {
+                let mut failures = failures.iter();
+                let report = failures.next().map(|failure| Report::of(what, failure));
+                let report = report.unwrap_or_else(|| Report::new(Exit::Plugin, ""));
+                failures.fold(report, |report, failure| report.row("then", failure.to_string()))
+            }
+            other => plain(what, first, exit_of(other)),
+        },
+        Cause::NotReady(not_ready) => not_ready
+            .details
+            .iter()
+            .fold(Report::new(Exit::Config, what).row("why", not_ready.condition()), |report, detail| {
+                report.row("because", detail)
+            })
+            .hint("`cnimble networks` tells more; --conf-dir or NETCONFPATH names another directory"),
+        Cause::Bandwidth(_) => plain(what, first, Exit::Config),
+        Cause::Locked(_) => plain(what, first, Exit::Execution),
+        _ => plain(what, first, Exit::Files),
+    };
+    causes.fold(report, |report, cause| report.row("then", cause.to_string()))
+}
+
+fn plain(what: impl Into<String>, cause: &Cause, exit: Exit) -> Report {
+    Report::new(exit, what).row("why", cause.to_string())
+}
+
+fn exit_of(error: &NetworkError) -> Exit {
+    match error {
+        NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => Exit::Config,
+        NetworkError::Plugins { failures, .. } | NetworkError::Gc { failures } => match failures.first() {
+            Some(Error::Cache { .. }) => Exit::Files,
+            _ => Exit::Plugin,
+        },
+        NetworkError::Namespace { .. } | NetworkError::Busy { .. } => Exit::Execution,
+    }
+}

@@ -1,0 +1,218 @@
+//! How an error is told: what failed, where, why, and what to try.
+
+use serde_json::{Map, Value};
+
+use cnimble_cni as cni;
+use cnimble_locks::LockError;
+use cnimble_runtime::{ConfError, Error, Failure, Failures, PluginError, Verb};
+
+use super::style::{Paint, rows};
+
+/// The exit status; `--help` lists them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exit {
+    Plugin = 1,
+    Usage = 2,
+    Config = 3,
+    Execution = 4,
+    Files = 5,
+    Found = 6,
+    Left = 7,
+    HungUp = 129,
+    Interrupted = 130,
+    Terminated = 143,
+}
+
+/// An error for people and programs.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) exit: Exit,
+    what: String,
+    rows: Vec<(&'static str, String)>,
+    hint: Option<String>,
+    error: Option<Box<cni::Error>>,
+}
+
+impl Report {
+    /// An empty `what` is for a failure that has been told already: only the exit status is
+    /// left to give.
+    pub(super) fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Report { exit, what: what.into(), rows: Vec::new(), hint: None, error: None }
+    }
+
+    pub(super) fn row(mut self, name: &'static str, text: impl Into<String>) -> Self {
+        self.rows.push((name, text.into()));
+        self
+    }
+
+    pub(super) fn hint(mut self, text: impl Into<String>) -> Self {
+        self.hint = Some(text.into());
+        self
+    }
+
+    /// `what` as in "can't add eth0 to network demo".
+    pub(super) fn of(what: impl Into<String>, error: &Error) -> Self {
+        let mut report = match error {
+            Error::Conf(error) => return Report::conf(what, error),
+            Error::Plugins(failures) => Report::plugins(what, failures),
+            Error::Locked(reason) => Report::locked(what, reason),
+            Error::Node(reason) => Report::new(Exit::Files, what).row("why", reason.to_string()),
+            Error::Parameter(reason) => Report::new(Exit::Usage, what).row("why", reason.to_string()),
+            Error::Unsupported { network, since, .. } => Report::new(Exit::Config, what)
+                .row("network", network)
+                .row("why", error.to_string())
+                .hint(format!("raise the network's cniVersion to {since} or later")),
+            Error::NoResult { network, .. } => {
+                Report::new(Exit::Files, what).row("network", network).row("why", error.to_string())
+            }
+            Error::Cache { cause, rollback } => rollback.iter().fold(
+                Report::new(Exit::Files, what)
+                    .row("file", cause.path.display().to_string())
+                    .row("why", cause.to_string())
+                    .hint("make the directory writable, or choose another with --cache-dir"),
+                |report, failure| report.row("then", failure.to_string()),
+            ),
+        };
+        report.error = Some(Box::new(error.to_spec()));
+        report
+    }
+
+    /// A lock that wasn't taken.
+    fn locked(what: impl Into<String>, error: &LockError) -> Self {
+        let report = Report::new(Exit::Files, what).row("why", error.to_string());
+        report.hint(match error {
+            LockError::Busy { .. } => "wait for it, or end it; a process that ends lets go of its locks",
+            LockError::File { .. } => "run it as root, or name another directory with --lock-dir",
+        })
+    }
+
+    /// A configuration that can't be used.
+    pub(super) fn conf(what: impl Into<String>, error: &ConfError) -> Self {
+        let report = Report::new(Exit::Config, what);
+        match error {
+            ConfError::NoNetwork { dir, name, known, bad } => {
+                let mut report = report.row("network", name).row("directory", dir.display().to_string());
+                report = match known.as_slice() {
+                    [] => report.row("why", "the directory has no network that can be used"),
+                    known => report.row("why", format!("there is only {}", known.join(", "))),
+                };
+                bad.iter()
+                    .fold(report, |report, bad| report.row("skipped", bad.to_string()))
+                    .hint("`cnimble networks` lists them; --conf-dir or NETCONFPATH names another directory")
+            }
+            ConfError::Dir { dir, source } => report
+                .row("directory", dir.display().to_string())
+                .row("why", source.to_string())
+                .hint("--conf-dir or NETCONFPATH names another directory"),
+            other => report.row("why", other.to_string()),
+        }
+    }
+
+    fn plugins(what: impl Into<String>, failures: &Failures) -> Self {
+        let Failure { network, plugin, cause, verb, attachment } = &failures.first;
+        let exit = match cause.is_refusal() {
+            true => Exit::Plugin,
+            false => Exit::Execution,
+        };
+        let mut report =
+            Report::new(exit, what).row("network", network).row("plugin", format!("{plugin} ({verb})"));
+        if let Some(of) = attachment {
+            report = report.row("container", format!("{} {}", of.container_id, of.ifname));
+        }
+        report = report.row("why", cause.to_string());
+        for other in &failures.others {
+            report = report.row("then", other.to_string());
+        }
+        if let Some(note) = &failures.note {
+            report = report.row("note", note);
+        }
+        report.hint = match failures.note {
+            Some(_) => Some(format!("cnimble del {network} NETNS, and add it again")),
+            None => hint(network, *verb, cause),
+        };
+        report
+    }
+
+    /// Whether there is something to tell.
+    pub(super) fn has_text(&self) -> bool {
+        !self.what.is_empty()
+    }
+
+    /// For people, on stderr.
+    pub(super) fn print(&self, paint: Paint) {
+        let mut lines = self.rows.clone();
+        if let Some(hint) = &self.hint {
+            lines.push(("try", hint.clone()));
+        }
+        eprintln!("{} {}", paint.bad("cnimble:"), self.what);
+        eprint!("{}", rows(&lines, paint));
+    }
+
+    /// For programs, on stdout: a CNI error with a few keys more.
+    pub(super) fn json(&self) -> Value {
+        let why = || {
+            let of = self.rows.iter().find(|(name, _)| *name == "why");
+            of.map(|(_, text)| text.clone()).unwrap_or_default()
+        };
+        let mut map = Map::new();
+        let error = self.error.as_deref().cloned();
+        let error = error.unwrap_or_else(|| {
+            let code = match self.exit {
+                Exit::Usage => cni::Code::INVALID_ENVIRONMENT,
+                Exit::Config => cni::Code::INVALID_CONFIG,
+                Exit::HungUp | Exit::Interrupted | Exit::Terminated => cni::Code::TRY_AGAIN_LATER,
+                Exit::Plugin | Exit::Execution => cni::Code::DELEGATE,
+                Exit::Files | Exit::Found | Exit::Left => cni::Code::IO,
+            };
+            cni::Error::new(code, self.what.clone()).details(why())
+        });
+        map.insert("cniVersion".into(), cni::Version::LATEST.as_str().into());
+        map.insert("code".into(), error.code.0.into());
+        map.insert("msg".into(), error.msg.into());
+        if !error.details.is_empty() {
+            map.insert("details".into(), error.details.into());
+        }
+        map.insert("exitStatus".into(), (self.exit as u8).into());
+        if let Some(hint) = &self.hint {
+            map.insert("hint".into(), hint.as_str().into());
+        }
+        Value::Object(map)
+    }
+}
+
+/// What helps when a range is full.
+const FULL: &str = "`cnimble doctor` lists leases of pods that are gone, and frees them with --repair";
+
+/// What helps against this, if we know.
+fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
+    let text = match cause {
+        PluginError::Missing { .. } => {
+            "install it, or name its directory with --cni-path or CNI_PATH; `cnimble plugins` lists what is there"
+                .to_owned()
+        }
+        PluginError::BadName { .. } => "write the plugin's bare name as type".to_owned(),
+        PluginError::Start { path, .. } => format!(
+            "is {} an executable for this machine, and readable for you?",
+            path.display()
+        ),
+        PluginError::TimeLimit { .. } => "allow more with --timeout, or find out what it waits for".to_owned(),
+        PluginError::Version { supported, .. } => match supported.last() {
+            Some(newest) => format!("write cniVersion {newest} into the configuration, or install a newer plugin"),
+            None => return None,
+        },
+        PluginError::NoError { .. } | PluginError::BadOutput { .. } => {
+            "is it a CNI plugin? What it printed on stderr stands above".to_owned()
+        }
+        PluginError::Refused { error, .. } => match error.code.0 {
+            11 => "the plugin asks to try again later".to_owned(),
+            101 => FULL.to_owned(),
+            _ if !nix::unistd::geteuid().is_root() => "run it as root".to_owned(),
+            103 => format!("cnimble del {network} NETNS, and add it again"),
+            _ if error.msg.contains("no IP addresses available") => FULL.to_owned(),
+            _ if verb == Verb::Del => "DEL may be repeated until it succeeds".to_owned(),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(text)
+}

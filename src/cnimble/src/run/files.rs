@@ -1,0 +1,31 @@
+//! The lock that keeps two of us from looking after the same pods.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use cnimble_locks::{FileLock, Kind, LockError, Wait};
+
+use crate::report::{Exit, Report};
+
+/// A process that was killed may hold the lock until the last of its threads has come out of
+/// the kernel.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Locks the state directory for us, until this is dropped or the process ends however it may.
+pub(super) async fn lock(dir: &Path) -> Result<FileLock, Report> {
+    let path = dir.join("run.lock");
+    let failed = |why: String| {
+        Report::new(Exit::Files, "can't run").row("file", path.display().to_string()).row("why", why)
+    };
+    fs::create_dir_all(dir).map_err(|err| failed(err.to_string()))?;
+    let what = format!("directory {}", dir.display());
+    match FileLock::take(&path, Kind::Alone, Wait::new(&what, PATIENCE)).await {
+        Ok(lock) => Ok(lock),
+        Err(LockError::Busy { holders, .. }) => {
+            Err(failed(format!("another `cnimble run` uses this directory: {holders}"))
+                .hint("stop that one, or name other directories with --state-dir and --run-dir"))
+        }
+        Err(err) => Err(failed(err.to_string())),
+    }
+}

@@ -1,0 +1,206 @@
+//! `run`: keeps the pods of manifests up, as a kubelet does.
+
+mod feed;
+mod files;
+mod metrics;
+mod notify;
+pub(super) mod progress;
+pub(super) mod serve;
+mod signals;
+mod sources;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+
+use cnimble_pod::network::NetworkPlugin;
+use cnimble_pod::source::PodConfig;
+use cnimble_pod::sync::{Ended, Handle, Listener, Phase, PodReport, SandboxWork, SyncLoop, SyncOptions};
+use cnimble_runtime::trace::TraceContext;
+use cnimble_runtime::{Observer, Stderr};
+
+use super::args::Run;
+use super::report::{Exit, Report};
+use super::{Session, print, print_json};
+use metrics::Metrics;
+use serve::{Listen, Server};
+use signals::{Signals, Word};
+use status::Status;
+
+pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
+    let signals = Signals::listen()?;
+    let sources = given.sources.sources()?;
+    let _lock = files::lock(&given.options.state_dir).await?;
+    let metrics = Arc::new(Metrics::new());
+    let counted = Arc::clone(&metrics);
+    let invoker = session
+        .invoker
+        .clone()
+        .with_stderr(Stderr::Capture)
+        .with_observer(Observer::new(move |execution| counted.executed(execution)));
+    let sandboxes = given.options.open(&session.with_invoker(invoker), &given.own_network).await?;
+    let network = sandboxes.network().clone();
+    let listen = given.listen.clone();
+    let listen = listen.unwrap_or_else(|| Listen::Unix(given.options.run_dir.join("cnimble.sock")));
+    let server = Server::bind(&listen).await.map_err(|err| {
+        Report::new(Exit::Files, "can't listen")
+            .row("address", listen.to_string())
+            .row("why", err.to_string())
+    })?;
+    let (config, updates) = PodConfig::start(sources).map_err(|err| cannot_run(&err))?;
+    let config = Arc::new(config);
+
+    let (looping, handle) = SyncLoop::new(SandboxWork::new(sandboxes), options(given, &metrics));
+    let board = looping.board();
+    let status =
+        Status { board: board.clone(), network: network.clone(), conditions: config.conditions(), metrics };
+    let (inputs, received) = mpsc::channel(16);
+    let looping = tokio::spawn(looping.run(received));
+    let mut tasks = JoinSet::new();
+    if let Some(server) = server {
+        tasks.spawn(server.run(Arc::new(status.clone())));
+    }
+    let fed = Arc::clone(&config);
+    let dns = given.options.dns();
+    tasks.spawn(async move { feed::feed(&fed, updates, inputs, dns).await });
+    tasks.spawn(notify::keep_telling(board.clone()));
+    tasks.spawn(progress::draw(board));
+    tasks.spawn(progress::tell_of_problems(config.conditions()));
+    tasks.spawn(follow(network.clone(), handle.clone()));
+    notify::ready();
+
+    let running = Running { config, network, handle, looping };
+    let ended = running.watch(given, signals, &status).await;
+    // The line of progress goes before anything else is printed.
+    tasks.shutdown().await;
+    finish(session, given, &status, &ended?)
+}
+
+fn cannot_run(err: &dyn std::error::Error) -> Report {
+    Report::new(Exit::Files, "can't run").row("why", err.to_string())
+}
+
+fn options(given: &Run, metrics: &Arc<Metrics>) -> SyncOptions {
+    let metrics = Arc::clone(metrics);
+    let seconds = |seconds| (seconds > 0).then(|| Duration::from_secs(seconds));
+    let text = std::env::var("TRACEPARENT").unwrap_or_default();
+    SyncOptions {
+        check: seconds(given.check_interval),
+        parallel: usize::from(given.parallel),
+        trace: TraceContext::parse(&text),
+        listener: Listener::new(move |event| {
+            metrics.happened(event);
+            progress::tell(event);
+        }),
+        ..SyncOptions::default()
+    }
+}
+
+/// Pods that failed are tried again as soon as the networks change.
+async fn follow(network: NetworkPlugin, handle: Handle) {
+    let mut changes = network.changes();
+    while changes.changed().await.is_ok() {
+        handle.retry_now();
+    }
+}
+
+/// What goes on until the end.
+struct Running {
+    config: Arc<PodConfig>,
+    network: NetworkPlugin,
+    handle: Handle,
+    looping: JoinHandle<Ended>,
+}
+
+impl Running {
+    async fn watch(mut self, given: &Run, mut signals: Signals, status: &Status) -> Result<Ended, Report> {
+        let mut overall = status.board.overall();
+        let mut stopping = false;
+        loop {
+            let settled = overall.wait_for(|overall| overall.settled);
+            tokio::select! {
+                ended = &mut self.looping => return ended.map_err(|err| cannot_run(&err)),
+                _ = settled, if given.once && !stopping => {
+                    stopping = true;
+                    self.handle.stop(false);
+                }
+                word = signals.next() => match word {
+                    Word::Reload => self.reload().await,
+                    Word::Stop(exit) if stopping => {
+                        // What is at work ends with the loop.
+                        self.looping.abort();
+                        let _ = self.looping.await;
+                        return Err(Report::new(exit, "stopped at once")
+                            .row("why", "a second signal; unfinished work is taken up at the next start"));
+                    }
+                    Word::Stop(_) => {
+                        stopping = true;
+                        notify::stopping();
+                        self.handle.stop(given.teardown_on_exit);
+                    }
+                },
+            }
+        }
+    }
+
+    async fn reload(&self) {
+        log::info!("reading networks and manifests again");
+        notify::reloading();
+        self.network.reload().await;
+        self.config.reread();
+        self.handle.retry_now();
+        notify::ready();
+    }
+}
+
+/// The last words, and the exit status.
+fn finish(session: &Session, given: &Run, status: &Status, ended: &Ended) -> Result<(), Report> {
+    let unfinished =
+        |report: Report| ended.unfinished.iter().fold(report, |report, id| report.row("pod", id.to_string()));
+    if given.teardown_on_exit && !ended.unfinished.is_empty() {
+        return Err(unfinished(Report::new(Exit::Plugin, "some pods could not be taken down"))
+            .hint("start it again with the same options: it goes on where it was"));
+    }
+    if !given.once {
+        if !ended.unfinished.is_empty() {
+            log::warn!("stopped in the middle of work on {} pods", ended.unfinished.len());
+        }
+        return Ok(());
+    }
+    let pods = status.board.pods();
+    if session.json {
+        print_json(&status.json());
+    } else if session.human() {
+        print(&table(session, &pods));
+    }
+    let failed: Vec<&PodReport> = pods.iter().filter(|pod| pod.phase != Phase::Ready).collect();
+    let problems = status.problems();
+    if failed.is_empty() && problems.is_empty() {
+        return Ok(());
+    }
+    if session.json {
+        // It has all been said.
+        return Err(Report::new(Exit::Plugin, ""));
+    }
+    let report =
+        failed.iter().fold(Report::new(Exit::Plugin, "not all is as it should be"), |report, pod| {
+            let why = pod.message.as_deref().or(pod.reason).unwrap_or(pod.phase.as_str());
+            report.row("pod", format!("{}: {why}", pod.id))
+        });
+    Err(problems.into_iter().fold(report, |report, problem| report.row("problem", problem)))
+}
+
+fn table(session: &Session, pods: &[PodReport]) -> String {
+    let lines: Vec<Vec<String>> = pods
+        .iter()
+        .map(|pod| {
+            let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
+            let why = pod.reason.unwrap_or_default().to_owned();
+            vec![pod.id.to_string(), pod.phase.as_str().to_owned(), ips.join(" "), why]
+        })
+        .collect();
+    super::style::table(&["POD", "PHASE", "ADDRESSES", "WHY"], &lines, session.paint)
+}

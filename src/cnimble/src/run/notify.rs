@@ -1,0 +1,52 @@
+//! Word to systemd (sd_notify(3)): ready, reloading, stopping, alive. Does nothing where
+//! nobody listens.
+
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+use cnimble_pod::sync::{Board, Phase};
+
+fn send(states: &[NotifyState<'_>]) {
+    if let Err(err) = sd_notify::notify(states) {
+        log::debug!("can't tell systemd: {err}");
+    }
+}
+
+pub(super) fn ready() {
+    send(&[NotifyState::Ready]);
+}
+
+pub(super) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => send(&[NotifyState::Reloading, now]),
+        Err(_) => send(&[NotifyState::Reloading]),
+    }
+}
+
+pub(super) fn stopping() {
+    send(&[NotifyState::Stopping]);
+}
+
+/// Says how the pods are, and as long as the loop goes round, that we are alive.
+pub(super) async fn keep_telling(board: Board) {
+    let watchdog = sd_notify::watchdog_enabled();
+    let every = watchdog.map_or(Duration::from_secs(5), |limit| limit / 3);
+    let mut last = String::new();
+    loop {
+        let counts = board.counts();
+        let of = |phase| counts.get(&phase).copied().unwrap_or(0);
+        let text = format!("{} pods ready, {} not", of(Phase::Ready), of(Phase::Pending) + of(Phase::Failed));
+        if text != last {
+            send(&[NotifyState::Status(&text)]);
+            last = text;
+        }
+        // A loop that hangs is none that should be kept alive.
+        if let Some(limit) = watchdog
+            && board.age() < limit
+        {
+            send(&[NotifyState::Watchdog]);
+        }
+        tokio::time::sleep(every).await;
+    }
+}

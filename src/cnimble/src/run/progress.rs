@@ -1,0 +1,128 @@
+//! What people see while pods start: a line that changes on a terminal, lines elsewhere.
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use cnimble_pod::source::Condition;
+use cnimble_pod::sync::{Board, Event, Phase, PodReport};
+
+/// Whether the last line on stderr is one that changes.
+static DRAWN: AtomicBool = AtomicBool::new(false);
+
+/// Between two states of the line.
+const PACE: Duration = Duration::from_millis(100);
+
+/// What has to be printed before a line of its own: it takes the place of the changing line,
+/// which comes back below.
+pub(crate) fn before_line() -> &'static str {
+    match DRAWN.swap(false, Ordering::Relaxed) {
+        true => "\r\x1b[K",
+        false => "",
+    }
+}
+
+/// Writes what happens into the log.
+pub(super) fn tell(event: &Event) {
+    match event {
+        Event::Pod(pod) => tell_of(pod),
+        Event::Gone(id) => log::info!(pod:% = id, phase = "Gone"; "pod {id} is gone"),
+        Event::Worked { id, operation, took, failure, trace } => {
+            let seconds = took.as_secs_f64();
+            log::debug!(
+                pod:% = id, operation = *operation, seconds, trace = trace.as_str();
+                "{operation} of pod {id} took {seconds:.3} s{}", if failure.is_some() { " and failed" } else { "" }
+            );
+        }
+        Event::Trouble(Some(why)) => log::error!("nothing can be done for pods: {why}"),
+        Event::Trouble(None) => log::info!("pods are looked after again"),
+        Event::Warning(why) => log::warn!("{why}"),
+    }
+}
+
+fn tell_of(pod: &PodReport) {
+    let (id, phase) = (&pod.id, pod.phase.as_str());
+    let message = pod.message.as_deref().unwrap_or_default();
+    match (pod.phase, pod.reason) {
+        (Phase::Ready, _) => {
+            let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
+            let ips = ips.join(" ");
+            let seconds = pod.took.as_secs_f64();
+            log::info!(pod:% = id, phase, ips = ips.as_str(), seconds; "pod {id} is ready: {ips} ({seconds:.3} s)");
+        }
+        (_, Some(reason)) => log::warn!(
+            pod:% = id, phase, reason, failures = pod.failures;
+            "pod {id}: {reason}: {message}"
+        ),
+        (Phase::Terminating, None) => log::info!(pod:% = id, phase; "pod {id} is taken down"),
+        (_, None) => log::debug!(pod:% = id, phase; "pod {id} is wanted"),
+    }
+}
+
+/// Logs what is wrong with manifests and sources, when that changes.
+pub(super) async fn tell_of_problems(mut conditions: watch::Receiver<Vec<Condition>>) {
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    loop {
+        let now: BTreeSet<String> =
+            conditions.borrow_and_update().iter().map(|condition| condition.error.to_string()).collect();
+        for problem in now.difference(&known) {
+            log::warn!("{problem}");
+        }
+        for problem in known.difference(&now) {
+            log::info!("no longer: {problem}");
+        }
+        known = now;
+        if conditions.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Draws the line until it is dropped; does nothing unless stderr is a terminal.
+pub(super) async fn draw(board: Board) {
+    if !std::io::stderr().is_terminal() {
+        return std::future::pending().await;
+    }
+    let _gone = Erase;
+    let begun = Instant::now();
+    let mut overall = board.overall();
+    let mut last = String::new();
+    loop {
+        tokio::time::sleep(PACE).await;
+        let state = overall.borrow_and_update().clone();
+        let line = line(&board, begun.elapsed(), state.settled);
+        if line != last || !DRAWN.load(Ordering::Relaxed) {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
+            DRAWN.store(true, Ordering::Relaxed);
+            last = line;
+        }
+    }
+}
+
+struct Erase;
+
+impl Drop for Erase {
+    fn drop(&mut self) {
+        let _ = write!(std::io::stderr().lock(), "{}", before_line());
+    }
+}
+
+/// `137 of 200 pods ready, 2 failed, 1 going  3.2 s`
+fn line(board: &Board, since: Duration, settled: bool) -> String {
+    let counts = board.counts();
+    let of = |phase| counts.get(&phase).copied().unwrap_or(0);
+    let wanted = of(Phase::Ready) + of(Phase::Pending) + of(Phase::Failed);
+    let mut line = format!("{} of {wanted} pods ready", of(Phase::Ready));
+    for (phase, word) in [(Phase::Failed, "failed"), (Phase::Terminating, "going")] {
+        if of(phase) > 0 {
+            line.push_str(&format!(", {} {word}", of(phase)));
+        }
+    }
+    if !settled {
+        line.push_str(&format!("  {:.1} s", since.as_secs_f64()));
+    }
+    line
+}

@@ -1,0 +1,43 @@
+//! Signals as words.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::report::{Exit, Report};
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    Reload,
+    /// With the exit status for a stop that is cut short.
+    Stop(Exit),
+}
+
+pub(super) struct Signals {
+    hangup: Signal,
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// From now on no signal ends us by itself.
+    pub(super) fn listen() -> Result<Self, Report> {
+        let listen = |kind| {
+            signal(kind).map_err(|err| {
+                Report::new(Exit::Files, "can't listen for signals").row("why", err.to_string())
+            })
+        };
+        Ok(Signals {
+            hangup: listen(SignalKind::hangup())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    pub(super) async fn next(&mut self) -> Word {
+        tokio::select! {
+            _ = self.hangup.recv() => Word::Reload,
+            _ = self.interrupt.recv() => Word::Stop(Exit::Interrupted),
+            _ = self.terminate.recv() => Word::Stop(Exit::Terminated),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! From the command line to the sources.
+
+use std::time::Duration;
+
+use cnimble_pod::manifest::Defaults;
+use cnimble_pod::source::{ApiSource, Directory, Sources, UrlSource};
+
+use crate::args;
+use crate::report::Report;
+use crate::target::usage;
+
+impl args::Sources {
+    /// What the pods come from.
+    pub(super) fn sources(&self) -> Result<Sources, Report> {
+        if self.manifests.is_none() && self.url.is_none() && self.kubeconfig.is_none() {
+            return Err(usage("there is nowhere to take pods from")
+                .hint("name a directory (--manifests), a URL (--url) or an API server (--kubeconfig)"));
+        }
+        let defaults = Defaults { node: self.node(), suffix: self.suffix };
+        let period = Duration::from_secs(self.poll.max(1));
+        let directory = self.manifests.as_ref().map(|path| Directory {
+            defaults: defaults.clone(),
+            period,
+            ..Directory::new(path)
+        });
+        let url = self.url.as_ref().map(|url| UrlSource {
+            headers: self.url_header.clone(),
+            defaults: defaults.clone(),
+            period,
+            ..UrlSource::new(url)
+        });
+        let api = self.kubeconfig.as_ref().map(|file| ApiSource::new(file, self.node()));
+        Ok(Sources { directory, url, api })
+    }
+
+    /// The node's name: what was given, or the host's, in lower case as the kubelet has it.
+    fn node(&self) -> String {
+        let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        self.node_name.clone().unwrap_or_else(|| host().trim().to_lowercase())
+    }
+}

@@ -1,0 +1,69 @@
+//! What the pages say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use cnimble_pod::network::NetworkPlugin;
+use cnimble_pod::source::Condition;
+use cnimble_pod::sync::Board;
+
+use super::metrics::{self, Metrics};
+use super::serve::Pages;
+
+/// A loop that hasn't gone round for so long hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// Everything that there is to know.
+#[derive(Clone)]
+pub(super) struct Status {
+    pub(super) board: Board,
+    pub(super) network: NetworkPlugin,
+    pub(super) conditions: watch::Receiver<Vec<Condition>>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Status {
+    /// All of it as JSON.
+    pub(super) fn json(&self) -> Value {
+        let overall = serde_json::to_value(&*self.board.overall().borrow()).unwrap_or_default();
+        let pods = serde_json::to_value(self.board.pods()).unwrap_or_default();
+        let network = match self.network.ready() {
+            Ok(()) => {
+                let name = self.network.default_network().map(|network| network.list.name.clone());
+                json!({"ready": true, "name": name})
+            }
+            Err(why) => json!({"ready": false, "message": why.to_string()}),
+        };
+        json!({"overall": overall, "network": network, "problems": self.problems(), "pods": pods})
+    }
+
+    /// What is wrong with manifests and sources.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let manifests = self.conditions.borrow();
+        manifests.iter().map(|condition| condition.error.to_string()).chain(self.network.problems()).collect()
+    }
+}
+
+impl Pages for Status {
+    fn metrics(&self) -> (String, &'static str) {
+        let problems = self.conditions.borrow().len();
+        (self.metrics.text(&self.board, problems, &self.network), metrics::CONTENT_TYPE)
+    }
+
+    fn health(&self) -> Result<(), String> {
+        if self.board.age() > HANGS {
+            return Err("the sync loop hangs".to_owned());
+        }
+        if let Some(trouble) = &self.board.overall().borrow().trouble {
+            return Err(trouble.clone());
+        }
+        self.network.ready().map_err(|why| why.to_string())
+    }
+
+    fn pods(&self) -> String {
+        format!("{:#}\n", self.json())
+    }
+}

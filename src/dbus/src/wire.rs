@@ -1,0 +1,233 @@
+//! Messages of D-Bus in bytes: "Message Protocol" of the specification.
+
+use super::Method;
+
+const CALL: u8 = 1;
+pub(super) const RETURN: u8 = 2;
+pub(super) const ERROR: u8 = 3;
+/// An answer's kind, fields and body begin behind this.
+pub(super) const HEADER: usize = 16;
+
+const PATH: u8 = 1;
+const INTERFACE: u8 = 2;
+const MEMBER: u8 = 3;
+const ERROR_NAME: u8 = 4;
+const REPLY_SERIAL: u8 = 5;
+const DESTINATION: u8 = 6;
+const SIGNATURE: u8 = 8;
+
+/// A call in little-endian bytes, which every bus takes.
+pub(super) fn encode(method: &Method<'_>, arguments: &[&str], serial: u32) -> Vec<u8> {
+    const NO_AUTO_START: u8 = 2;
+    let mut body = Vec::new();
+    for argument in arguments {
+        put_text(&mut body, argument);
+    }
+    let mut message = vec![b'l', CALL, NO_AUTO_START, 1];
+    put_number(&mut message, body.len());
+    message.extend(serial.to_le_bytes());
+    // The length of the fields comes here.
+    message.extend([0; 4]);
+    let strings = [
+        (PATH, b'o', method.path),
+        (INTERFACE, b's', method.interface),
+        (MEMBER, b's', method.member),
+        (DESTINATION, b's', method.destination),
+    ];
+    for (field, kind, value) in strings {
+        pad(&mut message, 8);
+        message.extend([field, 1, kind, 0]);
+        put_text(&mut message, value);
+    }
+    if !arguments.is_empty() {
+        pad(&mut message, 8);
+        message.extend([SIGNATURE, 1, b'g', 0, u8::try_from(arguments.len()).unwrap_or(u8::MAX)]);
+        message.extend(arguments.iter().map(|_| b's'));
+        message.push(0);
+    }
+    let fields = message.len().saturating_sub(HEADER);
+    if let Some(place) = message.get_mut(12..16) {
+        place.copy_from_slice(&u32::try_from(fields).unwrap_or(u32::MAX).to_le_bytes());
+    }
+    pad(&mut message, 8);
+    message.append(&mut body);
+    message
+}
+
+fn pad(bytes: &mut Vec<u8>, to: usize) {
+    bytes.resize(bytes.len().next_multiple_of(to), 0);
+}
+
+fn put_number(bytes: &mut Vec<u8>, number: usize) {
+    bytes.extend(u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    pad(bytes, 4);
+    put_number(bytes, text.len());
+    bytes.extend(text.as_bytes());
+    bytes.push(0);
+}
+
+/// What a method returns.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    signature: String,
+    body: Vec<u8>,
+    big_endian: bool,
+}
+
+impl Answer {
+    /// The first value, if it is a text.
+    pub fn text(&self) -> Option<String> {
+        if !self.signature.starts_with('s') {
+            return None;
+        }
+        let length = self.number(0)?;
+        Some(String::from_utf8_lossy(self.body.get(4..length.checked_add(4)?)?).into_owned())
+    }
+
+    /// The first value, if it is true or false.
+    pub fn truth(&self) -> Option<bool> {
+        if !self.signature.starts_with('b') {
+            return None;
+        }
+        Some(self.number(0)? != 0)
+    }
+
+    fn number(&self, offset: usize) -> Option<usize> {
+        number(&self.body, offset, self.big_endian)
+    }
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Parsed {
+    pub(super) kind: u8,
+    pub(super) reply_to: Option<u32>,
+    pub(super) error: String,
+    pub(super) answer: Answer,
+}
+
+fn number(bytes: &[u8], offset: usize, big_endian: bool) -> Option<usize> {
+    let four = *bytes.get(offset..)?.first_chunk()?;
+    let number = if big_endian { u32::from_be_bytes(four) } else { u32::from_le_bytes(four) };
+    usize::try_from(number).ok()
+}
+
+/// The length of the message that begins with this header.
+pub(super) fn length(header: &[u8]) -> Option<usize> {
+    let big_endian = header.first() == Some(&b'B');
+    let fields = number(header, 12, big_endian)?.checked_add(HEADER)?.checked_next_multiple_of(8)?;
+    fields.checked_add(number(header, 4, big_endian)?)
+}
+
+/// `None` if it makes no sense.
+pub(super) fn parse(message: &[u8]) -> Option<Parsed> {
+    let big_endian = match message.first()? {
+        b'l' => false,
+        b'B' => true,
+        _ => return None,
+    };
+    let mut parsed = Parsed { kind: *message.get(1)?, ..Parsed::default() };
+    let end = number(message, 12, big_endian)?.checked_add(HEADER)?;
+    let mut at = HEADER;
+    while at < end {
+        at = at.checked_next_multiple_of(8)?;
+        let (field, kind) = (*message.get(at)?, *message.get(at.checked_add(2)?)?);
+        // All fields have a signature of one letter.
+        if *message.get(at.checked_add(1)?)? != 1 {
+            return None;
+        }
+        let value = at.checked_add(4)?;
+        at = match kind {
+            b'u' => {
+                let number = number(message, value, big_endian)?;
+                if field == REPLY_SERIAL {
+                    parsed.reply_to = u32::try_from(number).ok();
+                }
+                value.checked_add(4)?
+            }
+            b's' | b'o' => {
+                let begin = value.checked_add(4)?;
+                let stop = begin.checked_add(number(message, value, big_endian)?)?;
+                if field == ERROR_NAME {
+                    parsed.error = String::from_utf8_lossy(message.get(begin..stop)?).into_owned();
+                }
+                stop.checked_add(1)?
+            }
+            b'g' => {
+                let begin = value.checked_add(1)?;
+                let stop = begin.checked_add(usize::from(*message.get(value)?))?;
+                if field == SIGNATURE {
+                    parsed.answer.signature = String::from_utf8_lossy(message.get(begin..stop)?).into_owned();
+                }
+                stop.checked_add(1)?
+            }
+            _ => return None,
+        };
+    }
+    parsed.answer.body = message.get(end.checked_next_multiple_of(8)?..)?.to_vec();
+    parsed.answer.big_endian = big_endian;
+    Some(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+
+    const METHOD: Method<'static> =
+        Method { destination: "org.example", path: "/org/example", interface: "org.example.I", member: "do" };
+
+    #[test]
+    fn a_call_is_read_as_it_was_written() {
+        for arguments in [&[][..], &["trusted", "10.1.2.3/32"], &[""]] {
+            let message = encode(&METHOD, arguments, 7);
+            assert_eq!(length(&message), Some(message.len()));
+            let parsed = parse(&message).unwrap();
+            assert_eq!((parsed.kind, parsed.reply_to), (CALL, None));
+            assert_eq!(parsed.answer.signature, "s".repeat(arguments.len()));
+            assert_eq!(parsed.answer.text().as_deref(), arguments.first().copied());
+            assert_eq!(parsed.answer.truth(), None);
+        }
+    }
+
+    #[test]
+    fn answers_of_either_byte_order() {
+        let little = [
+            &[b'l', RETURN, 1, 1, 4, 0, 0, 0, 9, 0, 0, 0, 15, 0, 0, 0][..],
+            &[REPLY_SERIAL, 1, b'u', 0, 7, 0, 0, 0, SIGNATURE, 1, b'g', 0, 1, b'b', 0, 0, 1, 0, 0, 0],
+        ]
+        .concat();
+        let big = [
+            &[b'B', RETURN, 1, 1, 0, 0, 0, 4, 0, 0, 0, 9, 0, 0, 0, 15][..],
+            &[REPLY_SERIAL, 1, b'u', 0, 0, 0, 0, 7, SIGNATURE, 1, b'g', 0, 1, b'b', 0, 0, 0, 0, 0, 1],
+        ]
+        .concat();
+        for message in [little, big] {
+            assert_eq!(length(&message), Some(message.len()));
+            let parsed = parse(&message).unwrap();
+            assert_eq!((parsed.kind, parsed.reply_to, parsed.answer.truth()), (RETURN, Some(7), Some(true)));
+            assert_eq!(parsed.answer.text(), None);
+        }
+    }
+
+    #[test]
+    fn broken_messages() {
+        let message = encode(&METHOD, &["a", "b"], 1);
+        for length in 0..message.len() {
+            let cut = message.get(..length).unwrap();
+            if let Some(parsed) = parse(cut) {
+                // The body may be cut: then its values can't be read, or they are whole.
+                assert!(parsed.answer.text().is_none_or(|text| text == "a"), "{length}");
+            }
+        }
+        for at in 0..message.len() {
+            for byte in [0, 1, 0x7f, 0xff] {
+                let mut broken = message.clone();
+                broken[at] = byte;
+                fuzz(&broken);
+            }
+        }
+    }
+}

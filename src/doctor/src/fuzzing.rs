@@ -1,0 +1,29 @@
+//! The doctor's readers, for fuzzers: each takes any bytes.
+
+use std::path::Path;
+
+use cnimble_cni::Owner;
+use cnimble_life::{Verdict, entries, namespaces};
+use cnimble_rules::survey;
+
+use super::rules;
+
+/// What tells of owners: the table of mounts of a process, comments and aliases, an entry of the
+/// result cache.
+pub fn doctor(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let below = Path::new("/proc/1/root");
+    for (id, path) in namespaces::mounts(&text, below) {
+        assert!(id.to_string_lossy().starts_with("net:[") && path.starts_with(below), "{}", path.display());
+    }
+    if let Some(tag) = survey::tag(&text) {
+        assert!(tag.len() == 33 && text.starts_with(tag), "{text}");
+    }
+    let _ = (survey::container(&text), Owner::named(&text), rules::names(&text));
+    if let Some(entry) = cnimble_runtime::fuzzing::entry(bytes) {
+        let known = entries::Known { entry, verdict: Verdict::Lives, own: true };
+        assert!(known.result().is_some() || known.addrs().is_empty());
+        assert!(known.data_dirs().iter().all(|dir| !dir.as_os_str().is_empty()));
+        let _ = known.owner().tag();
+    }
+}

@@ -1,0 +1,200 @@
+//! What nobody owns any more on a node, and how to be rid of it (`cnimble doctor`).
+//!
+//! A runtime that dies, a power cut or a ruleset flush leaves things behind that no DEL will
+//! come for: leases, links, packet rules, entries of the result cache, made by us or by the Go
+//! plugins. [`Doctor::look`] finds them and says of each why it is nobody's;
+//! [`Doctor::repair`] removes them. Rules of a pod that *lives* and has lost them are put back.
+//!
+//! What lives is [judged](cnimble_life) as everywhere. A finding may be in [doubt](Finding::doubt); then
+//! it is left alone. Between a look and a repair the world goes on: so each finding is judged again
+//! before it is repaired, with its network locked against other work of cnimble.
+
+mod entries;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod leases;
+mod links;
+mod missing;
+mod repair;
+mod rules;
+
+use cnimble_cni::{Attachment, Error};
+use cnimble_life::{Sight, Witnesses};
+use cnimble_netlink::nft::Nft;
+use cnimble_runtime::Invoker;
+
+pub use repair::Repair;
+
+/// Looks at a node: at the network namespace of the calling thread, and at the files.
+#[derive(Debug)]
+pub struct Doctor<'a> {
+    /// Runs plugins, and has the locks.
+    pub invoker: &'a Invoker,
+    /// Where to look; the cache is the invoker's.
+    pub witnesses: Witnesses,
+}
+
+/// What a finding is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// An entry of the result cache whose namespace is gone.
+    CacheEntry,
+    /// A file in the cache that is no entry.
+    BrokenCacheEntry,
+    /// A lease whose pod is gone.
+    Lease,
+    /// A lease file that names nobody.
+    BrokenLease,
+    /// A file that a killed process didn't finish.
+    UnfinishedFile,
+    /// The host's end of a pair that leads to no pod.
+    Veth,
+    /// A device of the plugin bandwidth whose pod is gone.
+    Ifb,
+    /// Packet rules whose pod is gone.
+    Rules,
+    /// Chains and sets that nobody uses.
+    EmptyRules,
+    /// A pod that has lost its packet rules.
+    MissingRules,
+}
+
+impl Kind {
+    /// The kind in JSON, `cache-entry` for example.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::CacheEntry => "cache-entry",
+            Kind::BrokenCacheEntry => "broken-cache-entry",
+            Kind::Lease => "lease",
+            Kind::BrokenLease => "broken-lease",
+            Kind::UnfinishedFile => "unfinished-file",
+            Kind::Veth => "veth",
+            Kind::Ifb => "ifb",
+            Kind::Rules => "rules",
+            Kind::EmptyRules => "empty-rules",
+            Kind::MissingRules => "missing-rules",
+        }
+    }
+}
+
+/// Something that isn't as it should be.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    /// Its kind.
+    pub kind: Kind,
+    /// What it is: `lease 10.1.0.2 in /var/lib/cni/networks/net`.
+    pub what: String,
+    /// Whose it was, if that is written there.
+    pub whose: Whose,
+    /// Why it is nobody's, in a sentence.
+    pub why: String,
+    /// Why it is left alone, if it is: something speaks for it, or can't be told.
+    pub doubt: Option<String>,
+    /// What [`Doctor::repair`] does, in a sentence.
+    pub remedy: &'static str,
+    action: Action,
+}
+
+/// An attachment, as far as it is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Whose {
+    /// The network's name.
+    pub network: Option<String>,
+    /// The container's ID.
+    pub container_id: Option<String>,
+    /// The interface.
+    pub ifname: Option<String>,
+}
+
+impl Whose {
+    fn of(network: &str, attachment: &Attachment) -> Self {
+        Whose {
+            network: Some(network.to_owned()),
+            container_id: Some(attachment.container_id.clone()),
+            ifname: Some(attachment.ifname.clone()),
+        }
+    }
+
+    fn is(&self, owner: &cnimble_cni::Owner) -> bool {
+        *self == Whose::of(&owner.network, &owner.attachment)
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Action {
+    Entry(entries::Action),
+    Lease(leases::Action),
+    Link(links::Action),
+    Rules(Box<cnimble_rules::survey::Trace>),
+    EmptyRules,
+    Missing(Box<missing::Action>),
+}
+
+/// What [`Doctor::look`] saw.
+#[derive(Debug, Default)]
+pub struct Diagnosis {
+    /// What isn't as it should be, in the order in which it is to be repaired.
+    pub findings: Vec<Finding>,
+    /// How many attachments live.
+    pub living: usize,
+    /// What couldn't be looked at, in words.
+    pub blind: Vec<String>,
+}
+
+impl Doctor<'_> {
+    /// Looks, and changes nothing. Plugins of pods that live are asked by CHECK.
+    ///
+    /// # Errors
+    /// What is needed for judging can't be read.
+    pub async fn look(&self) -> Result<Diagnosis, Error> {
+        let sight = Sight::look(&self.witnesses)?;
+        let mut findings = self.orphans(&sight)?;
+        findings.extend(missing::findings(self, &sight.world, |_| true).await);
+        if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
+            findings.extend(rules::idle(&mut Nft::new())?);
+        }
+        findings.sort_by_key(|finding| finding.kind);
+        Ok(Diagnosis { findings, living: sight.world.attachments(), blind: sight.world.blind.clone() })
+    }
+
+    /// As [`Doctor::look`], for what is left of attachments of one network. Asks no plugins.
+    ///
+    /// # Errors
+    /// As [`Doctor::look`].
+    pub fn look_at(&self, network: &str) -> Result<Diagnosis, Error> {
+        let sight = Sight::look(&self.witnesses)?;
+        let mut findings = self.orphans(&sight)?;
+        findings.retain(|finding| finding.network() == Some(network));
+        findings.sort_by_key(|finding| finding.kind);
+        let living = sight.world.attachments_in(network);
+        Ok(Diagnosis { findings, living, blind: sight.world.blind.clone() })
+    }
+
+    /// What has no living owner.
+    fn orphans(&self, sight: &Sight) -> Result<Vec<Finding>, Error> {
+        let mut findings = entries::findings(self, &sight.world)?;
+        findings.extend(leases::findings(&sight.world.leases));
+        findings.extend(links::findings(&sight.world)?);
+        findings.extend(rules::findings(sight));
+        Ok(findings)
+    }
+}
+
+impl Finding {
+    /// The network, if the whole of its name is known.
+    fn network(&self) -> Option<&str> {
+        let whose = &self.whose;
+        let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
+        // A comment tells the container behind the network: so that is whole, if there is one.
+        whose.network.as_deref().filter(|_| by_place || whose.container_id.is_some())
+    }
+
+    /// Whether both are about the same thing.
+    fn is_again(&self, other: &Finding) -> bool {
+        (self.kind, &self.what, &self.whose) == (other.kind, &other.what, &other.whose)
+    }
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,126 @@
+//! Repairs, each judged again at its moment.
+//!
+//! Findings of a network are repaired with that network locked, those of no known network with the
+//! whole node. Under the lock the node is looked at anew, and only what is found once more is
+//! repaired. A look is trusted for about as long as it took: then the lock is let go, so that
+//! ADDs get their turn, and everything begins again.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use cnimble_cni::Error;
+use cnimble_life::Sight;
+use cnimble_netlink::nft::Nft;
+use cnimble_runtime::Invoker;
+
+use super::{Action, Doctor, Finding, Kind, missing, rules};
+
+/// What became of a finding.
+#[derive(Debug)]
+pub enum Repair {
+    /// It is repaired, or wasn't there any more.
+    Done,
+    /// It was left alone: why.
+    Doubt(String),
+    /// It could not be repaired.
+    Failed(Error),
+}
+
+/// How long a look is trusted at least.
+const TRUST: Duration = Duration::from_millis(100);
+
+/// Between two batches.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A look, and until when it is trusted.
+struct Look {
+    sight: Sight,
+    orphans: Vec<Finding>,
+    end: Instant,
+}
+
+impl Doctor<'_> {
+    /// Repairs what is still as it was found, in the order of the findings but network by network.
+    /// Returns what became of each.
+    pub async fn repair(&self, findings: &[Finding]) -> Vec<Repair> {
+        let mut outcomes: BTreeMap<usize, Repair> = BTreeMap::new();
+        let mut networks: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
+        for (index, finding) in findings.iter().enumerate() {
+            match &finding.doubt {
+                Some(doubt) => drop(outcomes.insert(index, Repair::Doubt(doubt.clone()))),
+                None => networks.entry(finding.network()).or_default().push(index),
+            }
+        }
+        // What is of no network comes last: empty chains are what the others leave.
+        let unknown = networks.remove(&None).map(|indices| (None, indices));
+        for (network, indices) in networks.into_iter().chain(unknown) {
+            let mut left =
+                indices.iter().filter_map(|index| Some((*index, findings.get(*index)?))).peekable();
+            while left.peek().is_some() {
+                let alone = match self.invoker.alone(network).await {
+                    Ok(alone) => alone,
+                    Err(err) => {
+                        let failed = |_| Repair::Failed(err.to_spec());
+                        outcomes.extend(left.map(|(index, finding)| (index, failed(finding))));
+                        break;
+                    }
+                };
+                let look = self.look_again();
+                for (index, finding) in left.by_ref() {
+                    let outcome = match &look {
+                        Ok(look) => self.repair_one(look, finding, alone.invoker()).await,
+                        Err(err) => Repair::Failed(err.clone()),
+                    };
+                    outcomes.insert(index, outcome);
+                    if look.as_ref().is_ok_and(|look| Instant::now() >= look.end) {
+                        break;
+                    }
+                }
+                drop(alone);
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        outcomes.into_values().collect()
+    }
+
+    fn look_again(&self) -> Result<Look, Error> {
+        let begun = Instant::now();
+        let sight = Sight::look(&self.witnesses)?;
+        let orphans = self.orphans(&sight)?;
+        Ok(Look { sight, orphans, end: Instant::now() + begun.elapsed().max(TRUST) })
+    }
+
+    async fn repair_one(&self, look: &Look, finding: &Finding, invoker: &Invoker) -> Repair {
+        let now = match self.find_again(look, finding).await {
+            Ok(Some(now)) => now,
+            Ok(None) => return Repair::Done,
+            Err(err) => return Repair::Failed(err),
+        };
+        if let Some(doubt) = now.doubt {
+            return Repair::Doubt(doubt);
+        }
+        let done = match &now.action {
+            Action::Entry(action) => action.run(invoker).await,
+            Action::Lease(action) => action.run(),
+            Action::Link(action) => action.run(),
+            Action::Rules(trace) => trace.remove(&mut Nft::new()),
+            Action::EmptyRules => cnimble_rules::survey::remove_idle(&mut Nft::new()),
+            Action::Missing(action) => action.run(invoker).await,
+        };
+        done.map_or_else(Repair::Failed, |()| Repair::Done)
+    }
+
+    /// The finding as it is now.
+    async fn find_again(&self, look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
+        match finding.kind {
+            Kind::MissingRules => {
+                let of = |known: &cnimble_life::entries::Known| finding.whose.is(&known.owner());
+                let missing = missing::findings(self, &look.sight.world, of).await;
+                Ok(missing.into_iter().find(|now| now.is_again(finding)))
+            }
+            // There may be others by now; all go together.
+            Kind::EmptyRules => rules::idle(&mut Nft::new()),
+            _ => Ok(look.orphans.iter().find(|now| now.is_again(finding)).cloned()),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Lease files, as the IPAM plugin host-local keeps them: one for each address, in a
+//! directory for each network.
+//!
+//! The format is the Go plugins', to the byte ([`owner`]), and so is the lock ([`lock`]). What
+//! is added to it, an extended attribute, tells leases of earlier boots ([`boot`]). It is here
+//! rather than in the plugin because `cnimble doctor` reads leases, too.
+
+pub mod boot;
+pub mod lock;
+pub mod owner;
+
+use std::net::IpAddr;
+
+/// The beginning of the name of a file that isn't finished yet. It names no address, and the
+/// reference passes over it.
+pub const TEMPORARY: &str = ".cnimble-new-";
+
+/// Whether `name` is a file that was being written when its writer was killed.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with(TEMPORARY)
+}
+
+/// The address that a file of this name is the lease of. Only names as Go and Rust write them
+/// count.
+pub fn address(name: &str) -> Option<IpAddr> {
+    let ip: IpAddr = name.parse().ok()?;
+    (ip.to_string() == name).then_some(ip)
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

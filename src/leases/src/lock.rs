@@ -1,0 +1,96 @@
+//! The lock of a network's directory: `flock(2)` on its file `lock`, as the reference's
+//! plugins take it, so that the two exclude each other.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, Flock, FlockArg};
+use nix::sys::stat::{FileStat, fstat, fstatat, stat};
+
+use cnimble_cni::Error;
+use cnimble_plugin::signal;
+
+/// The file's name in the directory.
+pub const LOCK: &str = "lock";
+
+/// Device and inode.
+type Identity = (u64, u64);
+
+fn identity(stat: &FileStat) -> Identity {
+    (stat.st_dev, stat.st_ino)
+}
+
+thread_local! {
+    /// The locks that this thread holds.
+    static HELD: RefCell<Vec<Identity>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The lock, held until the value goes.
+pub struct Lock {
+    id: Identity,
+    /// `None` where this thread holds it already, further up: the panic hook takes back an
+    /// ADD while the ADD's own lock is still there, and must not wait for it.
+    flock: Option<Flock<File>>,
+}
+
+/// Why there is no lock.
+pub enum LockError {
+    /// The system's.
+    Io(io::Error),
+    /// A signal came first.
+    Stopped(Error),
+}
+
+impl Lock {
+    /// Waits for the lock until a signal says to stop.
+    pub fn wait(mut file: File) -> Result<Self, LockError> {
+        let id = identity(&fstat(&file).map_err(|err| LockError::Io(err.into()))?);
+        if HELD.with_borrow(|held| held.contains(&id)) {
+            return Ok(Lock { id, flock: None });
+        }
+        loop {
+            signal::check().map_err(LockError::Stopped)?;
+            match Flock::lock(file, FlockArg::LockExclusive) {
+                Ok(flock) => {
+                    HELD.with_borrow_mut(|held| held.push(id));
+                    return Ok(Lock { id, flock: Some(flock) });
+                }
+                Err((again, Errno::EINTR)) => file = again,
+                Err((_, err)) => return Err(LockError::Io(err.into())),
+            }
+        }
+    }
+
+    /// Whether the locked file is still the one in `dir`, and `dir` still at `path`.
+    pub fn guards(&self, dir: BorrowedFd<'_>, path: &Path) -> bool {
+        let file = fstatat(dir.as_fd(), LOCK, AtFlags::AT_SYMLINK_NOFOLLOW);
+        let (own, named) = (fstat(dir), stat(path));
+        file.is_ok_and(|file| identity(&file) == self.id)
+            && own.is_ok_and(|own| named.is_ok_and(|named| identity(&own) == identity(&named)))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let Some(flock) = self.flock.take() else {
+            return;
+        };
+        // A panic may run this in the middle of anything.
+        let _ = HELD.try_with(|held| {
+            if let Ok(mut held) = held.try_borrow_mut() {
+                held.retain(|other| *other != self.id);
+            }
+        });
+        // Dropping a Flock that can't be unlocked (a network file system) panics, and what
+        // the panic takes back would wait for this very lock. Closing unlocks as well.
+        if let Err((flock, _)) = flock.unlock() {
+            let fd = flock.as_raw_fd();
+            std::mem::forget(flock);
+            let _ = nix::unistd::close(fd);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Which attachments live: the one judge that `gc --gone`, `doctor` and `run` ask.
+//!
+//! **What lives is left alone, and so is what may live.** An attachment is taken for living if
+//! anything speaks for it: an entry of a result cache whose namespace is there with its
+//! interface in it, the host's end of a veth pair (known by its alias) whose other end is in a
+//! namespace, an address in any namespace that can be found, a lease that was made just now. What
+//! can't be told is [in doubt](Verdict::Doubt), and is left alone, too.
+//!
+//! **The order of looking is part of the judgement.** An ADD may go on meanwhile, by a runtime that
+//! takes no lock of ours. What is to be judged is listed first, and what speaks for it is looked
+//! at afterwards: first packet rules, then links, entries and leases, and last namespaces and
+//! links again. An ADD makes the link first, then the lease, the address and the rules: so what
+//! was there when it was listed is seen to live, however far its ADD has come since.
+
+pub mod entries;
+pub mod leases;
+pub mod namespaces;
+pub mod rules;
+pub mod world;
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use cnimble_cni::{Attachment, Error, NetworkList, json};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::survey::{self, Trace};
+use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR};
+
+use world::World;
+
+/// Where host-local keeps its leases unless it is told otherwise.
+pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// Where `cnimble pod` and `cnimble run` keep results unless they are told otherwise.
+pub const DEFAULT_PODS_CACHE_DIR: &str = "/var/lib/cnimble/cni";
+
+/// Younger things may be of an ADD that isn't finished; a kubelet gives one two minutes.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(300);
+
+/// Where to look for what speaks for attachments.
+#[derive(Debug, Clone)]
+pub struct Witnesses {
+    /// The cache whose entries are judged.
+    pub cache: Cache,
+    /// Caches of others: their entries speak for attachments.
+    pub others: Vec<Cache>,
+    /// Directories of host-local (`dataDir`), besides those that entries name.
+    pub data_dirs: Vec<PathBuf>,
+    /// What is younger is left alone.
+    pub grace: Duration,
+}
+
+impl Witnesses {
+    /// The usual ones besides this cache: libcni's, which containerd, CRI-O and podman use, and
+    /// that of `cnimble pod` and `cnimble run`.
+    pub fn new(cache: Cache) -> Self {
+        let usual = [DEFAULT_CACHE_DIR, DEFAULT_PODS_CACHE_DIR].map(Cache::new);
+        Witnesses {
+            cache,
+            others: usual.into(),
+            data_dirs: vec![PathBuf::from(DEFAULT_DATA_DIR)],
+            grace: DEFAULT_GRACE,
+        }
+    }
+}
+
+/// Directories of host-local that a network's configuration names.
+pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
+    let of = |document| json::get(json::get(document, "ipam")?, "dataDir")?.as_str();
+    let dirs = list.plugins.iter().filter_map(|plugin| of(&plugin.document));
+    dirs.filter(|dir| !dir.is_empty()).map(PathBuf::from).collect()
+}
+
+/// What is to be thought of something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has a living owner, or is none of ours.
+    Lives,
+    /// It has no living owner, and why.
+    Orphan(String),
+    /// It seems to have none, but: why it is left alone.
+    Doubt(String),
+}
+
+/// One look at the node.
+#[derive(Debug)]
+pub struct Sight {
+    /// Packet rules.
+    pub traces: Vec<Trace>,
+    /// Everything else, looked at afterwards.
+    pub world: World,
+}
+
+impl Sight {
+    /// Looks at the network namespace of the calling thread, and at the files.
+    ///
+    /// # Errors
+    /// What is needed for judging can't be read.
+    pub fn look(witnesses: &Witnesses) -> Result<Self, Error> {
+        let traces = survey::traces(&mut Nft::new())?;
+        Ok(Sight { traces, world: World::look(witnesses)? })
+    }
+
+    /// All attachments of a network but those that are dead: the list of valid ones for the verb
+    /// GC.
+    ///
+    /// # Errors
+    /// Why there can be no such list: something may live that doesn't tell its name.
+    pub fn valid(&self, network: &str) -> Result<Vec<Attachment>, String> {
+        let mut valid = self.world.valid(network)?;
+        for trace in &self.traces {
+            if let (Verdict::Doubt(why), Some(comment)) = (rules::judge(&self.world, trace), trace.comment())
+                && let Some(tag) = survey::tag(comment)
+            {
+                valid.extend(world::named(comment, tag, network).map_err(|what| format!("{what}: {why}"))?);
+            }
+        }
+        Ok(valid)
+    }
+}
+
+/// Why a file is left alone, if it is too young. One from the future is young, too.
+pub fn young(path: &std::path::Path, grace: Duration) -> Option<String> {
+    let changed = std::fs::symlink_metadata(path).and_then(|meta| meta.modified());
+    let age = changed.map(|changed| SystemTime::now().duration_since(changed).unwrap_or_default());
+    match age {
+        Ok(age) if age >= grace => None,
+        Ok(age) => {
+            Some(format!("it is {} s old, and may be of an ADD that isn't finished (--grace)", age.as_secs()))
+        }
+        Err(err) => Some(err.to_string()),
+    }
+}

@@ -1,0 +1,174 @@
+use std::cell::Cell;
+use std::time::Duration;
+
+use netlink_packet_route::link::LinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use super::*;
+use crate::link::{self, Change, Filter, Mac, NewBridge};
+use crate::testing::in_netns;
+
+fn bridge(name: &str) -> Request {
+    link::add_bridge(&NewBridge { name, mtu: None, mac: Mac::random(), vlan_filtering: false })
+}
+
+#[test]
+fn a_batch_goes_on_past_a_failure_and_returns_the_first() {
+    in_netns("a_batch_goes_on", || {
+        let mut netlink = Netlink::open().unwrap();
+        let lo = netlink.link("lo").unwrap();
+        let alias = |alias| link::set(lo.index, "lo", &Change { alias: Some(alias), ..Change::default() });
+        let err = netlink
+            .execute_all(vec![bridge("br0"), bridge("br0"), link::del(4711, "nothing"), alias("last")])
+            .unwrap_err();
+        assert_eq!(err.to_string(), "add bridge br0: File exists");
+        assert_eq!(netlink.link("lo").unwrap().alias, "last");
+        assert!(netlink.find_link("br0").unwrap().is_some());
+
+        // A failure of the last one, and of the only one.
+        let err = netlink.execute_all(vec![alias("x"), link::del(4711, "nothing")]).unwrap_err();
+        assert!(err.is(Errno::ENODEV) && err.what == "delete link nothing", "{err}");
+        let err = netlink.execute(link::del(4711, "nothing")).unwrap_err();
+        assert!(err.is(Errno::ENODEV), "{err}");
+        // What can't be said at all keeps the others from being sent.
+        let err = netlink.execute_all(vec![alias("y"), link::del_by_name("")]).unwrap_err();
+        assert!(err.is(Errno::EINVAL), "{err}");
+        assert_eq!(netlink.link("lo").unwrap().alias, "x");
+        netlink.execute_all(Vec::new()).unwrap();
+    });
+}
+
+#[test]
+fn more_requests_than_fit_into_a_batch() {
+    in_netns("more_requests_than_fit_into_a_batch", || {
+        let mut netlink = Netlink::open().unwrap();
+        let count = 2 * BATCH + 3;
+        let requests = (0..count).map(|number| bridge(&format!("br{number}"))).collect();
+        netlink.execute_all(requests).unwrap();
+        let filter = Filter { kind: Some("bridge"), ..Filter::default() };
+        assert_eq!(netlink.links(&filter).unwrap().len(), count);
+        // Every one of them fails: all refusals fit into the receive buffer.
+        let requests = (0..count).map(|number| bridge(&format!("br{number}"))).collect();
+        let err = netlink.execute_all(requests).unwrap_err();
+        assert_eq!(err.what, "add bridge br0");
+        assert!(netlink.find_link("br0").unwrap().is_some(), "the socket is of no use now");
+    });
+}
+
+/// Kernels before 6.2 don't echo.
+#[test]
+fn a_new_link_is_looked_up_where_it_is_not_echoed() {
+    in_netns("a_new_link_is_looked_up", || {
+        let mut netlink = Netlink::open().unwrap();
+        let mut request = bridge("br0");
+        let bytes = request.bytes.as_mut().unwrap();
+        let flags = wire::u16_at(bytes, 6).unwrap() & !netlink_packet_core::NLM_F_ECHO;
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        let link = netlink.create_link(request).unwrap();
+        assert_eq!((link.name.as_str(), link.kind.as_str()), ("br0", "bridge"));
+    });
+}
+
+#[test]
+fn only_the_kernel_is_believed() {
+    in_netns("only_the_kernel_is_believed", || {
+        let mut netlink = Netlink::open().unwrap();
+        let forger = Socket::new(NETLINK_ROUTE).unwrap();
+        // "No such device" to the request that comes next.
+        let mut body = (-libc::ENODEV).to_ne_bytes().to_vec();
+        body.extend([0; wire::HEADER]);
+        let mut forged = crate::request::encode_raw(wire::ERROR, 0, &body);
+        set_seq(&mut forged, netlink.seq + 1);
+        forged[12..16].copy_from_slice(&netlink.port.to_ne_bytes());
+        forger.send_to(&forged, &SocketAddr::new(netlink.port, 0), 0).unwrap();
+        assert_eq!(netlink.link("lo").unwrap().index, 1);
+    });
+}
+
+#[test]
+fn an_answer_that_is_cut_off_is_an_error() {
+    in_netns("an_answer_that_is_cut_off", || {
+        let mut netlink = Netlink::open().unwrap();
+        netlink.buffer.truncate(100);
+        let err = netlink.link("lo").unwrap_err();
+        assert!(err.is(Errno::EMSGSIZE), "{err}");
+        assert!(err.reason.contains("cut off"), "{err}");
+    });
+}
+
+#[test]
+fn no_answer_is_an_error_in_time() {
+    in_netns("no_answer_is_an_error_in_time", || {
+        let mut netlink = Netlink::open().unwrap();
+        netlink.patience(Duration::from_millis(50)).unwrap();
+        // To the next tick of the kernel's clock.
+        assert!((50..=60).contains(&netlink.receive_limit().as_millis()), "{:?}", netlink.receive_limit());
+        // Neither an acknowledgement nor an answer is asked for.
+        let lo = LinkMessage::default();
+        let message = encode(RouteNetlinkMessage::SetLink(lo_index(lo)), NLM_F_REQUEST);
+        let err = netlink.ask("ask in vain", message, |_| Ok(())).unwrap_err();
+        assert!(err.is(Errno::ETIMEDOUT), "{err}");
+        // A late answer to an earlier request is not taken for the next one's.
+        let seq = netlink.seq + 1;
+        let mut late = encode(RouteNetlinkMessage::GetLink(lo_index(LinkMessage::default())), NLM_F_REQUEST);
+        set_seq(&mut late, seq);
+        netlink.seq = seq;
+        netlink.send("ask", &late).unwrap();
+        assert!(netlink.link("nothing").unwrap_err().is(Errno::ENODEV));
+    });
+}
+
+fn lo_index(mut message: LinkMessage) -> LinkMessage {
+    message.header.index = 1;
+    message
+}
+
+/// More links than one datagram holds, and a change while the list is read.
+#[test]
+fn a_list_that_changes_is_read_again() {
+    in_netns("a_list_that_changes_is_read_again", || {
+        let mut netlink = Netlink::open().unwrap();
+        let names: Vec<_> = (0..200).map(|number| format!("br{number}")).collect();
+        netlink.execute_all(names.iter().map(|name| bridge(name)).collect()).unwrap();
+        let mut other = Netlink::open().unwrap();
+        let mut toggle = false;
+        let mut change = move || {
+            toggle = !toggle;
+            let request = if toggle { bridge("volatile") } else { link::del_by_name("volatile") };
+            other.execute(request).unwrap();
+        };
+        for changes in [0, 1, 4] {
+            let attempts = Cell::new(0);
+            let links = list(&mut netlink, &attempts, changes, &mut change).unwrap();
+            assert_eq!(attempts.get(), changes + 1);
+            for name in &names {
+                assert_eq!(links.iter().filter(|link| link.name == *name).count(), 1, "{name}");
+            }
+        }
+        let attempts = Cell::new(0);
+        let err = list(&mut netlink, &attempts, usize::MAX, &mut change).unwrap_err();
+        assert_eq!(attempts.get(), DUMP_ATTEMPTS);
+        assert!(err.is(Errno::EINTR) && err.reason.contains("20 times in a row"), "{err}");
+    });
+}
+
+/// Lists links; in the midst of the first `changes` attempts something changes.
+fn list(
+    netlink: &mut Netlink,
+    attempts: &Cell<usize>,
+    changes: usize,
+    mut change: impl FnMut(),
+) -> Result<Vec<link::Link>> {
+    let message = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    netlink.dump("list", message, |message| {
+        let link = crate::link_read::read(message)?;
+        // lo is in the first datagram.
+        if link.as_ref().is_some_and(|link| link.name == "lo") {
+            if attempts.get() < changes {
+                change();
+            }
+            attempts.set(attempts.get() + 1);
+        }
+        Ok(link)
+    })
+}

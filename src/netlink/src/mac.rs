@@ -1,0 +1,130 @@
+//! Hardware addresses.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+/// A hardware address of six bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// Reads `aa:bb:cc:dd:ee:ff`, also with `-`, in any case.
+    pub fn parse(text: &str) -> Option<Mac> {
+        let separator = if text.contains('-') { '-' } else { ':' };
+        let mut bytes = [0; 6];
+        let mut parts = text.split(separator);
+        for byte in &mut bytes {
+            let part = parts.next()?;
+            // from_str_radix would take a sign.
+            if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return None;
+            }
+            *byte = u8::from_str_radix(part, 16).ok()?;
+        }
+        parts.next().is_none().then_some(Mac(bytes))
+    }
+
+    /// A random, locally administered unicast address (getrandom(2)).
+    pub fn random() -> Mac {
+        let mut bytes = [0_u8; 6];
+        // SAFETY: the pointer and the length are those of a live, writable array.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        if usize::try_from(got) != Ok(bytes.len()) {
+            // No getrandom (a seccomp filter): the standard library finds another source.
+            let [a, b, c, d, e, f, ..] = RandomState::new().hash_one(0).to_ne_bytes();
+            bytes = [a, b, c, d, e, f];
+        }
+        let [first, ..] = &mut bytes;
+        *first = *first & !0x01 | 0x02;
+        Mac(bytes)
+    }
+}
+
+impl Mac {
+    /// As [`random`](Self::random), for a port of a bridge: `fe:…`, above nearly all others. A
+    /// bridge whose MAC nobody has set takes the lowest of its ports', which this is not.
+    pub fn random_port() -> Mac {
+        let mut mac = Mac::random();
+        let [first, ..] = &mut mac.0;
+        *first = 0xfe;
+        mac
+    }
+}
+
+impl Mac {
+    /// The one that goes with an address, locally administered and unicast: `0a:58` and the
+    /// four bytes of an IPv4 address, `0e` and five bytes of a hash of an IPv6 address. Who
+    /// knew a former owner of the address knows the next one.
+    pub fn of_address(ip: IpAddr) -> Mac {
+        match ip {
+            IpAddr::V4(ip) => {
+                let [a, b, c, d] = ip.octets();
+                Mac([0x0a, 0x58, a, b, c, d])
+            }
+            IpAddr::V6(ip) => {
+                let [a, b, c, d, e, ..] = cnimble_cni::hash::sha512(ip.octets());
+                Mac([0x0e, a, b, c, d, e])
+            }
+        }
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mac;
+
+    #[test]
+    fn reads_what_users_write() {
+        let mac = Mac([0x02, 0xab, 0, 1, 0xff, 0x10]);
+        for text in ["02:ab:00:01:ff:10", "02-AB-00-01-FF-10"] {
+            assert_eq!(Mac::parse(text), Some(mac), "{text}");
+        }
+        assert_eq!(mac.to_string(), "02:ab:00:01:ff:10");
+    }
+
+    #[test]
+    fn refuses_everything_else() {
+        for text in [
+            "",
+            "02:ab:00:01:ff",
+            "02:ab:00:01:ff:10:11",
+            "02:ab-00:01:ff:10",
+            "2:ab:0:1:ff:10",
+            "+2:ab:00:01:ff:10",
+            "0g:ab:00:01:ff:10",
+            "02:ab:00:01:ff:10 ",
+            "02ab0001ff10",
+            "é:ab:00:01:ff:10",
+        ] {
+            assert_eq!(Mac::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_one_mac() {
+        let of = |text: &str| Mac::of_address(text.parse().unwrap());
+        assert_eq!(of("10.1.2.3").to_string(), "0a:58:0a:01:02:03");
+        assert_eq!(of("fd00::2"), of("fd00::2"));
+        assert_ne!(of("fd00::2"), of("fd01::2"));
+        assert_eq!(of("fd00::2").0[0], 0x0e);
+    }
+
+    #[test]
+    fn random_addresses_are_local_and_unicast() {
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..1000 {
+            let mac = Mac::random();
+            assert_eq!(mac.0[0] & 0x03, 0x02, "{mac}");
+            seen.insert(mac);
+        }
+        assert!(seen.len() > 990, "only {} differ", seen.len());
+    }
+}

@@ -1,0 +1,73 @@
+//! Network configuration as netlink tells it: `ip netconf`.
+//!
+//! The same is below /proc/sys/net, but there the kernel walks past a directory of each
+//! namespace on the host to find ours.
+
+use netlink_packet_core::NLM_F_REQUEST;
+
+use super::request::encode_raw;
+use super::wire::{Attributes, Malformed, Message, u32_at};
+use super::{Netlink, Result, socket};
+
+const RTM_NEWNETCONF: u16 = 80;
+const RTM_GETNETCONF: u16 = 82;
+/// Attributes of linux/netconf.h.
+const NETCONFA_IFINDEX: u16 = 1;
+const NETCONFA_FORWARDING: u16 = 2;
+/// All links, now and in future: the sysctls `net/ipv4/ip_forward`, `net/ipv6/conf/all/…`.
+const NETCONFA_IFINDEX_ALL: i32 = -1;
+/// `struct netconfmsg` is one byte, the family, and its padding.
+const NETCONFMSG: usize = 4;
+
+impl Netlink {
+    /// `ip netconf show dev all`: whether packets are forwarded between links; IPv4's if `v4`,
+    /// else IPv6's.
+    ///
+    /// # Errors
+    /// The kernel's; EOPNOTSUPP if it lacks the family.
+    pub fn forwards(&mut self, v4: bool) -> Result<bool> {
+        let (family, name) = if v4 { (libc::AF_INET, "IPv4") } else { (libc::AF_INET6, "IPv6") };
+        let what = format!("ask whether {name} is forwarded");
+        let mut body = vec![u8::try_from(family).unwrap_or_default(), 0, 0, 0];
+        body.extend(8_u16.to_ne_bytes());
+        body.extend(NETCONFA_IFINDEX.to_ne_bytes());
+        body.extend(NETCONFA_IFINDEX_ALL.to_ne_bytes());
+        let mut forwarding = None;
+        self.ask(&what, encode_raw(RTM_GETNETCONF, NLM_F_REQUEST, &body), |message| {
+            forwarding = read(message)?.or(forwarding);
+            Ok(())
+        })?;
+        forwarding.ok_or_else(|| socket::broken(&what, "it doesn't say"))
+    }
+}
+
+/// Whether packets are forwarded, from RTM_NEWNETCONF.
+pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<bool>, Malformed> {
+    let mut forwarding = None;
+    for attribute in Attributes::behind(message.body, NETCONFMSG) {
+        let (kind, value) = attribute?;
+        if message.kind == RTM_NEWNETCONF && kind == NETCONFA_FORWARDING {
+            forwarding = u32_at(value, 0).map(|on| on != 0);
+        }
+    }
+    Ok(forwarding)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::in_netns;
+    use crate::{Netlink, sysctl};
+
+    #[test]
+    fn it_is_what_the_sysctl_says() {
+        in_netns("it_is_what_the_sysctl_says", || {
+            let mut netlink = Netlink::open().unwrap();
+            for value in ["1", "0", "1"] {
+                for (v4, key) in [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")] {
+                    sysctl::write(key, value).unwrap();
+                    assert_eq!(netlink.forwards(v4).unwrap(), value == "1", "{key}");
+                }
+            }
+        });
+    }
+}

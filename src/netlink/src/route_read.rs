@@ -1,0 +1,242 @@
+//! Routes as the kernel lists them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::IpNetwork;
+use netlink_packet_core::NLM_F_REQUEST;
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use nix::errno::Errno;
+
+use super::request::encode;
+use super::route::{MAIN, NewRoute};
+use super::wire::{Attributes, Malformed, Message, ip, u8_at, u16_at, u32_at};
+use super::{Netlink, Result};
+
+const RTM_NEWROUTE: u16 = 24;
+/// Length of `struct rtmsg`.
+const RTMSG: usize = 12;
+/// linux/rtnetlink.h; the crate libc has it for glibc only.
+const RTA_VIA: u16 = 18;
+const RT_TABLE_LOCAL: u32 = 255;
+const SHORT: Malformed = Malformed("a route message is too short");
+
+impl Netlink {
+    /// `ip route show dev LINK table TABLE`, both families; `table` `None` is main. The
+    /// kernel filters (strict checking). Routes that the kernel made itself (to the network
+    /// of an address) are among them, cached ones aren't; and only unicast routes are,
+    /// unless table 255 (local) is asked for.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
+        let what = format!("list routes of link number {index}");
+        let wanted = Wanted { index, table: table.unwrap_or(MAIN) };
+        let mut routes = Vec::new();
+        // One family at a time: asked for all, the kernel also asks families that refuse the
+        // filters (MPLS).
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let message = query(family, &wanted);
+            let family = u8::from(family);
+            match self.dump(&what, message, |message| wanted.read(message, family)) {
+                Ok(found) => routes.extend(found.into_iter().flatten()),
+                // The family has no such table (yet).
+                Err(err) if err.is(Errno::ENOENT) => {}
+                Err(err) => return Err(err),
+            }
+        }
+        Ok(routes)
+    }
+
+    /// `ip route get ADDRESS`: the number of the link that packets of this host to `to` leave
+    /// by; `None` if there is no way.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn link_towards(&mut self, to: IpAddr) -> Result<Option<u32>> {
+        let mut message = RouteMessage::default();
+        (message.header.address_family, message.header.destination_prefix_length) = match to {
+            IpAddr::V4(_) => (AddressFamily::Inet, 32),
+            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+        };
+        message.attributes = vec![RouteAttribute::Destination(match to {
+            IpAddr::V4(to) => RouteAddress::Inet(to),
+            IpAddr::V6(to) => RouteAddress::Inet6(to),
+        })];
+        let what = format!("look up the route to {to}");
+        let mut link = None;
+        let message = encode(RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST);
+        let asked = self.ask(&what, message, |message| {
+            if message.kind == RTM_NEWROUTE {
+                for attribute in Attributes::behind(message.body, RTMSG) {
+                    let (kind, value) = attribute?;
+                    if kind == libc::RTA_OIF {
+                        link = u32_at(value, 0);
+                    }
+                }
+            }
+            Ok(())
+        });
+        match asked {
+            Ok(()) => Ok(link),
+            Err(err) if matches!(err.errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+}
+
+/// What [`Netlink::routes`] asks the kernel.
+fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family;
+    if wanted.table != RT_TABLE_LOCAL {
+        message.header.kind = RouteType::Unicast;
+    }
+    message.attributes = vec![RouteAttribute::Oif(wanted.index), RouteAttribute::Table(wanted.table)];
+    RouteNetlinkMessage::GetRoute(message)
+}
+
+/// Which routes to keep: an old kernel, or one without IPv6, sends more than was asked for.
+struct Wanted {
+    index: u32,
+    table: u32,
+}
+
+impl Wanted {
+    /// The routes in an RTM_NEWROUTE: one for every next hop.
+    fn read(
+        &self,
+        message: &Message<'_>,
+        family: u8,
+    ) -> std::result::Result<Option<Vec<NewRoute>>, Malformed> {
+        const RTM_F_CLONED: u32 = 0x200;
+        const RTN_UNICAST: u8 = 1;
+        if message.kind != RTM_NEWROUTE {
+            return Ok(None);
+        }
+        let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
+        let flags = u32_at(message.body, 8).ok_or(SHORT)?;
+        let cached = flags & RTM_F_CLONED != 0;
+        let other_kind = header(7)? != RTN_UNICAST && self.table != RT_TABLE_LOCAL;
+        if header(0)? != family || cached || other_kind {
+            return Ok(None);
+        }
+        let mut table = u32::from(header(4)?);
+        let any: IpAddr = match i32::from(family) {
+            libc::AF_INET => Ipv4Addr::UNSPECIFIED.into(),
+            _ => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let mut dst = any;
+        let mut multipath = None;
+        let mut route = NewRoute {
+            dst: any.into(),
+            via: None,
+            index: 0,
+            src: None,
+            mtu: None,
+            advmss: None,
+            priority: None,
+            table: None,
+            scope: Some(header(6)?),
+            onlink: onlink(flags),
+        };
+        for attribute in Attributes::behind(message.body, RTMSG) {
+            let (kind, value) = attribute?;
+            match kind {
+                libc::RTA_DST => dst = ip(value).ok_or(SHORT)?,
+                libc::RTA_PREFSRC => route.src = ip(value),
+                libc::RTA_OIF => route.index = u32_at(value, 0).ok_or(SHORT)?,
+                libc::RTA_GATEWAY | RTA_VIA => route.via = next_hop(kind, value),
+                libc::RTA_PRIORITY => route.priority = u32_at(value, 0),
+                libc::RTA_TABLE => table = u32_at(value, 0).ok_or(SHORT)?,
+                libc::RTA_METRICS => read_metrics(&mut route, value)?,
+                libc::RTA_MULTIPATH => multipath = Some(value),
+                _ => {}
+            }
+        }
+        if table != self.table {
+            return Ok(None);
+        }
+        route.table = Some(table);
+        route.dst =
+            IpNetwork::new(dst, header(1)?).map_err(|_| Malformed("a prefix longer than the address"))?;
+        let mut routes = match multipath {
+            Some(hops) => read_hops(&route, hops)?,
+            None => vec![route],
+        };
+        routes.retain(|route| route.index == self.index);
+        Ok(Some(routes))
+    }
+}
+
+/// RTA_METRICS: attributes again (`RTAX_…`).
+fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> std::result::Result<(), Malformed> {
+    const RTAX_MTU: u16 = 2;
+    const RTAX_ADVMSS: u16 = 8;
+    for attribute in Attributes::new(metrics) {
+        let (kind, value) = attribute?;
+        match kind {
+            RTAX_MTU => route.mtu = u32_at(value, 0),
+            RTAX_ADVMSS => route.advmss = u32_at(value, 0),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// RTA_MULTIPATH: `struct rtnexthop` (length, flags, weight, index), each with attributes.
+fn read_hops(route: &NewRoute, mut hops: &[u8]) -> std::result::Result<Vec<NewRoute>, Malformed> {
+    const RTNEXTHOP: usize = 8;
+    let mut routes = Vec::new();
+    while !hops.is_empty() {
+        let length = usize::from(u16_at(hops, 0).ok_or(SHORT)?);
+        if length < RTNEXTHOP {
+            return Err(SHORT);
+        }
+        let hop = hops.get(..length).ok_or(SHORT)?;
+        let mut route = route.clone();
+        route.onlink = onlink(u8_at(hop, 2).ok_or(SHORT)?.into());
+        route.index = u32_at(hop, 4).ok_or(SHORT)?;
+        for attribute in Attributes::behind(hop, RTNEXTHOP) {
+            let (kind, value) = attribute?;
+            if kind == libc::RTA_GATEWAY || kind == RTA_VIA {
+                route.via = next_hop(kind, value);
+            }
+        }
+        routes.push(route);
+        hops = hops.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(routes)
+}
+
+/// RTA_GATEWAY is an address, RTA_VIA has its family in front.
+fn next_hop(kind: u16, value: &[u8]) -> Option<IpAddr> {
+    match kind {
+        RTA_VIA => ip(value.get(2..)?),
+        _ => ip(value),
+    }
+}
+
+fn onlink(flags: u32) -> bool {
+    const RTNH_F_ONLINK: u32 = 4;
+    flags & RTNH_F_ONLINK != 0
+}
+
+/// What tests and fuzzers need: the question for IPv4 and the reader, without [`Wanted`].
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod raw {
+    use super::*;
+
+    #[cfg(test)]
+    pub(crate) fn query_ipv4(index: u32, table: u32) -> RouteNetlinkMessage {
+        query(AddressFamily::Inet, &Wanted { index, table })
+    }
+
+    pub(crate) fn read(message: &Message<'_>) {
+        for table in [254, 255] {
+            for family in [2, 10] {
+                let _ = Wanted { index: 1, table }.read(message, family);
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Answers that no kernel sends: every reader returns, and none panics.
+
+use crate::Netlink;
+use crate::fuzzing::read;
+use crate::testing::in_netns;
+use crate::wire::{Message, Messages};
+
+const KINDS: [u16; 6] = [16, 17, 20, 24, 28, 112];
+
+#[test]
+fn every_length_of_nothing_special() {
+    for byte in [0, 1, 2, 4, 5, 8, 0x7f, 0xff] {
+        for length in 0..80 {
+            let body = vec![byte; length];
+            for kind in KINDS {
+                read(&Message { kind, flags: 0, seq: 0, port: 0, body: &body });
+            }
+        }
+    }
+}
+
+/// A real answer, cut off at every length and with every byte changed.
+#[test]
+fn real_answers_damaged() {
+    in_netns("real_answers_damaged", || {
+        let mut netlink = Netlink::open().unwrap();
+        super::bridge(&mut netlink, "br0");
+        let here = crate::NetNs::current().unwrap();
+        super::veth(&mut netlink, "v0", "v1", &here);
+        for datagram in answers() {
+            for message in Messages::new(&datagram).flatten() {
+                for end in 0..message.body.len() {
+                    read(&Message { body: &message.body[..end], ..message });
+                }
+                let mut body = message.body.to_vec();
+                for at in 0..body.len() {
+                    let byte = body[at];
+                    for value in [0, 1, 3, 0x7f, 0x80, 0xff, byte ^ 4] {
+                        body[at] = value;
+                        for kind in KINDS {
+                            read(&Message { kind, body: &body, ..message });
+                        }
+                    }
+                    body[at] = byte;
+                }
+            }
+        }
+    });
+}
+
+/// What the kernel answers to a list of each sort.
+fn answers() -> Vec<Vec<u8>> {
+    use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+    let mut answers = Vec::new();
+    // RTM_GETLINK, GETADDR, GETROUTE, GETNEIGH
+    for kind in [18, 22, 26, 30] {
+        let mut socket = Socket::new(NETLINK_ROUTE).unwrap();
+        socket.bind_auto().unwrap();
+        let request = crate::request::encode_raw(kind, 0x301, &[0; 16]);
+        socket.send_to(&request, &SocketAddr::new(0, 0), 0).unwrap();
+        answers.push(socket.recv_from_full().unwrap().0);
+    }
+    answers
+}

@@ -1,0 +1,162 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::{bridge, other_netns, plain_veth};
+use crate::link::{Change, Link, NewVeth, add_veth, del, set};
+use crate::testing::in_netns;
+use crate::{NetNs, Netlink};
+
+/// What comes by notification is there in no time; what doesn't isn't noticed before the end,
+/// which is an error.
+const LONG: Duration = Duration::from_secs(60);
+
+fn up() -> Change<'static> {
+    Change { up: Some(true), ..Change::default() }
+}
+
+/// A bridge port that is up and waits for its other end in `pod`.
+fn port(netlink: &mut Netlink, pod: &NetNs) -> Link {
+    let bridge = bridge(netlink, "br0");
+    netlink.execute(set(bridge.index, "br0", &up())).unwrap();
+    let veth = NewVeth { master: Some(bridge.index), up: true, ..plain_veth("v0", "eth0", pod) };
+    netlink.create_link(add_veth(&veth)).unwrap()
+}
+
+#[test]
+fn sees_the_link_come_up() {
+    in_netns("sees_the_link_come_up", || {
+        let pod = other_netns();
+        let mut netlink = Netlink::open().unwrap();
+        let port = port(&mut netlink, &pod);
+        let mut inside = Netlink::open_in(&pod).unwrap();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            let eth0 = inside.link("eth0").unwrap();
+            inside.execute(set(eth0.index, "eth0", &up())).unwrap();
+        });
+        let link = netlink.wait_oper_up(port.index, LONG).unwrap();
+        assert!(link.oper_up && link.name == "v0");
+        other.join().unwrap();
+
+        // Already up: nothing to wait for, and the socket goes on working.
+        netlink.wait_oper_up(port.index, Duration::ZERO).unwrap();
+        assert_eq!(netlink.link("v0").unwrap().index, port.index);
+    });
+}
+
+/// The socket's namespace counts, not the thread's.
+#[test]
+fn waits_in_the_namespace_of_the_socket() {
+    in_netns("waits_in_the_namespace_of_the_socket", || {
+        let (node, pod) = (other_netns(), other_netns());
+        let mut netlink = Netlink::open_in(&node).unwrap();
+        let port = port(&mut netlink, &pod);
+        let mut inside = Netlink::open_in(&pod).unwrap();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            let eth0 = inside.link("eth0").unwrap();
+            inside.execute(set(eth0.index, "eth0", &up())).unwrap();
+        });
+        assert!(netlink.wait_oper_up(port.index, LONG).unwrap().oper_up);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn gives_up_in_time() {
+    in_netns("gives_up_in_time", || {
+        let pod = other_netns();
+        let mut netlink = Netlink::open().unwrap();
+        let port = port(&mut netlink, &pod);
+        let err = netlink.wait_oper_up(port.index, Duration::from_millis(200)).unwrap_err();
+        assert!(err.is(Errno::ETIMEDOUT), "{err}");
+        assert!(err.to_string().starts_with("wait for link v0 to be up: "), "{err}");
+        assert_eq!(netlink.link("v0").unwrap().index, port.index);
+        let gone = netlink.wait_oper_up(4711, LONG).unwrap_err();
+        assert!(gone.is(Errno::ENODEV), "{gone}");
+    });
+}
+
+/// More notifications than the socket can hold: the state is asked for again.
+#[test]
+fn survives_a_flood() {
+    in_netns("survives_a_flood", || {
+        let pod = other_netns();
+        let mut netlink = Netlink::open().unwrap();
+        let port = port(&mut netlink, &pod);
+        let mut flooder = Netlink::open().unwrap();
+        let mut inside = Netlink::open_in(&pod).unwrap();
+        netlink.shrink_receive_buffer();
+        let other = std::thread::spawn(move || {
+            let lo = flooder.link("lo").unwrap();
+            for number in 0..2000 {
+                let alias = format!("flood {number}");
+                let change = Change { alias: Some(&alias), ..Change::default() };
+                flooder.execute(set(lo.index, "lo", &change)).unwrap();
+            }
+            let eth0 = inside.link("eth0").unwrap();
+            inside.execute(set(eth0.index, "eth0", &up())).unwrap();
+            for number in 0..2000 {
+                let alias = format!("flood {number}");
+                let change = Change { alias: Some(&alias), ..Change::default() };
+                flooder.execute(set(lo.index, "lo", &change)).unwrap();
+            }
+        });
+        assert!(netlink.wait_oper_up(port.index, LONG).unwrap().oper_up);
+        other.join().unwrap();
+        assert_eq!(netlink.link("v0").unwrap().index, port.index);
+    });
+}
+
+#[test]
+fn the_link_goes() {
+    in_netns("the_link_goes", || {
+        let pod = other_netns();
+        let mut netlink = Netlink::open().unwrap();
+        let port = port(&mut netlink, &pod);
+        let mut other = Netlink::open().unwrap();
+        let deleted = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            // Off the bridge first, which is no reason to give up.
+            other.execute(set(port.index, "v0", &Change { master: Some(0), ..up() })).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            other.execute(del(port.index, "v0")).unwrap();
+        });
+        let err = netlink.wait_oper_up(port.index, LONG).unwrap_err();
+        assert!(err.is(Errno::ENODEV), "{err}");
+        deleted.join().unwrap();
+    });
+}
+
+#[test]
+fn a_signal_ends_the_wait() {
+    in_netns("a_signal_ends_the_wait", || {
+        use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+        extern "C" fn nothing(_: i32) {}
+        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler does nothing, and nothing else in the tests uses this signal.
+        unsafe { sigaction(Signal::SIGUSR2, &action) }.unwrap();
+        let pod = other_netns();
+        let mut netlink = Netlink::open().unwrap();
+        let port = port(&mut netlink, &pod);
+        // SAFETY: it has no conditions.
+        let waiting = unsafe { libc::pthread_self() };
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Again and again: the first may come before the wait has begun.
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(50));
+                    // SAFETY: the thread is alive: it joins this one.
+                    assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) }, 0);
+                }
+            });
+            let outcome = netlink.wait_oper_up(port.index, LONG);
+            done.store(true, Ordering::Relaxed);
+            let err = outcome.unwrap_err();
+            assert!(err.is(Errno::EINTR), "{err}");
+        });
+    });
+}

@@ -1,0 +1,306 @@
+//! The way in and out of the process.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use cnimble_cni::{Code, Error, PluginConfig, Version, names};
+use cnimble_netlink::NetNs;
+
+use super::env::Env;
+use super::{Call, Command, Plugin, Undo, signal, start, undo};
+
+/// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
+const STDIN_LIMIT: usize = 16 << 20;
+
+/// The release of the Go reference plugins whose features ours have.
+const REFERENCE: &str = "1.9.1";
+
+const SUCCESS: i32 = 0;
+const FAILURE: i32 = 1;
+
+/// Runs the plugin among `plugins` that this process was called as (the file name of the
+/// first of `args`), and returns its exit status: 0, or 1 after printing an error.
+pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Item = OsString>) -> i32 {
+    start::prepare();
+    super::log::init();
+    let mut args = args.into_iter();
+    let argv0 = args.next().unwrap_or_default();
+    // Installers ask for the names to link; a runtime gives no arguments.
+    if args.next().is_some_and(|arg| arg == "--list-plugins") {
+        let names: String = plugins.iter().map(|plugin| format!("{}\n", plugin.name())).collect();
+        return match print(&names) {
+            Ok(()) => SUCCESS,
+            Err(_) => FAILURE,
+        };
+    }
+    let name = Path::new(&argv0).file_name().unwrap_or(OsStr::new(""));
+    let Some(plugin) = find(plugins, name).or_else(|| {
+        // A caller may put anything into argv[0]; the file knows better.
+        find(plugins, std::env::current_exe().ok()?.file_name()?)
+    }) else {
+        return unknown_name(name, plugins);
+    };
+    let Some(command) = std::env::var_os("CNI_COMMAND").filter(|command| !command.is_empty()) else {
+        return about(plugin);
+    };
+    install_panic_hook();
+    signal::install();
+
+    let outcome = run(plugin, &command, PathBuf::from(argv0), plugins);
+    match outcome {
+        Ok(()) => SUCCESS,
+        Err((err, version)) => fail(&err, version),
+    }
+}
+
+fn find(plugins: &[&'static dyn Plugin], name: &OsStr) -> Option<&'static dyn Plugin> {
+    plugins.iter().copied().find(|plugin| plugin.name().as_bytes() == name.as_bytes())
+}
+
+/// Prints an error; the exit status is 1 even if stdout is gone.
+fn fail(err: &Error, version: Version) -> i32 {
+    if let Err(io) = print(&err.to_json(version)) {
+        log::error!("{err} (and stdout: {io})");
+    }
+    FAILURE
+}
+
+/// Writes past the line buffer of `Stdout`, which would take two system calls.
+fn print(text: &str) -> std::io::Result<()> {
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        match nix::unistd::write(std::io::stdout(), rest) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> i32 {
+    let list: Vec<&str> = plugins.iter().map(|plugin| plugin.name()).collect();
+    let err = Error::new(
+        Code::INVALID_ENVIRONMENT,
+        format!("\"{}\" is not the name of a plugin in this binary", name.to_string_lossy()),
+    )
+    .details(format!(
+        "call it as one of: {}; hard links, symbolic links and copies all work",
+        list.join(", ")
+    ));
+    // Somebody at a terminal reads stderr, a runtime reads stdout.
+    if std::env::var_os("CNI_COMMAND").is_none() {
+        let _ = writeln!(std::io::stderr(), "{err}");
+        return FAILURE;
+    }
+    fail(&err, Version::LATEST)
+}
+
+/// Says what it is. nerdctl takes what follows `CNI firewall plugin ` in the first line that begins
+/// so for a semantic version, and leaves features out that a Go plugin of that version lacks.
+fn about(plugin: &dyn Plugin) -> i32 {
+    let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
+    let _ = writeln!(
+        std::io::stderr(),
+        "CNI {} plugin v{REFERENCE}\nCNI protocol versions supported: {}\nThis is cnimble v{}, with the features of that version of the reference plugin.\nA container runtime calls it with CNI_COMMAND and a configuration on stdin.",
+        plugin.name(),
+        versions.join(", "),
+        env!("CARGO_PKG_VERSION"),
+    );
+    SUCCESS
+}
+
+/// A panic is a defect, but the runtime still gets JSON and the host its state back.
+fn install_panic_hook() {
+    std::panic::set_hook(Box::new(|info| {
+        let err = Error::new(Code::INTERNAL, "the plugin panicked; this is a defect in cnimble")
+            .details(info.to_string());
+        let left = undo::rollback_current();
+        let err = left.into_iter().fold(err, |err, failure| err.details(format!("left behind: {failure}")));
+        let _ = print(&err.to_json(Version::LATEST));
+        std::process::exit(1);
+    }));
+}
+
+type Failure = (Error, Version);
+
+fn run(
+    plugin: &dyn Plugin,
+    command: &OsStr,
+    program: PathBuf,
+    plugins: &'static [&'static dyn Plugin],
+) -> Result<(), Failure> {
+    let early = |err| (err, Version::LATEST);
+    let command = command.to_str().and_then(Command::parse).ok_or_else(|| {
+        // libcni looks for "unknown CNI_COMMAND" to tell plugins without VERSION.
+        early(Error::new(
+            Code::INVALID_ENVIRONMENT,
+            format!("unknown CNI_COMMAND: {}", command.to_string_lossy()),
+        ))
+    })?;
+    if command == Command::Version {
+        return version(plugin).map_err(early);
+    }
+    let env = Env::read(command, |name| std::env::var_os(name)).map_err(early)?;
+    let stdin = read_stdin().map_err(early)?;
+    let config = parse(command, &stdin).map_err(|err| (err, PluginConfig::version_of(&stdin)))?;
+    let version = config.version;
+    let call = Call {
+        command,
+        container_id: env.container_id,
+        netns: env.netns,
+        ifname: env.ifname,
+        raw_args: env.args,
+        path: env.path,
+        config,
+        stdin,
+        undo: Undo::new(),
+        plugins,
+        program,
+        home: None,
+    };
+    verb(plugin, call, env.netns_override).map_err(|err| (err, version))
+}
+
+fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {
+    if command != Command::Del {
+        return PluginConfig::parse(stdin);
+    }
+    let (config, unreadable) = PluginConfig::parse_for_del(stdin)?;
+    if let Some(err) = unreadable {
+        log::warn!("going on without the result of ADD: {err}");
+    }
+    Ok(config)
+}
+
+fn read_stdin() -> Result<Vec<u8>, Error> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::new(Code::IO, format!("reading the configuration from stdin: {why}"))
+    };
+    let mut stdin = std::io::stdin().lock();
+    let mut config = Vec::with_capacity(4096);
+    let mut piece = [0; 4096];
+    loop {
+        // A caller that never closes the pipe must not keep us from being stopped.
+        let length = match stdin.read(&mut piece) {
+            Ok(0) => return Ok(config),
+            Ok(length) => length,
+            Err(err) if err.kind() == std::io::ErrorKind::Interrupted => {
+                signal::check()?;
+                continue;
+            }
+            Err(err) => return Err(failed(&err)),
+        };
+        config.extend_from_slice(piece.get(..length).unwrap_or_default());
+        if config.len() > STDIN_LIMIT {
+            return Err(failed(&format!("it is larger than {STDIN_LIMIT} bytes")));
+        }
+    }
+}
+
+/// VERSION: one compact line with a newline, unlike every other answer.
+fn version(plugin: &dyn Plugin) -> Result<(), Error> {
+    let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
+    let answer: Value = json!({"cniVersion": Version::LATEST.as_str(), "supportedVersions": versions});
+    print(&format!("{answer}\n")).map_err(|err| Error::new(Code::IO, format!("writing to stdout: {err}")))
+}
+
+fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(), Error> {
+    validate(plugin, call.command, &call.config)?;
+    find_home(&mut call, netns_override)?;
+    match call.command {
+        Command::Add => add(plugin, &call),
+        command => super::run(plugin, &call, command),
+    }
+}
+
+/// ADD counts as done only when the runtime has the result.
+fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
+    call.undo.make_current();
+    let done = plugin
+        .add(call)
+        .and_then(|result| result.to_json(call.config.version))
+        .and_then(|text| signal::check().map(|()| text))
+        .and_then(|text| {
+            print(&text).map_err(|err| Error::new(Code::IO, format!("writing the result to stdout: {err}")))
+        });
+    match done {
+        Ok(()) => {
+            call.undo.commit();
+            Ok(())
+        }
+        Err(err) => {
+            signal::forget();
+            Err(call.undo.rollback_into(err))
+        }
+    }
+}
+
+/// The parts of a configuration that hold for all plugins.
+fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Result<(), Error> {
+    let since = |first: Version| {
+        if config.version >= first {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::INCOMPATIBLE_VERSION,
+            format!("config version \"{}\" does not allow {}", config.version, command.as_str()),
+        )
+        .details(format!("{} exists from CNI version {first} on", command.as_str())))
+    };
+    if !plugin.versions().contains(&config.version) {
+        return Err(Version::incompatible(config.version.as_str(), plugin.versions()));
+    }
+    match command {
+        Command::Check => since(Version::V0_4_0)?,
+        Command::Gc | Command::Status => since(Version::V1_1_0)?,
+        _ => {}
+    }
+    if config.name.is_empty() {
+        return Err(Error::config("missing network name"));
+    }
+    if !names::is_identifier(&config.name) {
+        return Err(Error::config(format!("invalid network name \"{}\"", config.name.escape_default()))
+            .details("it must start with a letter or digit and hold only letters, digits, _ . -"));
+    }
+    Ok(())
+}
+
+/// Opens the plugin's own namespace, for the way back from the pod's, and refuses it as
+/// CNI_NETNS before anything is done: a plugin that worked there would rebuild the host's
+/// network. DEL goes on without a namespace instead: what named it, say the PID of a dead
+/// pod, may belong to a process of the host by now, and the rest of the attachment still has
+/// to go.
+fn find_home(call: &mut Call, netns_override: bool) -> Result<(), Error> {
+    if call.netns.is_empty() {
+        return Ok(());
+    }
+    let Ok(home) = NetNs::current() else { return Ok(()) };
+    if !netns_override && home.is_at(Path::new(&call.netns)) {
+        match call.command {
+            Command::Add | Command::Check => {
+                return Err(Error::new(
+                    Code::INVALID_NETNS,
+                    "plugin's netns and netns from CNI_NETNS should not be the same",
+                )
+                .details(format!(
+                    "CNI_NETNS={}; set CNI_NETNS_OVERRIDE=1 if that is what you want",
+                    call.netns
+                )));
+            }
+            Command::Del => {
+                log::warn!("CNI_NETNS={} is the plugin's own namespace; it is left alone", call.netns);
+                call.netns.clear();
+            }
+            Command::Gc | Command::Status | Command::Version => {}
+        }
+    }
+    call.home = Some(Arc::new(home));
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! The CNI_* variables, each validated, all missing ones named at once.
+//!
+//! Specification 1.1.0, section 2 "Parameters".
+
+use std::path::PathBuf;
+
+use cnimble_cni::{Code, Error, names};
+
+use super::Command;
+
+/// The variables of one invocation.
+#[derive(Debug, Default)]
+pub(super) struct Env {
+    pub(super) container_id: String,
+    pub(super) netns: String,
+    pub(super) ifname: String,
+    pub(super) args: String,
+    pub(super) path: Vec<PathBuf>,
+    pub(super) netns_override: bool,
+}
+
+/// Which variables a verb can't do without.
+fn required(command: Command) -> &'static [&'static str] {
+    match command {
+        Command::Add | Command::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
+        Command::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
+        Command::Gc | Command::Status => &["CNI_PATH"],
+        Command::Version => &[],
+    }
+}
+
+/// The directories of CNI_PATH. An empty one would mean the current directory.
+fn directories(path: &std::ffi::OsStr) -> Vec<PathBuf> {
+    std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty()).collect()
+}
+
+fn invalid(msg: String) -> Error {
+    Error::new(Code::INVALID_ENVIRONMENT, msg)
+}
+
+impl Env {
+    /// Reads what `command` needs through `get`.
+    ///
+    /// # Errors
+    /// Code 4: `required env variables [A,B] missing`, or the one that is invalid.
+    pub(super) fn read(
+        command: Command,
+        get: impl Fn(&str) -> Option<std::ffi::OsString>,
+    ) -> Result<Self, Error> {
+        let present = |name: &str| get(name).filter(|value| !value.is_empty());
+        let missing: Vec<&str> =
+            required(command).iter().copied().filter(|name| present(name).is_none()).collect();
+        if !missing.is_empty() {
+            return Err(invalid(format!("required env variables [{}] missing", missing.join(","))));
+        }
+        let text = |name: &str| match get(name) {
+            None => Ok(String::new()),
+            Some(value) => value.into_string().map_err(|_| invalid(format!("{name} is not valid UTF-8"))),
+        };
+
+        let env = Env {
+            container_id: text("CNI_CONTAINERID")?,
+            netns: text("CNI_NETNS")?,
+            ifname: text("CNI_IFNAME")?,
+            // loopback must not fail on what it never reads; the others refuse the replacement.
+            args: get("CNI_ARGS").map(|args| args.to_string_lossy().into_owned()).unwrap_or_default(),
+            path: get("CNI_PATH").map(|path| directories(&path)).unwrap_or_default(),
+            netns_override: matches!(
+                text("CNI_NETNS_OVERRIDE")?.as_str(),
+                "1" | "t" | "T" | "true" | "True" | "TRUE"
+            ),
+        };
+        if matches!(command, Command::Add | Command::Check | Command::Del) {
+            env.validate()?;
+        }
+        Ok(env)
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        if !names::is_identifier(&self.container_id) {
+            return Err(invalid(format!(
+                "invalid CNI_CONTAINERID \"{}\": it must start with a letter or digit and hold only letters, digits, _ . -",
+                self.container_id.escape_default()
+            )));
+        }
+        if let Some(problem) = names::interface_problem(&self.ifname) {
+            return Err(invalid(format!(
+                "invalid CNI_IFNAME \"{}\": {problem}",
+                self.ifname.escape_default()
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(command: Command, vars: &[(&str, &str)]) -> Result<Env, Error> {
+        let vars: Vec<(String, String)> = vars.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        Env::read(command, |name| vars.iter().find(|(k, _)| k == name).map(|(_, v)| v.into()))
+    }
+
+    #[test]
+    fn names_all_missing_variables_at_once() {
+        let err = read(Command::Add, &[("CNI_IFNAME", "eth0"), ("CNI_NETNS", "")]).unwrap_err();
+        assert_eq!(err.code, Code::INVALID_ENVIRONMENT);
+        assert_eq!(err.msg, "required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_PATH] missing");
+        assert!(
+            read(Command::Del, &[("CNI_CONTAINERID", "a"), ("CNI_IFNAME", "eth0"), ("CNI_PATH", "/x")])
+                .is_ok()
+        );
+        assert!(read(Command::Version, &[]).is_ok());
+    }
+
+    #[test]
+    fn refuses_what_could_leave_a_directory() {
+        for id in ["../x", ".", "a/b", "a b", "-a", "é"] {
+            let vars = [("CNI_CONTAINERID", id), ("CNI_IFNAME", "eth0"), ("CNI_PATH", "/x")];
+            assert_eq!(read(Command::Del, &vars).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{id}");
+        }
+        for ifname in ["..", "a/b", "a:b", "a b", "sixteen-bytes-xx"] {
+            let vars = [("CNI_CONTAINERID", "a"), ("CNI_IFNAME", ifname), ("CNI_PATH", "/x")];
+            assert_eq!(read(Command::Del, &vars).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{ifname}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What CHECK compares: a pair, its addresses and routes with the result of ADD. All errors
+//! are of code 103, or 7 where the result itself makes no sense.
+
+use cnimble_cni::{CniResult, Error, Interface};
+use cnimble_netlink::link::Link;
+use cnimble_netlink::{Netlink, route};
+
+use crate::Call;
+
+/// The link `name`; `place` ends the sentence if there is none.
+///
+/// # Errors
+/// See the module.
+pub fn find(netlink: &mut Netlink, name: &str, place: &str) -> Result<Link, Error> {
+    netlink.find_link(name)?.ok_or_else(|| Error::check(format!("interface {name} is missing {place}")))
+}
+
+/// The link has the hardware address that the result tells.
+///
+/// # Errors
+/// See the module.
+pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
+    let now = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
+    if told.mac.is_empty() || now.eq_ignore_ascii_case(&told.mac) {
+        return Ok(());
+    }
+    Err(Error::check(format!("interface {} has MAC {now}, prevResult has {}", link.name, told.mac)))
+}
+
+/// The pod's interface is of this `kind` and as the result tells, up if it is to be `up` (who asked for an
+/// interface that is down may have switched it on since), with the result's MTU or a smaller
+/// one: a plugin further down the chain may have set that, and the Go plugin tuning does it
+/// without changing the result. A larger one loses packets.
+///
+/// # Errors
+/// See the module.
+pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: bool) -> Result<Link, Error> {
+    let told = prev
+        .interfaces
+        .iter()
+        .find(|i| i.name == call.ifname && !i.sandbox.is_empty())
+        .ok_or_else(|| Error::config(format!("prevResult: no interface {} in a sandbox", call.ifname)))?;
+    if told.sandbox != call.netns {
+        return Err(Error::config(format!(
+            "prevResult: sandbox {} doesn't match CNI_NETNS {}",
+            told.sandbox, call.netns
+        )));
+    }
+    let pod = find(inside, &call.ifname, &format!("in {}", call.netns))?;
+    if pod.kind != kind {
+        let what = format!("interface {} in {} is not a {kind}", pod.name, call.netns);
+        return Err(Error::check(what));
+    }
+    same_mac(&pod, told)?;
+    if up && !pod.up {
+        return Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns)));
+    }
+    if let Some(mtu) = told.mtu
+        && pod.mtu > mtu
+    {
+        return Err(Error::check(format!(
+            "interface {} has MTU {}, expected at most {mtu}",
+            pod.name, pod.mtu
+        )));
+    }
+    Ok(pod)
+}
+
+/// The host's end of `pod`.
+///
+/// # Errors
+/// See the module.
+pub fn host_end(host: &mut Netlink, pod: &Link) -> Result<Link, Error> {
+    let index = pod.peer.ok_or_else(|| Error::check(format!("interface {} has no peer", pod.name)))?;
+    host.link_at(index)
+        .ok()
+        .filter(|end| end.kind == "veth" && end.peer == Some(pod.index))
+        .ok_or_else(|| Error::check(format!("the host's end of {} is missing", pod.name)))
+}
+
+/// The host's end is up, and as the result tells.
+///
+/// # Errors
+/// See the module.
+pub fn host_state(end: &Link, prev: &CniResult) -> Result<(), Error> {
+    if !end.up {
+        return Err(Error::check(format!("{} on the host is down", end.name)));
+    }
+    match prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == end.name) {
+        Some(told) => same_mac(end, told),
+        None => Ok(()),
+    }
+}
+
+/// The pod's end has the result's addresses.
+///
+/// # Errors
+/// See the module.
+pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(), Error> {
+    let present = inside.addrs(pod.index)?;
+    for ip in &prev.ips {
+        if !present.iter().any(|addr| addr.net == ip.address) {
+            return Err(Error::check(format!("interface {} lacks address {}", pod.name, ip.address)));
+        }
+    }
+    Ok(())
+}
+
+/// The link has all routes of `wanted`; `place` ends the sentence if one is missing. One
+/// without MTU and MSS will do where they are wanted: the Go plugins' have neither.
+///
+/// # Errors
+/// See the module.
+pub fn routes(
+    netlink: &mut Netlink,
+    link: &Link,
+    wanted: &[route::NewRoute],
+    place: &str,
+) -> Result<(), Error> {
+    let mut tables: Vec<Option<u32>> = wanted.iter().map(|route| route.table).collect();
+    tables.sort_unstable();
+    tables.dedup();
+    let mut present = Vec::new();
+    for table in tables {
+        present.extend(netlink.routes(link.index, table)?);
+    }
+    let same = |now: &route::NewRoute, then: &route::NewRoute| {
+        now.dst == then.dst
+            && now.via == then.via
+            && (then.priority.is_none() || now.priority.unwrap_or(0) == then.priority.unwrap_or(0))
+            && (then.mtu.is_none() || now.mtu.is_none() || now.mtu == then.mtu)
+            && (then.advmss.is_none() || now.advmss.is_none() || now.advmss == then.advmss)
+    };
+    for then in wanted {
+        if !present.iter().any(|now| same(now, then)) {
+            let via = then.via.map(|via| format!(" via {via}")).unwrap_or_default();
+            return Err(Error::check(format!("route {}{via} is missing {place}", then.dst)));
+        }
+    }
+    Ok(())
+}

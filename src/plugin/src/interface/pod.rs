@@ -1,0 +1,88 @@
+//! The interface in the pod: its switches and its routes.
+
+use cnimble_cni::{CniResult, Error, cidr};
+use cnimble_netlink::link::{self, Change};
+use cnimble_netlink::{self as netlink, Request, addr, route, sysctl};
+
+/// The routes of the result; one without a gateway goes through the first gateway of its
+/// family. What comes out the same (a default route of IPAM's and one of the plugin's) is one
+/// route.
+pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
+    let gateway =
+        |v4: bool| result.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == v4);
+    let mut routes: Vec<route::NewRoute> = Vec::with_capacity(result.routes.len());
+    for wanted in &result.routes {
+        let route = route::NewRoute {
+            dst: cidr::network_of(wanted.dst),
+            // The unspecified address is how to say: no gateway, straight out of the interface.
+            via: wanted
+                .gw
+                .or_else(|| gateway(wanted.dst.is_ipv4()))
+                .filter(|gateway| !gateway.is_unspecified()),
+            index,
+            src: None,
+            mtu: wanted.mtu,
+            advmss: wanted.advmss,
+            priority: wanted.priority,
+            table: wanted.table,
+            scope: wanted.scope,
+            onlink: false,
+        };
+        if !routes.contains(&route) {
+            routes.push(route);
+        }
+    }
+    routes
+}
+
+/// The requests that configure the interface and bring it up: its addresses, `change`, and an
+/// announcement of the addresses (`arp_notify`) if they are to be `announced`. Routes come behind.
+pub fn up(
+    index: u32,
+    name: &str,
+    result: &CniResult,
+    change: &Change<'_>,
+    nodad: bool,
+    announced: bool,
+) -> Vec<Request> {
+    let announce = announced.then(|| link::set_arp_notify(index, name));
+    let addresses = result.ips.iter().map(|ip| addr::add(index, name, ip.address, nodad));
+    let up = link::set(index, name, &Change { up: Some(true), ..change.clone() });
+    announce.into_iter().chain(addresses).chain([up]).collect()
+}
+
+/// Switches of the interface, which hold for the namespace of the thread that writes them.
+/// `far` is the number of the namespace on the host, if it is known.
+///
+/// IPAM owns the addresses, so nobody has to ask the network whether they are free: no
+/// duplicate address detection, unless asked for.
+///
+/// # Errors
+/// The kernel's; a switch that it doesn't have is none.
+pub fn switches(name: &str, far: Option<i32>, result: &CniResult, enable_dad: bool) -> Result<(), Error> {
+    let key = format!("net/ipv6/conf/{name}");
+    // A kernel without the family; an IPv6 address would fail by itself.
+    let Some(conf) = missing_is_none(sysctl::Dir::open(&key, far))? else {
+        return Ok(());
+    };
+    if result.ips.iter().any(|ip| ip.address.is_ipv6()) {
+        // Writing it takes the lock of all network configuration, for which the kernel
+        // doesn't wait but asks over and over, while others make their pods. It is 0 already
+        // nearly everywhere.
+        missing_is_none(conf.ensure("disable_ipv6", "0"))?;
+        missing_is_none(conf.write("keep_addr_on_down", "1"))?;
+    }
+    if enable_dad {
+        missing_is_none(conf.write("enhanced_dad", "1"))?;
+    }
+    missing_is_none(conf.write("accept_dad", if enable_dad { "1" } else { "0" }))?;
+    Ok(())
+}
+
+fn missing_is_none<T>(outcome: netlink::Result<T>) -> Result<Option<T>, Error> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(err) if err.is_missing() => Ok(None),
+        Err(err) => Err(err.into()),
+    }
+}

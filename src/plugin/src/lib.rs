@@ -1,0 +1,110 @@
+//! The skeleton of a plugin: from the environment and stdin to a verb, and back to stdout.
+//!
+//! A plugin implements [`Plugin`]; [`main`] does the rest: it reads and validates every
+//! parameter, refuses the plugin's own namespace before anything is done, runs the verb,
+//! prints result or error, and takes everything back when ADD fails, panics or is told
+//! to stop.
+
+mod call;
+pub mod delegate;
+mod entry;
+mod env;
+pub mod interface;
+pub mod log;
+pub mod signal;
+mod start;
+pub mod undo;
+
+pub use call::Call;
+pub use entry::main;
+pub use undo::Undo;
+
+pub use cnimble_cni::Verb as Command;
+
+use cnimble_cni::{Attachment, CniResult, Error, Version};
+
+/// A CNI plugin: its verbs. All but ADD and DEL have a default that does nothing and succeeds.
+pub trait Plugin: Sync {
+    /// The name it is called by: the `type` in a configuration, the file in CNI_PATH.
+    fn name(&self) -> &'static str;
+
+    /// The versions it speaks, oldest first.
+    fn versions(&self) -> &'static [Version] {
+        Version::ALL
+    }
+
+    /// ADD: connect the container. Steps that change something push their undo on
+    /// [`Call::undo`]; the skeleton runs it if this returns an error, if the result can't
+    /// be printed, or on a panic.
+    ///
+    /// # Errors
+    /// The reason, with a code of the specification.
+    fn add(&self, call: &Call) -> Result<CniResult, Error>;
+
+    /// DEL: remove everything that ADD made for the attachment. Succeeds when there is
+    /// nothing left to remove, whatever the reason.
+    ///
+    /// # Errors
+    /// Only if something is left that could not be removed.
+    fn del(&self, call: &Call) -> Result<(), Error>;
+
+    /// Returns true if and only if CHECK is refused without a prevResult.
+    fn checks_prev_result(&self) -> bool {
+        true
+    }
+
+    /// CHECK: the attachment is as ADD left it. `prev` is the prevResult; it is empty if there is
+    /// none and [`Plugin::checks_prev_result`] allows that.
+    ///
+    /// # Errors
+    /// Code 103 with what differs.
+    fn check(&self, _call: &Call, _prev: &CniResult) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// GC: remove what belongs to attachments that aren't in `valid`. It isn't called without a
+    /// list, which is not an empty list.
+    ///
+    /// # Errors
+    /// After everything was tried, what could not be removed.
+    fn gc(&self, _call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// STATUS: could ADD be served now?
+    ///
+    /// # Errors
+    /// Code 50 or 51 with the reason.
+    fn status(&self, _call: &Call) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Runs a verb of `plugin` and gives it what it needs of the configuration. ADD's result is
+/// dropped.
+///
+/// # Errors
+/// The verb's, or code 7 for CHECK without a prevResult.
+pub fn run(plugin: &dyn Plugin, call: &Call, command: Command) -> Result<(), Error> {
+    let config = &call.config;
+    match command {
+        Command::Add => plugin.add(call).map(drop),
+        Command::Del => plugin.del(call),
+        Command::Check => match &config.prev_result {
+            Some(prev) => plugin.check(call, prev),
+            None if !plugin.checks_prev_result() => plugin.check(call, &CniResult::default()),
+            None => Err(Error::config("Required prevResult missing")),
+        },
+        // No list is not an empty list: nothing may be cleaned.
+        Command::Gc => match &config.valid_attachments {
+            Some(valid) => plugin.gc(call, valid),
+            None => Ok(()),
+        },
+        Command::Status => plugin.status(call),
+        Command::Version => Ok(()),
+    }
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

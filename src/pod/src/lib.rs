@@ -1,0 +1,29 @@
+//! Pods the kubelet's way: from a manifest to a network, and back.
+//!
+//! - [`manifest`]: Pod objects, read from YAML or JSON and judged.
+//! - [`source`]: where pods come from, a directory, a URL or an API server, and their merger.
+//! - [`network`]: the network plugin layer. Which network is the default one, what plugins are
+//!   told about a pod, one operation at a time for each pod.
+//! - [`leases`]: how full the address ranges of a network are.
+//! - [`sandbox`]: a network namespace for each pod, and the record on disk by which a later
+//!   process finds it again.
+//! - [`sync`]: the loop that brings what is wanted and what there is together.
+//!
+//! Everything is async on tokio, without state outside the values you make.
+
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod id;
+pub mod leases;
+pub mod manifest;
+pub mod network;
+pub mod sandbox;
+pub mod source;
+pub mod sync;
+pub mod watch;
+
+pub use id::PodId;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

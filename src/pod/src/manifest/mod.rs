@@ -1,0 +1,164 @@
+//! Manifests: Kubernetes' Pod objects as people write them, read, completed and judged.
+//!
+//! YAML with any number of documents, JSON, and each of them a Pod, a PodList or a List. The
+//! type is the real one, [`Pod`] of the crate k8s-openapi, so that every field is there;
+//! [`Manifest`]'s methods answer what the network wants to know.
+//!
+//! ```
+//! use cnimble_pod::manifest::{Defaults, Manifest, Origin};
+//!
+//! let text = b"
+//! apiVersion: v1
+//! kind: Pod
+//! metadata: {name: web}
+//! spec:
+//!   containers:
+//!   - name: nginx
+//!     ports:
+//!     - {containerPort: 80, hostPort: 8080}
+//! ";
+//! let origin = Origin::File("/etc/pods/web.yaml".into());
+//! let pods = Manifest::parse(text, &origin, &Defaults::default()).unwrap();
+//! assert_eq!(pods[0].id.to_string(), "default/web");
+//! assert_eq!(pods[0].port_mappings()[0].host_port, 8080);
+//!
+//! let text = String::from_utf8_lossy(text).replace("8080", "80800");
+//! let err = Manifest::parse(text.as_bytes(), &origin, &Defaults::default()).unwrap_err();
+//! assert_eq!(
+//!     err.to_string(),
+//!     "/etc/pods/web.yaml:9:37: pod default/web: \
+//!      spec.containers[0].ports[0].hostPort: 80800 is not between 1 and 65535",
+//! );
+//! ```
+//!
+//! Static pods, which come from files and URLs, get what a kubelet gives them ([`Defaults`]):
+//! the namespace `default`; a UID that is a hash of the node, the origin and the pod if they
+//! have none, so that an edited manifest is another pod; and, if wanted, the node's name behind
+//! their own. Fields that Kubernetes doesn't know are ignored, as by the kubelet.
+
+mod access;
+mod error;
+mod names;
+mod parse;
+mod scalar;
+#[cfg(test)]
+mod tests;
+mod validate;
+mod yaml;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::Pod;
+
+pub use access::DnsPolicy;
+pub use error::{ManifestError, Problem};
+pub(super) use parse::document;
+
+use crate::PodId;
+use error::shown;
+
+/// The largest file or answer that is read, in bytes. The kubelet has the same limit.
+pub const MAX_SIZE: usize = 10 << 20;
+
+/// The annotation in which the kubelet keeps the UID that it made for a static pod.
+pub const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
+
+/// Where a manifest comes from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// A file.
+    File(PathBuf),
+    /// An HTTP or HTTPS URL.
+    Url(String),
+    /// An API server, by its URL.
+    Api(String),
+    /// Anything else, by a name for people.
+    Other(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File(path) => path.display().fmt(f),
+            Origin::Url(text) | Origin::Api(text) | Origin::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+/// What a static pod gets that doesn't say it itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Defaults {
+    /// The node's name. Part of the hash that is the UID, and `spec.nodeName`; may be empty.
+    pub node: String,
+    /// Whether the pod's name gets `-NODE` behind it, in lower case, as under a kubelet.
+    pub suffix: bool,
+}
+
+/// A pod that somebody wants: complete, and judged to make sense.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    /// Its namespace and name.
+    pub id: PodId,
+    /// Its UID. Another UID is another pod.
+    pub uid: String,
+    /// Where it was found.
+    pub origin: Origin,
+    /// All that the manifest says.
+    pub pod: Pod,
+}
+
+/// What [`Manifest::parse_each`] found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Parsed {
+    /// The pods that are fine.
+    pub pods: Vec<Manifest>,
+    /// What is wrong with the others.
+    pub errors: Vec<ManifestError>,
+}
+
+impl Manifest {
+    /// The static pods in a text, all or none.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn parse(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Result<Vec<Manifest>, ManifestError> {
+        let Parsed { pods, errors } = Manifest::parse_each(bytes, origin, defaults);
+        errors.into_iter().next().map_or(Ok(pods), Err)
+    }
+
+    /// The static pods in a text; one that is wrong doesn't keep the others out.
+    pub fn parse_each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
+        parse::each(bytes, origin, defaults)
+    }
+
+    /// A pod as it is, without a static pod's defaults: from an API server.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn from_pod(pod: Pod, origin: &Origin) -> Result<Manifest, ManifestError> {
+        let id = id(&pod);
+        match validate::validate(&pod).into_iter().next() {
+            Some(finding) => Err(ManifestError {
+                origin: origin.clone(),
+                position: None,
+                pod: id.map(Box::new),
+                path: shown(&finding.way),
+                problem: Problem::Invalid(finding.text),
+            }),
+            None => Ok(Manifest {
+                id: id.unwrap_or_else(|| PodId::new("", "")),
+                uid: pod.metadata.uid.clone().unwrap_or_default(),
+                origin: origin.clone(),
+                pod,
+            }),
+        }
+    }
+}
+
+/// A pod's ID, if it has a name.
+fn id(pod: &Pod) -> Option<PodId> {
+    let namespace = pod.metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+    let name = pod.metadata.name.as_deref().filter(|name| !name.is_empty())?;
+    Some(PodId::new(namespace.unwrap_or("default"), name))
+}

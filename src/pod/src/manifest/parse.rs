@@ -1,0 +1,195 @@
+//! From text to manifests: YAML or JSON, any number of documents, pods and lists of them; and
+//! what a static pod gets that it doesn't say itself.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use cnimble_cni::hash::hex;
+
+use super::error::{Step, shown};
+use super::{
+    Defaults, HASH_ANNOTATION, MAX_SIZE, Manifest, ManifestError, Origin, Parsed, Problem, id, validate, yaml,
+};
+use crate::PodId;
+
+/// Reads one text.
+struct Parser<'a> {
+    origin: &'a Origin,
+    defaults: &'a Defaults,
+    parsed: Parsed,
+}
+
+/// The static pods in a text; one that is wrong doesn't keep the others out.
+pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
+    let mut parser = Parser { origin, defaults, parsed: Parsed::default() };
+    parser.text(bytes);
+    parser.parsed
+}
+
+/// Knows where a field is, if anybody does.
+type Locate<'a> = dyn Fn(&[Step]) -> Option<(usize, usize)> + 'a;
+
+impl Parser<'_> {
+    fn fail(&mut self, position: Option<(usize, usize)>, pod: Option<PodId>, way: &[Step], problem: Problem) {
+        self.parsed.errors.push(ManifestError {
+            origin: self.origin.clone(),
+            position,
+            pod: pod.map(Box::new),
+            path: shown(way),
+            problem,
+        });
+    }
+
+    fn text(&mut self, bytes: &[u8]) {
+        if bytes.len() > MAX_SIZE {
+            return self.fail(None, None, &[], Problem::TooLarge);
+        }
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return self.fail(None, None, &[], Problem::NotText);
+        };
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        if text.trim_start().starts_with('{') {
+            match serde_json::from_str::<Value>(text) {
+                Ok(value) => {
+                    // YAML knows the lines of nearly all JSON; it isn't asked until somebody
+                    // wants to know.
+                    let tree = std::cell::OnceCell::new();
+                    let locate = |way: &[Step]| {
+                        let tree = tree.get_or_init(|| yaml::documents(text).0.into_iter().next());
+                        tree.as_ref().map(|node: &yaml::Node| node.locate(way))
+                    };
+                    return self.document(&value, &locate);
+                }
+                // YAML may look like JSON, too. What is neither is bad JSON.
+                Err(err) if yaml::documents(text).1.is_some() => {
+                    let problem = err.to_string();
+                    let problem = problem.split(" at line ").next().unwrap_or_default().to_owned();
+                    return self.fail(Some((err.line(), err.column())), None, &[], Problem::Syntax(problem));
+                }
+                Err(_) => {}
+            }
+        }
+        let (documents, fault) = yaml::documents(text);
+        if documents.is_empty() && fault.is_none() {
+            return self.fail(None, None, &[], Problem::Empty);
+        }
+        for document in documents {
+            self.document(&document.value(), &|way| Some(document.locate(way)));
+        }
+        if let Some(fault) = fault {
+            self.fail(Some(fault.position), None, &[], fault.problem);
+        }
+    }
+
+    /// One document: a pod, or a list of them.
+    fn document(&mut self, value: &Value, locate: &Locate<'_>) {
+        let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (api_version, kind) = (text("apiVersion"), text("kind"));
+        match (api_version.as_str(), kind.as_str()) {
+            ("v1", "Pod") => self.pod(value, &[], locate),
+            ("v1", "PodList" | "List") => match value.get("items") {
+                None | Some(Value::Null) => {}
+                Some(Value::Array(items)) => {
+                    for (index, item) in items.iter().enumerate() {
+                        let way = [Step::from("items"), Step::from(index)];
+                        match item.get("kind").and_then(Value::as_str) {
+                            Some("Pod") => self.pod(item, &way, locate),
+                            None if kind == "PodList" => self.pod(item, &way, locate),
+                            other => {
+                                let api_version = item.get("apiVersion").and_then(Value::as_str);
+                                let problem =
+                                    other_kind(api_version.unwrap_or_default(), other.unwrap_or_default());
+                                self.fail(locate(&way), None, &way, problem);
+                            }
+                        }
+                    }
+                }
+                Some(_) => {
+                    let way = [Step::from("items")];
+                    self.fail(locate(&way), None, &way, Problem::Type("expected a list".to_owned()));
+                }
+            },
+            _ => self.fail(locate(&[]), None, &[], other_kind(&api_version, &kind)),
+        }
+    }
+
+    /// One pod, which is at the end of `base` in its document.
+    fn pod(&mut self, value: &Value, base: &[Step], locate: &Locate<'_>) {
+        let mut pod: Pod = match serde_path_to_error::deserialize(value) {
+            Ok(pod) => pod,
+            Err(err) => {
+                let way: Vec<Step> = base.iter().cloned().chain(err.path().iter().filter_map(step)).collect();
+                let meta = |key: &str| value.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
+                let pod = meta("name").map(|name| PodId::new(meta("namespace").unwrap_or("default"), name));
+                let problem = Problem::Type(err.inner().to_string());
+                return self.fail(locate(&way), pod, &way, problem);
+            }
+        };
+        self.complete(&mut pod);
+        let id = id(&pod);
+        let findings = validate::validate(&pod);
+        for finding in &findings {
+            let way: Vec<Step> = base.iter().cloned().chain(finding.way.iter().cloned()).collect();
+            self.fail(locate(&way), id.clone(), &way, Problem::Invalid(finding.text.clone()));
+        }
+        if let Some(id) = id
+            && findings.is_empty()
+        {
+            let uid = pod.metadata.uid.clone().unwrap_or_default();
+            self.parsed.pods.push(Manifest { id, uid, origin: self.origin.clone(), pod });
+        }
+    }
+
+    /// Gives a static pod what it doesn't say.
+    fn complete(&self, pod: &mut Pod) {
+        let Defaults { node, suffix } = self.defaults;
+        if pod.metadata.uid.as_deref().unwrap_or_default().is_empty() {
+            let mut hash = Sha256::new();
+            hash.update(format!("host:{node}\0{:?}\0", self.origin));
+            // Of the pod rather than the text: a comment more is no other pod.
+            hash.update(serde_json::to_vec(pod).unwrap_or_default());
+            let hash: String = hex(hash.finalize().into_iter().take(16));
+            pod.metadata.uid = Some(hash);
+        }
+        let meta = &mut pod.metadata;
+        if let Some(name) = meta.name.as_mut().filter(|name| *suffix && !name.is_empty() && !node.is_empty())
+        {
+            *name = format!("{name}-{}", node.to_lowercase());
+        }
+        if meta.namespace.as_deref().unwrap_or_default().is_empty() {
+            meta.namespace = Some("default".to_owned());
+        }
+        let uid = meta.uid.clone().unwrap_or_default();
+        meta.annotations.get_or_insert_default().insert(HASH_ANNOTATION.to_owned(), uid);
+        if let Some(spec) = &mut pod.spec
+            && !node.is_empty()
+        {
+            spec.node_name = Some(node.clone());
+        }
+    }
+}
+
+/// The only document of a YAML text, for other files than manifests.
+pub(crate) fn document(bytes: &[u8]) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
+    let (documents, fault) = yaml::documents(text);
+    if let Some(yaml::Fault { position: (line, column), problem }) = fault {
+        return Err(format!("line {line} column {column}: {problem}"));
+    }
+    documents.first().map(yaml::Node::value).ok_or_else(|| "it is empty".to_owned())
+}
+
+fn other_kind(api_version: &str, kind: &str) -> Problem {
+    let (kind, api_version) = (kind.escape_debug(), api_version.escape_debug());
+    Problem::Kind(format!("kind \"{kind}\" of apiVersion \"{api_version}\""))
+}
+
+fn step(segment: &serde_path_to_error::Segment) -> Option<Step> {
+    use serde_path_to_error::Segment;
+    match segment {
+        Segment::Seq { index } => Some(Step::Index(*index)),
+        Segment::Map { key } => Some(Step::Key(key.clone())),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    }
+}

@@ -1,0 +1,126 @@
+//! Traffic limits in a pod's annotations, read and judged as the kubelet does
+//! (pkg/util/bandwidth in Kubernetes).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::quantity;
+
+/// The annotation that limits traffic to the pod.
+pub const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
+/// The annotation that limits traffic from the pod.
+pub const EGRESS: &str = "kubernetes.io/egress-bandwidth";
+
+const MIN: u64 = 1_000;
+const MAX: u64 = 1_000_000_000_000_000;
+/// What the kubelet asks for: as good as no limit, and the plugins' arithmetic bears it.
+const BURST: u64 = i32::MAX as u64;
+
+/// Traffic limits of a pod, in bits per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// To the pod.
+    pub ingress: Option<u64>,
+    /// From the pod.
+    pub egress: Option<u64>,
+}
+
+/// An annotation that limits traffic and can't be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("annotation {annotation}: \"{}\" {reason}", value.escape_debug())]
+pub struct BandwidthError {
+    /// Its key.
+    pub annotation: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl Bandwidth {
+    /// The limits in these annotations; `None` if there are none.
+    ///
+    /// # Errors
+    /// A value that is no [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/),
+    /// below 1k or above 1P.
+    ///
+    /// ```
+    /// use std::collections::BTreeMap;
+    /// use cnimble_pod::network::Bandwidth;
+    ///
+    /// let mut annotations = BTreeMap::new();
+    /// assert_eq!(Bandwidth::from_annotations(&annotations).unwrap(), None);
+    /// annotations.insert("kubernetes.io/egress-bandwidth".to_owned(), "1.5M".to_owned());
+    /// let limits = Bandwidth::from_annotations(&annotations).unwrap().unwrap();
+    /// assert_eq!((limits.ingress, limits.egress), (None, Some(1_500_000)));
+    /// annotations.insert("kubernetes.io/ingress-bandwidth".to_owned(), "10".to_owned());
+    /// assert!(Bandwidth::from_annotations(&annotations).is_err());
+    /// ```
+    pub fn from_annotations(
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Option<Bandwidth>, BandwidthError> {
+        let one = |annotation: &'static str| {
+            let Some(value) = annotations.get(annotation) else { return Ok(None) };
+            let bad = |reason| BandwidthError { annotation, value: value.clone(), reason };
+            match quantity::parse(value).ok_or_else(|| bad("is no quantity, such as 10M"))? {
+                // The kubelet's words.
+                rate if rate < MIN => Err(bad("is unreasonably small (< 1kbit)")),
+                rate if rate > MAX => Err(bad("is unreasonably large (> 1Pbit)")),
+                rate => Ok(Some(rate)),
+            }
+        };
+        let limits = Bandwidth { ingress: one(INGRESS)?, egress: one(EGRESS)? };
+        Ok(Some(limits).filter(|limits| *limits != Bandwidth::default()))
+    }
+
+    /// The capability argument `bandwidth`.
+    pub(super) fn capability(self) -> Value {
+        let mut map = serde_json::Map::new();
+        let mut set = |rate_key: &str, burst_key: &str, rate: Option<u64>| {
+            if let Some(rate) = rate {
+                map.insert(rate_key.into(), json!(rate));
+                map.insert(burst_key.into(), json!(BURST));
+            }
+        };
+        set("ingressRate", "ingressBurst", self.ingress);
+        set("egressRate", "egressBurst", self.egress);
+        Value::Object(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(key: &str, value: &str) -> Result<Option<Bandwidth>, String> {
+        let annotations = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        Bandwidth::from_annotations(&annotations).map_err(|err| err.to_string())
+    }
+
+    #[test]
+    fn the_limits_of_the_limits() {
+        let ingress = |rate| Ok(Some(Bandwidth { ingress: Some(rate), egress: None }));
+        assert_eq!(read(INGRESS, "1k"), ingress(1_000));
+        assert_eq!(read(INGRESS, "1P"), ingress(MAX));
+        assert_eq!(read(EGRESS, "1Mi"), Ok(Some(Bandwidth { ingress: None, egress: Some(1 << 20) })));
+        assert_eq!(
+            read(INGRESS, "999").unwrap_err(),
+            "annotation kubernetes.io/ingress-bandwidth: \"999\" is unreasonably small (< 1kbit)"
+        );
+        assert_eq!(
+            read(EGRESS, "1001T").unwrap_err(),
+            "annotation kubernetes.io/egress-bandwidth: \"1001T\" is unreasonably large (> 1Pbit)"
+        );
+        assert!(read(EGRESS, "-1M").unwrap_err().contains("unreasonably small"));
+        assert!(read(EGRESS, "fast").unwrap_err().contains("is no quantity"));
+        assert_eq!(read("kubernetes.io/other", "fast"), Ok(None));
+    }
+
+    #[test]
+    fn only_what_is_limited_is_sent() {
+        let limits = Bandwidth { ingress: None, egress: Some(5000) };
+        assert_eq!(limits.capability(), json!({"egressRate": 5000, "egressBurst": 2_147_483_647}));
+    }
+}

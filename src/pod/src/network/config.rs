@@ -1,0 +1,123 @@
+//! The configuration directory over time: which network is the default one.
+//!
+//! As under the kubelet it is the first that can be used, in the order of the files' names.
+//! A network can be used if its file makes sense and all its plugins are there and speak its
+//! version. When no file can be used any more, but the default network's own is still there
+//! (somebody is editing it), what it said before goes on being used.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use cnimble_cni::{NetworkList, json};
+use cnimble_runtime::{ConfDir, Invoker, Listing, Network, find_plugin};
+
+/// How long a plugin may take to say which versions it speaks.
+const PROBE: Duration = Duration::from_secs(10);
+
+/// What the directory said when it was last read.
+#[derive(Debug, Default, Clone)]
+pub(super) struct State {
+    /// The default network.
+    pub(super) default: Option<Arc<Network>>,
+    /// All networks whose files make sense.
+    pub(super) networks: Vec<Arc<Network>>,
+    /// What is wrong where.
+    pub(super) problems: Vec<String>,
+    /// By which it is known that nothing has changed.
+    print: Fingerprint,
+}
+
+/// The files, and the plugins that they name.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Fingerprint {
+    networks: Vec<(PathBuf, Value)>,
+    problems: Vec<String>,
+    plugins: Vec<Option<(PathBuf, u64, i64, i64)>>,
+}
+
+/// Where plugins of this network are looked for: in `<prefix>/opt/TYPE/bin` first, where
+/// their vendors put them, then in the usual directories.
+pub(super) fn plugin_path(
+    network: &NetworkList,
+    vendor_prefix: Option<&Path>,
+    usual: &[PathBuf],
+) -> Vec<PathBuf> {
+    let vendor = |name: &str| {
+        let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0', ':']);
+        let dir = vendor_prefix?.join("opt").join(name).join("bin");
+        (plain && dir.is_dir()).then_some(dir)
+    };
+    let mut path: Vec<PathBuf> = types(network).filter_map(vendor).collect();
+    path.extend_from_slice(usual);
+    path
+}
+
+/// The plugins of a network, and those that they delegate address management to.
+fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
+    network.plugins.iter().flat_map(|plugin| {
+        let ipam = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
+        std::iter::once(plugin.plugin_type.as_str()).chain(ipam.and_then(Value::as_str))
+    })
+}
+
+/// Reads the directory again. `None` if nothing has changed since `before`.
+pub(super) async fn read(
+    dir: &ConfDir,
+    invoker: &Invoker,
+    vendor_prefix: Option<&Path>,
+    before: &State,
+) -> Option<State> {
+    let (networks, mut problems) = match dir.list_by_name() {
+        Ok(Listing { networks, problems }) => {
+            (networks, problems.iter().map(ToString::to_string).collect::<Vec<_>>())
+        }
+        Err(err) => (Vec::new(), vec![err.to_string()]),
+    };
+    let paths: Vec<Vec<PathBuf>> =
+        networks.iter().map(|of| plugin_path(&of.list, vendor_prefix, invoker.path())).collect();
+    let print = Fingerprint {
+        networks: networks.iter().map(|of| (of.path.clone(), of.list.document.clone())).collect(),
+        problems: problems.clone(),
+        plugins: networks
+            .iter()
+            .zip(&paths)
+            .flat_map(|(of, path)| types(&of.list).map(|name| identity(name, path)))
+            .collect(),
+    };
+    // Without a network the plugins are asked again: what failed may work by now.
+    if print == before.print && before.default.is_some() {
+        return None;
+    }
+    let mut state = State { print, ..State::default() };
+    for (network, path) in networks.into_iter().zip(paths) {
+        let network = Arc::new(network);
+        state.networks.push(Arc::clone(&network));
+        if state.default.is_some() {
+            continue;
+        }
+        let invoker = invoker.clone().with_path(path).with_time_limit(PROBE);
+        match invoker.validate(&network.list).await {
+            Ok(_) => state.default = Some(network),
+            Err(err) => problems.push(format!("{}: {err}", network.path.display())),
+        }
+    }
+    if state.default.is_none()
+        && let Some(last) = before.default.as_ref().filter(|last| last.path.exists())
+    {
+        problems.push(format!("network {} is used as it was before", last.list.name));
+        state.default = Some(Arc::clone(last));
+    }
+    state.problems = problems;
+    Some(state)
+}
+
+/// Changes when the plugin's file is replaced.
+fn identity(name: &str, path: &[PathBuf]) -> Option<(PathBuf, u64, i64, i64)> {
+    let file = find_plugin(name, path).ok()?;
+    let meta = std::fs::metadata(&file).ok()?;
+    Some((file, meta.ino(), meta.mtime(), meta.mtime_nsec()))
+}

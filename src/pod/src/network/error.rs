@@ -1,0 +1,173 @@
+//! What can go wrong between a pod and its network.
+
+use std::fmt;
+
+use cnimble_netlink as netlink;
+use cnimble_runtime as runtime;
+
+use super::BandwidthError;
+use crate::PodId;
+
+/// Why no pod can get a network now.
+///
+/// `Display` is the text of the node's condition, as `kubectl describe node` shows it under a
+/// kubelet with containerd, and then what is wrong in detail.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}", self.condition(), Details(details))]
+pub struct NetworkNotReady {
+    /// What the condition's message says.
+    pub message: String,
+    /// What is wrong where, one fact each.
+    pub details: Vec<String>,
+}
+
+impl NetworkNotReady {
+    /// The condition's reason.
+    pub const REASON: &str = "NetworkPluginNotReady";
+
+    /// No network is configured.
+    pub(super) fn uninitialized(details: Vec<String>) -> Self {
+        NetworkNotReady {
+            message: "Network plugin returns error: cni plugin not initialized".to_owned(),
+            details,
+        }
+    }
+
+    /// The condition alone.
+    pub fn condition(&self) -> String {
+        format!(
+            "container runtime network not ready: NetworkReady=false reason:{} message:{}",
+            Self::REASON,
+            self.message
+        )
+    }
+}
+
+struct Details<'a>(&'a [String]);
+
+impl fmt::Display for Details<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|detail| write!(f, "; {detail}"))
+    }
+}
+
+/// What was to be done to a pod's network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Pod in.
+    SetUp,
+    /// Pod out.
+    TearDown,
+    /// Is it as it was set up?
+    Check,
+    /// Which addresses does it have?
+    Status,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::SetUp => "set up",
+            Operation::TearDown => "tear down",
+            Operation::Check => "check",
+            Operation::Status => "read the status of",
+        })
+    }
+}
+
+/// An operation on a pod's network that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// There is no network.
+    #[error(transparent)]
+    NotReady(#[from] NetworkNotReady),
+    /// The pod's limits make no sense.
+    #[error("pod {pod}: {source}")]
+    Bandwidth {
+        /// The pod.
+        pod: PodId,
+        /// Which, and why.
+        source: BandwidthError,
+    },
+    /// Plugins failed, or the cache did. All failures are there, in the order in which they
+    /// happened; a failed set-up is followed by those of taking it back.
+    #[error("failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {}", All(failures))]
+    Plugins {
+        /// What was to be done.
+        operation: Operation,
+        /// The pod.
+        pod: PodId,
+        /// Its sandbox.
+        sandbox: String,
+        /// Why not; never empty.
+        failures: Vec<runtime::Error>,
+    },
+    /// The pod's network namespace can't be looked at.
+    #[error(
+        "failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {source}{}",
+        Then(rollback)
+    )]
+    Namespace {
+        /// What was to be done.
+        operation: Operation,
+        /// The pod.
+        pod: PodId,
+        /// Its sandbox.
+        sandbox: String,
+        /// The kernel's reason.
+        source: netlink::Error,
+        /// What failed while a set-up was taken back.
+        rollback: Vec<runtime::Error>,
+    },
+    /// Networks are cleaned up when nothing else is going on, and something was all the time.
+    #[error(
+        "networks were not cleaned up: for {limit:?} there was no moment without work on a pod's network"
+    )]
+    Busy {
+        /// How long that was waited for.
+        limit: std::time::Duration,
+    },
+    /// What is left of attachments that are gone could not be cleaned up everywhere.
+    #[error("failed to clean up networks: {}", All(failures))]
+    Gc {
+        /// Why not; never empty.
+        failures: Vec<runtime::Error>,
+    },
+}
+
+impl NetworkError {
+    /// Whether a set-up that ended so has left nothing behind, so far as the plugins say.
+    pub fn is_clean(&self) -> bool {
+        match self {
+            NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => true,
+            NetworkError::Plugins { failures, .. } => match failures.as_slice() {
+                [runtime::Error::Plugins(of)] => of.others.is_empty() && of.note.is_none(),
+                [runtime::Error::Cache { rollback, .. }] => rollback.is_empty(),
+                [_] => true,
+                _ => false,
+            },
+            NetworkError::Namespace { rollback, .. } => rollback.is_empty(),
+            NetworkError::Busy { .. } | NetworkError::Gc { .. } => false,
+        }
+    }
+}
+
+struct Then<'a>(&'a [runtime::Error]);
+
+impl fmt::Display for Then<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|failure| write!(f, "; then {failure}"))
+    }
+}
+
+struct All<'a>(&'a [runtime::Error]);
+
+impl fmt::Display for All<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, failure) in self.0.iter().enumerate() {
+            let then = if index == 0 { "" } else { "; then " };
+            write!(f, "{then}{failure}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! Set-up, tear-down, check and status of one pod's network.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use cnimble_cni::{NetworkList, Version};
+use cnimble_netlink::NetNs;
+use cnimble_runtime::{Attach, Entry, Error};
+
+use super::error::Operation;
+use super::{INTERFACE, NetworkError, NetworkPlugin, PodNetwork, PodNetworkStatus, read};
+
+const LOOPBACK: &str = "lo";
+
+/// The loopback network as containerd has it; its plugin brings `lo` up.
+fn loopback() -> Option<&'static NetworkList> {
+    static NETWORK: OnceLock<Option<NetworkList>> = OnceLock::new();
+    let text = br#"{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
+    NETWORK.get_or_init(|| NetworkList::parse(text).and_then(NetworkList::complete).ok()).as_ref()
+}
+
+impl NetworkPlugin {
+    /// Sets a pod's network up: loopback first, then its network, which is the default one
+    /// unless [`PodNetwork::network`] names it. Returns the addresses that it has then.
+    ///
+    /// If that fails, what was done is taken back; [`NetworkError::is_clean`] tells whether
+    /// that succeeded.
+    ///
+    /// # Errors
+    /// No network; the plugins' failures, or the namespace's.
+    pub async fn set_up(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
+        let _shared = self.inner.everything.read().await;
+        let _alone = self.inner.pods.lock(&pod.pod).await;
+        let network = match &pod.network {
+            Some(network) => Arc::clone(network),
+            None => Arc::new(self.require()?.list.clone()),
+        };
+        let attach = |ifname| pod.attach(ifname, &self.inner.options.pod_cidrs);
+        let mut added: Vec<(&NetworkList, Attach)> = Vec::new();
+        let order = loopback().map(|list| (list, LOOPBACK)).into_iter().chain([(&*network, INTERFACE)]);
+        for (list, ifname) in order {
+            let attach = attach(ifname);
+            if let Err(failure) = self.invoker(list).add(list, &attach).await {
+                let mut failures = vec![failure];
+                failures.extend(self.take_back(&added).await);
+                return Err(NetworkError::plugins(Operation::SetUp, pod, failures));
+            }
+            added.push((list, attach));
+        }
+        // A network without addresses (layer 2) is fine, one without an interface isn't.
+        match self.addresses(Operation::SetUp, pod).await {
+            Err(NetworkError::Namespace { operation, pod, sandbox, source, .. }) => {
+                let rollback = self.take_back(&added).await;
+                Err(NetworkError::Namespace { operation, pod, sandbox, source, rollback })
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// DEL of these, last one first; all failures.
+    async fn take_back(&self, added: &[(&NetworkList, Attach)]) -> Vec<Error> {
+        let mut failures = Vec::new();
+        for (list, attach) in added.iter().rev() {
+            failures.extend(self.invoker(list).del(list, attach).await.err());
+        }
+        failures
+    }
+
+    /// Takes a pod's network down, with the configuration that it was set up with: from the
+    /// cache, else from [`PodNetwork::network`], else the default network. May be repeated,
+    /// and works when the namespace is gone. Goes on past failures.
+    ///
+    /// # Errors
+    /// All failures together; then something may be left, and it should be called again.
+    pub async fn tear_down(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
+        let _shared = self.inner.everything.read().await;
+        let _alone = self.inner.pods.lock(&pod.pod).await;
+        let failed = |failures| NetworkError::plugins(Operation::TearDown, pod, failures);
+        let netns = self.living(&pod.netns);
+        let mut entries = self.recorded(pod).map_err(|err| failed(vec![err]))?;
+        // In the reverse order of set-up: loopback goes last.
+        entries.sort_by_key(|entry| entry.ifname == LOOPBACK);
+        let mut failures = Vec::new();
+        let mut known = Vec::new();
+        for entry in entries {
+            let Ok(list) = entry.network_list() else { continue };
+            let mut attach = Attach::from_entry(&entry);
+            attach.netns.clone_from(&netns);
+            failures.extend(self.invoker(&list).del(&list, &attach).await.err());
+            known.push((list.name, attach.ifname));
+        }
+        // What the cache doesn't know may have been begun all the same.
+        let fallback = match &pod.network {
+            Some(network) => Some(Arc::clone(network)),
+            None if known.is_empty() => self.default_network().map(|network| Arc::new(network.list.clone())),
+            None => None,
+        };
+        if let Some(list) = fallback
+            && !known.iter().any(|(name, ifname)| *name == list.name && ifname == INTERFACE)
+        {
+            let mut attach = pod.attach(INTERFACE, &self.inner.options.pod_cidrs);
+            attach.netns = netns;
+            failures.extend(self.invoker(&list).del(&list, &attach).await.err());
+        }
+        if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
+    }
+
+    /// Asks the plugins whether the pod's network is as they set it up (the verb CHECK, for
+    /// networks from version 0.4.0 on).
+    ///
+    /// # Errors
+    /// The cache doesn't know the pod; what the plugins found.
+    pub async fn check(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
+        let _shared = self.inner.everything.read().await;
+        let _alone = self.inner.pods.lock(&pod.pod).await;
+        let failed = |failures| NetworkError::plugins(Operation::Check, pod, failures);
+        let entries = self.recorded(pod).map_err(|err| failed(vec![err]))?;
+        let mut failures = Vec::new();
+        if !entries.iter().any(|entry| entry.ifname == INTERFACE) {
+            failures.push(Error::NoResult {
+                network: pod.network.as_ref().map(|list| list.name.clone()).unwrap_or_default(),
+                container_id: pod.sandbox_id.clone(),
+                ifname: INTERFACE.to_owned(),
+                reason: "it has not been set up".to_owned(),
+            });
+        }
+        for entry in entries {
+            let Ok(list) = entry.network_list() else { continue };
+            if list.version >= Version::V0_4_0 {
+                let attach = Attach::from_entry(&entry);
+                failures.extend(self.invoker(&list).check(&list, &attach).await.err());
+            }
+        }
+        if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
+    }
+
+    /// The pod's addresses as they are in its namespace now.
+    ///
+    /// # Errors
+    /// The namespace or its interface is gone.
+    pub async fn status(&self, pod: &PodNetwork) -> Result<PodNetworkStatus, NetworkError> {
+        let _shared = self.inner.everything.read().await;
+        let _alone = self.inner.pods.lock(&pod.pod).await;
+        self.addresses(Operation::Status, pod).await
+    }
+
+    async fn addresses(
+        &self,
+        operation: Operation,
+        pod: &PodNetwork,
+    ) -> Result<PodNetworkStatus, NetworkError> {
+        match read::addresses(pod.netns.clone(), INTERFACE).await {
+            Ok(ips) => Ok(PodNetworkStatus { ips }),
+            Err(source) => Err(NetworkError::Namespace {
+                operation,
+                pod: pod.pod.clone(),
+                sandbox: pod.sandbox_id.clone(),
+                source,
+                rollback: Vec::new(),
+            }),
+        }
+    }
+
+    /// What the cache has of a pod's sandbox.
+    fn recorded(&self, pod: &PodNetwork) -> Result<Vec<Entry>, Error> {
+        let cache = self.inner.options.invoker.cache();
+        cache.list_of(&pod.sandbox_id).map_err(|cause| Error::Cache { cause, rollback: Vec::new() })
+    }
+
+    /// The path for the plugins: none if there is no namespace. A path alone may be what is
+    /// left of a bind mount.
+    fn living(&self, netns: &Path) -> String {
+        match NetNs::open(netns) {
+            Ok(_) => netns.to_string_lossy().into_owned(),
+            Err(_) => String::new(),
+        }
+    }
+}
+
+impl NetworkError {
+    fn plugins(operation: Operation, pod: &PodNetwork, failures: Vec<Error>) -> Self {
+        NetworkError::Plugins { operation, pod: pod.pod.clone(), sandbox: pod.sandbox_id.clone(), failures }
+    }
+}

@@ -1,0 +1,212 @@
+//! What the network plugin layer knows of a pod, and what it tells the plugins.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use cnimble_cni::NetworkList;
+use cnimble_runtime::Attach;
+
+use super::Bandwidth;
+use crate::PodId;
+
+/// The interface that a pod has in its network.
+pub const INTERFACE: &str = "eth0";
+
+/// A transport protocol of a published port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP
+    Tcp,
+    /// UDP
+    Udp,
+    /// SCTP
+    Sctp,
+}
+
+/// A port of the node that leads into the pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PortMapping {
+    /// On the node, 1 to 65535.
+    pub host_port: u16,
+    /// In the pod, 1 to 65535.
+    pub container_port: u16,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The node's address to publish on; `None` is all.
+    #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    pub host_ip: Option<IpAddr>,
+}
+
+/// Name resolution as a pod is to have it, in the words of resolv.conf(5).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dns {
+    /// Name servers, by address.
+    pub servers: Vec<String>,
+    /// Search list.
+    pub searches: Vec<String>,
+    /// Options, `name` or `name:value`.
+    pub options: Vec<String>,
+}
+
+impl Dns {
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Dns::default()
+    }
+}
+
+/// A pod, as far as its network is concerned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodNetwork {
+    /// The pod.
+    pub pod: PodId,
+    /// Its UID.
+    pub uid: String,
+    /// The ID of its sandbox: the plugins' container ID.
+    pub sandbox_id: String,
+    /// The path of its network namespace. For tear-down it may be gone.
+    pub netns: PathBuf,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Its published ports.
+    pub ports: Vec<PortMapping>,
+    /// Its traffic limits.
+    pub bandwidth: Option<Bandwidth>,
+    /// Its name resolution.
+    pub dns: Dns,
+    /// Its names in the network.
+    pub aliases: Vec<String>,
+    /// Its control group.
+    pub cgroup_path: Option<String>,
+    /// The network that it is, or was, set up with; `None` is the default network of the
+    /// moment. Whoever keeps this can tear the pod down whatever becomes of the configuration,
+    /// even if the process dies in the middle of a set-up.
+    pub network: Option<Arc<NetworkList>>,
+}
+
+impl PodNetwork {
+    /// A pod without anything special.
+    pub fn new(pod: PodId, sandbox_id: impl Into<String>, netns: impl Into<PathBuf>) -> Self {
+        PodNetwork {
+            pod,
+            uid: String::new(),
+            sandbox_id: sandbox_id.into(),
+            netns: netns.into(),
+            annotations: BTreeMap::new(),
+            ports: Vec::new(),
+            bandwidth: None,
+            dns: Dns::default(),
+            aliases: Vec::new(),
+            cgroup_path: None,
+            network: None,
+        }
+    }
+
+    /// The attachment that the plugins hear of. Each of them gets only those capability
+    /// arguments that it asks for.
+    pub(super) fn attach(&self, ifname: &str, pod_cidrs: &[IpNetwork]) -> Attach {
+        let mut attach = Attach::new(&self.sandbox_id, self.netns.to_string_lossy(), ifname)
+            .arg("IgnoreUnknown", "1")
+            .arg("K8S_POD_NAMESPACE", &self.pod.namespace)
+            .arg("K8S_POD_NAME", &self.pod.name)
+            .arg("K8S_POD_INFRA_CONTAINER_ID", &self.sandbox_id)
+            .arg("K8S_POD_UID", &self.uid);
+        let mut set = |name: &str, value: Value| {
+            attach.capability_args.insert(name.to_owned(), value);
+        };
+        if !self.ports.is_empty() {
+            set("portMappings", json!(self.ports));
+        }
+        if let Some(bandwidth) = self.bandwidth {
+            set("bandwidth", bandwidth.capability());
+        }
+        if !pod_cidrs.is_empty() {
+            // One list is one pool; the pod gets an address of each.
+            let pool = |cidr: &IpNetwork| json!([{"subnet": cidr.to_string()}]);
+            set("ipRanges", pod_cidrs.iter().map(pool).collect());
+        }
+        if !self.dns.is_empty() {
+            set("dns", json!(self.dns));
+        }
+        if !self.aliases.is_empty() {
+            set("aliases", json!(self.aliases));
+        }
+        if let Some(path) = &self.cgroup_path {
+            set("cgroupPath", json!(path));
+        }
+        if !self.annotations.is_empty() {
+            set("io.kubernetes.cri.pod-annotations", json!(self.annotations));
+        }
+        attach
+    }
+}
+
+/// A pod's network as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodNetworkStatus {
+    /// The addresses of global scope on the pod's interface, IPv4 before IPv6, so that the
+    /// first is what the kubelet calls the pod's IP. Empty for a network without addresses.
+    pub ips: Vec<IpAddr>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::Protocol;
+
+    #[test]
+    fn what_the_plugins_are_told() {
+        let mut pod = PodNetwork::new(PodId::new("default", "web"), "abc", "/run/netns/x");
+        pod.uid = "u1".into();
+        let attach = pod.attach("eth0", &[]);
+        let args: Vec<String> = attach.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(
+            args.join(";"),
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;\
+             K8S_POD_INFRA_CONTAINER_ID=abc;K8S_POD_UID=u1"
+        );
+        // Nothing is sent that isn't there: some plugins stumble over empty lists.
+        assert_eq!(Value::Object(attach.capability_args), json!({}));
+
+        pod.ports = vec![
+            PortMapping { host_port: 8080, container_port: 80, protocol: Protocol::Tcp, host_ip: None },
+            PortMapping {
+                host_port: 53,
+                container_port: 53,
+                protocol: Protocol::Udp,
+                host_ip: Some("10.0.0.1".parse().unwrap()),
+            },
+        ];
+        pod.bandwidth = Some(Bandwidth { ingress: Some(1_000_000), egress: None });
+        pod.dns.servers = vec!["10.0.0.10".into()];
+        pod.aliases = vec!["web".into()];
+        pod.cgroup_path = Some("/kubepods/podu1".into());
+        pod.annotations = BTreeMap::from([("a/b".into(), "c".into())]);
+        let cidrs = ["10.1.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()];
+        let attach = pod.attach("eth0", &cidrs);
+        assert_eq!(
+            Value::Object(attach.capability_args),
+            json!({
+                "portMappings": [
+                    {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+                    {"hostPort": 53, "containerPort": 53, "protocol": "udp", "hostIP": "10.0.0.1"},
+                ],
+                "bandwidth": {"ingressRate": 1_000_000, "ingressBurst": 2_147_483_647},
+                "ipRanges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]],
+                "dns": {"servers": ["10.0.0.10"], "searches": [], "options": []},
+                "aliases": ["web"],
+                "cgroupPath": "/kubepods/podu1",
+                "io.kubernetes.cri.pod-annotations": {"a/b": "c"},
+            })
+        );
+    }
+}

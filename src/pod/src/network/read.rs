@@ -1,0 +1,32 @@
+//! A pod's addresses, read where they are: in its namespace.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use cnimble_netlink::{Error, NetNs, Netlink, Result};
+
+/// RT_SCOPE_UNIVERSE, in rtnetlink(7): global.
+const GLOBAL: u8 = 0;
+
+/// The global addresses of interface `ifname`, IPv4 first. Enters the namespace, so on a
+/// thread of the blocking pool.
+pub(super) async fn addresses(netns: PathBuf, ifname: &'static str) -> Result<Vec<IpAddr>> {
+    let work = move || read(&netns, ifname);
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|err| Err(Error::io("read the addresses of a pod", &std::io::Error::other(err))))
+}
+
+fn read(netns: &Path, ifname: &str) -> Result<Vec<IpAddr>> {
+    let mut netlink = Netlink::open_in(&NetNs::open(netns)?)?;
+    let index = netlink.link(ifname)?.index;
+    let mut ips: Vec<IpAddr> = netlink
+        .addrs(index)?
+        .into_iter()
+        .filter(|addr| addr.scope == GLOBAL && !addr.duplicate)
+        .map(|addr| addr.net.ip())
+        .collect();
+    // Stable: within a family as the kernel has them.
+    ips.sort_by_key(IpAddr::is_ipv6);
+    Ok(ips)
+}

@@ -1,0 +1,157 @@
+//! What can go wrong with sandboxes.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use cnimble_locks::LockError;
+use cnimble_netlink as netlink;
+
+use crate::PodId;
+use crate::network::{BandwidthError, NetworkError, NetworkNotReady};
+
+/// One thing that went wrong with one sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// There is no network to set it up with.
+    #[error(transparent)]
+    NotReady(#[from] NetworkNotReady),
+    /// Its traffic limits make no sense.
+    #[error(transparent)]
+    Bandwidth(#[from] BandwidthError),
+    /// Its network.
+    #[error(transparent)]
+    Network(Box<NetworkError>),
+    /// Its namespace.
+    #[error(transparent)]
+    Namespace(#[from] netlink::Error),
+    /// A file or directory of ours.
+    #[error("{doing} {}: {source}", path.display())]
+    File {
+        /// What was being done.
+        doing: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A checkpoint that is none.
+    #[error("checkpoint {}: {reason}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The process that was to hold the namespace.
+    #[error("pause process {program}: {source}")]
+    Process {
+        /// What was to be run.
+        program: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Other processes are at work on it, and didn't get ready in time; or the lock can't be used.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+}
+
+impl From<NetworkError> for Cause {
+    fn from(error: NetworkError) -> Self {
+        Cause::Network(Box::new(error))
+    }
+}
+
+impl Cause {
+    pub(super) fn file(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Cause {
+        let path = path.into();
+        move |source| Cause::File { doing, path, source }
+    }
+}
+
+/// What was to be done with a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Made and its network set up.
+    Run,
+    /// Its network torn down.
+    Stop,
+    /// Forgotten.
+    Remove,
+    /// Looked at.
+    Inspect,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Action::Run => "create",
+            Action::Stop => "stop",
+            Action::Remove => "remove",
+            Action::Inspect => "inspect",
+        })
+    }
+}
+
+/// An operation on sandboxes that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// An operation on one pod's sandbox: everything that went wrong, in the order in which
+    /// it did. What failed while a failed set-up was taken back follows its cause.
+    #[error("failed to {action} sandbox of pod {pod}: {}", All(causes))]
+    Pod {
+        /// What was to be done.
+        action: Action,
+        /// The pod.
+        pod: PodId,
+        /// Why not; never empty.
+        causes: Vec<Cause>,
+    },
+    /// There is no sandbox with this ID.
+    #[error("there is no sandbox \"{id}\"")]
+    Unknown {
+        /// What was asked for.
+        id: String,
+    },
+    /// The directories of the sandboxes can't be used, or not everything could be cleaned up.
+    #[error("sandboxes: {}", All(causes))]
+    Node {
+        /// Why not; never empty.
+        causes: Vec<Cause>,
+    },
+}
+
+impl SandboxError {
+    /// What went wrong, first things first; empty for [`SandboxError::Unknown`].
+    pub fn causes(&self) -> &[Cause] {
+        match self {
+            SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => causes,
+            SandboxError::Unknown { .. } => &[],
+        }
+    }
+
+    pub(super) fn into_causes(self) -> Vec<Cause> {
+        match self {
+            SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => causes,
+            SandboxError::Unknown { .. } => Vec::new(),
+        }
+    }
+}
+
+impl From<Cause> for SandboxError {
+    fn from(cause: Cause) -> Self {
+        SandboxError::Node { causes: vec![cause] }
+    }
+}
+
+struct All<'a>(&'a [Cause]);
+
+impl fmt::Display for All<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, cause) in self.0.iter().enumerate() {
+            let then = if index == 0 { "" } else { "; then " };
+            write!(f, "{then}{cause}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! How a sandbox is, beyond what its record says.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use cnimble_netlink::NetNs;
+
+use super::config::{Sandbox, State};
+use super::error::{Action, Cause, SandboxError};
+use super::{Sandboxes, process};
+
+/// Why a sandbox is of no use to its pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Its set-up has not been finished.
+    Unfinished,
+    /// It is stopped.
+    Stopped,
+    /// It is from before a reboot.
+    Stale,
+    /// Its network namespace is gone.
+    NoNamespace,
+    /// Its pause process has died.
+    NoProcess,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fault::Unfinished => "its set-up has not been finished",
+            Fault::Stopped => "it is stopped",
+            Fault::Stale => "it is from before a reboot",
+            Fault::NoNamespace => "its network namespace is gone",
+            Fault::NoProcess => "its pause process has died",
+        })
+    }
+}
+
+/// A sandbox as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxStatus {
+    /// Its record.
+    pub sandbox: Sandbox,
+    /// Why it is of no use; `None` if nothing is known against it.
+    pub fault: Option<Fault>,
+    /// The addresses in its namespace now. On the node's network there are none of its own.
+    pub ips: Vec<IpAddr>,
+}
+
+impl Sandboxes {
+    /// What is wrong with a sandbox, as far as that can be told without asking plugins.
+    pub fn fault(&self, sandbox: &Sandbox) -> Option<Fault> {
+        match sandbox.state {
+            _ if self.is_stale(sandbox) => return Some(Fault::Stale),
+            State::SettingUp => return Some(Fault::Unfinished),
+            State::Stopped => return Some(Fault::Stopped),
+            State::Ready => {}
+        }
+        if let Some(netns) = &sandbox.netns
+            && NetNs::open(netns).is_err()
+        {
+            return Some(Fault::NoNamespace);
+        }
+        let dead = sandbox.process.is_some_and(|process| !process::is_alive(process));
+        dead.then_some(Fault::NoProcess)
+    }
+
+    /// Looks at a sandbox: the record, the namespace, the process.
+    ///
+    /// # Errors
+    /// There is none with this ID; its namespace can't be read, for example because its
+    /// interface has gone.
+    pub async fn inspect(&self, id: &str) -> Result<SandboxStatus, SandboxError> {
+        let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
+        let fault = self.fault(&sandbox);
+        let mut ips = Vec::new();
+        if fault.is_none() && sandbox.netns.is_some() {
+            let status = self.inner.network.status(&sandbox.network()).await;
+            ips = status.map_err(|err| inspecting(&sandbox, err.into()))?.ips;
+        }
+        Ok(SandboxStatus { sandbox, fault, ips })
+    }
+
+    /// Asks the plugins whether a sandbox' network is as they set it up. Nothing to ask on the
+    /// node's network.
+    ///
+    /// # Errors
+    /// There is no sandbox with this ID; the plugins' findings.
+    pub async fn check(&self, id: &str) -> Result<(), SandboxError> {
+        let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
+        if sandbox.config.host_network {
+            return Ok(());
+        }
+        let checked = self.inner.network.check(&sandbox.network()).await;
+        checked.map_err(|err| inspecting(&sandbox, err.into()))
+    }
+}
+
+fn inspecting(sandbox: &Sandbox, cause: Cause) -> SandboxError {
+    SandboxError::Pod { action: Action::Inspect, pod: sandbox.config.pod.clone(), causes: vec![cause] }
+}

@@ -1,0 +1,59 @@
+//! Network namespaces that live without a process: pinned by a bind mount.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+
+use cnimble_netlink::{Error, Result};
+
+/// Makes a namespace and pins it at `path`, whose directory exists.
+pub(super) async fn create(path: PathBuf) -> Result<()> {
+    let what = format!("make network namespace {}", path.display());
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    // A thread of its own, which ends: no other may find itself in there.
+    let thread = std::thread::Builder::new().name("netns".to_owned()).spawn(move || {
+        // If nobody waits any more, nobody will use it.
+        if let Err(Ok(())) = sender.send(pin(&path))
+            && let Err(err) = remove(&path)
+        {
+            log::warn!("{err}");
+        }
+    });
+    thread.map_err(|err| Error::io(&what, &err))?;
+    receiver.await.unwrap_or_else(|err| Err(Error::io(what, &io::Error::other(err))))
+}
+
+fn pin(path: &Path) -> Result<()> {
+    let what = || format!("make network namespace {}", path.display());
+    File::options().write(true).create_new(true).open(path).map_err(|err| Error::io(what(), &err))?;
+    let made = unshare(CloneFlags::CLONE_NEWNET).and_then(|()| {
+        let here = Path::new("/proc/thread-self/ns/net");
+        mount(Some(here), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+    });
+    made.map_err(|errno| {
+        let _ = std::fs::remove_file(path);
+        Error::new(what(), errno)
+    })
+}
+
+/// Takes the pin away; the namespace goes with the last process in it. No pin is success.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    let what = || format!("remove network namespace {}", path.display());
+    loop {
+        match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            // There may be several, one over the other.
+            Ok(()) => {}
+            Err(Errno::ENOENT) => return Ok(()),
+            Err(Errno::EINVAL) => break,
+            Err(errno) => return Err(Error::new(what(), errno)),
+        }
+    }
+    match std::fs::remove_file(path) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(Error::io(what(), &err)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,124 @@
+//! Making a sandbox.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::network::Bandwidth;
+
+use super::checkpoint::make_dir;
+use super::config::{Sandbox, SandboxConfig, State};
+use super::error::{Action, Cause, SandboxError};
+use super::{Sandboxes, dns, netns, process, random_id};
+
+/// What a failure has left of the network.
+enum Left {
+    /// All of it.
+    Network,
+    /// Nothing: it wasn't begun, or the plugins have taken it back.
+    NoNetwork,
+    /// Something, for some plugin could not take it back. To ask it again at once would only
+    /// take time: the record stays, for the next call.
+    Unknown,
+}
+
+impl Sandboxes {
+    /// Makes a pod's sandbox and sets its network up. If the pod has one that
+    /// [serves](SandboxConfig::serves) it and is sound, that is returned and nothing done;
+    /// what else the pod has, unfinished or from before a reboot, is taken down first.
+    ///
+    /// If it fails, what was made is taken back. What can't be taken back stays on record, and
+    /// is tried again by the next call for this pod.
+    ///
+    /// **Cancellation.** After dropping the future call [`Sandboxes::down`], or this again.
+    ///
+    /// # Errors
+    /// Everything that went wrong, the cause first.
+    pub async fn run(&self, config: &SandboxConfig) -> Result<Sandbox, SandboxError> {
+        let failed = |causes| SandboxError::Pod { action: Action::Run, pod: config.pod.clone(), causes };
+        let _lock = self.lock(&config.pod).await.map_err(|cause| failed(vec![cause]))?;
+        self.run_locked(config).await.map_err(failed)
+    }
+
+    async fn run_locked(&self, config: &SandboxConfig) -> Result<Sandbox, Vec<Cause>> {
+        let one = |cause: Cause| vec![cause];
+        Bandwidth::from_annotations(&config.annotations).map_err(|err| one(err.into()))?;
+        let mut present = self.inner.store.of_pod(&config.pod).map_err(one)?;
+        let attempt = present.last().map_or(0, |last| last.attempt.saturating_add(1));
+        let good = |of: &Sandbox| of.config.serves(config) && self.fault(of).is_none();
+        let kept = present.iter().rposition(good).map(|index| present.remove(index));
+        for old in present {
+            self.remove_locked(&old).await?;
+        }
+        if let Some(kept) = kept {
+            return Ok(kept);
+        }
+        let mut sandbox = self.begin(config, attempt).map_err(one)?;
+        self.put(&sandbox).await.map_err(one)?;
+        let (cause, left) = match self.make(&mut sandbox).await {
+            Ok(()) => {
+                sandbox.state = State::Ready;
+                match self.amend(&sandbox).await {
+                    Ok(()) => return Ok(sandbox),
+                    Err(cause) => (cause, Left::Network),
+                }
+            }
+            Err(Cause::Network(err)) if !err.is_clean() => (Cause::Network(err), Left::Unknown),
+            Err(cause) => (cause, Left::NoNetwork),
+        };
+        let outcome = match left {
+            Left::Network => self.remove_locked(&sandbox).await,
+            Left::NoNetwork => self.discard(&sandbox).await,
+            Left::Unknown => Ok(()),
+        };
+        let mut causes = vec![cause];
+        causes.extend(outcome.err().into_iter().flatten());
+        Err(causes)
+    }
+
+    /// The record of a sandbox that nothing has been made of yet.
+    fn begin(&self, config: &SandboxConfig, attempt: u32) -> Result<Sandbox, Cause> {
+        let id = random_id()?;
+        let options = &self.inner.options;
+        let network = match config.host_network {
+            true => None,
+            false => {
+                self.inner.network.ready()?;
+                self.inner.network.default_network()
+            }
+        };
+        let cgroup = |root: &String| format!("{}/pod{}", root.trim_end_matches('/'), config.uid);
+        Ok(Sandbox {
+            config: config.clone(),
+            attempt,
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            boot_id: self.inner.boot_id.clone(),
+            state: State::SettingUp,
+            netns: (!config.host_network).then(|| self.netns_path(&id)),
+            process: None,
+            resolv_conf: (!config.dns.is_empty()).then(|| self.run_path(&id).join("resolv.conf")),
+            ips: Vec::new(),
+            cgroup_path: options.cgroup_root.as_ref().map(cgroup),
+            network: network.map(|network| cnimble_runtime::whole_document(&network.list)),
+            id,
+        })
+    }
+
+    /// Everything between the first record and the last.
+    async fn make(&self, sandbox: &mut Sandbox) -> Result<(), Cause> {
+        if let Some(path) = &sandbox.resolv_conf {
+            let dir = self.run_path(&sandbox.id);
+            make_dir(&dir, 0o755)?;
+            let text = dns::resolv_conf(&sandbox.config.dns);
+            std::fs::write(path, text).map_err(Cause::file("writing", path))?;
+        }
+        let Some(path) = sandbox.netns.clone() else {
+            return Ok(());
+        };
+        netns::create(path.clone()).await?;
+        if let Some(command) = &self.inner.options.pause {
+            sandbox.process = Some(process::start(command, path, &sandbox.id).await?);
+        }
+        let status = self.inner.network.set_up(&sandbox.network()).await?;
+        sandbox.ips = status.ips;
+        Ok(())
+    }
+}

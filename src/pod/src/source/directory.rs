@@ -1,0 +1,187 @@
+//! A directory of manifests.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Complaint, Reporter, SourceError};
+use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin, Parsed};
+use crate::watch::DirWatch;
+
+/// A directory of manifests, watched.
+///
+/// Every file counts whatever its name ends in, but those that begin with a dot; directories
+/// are not entered. Files are read in the order of their names. A directory that doesn't exist
+/// has no pods; one that can't be read keeps those that it had.
+#[derive(Debug, Clone)]
+pub struct Directory {
+    /// Where.
+    pub path: PathBuf,
+    /// What its pods get that they don't say.
+    pub defaults: Defaults,
+    /// How often it is read even if nothing seems to have changed. 20 s under the kubelet.
+    pub period: Duration,
+}
+
+impl Directory {
+    /// A directory, without the node's name, read every 20 s besides being watched.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Directory { path: path.into(), defaults: Defaults::default(), period: Duration::from_secs(20) }
+    }
+}
+
+/// Reads the directory for ever.
+pub(super) async fn read(directory: Directory, mut reporter: Reporter) {
+    let mut watch = DirWatch::new([directory.path.clone()], directory.period);
+    let mut scan = Scan { directory, files: BTreeMap::new() };
+    loop {
+        let done = tokio::task::spawn_blocking(move || {
+            let found = scan.pass();
+            (scan, found)
+        });
+        // It fails only when the runtime is shut down.
+        let Ok((back, found)) = done.await else { return };
+        scan = back;
+        match found {
+            Ok(complaints) => {
+                reporter.complain(complaints);
+                reporter.set(scan.pods()).await;
+            }
+            Err(err) => {
+                let origin = Origin::File(scan.directory.path.clone());
+                reporter.complain(vec![Complaint::new(&origin, err)]);
+            }
+        }
+        tokio::select! {
+            () = watch.changed() => {}
+            () = reporter.wanted() => scan.files.values_mut().for_each(|file| file.stamp = None),
+        }
+    }
+}
+
+struct Scan {
+    directory: Directory,
+    files: BTreeMap<PathBuf, File>,
+}
+
+/// What is known of a file.
+#[derive(Default)]
+struct File {
+    /// Device, inode, size, and times of the version that was read.
+    stamp: Option<[i64; 7]>,
+    pods: Vec<Manifest>,
+    complaints: Vec<Complaint>,
+}
+
+impl Scan {
+    fn pods(&self) -> Vec<Manifest> {
+        self.files.values().flat_map(|file| file.pods.iter().cloned()).collect()
+    }
+
+    /// Reads what has changed; returns all that is wrong with files.
+    fn pass(&mut self) -> Result<Vec<Complaint>, SourceError> {
+        let path = &self.directory.path;
+        let paths = match list(path) {
+            Ok(paths) => paths,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(source) => return Err(SourceError::Read { path: path.clone(), source }),
+        };
+        let mut files = BTreeMap::new();
+        for path in paths {
+            let mut file = self.files.remove(&path).unwrap_or_default();
+            // A file that went since it was listed is not there.
+            if file.refresh(&path, &self.directory.defaults) {
+                files.insert(path, file);
+            }
+        }
+        self.files = files;
+        Ok(self.files.values().flat_map(|file| file.complaints.iter().cloned()).collect())
+    }
+}
+
+impl File {
+    /// Reads the file if it has changed. False: it is gone.
+    fn refresh(&mut self, path: &Path, defaults: &Defaults) -> bool {
+        let origin = Origin::File(path.to_owned());
+        match self.load(path) {
+            Ok(None) => {}
+            Ok(Some(bytes)) => {
+                let parsed = Manifest::parse_each(&bytes, &origin, defaults);
+                self.complaints =
+                    parsed.errors.iter().map(|err| Complaint::new(&origin, err.clone().into())).collect();
+                self.pods = keep_last_good(std::mem::take(&mut self.pods), parsed);
+            }
+            Err(SourceError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return false;
+            }
+            Err(err) => {
+                self.stamp = None;
+                self.complaints = vec![Complaint::new(&origin, err)];
+            }
+        }
+        true
+    }
+
+    /// The file's content, unless it is what was read last.
+    fn load(&mut self, path: &Path) -> Result<Option<Vec<u8>>, SourceError> {
+        let read = |source| SourceError::Read { path: path.to_owned(), source };
+        // Not opened before it is known to be a file: opening a pipe would block.
+        let meta = std::fs::metadata(path).map_err(read)?;
+        if !meta.is_file() {
+            return Err(SourceError::NotAFile(path.to_owned()));
+        }
+        let stamp = stamp(&meta);
+        if self.stamp == Some(stamp) {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        // One byte more than allowed tells that there is more.
+        let limit = MAX_SIZE as u64 + 1;
+        std::fs::File::open(path).map_err(read)?.take(limit).read_to_end(&mut bytes).map_err(read)?;
+        // Of a file that changed a moment ago the next change may have the same time.
+        let settled = meta.modified().ok().and_then(|time| time.elapsed().ok());
+        self.stamp = settled.filter(|age| *age > Duration::from_secs(1)).map(|_| stamp);
+        Ok(Some(bytes))
+    }
+}
+
+fn stamp(meta: &std::fs::Metadata) -> [i64; 7] {
+    [
+        meta.dev().cast_signed(),
+        meta.ino().cast_signed(),
+        meta.len().cast_signed(),
+        meta.mtime(),
+        meta.mtime_nsec(),
+        meta.ctime(),
+        meta.ctime_nsec(),
+    ]
+}
+
+/// The files that may be manifests, by name.
+fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The pods of a text that was read again. If anything is wrong with it, pods that it had and
+/// doesn't have now stay: nobody knows which of them is the one that is wrong.
+pub(super) fn keep_last_good(before: Vec<Manifest>, parsed: Parsed) -> Vec<Manifest> {
+    let Parsed { mut pods, errors } = parsed;
+    if !errors.is_empty() {
+        for pod in before {
+            if !pods.iter().any(|other| other.id == pod.id) {
+                pods.push(pod);
+            }
+        }
+    }
+    pods
+}

@@ -1,0 +1,209 @@
+//! Where pods come from: a directory of manifests, a URL, an API server.
+//!
+//! [`PodConfig`] reads them all and merges them as the kubelet's type of that name does: each
+//! source's pods are compared with what it wanted before, and a listener gets the differences
+//! ([`PodUpdate`]). What is wrong is told as [`Condition`]s, and never hurts other pods.
+//!
+//! ```
+//! use std::time::Duration;
+//! use cnimble_pod::source::{Directory, Op, PodConfig, Sources};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path().to_owned();
+//! std::fs::write(dir.join("web.yaml"), "
+//! apiVersion: v1
+//! kind: Pod
+//! metadata: {name: web}
+//! spec: {containers: [{name: nginx}]}
+//! ")?;
+//! let runtime = tokio::runtime::Runtime::new()?;
+//! runtime.block_on(async {
+//!     let sources = Sources { directory: Some(Directory::new(dir)), ..Sources::default() };
+//!     let (config, mut updates) = PodConfig::start(sources)?;
+//!     let update = updates.recv().await.ok_or("no update")?;
+//!     assert_eq!((update.op, update.pods[0].id.to_string().as_str()), (Op::Add, "default/web"));
+//!     assert!(config.seen_all_sources(&[update.source].into()));
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! # What goes wrong
+//!
+//! - A manifest that turns bad keeps the pods of its last good version, until it is mended or
+//!   removed. (A kubelet keeps them, too, until it reads the whole directory again and drops
+//!   them.) The same holds for a URL that answers nonsense, or not at all.
+//! - Of two pods with one name or UID the first stays, the other is a condition, and gets its
+//!   turn when the first goes.
+//! - A source that was never read hasn't been *seen*: nothing may be cleaned up before all are
+//!   ([`PodConfig::seen_all_sources`]).
+
+mod api;
+mod directory;
+mod error;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod http;
+mod kubeconfig;
+mod listed;
+mod merge;
+mod report;
+mod url;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+pub use api::ApiSource;
+pub use directory::Directory;
+pub use error::{HttpError, SourceError, StartError};
+pub use merge::SOURCE_ANNOTATION;
+pub use url::UrlSource;
+
+use crate::PodId;
+use crate::manifest::{Manifest, Origin};
+use report::{Complaint, Reporter, Shared};
+
+/// A kind of source; there can be one of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SourceKind {
+    /// A directory.
+    File,
+    /// A URL.
+    Http,
+    /// An API server.
+    Api,
+}
+
+impl fmt::Display for SourceKind {
+    /// The kubelet's words: `file`, `http`, `api`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SourceKind::File => "file",
+            SourceKind::Http => "http",
+            SourceKind::Api => "api",
+        })
+    }
+}
+
+/// What happened to pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Op {
+    /// These are all pods of the source. Sources say so; listeners get the difference instead.
+    Set,
+    /// They are new.
+    Add,
+    /// They changed, and are the same pods still.
+    Update,
+    /// They are gone.
+    Remove,
+    /// Only their status changed.
+    Reconcile,
+    /// They are to go in peace: they have a deletionTimestamp now.
+    Delete,
+}
+
+/// Pods of one source to which the same happened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodUpdate {
+    /// What.
+    pub op: Op,
+    /// Whose.
+    pub source: SourceKind,
+    /// Which. No pods at all: the source has been read for the first time, and has none.
+    pub pods: Vec<Manifest>,
+}
+
+/// Something that is wrong now.
+#[derive(Debug, Clone)]
+pub struct Condition {
+    /// With which source.
+    pub source: SourceKind,
+    /// With which file, URL or server of it.
+    pub origin: Origin,
+    /// With which pod, if it is about one.
+    pub pod: Option<PodId>,
+    /// What.
+    pub error: Arc<SourceError>,
+    /// Since when.
+    pub since: SystemTime,
+}
+
+/// The sources to read.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// A directory of manifests.
+    pub directory: Option<Directory>,
+    /// A URL that answers with manifests.
+    pub url: Option<UrlSource>,
+    /// An API server.
+    pub api: Option<ApiSource>,
+}
+
+/// The pods that are wanted, from all sources. Reading stops when it is dropped.
+#[derive(Debug)]
+pub struct PodConfig {
+    shared: Arc<Shared>,
+    kinds: BTreeSet<SourceKind>,
+    reread: watch::Sender<()>,
+    _tasks: JoinSet<()>,
+}
+
+impl PodConfig {
+    /// Begins to read. Needs a tokio runtime with I/O and time.
+    ///
+    /// The receiver gets the changes in order; while nobody takes them, the sources wait.
+    ///
+    /// # Errors
+    /// Options that can never work: a URL that is none, a kubeconfig that can't be used.
+    /// Whatever may mend itself is a [`Condition`].
+    pub fn start(sources: Sources) -> Result<(PodConfig, mpsc::Receiver<PodUpdate>), StartError> {
+        let url = sources.url.map(url::Reader::new).transpose()?;
+        let api = sources.api.map(api::Reader::new).transpose()?;
+        let (updates, receiver) = mpsc::channel(50);
+        let shared = Arc::new(Shared::new(updates));
+        let reread = watch::Sender::new(());
+        let mut tasks = JoinSet::new();
+        let mut kinds = BTreeSet::new();
+        let mut reporter = |kind| {
+            kinds.insert(kind);
+            Reporter { kind, shared: Arc::clone(&shared), reread: reread.subscribe() }
+        };
+        if let Some(directory) = sources.directory {
+            tasks.spawn(directory::read(directory, reporter(SourceKind::File)));
+        }
+        if let Some(url) = url {
+            tasks.spawn(url.read(reporter(SourceKind::Http)));
+        }
+        if let Some(api) = api {
+            tasks.spawn(api.read(reporter(SourceKind::Api)));
+        }
+        Ok((PodConfig { shared, kinds, reread, _tasks: tasks }, receiver))
+    }
+
+    /// Whether all sources have been read, and the listener has got an update of each: `seen`
+    /// are the sources of the updates that it got. Before, it doesn't know of all pods.
+    pub fn seen_all_sources(&self, seen: &BTreeSet<SourceKind>) -> bool {
+        let read = &self.shared.state().seen;
+        self.kinds.iter().all(|kind| seen.contains(kind) && read.contains(kind))
+    }
+
+    /// The pods that are wanted now.
+    pub fn pods(&self) -> Vec<Manifest> {
+        self.shared.state().pods.clone()
+    }
+
+    /// What is wrong now, and news of it.
+    pub fn conditions(&self) -> watch::Receiver<Vec<Condition>> {
+        self.shared.conditions.subscribe()
+    }
+
+    /// Reads every source again now.
+    pub fn reread(&self) {
+        self.reread.send_replace(());
+    }
+}

@@ -1,0 +1,204 @@
+//! A URL that answers with manifests.
+
+use std::time::Duration;
+
+use hyper::header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION};
+use hyper::{StatusCode, Uri};
+
+use super::directory::keep_last_good;
+use super::http::{self, Client, Tls};
+use super::{Complaint, HttpError, Reporter, SourceError, StartError};
+use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin};
+
+const REDIRECTIONS: usize = 10;
+
+/// A URL that is asked again and again for manifests, in any form that a file may have.
+///
+/// An answer that is empty means that there are no pods; one that is no success, nonsense or
+/// too large means nothing, and the pods stay as they are. The system's certificate
+/// authorities are trusted; proxies are not used.
+#[derive(Debug, Clone)]
+pub struct UrlSource {
+    /// http or https.
+    pub url: String,
+    /// Headers to send, `NAME: VALUE` each. To another host, after a redirection, they don't go.
+    pub headers: Vec<String>,
+    /// What its pods get that they don't say.
+    pub defaults: Defaults,
+    /// How often it is asked. 20 s under the kubelet.
+    pub period: Duration,
+}
+
+impl UrlSource {
+    /// A URL without headers, asked every 20 s.
+    pub fn new(url: impl Into<String>) -> Self {
+        UrlSource {
+            url: url.into(),
+            headers: Vec::new(),
+            defaults: Defaults::default(),
+            period: Duration::from_secs(20),
+        }
+    }
+}
+
+pub(super) struct Reader {
+    url: Uri,
+    origin: Origin,
+    headers: HeaderMap,
+    client: Client,
+    defaults: Defaults,
+    period: Duration,
+}
+
+/// What was answered.
+enum Answer {
+    Same,
+    Text { bytes: Vec<u8>, tag: Option<HeaderValue> },
+}
+
+impl Reader {
+    pub(super) fn new(source: UrlSource) -> Result<Reader, StartError> {
+        let url = http::parse_url(&source.url)?;
+        let mut headers = HeaderMap::new();
+        for text in &source.headers {
+            let wrong = || StartError::Header(text.clone());
+            let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+            let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
+            headers.append(name, HeaderValue::from_str(value.trim()).map_err(|_| wrong())?);
+        }
+        let client = Client::new(&url, Tls::default())?;
+        let origin = Origin::Url(source.url);
+        Ok(Reader { url, origin, headers, client, defaults: source.defaults, period: source.period })
+    }
+
+    /// Asks for ever.
+    pub(super) async fn read(self, mut reporter: Reporter) {
+        let mut tag: Option<HeaderValue> = None;
+        let mut last: Option<Vec<u8>> = None;
+        let mut pods: Vec<Manifest> = Vec::new();
+        // What was wrong with the text that was understood last.
+        let mut complaints: Vec<Complaint> = Vec::new();
+        loop {
+            match self.ask(tag.as_ref()).await {
+                Ok(Answer::Same) => reporter.complain(complaints.clone()),
+                Ok(Answer::Text { bytes, tag: new }) => {
+                    tag = new;
+                    if last.as_ref() != Some(&bytes) {
+                        if bytes.is_empty() {
+                            (pods, complaints) = (Vec::new(), Vec::new());
+                        } else {
+                            let parsed = Manifest::parse_each(&bytes, &self.origin, &self.defaults);
+                            let complain = |err: &_| {
+                                Complaint::new(&self.origin, SourceError::Manifest(Clone::clone(err)))
+                            };
+                            complaints = parsed.errors.iter().map(complain).collect();
+                            pods = keep_last_good(pods, parsed);
+                        }
+                        // What was nonsense from the start is no word about pods.
+                        if complaints.is_empty() || !pods.is_empty() {
+                            reporter.set(pods.clone()).await;
+                        }
+                        last = Some(bytes);
+                    }
+                    reporter.complain(complaints.clone());
+                }
+                Err(source) => {
+                    let err = SourceError::Http { url: self.url.to_string(), source };
+                    reporter.complain(vec![Complaint::new(&self.origin, err)]);
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.period) => {}
+                () = reporter.wanted() => {}
+            }
+        }
+    }
+
+    /// One request, with the redirections that it leads to.
+    async fn ask(&self, tag: Option<&HeaderValue>) -> Result<Answer, HttpError> {
+        let mut url = self.url.clone();
+        let mut headers = self.headers.clone();
+        if let Some(tag) = tag {
+            headers.insert(IF_NONE_MATCH, tag.clone());
+        }
+        for _ in 0..REDIRECTIONS {
+            let response = self.client.get(&url, &headers).await?;
+            match response.status() {
+                StatusCode::OK => {
+                    let tag = response.headers().get(ETAG).cloned();
+                    let bytes = http::body(response.into_body(), MAX_SIZE).await?;
+                    return Ok(Answer::Text { bytes, tag });
+                }
+                StatusCode::NOT_MODIFIED if tag.is_some() => return Ok(Answer::Same),
+                status if status.is_redirection() && response.headers().contains_key(LOCATION) => {
+                    let place =
+                        response.headers().get(LOCATION).map(HeaderValue::as_bytes).unwrap_or_default();
+                    let place = String::from_utf8_lossy(place).into_owned();
+                    let next = follow(&url, &place).ok_or(HttpError::Redirect(place))?;
+                    if next.authority() != url.authority() || next.scheme() != url.scheme() {
+                        headers.clear();
+                    }
+                    url = next;
+                }
+                _ => return Err(http::refused(response).await),
+            }
+        }
+        Err(HttpError::Redirect(url.to_string()))
+    }
+}
+
+/// Where a redirection leads: to a URL, or to a path at the same server. From https never to
+/// http.
+fn follow(from: &Uri, place: &str) -> Option<Uri> {
+    let next = if place.starts_with('/') && !place.starts_with("//") {
+        let base = from.clone().into_parts();
+        http::parse_url(&format!("{}://{}{place}", base.scheme?, base.authority?))
+    } else {
+        http::parse_url(place)
+    };
+    next.ok().filter(|next| from.scheme_str() != Some("https") || next.scheme_str() == Some("https"))
+}
+
+/// For fuzzers: takes any text for the place that an answer leads to.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(place: &str) {
+    for from in ["https://a.example:8443/x?y", "http://a.example/"] {
+        let Some(next) = from.parse().ok().and_then(|from| follow(&from, place)) else { continue };
+        assert!(from.starts_with("http:") || next.scheme_str() == Some("https"), "{place}");
+        assert!(next.host().is_some_and(|host| !host.is_empty()), "{place}");
+        let stays = place.starts_with('/');
+        assert!(!stays || next.host() == Some("a.example"), "{place}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirections_stay_within_http_and_never_leave_tls() {
+        let from: Uri = "https://a.example:8443/x?y".parse().unwrap();
+        for (place, to) in [
+            ("/z", Some("https://a.example:8443/z")),
+            ("https://b.example/", Some("https://b.example/")),
+            ("http://b.example/", None),
+            ("//b.example/", None),
+            ("file:///etc/passwd", None),
+            ("", None),
+        ] {
+            assert_eq!(follow(&from, place).map(|url| url.to_string()).as_deref(), to, "{place}");
+        }
+    }
+
+    #[test]
+    fn bad_urls_and_headers_are_refused_at_once() {
+        for url in ["", "/x", "ftp://a/", "http://", "a.example", "https://me:secret@a/", "http://a b/"] {
+            assert!(matches!(Reader::new(UrlSource::new(url)), Err(StartError::Url { .. })), "{url}");
+        }
+        for header in ["", "none", "a b: c", ": c", "a: b\nc: d"] {
+            let mut source = UrlSource::new("http://127.0.0.1/");
+            source.headers.push(header.to_owned());
+            assert!(matches!(Reader::new(source), Err(StartError::Header(_))), "{header}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The loop itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::entry::Entry;
+use super::report::{Board, Phase};
+use super::work::{Cause, Wanted, Work};
+use super::worker::{Finished, Outcome, Shared};
+use super::{Command, Event, Handle, Input, SyncOptions};
+use crate::PodId;
+
+/// Brings what is wanted and what there is together.
+pub struct SyncLoop<W: Work> {
+    pub(super) options: SyncOptions,
+    pub(super) shared: Arc<Shared<W>>,
+    pub(super) board: Board,
+    pub(super) pods: BTreeMap<PodId, Entry<W::Pod>>,
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) finished: mpsc::UnboundedReceiver<Finished>,
+    pub(super) tasks: JoinSet<()>,
+    pub(super) sources_ready: bool,
+    /// Whether orphans have been looked for since the sources were ready.
+    pub(super) housekept: bool,
+    pub(super) cleaned: Option<Instant>,
+}
+
+/// How the loop ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Pods whose work could not be finished in time, or that could not be taken down.
+    pub unfinished: Vec<PodId>,
+}
+
+impl<W: Work> SyncLoop<W> {
+    /// A loop that has not begun. Make it within a tokio runtime.
+    pub fn new(work: W, options: SyncOptions) -> (Self, Handle) {
+        let (commands, received) = mpsc::unbounded_channel();
+        let (done, finished) = mpsc::unbounded_channel();
+        let shared = Shared {
+            work: Arc::new(work),
+            permits: Semaphore::new(options.parallel.max(1)),
+            finished: done,
+            parent: options.trace,
+        };
+        let this = SyncLoop {
+            options,
+            shared: Arc::new(shared),
+            board: Board::default(),
+            pods: BTreeMap::new(),
+            commands: received,
+            finished,
+            tasks: JoinSet::new(),
+            sources_ready: false,
+            housekept: false,
+            cleaned: None,
+        };
+        (this, Handle { commands })
+    }
+
+    /// Where to see how the pods are.
+    pub fn board(&self) -> Board {
+        self.board.clone()
+    }
+
+    /// Runs until it is told to stop. When the inputs end, what was wanted last stays wanted.
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input<W::Pod>>) -> Ended {
+        let (lost, mut losses) = mpsc::channel(16);
+        self.tasks.spawn(watch_for_losses(Arc::clone(&self.shared.work), self.options.relist, lost));
+        let mut tick = ticking(self.options.tick);
+        let mut housekeeping = ticking(self.options.housekeeping);
+        let mut more = true;
+        loop {
+            let command = tokio::select! {
+                command = self.commands.recv() => command.or(Some(Command::Stop { tear_down: false })),
+                input = inputs.recv(), if more => {
+                    more = input.is_some();
+                    let ready = self.sources_ready;
+                    input.into_iter().for_each(|input| self.take(input));
+                    if self.sources_ready && !ready {
+                        // Now it is known what is nobody's.
+                        housekeeping.reset_immediately();
+                    }
+                    None
+                }
+                Some(finished) = self.finished.recv() => {
+                    self.note(finished);
+                    None
+                }
+                Some((id, cause)) = losses.recv() => {
+                    self.repair(&id, cause);
+                    None
+                }
+                now = tick.tick() => {
+                    self.pods.values_mut().for_each(|entry| entry.order_due(now));
+                    None
+                }
+                _ = housekeeping.tick() => self.keep_house().await,
+            };
+            self.judge();
+            match command {
+                None => {}
+                Some(Command::RetryNow) => {
+                    let now = Instant::now();
+                    for entry in self.pods.values_mut() {
+                        entry.hurry();
+                        entry.order_due(now);
+                    }
+                }
+                Some(Command::Stop { tear_down }) => return self.stop(tear_down).await,
+            }
+        }
+    }
+
+    fn take(&mut self, input: Input<W::Pod>) {
+        match input {
+            Input::Want(pods) => pods.into_iter().for_each(|pod| self.want(Arc::new(pod))),
+            Input::Unwant(pods) => pods.iter().for_each(|(id, uid)| self.unwant(id, uid)),
+            Input::SourcesReady => self.sources_ready = true,
+        }
+    }
+
+    fn want(&mut self, pod: Arc<W::Pod>) {
+        let (id, uid) = (pod.id().clone(), pod.uid().to_owned());
+        let entry = self.entry(&id);
+        let same = entry.want.as_ref().is_some_and(|old| old.uid() == uid);
+        entry.order(Some(pod), Cause::Config);
+        self.report(&id, &uid, |report| {
+            // A change of a pod that is up leaves it up.
+            if !same || report.phase != Phase::Ready {
+                report.phase = Phase::Pending;
+            }
+        });
+    }
+
+    fn unwant(&mut self, id: &PodId, uid: &str) {
+        let Some(entry) = self.pods.get_mut(id) else { return };
+        // Word of an old pod comes too late for its successor of the same name.
+        if entry.want.as_ref().is_some_and(|pod| pod.uid() == uid) {
+            self.remove(id);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: &PodId) {
+        self.entry(id).order(None, Cause::Config);
+        self.report(id, "", |report| {
+            report.phase = Phase::Terminating;
+            report.condition(None);
+        });
+    }
+
+    fn repair(&mut self, id: &PodId, cause: Cause) {
+        let Some(entry) = self.pods.get_mut(id) else { return };
+        let Some(pod) = entry.want.clone() else { return };
+        let uid = pod.uid().to_owned();
+        let message = match &cause {
+            Cause::Lost { what, .. } => what.clone(),
+            _ => String::new(),
+        };
+        entry.order(Some(pod), cause);
+        self.report(id, &uid, |report| {
+            report.phase = Phase::Failed;
+            report.condition(Some(super::Condition { reason: "SandboxChanged", message }));
+        });
+    }
+
+    /// The pod's entry, with a worker.
+    fn entry(&mut self, id: &PodId) -> &mut Entry<W::Pod> {
+        let SyncLoop { pods, tasks, shared, options, .. } = self;
+        pods.entry(id.clone()).or_insert_with(|| {
+            let (orders, received) = watch::channel(None);
+            tasks.spawn(Arc::clone(shared).attend(id.clone(), received));
+            Entry::new(orders, options.retry)
+        })
+    }
+
+    pub(super) fn note(&mut self, finished: Finished) {
+        let Finished { id, serial, cause, took, outcome, trace } = finished;
+        let (operation, failure) = match (&outcome, &cause) {
+            (Outcome::Down(outcome), _) => ("down", outcome.as_ref().err()),
+            (Outcome::Up(outcome), Cause::Check(_)) => ("check", outcome.as_ref().err()),
+            (Outcome::Up(outcome), Cause::Lost { .. }) => ("repair", outcome.as_ref().err()),
+            (Outcome::Up(outcome), _) => ("up", outcome.as_ref().err()),
+        };
+        let failure = failure.map(|condition| condition.reason);
+        self.tell(&Event::Worked { id: id.clone(), operation, took, failure, trace });
+        let Some(entry) = self.pods.get_mut(&id) else { return };
+        if !entry.is_latest(serial) {
+            // Another order has come in between, and is in work by now.
+            return;
+        }
+        match &outcome {
+            Outcome::Up(Ok(_)) => entry.succeeded(self.options.check),
+            Outcome::Down(Ok(())) => {
+                // The worker goes with the entry.
+                self.pods.remove(&id);
+                self.board.remove(&id);
+                return self.tell(&Event::Gone(id));
+            }
+            Outcome::Up(Err(_)) | Outcome::Down(Err(_)) => entry.failed(&cause),
+        }
+        let failures = entry.failures();
+        let uid = entry.want.as_ref().map(|pod| pod.uid().to_owned()).unwrap_or_default();
+        self.report(&id, &uid, |report| {
+            (report.failures, report.took) = (failures, took);
+            match outcome {
+                Outcome::Up(Ok(up)) => {
+                    report.phase = Phase::Ready;
+                    report.condition(None);
+                    (report.sandbox, report.ips) = (Some(up.sandbox), up.ips);
+                }
+                Outcome::Up(Err(condition)) => {
+                    report.phase = Phase::Failed;
+                    report.condition(Some(condition));
+                }
+                Outcome::Down(outcome) => {
+                    report.phase = Phase::Terminating;
+                    report.condition(outcome.err());
+                }
+            }
+        });
+    }
+
+    /// Says how the whole is.
+    fn judge(&self) {
+        self.board.beat();
+        let settled = self.sources_ready && self.housekept && self.pods.values().all(|entry| !entry.busy);
+        self.board.set_overall(|overall| {
+            (overall.sources_ready, overall.settled) = (self.sources_ready, settled);
+        });
+    }
+
+    fn report(&self, id: &PodId, uid: &str, change: impl FnOnce(&mut super::PodReport)) {
+        if let Some(report) = self.board.update(id, uid, change) {
+            self.tell(&Event::Pod(report));
+        }
+    }
+
+    pub(super) fn tell(&self, event: &Event) {
+        self.options.listener.tell(event);
+    }
+}
+
+/// Looks for broken sandboxes as long as anybody listens.
+async fn watch_for_losses<W: Work>(work: Arc<W>, every: Duration, tell: mpsc::Sender<(PodId, Cause)>) {
+    let mut ticks = ticking(every);
+    loop {
+        ticks.tick().await;
+        for loss in work.lost().await {
+            if tell.send(loss).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A late tick doesn't make those after it come early.
+fn ticking(every: Duration) -> tokio::time::Interval {
+    let mut ticks = interval(every.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}

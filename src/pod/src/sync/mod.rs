@@ -1,0 +1,229 @@
+//! The sync loop: what is wanted and what there is are brought together, and kept so.
+//!
+//! As the kubelet's, it waits for whatever happens first:
+//!
+//! - **a change of what is wanted** ([`Input`]): the pod's worker gets an order;
+//! - **a sandbox that broke** (its process has died, its namespace or an interface has
+//!   vanished), looked for every second: the pod is repaired;
+//! - **the sync tick**, every second: pods that failed are tried again, each after a wait of
+//!   its own that doubles, and pods that are up are checked from time to time;
+//! - **housekeeping**, every two seconds: what is left of pods that nobody wants is taken down,
+//!   but not before every source has been read once. Until then nobody knows what is wanted.
+//!
+//! Each pod has a worker: one thing at a time for a pod, many pods at once. Of what comes in
+//! while a worker is busy only the latest counts. A pod that fails or hangs holds up nobody
+//! else, up to [`SyncOptions::parallel`] of them.
+//!
+//! When not even the list of what exists can be read, nothing is done at all; the loop tries again after
+//! 100 ms, and twice as long each time, up to 5 s.
+//!
+//! [`Board`] shows how every pod is. The loop ends when it is told to ([`Handle::stop`]);
+//! dropping its future kills the plugins that are at work, as a crash would, and the next
+//! loop finds what was begun.
+//!
+//! [`SandboxWork`] is how pods are kept in sandboxes. Here the work is done on paper, so that the
+//! example runs anywhere:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use cnimble_pod::PodId;
+//! use cnimble_pod::sync::{Cause, Condition, Input, Phase, SyncLoop, SyncOptions, Up, Wanted, Work};
+//!
+//! #[derive(Debug)]
+//! struct Pod(PodId);
+//!
+//! impl Wanted for Pod {
+//!     fn id(&self) -> &PodId { &self.0 }
+//!     fn uid(&self) -> &str { "1" }
+//! }
+//!
+//! struct Paper;
+//!
+//! impl Work for Paper {
+//!     type Pod = Pod;
+//!     async fn up(&self, _: &Arc<Pod>, _: &Cause) -> Result<Up, Condition> { Ok(Up::default()) }
+//!     async fn down(&self, _: &PodId) -> Result<(), Condition> { Ok(()) }
+//!     async fn existing(&self) -> Result<Vec<PodId>, String> { Ok(Vec::new()) }
+//!     async fn lost(&self) -> Vec<(PodId, Cause)> { Vec::new() }
+//!     async fn clean(&self) -> Result<(), String> { Ok(()) }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = tokio::runtime::Runtime::new()?;
+//! runtime.block_on(async {
+//!     let (looping, handle) = SyncLoop::new(Paper, SyncOptions::default());
+//!     let board = looping.board();
+//!     let (inputs, received) = tokio::sync::mpsc::channel(8);
+//!     let task = tokio::spawn(looping.run(received));
+//!     inputs.send(Input::Want(vec![Pod(PodId::new("default", "web"))])).await?;
+//!     inputs.send(Input::SourcesReady).await?;
+//!     board.overall().wait_for(|overall| overall.settled).await?;
+//!     assert_eq!(board.pods()[0].phase, Phase::Ready);
+//!     handle.stop(false);
+//!     task.await?;
+//!     Ok(())
+//! })
+//! # }
+//! ```
+
+mod backoff;
+mod entry;
+mod housekeeping;
+mod looping;
+mod report;
+mod sandboxed;
+#[cfg(test)]
+mod tests;
+mod work;
+mod worker;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use cnimble_runtime::trace::TraceContext;
+
+use super::PodId;
+
+pub use backoff::BackoffOptions;
+pub use looping::{Ended, SyncLoop};
+pub use report::{Board, Overall, Phase, PodReport};
+pub use sandboxed::SandboxWork;
+pub use work::{Cause, Condition, Up, Wanted, Work};
+
+/// What comes from the sources.
+#[derive(Debug)]
+pub enum Input<P> {
+    /// These pods are wanted, new or changed.
+    Want(Vec<P>),
+    /// These aren't any more: the pods of these names, if they (still) have these UIDs.
+    Unwant(Vec<(PodId, String)>),
+    /// Every source has been read.
+    SourcesReady,
+}
+
+/// How the loop works.
+#[derive(Debug, Clone)]
+pub struct SyncOptions {
+    /// Between sync ticks.
+    pub tick: Duration,
+    /// Between housekeepings.
+    pub housekeeping: Duration,
+    /// Between looks for broken sandboxes.
+    pub relist: Duration,
+    /// Between checks of a pod that is up, and a bit more; `None` is never.
+    pub check: Option<Duration>,
+    /// Between clean-ups of what belongs to no pod; `None` is never.
+    pub clean: Option<Duration>,
+    /// After a pod's failure.
+    pub retry: BackoffOptions,
+    /// When nothing can be done at all.
+    pub trouble: BackoffOptions,
+    /// How many pods are worked on at once.
+    pub parallel: usize,
+    /// How long a stop waits for work that has been begun.
+    pub stop_limit: Duration,
+    /// The trace that everything belongs to; `None` gives each piece of work its own.
+    pub trace: Option<TraceContext>,
+    /// Who is told what happens.
+    pub listener: Listener,
+}
+
+impl Default for SyncOptions {
+    fn default() -> Self {
+        let (from_100ms, second) = (Duration::from_millis(100), Duration::from_secs(1));
+        SyncOptions {
+            tick: second,
+            housekeeping: Duration::from_secs(2),
+            relist: second,
+            check: Some(Duration::from_secs(60)),
+            clean: Some(Duration::from_secs(600)),
+            retry: BackoffOptions { first: second, most: Duration::from_secs(60) },
+            trouble: BackoffOptions { first: from_100ms, most: Duration::from_secs(5) },
+            parallel: 16,
+            stop_limit: Duration::from_secs(30),
+            trace: None,
+            listener: Listener::default(),
+        }
+    }
+}
+
+/// What happens in the loop.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A pod is another way than before.
+    Pod(PodReport),
+    /// Nothing is left of a pod.
+    Gone(PodId),
+    /// Work on a pod has ended.
+    Worked {
+        /// The pod.
+        id: PodId,
+        /// `up`, `check`, `repair` or `down`.
+        operation: &'static str,
+        /// How long it took.
+        took: Duration,
+        /// Why it failed, in one word.
+        failure: Option<&'static str>,
+        /// The trace ID that the plugins were given.
+        trace: String,
+    },
+    /// Nothing can be done, for this reason; `None`: it can again.
+    Trouble(Option<String>),
+    /// Something of lesser importance failed.
+    Warning(String),
+}
+
+/// Is called with everything that happens, from within the loop: it should not take long.
+#[derive(Clone, Default)]
+pub struct Listener(Option<Arc<Tell>>);
+
+type Tell = dyn Fn(&Event) + Send + Sync;
+
+impl Listener {
+    /// Calls `tell`.
+    pub fn new(tell: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        Listener(Some(Arc::new(tell)))
+    }
+
+    fn tell(&self, event: &Event) {
+        if let Some(tell) = &self.0 {
+            tell(event);
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}
+
+/// What the loop can be told from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Command {
+    RetryNow,
+    Stop { tear_down: bool },
+}
+
+/// Tells a running loop something. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Handle {
+    /// Tries pods that failed again now: something has changed.
+    pub fn retry_now(&self) {
+        let _ = self.commands.send(Command::RetryNow);
+    }
+
+    /// Ends the loop: nothing new is begun, and what has been begun is finished, within
+    /// [`SyncOptions::stop_limit`]. Pods stay as they are unless `tear_down` is set, which takes all
+    /// of them down first.
+    pub fn stop(&self, tear_down: bool) {
+        let _ = self.commands.send(Command::Stop { tear_down });
+    }
+}

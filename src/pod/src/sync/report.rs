@@ -1,0 +1,199 @@
+//! How the pods are, for whoever wants to know.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+use super::work::Condition;
+use crate::PodId;
+
+/// Where a pod is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Phase {
+    /// Its network isn't up yet.
+    Pending,
+    /// Its network is up.
+    Ready,
+    /// It could not be brought up, or is no longer as it was; it is tried again.
+    Failed,
+    /// It is being taken down.
+    Terminating,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: [Phase; 4] = [Phase::Pending, Phase::Ready, Phase::Failed, Phase::Terminating];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Pending => "Pending",
+            Phase::Ready => "Ready",
+            Phase::Failed => "Failed",
+            Phase::Terminating => "Terminating",
+        }
+    }
+}
+
+/// How a pod is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodReport {
+    /// Its namespace and name.
+    #[serde(flatten)]
+    pub id: PodId,
+    /// Its UID; empty for a pod that nobody wants any more.
+    pub uid: String,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Why it isn't ready, in one word.
+    pub reason: Option<&'static str>,
+    /// Why it isn't ready.
+    pub message: Option<String>,
+    /// Its sandbox.
+    pub sandbox: Option<String>,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When the phase or the reason changed.
+    #[serde(serialize_with = "unix_seconds")]
+    pub since: SystemTime,
+    /// How long the last work on it took.
+    #[serde(rename = "tookSeconds", serialize_with = "seconds")]
+    pub took: Duration,
+}
+
+fn unix_seconds<S: serde::Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    to.serialize_f64(since.as_secs_f64())
+}
+
+fn seconds<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(time.as_secs_f64())
+}
+
+impl PodReport {
+    pub(super) fn new(id: PodId, uid: String, phase: Phase) -> Self {
+        PodReport {
+            id,
+            uid,
+            phase,
+            reason: None,
+            message: None,
+            sandbox: None,
+            ips: Vec::new(),
+            failures: 0,
+            since: SystemTime::now(),
+            took: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn condition(&mut self, condition: Option<Condition>) {
+        (self.reason, self.message) = condition.map(|of| (of.reason, of.message)).unzip();
+    }
+}
+
+/// How the whole is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Overall {
+    /// Every source has been read at least once.
+    pub sources_ready: bool,
+    /// All that is wanted has been tried, and what isn't wanted is gone, or has been tried.
+    pub settled: bool,
+    /// Why nothing can be done now.
+    pub trouble: Option<String>,
+}
+
+/// The reports of all pods. Cheap to clone; all clones are one.
+#[derive(Debug, Clone)]
+pub struct Board {
+    pods: Arc<Mutex<BTreeMap<PodId, PodReport>>>,
+    overall: Arc<watch::Sender<Overall>>,
+    beat: Arc<Mutex<Instant>>,
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Board {
+            pods: Arc::default(),
+            overall: Arc::new(watch::Sender::new(Overall::default())),
+            beat: Arc::new(Mutex::new(Instant::now())),
+        }
+    }
+}
+
+impl Board {
+    /// All pods, by name.
+    pub fn pods(&self) -> Vec<PodReport> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// How many pods there are in each phase.
+    pub fn counts(&self) -> BTreeMap<Phase, usize> {
+        let mut counts: BTreeMap<Phase, usize> = Phase::ALL.into_iter().map(|phase| (phase, 0)).collect();
+        for pod in self.lock().values() {
+            *counts.entry(pod.phase).or_default() += 1;
+        }
+        counts
+    }
+
+    /// How the whole is, now and later.
+    pub fn overall(&self) -> watch::Receiver<Overall> {
+        self.overall.subscribe()
+    }
+
+    /// How long ago the loop last went round. It does every second, and when nothing can be
+    /// done, every five.
+    pub fn age(&self) -> Duration {
+        self.beat.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    pub(super) fn beat(&self) {
+        *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    pub(super) fn set_overall(&self, change: impl FnOnce(&mut Overall)) {
+        self.overall.send_if_modified(|overall| {
+            let before = overall.clone();
+            change(overall);
+            *overall != before
+        });
+    }
+
+    pub(super) fn remove(&self, id: &PodId) -> Option<PodReport> {
+        self.lock().remove(id)
+    }
+
+    /// Changes a pod's report, which is made if need be; returns it if it is worth telling.
+    pub(super) fn update(
+        &self,
+        id: &PodId,
+        uid: &str,
+        change: impl FnOnce(&mut PodReport),
+    ) -> Option<PodReport> {
+        let mut pods = self.lock();
+        let mut is_new = false;
+        let report = pods.entry(id.clone()).or_insert_with(|| {
+            is_new = true;
+            PodReport::new(id.clone(), uid.to_owned(), Phase::Pending)
+        });
+        let before = (report.phase, report.reason, report.message.clone(), report.ips.clone());
+        let uid_before = std::mem::replace(&mut report.uid, uid.to_owned());
+        change(report);
+        if report.phase != before.0 || report.reason != before.1 {
+            report.since = SystemTime::now();
+        }
+        let after = (report.phase, report.reason, report.message.clone(), report.ips.clone());
+        (is_new || before != after || uid_before != report.uid).then(|| report.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PodId, PodReport>> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

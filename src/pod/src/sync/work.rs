@@ -1,0 +1,76 @@
+//! What the loop needs to have done, apart from when.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::PodId;
+
+/// A pod that is wanted.
+pub trait Wanted: Send + Sync + 'static {
+    /// Its name.
+    fn id(&self) -> &PodId;
+    /// Tells it from another pod that has had this name.
+    fn uid(&self) -> &str;
+}
+
+/// Why a pod is looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// It is new, or its manifest has changed.
+    Config,
+    /// It failed before.
+    Retry,
+    /// It is time to check it; how often in a row that has failed until now.
+    Check(u32),
+    /// Its sandbox is broken.
+    Lost {
+        /// Which one.
+        sandbox: String,
+        /// What of it is gone.
+        what: String,
+    },
+}
+
+/// Why something can't be done, as the pod's condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// One word, for programs: `FailedCreatePodSandBox`.
+    pub reason: &'static str,
+    /// A sentence, for people.
+    pub message: String,
+}
+
+/// A pod that has its network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Up {
+    /// Its sandbox.
+    pub sandbox: String,
+    /// Its addresses; none for a pod in the host's network.
+    pub ips: Vec<IpAddr>,
+}
+
+/// What the loop has done to pods. It never asks for two things at once for one pod.
+pub trait Work: Send + Sync + 'static {
+    /// A pod that is wanted.
+    type Pod: Wanted;
+
+    /// Brings the pod up, or makes sure that it still is. Must do what is needed and no more,
+    /// whatever has been done before.
+    fn up(&self, pod: &Arc<Self::Pod>, cause: &Cause) -> impl Future<Output = Result<Up, Condition>> + Send;
+
+    /// Takes the pod down, all of it; having nothing to do is success.
+    fn down(&self, pod: &PodId) -> impl Future<Output = Result<(), Condition>> + Send;
+
+    /// The pods that there is something left of and that are the loop's to clean up.
+    ///
+    /// # Errors
+    /// Why that can't be told. Nothing else is done until it can.
+    fn existing(&self) -> impl Future<Output = Result<Vec<PodId>, String>> + Send;
+
+    /// Pods whose sandbox broke since the last call.
+    fn lost(&self) -> impl Future<Output = Vec<(PodId, Cause)>> + Send;
+
+    /// Cleans up what belongs to no pod. Is called when nothing else is going on.
+    fn clean(&self) -> impl Future<Output = Result<(), String>> + Send;
+}

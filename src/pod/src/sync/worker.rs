@@ -1,0 +1,91 @@
+//! One worker for each pod: one thing at a time, in order, and only the latest of what came
+//! in while it was busy.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use cnimble_runtime::trace::{self, TraceContext};
+
+use super::work::{Cause, Condition, Up, Work};
+use crate::PodId;
+
+/// What a worker is to do.
+pub(super) struct Order<P> {
+    /// The pod as it is wanted; `None` is not at all.
+    pub(super) want: Option<Arc<P>>,
+    pub(super) cause: Cause,
+    /// Counts the orders of the pod.
+    pub(super) serial: u64,
+}
+
+impl<P> Clone for Order<P> {
+    fn clone(&self) -> Self {
+        Order { want: self.want.clone(), cause: self.cause.clone(), serial: self.serial }
+    }
+}
+
+/// What a worker has done.
+pub(super) struct Finished {
+    pub(super) id: PodId,
+    pub(super) serial: u64,
+    pub(super) cause: Cause,
+    pub(super) took: Duration,
+    pub(super) outcome: Outcome,
+    /// The trace that it was done in.
+    pub(super) trace: String,
+}
+
+pub(super) enum Outcome {
+    Up(Result<Up, Condition>),
+    Down(Result<(), Condition>),
+}
+
+/// The way to a pod's worker. The worker ends when this is dropped.
+pub(super) type Orders<P> = watch::Sender<Option<Order<P>>>;
+
+/// What workers share.
+pub(super) struct Shared<W> {
+    pub(super) work: Arc<W>,
+    /// How many may be at work at once; closed when no work is to be begun any more.
+    pub(super) permits: Semaphore,
+    pub(super) finished: mpsc::UnboundedSender<Finished>,
+    /// The trace that all work belongs to, if we were started in one.
+    pub(super) parent: Option<TraceContext>,
+}
+
+impl<W: Work> Shared<W> {
+    /// Works on one pod until its orders end.
+    pub(super) async fn attend(
+        self: Arc<Self>,
+        id: PodId,
+        mut orders: watch::Receiver<Option<Order<W::Pod>>>,
+    ) {
+        while orders.changed().await.is_ok() {
+            let Ok(_permit) = self.permits.acquire().await else { return };
+            let Some(order) = orders.borrow_and_update().clone() else { continue };
+            let context = self.parent.map_or_else(TraceContext::new, |parent| parent.child());
+            let begun = Instant::now();
+            let outcome = trace::scope(context, self.carry_out(&id, &order)).await;
+            let finished = Finished {
+                id: id.clone(),
+                serial: order.serial,
+                cause: order.cause,
+                took: begun.elapsed(),
+                outcome,
+                trace: context.trace_id(),
+            };
+            if self.finished.send(finished).is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn carry_out(&self, id: &PodId, order: &Order<W::Pod>) -> Outcome {
+        match &order.want {
+            Some(pod) => Outcome::Up(self.work.up(pod, &order.cause).await),
+            None => Outcome::Down(self.work.down(id).await),
+        }
+    }
+}

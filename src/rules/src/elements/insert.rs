@@ -1,0 +1,140 @@
+//! Elements are put in place, and taken back.
+
+use nix::errno::Errno;
+
+use cnimble_netlink::nft::{Batch, Element, Key, Nft};
+use cnimble_netlink::{Error, Result};
+
+use super::plan::{Changes, create_part};
+use super::{ATTEMPTS, Layout, Placed, delete, drop_unused, lists_part, set};
+
+/// Whether the kernel could make the part, and a set of those that come and go.
+///
+/// # Errors
+/// As it refused.
+pub(crate) fn try_out<L: Layout>(nft: &mut Nft, set: Option<&str>) -> Result<()> {
+    let has_table = nft.has_table(L::TABLE)?;
+    if has_table && lists_part::<L>(nft)? {
+        return Ok(());
+    }
+    let mut batch = Batch::new();
+    if !has_table {
+        batch.create_table(L::TABLE);
+    }
+    create_part::<L>(&mut batch);
+    if let Some(set) = set {
+        L::create_set(&mut batch, set);
+        L::add_rule(&mut batch, set);
+    }
+    match nft.try_out(&batch) {
+        // Somebody has made it in this moment, so it can be made.
+        Err(err) if err.is(Errno::EEXIST) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Why elements were not put in place.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The kernel refused.
+    Kernel(Error),
+    /// In the place of one is another that may not be replaced.
+    Taken(Box<Element>),
+}
+
+impl From<Error> for Refusal {
+    fn from(err: Error) -> Self {
+        Refusal::Kernel(err)
+    }
+}
+
+/// Puts the owner's elements in place, as the [`Claim`](super::Claim) on each set says. An
+/// element that is the owner's already stays.
+pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
+    insert_if_free::<L>(nft, wanted).map_err(|refusal| match refusal {
+        Refusal::Kernel(err) => err,
+        Refusal::Taken(old) => Error::new(format!("create element {}", old.key), Errno::EEXIST),
+    })
+}
+
+fn insert_if_free<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> std::result::Result<Changes, Refusal> {
+    for attempt in 1.. {
+        let plan = Changes::after_look::<L>(nft, wanted)?;
+        match nft.commit(&plan.batch::<L>()) {
+            Ok(()) => return Ok(plan),
+            // Somebody was faster: made the table, took or left the address.
+            Err(err) if attempt < ATTEMPTS && is_overtaken(&err) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    Err(Error::new(format!("fill table {}", L::TABLE), Errno::EBUSY).into())
+}
+
+fn is_overtaken(err: &Error) -> bool {
+    matches!(err.errno, Errno::ENOENT | Errno::EEXIST | Errno::EBUSY)
+}
+
+/// [`insert`] for many elements that are most likely not there yet: they are created
+/// without a look at each, and only if the kernel has one of them already, all are looked at.
+pub(crate) fn insert_many<L: Layout>(
+    nft: &mut Nft,
+    wanted: &[Placed],
+) -> std::result::Result<Changes, Refusal> {
+    let plan = Changes::unseen::<L>(nft, wanted)?;
+    match nft.commit(&plan.batch::<L>()) {
+        Ok(()) => Ok(plan),
+        Err(err) if is_overtaken(&err) => insert_if_free::<L>(nft, wanted),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Deletes an element that belonged to one that [`insert`] replaced, and notes it there. Returns
+/// whether there was one.
+pub(crate) fn also_delete<L: Layout>(
+    nft: &mut Nft,
+    changes: &mut Changes,
+    name: &str,
+    key: &Key,
+) -> Result<bool> {
+    let Some(element) = nft.element(set::<L>(name), key)? else { return Ok(false) };
+    let placed = Placed { set: name.to_owned(), element };
+    delete::<L>(nft, std::slice::from_ref(&placed))?;
+    changes.removed.push(placed);
+    Ok(true)
+}
+
+/// Takes back what [`insert`] changed: the elements, if they are still ours; then what it
+/// created, unless somebody else uses it by now.
+pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
+    for attempt in 1.. {
+        let batch = reverting::<L>(nft, changes)?;
+        match nft.commit(&batch) {
+            Ok(()) => break,
+            // Somebody was there in between.
+            Err(err) if attempt < ATTEMPTS && matches!(err.errno, Errno::ENOENT | Errno::EEXIST) => {}
+            Err(err) => return Err(err),
+        }
+    }
+    drop_unused::<L>(nft, &changes.made_sets, changes.made_part)
+}
+
+fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {
+    let mut batch = Batch::new();
+    for (placed, old) in &changes.inserted {
+        let set = set::<L>(&placed.set);
+        if nft.element(set, &placed.element.key)?.as_ref() != Some(&placed.element) {
+            continue;
+        }
+        batch.delete_element(set, &placed.element.key);
+        if let Some(old) = old {
+            batch.create_element(set, old);
+        }
+    }
+    for placed in &changes.removed {
+        let set = set::<L>(&placed.set);
+        if nft.has_set(set)? && nft.element(set, &placed.element.key)?.is_none() {
+            batch.create_element(set, &placed.element);
+        }
+    }
+    Ok(batch)
+}

@@ -1,0 +1,137 @@
+//! Elements by their owner: found, and removed.
+
+use std::collections::BTreeSet;
+
+use nix::errno::Errno;
+
+use cnimble_cni::owner::{stale, tag_of};
+use cnimble_cni::{Attachment, Owner};
+use cnimble_netlink::Result;
+use cnimble_netlink::nft::{Batch, Key, Nft};
+
+use super::beside::look_beside;
+use super::{ATTEMPTS, CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, our_sets, set};
+
+/// All elements of the part whose comment `matches`.
+pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
+    let mut found = Vec::new();
+    for set in our_sets::<L>(nft)? {
+        for element in nft.elements(L::TABLE.set(&set))? {
+            if matches(&element.comment) {
+                found.push(Placed { set: set.clone(), element });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Deletes elements, as long as they are what they were when they were found.
+pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()> {
+    for chunk in elements.chunks(CHUNK) {
+        let mut left: Vec<&Placed> = chunk.iter().collect();
+        let mut attempts = 0;
+        while !left.is_empty() {
+            attempts += 1;
+            let mut batch = Batch::new();
+            for placed in &left {
+                batch.delete_element(set::<L>(&placed.set), &placed.element.key);
+            }
+            match nft.commit(&batch) {
+                Ok(()) => break,
+                // Another DEL or GC was there in between.
+                Err(err) if err.is(Errno::ENOENT) && attempts < ATTEMPTS => {}
+                Err(err) => return Err(err),
+            }
+            let mut still = Vec::new();
+            for placed in left {
+                if nft.element(set::<L>(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element)
+                {
+                    still.push(placed);
+                }
+            }
+            left = still;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the owner's elements, and what nobody uses any more without them; returns the
+/// elements. `hints` are where they should be: if all are there and the owner's, nothing is
+/// listed.
+pub(crate) fn remove<L: Layout>(
+    nft: &mut Nft,
+    owner: &Owner,
+    hints: &[(String, Key)],
+) -> Result<Vec<Placed>> {
+    let mut found = Vec::new();
+    for (name, key) in hints {
+        let placed = match nft.element(set::<L>(name), key)? {
+            Some(element) if owner.owns(&element.comment) => Some(Placed { set: name.clone(), element }),
+            Some(_) => look_beside::<L>(nft, owner, name, key)?,
+            // Most likely there is nothing at all.
+            None => None,
+        };
+        match placed {
+            Some(placed) => found.push(placed),
+            None => break,
+        }
+    }
+    if hints.is_empty() || found.len() < hints.len() {
+        // Hashed once: this may look at thousands.
+        let tag = owner.tag();
+        found = find::<L>(nft, |comment| tag_of(comment) == tag)?;
+    }
+    delete::<L>(nft, &found)?;
+    leave::<L>(nft, &found)?;
+    Ok(found)
+}
+
+/// The last one out: nobody should find rules on a host without pods. Nearly always one
+/// look at the owner's own sets says that others are still there.
+fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
+    let sets: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
+    // Sets beside others are for few, whoever is in the others.
+    let (firsts, seconds): (Vec<&str>, Vec<&str>) = sets.into_iter().partition(|set| first(set) == *set);
+    for name in firsts {
+        if !nft.is_empty(set::<L>(name))? {
+            let seconds: Vec<String> = seconds.into_iter().map(str::to_owned).collect();
+            return drop_unused::<L>(nft, &seconds, false);
+        }
+    }
+    if removed.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
+}
+
+/// Removes the elements of all attachments of `network` that aren't in `valid`, and then
+/// the sets, and in the end the part, that nobody uses any more.
+///
+/// Returns the elements.
+pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
+    if !nft.has_table(L::TABLE)? {
+        return Ok(Vec::new());
+    }
+    let is_stale = stale(network, valid);
+    let stale = find::<L>(nft, is_stale)?;
+    delete::<L>(nft, &stale)?;
+    if !stale.is_empty() {
+        drop_all_unused::<L>(nft)?;
+    }
+    Ok(stale)
+}
+
+/// Those of these elements that are still what they were when they were found.
+pub(crate) fn still_there<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<Vec<Placed>> {
+    let mut there = Vec::new();
+    for placed in found {
+        if nft.element(set::<L>(&placed.set), &placed.element.key)?.as_ref() == Some(&placed.element) {
+            there.push(placed.clone());
+        }
+    }
+    Ok(there)
+}
+
+/// Deletes elements that are still as they were found, and what nobody uses without them.
+pub(crate) fn forget<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<()> {
+    let there = still_there::<L>(nft, found)?;
+    delete::<L>(nft, &there)?;
+    drop_all_unused::<L>(nft)
+}

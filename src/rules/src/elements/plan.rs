@@ -1,0 +1,253 @@
+//! What an ADD has to change, by what the kernel has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cnimble_cni::owner::tag_of;
+use cnimble_netlink::Result;
+use cnimble_netlink::nft::{Batch, Element, Nft, Rule};
+
+use super::beside::{beside, elsewhere};
+use super::insert::Refusal;
+use super::{Claim, Layout, Placed, first, is_fixed, lists_part, our_rules, set};
+
+/// What [`insert`](super::insert()) changed.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    made_table: bool,
+    pub(super) made_part: bool,
+    pub(super) made_sets: Vec<String>,
+    /// What somebody had deleted from under the sets; it stays when the rest is taken back.
+    repairs: Repairs,
+    /// Each with the element of another owner that it replaced.
+    pub(super) inserted: Vec<(Placed, Option<Element>)>,
+    /// Shared elements that were there, and have to be when the rest is.
+    kept: Vec<Placed>,
+    /// Elements that went with those that were replaced.
+    pub(super) removed: Vec<Placed>,
+    /// The sets that the elements are in or go into.
+    sets: BTreeSet<String>,
+    /// Those that aren't there.
+    missing: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Repairs {
+    chains: Vec<&'static str>,
+    /// Chains that are empty.
+    first_rules: Vec<&'static str>,
+    /// Sets without their rule.
+    rules: Vec<String>,
+}
+
+impl Changes {
+    /// The elements of other owners that were replaced, with the set that each was in.
+    pub(crate) fn replaced(&self) -> impl Iterator<Item = (&str, &Element)> {
+        self.inserted.iter().filter_map(|(placed, old)| Some((placed.set.as_str(), old.as_ref()?)))
+    }
+
+    /// Whether this element is one of those that were put there.
+    pub(crate) fn has_inserted(&self, set: &str, element: &Element) -> bool {
+        self.inserted.iter().any(|(placed, _)| placed.set == set && placed.element == *element)
+    }
+
+    /// Whether the part was made: nothing of it had been there.
+    pub(crate) fn has_made_part(&self) -> bool {
+        self.made_part
+    }
+
+    /// Whether nothing was changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inserted.is_empty() && self.made_sets.is_empty() && !self.made_part
+    }
+
+    /// What has to be done for these elements, after a look at the place of each.
+    pub(super) fn after_look<L: Layout>(
+        nft: &mut Nft,
+        wanted: &[Placed],
+    ) -> std::result::Result<Self, Refusal> {
+        let mut plan = Changes::default();
+        for placed in wanted {
+            plan.place::<L>(nft, placed)?;
+        }
+        plan.complete::<L>(nft)?;
+        Ok(plan)
+    }
+
+    /// The same without a look at each place, which most likely is free.
+    pub(super) fn unseen<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Self> {
+        let inserted = wanted.iter().map(|placed| (placed.clone(), None)).collect();
+        let mut plan = Changes { inserted, ..Changes::default() };
+        plan.sets = wanted.iter().map(|placed| placed.set.clone()).collect();
+        for name in &plan.sets {
+            if !nft.has_set(set::<L>(name))? {
+                plan.missing.push(name.clone());
+            }
+        }
+        plan.complete::<L>(nft)?;
+        Ok(plan)
+    }
+
+    fn place<L: Layout>(&mut self, nft: &mut Nft, placed: &Placed) -> std::result::Result<(), Refusal> {
+        let there = if self.missing.contains(&placed.set) {
+            None
+        } else if nft.has_set(set::<L>(&placed.set))? {
+            nft.element(set::<L>(&placed.set), &placed.element.key)?
+        } else {
+            self.missing.push(placed.set.clone());
+            None
+        };
+        self.sets.insert(placed.set.clone());
+        let Some(there) = there else {
+            self.inserted.push((placed.clone(), None));
+            return Ok(());
+        };
+        if there == placed.element {
+            if L::claim(first(&placed.set)) == Claim::Shared {
+                self.kept.push(placed.clone());
+            }
+            return Ok(());
+        }
+        let same_owner = tag_of(&there.comment) == tag_of(&placed.element.comment);
+        if L::claim(first(&placed.set)) == Claim::First && !same_owner {
+            return Err(Refusal::Taken(Box::new(there)));
+        }
+        if let Some(elsewhere) = elsewhere::<L>(placed, &there) {
+            return self.place::<L>(nft, &elsewhere);
+        }
+        self.inserted.push((placed.clone(), Some(there)));
+        Ok(())
+    }
+
+    /// Notes what has to be made besides the elements.
+    fn complete<L: Layout>(&mut self, nft: &mut Nft) -> Result<()> {
+        self.made_table = !self.missing.is_empty() && !nft.has_table(L::TABLE)?;
+        self.made_part = self.made_table
+            // A chain that somebody deleted is made again; here the part has never been.
+            || !self.missing.is_empty()
+                && !lists_part::<L>(nft)?
+                && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(first(set)));
+        let rules = if self.made_part { Vec::new() } else { our_rules::<L>(nft)? };
+        self.leave_beside::<L>(nft, &rules)?;
+        self.made_sets =
+            self.missing.iter().filter(|set| !self.made_part || !is_fixed::<L>(set)).cloned().collect();
+        if !self.made_part {
+            self.look_at_rules::<L>(nft, &rules)?;
+        }
+        Ok(())
+    }
+
+    /// An element that got a place beside when its own was taken stays there: two would be one
+    /// too many for DEL. The rules, which had to be listed anyway, tell what sets there are.
+    fn leave_beside<L: Layout>(&mut self, nft: &mut Nft, rules: &[Rule]) -> Result<()> {
+        let flushed = !self.made_part && is_flushed::<L>(rules);
+        let mut left = Vec::with_capacity(self.inserted.len());
+        for (placed, old) in self.inserted.drain(..) {
+            let beside = beside::<L>(&placed)
+                .filter(|beside| flushed || rules.iter().any(|rule| rule.uses_set(&beside.set)));
+            let is_beside = match beside {
+                Some(Placed { set: name, element }) => {
+                    nft.element(set::<L>(&name), &element.key)?.as_ref() == Some(&element)
+                }
+                None => false,
+            };
+            if !is_beside {
+                left.push((placed, old));
+            }
+        }
+        self.inserted = left;
+        // Then a set that isn't there may not be needed.
+        let used: BTreeSet<&str> = self.inserted.iter().map(|(placed, _)| placed.set.as_str()).collect();
+        self.sets.retain(|set| used.contains(set.as_str()) || !self.missing.contains(set));
+        self.missing.retain(|set| used.contains(set.as_str()));
+        Ok(())
+    }
+
+    /// Elements are worth nothing without a rule, so a flushed chain must not go unnoticed.
+    fn look_at_rules<L: Layout>(&mut self, nft: &mut Nft, rules: &[Rule]) -> Result<()> {
+        for chain in L::CHAINS {
+            if !rules.iter().any(|rule| rule.chain == *chain) {
+                if !nft.has_chain(L::TABLE.chain(chain))? {
+                    self.repairs.chains.push(chain);
+                }
+                self.repairs.first_rules.push(chain);
+            }
+        }
+        // Of a chain that was flushed, the other sets' rules are gone as well, in their order.
+        let flushed = is_flushed::<L>(rules);
+        let mut sets: Vec<String> =
+            L::FIXED.iter().filter(|_| flushed).map(|set| (*set).to_owned()).collect();
+        if flushed {
+            let present = nft.sets(L::TABLE)?;
+            sets.retain(|set| present.contains(set));
+            sets.extend(present.into_iter().filter(|set| L::is_ours(first(set))));
+        }
+        sets.extend(self.sets.iter().cloned());
+        for set in sets {
+            let there = rules.iter().any(|rule| L::is_rule_over(rule, &set));
+            if !there && !self.made_sets.contains(&set) && !self.repairs.rules.contains(&set) {
+                self.repairs.rules.push(set);
+            }
+        }
+        Ok(())
+    }
+
+    /// All of it, for the kernel to do at once.
+    pub(super) fn batch<L: Layout>(&self) -> Batch {
+        let mut batch = Batch::new();
+        if self.made_table {
+            batch.create_table(L::TABLE);
+        }
+        if self.made_part {
+            create_part::<L>(&mut batch);
+        }
+        for chain in &self.repairs.chains {
+            L::create_chain(&mut batch, chain);
+        }
+        for chain in &self.repairs.first_rules {
+            L::add_first_rules(&mut batch, chain);
+        }
+        for set in &self.made_sets {
+            L::create_set(&mut batch, set);
+            L::add_rule(&mut batch, set);
+        }
+        for set in &self.repairs.rules {
+            L::add_rule(&mut batch, set);
+        }
+        for (placed, _) in self.inserted.iter().filter(|(_, old)| old.is_some()) {
+            batch.delete_element(set::<L>(&placed.set), &placed.element.key);
+        }
+        let mut by_set: BTreeMap<&str, Vec<&Element>> = BTreeMap::new();
+        for (placed, _) in &self.inserted {
+            by_set.entry(&placed.set).or_default().push(&placed.element);
+        }
+        for (name, elements) in by_set {
+            batch.create_elements(set::<L>(name), elements);
+        }
+        for placed in &self.kept {
+            batch.add_element(set::<L>(&placed.set), &placed.element);
+        }
+        batch
+    }
+}
+
+/// Whether a chain of ours has lost its rules.
+fn is_flushed<L: Layout>(rules: &[Rule]) -> bool {
+    let mut chains = L::CHAINS.iter().filter(|chain| !L::FOREIGN.contains(chain));
+    chains.any(|chain| !rules.iter().any(|rule| rule.chain == *chain))
+}
+
+/// Creates all that is always there.
+pub(super) fn create_part<L: Layout>(batch: &mut Batch) {
+    for chain in L::CHAINS {
+        L::create_chain(batch, chain);
+    }
+    for chain in L::CHAINS {
+        L::add_first_rules(batch, chain);
+    }
+    for set in L::FIXED {
+        L::create_set(batch, set);
+    }
+    for set in L::FIXED {
+        L::add_rule(batch, set);
+    }
+}

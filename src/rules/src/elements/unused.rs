@@ -1,0 +1,120 @@
+//! What nobody uses any more: the kernel refuses to delete what isn't empty, so nobody who comes
+//! at the same time is overtaken.
+
+use nix::errno::Errno;
+
+use cnimble_netlink::Result;
+use cnimble_netlink::nft::{Batch, Nft};
+
+use super::{ATTEMPTS, Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
+
+/// Deletes sets (with their rules) and the part (with the table, if that was all), unless
+/// somebody uses them: the kernel refuses to delete what isn't empty, so nobody is overtaken.
+///
+/// Looking first spares most refusals, which are slow.
+pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<()> {
+    if sets.is_empty() && !part {
+        return Ok(());
+    }
+    let (mut empty, mut all) = (Vec::new(), true);
+    for set in our_sets::<L>(nft)? {
+        let considered = is_fixed::<L>(&set) || sets.contains(&set);
+        if !considered || !nft.is_empty(self::set::<L>(&set))? {
+            all = false;
+        } else if !is_fixed::<L>(&set) {
+            empty.push(set);
+        }
+    }
+    if part && all && drop_together::<L>(nft, &empty, true)? {
+        return Ok(());
+    }
+    for set in &empty {
+        drop_together::<L>(nft, std::slice::from_ref(set), false)?;
+    }
+    Ok(())
+}
+
+/// Deletes the part, if it has no elements and no sets but those that come with it; whether
+/// it is gone.
+pub(crate) fn drop_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
+    drop_together::<L>(nft, &[], true)
+}
+
+/// Deletes these sets, and the part if wanted, all or nothing; whether they are gone.
+fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<bool> {
+    for attempt in 1.. {
+        if !nft.has_table(L::TABLE)? {
+            return Ok(true);
+        }
+        let present = nft.sets(L::TABLE)?;
+        let rules = if sets.is_empty() { Vec::new() } else { our_rules::<L>(nft)? };
+        let mut batch = Batch::new();
+        for name in sets.iter().filter(|name| present.contains(name)) {
+            for rule in rules.iter().filter(|rule| rule.uses_set(name)) {
+                batch.delete_rule(L::TABLE.chain(&rule.chain), rule.handle);
+            }
+            batch.delete_set(set::<L>(name));
+        }
+        if part {
+            delete_part::<L>(nft, &mut batch, &present)?;
+        }
+        match nft.commit(&batch) {
+            Ok(()) => return Ok(true),
+            Err(err) if err.is(Errno::EBUSY) => return Ok(false),
+            // Somebody else drops it at the same time, or an operator did before.
+            Err(err) if err.is(Errno::ENOENT) && attempt < ATTEMPTS => {}
+            Err(err) if err.is(Errno::ENOENT) => return Ok(false),
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(false)
+}
+
+/// Deletes chains and fixed sets, and the table if nobody else has something in it. `present`
+/// are all sets of the table.
+fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) -> Result<()> {
+    let chains = nft.chains(L::TABLE)?;
+    // Those that jump come before what they jump to, and all rules before all chains.
+    let ours = || L::CHAINS.iter().rev().filter(|chain| chains.iter().any(|there| there == *chain));
+    for chain in ours().filter(|chain| !L::FOREIGN.contains(chain)) {
+        batch.flush_chain(L::TABLE.chain(chain));
+    }
+    for chain in ours() {
+        batch.delete_chain(L::TABLE.chain(chain));
+    }
+    for set in L::FIXED.iter().filter(|set| present.iter().any(|there| there == *set)) {
+        batch.delete_set(self::set::<L>(set));
+    }
+    let alone = chains.iter().all(|chain| L::CHAINS.contains(&chain.as_str()))
+        && present.iter().all(|set| L::is_ours(first(set)));
+    if alone {
+        batch.delete_table(L::TABLE);
+    }
+    Ok(())
+}
+
+/// [`drop_unused`] for all sets and the part.
+pub(crate) fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
+    let sets: Vec<String> = our_sets::<L>(nft)?.into_iter().filter(|set| !is_fixed::<L>(set)).collect();
+    drop_unused::<L>(nft, &sets, !L::STAYS)
+}
+
+/// Whether something of the part is there, and nothing in it is anybody's. `notes` are sets
+/// whose elements don't count.
+pub(crate) fn is_idle<L: Layout>(nft: &mut Nft, notes: &[&str]) -> Result<bool> {
+    let sets = our_sets::<L>(nft)?;
+    if sets.is_empty() && !lists_part::<L>(nft)? {
+        return Ok(false);
+    }
+    for name in sets.iter().filter(|name| !notes.contains(&name.as_str())) {
+        if !nft.is_empty(set::<L>(name))? {
+            return Ok(false);
+        }
+    }
+    for chain in L::FOREIGN {
+        if !nft.rules(L::TABLE, Some(chain))?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,58 @@
+//! When several things are tried, and when nf_tables isn't there.
+
+use nix::errno::Errno;
+
+use cnimble_cni::Error;
+use cnimble_netlink::nft::Nft;
+
+/// How the kernel refuses what it wasn't built with: ENOENT is for a kind of chain or
+/// expression that it doesn't know.
+pub(super) fn is_unsupported(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT | Errno::EINVAL | Errno::ENOENT
+    )
+}
+
+/// Whether there can be anything in nf_tables: a kernel without it has nothing to remove.
+pub(super) fn has_nf_tables(nft: &mut Nft, failures: &mut Failures) -> bool {
+    match nft.probe() {
+        Ok(()) => true,
+        Err(err) if is_unsupported(err.errno) => false,
+        Err(err) => {
+            failures.note::<Error>(Err(err.into()));
+            false
+        }
+    }
+}
+
+/// Several things are tried; the first failure is reported, with the others as details.
+#[derive(Default)]
+pub(super) struct Failures(Option<Error>);
+
+impl Failures {
+    pub(super) fn note<E: Into<Error>>(&mut self, outcome: Result<(), E>) {
+        if let Err(err) = outcome {
+            let err = err.into();
+            self.0 = Some(match self.0.take() {
+                None => err,
+                Some(first) => first.details(err.to_string()),
+            });
+        }
+    }
+
+    /// The value of one that didn't fail.
+    pub(super) fn value<T, E: Into<Error>>(&mut self, outcome: Result<T, E>) -> Option<T> {
+        match outcome {
+            Ok(value) => Some(value),
+            Err(err) => {
+                self.note::<Error>(Err(err.into()));
+                None
+            }
+        }
+    }
+
+    pub(super) fn outcome(self) -> Result<(), Error> {
+        self.0.map_or(Ok(()), Err)
+    }
+}

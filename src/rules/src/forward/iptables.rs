@@ -1,0 +1,361 @@
+//! Forwarding with iptables: the reference's chains and rules, to the letter, so that either set
+//! of plugins can remove what the other made.
+//!
+//! ```text
+//! -A FORWARD … -j CNI-ISOLATION-STAGE-1        with a policy
+//! -A FORWARD … -j CNI-FORWARD
+//! -A CNI-FORWARD … -j CNI-ADMIN
+//! -A CNI-FORWARD -d 10.1.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+//! -A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
+//! -A CNI-ISOLATION-STAGE-1 …                   see `isolation`
+//! ```
+//!
+//! What is there is read with `iptables-save`, and what is missing added by one run of
+//! `iptables-restore`, all or nothing.
+
+use std::net::IpAddr;
+
+use cnimble_cni::Error;
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{Batch, Family, Nft};
+
+use super::others::filter;
+use super::{Forward, isolation};
+use crate::{command, xtables};
+
+const FORWARD: &str = "FORWARD";
+/// The chain with the rules of pods.
+pub(crate) const PODS: &str = "CNI-FORWARD";
+/// The chain that packets from bridges with a policy go through.
+pub(super) const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
+const ATTEMPTS: usize = 3;
+
+/// What [`add`] made.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    /// For each family what was changed.
+    added: Vec<(Family, Plan)>,
+    /// Tables that weren't there before iptables' nf_tables variant made them.
+    tables: Vec<Family>,
+}
+
+/// What has to be changed in a table, as lines for iptables-restore.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Chains and rules that all pods share.
+    pub(super) shared: Vec<String>,
+    /// The rules of the bridge.
+    pub(super) policy: Vec<String>,
+    /// Rules of the bridge that are there: taken out and put back, which fails if a concurrent DEL
+    /// has removed them.
+    pub(super) kept: Vec<String>,
+    /// The pod's rules.
+    rules: Vec<String>,
+    /// Whether something isn't as it should be.
+    pub(super) incomplete: Option<String>,
+}
+
+impl Plan {
+    pub(super) fn lacks(&mut self, line: &str) {
+        self.incomplete.get_or_insert_with(|| line.to_owned());
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.shared.iter().chain(&self.kept).chain(&self.policy).chain(&self.rules).cloned().collect()
+    }
+}
+
+pub(super) fn commented(comment: &str) -> String {
+    format!("-m comment --comment \"{comment}\"")
+}
+
+fn to_pods() -> String {
+    format!("{} -j {PODS}", commented("CNI firewall plugin rules"))
+}
+
+fn to_admin(chain: &str) -> String {
+    format!("{} -j {chain}", commented("CNI firewall plugin admin overrides"))
+}
+
+/// The rules of an address, without `-A`.
+fn pod_rules(ip: IpAddr) -> [String; 2] {
+    let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
+    [
+        format!("{PODS} -d {ip} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
+        format!("{PODS} -s {ip} -j ACCEPT"),
+    ]
+}
+
+/// A table as iptables-save prints it.
+pub(super) struct Saved<'a>(Vec<&'a str>);
+
+impl<'a> Saved<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Saved(text.lines().map(str::trim_end).collect())
+    }
+
+    pub(super) fn has_chain(&self, name: &str) -> bool {
+        self.0.iter().any(|line| line.strip_prefix(':').and_then(|rest| rest.split(' ').next()) == Some(name))
+    }
+
+    fn has(&self, rule: &str) -> bool {
+        self.rules().any(|there| there == rule)
+    }
+
+    /// All rules, without `-A`.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter_map(|line| line.strip_prefix("-A "))
+    }
+}
+
+/// What has to be changed for a pod. Without addresses it is the bridge's policy alone.
+fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
+    let mut plan = Plan::default();
+    if !addrs.is_empty() {
+        for chain in [PODS, forward.admin_chain.as_str()] {
+            if !saved.has_chain(chain) {
+                plan.shared.push(format!("-N {chain}"));
+            }
+        }
+        let jump = format!("{FORWARD} {}", to_pods());
+        if !saved.has(&jump) {
+            plan.shared.push(format!("-I {jump}"));
+            // The policies have to stay in front.
+            if let Some(policies) = isolation::jump(saved) {
+                plan.shared.push(format!("-D {policies}"));
+                plan.shared.push(format!("-I {policies}"));
+            }
+        }
+        let admin = format!("{PODS} {}", to_admin(&forward.admin_chain));
+        if !saved.has(&admin) {
+            plan.shared.push(format!("-I {admin}"));
+        }
+    }
+    let rules = addrs.iter().flat_map(|ip| pod_rules(*ip));
+    plan.rules = rules.filter(|rule| !saved.has(rule)).map(|rule| format!("-A {rule}")).collect();
+    plan.incomplete = plan.shared.iter().chain(&plan.rules).next().cloned();
+    isolation::plan(saved, forward, &mut plan);
+    plan
+}
+
+/// For fuzzers: adds what is missing to a table as iptables-save prints it; then nothing is.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(text: &str) {
+    use super::Policy;
+    let addrs = [IpAddr::from([10, 0, 0, 2])];
+    for policy in [Policy::Open, Policy::SameBridge, Policy::Isolated] {
+        let forward = Forward {
+            addrs: addrs.to_vec(),
+            policy,
+            bridge: Some("br0".to_owned()),
+            admin_chain: "CNI-ADMIN".to_owned(),
+            ..Forward::default()
+        };
+        let changes = plan(&Saved::new(text), &forward, &addrs);
+        let mut table: Vec<String> = Saved::new(text).0.into_iter().map(str::to_owned).collect();
+        for line in changes.lines() {
+            match line.split_once(' ') {
+                Some(("-N", chain)) => table.push(format!(":{chain} - [0:0]")),
+                Some(("-A" | "-I", rule)) => table.push(format!("-A {rule}")),
+                Some(("-D", rule)) => table.retain(|line| line.strip_prefix("-A ") != Some(rule)),
+                _ => table.push(format!("not a change: {line}")),
+            }
+        }
+        let left = plan(&Saved::new(&table.join("\n")), &forward, &addrs);
+        assert_eq!(left.incomplete, None, "{table:?}");
+    }
+}
+
+fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
+    command::restore(family, "filter", lines)
+}
+
+pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
+    let mut made = Made::default();
+    for family in xtables::FAMILIES {
+        let addrs: Vec<IpAddr> = forward.of_family(family).collect();
+        if addrs.is_empty() {
+            continue;
+        }
+        if nft.probe().is_ok() && !nft.has_table(filter(family))? {
+            made.tables.push(family);
+        }
+        if let Err(err) = add_family(family, forward, &addrs, &mut made) {
+            return Err(match revert(nft, &made) {
+                Ok(()) => err,
+                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
+            });
+        }
+    }
+    Ok(made)
+}
+
+fn add_family(family: Family, forward: &Forward, addrs: &[IpAddr], made: &mut Made) -> Result<(), Error> {
+    for attempt in 1.. {
+        let saved = command::run(&command::tool(family, "save"), &["-t", "filter"], "")?;
+        let plan = plan(&Saved::new(&saved), forward, addrs);
+        let lines = plan.lines();
+        if lines.is_empty() {
+            return Ok(());
+        }
+        match restore(family, &lines) {
+            Ok(()) => {
+                made.added.push((family, plan));
+                return Ok(());
+            }
+            // A concurrent ADD or DEL has made or removed something since.
+            Err(_) if attempt < ATTEMPTS => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(())
+}
+
+/// Puts the bridge's policy beside those that are there, in families that have any.
+pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
+    let mut made = Made::default();
+    for family in xtables::FAMILIES {
+        if !isolation::concerns(nft, family, forward)? {
+            continue;
+        }
+        if let Err(err) = add_family(family, forward, &[], &mut made) {
+            return Err(match revert(nft, &made) {
+                Ok(()) => err,
+                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
+            });
+        }
+    }
+    Ok(made)
+}
+
+/// How a line is taken back.
+fn inverse(line: &str) -> Option<String> {
+    let (action, rest) = line.split_once(' ')?;
+    match action {
+        "-A" | "-I" => Some(format!("-D {rest}")),
+        "-D" => Some(format!("-I {rest}")),
+        "-N" => Some(format!("-X {rest}")),
+        _ => None,
+    }
+}
+
+pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
+    let mut outcome = Ok(());
+    let back =
+        |lines: &[String]| -> Vec<String> { lines.iter().rev().filter_map(|line| inverse(line)).collect() };
+    for (family, Plan { shared, policy, rules, .. }) in made.added.iter().rev() {
+        for lines in [back(rules), back(policy)].into_iter().filter(|lines| !lines.is_empty()) {
+            outcome = outcome.and(restore(*family, &lines));
+        }
+        // Rules first, so that the chains are empty. If others have put rules into our chains
+        // since, they can't be deleted, and all of it stays.
+        let (chains, rules): (Vec<_>, Vec<_>) =
+            back(shared).into_iter().partition(|line| line.starts_with("-X "));
+        if !chains.is_empty() {
+            let lines: Vec<String> = rules.into_iter().chain(chains).collect();
+            if let Err(err) = restore(*family, &lines) {
+                log::debug!("chains are in use and stay: {err}");
+            }
+        }
+    }
+    for family in &made.tables {
+        if nft.has_table(filter(*family))? {
+            xtables::drop_table(nft, filter(*family))?;
+        }
+    }
+    outcome
+}
+
+/// Removes the rules of addresses from nf_tables' variant, without running a command. Returns
+/// whether there were any rules in the chain.
+pub(crate) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Result<bool> {
+    let mut any = false;
+    for family in xtables::FAMILIES {
+        let octets: Vec<Vec<u8>> = addrs
+            .iter()
+            .filter_map(|ip| match (ip, family) {
+                (IpAddr::V4(ip), Family::Ipv4) => Some(ip.octets().to_vec()),
+                (IpAddr::V6(ip), Family::Ipv6) => Some(ip.octets().to_vec()),
+                _ => None,
+            })
+            .collect();
+        if octets.is_empty() {
+            continue;
+        }
+        for attempt in 1.. {
+            let mut batch = Batch::new();
+            for rule in nft.rules(filter(family), Some(PODS))? {
+                any = true;
+                if rule.constants().any(|constant| octets.iter().any(|ip| ip == constant)) {
+                    batch.delete_rule(filter(family).chain(PODS), rule.handle);
+                }
+            }
+            match nft.commit(&batch) {
+                Err(err) if attempt < ATTEMPTS && err.is(nix::errno::Errno::ENOENT) => {}
+                Err(err) => return Err(err),
+                Ok(()) => break,
+            }
+        }
+    }
+    Ok(any)
+}
+
+/// Whether pods have rules.
+pub(super) fn has_pods(nft: &mut Nft) -> Result<bool, Error> {
+    for family in xtables::FAMILIES {
+        let rules = nft.rules(filter(family), Some(PODS))?;
+        let legacy = xtables::legacy_rules_of(family, "filter")?.unwrap_or_default();
+        let of_pod = |rule: &String| xtables::in_chain(rule, PODS) && rule.ends_with(" -j ACCEPT");
+        if rules.iter().any(|rule| rule.target().is_none()) || legacy.iter().any(of_pod) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Removes the rules of addresses from the legacy tables. Returns whether there are any tables.
+pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
+    let mut any = false;
+    for family in xtables::FAMILIES {
+        let ours: Vec<String> = addrs
+            .iter()
+            .filter(|ip| ip.is_ipv4() == (family == Family::Ipv4))
+            .flat_map(|ip| pod_rules(*ip))
+            .collect();
+        if ours.is_empty() {
+            continue;
+        }
+        let Some(rules) = xtables::legacy_rules_of(family, "filter")? else { continue };
+        any = true;
+        let lines: Vec<String> = ours
+            .iter()
+            .filter(|rule| rules.iter().any(|there| there.strip_prefix("-A ") == Some(rule)))
+            .map(|rule| format!("-D {rule}"))
+            .collect();
+        if !lines.is_empty() {
+            let input = format!("*filter\n{}\nCOMMIT\n", lines.join("\n"));
+            let command = xtables::legacy_command(family, "restore");
+            command::run(&command, &["--noflush", "--wait=10"], &input)?;
+        }
+    }
+    Ok(any)
+}
+
+/// What is missing; `None` if nothing is.
+pub(super) fn check(forward: &Forward) -> Result<Option<String>, Error> {
+    for family in xtables::FAMILIES {
+        let addrs: Vec<IpAddr> = forward.of_family(family).collect();
+        if addrs.is_empty() {
+            continue;
+        }
+        let save = command::tool(family, "save");
+        if command::find(&save).is_none() {
+            return Ok(Some(format!("the command {save} is not installed")));
+        }
+        let saved = command::run(&save, &["-t", "filter"], "")?;
+        if let Some(line) = plan(&Saved::new(&saved), forward, &addrs).incomplete {
+            return Ok(Some(format!("{}: {}", command::tool(family, "restore"), line)));
+        }
+    }
+    Ok(None)
+}

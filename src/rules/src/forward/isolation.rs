@@ -1,0 +1,292 @@
+//! Policies of bridges in iptables, as the Go plugin 1.9.1 writes them:
+//!
+//! ```text
+//! -A CNI-ISOLATION-STAGE-1 -i br0 ! -o br0 … -j CNI-ISOLATION-STAGE-2
+//! -A CNI-ISOLATION-STAGE-1 -i br0 -o br0 … -j DROP                     isolated
+//! -A CNI-ISOLATION-STAGE-1 … -j RETURN
+//! -A CNI-ISOLATION-STAGE-2 -o br0 … -j DROP
+//! -A CNI-ISOLATION-STAGE-2 … -j RETURN
+//! ```
+//!
+//! Before 1.7.1 its comments were others: rules are compared without them.
+
+use std::collections::BTreeSet;
+
+use nix::errno::Errno;
+
+use cnimble_cni::Error;
+use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Verdict};
+
+use super::iptables::{Plan, STAGE1, Saved, commented};
+use super::others::filter;
+use super::walk::uncommented;
+use super::{Forward, Policy, nftables};
+use crate::{command, xtables};
+
+const FORWARD: &str = "FORWARD";
+const STAGE2: &str = "CNI-ISOLATION-STAGE-2";
+/// How often a removal is begun again that something else came in between.
+const ATTEMPTS: usize = 20;
+
+/// Whether a bridge is of no use any more, by its name.
+pub(super) type Unused<'a> = &'a mut dyn FnMut(&str) -> Result<bool, Error>;
+
+fn comment(policy: &str) -> String {
+    commented(&format!("{OURS}{policy})"))
+}
+
+/// On rules that both policies share.
+fn any_policy() -> String {
+    comment("same-bridge|isolated")
+}
+
+/// The rules of a bridge with a policy, without `-A`.
+fn bridge_rules(bridge: &str, policy: Policy) -> Vec<String> {
+    let own = comment(&policy.to_string());
+    let mut rules = vec![
+        format!("{STAGE1} -i {bridge} ! -o {bridge} {own} -j {STAGE2}"),
+        format!("{STAGE2} -o {bridge} {} -j DROP", any_policy()),
+    ];
+    if policy == Policy::Isolated {
+        rules.push(format!("{STAGE1} -i {bridge} -o {bridge} {own} -j DROP"));
+    }
+    rules
+}
+
+/// How the comments of all those rules begin. Others in the same chains are the administrator's.
+const OURS: &str = "CNI firewall plugin rules (ingressPolicy: ";
+
+/// The bridge that a rule is about, if it is one of those; without `-A`.
+fn bridge_of(rule: &str) -> Option<&str> {
+    let mut words = rule.split(' ').take_while(|_| rule.contains(OURS));
+    match (words.next()?, words.next()?) {
+        (STAGE1, "-i") | (STAGE2, "-o") => words.next(),
+        _ => None,
+    }
+}
+
+/// The rule that leads to the policies, if it is there.
+pub(super) fn jump(saved: &Saved<'_>) -> Option<String> {
+    find(saved, &format!("{FORWARD} -j {STAGE1}")).map(str::to_owned)
+}
+
+fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
+    saved.rules().find(|rule| uncommented(rule) == bare)
+}
+
+/// Adds to a plan what the policy of the bridge takes.
+pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
+    let Some(bridge) = forward.bridge.as_deref() else { return };
+    let mut wanted = Vec::new();
+    if forward.policy != Policy::Open {
+        for chain in [STAGE1, STAGE2] {
+            if !saved.has_chain(chain) {
+                plan.shared.push(format!("-N {chain}"));
+            }
+            if find(saved, &format!("{chain} -j RETURN")).is_none() {
+                plan.shared.push(format!("-A {chain} {} -j RETURN", any_policy()));
+            }
+        }
+        if jump(saved).is_none() {
+            plan.shared.push(format!("-I {FORWARD} {} -j {STAGE1}", any_policy()));
+        }
+        if let Some(line) = plan.shared.first().cloned() {
+            plan.lacks(&line);
+        }
+        wanted = bridge_rules(bridge, forward.policy);
+    }
+    let bare: Vec<String> = wanted.iter().map(|rule| uncommented(rule)).collect();
+    let there: Vec<&str> = saved.rules().filter(|rule| bridge_of(rule) == Some(bridge)).collect();
+    for rule in there.iter().filter(|rule| !bare.contains(&uncommented(rule))) {
+        let line = format!("-D {rule}");
+        if forward.policy != Policy::Open {
+            plan.lacks(&line);
+        }
+        plan.policy.push(line);
+    }
+    for (rule, bare) in wanted.iter().zip(&bare) {
+        match there.iter().find(|there| uncommented(there) == *bare) {
+            Some(there) => plan.kept.extend([format!("-D {there}"), format!("-I {there}")]),
+            None => {
+                let line = format!("-I {rule}");
+                plan.lacks(&line);
+                plan.policy.push(line);
+            }
+        }
+    }
+}
+
+/// Whether policies are in iptables that the bridge has to be put beside, or for `open` its own.
+pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Result<bool, Error> {
+    let Some(bridge) = forward.bridge.as_deref() else { return Ok(false) };
+    let rules = nf_tables(nft, family)?;
+    let legacy = xtables::legacy_rules_of(family, "filter")?.unwrap_or_default();
+    let legacy = || legacy.iter().filter_map(|rule| bridge_of(rule.strip_prefix("-A ")?));
+    let bridges = || rules.iter().filter_map(named);
+    Ok(if forward.policy == Policy::Open {
+        bridges().any(|name| name == bridge) || legacy().any(|name| name == bridge)
+    } else {
+        bridges().next().is_some() || legacy().next().is_some()
+    })
+}
+
+/// The rules of both chains in the nf_tables variant.
+fn nf_tables(nft: &mut Nft, family: Family) -> Result<Vec<Rule>, Error> {
+    let mut rules = nft.rules(filter(family), Some(STAGE1))?;
+    rules.extend(nft.rules(filter(family), Some(STAGE2))?);
+    Ok(rules)
+}
+
+/// The same in the nf_tables variant, where a name is compared with its NUL.
+fn named(rule: &Rule) -> Option<String> {
+    let ours = rule.comment.starts_with(OURS);
+    let name = rule.constants().next().filter(|_| ours)?.strip_suffix(&[0])?;
+    Some(String::from_utf8_lossy(name).trim_end_matches('\0').to_owned())
+}
+
+/// Removes the rules of bridges that are unused, of `own` also if no pod has rules any more, and
+/// with the last of them the chains. Nothing is removed if anything has changed between the look
+/// and the removal.
+pub(super) fn remove_nf_tables(nft: &mut Nft, own: Option<&str>, unused: Unused<'_>) -> Result<(), Error> {
+    for family in xtables::FAMILIES {
+        let mut with_chains = true;
+        for _ in 0..ATTEMPTS {
+            let generation = nft.generation()?;
+            let rules = nf_tables(nft, family)?;
+            let names: BTreeSet<String> = rules.iter().filter_map(named).collect();
+            let mut dead = BTreeSet::new();
+            for name in names {
+                if unused(&name)? || own == Some(&name) && !nftables::has_pods(nft)? {
+                    dead.insert(name);
+                }
+            }
+            if dead.is_empty() {
+                break;
+            }
+            let batch = removal(nft, family, generation, &rules, &dead, with_chains)?;
+            match nft.commit(&batch) {
+                Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
+                // Something else leads to them.
+                Err(err) if err.is(Errno::EBUSY) && with_chains => with_chains = false,
+                Err(err) => return Err(err.into()),
+                Ok(()) => break,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn removal(
+    nft: &mut Nft,
+    family: Family,
+    generation: u32,
+    rules: &[Rule],
+    dead: &BTreeSet<String>,
+    with_chains: bool,
+) -> Result<Batch, Error> {
+    let table = filter(family);
+    let mut batch = Batch::only_in(generation);
+    let is_dead = |rule: &Rule| named(rule).is_some_and(|name| dead.contains(&name));
+    let is_end = |rule: &Rule| rule.matches_all() && rule.verdict() == Some(Verdict::Return);
+    // What is left then, but for the RETURN at the end, is somebody's.
+    if with_chains && rules.iter().all(|rule| is_dead(rule) || is_end(rule)) {
+        for rule in nft.rules(table, Some(FORWARD))? {
+            if rule.target().as_deref() == Some(STAGE1) {
+                batch.delete_rule(table.chain(FORWARD), rule.handle);
+            }
+        }
+        for chain in [STAGE1, STAGE2] {
+            batch.flush_chain(table.chain(chain));
+        }
+        for chain in [STAGE1, STAGE2] {
+            batch.delete_chain(table.chain(chain));
+        }
+    } else {
+        for rule in rules.iter().filter(|rule| is_dead(rule)) {
+            batch.delete_rule(table.chain(&rule.chain), rule.handle);
+        }
+    }
+    Ok(batch)
+}
+
+/// The same for the legacy variant, where the chains stay. There is no way to make the removal
+/// depend on what was seen: what turns out to be of use is put back.
+pub(super) fn remove_legacy(unused: Unused<'_>) -> Result<(), Error> {
+    for family in xtables::FAMILIES {
+        let Some(rules) = xtables::legacy_rules_of(family, "filter")? else { continue };
+        let mut dead: Vec<(&str, &str)> = Vec::new();
+        for rule in rules.iter().filter_map(|rule| rule.strip_prefix("-A ")) {
+            if let Some(bridge) = bridge_of(rule)
+                && unused(bridge)?
+            {
+                dead.push((bridge, rule));
+            }
+        }
+        let restore = |lines: Vec<String>| match lines.as_slice() {
+            [] => Ok(()),
+            lines => {
+                let input = format!("*filter\n{}\nCOMMIT\n", lines.join("\n"));
+                let command = xtables::legacy_command(family, "restore");
+                command::run(&command, &["--noflush", "--wait=10"], &input).map(drop)
+            }
+        };
+        restore(dead.iter().map(|(_, rule)| format!("-D {rule}")).collect())?;
+        let mut back = Vec::new();
+        for (bridge, rule) in &dead {
+            if !unused(bridge)? {
+                back.push(format!("-I {rule}"));
+            }
+        }
+        restore(back)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(saved: &str, policy: Policy) -> Plan {
+        let forward = Forward { policy, bridge: Some("br0".into()), ..Forward::default() };
+        let mut made = Plan::default();
+        plan(&Saved::new(saved), &forward, &mut made);
+        made
+    }
+
+    /// What 1.1.1 and 1.9.1 write, as iptables-save prints it.
+    fn by_go(shared: &str) -> String {
+        let rules = [
+            "FORWARD COMMENT -j CNI-ISOLATION-STAGE-1",
+            "CNI-ISOLATION-STAGE-1 -i br0 ! -o br0 OWN -j CNI-ISOLATION-STAGE-2",
+            "CNI-ISOLATION-STAGE-1 COMMENT -j RETURN",
+            "CNI-ISOLATION-STAGE-2 -o br0 COMMENT -j DROP",
+            "CNI-ISOLATION-STAGE-2 COMMENT -j RETURN",
+        ];
+        let rules: String = rules.iter().map(|rule| format!("-A {rule}\n")).collect();
+        let rules = rules.replace("COMMENT", &comment(shared)).replace("OWN", &comment("same-bridge"));
+        format!(":CNI-ISOLATION-STAGE-1 - [0:0]\n:CNI-ISOLATION-STAGE-2 - [0:0]\n{rules}")
+    }
+
+    #[test]
+    fn rules_of_all_versions_of_the_reference_are_known() {
+        for shared in ["same-bridge", "same-bridge|isolated"] {
+            let plan = planned(&by_go(shared), Policy::SameBridge);
+            assert_eq!(plan.incomplete, None, "{shared}");
+            assert!(plan.shared.is_empty(), "{plan:?}");
+            let isolated = planned(&by_go(shared), Policy::Isolated);
+            let line = format!("-I CNI-ISOLATION-STAGE-1 -i br0 -o br0 {} -j DROP", comment("isolated"));
+            assert_eq!(isolated.incomplete, Some(line));
+            let open = planned(&by_go(shared), Policy::Open);
+            assert_eq!(open.policy.len(), 2);
+            assert!(open.policy.iter().all(|line| line.starts_with("-D CNI-ISOLATION-STAGE-")), "{open:?}");
+        }
+    }
+
+    #[test]
+    fn bridges_whose_names_begin_alike_are_told_apart() {
+        let saved = by_go("same-bridge").replace("br0", "br01");
+        assert!(planned(&saved, Policy::Open).policy.is_empty());
+        let plan = planned(&saved, Policy::SameBridge);
+        assert!(plan.policy.iter().all(|line| line.starts_with("-I ")), "{plan:?}");
+    }
+}

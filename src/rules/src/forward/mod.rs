@@ -1,0 +1,314 @@
+//! What the host may forward to and from pods (the plugin `firewall`).
+//!
+//! Three things, whatever the backend:
+//!
+//! - traffic of pods is accepted: what they send, and answers to it;
+//! - the administrator's own rules come first;
+//! - bridges whose pods are not to be reached from other bridges ([`Policy`]).
+//!
+//! **nf_tables** (`nftables`) has this in our own table. An accept there ends only our own
+//! chain: what another chain drops stays dropped. **iptables** (`iptables`) has the Go plugin's
+//! chains, which stand *in* the chain `FORWARD`, in front of what others have put there (Docker,
+//! ufw, an administrator). **firewalld** (`firewalld`) has a chain of its own that drops what it
+//! hasn't been told of. So without a configured backend it is firewalld if that is running,
+//! iptables if `FORWARD` is anybody's ([`others`]), nf_tables everywhere else.
+//!
+//! The policy of a bridge is put beside those of other bridges wherever there are any: a host can
+//! have some in each place, and all of them shut each other out. Each ADD first writes its own
+//! and then looks at the other place, so that of two concurrent ones at least one sees the other.
+
+mod firewalld;
+pub(super) mod iptables;
+mod isolation;
+pub(super) mod nftables;
+mod others;
+mod verify;
+mod walk;
+
+pub use verify::{check, status};
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::IpAddr;
+
+use cnimble_cni::{Attachment, Code, Error, Owner};
+use cnimble_netlink::nft::{Family, Nft};
+
+use super::backend::{self as rules, Made};
+use super::failures::{Failures, has_nf_tables};
+use super::listing::Listed;
+use super::{command, xtables};
+use others::Found;
+use walk::{Pods, Way};
+
+/// Who does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// nf_tables by netlink, in our own table.
+    Nftables,
+    /// The iptables command, with the reference's chains.
+    Iptables,
+    /// firewalld by D-Bus. Policies of bridges are in our own table.
+    Firewalld,
+}
+
+/// Which pods may open connections to a pod (`ingressPolicy`). It is the bridge's: all its
+/// pods share it, and the latest ADD decides.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// All.
+    #[default]
+    Open,
+    /// Those on the same bridge, and those on bridges with the policy `open`.
+    SameBridge,
+    /// As `SameBridge`, without those on the same bridge.
+    Isolated,
+}
+
+impl fmt::Display for Policy {
+    /// As in a configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Open => "open",
+            Policy::SameBridge => "same-bridge",
+            Policy::Isolated => "isolated",
+        })
+    }
+}
+
+/// What is wanted for a pod.
+#[derive(Debug, Clone, Default)]
+pub struct Forward {
+    /// The pod's addresses.
+    pub addrs: Vec<IpAddr>,
+    /// Who may reach it.
+    pub policy: Policy,
+    /// The bridge that it is on; needed for any policy but `Open`.
+    pub bridge: Option<String>,
+    /// The administrator's chain, for iptables.
+    pub admin_chain: String,
+    /// Whether it was asked for by name. Then iptables is needed.
+    pub admin_named: bool,
+    /// The zone, for firewalld.
+    pub zone: String,
+}
+
+impl Forward {
+    /// The bridge, if it has a policy.
+    fn policed(&self) -> Option<&str> {
+        self.bridge.as_deref().filter(|_| self.policy != Policy::Open)
+    }
+
+    fn of_family(&self, family: Family) -> impl Iterator<Item = IpAddr> {
+        self.addrs.iter().copied().filter(move |ip| ip.is_ipv4() == (family == Family::Ipv4))
+    }
+}
+
+/// A backend for this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chosen {
+    /// Who does it.
+    pub backend: Backend,
+    /// Whether iptables may have policies of bridges.
+    has_iptables: bool,
+}
+
+/// The configured backend, or else the one that works for this host (see the module).
+///
+/// # Errors
+/// The kernel's. If iptables is needed and isn't there, and without it no new pod could send
+/// anything, or a chain of the administrator's that was asked for would be passed by.
+pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> Result<Chosen, Error> {
+    let chosen = |backend| Ok(Chosen { backend, has_iptables: true });
+    if let Some(backend) = configured {
+        return chosen(backend);
+    }
+    if nft.probe().is_err() {
+        // An error about nf_tables says more than one about a command that isn't there.
+        return chosen(if command::installed() { Backend::Iptables } else { Backend::Nftables });
+    }
+    if firewalld::is_running(nft)? {
+        return chosen(Backend::Firewalld);
+    }
+    let found = others::look(nft)?;
+    if !admin_named && found < Found::Rules {
+        return Ok(Chosen { backend: Backend::Nftables, has_iptables: found > Found::Nothing });
+    }
+    if command::installed() {
+        return chosen(Backend::Iptables);
+    }
+    let needed = |why: &str| {
+        Error::new(Code::KERNEL, format!("{why}, and the command iptables-restore is not installed"))
+            .details("install iptables, or set \"backend\": \"nftables\" and let the pods pass yourself")
+    };
+    if admin_named {
+        return Err(needed("iptablesAdminChainName needs iptables"));
+    }
+    for family in xtables::FAMILIES {
+        if others::way(nft, family, Pods::Refused)? == (Way::Shut { surely: true }) {
+            return Err(needed(&format!("{} FORWARD drops what pods send", others::filter(family))));
+        }
+    }
+    log::warn!("FORWARD of iptables has rules that a pod may not pass, but iptables-restore is missing");
+    chosen(Backend::Nftables)
+}
+
+/// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
+    let mut undo = Undo::default();
+    match add_all(chosen, nft, owner, forward, &mut undo) {
+        Ok(()) => Ok(undo),
+        Err(err) => Err(match undo.run() {
+            Ok(()) => err,
+            Err(left) => err.details(format!("and what was added could not be removed: {left}")),
+        }),
+    }
+}
+
+fn add_all(
+    Chosen { backend, has_iptables }: Chosen,
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    undo: &mut Undo,
+) -> Result<(), Error> {
+    if backend == Backend::Firewalld {
+        undo.sources = Some(firewalld::add(&forward.zone, &forward.addrs)?);
+    }
+    if backend != Backend::Firewalld || forward.policed().is_some() {
+        let socket = RefCell::new(&mut *nft);
+        let who =
+            if backend == Backend::Iptables { rules::Backend::Iptables } else { rules::Backend::Nftables };
+        undo.rules.push(who.add(
+            "forwarding",
+            || nftables::add(&mut socket.borrow_mut(), owner, forward),
+            || iptables::add(&mut socket.borrow_mut(), forward),
+        )?);
+    }
+    if forward.bridge.is_none() {
+        return Ok(());
+    }
+    if backend != Backend::Nftables && nft.probe().is_ok() {
+        undo.rules.push(Made::Nftables(Box::new(nftables::add_policy(nft, owner, forward)?)));
+    }
+    if backend != Backend::Iptables && has_iptables {
+        undo.rules.push(Made::Iptables(iptables::add_policy(nft, forward)?));
+    }
+    Ok(())
+}
+
+/// What [`add`] did.
+#[derive(Debug, Default)]
+pub struct Undo {
+    sources: Option<firewalld::Made>,
+    rules: Vec<Made<iptables::Made>>,
+}
+
+impl Undo {
+    /// Takes it back. Opens its own socket.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run(self) -> Result<(), Error> {
+        let mut failures = Failures::default();
+        for made in self.rules.iter().rev() {
+            failures.note(made.revert::<nftables::Part>(&mut Nft::new(), iptables::revert));
+        }
+        failures.note(self.sources.map_or(Ok(()), |made| firewalld::revert(&made)));
+        failures.outcome()
+    }
+}
+
+/// A pod that leaves.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaving<'a> {
+    /// The backend that is configured now; ADD may have had another.
+    pub configured: Option<Backend>,
+    /// The policy that is configured now.
+    pub policy: Policy,
+    /// The zone, for firewalld.
+    pub zone: &'a str,
+    /// The pod's addresses.
+    pub addrs: &'a [IpAddr],
+    /// The bridge that it was on.
+    pub bridge: Option<&'a str>,
+}
+
+/// Removes what accepts the pod's traffic: ours by its owner, and iptables' rules and firewalld's
+/// sources, be they ours or the Go plugin's, by the addresses, as they name nobody. firewalld is
+/// asked if it is configured or has a table. A bridge's policy goes if the bridge is `unused`
+/// without the pod.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn remove(
+    nft: &mut Nft,
+    owner: &Owner,
+    leaving: &Leaving<'_>,
+    mut unused: impl FnMut(&str) -> Result<bool, Error>,
+) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    let nf_tables = has_nf_tables(nft, &mut failures);
+    let concerned = leaving.configured == Some(Backend::Firewalld)
+        || nf_tables
+            && !leaving.addrs.is_empty()
+            && firewalld::has_table(nft).unwrap_or_else(|err| {
+                failures.note::<Error>(Err(err));
+                false
+            });
+    if concerned {
+        failures.note(firewalld::remove(leaving.zone, leaving.addrs));
+    }
+    let (mut policed, mut in_iptables) = (false, leaving.policy != Policy::Open);
+    if nf_tables {
+        policed = failures.value(nftables::remove(nft, owner, leaving)).unwrap_or_default();
+        in_iptables |= failures.value(iptables::remove_nf_tables(nft, leaving.addrs)).unwrap_or_default();
+    }
+    let legacy = failures.value(iptables::remove_legacy(leaving.addrs)).unwrap_or_default();
+    let Some(bridge) = leaving.bridge else { return failures.outcome() };
+    if policed {
+        failures.note(nftables::remove_policy(nft, bridge, &mut unused));
+    }
+    // Other bridges' go along if they are unused, too: the Go plugin never removes any.
+    if nf_tables && (policed || in_iptables) {
+        failures.note(isolation::remove_nf_tables(nft, Some(bridge), &mut unused));
+    }
+    if legacy {
+        failures.note(isolation::remove_legacy(&mut unused));
+    }
+    failures.outcome()
+}
+
+/// Removes the elements of all attachments of `network` that aren't in `valid`, bridges that
+/// are `unused`, and in the end all that nobody uses. iptables' rules and firewalld's sources name
+/// nobody and stay.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn gc(
+    nft: &mut Nft,
+    network: &str,
+    valid: &[Attachment],
+    mut unused: impl FnMut(&str) -> Result<bool, Error>,
+) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    if has_nf_tables(nft, &mut failures) {
+        failures.note(nftables::gc(nft, network, valid, &mut unused));
+        failures.note(isolation::remove_nf_tables(nft, None, &mut unused));
+    }
+    failures.note(isolation::remove_legacy(&mut unused));
+    failures.outcome()
+}
+
+/// All elements of pods, for [`super::listing`].
+pub(super) fn list(nft: &mut Nft) -> cnimble_netlink::Result<Vec<Listed>> {
+    nftables::list(nft)
+}
+
+/// The policies of bridges, for [`super::listing`].
+pub(super) fn policies(nft: &mut Nft) -> cnimble_netlink::Result<Vec<(String, Policy)>> {
+    nftables::policies(nft)
+}

@@ -1,0 +1,129 @@
+//! What others have put into the chain `FORWARD` of iptables, in both variants.
+//!
+//! An accept in one chain doesn't overrule a drop in another. So where `FORWARD` has rules of
+//! others, a pod's accepts have to stand in it, in front. The nf_tables variant is looked at by
+//! netlink; a command is run only for a legacy table that the kernel lists.
+
+use cnimble_cni::Error;
+use cnimble_netlink::nft::{Family, Nft, Rule, Table};
+
+use super::iptables::{PODS, STAGE1};
+use super::walk::{self, Line, Pods, Way};
+use crate::failures::is_unsupported;
+use crate::xtables;
+
+const FORWARD: &str = "FORWARD";
+/// The administrator's chain unless another is configured.
+pub(super) const ADMIN: &str = "CNI-ADMIN";
+
+pub(super) fn filter(family: Family) -> Table<'static> {
+    Table::new(family, "filter")
+}
+
+fn is_ours(target: Option<&str>) -> bool {
+    matches!(target, Some(PODS | STAGE1))
+}
+
+/// What iptables' tables `filter` hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Found {
+    /// There are none.
+    Nothing,
+    /// Nothing that a pod's packets meet in `FORWARD`, but for policies of bridges.
+    Harmless,
+    /// `FORWARD` drops by policy or has rules that aren't ours or the Go plugin's, or there are
+    /// chains with the rules of their pods or the administrator's.
+    Rules,
+}
+
+/// Looks at both families.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub(super) fn look(nft: &mut Nft) -> Result<Found, Error> {
+    let mut found = Found::Nothing;
+    for family in xtables::FAMILIES {
+        found = found.max(in_nf_tables(nft, family)?);
+        if found < Found::Rules
+            && let Some(saved) = xtables::legacy_table(family, "filter")?
+        {
+            found = found.max(if is_taken(&saved) { Found::Rules } else { Found::Harmless });
+        }
+    }
+    Ok(found)
+}
+
+fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<Found, Error> {
+    let table = filter(family);
+    if !nft.has_table(table)? {
+        return Ok(Found::Nothing);
+    }
+    let foreign = |rule: &Rule| !is_ours(rule.target().as_deref());
+    let any = nft.drops_by_policy(table.chain(FORWARD))?
+        || nft.rules(table, Some(FORWARD))?.iter().any(foreign)
+        || nft.has_chain(table.chain(PODS))?
+        || nft.has_chain(table.chain(ADMIN))?;
+    Ok(if any { Found::Rules } else { Found::Harmless })
+}
+
+/// The same of a legacy table as iptables-save prints it.
+fn is_taken(saved: &str) -> bool {
+    let foreign = |rule: &String| {
+        xtables::in_chain(rule, FORWARD) && !is_ours(rule.rsplit_once(" -j ").map(|(_, target)| target))
+    };
+    xtables::drops(saved, FORWARD)
+        || xtables::rules_in(saved).iter().any(foreign)
+        || saved.lines().any(|line| {
+            [PODS, ADMIN].contains(&line.trim_start_matches(':').split(' ').next().unwrap_or_default())
+                && line.starts_with(':')
+        })
+}
+
+/// What becomes of a pod's packets in `FORWARD`, by the worse of both variants.
+///
+/// # Errors
+/// As [`look`].
+pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Error> {
+    let mut ways = vec![Way::Open];
+    let table = filter(family);
+    let there = match nft.has_chain(table.chain(FORWARD)) {
+        Err(err) if is_unsupported(err.errno) => false,
+        there => there?,
+    };
+    if there {
+        let policy = nft.drops_by_policy(table.chain(FORWARD))?;
+        let lines = |chain: &str| Ok(nft.rules(table, Some(chain))?.iter().map(Line::from).collect());
+        ways.push(walk::forward(policy, pods, lines)?);
+    }
+    if let Some(saved) = xtables::legacy_table(family, "filter")? {
+        let rules = xtables::rules_in(&saved);
+        let lines = |chain: &str| {
+            let inside = rules.iter().filter(|rule| xtables::in_chain(rule, chain));
+            Ok(inside.map(|rule| Line::saved(rule)).collect())
+        };
+        ways.push(walk::forward(xtables::drops(&saved, FORWARD), pods, lines)?);
+    }
+    Ok(ways.into_iter().max().unwrap_or(Way::Open))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legacy_tables_of_others_are_told_from_ours() {
+        let ours = "*filter\n:FORWARD ACCEPT [0:0]\n:CNI-ISOLATION-STAGE-1 - [0:0]\n\
+                    -A FORWARD -m comment --comment \"x -j y\" -j CNI-ISOLATION-STAGE-1\n\
+                    -A INPUT -s 10.0.0.1/32 -j DROP\nCOMMIT\n";
+        assert!(!is_taken(ours));
+        for more in [
+            ":FORWARD DROP [0:0]",
+            ":CNI-ADMIN - [0:0]",
+            ":CNI-FORWARD - [0:0]",
+            "-A FORWARD -j REJECT --reject-with icmp-host-prohibited",
+            "-A FORWARD -o docker0 -j DOCKER",
+        ] {
+            assert!(is_taken(&format!("{ours}{more}\n")), "{more}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Whether a pod's rules are in place and of use, and whether a new pod's would be.
+
+use cnimble_cni::{Code, Error, Owner};
+use cnimble_netlink::nft::Nft;
+
+use super::walk::{Pods, Way};
+use super::{Backend, Forward, firewalld, iptables, nftables, others};
+use crate::{backend as rules, command, xtables};
+
+/// Everything is in place, with either backend, and nothing that others have put into `FORWARD`
+/// drops what the pod sends.
+///
+/// # Errors
+/// Code 103 with what is missing, or what is in the way and what to do about it.
+pub fn check(
+    configured: Option<Backend>,
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+) -> Result<(), Error> {
+    let probed = nft.probe();
+    let usual = configured.is_none() && probed.is_ok() && firewalld::is_running(nft)?;
+    if usual || configured == Some(Backend::Firewalld) {
+        let mut missing = firewalld::check(&forward.zone, &forward.addrs)?;
+        if missing.is_none() && forward.policed().is_some() {
+            missing = nftables::check(nft, owner, forward)?;
+        }
+        return missing.map_or(Ok(()), |missing| Err(absent().details(missing)));
+    }
+    let missing = match probed.and_then(|()| nftables::check(nft, owner, forward)) {
+        Ok(None) if configured != Some(Backend::Iptables) => {
+            let Some(problem) = passed_by(configured, nft, forward)? else { return Ok(()) };
+            if iptables::check(forward)?.is_none() {
+                return in_front(nft, forward);
+            }
+            return Err(problem);
+        }
+        Ok(None) => "nf_tables has them, but not iptables, which is configured".to_owned(),
+        Ok(Some(missing)) => missing,
+        Err(err) => err.to_string(),
+    };
+    match iptables::check(forward)? {
+        None => in_front(nft, forward),
+        Some(also) => Err(absent().details(missing).details(also)),
+    }
+}
+
+fn absent() -> Error {
+    Error::check("rules for forwarding are missing")
+}
+
+/// Why rules in nf_tables are not enough.
+fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> Result<Option<Error>, Error> {
+    if configured.is_none() && forward.admin_named {
+        let why = format!("the administrator's chain {} does not see the pod's packets", forward.admin_chain);
+        return Ok(Some(Error::check(why).details("delete the pod and add it again")));
+    }
+    for family in xtables::FAMILIES {
+        if forward.of_family(family).next().is_none() {
+            continue;
+        }
+        // Who has configured nf_tables may have let the pods pass.
+        let shut = match others::way(nft, family, Pods::Refused)? {
+            Way::Open => false,
+            Way::Shut { surely } => surely || configured.is_none(),
+        };
+        if shut {
+            return Ok(Some(
+                Error::check(format!("{} FORWARD drops what the pod sends", others::filter(family))).details(
+                    "its rules are in nf_tables, which can't overrule that; delete the pod and add it again, \
+                     or let it pass there yourself and set \"backend\": \"nftables\"",
+                ),
+            ));
+        }
+    }
+    Ok(None)
+}
+
+/// The pod has its rules in iptables, and nothing in front of them drops everything.
+fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
+    for family in xtables::FAMILIES {
+        if forward.of_family(family).next().is_some()
+            && others::way(nft, family, Pods::Accepted)? != Way::Open
+        {
+            let what = format!("{} FORWARD drops what the pod sends", others::filter(family));
+            return Err(Error::check(what).details(format!(
+                "a rule or another variant of iptables drops it before {} accepts it; move the jump to {} to the front",
+                iptables::PODS,
+                iptables::PODS
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether `backend` can be used now, and a pod that it would be used for could send anything.
+///
+/// # Errors
+/// Code 50 if it can't be used, 51 if what others have put into `FORWARD` surely drops what pods
+/// send, of which those that are there suffer, too.
+pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
+    let (rules, pods) = match backend {
+        Backend::Nftables => (rules::Backend::Nftables, Pods::Refused),
+        Backend::Iptables => (rules::Backend::Iptables, Pods::Added),
+        Backend::Firewalld => {
+            return firewalld::usable()
+                .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details));
+        }
+    };
+    rules.status(|| nftables::usable(nft), || command::usable("filter", "backend"))?;
+    for family in xtables::FAMILIES {
+        if others::way(nft, family, pods)? == (Way::Shut { surely: true }) {
+            let what = format!("{} FORWARD drops what pods send", others::filter(family));
+            let error = Error::new(Code::LIMITED_CONNECTIVITY, what);
+            return Err(match backend {
+                Backend::Iptables => {
+                    error.details("move the rule that drops it behind the jump to CNI-FORWARD")
+                }
+                _ => error.details("let pods pass there, or don't set \"backend\""),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! A walk through `FORWARD` of iptables, as a packet takes it that no condition matches.
+//!
+//! Rules without a condition decide about everything. Of those with one it is only known that
+//! they may let some packets pass: whether a pod's are among them would take more than reading.
+
+use std::cmp::Ordering;
+
+use cnimble_cni::Error;
+use cnimble_netlink::nft::{Rule, Verdict};
+
+use super::iptables::{PODS, STAGE1};
+
+/// Chains that are looked into; more are for a computer to follow.
+const CHAINS: usize = 200;
+
+/// What becomes of a pod's packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Nothing drops them unless a condition matches.
+    Open,
+    /// They are dropped unless a condition matches.
+    Shut {
+        /// There is no rule with a condition that could let them pass.
+        surely: bool,
+    },
+}
+
+impl PartialOrd for Way {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Way {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let rank = |way: &Way| match way {
+            Way::Open => 0,
+            Way::Shut { surely: false } => 1,
+            Way::Shut { surely: true } => 2,
+        };
+        rank(self).cmp(&rank(other))
+    }
+}
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    conditional: bool,
+    verdict: Option<Verdict>,
+}
+
+impl From<&Rule> for Line {
+    fn from(rule: &Rule) -> Self {
+        // What a map decides isn't known.
+        let mapped = || rule.has("lookup").then_some(Verdict::Accept);
+        Line { conditional: !rule.matches_all(), verdict: rule.verdict().or_else(mapped) }
+    }
+}
+
+impl Line {
+    /// As iptables-save prints it.
+    pub(super) fn saved(rule: &str) -> Self {
+        let uncommented = uncommented(rule);
+        let mut words = uncommented.split(' ').skip(2);
+        let (mut conditional, mut verdict) = (false, None);
+        while let Some(word) = words.next() {
+            let target = words.clone().next().unwrap_or_default().to_owned();
+            verdict = match (word, target.as_str()) {
+                ("-j", "ACCEPT") => Some(Verdict::Accept),
+                ("-j", "DROP" | "REJECT") => Some(Verdict::Drop),
+                ("-j", "RETURN") => Some(Verdict::Return),
+                // The other targets have options, or don't end in a chain: no rules will be found.
+                ("-j", _) => Some(Verdict::Jump(target)),
+                ("-g", _) => Some(Verdict::Goto(target)),
+                _ => {
+                    conditional = true;
+                    continue;
+                }
+            };
+            break;
+        }
+        Line { conditional, verdict }
+    }
+}
+
+/// Without its comments, which may look like anything.
+pub(super) fn uncommented(rule: &str) -> String {
+    const MATCH: &str = " -m comment --comment ";
+    let mut rest = rule;
+    let mut out = String::new();
+    while let Some((before, after)) = rest.split_once(MATCH) {
+        out.push_str(before);
+        rest = match after.strip_prefix('"') {
+            None => after.find(' ').and_then(|end| after.get(end..)).unwrap_or_default(),
+            Some(text) => {
+                let mut escaped = false;
+                let end = text.char_indices().find(|(_, c)| {
+                    let ends = *c == '"' && !escaped;
+                    escaped = *c == '\\' && !escaped;
+                    ends
+                });
+                end.and_then(|(at, _)| text.get(at + 1..)).unwrap_or_default()
+            }
+        };
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Where a walk through a chain has ended.
+enum End {
+    Accepted,
+    Dropped,
+    Returned,
+}
+
+/// What the chain with the rules of pods does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pods {
+    /// It has none for the pod.
+    Refused,
+    /// It accepts the pod's packets.
+    Accepted,
+    /// It will, and if nothing leads to it yet, that will be in front of everything.
+    Added,
+}
+
+/// Walks through `FORWARD`. `lines` are the rules of a chain, none if there is no such chain.
+pub(super) fn forward(
+    drops_by_policy: bool,
+    pods: Pods,
+    mut lines: impl FnMut(&str) -> Result<Vec<Line>, Error>,
+) -> Result<Way, Error> {
+    const FORWARD: &str = "FORWARD";
+    let leads = |line: &Line| matches!(&line.verdict, Some(Verdict::Jump(chain)) if chain == PODS);
+    if pods == Pods::Added && !lines(FORWARD)?.iter().any(leads) {
+        return Ok(Way::Open);
+    }
+    let mut walk = Walk { accepted: pods != Pods::Refused, surely: true, left: CHAINS };
+    let dropped = match walk.chain(FORWARD, &mut lines)? {
+        End::Accepted => false,
+        End::Dropped => true,
+        End::Returned => drops_by_policy,
+    };
+    Ok(if dropped { Way::Shut { surely: walk.surely } } else { Way::Open })
+}
+
+struct Walk {
+    /// Whether the chain of pods accepts.
+    accepted: bool,
+    surely: bool,
+    left: usize,
+}
+
+impl Walk {
+    fn chain(
+        &mut self,
+        name: &str,
+        lines: &mut impl FnMut(&str) -> Result<Vec<Line>, Error>,
+    ) -> Result<End, Error> {
+        let Some(left) = self.left.checked_sub(1) else {
+            self.surely = false;
+            return Ok(End::Returned);
+        };
+        self.left = left;
+        for Line { conditional, verdict } in lines(name)? {
+            match verdict {
+                Some(Verdict::Jump(chain)) if chain == PODS && self.accepted => return Ok(End::Accepted),
+                Some(Verdict::Jump(chain)) if [STAGE1, PODS].contains(&chain.as_str()) => {}
+                Some(Verdict::Accept | Verdict::Jump(_) | Verdict::Goto(_)) if conditional => {
+                    self.surely = false;
+                }
+                _ if conditional => {}
+                Some(Verdict::Accept) => return Ok(End::Accepted),
+                Some(Verdict::Drop) => return Ok(End::Dropped),
+                Some(Verdict::Return) => return Ok(End::Returned),
+                Some(Verdict::Jump(chain)) => match self.chain(&chain, lines)? {
+                    End::Returned => {}
+                    end => return Ok(end),
+                },
+                Some(Verdict::Goto(chain)) => return self.chain(&chain, lines),
+                None => {}
+            }
+        }
+        Ok(End::Returned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(policy_drops: bool, pods: Pods, saved: &str) -> Way {
+        let lines = |chain: &str| {
+            let prefix = format!("-A {chain} ");
+            Ok(saved.lines().map(str::trim).filter(|l| l.starts_with(&prefix)).map(Line::saved).collect())
+        };
+        forward(policy_drops, pods, lines).unwrap()
+    }
+
+    const SURE: Way = Way::Shut { surely: true };
+    const PERHAPS: Way = Way::Shut { surely: false };
+
+    #[test]
+    fn what_no_condition_matches_goes_to_the_end() {
+        assert_eq!(way(false, Pods::Refused, ""), Way::Open);
+        assert_eq!(way(true, Pods::Refused, ""), SURE);
+        let reject = "-A FORWARD -j REJECT --reject-with icmp-host-prohibited";
+        assert_eq!(way(false, Pods::Refused, reject), SURE);
+        let commented = "-A FORWARD -m comment --comment \"a \\\"-j ACCEPT\\\" b\" -j DROP";
+        assert_eq!(way(false, Pods::Refused, commented), SURE);
+        assert_eq!(way(false, Pods::Refused, "-A FORWARD -s 10.0.0.0/8 -j DROP"), Way::Open);
+        let docker = "-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -j DOCKER\n-A DOCKER-USER -j RETURN";
+        assert_eq!(way(true, Pods::Refused, docker), PERHAPS);
+        assert_eq!(way(false, Pods::Refused, docker), Way::Open);
+    }
+
+    #[test]
+    fn unconditional_jumps_are_followed() {
+        let zones = "-A FORWARD -m comment --comment zones -j ZONES\n-A ZONES -g PUBLIC\n-A ZONES -j ACCEPT\n\
+                     -A PUBLIC -j LOG\n-A PUBLIC -i eth0 -j RETURN\n-A FORWARD -j REJECT";
+        assert_eq!(way(false, Pods::Refused, zones), SURE);
+        assert_eq!(way(false, Pods::Refused, &format!("{zones}\n-A PUBLIC -j ACCEPT")), Way::Open);
+        assert_eq!(way(true, Pods::Refused, "-A FORWARD -j A\n-A A -j FORWARD"), PERHAPS, "endless");
+    }
+
+    #[test]
+    fn pods_are_accepted_where_their_chain_comes_first() {
+        let first = "-A FORWARD -j CNI-ISOLATION-STAGE-1\n-A FORWARD -j CNI-FORWARD\n-A FORWARD -j DROP";
+        assert_eq!(way(true, Pods::Accepted, first), Way::Open);
+        assert_eq!(way(true, Pods::Refused, first), SURE);
+        let behind = "-A FORWARD -j DROP\n-A FORWARD -j CNI-FORWARD";
+        assert_eq!(way(true, Pods::Accepted, behind), SURE);
+        assert_eq!(way(true, Pods::Added, behind), SURE);
+        assert_eq!(way(true, Pods::Added, "-A FORWARD -j DROP"), Way::Open, "it will be in front");
+    }
+
+    #[test]
+    fn comments_are_left_out() {
+        let rule = "-A F -i b ! -o b -m comment --comment \"x (y: z)\" -j S";
+        assert_eq!(uncommented(rule), "-A F -i b ! -o b -j S");
+        assert_eq!(uncommented("-A F -m comment --comment one -j S"), "-A F -j S");
+        assert_eq!(uncommented("-A F -m comment --comment \"open"), "-A F");
+    }
+}

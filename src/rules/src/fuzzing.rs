@@ -1,0 +1,50 @@
+//! The readers of what iptables-save prints, for fuzzers.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use cnimble_cni::{Attachment, Owner};
+
+use super::masquerade::{self, iptables as masquerading};
+use super::portmap::reference as portmap;
+use super::xtables::{self, in_chain, jumps_to};
+use super::{forward, survey};
+
+const NETWORK: &str = "net";
+
+/// Takes any bytes for a table, of whatever variant.
+pub fn iptables(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let attachment = Attachment { container_id: "c1".to_owned(), ifname: "eth0".to_owned() };
+    let owner = Owner { network: NETWORK.to_owned(), attachment: attachment.clone() };
+    let pod = IpAddr::from([10, 0, 0, 2]);
+    forward::iptables::fuzz(&text);
+    masquerading::fuzz(&text, &owner, pod.into());
+
+    let rules = xtables::rules_in(&text);
+    let _ = xtables::drops(&text, "FORWARD");
+    let _ = rules.iter().filter(|rule| masquerade::reference::legacy_mentions(rule, pod)).count();
+    let valid = [attachment];
+    let mut found = survey::fuzz(&rules);
+    let stale = masquerade::reference::stale_legacy(&rules, NETWORK, &valid);
+    found.extend(stale.into_iter().map(|chain| (masquerade::reference::POSTROUTING, chain)));
+    let stale = portmap::stale_legacy(&rules, NETWORK, &valid);
+    found.extend(stale.into_iter().map(|chain| (portmap::DNAT, chain)));
+    for (parent, chain) in found {
+        removal(&rules, parent, &chain);
+    }
+}
+
+/// A container's chain is removed with the jumps to it, and nothing else.
+fn removal(rules: &[String], parent: &str, chain: &str) {
+    assert!(
+        masquerade::reference::is_container_chain(chain) || portmap::is_container_chain(chain),
+        "{chain}"
+    );
+    let input = xtables::removal(rules, parent, &BTreeSet::from([chain.to_owned()]));
+    for line in input.lines() {
+        let whole = ["*nat", "COMMIT", &format!("-F {chain}"), &format!("-X {chain}")].contains(&line);
+        assert!(whole || line.starts_with("-D ") && in_chain(line, parent), "{line}");
+        assert!(whole || jumps_to(line, parent, chain), "{line}");
+    }
+}

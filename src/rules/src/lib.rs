@@ -1,0 +1,29 @@
+//! Packet rules that several plugins share, on top of [`cnimble_netlink::nft`].
+//!
+//! Each attachment has *elements in sets*; the rules over them are the same however many
+//! attachments there are. An element's comment says whose it is ([`Owner`]).
+//! docs/NFTABLES.md shows it all as an operator sees it.
+//!
+//! All functions take the caller's [`Nft`](cnimble_netlink::nft::Nft), so that one socket serves
+//! masquerade and spoof check, and so that DEL can close it last (see there for why).
+//! It must be a socket of the current namespace: that is where iptables would run.
+
+mod backend;
+mod command;
+mod elements;
+mod failures;
+pub mod forward;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+pub mod listing;
+pub mod masquerade;
+mod packet;
+pub mod portmap;
+mod reference_spoof;
+pub mod spoof;
+pub mod survey;
+mod xtables;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,180 @@
+//! All packet rules with their owners, for people to look at.
+//!
+//! What the nf_tables backends made is read whole. Of what iptables' nf_tables variant
+//! holds (made by the Go plugins, or by our iptables backends) the chain is named: its
+//! comment says whose it is. The legacy variant isn't looked at.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde::Serialize;
+
+use cnimble_cni::{Owner, owner};
+use cnimble_netlink::Result;
+use cnimble_netlink::nft::{Family, Nft, Table};
+
+use super::xtables::{FAMILIES, nat};
+use super::{forward, masquerade, portmap, spoof};
+
+/// A rule of one attachment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed {
+    /// Whose it is.
+    pub owner: Whose,
+    /// What it does.
+    pub effect: Effect,
+}
+
+/// How a rule says whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Whose {
+    /// By a comment of [`Owner::comment`], whole or cut.
+    Comment(String),
+    /// By network and container, as iptables rules do.
+    Container {
+        /// The network's name.
+        network: String,
+        /// The container's ID.
+        container_id: String,
+    },
+}
+
+impl Whose {
+    /// Whether it is this attachment's. A container of iptables rules owns them through all
+    /// of its interfaces.
+    pub fn is(&self, owner: &Owner, tag: &str) -> bool {
+        match self {
+            Whose::Comment(comment) => owner::tag_of(comment) == tag,
+            Whose::Container { network, container_id } => {
+                *network == owner.network && *container_id == owner.attachment.container_id
+            }
+        }
+    }
+}
+
+/// What a rule does.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+pub enum Effect {
+    /// What the address sends out of its network gets the node's address.
+    Masquerade {
+        /// The pod's.
+        address: IpAddr,
+        /// Its network, where nothing is changed.
+        #[serde(serialize_with = "as_text")]
+        network: IpNetwork,
+    },
+    /// A port of the node leads to the pod.
+    PortMapping {
+        /// `tcp`, `udp`, `sctp`.
+        protocol: String,
+        /// The one address of the node that it is for; `None` is all.
+        host_address: Option<IpAddr>,
+        /// The node's port.
+        host_port: u16,
+        /// The pod's address.
+        address: IpAddr,
+        /// The pod's port.
+        port: u16,
+    },
+    /// What the address sends is let through, and answers to it.
+    Forward {
+        /// The pod's.
+        address: IpAddr,
+    },
+    /// Frames from the port have this source, or are dropped.
+    MacCheck {
+        /// The port of the bridge.
+        port: String,
+        /// The one hardware address that passes.
+        mac: String,
+    },
+    /// A chain of iptables (nf_tables variant).
+    Iptables {
+        /// `masquerade` or `port mappings`.
+        purpose: String,
+        /// `ip` or `ip6`.
+        family: String,
+        /// The chain in the table `nat`.
+        chain: String,
+    },
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn as_text<S: serde::Serializer>(net: &IpNetwork, to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.collect_str(net)
+}
+
+/// All rules with an owner, sorted.
+///
+/// # Errors
+/// The kernel's.
+pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
+    let mut all = masquerade::list(nft)?;
+    all.extend(portmap::list(nft)?);
+    all.extend(forward::list(nft)?);
+    all.extend(spoof::list(nft)?);
+    all.extend(iptables(nft)?);
+    all.sort_by(|a, b| (&a.effect, &a.owner).cmp(&(&b.effect, &b.owner)));
+    all.dedup();
+    Ok(all)
+}
+
+/// The bridges with an `ingressPolicy`, and which.
+///
+/// # Errors
+/// The kernel's.
+pub fn policies(nft: &mut Nft) -> Result<Vec<(String, forward::Policy)>> {
+    forward::policies(nft)
+}
+
+/// The rules that lead to a container's chain.
+fn iptables(nft: &mut Nft) -> Result<Vec<Listed>> {
+    let mut found = Vec::new();
+    for family in FAMILIES {
+        let table: Table<'_> = nat(family);
+        for (chain, purpose) in [("POSTROUTING", "masquerade"), ("CNI-HOSTPORT-DNAT", "port mappings")] {
+            for rule in nft.rules(table, Some(chain))? {
+                let (Some(owner), Some(target)) = (container(&rule.comment), rule.target()) else { continue };
+                let effect = Effect::Iptables {
+                    purpose: purpose.to_owned(),
+                    family: if family == Family::Ipv6 { "ip6" } else { "ip" }.to_owned(),
+                    chain: target,
+                };
+                found.push(Listed { owner, effect });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// `[dnat ]name: "NETWORK" id: "CONTAINER"`
+fn container(comment: &str) -> Option<Whose> {
+    let rest = comment.strip_prefix("dnat ").unwrap_or(comment);
+    let (network, container_id) = rest.strip_prefix("name: \"")?.split_once("\" id: \"")?;
+    let container_id = container_id.strip_suffix('"')?;
+    Some(Whose::Container { network: network.to_owned(), container_id: container_id.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use cnimble_cni::Attachment;
+
+    use super::*;
+
+    #[test]
+    fn rules_say_whose_they_are() {
+        let owner = Owner {
+            network: "net".to_owned(),
+            attachment: Attachment { container_id: "abc".to_owned(), ifname: "eth0".to_owned() },
+        };
+        let tag = owner.tag();
+        assert!(Whose::Comment(owner.comment()).is(&owner, &tag));
+        assert!(!Whose::Comment("x, net: net, if: eth0, id: abc".to_owned()).is(&owner, &tag));
+        for comment in ["name: \"net\" id: \"abc\"", "dnat name: \"net\" id: \"abc\""] {
+            assert!(container(comment).is_some_and(|whose| whose.is(&owner, &tag)), "{comment}");
+        }
+        assert_eq!(container("name: \"net\""), None);
+        assert!(container("name: \"net\" id: \"ab\"").is_some_and(|whose| !whose.is(&owner, &tag)));
+    }
+}

@@ -1,0 +1,157 @@
+//! Masquerading with iptables: the reference's chains and comments, so that either set of
+//! plugins can remove what the other made; one child process per family.
+//!
+//! A chain belongs to a container, not to an interface: a second interface in the same network
+//! has its rules in the first one's chain.
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::nft::{Family, Nft, Table};
+
+use super::reference;
+use crate::xtables::FAMILIES;
+use crate::{command, xtables};
+
+/// What [`add`] made.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    /// For each family the lines that take it back.
+    undo: Vec<(Family, Vec<String>)>,
+    /// Tables `nat` that weren't there before iptables' nf_tables variant made them.
+    tables: Vec<Family>,
+}
+
+pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Made, Error> {
+    let mut made = Made::default();
+    if super::check_reference(nft, owner, addrs)? {
+        return Ok(made);
+    }
+    for family in FAMILIES {
+        let addrs: Vec<&IpNetwork> =
+            addrs.iter().filter(|addr| addr.is_ipv4() == (family == Family::Ipv4)).collect();
+        if addrs.is_empty() {
+            continue;
+        }
+        if nft.probe().is_ok() && !nft.has_table(Table::new(family, "nat"))? {
+            made.tables.push(family);
+        }
+        match add_family(owner, family, &addrs) {
+            Ok(undo) => made.undo.push((family, undo)),
+            Err(err) => {
+                return Err(match revert(nft, &made) {
+                    Ok(()) => err,
+                    Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
+                });
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// Changes the table `nat` by these lines, all or nothing.
+fn restore(family: Family, lines: &[String]) -> Result<(), Error> {
+    command::restore(family, "nat", lines)
+}
+
+/// Adds the rules; returns the lines that take them back.
+fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec<String>, Error> {
+    let rules = Rules::new(owner, family, addrs);
+    let Err(first) = restore(family, &rules.whole()) else { return Ok(rules.without()) };
+    // The usual reason is that the chain is there: another interface's, or a former life's.
+    let saved = command::run(&command::tool(family, "save"), &["-t", "nat"], "")?;
+    let Some(missing) = rules.missing(&saved) else { return Err(first) };
+    let lines: Vec<String> = missing.iter().map(Line::add).collect();
+    restore(family, &lines)?;
+    Ok(missing.iter().map(Line::delete).collect())
+}
+
+/// A rule that is to be added.
+struct Line {
+    /// Whether before all others of its chain, or behind them.
+    first: bool,
+    /// As iptables-save prints it, without `-A`.
+    rule: String,
+}
+
+impl Line {
+    fn add(&self) -> String {
+        format!("-{} {}", if self.first { 'I' } else { 'A' }, self.rule)
+    }
+
+    fn delete(&self) -> String {
+        format!("-D {}", self.rule)
+    }
+}
+
+/// The rules of an interface.
+struct Rules {
+    chain: String,
+    lines: Vec<Line>,
+}
+
+impl Rules {
+    fn new(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Self {
+        let chain = reference::owners_chain(owner);
+        let comment = reference::comment(&owner.network, &owner.attachment.container_id);
+        let comment =
+            format!("-m comment --comment \"{}\"", comment.replace('\\', "\\\\").replace('"', "\\\""));
+        let (multicast, host) = if family == Family::Ipv4 { ("224.0.0.0/4", 32) } else { ("ff00::/8", 128) };
+        let mut lines =
+            vec![Line { first: false, rule: format!("{chain} ! -d {multicast} {comment} -j MASQUERADE") }];
+        for addr in addrs {
+            let (ip, network, prefix) = (addr.ip(), addr.network(), addr.prefix());
+            lines.push(Line {
+                first: true,
+                rule: format!("{chain} -d {network}/{prefix} {comment} -j ACCEPT"),
+            });
+            lines.push(Line {
+                first: false,
+                rule: format!("POSTROUTING -s {ip}/{host} {comment} -j {chain}"),
+            });
+        }
+        Rules { chain, lines }
+    }
+
+    /// `-N` refuses a chain that exists, and with it everything: nothing is there twice.
+    fn whole(&self) -> Vec<String> {
+        let new = format!("-N {}", self.chain);
+        std::iter::once(new).chain(self.lines.iter().map(Line::add)).collect()
+    }
+
+    /// The opposite of [`whole`](Self::whole).
+    fn without(&self) -> Vec<String> {
+        let chain = [format!("-X {}", self.chain)];
+        self.lines.iter().map(Line::delete).chain(chain).collect()
+    }
+
+    /// What the table lacks; `None` if it lacks even the chain.
+    fn missing(self, saved: &str) -> Option<Vec<Line>> {
+        let chain = format!(":{} ", self.chain);
+        if !saved.lines().any(|line| line.starts_with(&chain)) {
+            return None;
+        }
+        let there = |rule: &str| saved.lines().any(|line| line.strip_prefix("-A ") == Some(rule));
+        Some(self.lines.into_iter().filter(|line| !there(&line.rule)).collect())
+    }
+}
+
+/// For fuzzers: adds what is missing to a table as iptables-save prints it; then nothing is.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
+    let wanted = || Rules::new(owner, Family::Ipv4, &[&addr]);
+    let Some(missing) = wanted().missing(text) else { return };
+    let lines = missing.iter().map(|line| format!("\n-A {}", line.rule));
+    let text = lines.fold(text.to_owned(), |text, line| text + &line);
+    assert!(wanted().missing(&text).is_some_and(|missing| missing.is_empty()), "{text}");
+}
+
+pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
+    for (family, lines) in &made.undo {
+        restore(*family, lines)?;
+    }
+    for family in &made.tables {
+        xtables::drop_table(nft, Table::new(*family, "nat"))?;
+    }
+    Ok(())
+}

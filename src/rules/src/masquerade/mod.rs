@@ -1,0 +1,147 @@
+//! Source NAT for what leaves the pod network (`ipMasq`).
+//!
+//! Two backends: nf_tables in a table of our own (`nftables`), and the iptables command
+//! with the chains of the Go reference plugins (`iptables`), for hosts that need it.
+//! Whatever the backend, removal also looks for what the Go plugins made (`reference`):
+//! a node switches in the middle of its pods' lives.
+
+pub(crate) mod iptables;
+pub(super) mod nftables;
+pub(super) mod reference;
+
+use std::cell::RefCell;
+
+use ipnetwork::IpNetwork;
+
+pub use super::backend::Backend;
+use cnimble_cni::{Attachment, Code, Error, Owner};
+use cnimble_netlink::nft::Nft;
+
+use super::backend::Made;
+use super::command;
+use super::failures::{Failures, has_nf_tables};
+use super::listing::Listed;
+
+/// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables
+/// elsewhere.
+///
+/// # Errors
+/// Code 7 for another name.
+pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error> {
+    match configured {
+        Some("nftables") => Ok(Backend::Nftables),
+        Some("iptables") => Ok(Backend::Iptables),
+        Some(other) => Err(Error::config(format!("ipMasqBackend: unknown backend \"{other}\""))
+            .details("allowed are \"nftables\" and \"iptables\"")),
+        // An error about nf_tables says more than one about a command that isn't there.
+        None if nft.probe().is_err() && command::installed() => Ok(Backend::Iptables),
+        None => Ok(Backend::Auto),
+    }
+}
+
+/// Masquerades what the owner's `addrs` (address with the prefix length of its network)
+/// send out of their network, except multicast. Idempotent. Takes back what it did if it
+/// fails half-way.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Undo, Error> {
+    let socket = RefCell::new(nft);
+    let made = backend.add(
+        "masquerading",
+        || nftables::add(&mut socket.borrow_mut(), owner, addrs),
+        || iptables::add(&mut socket.borrow_mut(), owner, addrs),
+    )?;
+    Ok(Undo(made))
+}
+
+/// What [`add`] did, to be taken back exactly (also the table, if it was made and nobody
+/// else uses it by now).
+#[derive(Debug)]
+pub struct Undo(Made<iptables::Made>);
+
+impl Undo {
+    /// Takes it back. Opens its own socket.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run(self) -> Result<(), Error> {
+        self.0.revert::<nftables::Masquerade>(&mut Nft::new(), iptables::revert)
+    }
+}
+
+/// Removes all masquerading of the owner: ours, and what the Go plugins left with either
+/// backend, older chain forms included. `addrs` are a hint (from prevResult) that saves
+/// listing; they may be stale or missing.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    if has_nf_tables(nft, &mut failures) {
+        failures.note(nftables::remove(nft, owner, addrs));
+        failures.note(reference::remove_nf_tables(nft, owner, addrs));
+    }
+    failures.note(reference::remove_legacy(owner, addrs));
+    failures.outcome()
+}
+
+/// The owner's masquerading is in place for all `addrs`; also accepts the Go plugins' objects.
+///
+/// # Errors
+/// Code 103 with what is missing.
+pub fn check(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
+    for addr in addrs {
+        let missing = match nftables::check(nft, owner, *addr) {
+            Ok(None) => continue,
+            Ok(Some(missing)) => missing,
+            Err(err) => err.to_string(),
+        };
+        if !reference::is_masqueraded(nft, owner, addr.ip())? {
+            let what = format!("masquerade of {} is missing", addr.ip());
+            return Err(Error::check(what).details(missing));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the reference's objects are there for all `addrs`.
+fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<bool, Error> {
+    for addr in addrs {
+        if !reference::is_masqueraded(nft, owner, addr.ip())? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Removes the masquerading of all attachments of `network` that aren't in `valid`.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    if has_nf_tables(nft, &mut failures) {
+        failures.note(nftables::gc(nft, network, valid));
+        failures.note(reference::gc_nf_tables(nft, network, valid));
+    }
+    failures.note(reference::gc_legacy(network, valid));
+    failures.outcome()
+}
+
+/// Whether the `configured` backend, or the one that would be chosen, can be used now.
+///
+/// # Errors
+/// Code 50.
+pub fn status(configured: Option<&str>) -> Result<(), Error> {
+    let nft = &mut Nft::new();
+    let backend = choose(configured, nft).map_err(|err| {
+        Error::new(Code::NOT_AVAILABLE, "masquerading can't be used").details(err.to_string())
+    })?;
+    backend.status(|| nftables::usable(nft), || command::usable("nat", "ipMasqBackend"))
+}
+
+/// All elements, for [`super::listing`].
+pub(super) fn list(nft: &mut Nft) -> cnimble_netlink::Result<Vec<Listed>> {
+    nftables::list(nft)
+}

@@ -1,0 +1,187 @@
+//! Port mappings with iptables: the reference's chains and comments, so that either set of
+//! plugins can remove what the other made; one child process per family.
+//!
+//! What isn't the reference's is the chain CNI-HOSTPORT-GUARD in the table `mangle`, which
+//! keeps others from 127.0.0.0/8 (see the module above).
+
+use std::collections::BTreeMap;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::nft::{Family, Nft, Table};
+
+use super::{Forward, Protocol, reference};
+use crate::command;
+use crate::xtables::{self, in_chain, jumps_to, legacy_rules, nat};
+
+const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
+const MASQ: &str = "CNI-HOSTPORT-MASQ";
+const GUARD: &str = "CNI-HOSTPORT-GUARD";
+/// How many ports the match `multiport` takes.
+const MULTIPORT: usize = 15;
+
+/// What [`add`] made.
+#[derive(Debug)]
+pub(super) struct Made {
+    owner: Owner,
+}
+
+pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Made, Error> {
+    let made = Made { owner: owner.clone() };
+    // What a run before left of this container would be in front of what comes.
+    revert(nft, &made)?;
+    for pod in &forward.addrs {
+        if !forward.targets().any(|(_, used)| used == pod) {
+            continue;
+        }
+        let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+        let there = There::look(nft, family)?;
+        let input = input(owner, forward, pod, &there);
+        let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait=10"], &input);
+        if let Err(err) = restored {
+            return Err(match revert(nft, &made) {
+                Ok(()) => err,
+                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
+            });
+        }
+    }
+    Ok(made)
+}
+
+/// What there is of the chains that containers share.
+#[derive(Debug, Default)]
+struct There {
+    dnat: bool,
+    prerouting: bool,
+    output: bool,
+    postrouting: bool,
+    guard: bool,
+}
+
+impl There {
+    fn look(nft: &mut Nft, family: Family) -> Result<Self, Error> {
+        if !xtables::is_legacy(&command::tool(family, "restore")) {
+            let rules = nft.rules(nat(family), None)?;
+            let leads = |from: &str, to: &str| {
+                rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
+            };
+            let guard = nft.rules(Table::new(family, "mangle"), Some("PREROUTING"))?;
+            return Ok(There {
+                dnat: nft.has_chain(nat(family).chain(reference::DNAT))?,
+                prerouting: leads("PREROUTING", reference::DNAT),
+                output: leads("OUTPUT", reference::DNAT),
+                postrouting: leads("POSTROUTING", MASQ),
+                guard: guard.iter().any(|rule| rule.target().as_deref() == Some(GUARD)),
+            });
+        }
+        let rules = legacy_rules(family)?.unwrap_or_default();
+        let leads = |from: &str, to: &str| rules.iter().any(|rule| jumps_to(rule, from, to));
+        Ok(There {
+            // An empty one, which isn't seen here, is made again.
+            dnat: rules.iter().any(|rule| in_chain(rule, reference::DNAT)),
+            prerouting: leads("PREROUTING", reference::DNAT),
+            output: leads("OUTPUT", reference::DNAT),
+            postrouting: leads("POSTROUTING", MASQ),
+            guard: xtables::legacy_rules_of(family, "mangle")?
+                .unwrap_or_default()
+                .iter()
+                .any(|rule| in_chain(rule, "PREROUTING") && rule.ends_with(&format!(" -j {GUARD}"))),
+        })
+    }
+}
+
+/// An argument as iptables-restore reads it.
+fn quoted(argument: &str) -> String {
+    format!("\"{}\"", argument.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// `:CHAIN` makes a chain, or empties it: nothing is there twice.
+fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, there: &There) -> String {
+    let mut lines = Vec::new();
+    if forward.localhost() == Some(pod.ip()) {
+        lines.push("*mangle".to_owned());
+        lines.push(format!(":{GUARD} - [0:0]"));
+        for end in ["-d", "-s"] {
+            lines.push(format!("-A {GUARD} ! -i lo {end} 127.0.0.0/8 -j DROP"));
+        }
+        if !there.guard {
+            lines.push(format!("-I PREROUTING -j {GUARD}"));
+        }
+        lines.push("COMMIT".to_owned());
+    }
+    lines.push("*nat".to_owned());
+    if forward.snat && forward.external_mark_chain.is_none() {
+        let mark = format!("{0:#x}/{0:#x}", 1_u32 << (forward.mark_bit & 31));
+        lines.push(format!(":{SETMARK} - [0:0]"));
+        lines.push(format!(":{MASQ} - [0:0]"));
+        let comment = quoted("CNI portfwd masquerade mark");
+        lines.push(format!("-A {SETMARK} -m comment --comment {comment} -j MARK --set-xmark {mark}"));
+        lines.push(format!("-A {MASQ} -m mark --mark {mark} -j MASQUERADE"));
+        if !there.postrouting {
+            // In front of what bridge and ptp masquerade.
+            let comment = quoted("CNI portfwd requiring masquerade");
+            lines.push(format!("-I POSTROUTING -m comment --comment {comment} -j {MASQ}"));
+        }
+    }
+    if !there.dnat {
+        lines.push(format!(":{} - [0:0]", reference::DNAT));
+    }
+    for (chain, is_there) in [("PREROUTING", there.prerouting), ("OUTPUT", there.output)] {
+        if !is_there {
+            lines.push(format!("-A {chain} -m addrtype --dst-type LOCAL -j {}", reference::DNAT));
+        }
+    }
+    container(&mut lines, owner, forward, pod);
+    lines.push("COMMIT\n".to_owned());
+    lines.join("\n")
+}
+
+/// The container's own chain, and what leads to it.
+fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
+    let Owner { network, attachment } = owner;
+    let chain = reference::chain(network, &attachment.container_id);
+    let comment = quoted(&reference::comment(network, &attachment.container_id));
+    let conditions = if pod.is_ipv4() { &forward.conditions_v4 } else { &forward.conditions_v6 };
+    let conditions: String = conditions.iter().map(|argument| format!(" {}", quoted(argument))).collect();
+    lines.push(format!(":{chain} - [0:0]"));
+    let mut by_protocol: BTreeMap<Protocol, Vec<u16>> = BTreeMap::new();
+    for (mapping, _) in forward.targets().filter(|(_, used)| *used == pod) {
+        by_protocol.entry(mapping.protocol).or_default().push(mapping.host_port);
+    }
+    for (protocol, mut ports) in by_protocol {
+        ports.sort_unstable();
+        ports.dedup();
+        for chunk in ports.chunks(MULTIPORT) {
+            let ports: Vec<String> = chunk.iter().map(u16::to_string).collect();
+            lines.push(format!(
+                "-A {} -p {protocol} -m comment --comment {comment} -m multiport --destination-ports {}{conditions} -j {chain}",
+                reference::DNAT,
+                ports.join(",")
+            ));
+        }
+    }
+    let set_mark = quoted(forward.external_mark_chain.as_deref().unwrap_or(SETMARK));
+    let everybody = if pod.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+    let network = format!("{}/{}", pod.network(), pod.prefix());
+    for (mapping, _) in forward.targets().filter(|(_, used)| *used == pod) {
+        let to = mapping.address().map(|ip| format!(" -d {ip}")).unwrap_or_default();
+        let rule = format!("-A {chain}{to} -p {} --dport {}", mapping.protocol, mapping.host_port);
+        if forward.snat {
+            let from = if forward.masq_all { everybody } else { &network };
+            lines.push(format!("{rule} -s {from} -j {set_mark}"));
+            if pod.is_ipv4() && !forward.masq_all {
+                lines.push(format!("{rule} -s 127.0.0.1 -j {set_mark}"));
+            }
+        }
+        let ip = if pod.is_ipv4() { pod.ip().to_string() } else { format!("[{}]", pod.ip()) };
+        lines.push(format!("{rule} -j DNAT --to-destination {ip}:{}", mapping.container_port));
+    }
+}
+
+pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
+    if nft.probe().is_ok() {
+        reference::remove_nf_tables(nft, &made.owner)?;
+    }
+    reference::remove_legacy(&made.owner)
+}

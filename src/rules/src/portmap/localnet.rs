@@ -1,0 +1,139 @@
+//! `route_localnet` on the link towards a pod.
+//!
+//! Other pods behind the same link may rely on it by the time that a mapping goes. So the links
+//! where it was switched on are noted in a set beside the mappings, and it is switched off when
+//! the last mapping of the host goes, and with it the guard.
+//!
+//! The notes are lost when somebody flushes the ruleset. Who switched it on shows in its value
+//! all the same: to the kernel any number but 0 is on, and everybody else writes a 1.
+
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+
+use cnimble_cni::Error;
+use cnimble_netlink::link::Filter;
+use cnimble_netlink::{Netlink, sysctl};
+
+const OFF: &str = "0";
+/// On, as others say.
+const ON: &str = "1";
+/// On by us.
+const OURS: &str = "2";
+
+/// What was switched on.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// The link's name.
+    pub(super) link: String,
+}
+
+/// Lets packets of 127.0.0.0/8 leave by the link towards the pod; `None` if they could before,
+/// or if there is no such link. `note` is told before; also of a link that was opened earlier,
+/// if the notes are `lost`.
+pub(super) fn open(
+    pod: IpAddr,
+    lost: bool,
+    note: impl FnOnce(&str) -> Result<(), Error>,
+) -> Result<Option<Opened>, Error> {
+    let Some(link) = towards_or_warn(pod)? else { return Ok(None) };
+    match value(&link)?.as_str() {
+        OFF => {
+            note(&link)?;
+            reopen(&link)?;
+            Ok(Some(Opened { link }))
+        }
+        OURS if lost => note(&link).map(|()| None),
+        _ => Ok(None),
+    }
+}
+
+/// The same for mappings that nobody takes note of: it stays on.
+pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
+    let Some(link) = towards_or_warn(pod)? else { return Ok(()) };
+    if [OFF, OURS].contains(&value(&link)?.as_str()) {
+        sysctl::write(&key(&link), ON)?;
+    }
+    Ok(())
+}
+
+/// Switches it on, on a link that may be gone.
+pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
+    let written = match sysctl::write(&key(link), OURS) {
+        // A kernel that wants a 0 or a 1.
+        Err(err) if err.is(Errno::EINVAL) || err.is(Errno::ERANGE) => sysctl::write(&key(link), ON),
+        written => written,
+    };
+    match written {
+        Err(err) if !err.is_missing() => Err(err),
+        _ => Ok(()),
+    }
+}
+
+/// Switches it off, if it was us who switched it on; whether it was.
+pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
+    match is_ours(link)? {
+        true => sysctl::write(&key(link), OFF).map(|()| true),
+        false => Ok(false),
+    }
+}
+
+/// Whether it is on, and by us; no if the link is gone.
+fn is_ours(link: &str) -> cnimble_netlink::Result<bool> {
+    match value(link) {
+        Ok(value) => Ok(value == OURS),
+        Err(err) if err.is_missing() => Ok(false),
+        Err(err) => Err(err),
+    }
+}
+
+/// The links of this host where it is on by us, except those to one pod alone, which go with it.
+pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
+    let mut opened = Vec::new();
+    for link in Netlink::open()?.links(&Filter::default())? {
+        if link.kind != "veth" && is_ours(&link.name)? {
+            opened.push(link.name);
+        }
+    }
+    Ok(opened)
+}
+
+/// The link towards the pod, if it is on there by us.
+pub(super) fn opened_towards(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
+    let Some(link) = towards(pod)? else { return Ok(None) };
+    Ok(is_ours(&link)?.then_some(link))
+}
+
+/// It is on.
+pub(super) fn check(pod: IpAddr) -> Result<(), Error> {
+    if let Some(link) = towards(pod)?
+        && value(&link)? == OFF
+    {
+        let key = key(&link);
+        return Err(Error::check(format!("{key} is {OFF}: localhost can't reach {pod}")));
+    }
+    Ok(())
+}
+
+fn key(link: &str) -> String {
+    format!("net/ipv4/conf/{link}/route_localnet")
+}
+
+fn value(link: &str) -> cnimble_netlink::Result<String> {
+    sysctl::read(&key(link))
+}
+
+fn towards_or_warn(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
+    let link = towards(pod)?;
+    if link.is_none() {
+        log::warn!("no route leads to {pod}: localhost won't reach its ports");
+    }
+    Ok(link)
+}
+
+/// The name of the link towards the pod.
+pub(super) fn towards(pod: IpAddr) -> cnimble_netlink::Result<Option<String>> {
+    let mut host = Netlink::open()?;
+    let Some(index) = host.link_towards(pod)? else { return Ok(None) };
+    Ok(Some(host.link_at(index)?.name))
+}

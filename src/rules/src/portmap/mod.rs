@@ -1,0 +1,331 @@
+//! Ports of the host that lead into a pod (`portMappings`).
+//!
+//! Two backends: nf_tables in the table that masquerading uses as well (`nftables`), and
+//! the iptables command with the chains of the Go reference plugins (`iptables`). Whatever
+//! the backend, removal also looks for what the Go plugins made (`reference`).
+//!
+//! Three things have to happen to a packet besides the new destination:
+//!
+//! - **Hairpin.** A pod that talks to another pod (or to itself) by way of the host would be
+//!   answered directly, from an address that it never asked. Such packets are masqueraded.
+//! - **Localhost.** What the host sends to 127.0.0.1 has that as its source, too, which
+//!   doesn't leave a host: `route_localnet` lets it, on the link towards the pod and only if
+//!   such a mapping exists, and masquerading gives it an address that can be answered. The
+//!   same switch would let *others* on that link reach 127.0.0.0/8, hence a guard that drops
+//!   what comes in with such an address (`localnet`). IPv6 has no such switch: a mapped port
+//!   of ::1 is left to whoever listens there.
+//! - **UDP** has no connections to end: the kernel would go on sending the packets of a busy
+//!   client where it sent the first. So what it remembers of a mapped port is dropped when
+//!   the mapping comes and when it goes (`stale`).
+
+mod iptables;
+mod listing;
+mod localnet;
+pub(super) mod nftables;
+pub(super) mod reference;
+mod stale;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+pub use super::backend::Backend;
+use cnimble_cni::{Attachment, Error, Owner};
+use cnimble_netlink::nft::Nft;
+
+use super::backend::Made;
+use super::command;
+use super::failures::{Failures, has_nf_tables};
+use super::listing::Listed;
+
+/// Protocols that have ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Protocol {
+    /// Reads `tcp`, `udp` or `sctp`.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            "sctp" => Protocol::Sctp,
+            _ => return None,
+        })
+    }
+
+    /// `IPPROTO_*`
+    fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+            Protocol::Sctp => 132,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        })
+    }
+}
+
+/// One port. Displayed as `8080/tcp` or `192.0.2.1:8080/tcp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Protocol.
+    pub protocol: Protocol,
+    /// The host's address, `None` for all of both families; 0.0.0.0 and :: are all of theirs.
+    pub host_ip: Option<IpAddr>,
+    /// The host's port.
+    pub host_port: u16,
+    /// The pod's port.
+    pub container_port: u16,
+}
+
+impl Mapping {
+    /// Whether both would take the same packets, and neither is more special.
+    pub fn collides_with(&self, other: &Mapping) -> bool {
+        let family = |ip: Option<IpAddr>| ip.map(|ip| ip.is_ipv4());
+        let same_family = match (family(self.host_ip), family(other.host_ip)) {
+            (Some(one), Some(two)) => one == two,
+            _ => true,
+        };
+        (self.protocol, self.host_port, self.address()) == (other.protocol, other.host_port, other.address())
+            && same_family
+    }
+
+    /// The one address of the host that it is for.
+    fn address(&self) -> Option<IpAddr> {
+        self.host_ip.filter(|ip| !ip.is_unspecified())
+    }
+
+    /// Whether it is for packets of this family.
+    fn is_for(&self, pod: &IpNetwork) -> bool {
+        self.host_ip.is_none_or(|ip| ip.is_ipv4() == pod.is_ipv4())
+    }
+}
+
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host_ip {
+            Some(IpAddr::V4(ip)) => write!(f, "{ip}:")?,
+            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]:")?,
+            None => {}
+        }
+        write!(f, "{}/{}", self.host_port, self.protocol)
+    }
+}
+
+/// What one attachment wants.
+#[derive(Debug, Clone)]
+pub struct Forward {
+    /// The ports.
+    pub mappings: Vec<Mapping>,
+    /// The pod's addresses, at most one of each family, with the prefix length of its network.
+    pub addrs: Vec<IpNetwork>,
+    /// Whether hairpin and localhost work (`snat`).
+    pub snat: bool,
+    /// Whether everything is masqueraded, so that the pod sees the host (`masqAll`).
+    pub masq_all: bool,
+    /// The bit that marks what iptables masquerades (`markMasqBit`). nf_tables needs no mark.
+    pub mark_bit: u8,
+    /// A chain of somebody else's that sets the mark (`externalSetMarkChain`), for iptables.
+    pub external_mark_chain: Option<String>,
+    /// More matches for the IPv4 rules (`conditionsV4`), for iptables.
+    pub conditions_v4: Vec<String>,
+    /// More matches for the IPv6 rules (`conditionsV6`), for iptables.
+    pub conditions_v6: Vec<String>,
+}
+
+impl Forward {
+    /// Each mapping with the pod's address that it leads to.
+    fn targets(&self) -> impl Iterator<Item = (&Mapping, &IpNetwork)> {
+        self.addrs.iter().flat_map(|pod| {
+            let mappings = self.mappings.iter().filter(move |mapping| mapping.is_for(pod));
+            mappings.map(move |mapping| (mapping, pod))
+        })
+    }
+
+    /// The address that localhost has to be let through to.
+    fn localhost(&self) -> Option<IpAddr> {
+        let reaches = |mapping: &Mapping| mapping.address().is_none_or(|ip| ip.is_loopback());
+        let mut targets = self.targets().filter(|(mapping, pod)| pod.is_ipv4() && reaches(mapping));
+        targets.next().filter(|_| self.snat).map(|(_, pod)| pod.ip())
+    }
+}
+
+/// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way.
+///
+/// # Errors
+/// Code 102 naming the owner of a port that is taken, the kernel's, or what iptables printed.
+pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
+    let socket = RefCell::new(&mut *nft);
+    let made = backend.add(
+        "mapping ports",
+        || nftables::add(&mut socket.borrow_mut(), owner, forward),
+        || iptables::add(&mut socket.borrow_mut(), owner, forward),
+    )?;
+    let mut undo = Undo { made, localnet: None, forward: forward.clone() };
+    if let Some(pod) = forward.localhost() {
+        let opened = match &undo.made {
+            // Whatever of the part was there has been flushed, and the notes with it.
+            Made::Nftables(changes) => {
+                localnet::open(pod, changes.has_made_part(), |link| Ok(nftables::note_link(nft, link)?))
+            }
+            // The guard of this backend stays.
+            Made::Iptables(_) => localnet::open_for_good(pod).map(|()| None),
+        };
+        match opened {
+            Ok(opened) => undo.localnet = opened,
+            Err(err) => {
+                return Err(match undo.run() {
+                    Ok(()) => err,
+                    Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
+                });
+            }
+        }
+    }
+    stale::before(forward);
+    Ok(undo)
+}
+
+/// What [`add`] did, to be taken back exactly.
+#[derive(Debug)]
+pub struct Undo {
+    made: Made<iptables::Made>,
+    localnet: Option<localnet::Opened>,
+    forward: Forward,
+}
+
+impl Undo {
+    /// Takes it back. Opens its own sockets.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run(self) -> Result<(), Error> {
+        let mut nft = Nft::new();
+        let mut failures = Failures::default();
+        // The guard goes last.
+        if let (Some(opened), Made::Nftables(changes)) = (&self.localnet, &self.made) {
+            failures.note(nftables::close_link(&mut nft, changes, &opened.link));
+        }
+        failures.note(self.made.revert::<nftables::Portmap>(&mut nft, iptables::revert));
+        stale::after(stale::targets(&self.forward));
+        failures.outcome()
+    }
+}
+
+/// Notes links towards pods on which `route_localnet` was switched on by us, after the notes were
+/// lost with the rules: or it would stay on when the last mapping goes, without the guard.
+///
+/// # Errors
+/// The kernel's.
+pub fn note_links(nft: &mut Nft) -> Result<(), Error> {
+    for pod in nftables::local_pods(nft)? {
+        if let Some(link) = localnet::opened_towards(pod)? {
+            nftables::note_link(nft, &link)?;
+        }
+    }
+    Ok(())
+}
+
+/// Links on which `route_localnet` was switched on by us for mappings that are lost.
+pub(super) fn open_links(nft: &mut Nft) -> cnimble_netlink::Result<Vec<String>> {
+    nftables::orphans(nft, localnet::opened()?)
+}
+
+/// Switches it off on [`open_links`].
+pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
+    nftables::close_orphans(nft, localnet::opened()?)
+}
+
+/// Removes all port mappings of the owner: ours, and what the Go plugins left with either
+/// backend. `forward` is what the configuration says, if it says something.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    let mut flows = forward.map(stale::targets).unwrap_or_default();
+    if has_nf_tables(nft, &mut failures) {
+        match nftables::remove(nft, owner, forward) {
+            Ok(removed) => {
+                flows.extend(stale::of_elements(&removed));
+                // Flushed, perhaps: then nothing but the link tells what else there was.
+                if let (true, Some(pod)) = (removed.is_empty(), forward.and_then(Forward::localhost)) {
+                    let opened = localnet::opened_towards(pod).map(Vec::from_iter);
+                    failures.note(opened.and_then(|opened| nftables::close_orphans(nft, opened)));
+                }
+            }
+            Err(err) => failures.note::<Error>(Err(err.into())),
+        }
+        failures.note(reference::remove_nf_tables(nft, owner));
+    }
+    failures.note(reference::remove_legacy(owner));
+    stale::after(flows);
+    failures.outcome()
+}
+
+/// The owner's mappings are in place; also accepts the Go plugins' objects.
+///
+/// # Errors
+/// Code 103 with what is missing.
+pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
+    let missing = match nftables::check(nft, owner, forward) {
+        Ok(None) => None,
+        Ok(Some(missing)) => Some(missing),
+        Err(err) => Some(err.to_string()),
+    };
+    if let Some(missing) = missing
+        && !reference::is_mapped(nft, owner, forward)?
+    {
+        return Err(Error::check(format!("port mappings of {} are missing", owner.attachment.container_id))
+            .details(missing));
+    }
+    if let Some(pod) = forward.localhost() {
+        localnet::check(pod)?;
+    }
+    Ok(())
+}
+
+/// Removes the mappings of all attachments of `network` that aren't in `valid`.
+///
+/// # Errors
+/// What could not be removed. Everything has been tried.
+pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    let mut failures = Failures::default();
+    if has_nf_tables(nft, &mut failures) {
+        match nftables::gc(nft, network, valid) {
+            Ok(removed) => stale::after(stale::of_elements(&removed).collect()),
+            Err(err) => failures.note::<Error>(Err(err.into())),
+        }
+        failures.note(close_links(nft));
+        failures.note(reference::gc_nf_tables(nft, network, valid));
+    }
+    failures.note(reference::gc_legacy(network, valid));
+    failures.outcome()
+}
+
+/// Whether `backend` can be used now.
+///
+/// # Errors
+/// Code 50.
+pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
+    backend.status(|| nftables::usable(nft), || command::usable("nat", "backend"))
+}
+
+/// All mappings in nf_tables, for [`super::listing`].
+pub(super) fn list(nft: &mut Nft) -> cnimble_netlink::Result<Vec<Listed>> {
+    listing::list(nft)
+}

@@ -1,0 +1,119 @@
+//! Links where `route_localnet` was switched on, and what becomes of them and of the part when
+//! mappings go.
+
+use std::collections::BTreeSet;
+
+use nix::errno::Errno;
+
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{Batch, Element, Key, Nft};
+
+use super::layout::{LINKS, Portmap};
+use super::{local, local_pods};
+use crate::elements::{self, Changes, Layout, Placed, first};
+use crate::portmap::localnet;
+
+/// Notes that `route_localnet` is about to be switched on.
+pub(in crate::portmap) fn note_link(nft: &mut Nft, link: &str) -> netlink::Result<()> {
+    let mut batch = Batch::new();
+    batch.create_element(Portmap::TABLE.set(LINKS), &Element::new(Key::ifname(link), ""));
+    match nft.commit(&batch) {
+        // Noted before, and switched off by somebody since.
+        Err(err) if err.is(Errno::EEXIST) => Ok(()),
+        // Somebody deleted the set.
+        Err(err) if err.is(Errno::ENOENT) => {
+            let mut whole = Batch::new();
+            Portmap::create_set(&mut whole, LINKS);
+            whole.create_element(Portmap::TABLE.set(LINKS), &Element::new(Key::ifname(link), ""));
+            nft.commit(&whole)
+        }
+        outcome => outcome,
+    }
+}
+
+/// Switches `route_localnet` off again, unless others than those of `changes` need it by now.
+pub(in crate::portmap) fn close_link(nft: &mut Nft, changes: &Changes, link: &str) -> netlink::Result<()> {
+    if local(nft)?.iter().any(|placed| !changes.has_inserted(&placed.set, &placed.element)) {
+        return Ok(());
+    }
+    localnet::close(link)?;
+    forget_links(nft, &[Element::new(Key::ifname(link), "")])
+}
+
+fn forget_links(nft: &mut Nft, links: &[Element]) -> netlink::Result<()> {
+    let links: Vec<Placed> =
+        links.iter().map(|element| Placed { set: LINKS.to_owned(), element: element.clone() }).collect();
+    elements::delete::<Portmap>(nft, &links)
+}
+
+/// Those of these links that no note tells of and no mapping needs: the ruleset was flushed under
+/// the mappings that they were opened for.
+pub(in crate::portmap) fn orphans(nft: &mut Nft, opened: Vec<String>) -> netlink::Result<Vec<String>> {
+    if opened.is_empty() {
+        return Ok(opened);
+    }
+    let noted = nft.elements(Portmap::TABLE.set(LINKS))?;
+    let mut known: BTreeSet<String> = noted.iter().filter_map(|element| element.key.as_ifname()).collect();
+    for pod in local_pods(nft)? {
+        known.extend(localnet::towards(pod)?);
+    }
+    Ok(opened.into_iter().filter(|link| !known.contains(link)).collect())
+}
+
+/// Switches `route_localnet` off on [`orphans`].
+pub(in crate::portmap) fn close_orphans(nft: &mut Nft, opened: Vec<String>) -> netlink::Result<()> {
+    for link in orphans(nft, opened)? {
+        let closed = localnet::close(&link)?;
+        if closed && orphans(nft, vec![link.clone()])?.is_empty() {
+            // Somebody has just come, and relies on it.
+            note_link(nft, &link)?;
+            localnet::reopen(&link)?;
+        }
+    }
+    Ok(())
+}
+
+/// Mappings are gone, perhaps the last of a network: then its set goes; perhaps the last of all:
+/// then `route_localnet` is switched off where it was switched on, and the part goes.
+pub(super) fn leave(nft: &mut Nft, removed: &[Placed]) -> netlink::Result<()> {
+    // Nearly always a look at the sets that they were in says that there are others.
+    let left: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
+    let mut shared = !left.is_empty();
+    for set in left {
+        shared = shared && !nft.is_empty(Portmap::TABLE.set(set))?;
+    }
+    if shared {
+        return Ok(());
+    }
+    let (mut used, mut empty) = (false, Vec::new());
+    for set in nft.sets(Portmap::TABLE)? {
+        if set == LINKS || !Portmap::is_ours(first(&set)) {
+            continue;
+        }
+        if !nft.is_empty(Portmap::TABLE.set(&set))? {
+            used = true;
+        } else if !Portmap::FIXED.contains(&set.as_str()) {
+            empty.push(set);
+        }
+    }
+    elements::drop_unused::<Portmap>(nft, &empty, false)?;
+    if used {
+        return Ok(());
+    }
+    let links = nft.elements(Portmap::TABLE.set(LINKS))?;
+    let mut closed = Vec::new();
+    for name in links.iter().filter_map(|element| element.key.as_ifname()) {
+        if localnet::close(&name)? {
+            closed.push(name);
+        }
+    }
+    forget_links(nft, &links)?;
+    if !elements::drop_part::<Portmap>(nft)? {
+        // Somebody has just come, and may rely on it.
+        for name in &closed {
+            note_link(nft, name)?;
+            localnet::reopen(name)?;
+        }
+    }
+    Ok(())
+}

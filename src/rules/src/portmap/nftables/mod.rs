@@ -1,0 +1,174 @@
+//! Port mappings in nf_tables: maps in the table `inet cnimble`.
+//!
+//! A mapping is one element of a map, from protocol and port (and address of the host, if it
+//! is for one) to the pod's address and port, and one rule looks all of them up:
+//!
+//! ```text
+//! dnat ip to meta l4proto . th dport map @portmap4
+//! ```
+//!
+//! Only packets to an address of this host get there (`fib daddr type local`): somebody
+//! else's port 80 is none of our business, although its packets may pass (CVE-2025-67499).
+
+mod check;
+mod layout;
+mod links;
+mod taken;
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Attachment, Owner};
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{Element, Key, Nft};
+
+use super::Forward;
+use crate::backend::Refused;
+use crate::elements::{self, Changes, Layout, Placed, Refusal, first};
+pub(super) use check::check;
+pub(super) use layout::Portmap;
+use layout::{ALL, HAIRPIN, LINKS, LOCAL, element, for_family, hairpin_set};
+use links::leave;
+pub(super) use links::{close_link, close_orphans, note_link, orphans};
+use taken::{refuse_overlap, taken};
+
+/// The owner's comment with the number of its elements behind the tag, so that DEL knows
+/// whether it has found all.
+fn comment(owner: &Owner, count: usize) -> String {
+    owner.comment_with(&format!(", of: {count}"))
+}
+
+/// The number in a comment.
+fn count_in(comment: &str) -> Option<usize> {
+    let (_, rest) = comment.split_once(", of: ")?;
+    rest.split(',').next()?.parse().ok()
+}
+
+fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
+    let mut wanted: Vec<Placed> = forward.targets().map(|(mapping, pod)| element(mapping, pod)).collect();
+    let used: Vec<IpNetwork> =
+        forward.addrs.iter().filter(|pod| forward.targets().any(|(_, used)| used == *pod)).copied().collect();
+    for pod in used.iter().filter(|_| forward.snat) {
+        let mut put = |set: String| {
+            wanted.push(Placed { set, element: Element::new(Key::ip(pod.ip()), "") });
+        };
+        if forward.masq_all {
+            put(for_family(ALL, pod.ip()).to_owned());
+        } else {
+            put(hairpin_set(pod));
+        }
+        if forward.localhost() == Some(pod.ip()) {
+            put(LOCAL.to_owned());
+        }
+    }
+    let comment = comment(owner, wanted.len());
+    for placed in &mut wanted {
+        placed.element.comment.clone_from(&comment);
+    }
+    wanted
+}
+
+/// How many elements DEL asks for one by one.
+const ONE_BY_ONE: usize = 64;
+
+pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Changes, Refused> {
+    let wanted = wanted(owner, forward);
+    refuse_overlap(nft, owner, &wanted)?;
+    match elements::insert_many::<Portmap>(nft, &wanted) {
+        Ok(changes) => Ok(changes),
+        Err(Refusal::Kernel(err)) => Err(Refused::Kernel(err)),
+        Err(Refusal::Taken(old)) => Err(taken(&old)),
+    }
+}
+
+/// Removes the owner's elements and returns them. If those that the configuration leads to are
+/// all that the owner has, nothing is listed.
+pub(super) fn remove(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: Option<&Forward>,
+) -> netlink::Result<Vec<Placed>> {
+    let told = told(nft, owner, forward)?;
+    elements::delete::<Portmap>(nft, &told)?;
+    let complete =
+        !told.is_empty() && told.iter().all(|placed| count_in(&placed.element.comment) == Some(told.len()));
+    let mut removed = told;
+    // Again, as a listing may lack something while the kernel's hash table grows, because of others.
+    if !complete {
+        loop {
+            let found = elements::remove::<Portmap>(nft, owner, &[])?;
+            if found.is_empty() {
+                break;
+            }
+            removed.extend(found);
+        }
+    }
+    if !removed.is_empty() {
+        leave(nft, &removed)?;
+    }
+    Ok(removed)
+}
+
+/// The owner's elements among those that the configuration leads to; none if there are too many
+/// to ask for each.
+fn told(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlink::Result<Vec<Placed>> {
+    let mut found = Vec::new();
+    let told = forward.map(|forward| wanted(owner, forward)).unwrap_or_default();
+    if told.len() > ONE_BY_ONE {
+        return Ok(found);
+    }
+    for placed in told {
+        found.extend(elements::look_up::<Portmap>(nft, owner, &placed.set, &placed.element.key)?.owners());
+    }
+    Ok(found)
+}
+
+pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<Vec<Placed>> {
+    let removed = elements::gc::<Portmap>(nft, network, valid)?;
+    if !removed.is_empty() {
+        leave(nft, &removed)?;
+    }
+    Ok(removed)
+}
+
+/// What lets localhost talk to pods.
+fn local(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
+    let mut sets = elements::our_sets::<Portmap>(nft)?;
+    sets.retain(|set| first(set) == LOCAL);
+    let mut found = Vec::new();
+    for set in sets {
+        let listed = nft.elements(Portmap::TABLE.set(&set))?;
+        found.extend(listed.into_iter().map(|element| Placed { set: set.clone(), element }));
+    }
+    Ok(found)
+}
+
+/// Pods that localhost may talk to.
+pub(super) fn local_pods(nft: &mut Nft) -> netlink::Result<Vec<IpAddr>> {
+    Ok(local(nft)?.iter().filter_map(|placed| placed.element.key.as_ip()).collect())
+}
+
+/// All elements of pods.
+pub(crate) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
+    let mut all = elements::find::<Portmap>(nft, |_| true)?;
+    all.retain(|placed| placed.set != LINKS);
+    Ok(all)
+}
+
+/// Whether there is something that nobody uses.
+pub(crate) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
+    elements::is_idle::<Portmap>(nft, &[LINKS])
+}
+
+/// Deletes elements that are still as they were found, and what nobody uses without them.
+pub(crate) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
+    let there = elements::still_there::<Portmap>(nft, found)?;
+    elements::delete::<Portmap>(nft, &there)?;
+    super::stale::after(super::stale::of_elements(&there).collect());
+    leave(nft, &[])
+}
+
+pub(super) fn usable(nft: &mut Nft) -> netlink::Result<()> {
+    elements::try_out::<Portmap>(nft, Some(&format!("{HAIRPIN}0.0.0.0/0")))
+}

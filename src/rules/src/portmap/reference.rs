@@ -1,0 +1,236 @@
+//! What the Go reference plugins left: found and removed.
+//!
+//! With **iptables**, each container has a chain `CNI-DN-<hash>` in the table `nat` (and
+//! older releases one `CNI-SN-<hash>`), which CNI-HOSTPORT-DNAT jumps to by rules with the
+//! comment `dnat name: "<network>" id: "<container>"`. The chains that containers share stay.
+//!
+//! With **nftables** there are rules in the tables `ip cni_hostport` and `ip6 cni_hostport`,
+//! whose comment is the container ID and nothing else. So GC, which is told about one network
+//! and not about the containers of others, leaves them; a DEL removes them. Releases differ in
+//! how they write a mapping, and in the chains between the hooks and `hostports`:
+//!
+//! | release | a mapping | to one address of the host |
+//! |---|---|---|
+//! | before 1.6.1 | `ip protocol tcp th dport 8080 dnat ip addr . port to 10.1.0.2 . 80` | in `hostip_hostports` |
+//! | 1.6.1 | `tcp dport 8080 dnat to 10.1.0.2:80` | in `hostip_hostports` |
+//! | 1.9 | the same | in `hostports`, behind `hostports_all` |
+
+use std::collections::BTreeSet;
+
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+
+use cnimble_cni::{Attachment, Error, Owner};
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Table};
+
+use super::{Forward, Mapping};
+use crate::packet::octets;
+use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
+
+/// The chain that leads to those of the containers.
+pub(crate) const DNAT: &str = "CNI-HOSTPORT-DNAT";
+/// The same of older releases.
+pub(crate) const OLD_SNAT: &str = "CNI-HOSTPORT-SNAT";
+/// The reference's own table, of either family.
+pub(crate) const GO_TABLE: &str = "cni_hostport";
+pub(crate) const GO_CHAINS: [&str; 3] = ["hostports", "hostip_hostports", "masquerading"];
+const ATTEMPTS: usize = 20;
+
+/// The container's chain.
+pub(super) fn chain(network: &str, container_id: &str) -> String {
+    xtables::chain_name("DN-", network, container_id)
+}
+
+/// The container's chains, each with the one that leads to it.
+fn chains(network: &str, container_id: &str) -> [(&'static str, String); 2] {
+    [(DNAT, chain(network, container_id)), (OLD_SNAT, xtables::chain_name("SN-", network, container_id))]
+}
+
+fn owners(owner: &Owner) -> [(&'static str, String); 2] {
+    chains(&owner.network, &owner.attachment.container_id)
+}
+
+/// The comment on the rules that lead to a container's chain; iptables takes 255 bytes.
+pub(super) fn comment(network: &str, container_id: &str) -> String {
+    const LIMIT: usize = 255;
+    let mut comment = format!("{}{container_id}\"", comment_prefix(network));
+    if comment.len() > LIMIT {
+        comment.truncate(LIMIT - 1);
+        comment.push('"');
+    }
+    comment
+}
+
+fn comment_prefix(network: &str) -> String {
+    format!("dnat name: \"{network}\" id: \"")
+}
+
+/// Removes the owner's objects from nf_tables, whichever of the two ways made them.
+pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> netlink::Result<()> {
+    for family in FAMILIES {
+        for (parent, chain) in owners(owner) {
+            xtables::remove_chain(nft, family, parent, &chain)?;
+        }
+        remove_go_rules(nft, Table::new(family, GO_TABLE), &owner.attachment.container_id)?;
+    }
+    Ok(())
+}
+
+/// Removes a container's rules from the reference's own table.
+pub(crate) fn remove_go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<()> {
+    for attempt in 1.. {
+        let mut batch = Batch::new();
+        for rule in go_rules(nft, table, container_id)? {
+            batch.delete_rule(table.chain(&rule.chain), rule.handle);
+        }
+        match nft.commit(&batch) {
+            Err(err) if attempt < ATTEMPTS && err.is(Errno::ENOENT) => {}
+            outcome => return outcome,
+        }
+    }
+    Ok(())
+}
+
+fn go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<Vec<Rule>> {
+    let mut rules = nft.rules(table, None)?;
+    rules.retain(|rule| rule.comment == container_id && GO_CHAINS.contains(&rule.chain.as_str()));
+    Ok(rules)
+}
+
+/// Removes the owner's chains from iptables' legacy tables.
+pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
+    for (parent, chain) in owners(owner) {
+        xtables::remove_legacy_chains(parent, |rules| {
+            let mentioned = rules.iter().any(|rule| in_chain(rule, &chain) || jumps_to(rule, parent, &chain));
+            if mentioned { BTreeSet::from([chain.clone()]) } else { BTreeSet::new() }
+        })?;
+    }
+    Ok(())
+}
+
+/// Removes what attachments of `network` that aren't in `valid` left in nf_tables' variant of
+/// iptables.
+pub(super) fn gc_nf_tables(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<()> {
+    let keep = kept(network, valid);
+    let prefix = comment_prefix(network);
+    for family in FAMILIES {
+        let stale: BTreeSet<String> = nft
+            .rules(nat(family), Some(DNAT))?
+            .into_iter()
+            .filter(|rule| rule.comment.starts_with(&prefix))
+            .filter_map(|rule| rule.target())
+            .filter(|chain| is_container_chain(chain) && !keep.contains(chain))
+            .collect();
+        for chain in &stale {
+            xtables::remove_chain(nft, family, DNAT, chain)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what attachments of `network` that aren't in `valid` left in the legacy tables.
+pub(super) fn gc_legacy(network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    xtables::remove_legacy_chains(DNAT, |rules| stale_legacy(rules, network, valid))
+}
+
+/// The chains of such, among rules as iptables-save prints them.
+pub(crate) fn stale_legacy(rules: &[String], network: &str, valid: &[Attachment]) -> BTreeSet<String> {
+    let keep = kept(network, valid);
+    // As iptables-save quotes it.
+    let mark = format!("--comment \"{}", comment_prefix(network).replace('"', "\\\""));
+    let ours = rules.iter().filter(|rule| in_chain(rule, DNAT) && rule.contains(&mark));
+    ours.filter_map(|rule| rule.rsplit(' ').next())
+        .filter(|chain| is_container_chain(chain) && !keep.contains(*chain))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn kept(network: &str, valid: &[Attachment]) -> BTreeSet<String> {
+    valid.iter().map(|attachment| chain(network, &attachment.container_id)).collect()
+}
+
+/// `CNI-DN-` or `CNI-SN-` and as many hex digits as fit into a chain's name.
+pub(crate) fn is_container_chain(name: &str) -> bool {
+    name.strip_prefix("CNI-DN-")
+        .or_else(|| name.strip_prefix("CNI-SN-"))
+        .is_some_and(|hash| hash.len() == 21 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// Whether the reference's own table leads every port of the pod to it, from both hooks.
+fn go_maps(
+    nft: &mut Nft,
+    table: Table<'_>,
+    owner: &Owner,
+    forward: &Forward,
+    pod: &IpNetwork,
+) -> netlink::Result<bool> {
+    let rules = nft.rules(table, None)?;
+    let reached = ["prerouting", "output"].map(|hook| reached(&rules, hook));
+    let mut mappings = forward.targets().filter(|(_, used)| *used == pod);
+    Ok(mappings.all(|(mapping, _)| {
+        let mut owners = rules.iter().filter(|rule| rule.comment == owner.attachment.container_id);
+        owners.any(|rule| {
+            leads_to(rule, mapping, pod) && reached.iter().all(|chains| chains.contains(rule.chain.as_str()))
+        })
+    }))
+}
+
+/// The chains that rules of `from` lead to, directly or not, and itself.
+fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::from([from]);
+    loop {
+        let jumps = rules.iter().filter(|rule| reached.contains(rule.chain.as_str()));
+        let targets: BTreeSet<String> = jumps.filter_map(Rule::target).collect();
+        let before = reached.len();
+        reached.extend(rules.iter().map(|rule| rule.chain.as_str()).filter(|chain| targets.contains(*chain)));
+        if reached.len() == before {
+            return reached;
+        }
+    }
+}
+
+/// Whether a rule gives what is for the host's port the pod's address and port.
+fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
+    let compares = |value: &[u8]| rule.constants().any(|constant| constant == value);
+    let loads = |value: &[u8]| rule.immediates().any(|immediate| immediate == value);
+    rule.has("nat")
+        && compares(&[mapping.protocol.number()])
+        && compares(&mapping.host_port.to_be_bytes())
+        && mapping.address().is_none_or(|host| compares(&octets(host)))
+        && loads(&octets(pod.ip()))
+        && loads(&mapping.container_port.to_be_bytes())
+}
+
+/// Whether the Go plugins (or our iptables backend) map these ports for the owner: each family
+/// has the chain, something leads to it, and it has a rule for each port.
+pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<bool, Error> {
+    let chain = chain(&owner.network, &owner.attachment.container_id);
+    for pod in &forward.addrs {
+        let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+        let count = forward.targets().filter(|(_, used)| *used == pod).count();
+        if count == 0 {
+            continue;
+        }
+        if nft.probe().is_ok() {
+            let rules = nft.rules(nat(family), None)?;
+            let leads = |from: &str, to: &str| {
+                rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
+            };
+            let dnats = rules.iter().filter(|rule| rule.chain == chain && rule.target().is_none()).count();
+            if leads("PREROUTING", DNAT) && leads("OUTPUT", DNAT) && leads(DNAT, &chain) && dnats >= count {
+                continue;
+            }
+            if go_maps(nft, Table::new(family, GO_TABLE), owner, forward, pod)? {
+                continue;
+            }
+        }
+        let rules = legacy_rules(family)?.unwrap_or_default();
+        let leads = |from: &str, to: &str| rules.iter().any(|rule| jumps_to(rule, from, to));
+        let dnats = rules.iter().filter(|rule| in_chain(rule, &chain) && rule.contains(" -j DNAT ")).count();
+        if !(leads("PREROUTING", DNAT) && leads("OUTPUT", DNAT) && leads(DNAT, &chain) && dnats >= count) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

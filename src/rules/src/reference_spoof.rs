@@ -1,0 +1,119 @@
+//! The Go bridge plugin's MAC spoof check: found and removed.
+//!
+//! In the table `bridge nat`, the chain PREROUTING (in newer releases `prerouting` of
+//! `bridge cni_spoofcheck`) jumps for a port to the chain `cni-br-iface-<container>-<interface>`,
+//! and that to another with `-mac` behind its name, which returns frames with the right source
+//! and drops the rest.
+
+use nix::errno::Errno;
+
+use cnimble_cni::Attachment;
+use cnimble_netlink as netlink;
+use cnimble_netlink::link::Mac;
+use cnimble_netlink::nft::{Batch, Family, Nft, Table};
+
+/// The tables, each with the chain that leads to those of the ports.
+const PLACES: [(Table<'static>, &str); 2] = [
+    (Table::new(Family::Bridge, "nat"), "PREROUTING"),
+    (Table::new(Family::Bridge, "cni_spoofcheck"), "prerouting"),
+];
+const PREFIX: &str = "cni-br-iface-";
+const ATTEMPTS: usize = 20;
+
+fn chain_name(attachment: &Attachment) -> String {
+    format!("{PREFIX}{}-{}", attachment.container_id, attachment.ifname)
+}
+
+/// Removes the attachment's chains and the rules that jump to them.
+pub(super) fn remove(nft: &mut Nft, attachment: &Attachment) -> netlink::Result<()> {
+    remove_chain(nft, &chain_name(attachment))
+}
+
+/// Removes the chain, the one behind it, and the rules that jump to them.
+pub(super) fn remove_chain(nft: &mut Nft, chain: &str) -> netlink::Result<()> {
+    for (table, base) in PLACES {
+        if nft.has_table(table)? {
+            remove_from(nft, table, base, chain)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_from(nft: &mut Nft, table: Table<'_>, base: &str, chain: &str) -> netlink::Result<()> {
+    let mac_chain = format!("{chain}-mac");
+    for attempt in 1.. {
+        let mut batch = Batch::new();
+        let present = [chain, mac_chain.as_str()].map(|name| nft.has_chain(table.chain(name)));
+        let [first, second] = present;
+        let (first, second) = (first?, second?);
+        if !first && !second {
+            break;
+        }
+        for rule in nft.rules(table, Some(base))? {
+            if rule.target().is_some_and(|target| target == chain || target == mac_chain) {
+                batch.delete_rule(table.chain(base), rule.handle);
+            }
+        }
+        for (there, name) in [(first, chain), (second, mac_chain.as_str())] {
+            if there {
+                batch.flush_chain(table.chain(name));
+                batch.delete_chain(table.chain(name));
+            }
+        }
+        match nft.commit(&batch) {
+            Ok(()) => break,
+            Err(err) if attempt < ATTEMPTS && (err.is(Errno::ENOENT) || err.is(Errno::EBUSY)) => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(())
+}
+
+/// Whether it lets only `mac` in at `port`.
+pub(super) fn guards(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> netlink::Result<bool> {
+    let chain = chain_name(attachment);
+    let mac_chain = format!("{chain}-mac");
+    for (table, base) in PLACES {
+        let rules = nft.rules(table, None)?;
+        let jump = |from: &str, to: &str| {
+            rules.iter().find(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
+        };
+        let at_port = jump(base, &chain)
+            .is_some_and(|rule| rule.constants().any(|name| trimmed(name) == port.as_bytes()));
+        let allowed =
+            rules.iter().any(|rule| rule.chain == mac_chain && rule.constants().any(|c| c == mac.0));
+        if at_port && jump(&chain, &mac_chain).is_some() && allowed {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn trimmed(name: &[u8]) -> &[u8] {
+    let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+    name.get(..end).unwrap_or_default()
+}
+
+/// Removes the chains of ports that don't exist any more. The network isn't written
+/// anywhere, so an attachment whose port is there may be another network's, and stays.
+pub(super) fn gc(nft: &mut Nft) -> netlink::Result<()> {
+    stale(nft)?.iter().try_for_each(|(_, chain)| remove_chain(nft, chain))
+}
+
+/// The chains of ports that don't exist any more, each with its table.
+pub(super) fn stale(nft: &mut Nft) -> netlink::Result<Vec<(Table<'static>, String)>> {
+    let mut stale = Vec::new();
+    for (table, base) in PLACES {
+        for rule in nft.rules(table, Some(base))? {
+            let Some(chain) = rule.target().filter(|chain| chain.starts_with(PREFIX)) else { continue };
+            let port_exists = rule
+                .constants()
+                .filter_map(|name| std::str::from_utf8(trimmed(name)).ok())
+                .any(|name| nix::net::if_::if_nametoindex(name) != Err(Errno::ENODEV));
+            if !port_exists {
+                stale.push((table, chain));
+            }
+        }
+    }
+    Ok(stale)
+}

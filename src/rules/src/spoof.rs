@@ -1,0 +1,289 @@
+//! Only the pod's own MAC may enter the bridge from its port (`macspoofchk`).
+//!
+//! The table `bridge cnimble` has two sets, the guarded ports and the pairs of port and MAC
+//! that are allowed, and two rules over them. They look at the frame's addresses, so ARP, IPv4,
+//! IPv6 and everything else are alike:
+//!
+//! ```text
+//! ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 iifname @ports drop
+//! iifname @ports iifname . ether saddr != @sources drop
+//! ```
+//!
+//! The first is for the addresses by which bridges and switches talk to each other. A pod has
+//! nothing to say there.
+
+use nix::errno::Errno;
+
+use cnimble_cni::{Attachment, Code, Error, Owner};
+use cnimble_netlink as netlink;
+use cnimble_netlink::link::Mac;
+use cnimble_netlink::nft::{
+    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, Rule,
+    SetType, Table, Verdict,
+};
+
+use super::elements::{self, Changes, Claim, Layout, Placed};
+use super::listing::{Effect, Listed, Whose};
+use super::reference_spoof;
+
+struct Spoof;
+
+const CHAIN: &str = "prerouting";
+const PORTS: &str = "ports";
+const SOURCES: &str = "sources";
+/// Before everything else that looks at frames: `NF_BR_PRI_NAT_DST_BRIDGED`.
+const PRIORITY: i32 = -300;
+
+impl Layout for Spoof {
+    const TABLE: Table<'static> = Table::new(Family::Bridge, "cnimble");
+    const CHAINS: &'static [&'static str] = &[CHAIN];
+    const FIXED: &'static [&'static str] = &[PORTS, SOURCES];
+
+    fn is_ours(set: &str) -> bool {
+        Self::FIXED.contains(&set)
+    }
+
+    /// A port is the pod's whose link it is now.
+    fn claim(_set: &str) -> Claim {
+        Claim::Last
+    }
+
+    fn create_chain(batch: &mut Batch, chain: &str) {
+        let hook = Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY };
+        batch.create_base_chain(Self::TABLE.chain(chain), hook);
+    }
+
+    fn add_first_rules(_batch: &mut Batch, _chain: &str) {}
+
+    fn create_set(batch: &mut Batch, set: &str) {
+        let key: &[KeyType] =
+            if set == PORTS { &[KeyType::Ifname] } else { &[KeyType::Ifname, KeyType::EtherAddr] };
+        batch.create_set(Self::TABLE.set(set), &SetType { key, verdicts: false });
+    }
+
+    /// The sets come in this order, and so do the rules.
+    fn add_rule(batch: &mut Batch, set: &str) {
+        let chain = Self::TABLE.chain(CHAIN);
+        match set {
+            PORTS => batch.add_rule(chain, &no_reserved_destination(), ""),
+            _ => batch.add_rule(chain, &no_other_source(), ""),
+        }
+    }
+
+    /// Both rules ask for the ports.
+    fn is_rule_over(rule: &Rule, set: &str) -> bool {
+        rule.uses_set(PORTS) && rule.uses_set(SOURCES) == (set == SOURCES)
+    }
+}
+
+fn no_reserved_destination() -> [Expr; 6] {
+    [
+        Expr::payload(Header::Link, 0, 6, REG1),
+        Expr::mask(REG1, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xf0]),
+        Expr::equal(REG1, &[0x01, 0x80, 0xc2, 0, 0, 0]),
+        Expr::meta(Meta::Iifname, REG1),
+        Expr::in_set(REG1, PORTS),
+        Expr::verdict(Verdict::Drop),
+    ]
+}
+
+fn no_other_source() -> [Expr; 6] {
+    [
+        Expr::meta(Meta::Iifname, REG1),
+        Expr::in_set(REG1, PORTS),
+        Expr::meta(Meta::Iifname, REG1),
+        Expr::payload(Header::Link, 6, 6, REG2),
+        Expr::not_in_set(REG1, SOURCES),
+        Expr::verdict(Verdict::Drop),
+    ]
+}
+
+fn pair(port: &str, mac: Mac) -> Key {
+    Key::ifname(port).and_mac(mac)
+}
+
+/// The owner's comment with the MAC behind the tag, so that removal knows both elements from
+/// the port alone.
+fn port_comment(owner: &Owner, mac: Mac) -> String {
+    owner.comment_with(&format!(", mac: {mac}"))
+}
+
+/// The MAC in a comment of [`port_comment`].
+fn mac_of(comment: &str) -> Option<Mac> {
+    let (_, rest) = comment.split_once(", mac: ")?;
+    Mac::parse(rest.get(..17)?)
+}
+
+/// Drops frames that come in at `port` with another source than `mac`. Idempotent; a port
+/// that is guarded for another attachment is taken over.
+///
+/// # Errors
+/// The kernel's.
+pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Undo, Error> {
+    let wanted = [
+        Placed { set: PORTS.to_owned(), element: Element::new(Key::ifname(port), port_comment(owner, mac)) },
+        Placed { set: SOURCES.to_owned(), element: Element::new(pair(port, mac), owner.comment()) },
+    ];
+    let mut changes = elements::insert::<Spoof>(nft, &wanted).map_err(explain)?;
+    let old: Vec<Mac> = changes
+        .replaced()
+        .filter(|(set, _)| *set == PORTS)
+        .filter_map(|(_, element)| mac_of(&element.comment))
+        .filter(|old| *old != mac)
+        .collect();
+    for old in old {
+        if let Err(err) = elements::also_delete::<Spoof>(nft, &mut changes, SOURCES, &pair(port, old)) {
+            let err = Error::from(err);
+            return Err(match elements::revert::<Spoof>(nft, &changes) {
+                Ok(()) => err,
+                Err(undo) => err.details(format!("and it could not be taken back: {undo}")),
+            });
+        }
+    }
+    Ok(Undo { changes })
+}
+
+fn explain(err: netlink::Error) -> Error {
+    match err.errno {
+        Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
+            let what = "macspoofchk: this kernel has no nf_tables for bridges".to_owned();
+            Error::new(Code::KERNEL, what)
+                .details(err.to_string())
+                .details("it needs CONFIG_NF_TABLES_BRIDGE")
+        }
+        _ => err.into(),
+    }
+}
+
+/// What [`add`] did, to be taken back exactly.
+#[derive(Debug)]
+pub struct Undo {
+    changes: Changes,
+}
+
+impl Undo {
+    /// Takes it back. Opens its own socket.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run(self) -> Result<(), Error> {
+        if self.changes.is_empty() {
+            return Ok(());
+        }
+        Ok(elements::revert::<Spoof>(&mut Nft::new(), &self.changes)?)
+    }
+}
+
+/// Removes the owner's rules, ours and the Go plugins'. `port` is a hint.
+///
+/// # Errors
+/// What could not be removed.
+pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
+    if !supported(nft)? {
+        return Ok(());
+    }
+    let mut hints = Vec::new();
+    if let Some(port) = port
+        && let Some(element) = nft.element(Spoof::TABLE.set(PORTS), &Key::ifname(port))?
+        && let Some(mac) = mac_of(&element.comment)
+    {
+        hints.push((PORTS.to_owned(), Key::ifname(port)));
+        hints.push((SOURCES.to_owned(), pair(port, mac)));
+    }
+    let ours = elements::remove::<Spoof>(nft, owner, &hints);
+    reference_spoof::remove(nft, &owner.attachment)?;
+    ours?;
+    Ok(())
+}
+
+/// A kernel without nf_tables has nothing to remove.
+fn supported(nft: &mut Nft) -> Result<bool, Error> {
+    match nft.probe() {
+        Ok(()) => Ok(true),
+        Err(err) if matches!(err.errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL) => {
+            Ok(false)
+        }
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// The owner's rules are in place (ours or the Go plugins').
+///
+/// # Errors
+/// Code 103 with what is missing.
+pub fn check(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), Error> {
+    let missing = missing(nft, owner, port, mac).map_err(explain)?;
+    let Some(missing) = missing else { return Ok(()) };
+    if reference_spoof::guards(nft, &owner.attachment, port, mac)? {
+        return Ok(());
+    }
+    Err(Error::check(format!("MAC spoof check of port {port} is missing")).details(missing))
+}
+
+fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Result<Option<String>> {
+    for (set, key) in [(PORTS, Key::ifname(port)), (SOURCES, pair(port, mac))] {
+        let set = Spoof::TABLE.set(set);
+        match nft.element(set, &key)? {
+            None => return Ok(Some(format!("set {set} has no element {key}"))),
+            Some(element) if !owner.owns(&element.comment) => {
+                return Ok(Some(format!("element {key} of set {set} is another's: {}", element.comment)));
+            }
+            Some(_) => {}
+        }
+    }
+    let chain = Spoof::TABLE.chain(CHAIN);
+    let rules = nft.rules(Spoof::TABLE, Some(CHAIN))?;
+    let there = rules.iter().any(|rule| Spoof::is_rule_over(rule, SOURCES));
+    Ok((!there).then(|| format!("chain {chain} has no rule that drops other sources")))
+}
+
+/// Removes the rules of all attachments of `network` that aren't in `valid`.
+///
+/// # Errors
+/// What could not be removed.
+pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    if !supported(nft)? {
+        return Ok(());
+    }
+    let ours = elements::gc::<Spoof>(nft, network, valid);
+    reference_spoof::gc(nft)?;
+    ours?;
+    Ok(())
+}
+
+/// All elements.
+pub(super) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
+    elements::find::<Spoof>(nft, |_| true)
+}
+
+/// Whether there is something that nobody uses.
+pub(super) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
+    elements::is_idle::<Spoof>(nft, &[])
+}
+
+/// Deletes elements that are still as they were found, and what nobody uses without them.
+pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
+    elements::forget::<Spoof>(nft, found)
+}
+
+/// Whether the kernel can do it.
+///
+/// # Errors
+/// Code 50.
+pub fn status(nft: &mut Nft) -> Result<(), Error> {
+    elements::try_out::<Spoof>(nft, None).map_err(|err| {
+        let err = explain(err);
+        Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
+    })
+}
+
+/// Which MAC may come from which port, for [`super::listing`].
+pub(super) fn list(nft: &mut Nft) -> netlink::Result<Vec<Listed>> {
+    let found = elements::find::<Spoof>(nft, |_| true)?;
+    let read = found.into_iter().filter(|placed| placed.set == SOURCES).filter_map(|placed| {
+        let (port, mac) = placed.element.key.as_ifname_and_mac()?;
+        let effect = Effect::MacCheck { port, mac: mac.to_string() };
+        Some(Listed { owner: Whose::Comment(placed.element.comment), effect })
+    });
+    Ok(read.collect())
+}

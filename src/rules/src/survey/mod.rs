@@ -1,0 +1,275 @@
+//! Everything in the packet rules that is for one pod, ours and the Go plugins', with what it
+//! tells of that pod: what `cnimble doctor` looks through.
+//!
+//! Whether a pod lives is not known here. What can be told differs: our elements and the Go
+//! plugins' nf_tables rules carry the attachment's tag, their iptables chains the container's
+//! ID, and the rules in their chain CNI-FORWARD nothing but an address.
+
+mod reference;
+
+use std::net::IpAddr;
+
+use cnimble_cni::Error;
+
+use super::elements::Placed;
+use super::masquerade::nftables as masquerade;
+pub use cnimble_cni::owner::tag;
+use cnimble_netlink::nft::{Batch, Family, Key, Nft, Table};
+
+use super::portmap::nftables as portmap;
+use super::{forward, spoof};
+
+/// Something that is for one pod.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    /// For people: what it is, and where.
+    pub what: String,
+    /// Whose it is.
+    pub named: Named,
+    /// Addresses in it; most are the pod's.
+    pub addrs: Vec<IpAddr>,
+    place: Place,
+}
+
+/// How a pod is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    /// By a comment of [`Owner::comment`](cnimble_cni::Owner::comment), which is here.
+    Comment(String),
+    /// By its container, and the network if that is written there.
+    Container {
+        /// The network's name.
+        network: Option<String>,
+        /// The container's ID.
+        id: String,
+    },
+    /// By an interface of the host.
+    Link(String),
+    /// By the addresses alone.
+    Nothing,
+}
+
+/// How it is removed.
+#[derive(Debug, Clone)]
+enum Place {
+    Element(Part, Placed),
+    Reference(reference::Place),
+}
+
+/// The parts of our tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Masquerade,
+    Forward,
+    Portmap,
+    Spoof,
+}
+
+const PARTS: [Part; 4] = [Part::Masquerade, Part::Forward, Part::Portmap, Part::Spoof];
+const TABLES: [Table<'static>; 2] =
+    [Table::new(Family::Inet, "cnimble"), Table::new(Family::Bridge, "cnimble")];
+
+impl Part {
+    fn all(self, nft: &mut Nft) -> Result<Vec<Placed>, Error> {
+        Ok(match self {
+            Part::Masquerade => masquerade::all(nft),
+            Part::Forward => forward::nftables::all(nft),
+            Part::Portmap => portmap::all(nft),
+            Part::Spoof => spoof::all(nft),
+        }?)
+    }
+
+    fn is_idle(self, nft: &mut Nft) -> Result<bool, Error> {
+        Ok(match self {
+            Part::Masquerade => masquerade::is_idle(nft),
+            Part::Forward => forward::nftables::is_idle(nft),
+            Part::Portmap => portmap::is_idle(nft),
+            Part::Spoof => spoof::is_idle(nft),
+        }?)
+    }
+
+    fn forget(self, nft: &mut Nft, found: &[Placed]) -> Result<(), Error> {
+        Ok(match self {
+            Part::Masquerade => masquerade::forget(nft, found),
+            Part::Forward => forward::nftables::forget(nft, found),
+            Part::Portmap => portmap::forget(nft, found),
+            Part::Spoof => spoof::forget(nft, found),
+        }?)
+    }
+
+    fn table(self) -> Table<'static> {
+        let family = if self == Part::Spoof { Family::Bridge } else { Family::Inet };
+        Table::new(family, "cnimble")
+    }
+
+    /// For people.
+    fn name(self) -> &'static str {
+        match self {
+            Part::Masquerade => "masquerading",
+            Part::Forward => "forwarding",
+            Part::Portmap => "port mappings",
+            Part::Spoof => "the MAC check",
+        }
+    }
+}
+
+/// Lists everything.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
+    let mut traces = Vec::new();
+    let nf_tables = has_nf_tables(nft)?;
+    if nf_tables {
+        for part in PARTS {
+            traces.extend(part.all(nft)?.into_iter().map(|placed| of_element(part, placed)));
+        }
+    }
+    reference::traces(nft, nf_tables, &mut traces)?;
+    Ok(traces)
+}
+
+fn of_element(part: Part, placed: Placed) -> Trace {
+    let element = &placed.element;
+    let link = match part {
+        Part::Forward => forward::nftables::bridge(&placed),
+        // The pair of port and MAC names its owner, too, but goes by the port.
+        Part::Spoof => Some(link_in(element.key.bytes())),
+        Part::Masquerade | Part::Portmap => None,
+    };
+    let mut addrs = Vec::new();
+    if link.is_none() {
+        let data = element.data.as_ref().and_then(Key::as_service).map(|(ip, _)| ip);
+        addrs.extend(data.or_else(|| element.key.as_ip()));
+    }
+    Trace {
+        what: format!("element {} of set {}", element.key, part.table().set(&placed.set)),
+        named: match link {
+            Some(link) => Named::Link(link),
+            None => Named::Comment(element.comment.clone()),
+        },
+        addrs,
+        place: Place::Element(part, placed),
+    }
+}
+
+/// The interface that a key begins with.
+fn link_in(key: &[u8]) -> String {
+    let name: Vec<u8> = key.iter().take(16).copied().take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+impl Trace {
+    /// The comment of an element of ours, whatever it is named by.
+    pub fn comment(&self) -> Option<&str> {
+        match &self.place {
+            Place::Element(_, placed) => Some(&placed.element.comment),
+            Place::Reference(_) => None,
+        }
+    }
+
+    /// Whether it is a bridge's rather than a pod's (an `ingressPolicy`).
+    pub fn is_of_bridge(&self) -> bool {
+        matches!(&self.place, Place::Element(Part::Forward, placed) if forward::nftables::bridge(placed).is_some())
+    }
+
+    /// Removes it, if it is still there as it was found, and what nobody uses without it.
+    ///
+    /// # Errors
+    /// The kernel's, or what iptables printed.
+    pub fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
+        match &self.place {
+            Place::Element(part, placed) => part.forget(nft, std::slice::from_ref(placed)),
+            Place::Reference(place) => place.remove(nft),
+        }
+    }
+}
+
+/// What there is of our tables although nobody uses it, for people.
+///
+/// # Errors
+/// The kernel's.
+pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
+    let mut idle = Vec::new();
+    if !has_nf_tables(nft)? {
+        return Ok(idle);
+    }
+    for part in PARTS {
+        if part.is_idle(nft)? {
+            idle.push(format!("chains and sets for {} in table {}", part.name(), part.table()));
+        }
+    }
+    for table in TABLES {
+        if nft.has_table(table)? && nft.chains(table)?.is_empty() && nft.sets(table)?.is_empty() {
+            idle.push(format!("table {table}"));
+        }
+    }
+    for link in super::portmap::open_links(nft)? {
+        idle.push(format!("route_localnet of {link}, which portmap has switched on"));
+    }
+    Ok(idle)
+}
+
+/// Removes what [`idle`] lists. `route_localnet` is switched off where portmap has switched
+/// it on, before the rules go that make it harmless.
+///
+/// # Errors
+/// The kernel's.
+pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
+    for part in PARTS {
+        if part.is_idle(nft)? {
+            part.forget(nft, &[])?;
+        }
+    }
+    super::portmap::close_links(nft)?;
+    for table in TABLES {
+        if nft.has_table(table)? && nft.chains(table)?.is_empty() && nft.sets(table)?.is_empty() {
+            let mut batch = Batch::new();
+            batch.delete_table(table);
+            match nft.commit(&batch) {
+                Err(err) if !err.is_missing() && !err.is(nix::errno::Errno::EBUSY) => return Err(err.into()),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn has_nf_tables(nft: &mut Nft) -> Result<bool, Error> {
+    match nft.probe() {
+        Ok(()) => Ok(true),
+        Err(err) if super::failures::is_unsupported(err.errno) => Ok(false),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// The container's ID in a comment or alias of ours, and whether it is all of it: a comment
+/// may have been cut.
+pub fn container(comment: &str) -> Option<(&str, bool)> {
+    let (_, id) = comment.split_once(", id: ")?;
+    Some((id, comment.len() < cnimble_cni::owner::COMMENT_LIMIT))
+}
+
+#[cfg(feature = "fuzzing")]
+pub(super) use reference::fuzz;
+
+#[cfg(test)]
+mod tests {
+    use cnimble_cni::{Attachment, Owner};
+
+    use super::*;
+
+    #[test]
+    fn comments_are_known_by_their_tag() {
+        let attachment = Attachment { container_id: "c".repeat(100), ifname: "eth0".into() };
+        let owner = Owner { network: "net".into(), attachment };
+        let comment = owner.comment();
+        assert_eq!(tag(&comment), Some(owner.tag().as_str()));
+        let (id, whole) = container(&comment).unwrap();
+        assert!(!whole && owner.attachment.container_id.starts_with(id));
+        assert_eq!(container("0-1, net: n, if: eth0, id: c1"), Some(("c1", true)));
+        for other in ["", "ingressPolicy: open", "my-link", "7d24d33e39064c8a-xxxxxxxxxxxxxxxx, net: n"] {
+            assert_eq!(tag(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The same for what the Go plugins leave, with either backend.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use cnimble_cni::{Error, owner};
+use cnimble_netlink::nft::{Family, Nft, Rule, Table};
+
+use super::super::masquerade::reference as masquerade;
+use super::super::portmap::reference as portmap;
+use super::super::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, legacy_rules_of, nat};
+use super::super::{forward, reference_spoof};
+use super::{Named, Trace};
+
+/// How it is removed.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// A container's chain of iptables, and the chain that leads to it.
+    Chain { family: Family, parent: &'static str, chain: String, legacy: bool },
+    /// Rules in `inet cni_plugins_masquerade`.
+    Masquerade { tag: String },
+    /// Rules in `ip cni_hostport`, or `ip6`.
+    Hostport { family: Family, id: String },
+    /// Chains of the MAC check.
+    Spoof { chain: String },
+    /// Rules in CNI-FORWARD.
+    Forward { ip: IpAddr },
+}
+
+impl Place {
+    pub(super) fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
+        match self {
+            Place::Chain { family, parent, chain, legacy: false } => {
+                Ok(xtables::remove_chain(nft, *family, parent, chain)?)
+            }
+            Place::Chain { parent, chain, legacy: true, .. } => {
+                xtables::remove_legacy_chains(parent, |rules| {
+                    let there =
+                        rules.iter().any(|rule| in_chain(rule, chain) || jumps_to(rule, parent, chain));
+                    if there { BTreeSet::from([chain.clone()]) } else { BTreeSet::new() }
+                })
+            }
+            Place::Masquerade { tag } => {
+                Ok(masquerade::remove_go_rules(nft, |comment| owner::tag_of(comment) == tag)?)
+            }
+            Place::Hostport { family, id } => {
+                Ok(portmap::remove_go_rules(nft, Table::new(*family, portmap::GO_TABLE), id)?)
+            }
+            Place::Spoof { chain } => Ok(reference_spoof::remove_chain(nft, chain)?),
+            Place::Forward { ip } => {
+                if nft.probe().is_ok() {
+                    forward::iptables::remove_nf_tables(nft, &[*ip])?;
+                }
+                forward::iptables::remove_legacy(&[*ip]).map(drop)
+            }
+        }
+    }
+}
+
+/// The chains of iptables that lead to containers' own.
+const PARENTS: [&str; 3] = [masquerade::POSTROUTING, portmap::DNAT, portmap::OLD_SNAT];
+
+pub(super) fn traces(nft: &mut Nft, nf_tables: bool, traces: &mut Vec<Trace>) -> Result<(), Error> {
+    let mut forwarded = BTreeSet::new();
+    for family in FAMILIES {
+        if nf_tables {
+            let jumps = nft.rules(nat(family), None)?.into_iter().filter_map(|rule| {
+                Some((rule.chain.clone(), rule.target()?, rule.comment.clone(), addresses(&rule, family)))
+            });
+            traces.extend(chains(family, false, jumps.collect()));
+            hostports(nft, family, traces)?;
+            let filter = Table::new(family, "filter");
+            for rule in nft.rules(filter, Some(forward::iptables::PODS))? {
+                forwarded.extend(addresses(&rule, family));
+            }
+        }
+        traces.extend(legacy_chains(family, &legacy_rules(family)?.unwrap_or_default()));
+        forwarded.extend(legacy_addresses(&legacy_rules_of(family, "filter")?.unwrap_or_default()));
+    }
+    for ip in forwarded {
+        let what = format!("rules for {ip} in iptables' chain {}", forward::iptables::PODS);
+        traces.push(Trace { what, named: Named::Nothing, addrs: vec![ip], place: of(Place::Forward { ip }) });
+    }
+    if nf_tables {
+        masqueraded(nft, traces)?;
+        for (table, chain) in reference_spoof::stale(nft)? {
+            // The port isn't there; whose it was doesn't matter.
+            let what = format!("chain {chain} in table {table}");
+            let named = Named::Link(String::new());
+            traces.push(Trace { what, named, addrs: Vec::new(), place: of(Place::Spoof { chain }) });
+        }
+    }
+    Ok(())
+}
+
+/// Containers' chains among rules as iptables-save prints them.
+fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
+    let jumps = rules.iter().filter_map(|rule| {
+        let (_, target) = rule.rsplit_once(" -j ")?;
+        let comment = rule.replace("\\\"", "\"");
+        Some((rule.split(' ').nth(1)?.to_owned(), target.to_owned(), comment, sources(rule)))
+    });
+    chains(family, true, jumps.collect())
+}
+
+/// The addresses in CNI-FORWARD, as iptables-save prints it.
+fn legacy_addresses(rules: &[String]) -> Vec<IpAddr> {
+    let ours = rules.iter().filter(|rule| in_chain(rule, forward::iptables::PODS));
+    ours.flat_map(|rule| sources(rule)).collect()
+}
+
+/// For fuzzers: the chains that are found in such rules, each with the one that leads to it.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
+    let _ = legacy_addresses(rules);
+    let places = legacy_chains(Family::Ipv4, rules).into_iter().map(|trace| trace.place);
+    let chains = places.filter_map(|place| match place {
+        super::Place::Reference(Place::Chain { parent, chain, .. }) => Some((parent, chain)),
+        _ => None,
+    });
+    chains.collect()
+}
+
+fn of(place: Place) -> super::Place {
+    super::Place::Reference(place)
+}
+
+/// Containers' chains among the jumps: from, to, comment, addresses.
+fn chains(family: Family, legacy: bool, jumps: Vec<(String, String, String, Vec<IpAddr>)>) -> Vec<Trace> {
+    let mut found: BTreeMap<(&'static str, String), (String, String, Vec<IpAddr>)> = BTreeMap::new();
+    for (from, to, comment, addrs) in jumps {
+        let Some(parent) = PARENTS.into_iter().find(|parent| *parent == from) else { continue };
+        let ours = masquerade::is_container_chain(&to) || portmap::is_container_chain(&to);
+        let Some((network, id)) = names(&comment).filter(|_| ours) else { continue };
+        let of = found.entry((parent, to)).or_insert_with(|| (network, id, Vec::new()));
+        of.2.extend(addrs);
+    }
+    let tables = if legacy { "legacy table" } else { "table" };
+    let version = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
+    found
+        .into_iter()
+        .map(|((parent, chain), (network, id, addrs))| Trace {
+            what: format!("chain {chain} in {version}' {tables} nat"),
+            named: Named::Container { network: Some(network), id },
+            addrs,
+            place: of(Place::Chain { family, parent, chain, legacy }),
+        })
+        .collect()
+}
+
+/// Network and container of `… name: "NETWORK" id: "CONTAINER"`.
+fn names(comment: &str) -> Option<(String, String)> {
+    let (_, rest) = comment.split_once("name: \"")?;
+    let (network, rest) = rest.split_once("\" id: \"")?;
+    let (id, _) = rest.split_once('"')?;
+    Some((network.to_owned(), id.to_owned()))
+}
+
+fn hostports(nft: &mut Nft, family: Family, traces: &mut Vec<Trace>) -> Result<(), Error> {
+    let table = Table::new(family, portmap::GO_TABLE);
+    let rules = nft.rules(table, None)?;
+    let mut containers: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    for rule in rules {
+        if portmap::GO_CHAINS.contains(&rule.chain.as_str()) && !rule.comment.is_empty() {
+            // Where the ports lead to.
+            let targets = rule.immediates().filter_map(|bytes| address(bytes, family));
+            containers.entry(rule.comment.clone()).or_default().extend(targets);
+        }
+    }
+    for (id, addrs) in containers {
+        traces.push(Trace {
+            what: format!("port mappings in table {table}"),
+            named: Named::Container { network: None, id: id.clone() },
+            addrs,
+            place: of(Place::Hostport { family, id }),
+        });
+    }
+    Ok(())
+}
+
+fn masqueraded(nft: &mut Nft, traces: &mut Vec<Trace>) -> Result<(), Error> {
+    let mut found: BTreeMap<String, (String, Vec<IpAddr>)> = BTreeMap::new();
+    for rule in masquerade::go_rules(nft)? {
+        let Some(tag) = super::tag(&rule.comment) else { continue };
+        let addrs = FAMILIES.into_iter().flat_map(|family| addresses(&rule, family));
+        found.entry(tag.to_owned()).or_insert_with(|| (rule.comment.clone(), Vec::new())).1.extend(addrs);
+    }
+    for (tag, (comment, addrs)) in found {
+        traces.push(Trace {
+            what: "rules in table inet cni_plugins_masquerade".to_owned(),
+            named: Named::Comment(comment),
+            addrs,
+            place: of(Place::Masquerade { tag }),
+        });
+    }
+    Ok(())
+}
+
+/// The addresses that a rule compares with.
+fn addresses(rule: &Rule, family: Family) -> Vec<IpAddr> {
+    rule.constants().filter_map(|bytes| address(bytes, family)).collect()
+}
+
+/// The address that these bytes are, if their number is that of the family's.
+fn address(bytes: &[u8], family: Family) -> Option<IpAddr> {
+    let ip = match family {
+        Family::Ipv4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+    };
+    ip.filter(|ip| !ip.is_unspecified())
+}
+
+/// The addresses after `-s` and `-d` of a rule as iptables-save prints it.
+fn sources(rule: &str) -> Vec<IpAddr> {
+    let words: Vec<&str> = rule.split(' ').collect();
+    let pairs = words.windows(2).filter_map(|pair| match pair {
+        ["-s" | "-d", addr] => addr.split('/').next()?.parse().ok(),
+        _ => None,
+    });
+    pairs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_as_iptables_prints_them() {
+        let rule =
+            r#"-A POSTROUTING -s 10.0.0.2/32 -m comment --comment "name: \"n\" id: \"c1\"" -j CNI-4f6d"#;
+        assert_eq!(names(&rule.replace("\\\"", "\"")), Some(("n".to_owned(), "c1".to_owned())));
+        assert_eq!(sources(rule), [IpAddr::from([10, 0, 0, 2])]);
+        assert_eq!(names("-A POSTROUTING -j X"), None);
+    }
+}

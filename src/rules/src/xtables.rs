@@ -1,0 +1,198 @@
+//! iptables' table `nat`, in both variants, as the Go reference plugins use it.
+//!
+//! Where iptables is the nf_tables variant, all of it is nf_tables objects in the tables
+//! `ip nat` and `ip6 nat`, and looked at and removed by netlink. Only for the legacy variant
+//! is a command run, and only if the kernel has a legacy table `nat` in this namespace.
+
+use std::collections::BTreeSet;
+
+use nix::errno::Errno;
+
+use cnimble_cni::Error;
+use cnimble_cni::hash::sha512_hex;
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{Batch, Family, Nft, Table};
+
+use super::command;
+
+/// Both families of iptables' tables.
+pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+const ATTEMPTS: usize = 20;
+
+/// A container's chain, `CNI-`, the prefix and a hash: 28 characters, as many as iptables takes.
+pub(super) fn chain_name(prefix: &str, network: &str, container_id: &str) -> String {
+    const LENGTH: usize = 28;
+    let hex = sha512_hex(format!("{network}{container_id}"), 12);
+    let mut name = format!("CNI-{prefix}{hex}");
+    name.truncate(LENGTH);
+    name
+}
+
+/// The table `nat` of the nf_tables variant.
+pub(super) fn nat(family: Family) -> Table<'static> {
+    Table::new(family, "nat")
+}
+
+/// Removes a chain of nf_tables' variant and all rules of `parent` that jump to it, whatever
+/// they match: older releases of the Go plugins wrote other rules than newer ones.
+pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &str) -> netlink::Result<()> {
+    let table = nat(family);
+    for attempt in 1.. {
+        if !nft.has_chain(table.chain(chain))? {
+            break;
+        }
+        let mut batch = Batch::new();
+        for rule in nft.rules(table, Some(parent))? {
+            if rule.target().as_deref() == Some(chain) {
+                batch.delete_rule(table.chain(parent), rule.handle);
+            }
+        }
+        batch.flush_chain(table.chain(chain));
+        batch.delete_chain(table.chain(chain));
+        match nft.commit(&batch) {
+            Ok(()) => break,
+            // Somebody else removes it too, or is about to add to it.
+            Err(err) if attempt < ATTEMPTS && (err.is(Errno::ENOENT) || err.is(Errno::EBUSY)) => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(())
+}
+
+/// Deletes a table of empty chains, unless somebody uses it by now.
+pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    for chain in nft.chains(table)? {
+        batch.delete_chain(table.chain(&chain));
+    }
+    batch.delete_table(table);
+    match nft.commit(&batch) {
+        Err(err) if !matches!(err.errno, Errno::EBUSY | Errno::ENOENT) => Err(err.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The commands of the legacy variant.
+pub(super) fn legacy_command(family: Family, action: &str) -> String {
+    let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
+    let legacy = format!("{iptables}-legacy-{action}");
+    // Distributions without nf_tables have no other variant, and no name for it.
+    if command::find(&legacy).is_some() { legacy } else { format!("{iptables}-{action}") }
+}
+
+/// Whether a command of iptables is the legacy variant's: both are links to one binary each,
+/// whose names tell. A binary with another name is from before there was a choice.
+pub(super) fn is_legacy(name: &str) -> bool {
+    let file = command::find(name).and_then(|file| std::fs::canonicalize(file).ok());
+    let file = file.as_ref().and_then(|file| file.file_name());
+    file.is_some_and(|file| !file.to_string_lossy().contains("nft"))
+}
+
+/// The rules of the legacy table `nat` as iptables-save prints them, if this namespace has it.
+pub(super) fn legacy_rules(family: Family) -> Result<Option<Vec<String>>, Error> {
+    legacy_rules_of(family, "nat")
+}
+
+/// The same of another table.
+pub(super) fn legacy_rules_of(family: Family, table: &str) -> Result<Option<Vec<String>>, Error> {
+    Ok(legacy_table(family, table)?.map(|text| rules_in(&text)))
+}
+
+/// The rules in what iptables-save prints.
+pub(super) fn rules_in(saved: &str) -> Vec<String> {
+    saved.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()
+}
+
+/// Whether a chain drops what none of its rules decides about, by what iptables-save prints.
+pub(super) fn drops(saved: &str, chain: &str) -> bool {
+    let policy = format!(":{chain} DROP ");
+    saved.lines().any(|line| line.starts_with(&policy))
+}
+
+/// A legacy table as iptables-save prints it, if this namespace has it.
+pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>, Error> {
+    // Not /proc/net: that is the namespace of the process's first thread.
+    let names = match family {
+        Family::Ipv4 => "/proc/thread-self/net/ip_tables_names",
+        _ => "/proc/thread-self/net/ip6_tables_names",
+    };
+    // The file isn't there without the legacy modules, and empty without tables.
+    let listed = std::fs::read_to_string(names).unwrap_or_default();
+    if !listed.lines().any(|name| name.trim() == table) {
+        return Ok(None);
+    }
+    let save = legacy_command(family, "save");
+    if command::find(&save).is_none() {
+        log::warn!("{names} lists a table {table}, but {save} is not installed: it can't be looked into");
+        return Ok(None);
+    }
+    command::run(&save, &["-t", table], "").map(Some)
+}
+
+/// Deletes rules of the legacy variant, given as iptables-save prints them.
+pub(super) fn delete_legacy_rules(family: Family, rules: &[String]) -> Result<(), Error> {
+    let lines: Vec<String> = rules.iter().map(|rule| rule.replacen("-A ", "-D ", 1)).collect();
+    let input = format!("*nat\n{}\nCOMMIT\n", lines.join("\n"));
+    command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], &input).map(|_| ())
+}
+
+/// Removes chains of the legacy variant that `choose` finds among the rules, and the jumps of
+/// `parent` to them.
+pub(super) fn remove_legacy_chains(
+    parent: &str,
+    choose: impl Fn(&[String]) -> BTreeSet<String>,
+) -> Result<(), Error> {
+    for family in FAMILIES {
+        for attempt in 1.. {
+            let Some(rules) = legacy_rules(family)? else { break };
+            let chains = choose(&rules);
+            if chains.is_empty() {
+                break;
+            }
+            let input = removal(&rules, parent, &chains);
+            match command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], &input) {
+                Ok(_) => break,
+                // Somebody may have removed some of it in between.
+                Err(_) if attempt < 3 => {}
+                Err(err) => return Err(err),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What iptables-restore is told to remove chains and the jumps to them.
+pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>) -> String {
+    let mut input = String::from("*nat\n");
+    for chain in chains {
+        for rule in rules.iter().filter(|rule| jumps_to(rule, parent, chain)) {
+            input.push_str(&rule.replacen("-A ", "-D ", 1));
+            input.push('\n');
+        }
+        input.push_str(&format!("-F {chain}\n-X {chain}\n"));
+    }
+    input.push_str("COMMIT\n");
+    input
+}
+
+/// Whether a rule as iptables-save prints it is in this chain.
+pub(super) fn in_chain(rule: &str, chain: &str) -> bool {
+    rule.split(' ').nth(1) == Some(chain)
+}
+
+/// Whether a rule as iptables-save prints it leads from one chain to the other.
+pub(super) fn jumps_to(rule: &str, parent: &str, chain: &str) -> bool {
+    in_chain(rule, parent) && rule.ends_with(&format!(" -j {chain}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_are_named_as_the_reference_does() {
+        let cid = "default-237eaf51aa0c1411433db10b2c8dac0f826f87ac6f48c62084ee84c3d9c20384";
+        assert_eq!(chain_name("", "bridge", cid), "CNI-4f6dd6c08c7e1a901788c768");
+        assert_eq!(chain_name("DN-", "net1", "cont1"), "CNI-DN-01d424cb2a9303e21c6e9");
+    }
+}

@@ -1,0 +1,156 @@
+//! What is in a file of the cache.
+
+use std::io;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use cnimble_cni::{Error as SpecError, NetworkList, json};
+
+use super::Key;
+
+const KIND: &str = "cniCacheV1";
+
+/// One attachment as it was added.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Entry {
+    /// The network's name.
+    pub network: String,
+    /// The container ID.
+    pub container_id: String,
+    /// The interface inside the container.
+    pub ifname: String,
+    /// The path of the namespace. Empty if there was none, and in entries that libcni
+    /// before 1.2 made: see [`Entry::namespace`].
+    pub netns: String,
+    /// The network's configuration, as text. Empty in an entry of an old libcni.
+    pub config: Vec<u8>,
+    /// CNI_ARGS
+    pub args: Vec<(String, String)>,
+    /// The capability arguments, before they were matched with the capabilities.
+    pub capability_args: Map<String, Value>,
+    /// The result of ADD.
+    pub result: Option<Value>,
+}
+
+/// The file, with libcni's keys in libcni's order.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct File {
+    kind: String,
+    container_id: String,
+    #[serde(default)]
+    config: Option<String>,
+    if_name: String,
+    network_name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    netns: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cni_args: Option<Vec<(String, String)>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    capability_args: Option<Map<String, Value>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    result: Option<Value>,
+}
+
+impl Entry {
+    /// The key of this entry.
+    pub fn key(&self) -> Key<'_> {
+        Key { network: &self.network, container_id: &self.container_id, ifname: &self.ifname }
+    }
+
+    /// Whether it is the entry of `key`.
+    pub(super) fn is_of(&self, key: Key<'_>) -> bool {
+        (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str())
+            == (key.network, key.container_id, key.ifname)
+    }
+
+    /// The path of the namespace, if need be from the result. `None` if neither has it.
+    pub fn namespace(&self) -> Option<&str> {
+        let interfaces = || json::get(self.result.as_ref()?, "interfaces")?.as_array();
+        let mut paths =
+            interfaces().into_iter().flatten().filter_map(|of| json::get(of, "sandbox")?.as_str());
+        match self.netns.as_str() {
+            "" => paths.find(|path| !path.is_empty()),
+            path => Some(path),
+        }
+    }
+
+    /// The text of its file.
+    pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
+        serde_json::to_vec(&File::from(self)).map_err(io::Error::other)
+    }
+
+    /// The network as it was configured at ADD: for DEL when its file is gone.
+    ///
+    /// # Errors
+    /// As [`NetworkList::parse`]; an entry of an old libcni has no configuration.
+    pub fn network_list(&self) -> Result<NetworkList, SpecError> {
+        let value = json::parse_object(&self.config, "cached configuration")?;
+        let list = match json::get(&value, "plugins") {
+            Some(_) => NetworkList::from_value(value),
+            // libcni's AddNetwork keeps a single plugin's configuration.
+            None => NetworkList::parse_single(&self.config),
+        }?;
+        list.complete()
+    }
+}
+
+impl From<&Entry> for File {
+    fn from(entry: &Entry) -> Self {
+        File {
+            kind: KIND.to_owned(),
+            container_id: entry.container_id.clone(),
+            config: Some(STANDARD.encode(&entry.config)),
+            if_name: entry.ifname.clone(),
+            network_name: entry.network.clone(),
+            netns: entry.netns.clone(),
+            cni_args: Some(entry.args.clone()).filter(|args| !args.is_empty()),
+            capability_args: Some(entry.capability_args.clone()).filter(|args| !args.is_empty()),
+            result: entry.result.clone(),
+        }
+    }
+}
+
+pub(super) fn decode(bytes: &[u8], key: Key<'_>) -> Result<Entry, String> {
+    decode_v1(bytes).or_else(|why| legacy(bytes, key).ok_or(why))
+}
+
+pub(super) fn decode_v1(bytes: &[u8]) -> Result<Entry, String> {
+    if bytes.is_empty() {
+        return Err("the file is empty".to_owned());
+    }
+    let file: File = serde_json::from_slice(bytes).map_err(|err| err.to_string())?;
+    if file.kind != KIND {
+        return Err(format!("its kind is \"{}\", expected {KIND}", file.kind.escape_debug()));
+    }
+    let config = STANDARD.decode(file.config.unwrap_or_default()).map_err(|err| format!("config: {err}"))?;
+    Ok(Entry {
+        network: file.network_name,
+        container_id: file.container_id,
+        ifname: file.if_name,
+        netns: file.netns,
+        config,
+        args: file.cni_args.unwrap_or_default(),
+        capability_args: file.capability_args.unwrap_or_default(),
+        result: file.result,
+    })
+}
+
+/// A bare result. Its shape is checked when it is used; here it need only look like one.
+fn legacy(bytes: &[u8], key: Key<'_>) -> Option<Entry> {
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let has = |name| json::get(&value, name).is_some();
+    if has("kind") || !["ips", "interfaces", "ip4", "ip6"].into_iter().any(has) {
+        return None;
+    }
+    Some(Entry {
+        network: key.network.to_owned(),
+        container_id: key.container_id.to_owned(),
+        ifname: key.ifname.to_owned(),
+        result: Some(value),
+        ..Entry::default()
+    })
+}

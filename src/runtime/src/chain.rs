@@ -1,0 +1,313 @@
+//! ADD, CHECK and DEL of a whole network: the plugins one after the other, each with the
+//! result of the one before.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use cnimble_cni::list::{Injection, ListEntry};
+use cnimble_cni::{CniResult, Code, Error as SpecError, NetworkList, Verb, Version, json};
+
+use super::error::{Error, Failure, Failures, PluginError};
+use super::exec::{Parameters, first_line};
+use super::{Attach, CacheError, Entry, Invoker, Lookup, check_names, find_plugin};
+
+impl Invoker {
+    /// Attaches a container. Returns the last plugin's result, a document of the network's
+    /// version, and puts it into the cache.
+    ///
+    /// If a plugin fails, those that were run get a DEL, last one first, and the error lists
+    /// what failed in that after the cause. It gets one itself unless it can't have left
+    /// anything: it could not be started, or says that something is in its way.
+    ///
+    /// One exception: when the cache says that this very attachment exists already, a DEL
+    /// would take a working container's network away; it is left to the caller, and the
+    /// error says so.
+    ///
+    /// # Errors
+    /// A forbidden name; a plugin that isn't there (checked for all of them before the
+    /// first is run); a network that is locked; a plugin's failure; the cache's.
+    pub async fn add(&self, network: &NetworkList, attach: &Attach) -> Result<Value, Error> {
+        check_names(&network.name, attach)?;
+        let missing = network.plugins.iter().filter_map(|plugin| {
+            let cause = find_plugin(&plugin.plugin_type, &self.path).err()?;
+            Some(failure(network, plugin, Verb::Add, cause))
+        });
+        if let Some(failures) = Failures::of(missing.collect()) {
+            return Err(failures.into());
+        }
+        // Until the result is recorded: before that, nothing but locks tells of this.
+        let _together = self.together(&network.name).await?;
+        let this = self.begin();
+        let known = matches!(self.cache.get(attach.key(&network.name)), Ok(Lookup::Entry(_)));
+        let mut result = None;
+        for (index, plugin) in network.plugins.iter().enumerate() {
+            let cause = match this.add_one(network, plugin, attach, result.as_ref()).await {
+                Ok(value) => {
+                    result = Some(value);
+                    continue;
+                }
+                Err(cause) => cause,
+            };
+            let mut failures = Failures {
+                first: failure(network, plugin, Verb::Add, cause),
+                others: Vec::new(),
+                note: None,
+            };
+            if known {
+                failures.note = Some(
+                    "not rolled back, because the cache knows this attachment from an earlier ADD; \
+                     DEL it before it is added again"
+                        .to_owned(),
+                );
+            } else {
+                let end = index + usize::from(failures.first.cause.may_leave_something());
+                let ran = network.plugins.get(..end).unwrap_or_default();
+                failures.others = self.begin().del_chain(network, ran, attach, result.as_ref()).await;
+            }
+            return Err(failures.into());
+        }
+        let result = result.unwrap_or(Value::Null);
+        let entry = Entry {
+            network: network.name.clone(),
+            container_id: attach.container_id.clone(),
+            ifname: attach.ifname.clone(),
+            netns: attach.netns.clone(),
+            config: complete(network).to_string().into_bytes(),
+            args: attach.args.clone(),
+            capability_args: attach.capability_args.clone(),
+            result: Some(result.clone()),
+        };
+        if let Err(cause) = self.record(entry).await {
+            let rollback = self.begin().del_chain(network, &network.plugins, attach, Some(&result)).await;
+            return Err(Error::Cache { cause, rollback });
+        }
+        Ok(result)
+    }
+
+    /// Asks every plugin whether the attachment is still as ADD left it. Success without
+    /// asking if the network says `disableCheck`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] below version 0.4.0; [`Error::NoResult`] if the cache has no
+    /// good result of ADD; the first plugin's failure (the specification stops there).
+    pub async fn check(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
+        check_names(&network.name, attach)?;
+        if network.version < Version::V0_4_0 {
+            return Err(Error::Unsupported {
+                network: network.name.clone(),
+                verb: Verb::Check,
+                version: network.version,
+                since: Version::V0_4_0,
+            });
+        }
+        if network.disable_check {
+            return Ok(());
+        }
+        let no_result = |reason| Error::NoResult {
+            network: network.name.clone(),
+            container_id: attach.container_id.clone(),
+            ifname: attach.ifname.clone(),
+            reason,
+        };
+        let _together = self.together(&network.name).await?;
+        let result = match self.cached_result(network, attach) {
+            Ok(Some(result)) => result,
+            Ok(None) => {
+                return Err(no_result(format!(
+                    "the cache in {} has no result of an ADD",
+                    self.cache.dir().display()
+                )));
+            }
+            Err(reason) => return Err(no_result(format!("{reason}; DEL and ADD it again"))),
+        };
+        let this = self.begin();
+        for plugin in &network.plugins {
+            this.call(Verb::Check, network, plugin, Some(attach), injection(attach, Some(&result)))
+                .await
+                .map_err(|cause| Failures {
+                    first: failure(network, plugin, Verb::Check, cause),
+                    others: Vec::new(),
+                    note: None,
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Takes an attachment back: DEL of every plugin, last one first, with the cached
+    /// result from version 0.4.0 on. Goes on past a plugin that fails. When all have
+    /// succeeded the entry in the cache goes, else it stays for the next try. A corrupt
+    /// entry is set aside, with a warning.
+    ///
+    /// # Errors
+    /// A forbidden name; all plugins' failures together.
+    pub async fn del(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
+        check_names(&network.name, attach)?;
+        let _together = self.together(&network.name).await?;
+        let result = match self.cached_result(network, attach) {
+            Ok(result) => result.filter(|_| network.version >= Version::V0_4_0),
+            Err(reason) => {
+                log::warn!("{reason}; DEL goes on without the result of ADD");
+                match self.cache.set_aside(attach.key(&network.name)) {
+                    Ok(path) => log::warn!("it is now {}", path.display()),
+                    Err(err) => log::warn!("{err}"),
+                }
+                None
+            }
+        };
+        let failures = self.begin().del_chain(network, &network.plugins, attach, result.as_ref()).await;
+        if let Some(failures) = Failures::of(failures) {
+            return Err(failures.into());
+        }
+        if let Err(err) = self.cache.remove(attach.key(&network.name)) {
+            // Everything is gone; only GC would come back to this entry, which is harmless.
+            log::warn!("{err}");
+        }
+        Ok(())
+    }
+
+    /// The cached result in the network's version. The error is for people.
+    fn cached_result(&self, network: &NetworkList, attach: &Attach) -> Result<Option<Value>, String> {
+        let key = attach.key(&network.name);
+        let about = |why: &dyn std::fmt::Display| {
+            format!("the cache entry {} is corrupt: {why}", self.cache.path(key).display())
+        };
+        match self.cache.get(key) {
+            Ok(Lookup::Nothing) => Ok(None),
+            Ok(Lookup::Corrupt(why)) => Err(about(&why)),
+            Ok(Lookup::Entry(entry)) => match entry.result {
+                None => Err(about(&"it has no result")),
+                Some(result) => convert(result, network.version).map(Some).map_err(|err| about(&err)),
+            },
+            Err(err) => Err(err.to_string()),
+        }
+    }
+
+    async fn add_one(
+        &self,
+        network: &NetworkList,
+        plugin: &ListEntry,
+        attach: &Attach,
+        previous: Option<&Value>,
+    ) -> Result<Value, PluginError> {
+        let answer = self.call(Verb::Add, network, plugin, Some(attach), injection(attach, previous)).await?;
+        let bad = |reason| PluginError::BadOutput {
+            path: answer.file.clone(),
+            reason,
+            output: first_line(&answer.stdout),
+        };
+        let value = serde_json::from_slice(&answer.stdout)
+            .map_err(|err| bad(SpecError::new(Code::DECODE, format!("it is not JSON: {err}"))))?;
+        convert(value, network.version).map_err(bad)
+    }
+
+    /// DEL of these plugins in reverse; returns all failures.
+    pub(super) async fn del_chain(
+        &self,
+        network: &NetworkList,
+        plugins: &[ListEntry],
+        attach: &Attach,
+        result: Option<&Value>,
+    ) -> Vec<Failure> {
+        let result = result.filter(|_| network.version >= Version::V0_4_0);
+        let mut failures = Vec::new();
+        for plugin in plugins.iter().rev() {
+            if let Err(cause) =
+                self.call(Verb::Del, network, plugin, Some(attach), injection(attach, result)).await
+            {
+                failures.push(failure(network, plugin, Verb::Del, cause));
+            }
+        }
+        failures
+    }
+
+    /// One plugin, one verb: finds it, makes its input, runs it.
+    pub(super) async fn call(
+        &self,
+        verb: Verb,
+        network: &NetworkList,
+        plugin: &ListEntry,
+        attach: Option<&Attach>,
+        injection: Injection<'_>,
+    ) -> Result<Answer, PluginError> {
+        let file = find_plugin(&plugin.plugin_type, &self.path)?;
+        let none = Attach::default();
+        let attach = attach.unwrap_or(&none);
+        let parameters = Parameters {
+            verb,
+            container_id: &attach.container_id,
+            netns: &attach.netns,
+            ifname: &attach.ifname,
+            args: &attach.args,
+            path: &self.path,
+        };
+        let stdin = network.configuration(plugin, &injection).to_string();
+        let stdout = self.exec.run(&file, &parameters, stdin.as_bytes()).await?;
+        Ok(Answer { file, stdout })
+    }
+
+    /// Writes the entry on a thread that may block: it makes files.
+    async fn record(&self, entry: Entry) -> Result<(), CacheError> {
+        let cache = self.cache.clone();
+        let path = cache.path(entry.key());
+        tokio::task::spawn_blocking(move || cache.put(&entry)).await.unwrap_or_else(|err| {
+            Err(CacheError { doing: "writing", path, source: std::io::Error::other(err) })
+        })
+    }
+}
+
+/// What a plugin printed.
+pub(super) struct Answer {
+    file: PathBuf,
+    stdout: Vec<u8>,
+}
+
+fn injection<'a>(attach: &'a Attach, prev_result: Option<&'a Value>) -> Injection<'a> {
+    Injection { prev_result, capability_args: Some(&attach.capability_args), valid_attachments: None }
+}
+
+/// The configuration to keep in the cache: the list as it was written, with the plugins of
+/// the network's folder written into it, so that DEL needs neither.
+pub fn complete(network: &NetworkList) -> Value {
+    let mut document = network.document.clone();
+    let inlined = json::get(&document, "plugins").and_then(Value::as_array);
+    if inlined.map_or(0, Vec::len) != network.plugins.len()
+        && let Some(object) = document.as_object_mut()
+    {
+        let mut set = |key: &str, value: Value| {
+            object.retain(|other, _| !other.eq_ignore_ascii_case(key));
+            object.insert(key.to_owned(), value);
+        };
+        let plugins = network.plugins.iter().map(|plugin| plugin.document.clone());
+        set("plugins", plugins.collect());
+        set("loadOnlyInlinedPlugins", Value::Bool(true));
+    }
+    document
+}
+
+pub(super) fn failure(network: &NetworkList, plugin: &ListEntry, verb: Verb, cause: PluginError) -> Failure {
+    Failure {
+        network: network.name.clone(),
+        plugin: plugin.plugin_type.clone(),
+        verb,
+        attachment: None,
+        cause,
+    }
+}
+
+/// A result as the network's version has it. One that is in this version already passes
+/// untouched, unknown keys and all, once it is known to make sense; one without version
+/// is taken for the network's.
+fn convert(mut value: Value, version: Version) -> Result<Value, SpecError> {
+    let result = CniResult::from_value(&value, version, "")?;
+    match json::get(&value, "cniVersion").and_then(Value::as_str) {
+        Some(own) if own == version.as_str() => Ok(value),
+        None | Some("") => {
+            if let Some(object) = value.as_object_mut() {
+                object.insert("cniVersion".into(), version.as_str().into());
+            }
+            Ok(value)
+        }
+        Some(_) => result.to_value(version),
+    }
+}

@@ -1,0 +1,82 @@
+//! Which plugins failed in an operation, and in which order.
+
+use std::fmt;
+
+use cnimble_cni as cni;
+use cnimble_cni::Verb;
+
+use super::PluginError;
+
+/// One plugin that failed in an operation on a network.
+#[derive(Debug, thiserror::Error)]
+#[error("{verb} of plugin {plugin} in network {network}{}: {cause}", For(attachment))]
+pub struct Failure {
+    /// The network.
+    pub network: String,
+    /// The plugin's type.
+    pub plugin: String,
+    /// The verb.
+    pub verb: Verb,
+    /// Container ID and interface, where it wasn't the caller's: GC deletes those of others.
+    pub attachment: Option<cni::Attachment>,
+    /// Why.
+    #[source]
+    pub cause: PluginError,
+}
+
+struct For<'a>(&'a Option<cni::Attachment>);
+
+impl fmt::Display for For<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => Ok(()),
+            Some(of) => write!(f, " for {} {}", of.container_id, of.ifname),
+        }
+    }
+}
+
+/// All plugins that failed in one operation, in the order of time: the first is the cause.
+#[derive(Debug)]
+pub struct Failures {
+    /// What failed first.
+    pub first: Failure,
+    /// What failed afterwards: other plugins of a DEL, or the rollback of an ADD.
+    pub others: Vec<Failure>,
+    /// What the reader has to know besides.
+    pub note: Option<String>,
+}
+
+impl Failures {
+    /// `None` for an empty list.
+    pub fn of(mut failures: Vec<Failure>) -> Option<Self> {
+        if failures.is_empty() {
+            return None;
+        }
+        let others = failures.split_off(1);
+        Some(Failures { first: failures.pop()?, others, note: None })
+    }
+
+    /// First and others.
+    pub fn iter(&self) -> impl Iterator<Item = &Failure> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+}
+
+impl fmt::Display for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.first.fmt(f)?;
+        for other in &self.others {
+            write!(f, "; then {other}")?;
+        }
+        if let Some(note) = &self.note {
+            write!(f, "; {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failures {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.first.cause)
+    }
+}

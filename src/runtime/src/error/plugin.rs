@@ -1,0 +1,176 @@
+//! One execution of one plugin.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use cnimble_cni::{self as cni, Code, Version};
+
+/// An execution of a plugin that didn't end well.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// The type can't be a file name: it would lead out of the plugin directories.
+    #[error("invalid plugin type \"{}\": expected the name of a file, without /", name.escape_default())]
+    BadName {
+        /// The type.
+        name: String,
+    },
+    /// No directory has it.
+    #[error("no plugin \"{name}\" in CNI_PATH [{}]", Dirs(dirs))]
+    Missing {
+        /// The type.
+        name: String,
+        /// The directories, in order.
+        dirs: Vec<PathBuf>,
+    },
+    /// The kernel won't execute the file.
+    #[error("{}: can't be executed: {source}", path.display())]
+    Start {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Talking to the running plugin failed.
+    #[error("{}: {doing}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The plugin took longer than allowed and was killed.
+    #[error("{}: no answer within {limit:?}; killed{}", path.display(), Stderr(stderr))]
+    TimeLimit {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        limit: Duration,
+        /// The end of its stderr, where captured.
+        stderr: String,
+    },
+    /// The plugin wrote more than a result can be, and was killed.
+    #[error("{}: wrote more than {limit} bytes to stdout; killed{}", path.display(), Stderr(stderr))]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The limit, in bytes.
+        limit: usize,
+        /// The end of its stderr, where captured.
+        stderr: String,
+    },
+    /// The plugin failed in an orderly way: exit status and a CNI error.
+    #[error("{error} (code {}){}", error.code, Stderr(stderr))]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        error: cni::Error,
+        /// The end of its stderr, where captured.
+        stderr: String,
+    },
+    /// The plugin failed and printed something that is no CNI error.
+    #[error("{}: failed ({status}) without a CNI error{}{}", path.display(), FirstLine(output), Stderr(stderr))]
+    NoError {
+        /// The file.
+        path: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+        /// The first line on stdout; may be empty.
+        output: String,
+        /// The end of its stderr, where captured.
+        stderr: String,
+    },
+    /// The plugin succeeded, but what it printed can't be used.
+    #[error("{}: succeeded, but its output can't be used: {reason}{}", path.display(), FirstLine(output))]
+    BadOutput {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: cni::Error,
+        /// The first line on stdout; may be empty.
+        output: String,
+    },
+    /// The plugin doesn't speak the network's version of the protocol.
+    #[error("{}: supports CNI versions {}, but the network is {wanted}", path.display(), supported.join(", "))]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The network's version.
+        wanted: Version,
+        /// The plugin's.
+        supported: Vec<String>,
+    },
+}
+
+impl PluginError {
+    /// The plugin's own code where it has spoken, else the nearest of the specification.
+    pub fn code(&self) -> Code {
+        match self {
+            PluginError::BadName { .. } => Code::INVALID_CONFIG,
+            PluginError::Refused { error, .. } => error.code,
+            PluginError::Io { .. } => Code::IO,
+            PluginError::BadOutput { .. } => Code::DECODE,
+            PluginError::Version { .. } => Code::INCOMPATIBLE_VERSION,
+            PluginError::TimeLimit { .. } => Code::TRY_AGAIN_LATER,
+            PluginError::Missing { .. }
+            | PluginError::Start { .. }
+            | PluginError::TooLong { .. }
+            | PluginError::NoError { .. } => Code::DELEGATE,
+        }
+    }
+
+    /// Whether an ADD that ended so may have left something behind. Our own plugins undo
+    /// what they did, but others may not. A conflict is with something that was there before,
+    /// perhaps this very attachment, made through another cache: not ours to take away.
+    pub(crate) fn may_leave_something(&self) -> bool {
+        match self {
+            PluginError::BadName { .. } | PluginError::Missing { .. } | PluginError::Start { .. } => false,
+            PluginError::Refused { error, .. } => error.code != Code::CONFLICT,
+            _ => true,
+        }
+    }
+
+    /// Whether the plugin itself reported the error, rather than failed to be run.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, PluginError::Refused { .. })
+    }
+}
+
+struct Dirs<'a>(&'a [PathBuf]);
+
+impl fmt::Display for Dirs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, dir) in self.0.iter().enumerate() {
+            let space = if index == 0 { "" } else { " " };
+            write!(f, "{space}{}", dir.display())?;
+        }
+        Ok(())
+    }
+}
+
+struct FirstLine<'a>(&'a str);
+
+impl fmt::Display for FirstLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => f.write_str("; stdout was empty"),
+            line => write!(f, "; stdout began \"{line}\""),
+        }
+    }
+}
+
+struct Stderr<'a>(&'a str);
+
+impl fmt::Display for Stderr<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.trim() {
+            "" => Ok(()),
+            text => write!(f, "; stderr: {text}"),
+        }
+    }
+}

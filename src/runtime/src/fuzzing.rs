@@ -1,0 +1,11 @@
+//! The reader of cached results, for fuzzers.
+
+/// Takes any bytes for a file of the cache.
+pub fn cache(bytes: &[u8]) {
+    super::cache::fuzz(bytes);
+}
+
+/// What a file of the cache holds, for those who read on.
+pub fn entry(bytes: &[u8]) -> Option<super::Entry> {
+    super::cache::entry_of(bytes)
+}

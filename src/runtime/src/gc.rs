@@ -1,0 +1,118 @@
+//! GC and STATUS: the verbs about a network rather than one container.
+
+use cnimble_cni::list::Injection;
+use cnimble_cni::{Attachment, NetworkList, Verb, Version};
+
+use super::chain::failure;
+use super::error::{Error, Failure, Failures};
+use super::{Attach, Invoker};
+
+impl Invoker {
+    /// Cleans what belongs to no attachment in `valid`: first DEL for each attachment of
+    /// this network in the cache that isn't valid, then, from version 1.1.0 on, GC of each
+    /// plugin, which knows of more than the cache does. Goes on past failures.
+    ///
+    /// `None` is *no list*: nothing is known, so nothing is deleted here, and the plugins
+    /// are called without the key, which tells them the same. That isn't an empty list,
+    /// by which no attachment is valid and all go. (libcni deletes all in both cases.)
+    ///
+    /// Does nothing if the network says `disableGC`. No other operation on the network goes on
+    /// meanwhile, as far as locks are taken. What another runtime begins to add after the list was made is not in
+    /// it, and would be cleaned up.
+    ///
+    /// # Errors
+    /// All failures together; the cache's if it can't be listed.
+    pub async fn gc(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<(), Error> {
+        if network.disable_gc {
+            return Ok(());
+        }
+        let alone = self.alone(Some(&network.name)).await?;
+        alone.invoker().gc_alone(network, valid).await
+    }
+
+    /// The same for a network that is locked.
+    ///
+    /// # Errors
+    /// As [`gc`](Self::gc).
+    pub async fn gc_alone(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<(), Error> {
+        if network.disable_gc {
+            return Ok(());
+        }
+        let mut failures = Vec::new();
+        // One failure tells that the time is over; it needn't be told of everything that is left.
+        let over = |failures: &[Failure]| !failures.is_empty() && self.exec.is_over();
+        for attach in self.stale(network, valid)? {
+            if over(&failures) {
+                break;
+            }
+            match self.del(network, &attach).await {
+                Ok(()) => {}
+                Err(Error::Plugins(failed)) => {
+                    let Failures { first, others, .. } = *failed;
+                    failures.extend(std::iter::once(first).chain(others).map(|mut failure| {
+                        failure.attachment = Some(Attachment {
+                            container_id: attach.container_id.clone(),
+                            ifname: attach.ifname.clone(),
+                        });
+                        failure
+                    }));
+                }
+                // An entry whose names no plugin would take can't have been added.
+                Err(err) => log::warn!("result cache: skipped an entry of {}: {err}", network.name),
+            }
+        }
+        if network.version >= Version::V1_1_0 {
+            let this = self.begin();
+            for plugin in &network.plugins {
+                if over(&failures) {
+                    break;
+                }
+                // Under the specification's key and the one that plugins knew before.
+                let injection = Injection { valid_attachments: valid, ..Injection::default() };
+                if let Err(cause) = this.call(Verb::Gc, network, plugin, None, injection).await {
+                    failures.push(failure(network, plugin, Verb::Gc, cause));
+                }
+            }
+        }
+        Failures::of(failures).map_or(Ok(()), |failures| Err(failures.into()))
+    }
+
+    /// Asks every plugin whether it could serve ADD now. Below version 1.1.0 there is no
+    /// such question, and the answer is yes.
+    ///
+    /// # Errors
+    /// The first plugin's failure, with its code: 50 is "not now", 51 "and what runs may
+    /// be impaired".
+    pub async fn status(&self, network: &NetworkList) -> Result<(), Error> {
+        if network.version < Version::V1_1_0 {
+            return Ok(());
+        }
+        let this = self.begin();
+        for plugin in &network.plugins {
+            this.call(Verb::Status, network, plugin, None, Injection::default()).await.map_err(|cause| {
+                Failures {
+                    first: failure(network, plugin, Verb::Status, cause),
+                    others: Vec::new(),
+                    note: None,
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The attachments of this network in the cache that aren't in the list.
+    fn stale(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<Vec<Attach>, Error> {
+        let Some(valid) = valid else {
+            return Ok(Vec::new());
+        };
+        let entries = self.cache.list().map_err(|cause| Error::Cache { cause, rollback: Vec::new() })?;
+        let is_valid = |container_id: &str, ifname: &str| {
+            valid.iter().any(|of| of.container_id == container_id && of.ifname == ifname)
+        };
+        Ok(entries
+            .iter()
+            .filter(|entry| entry.network == network.name && !is_valid(&entry.container_id, &entry.ifname))
+            .map(Attach::from_entry)
+            .collect())
+    }
+}

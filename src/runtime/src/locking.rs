@@ -1,0 +1,57 @@
+//! Operations and the locks of their networks.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use cnimble_locks::{Held, Locks};
+
+use super::{Error, Invoker};
+
+/// A network, or all of the node's, for one alone: until this is dropped.
+#[derive(Debug)]
+pub struct Alone {
+    invoker: Invoker,
+    _held: Option<Held>,
+}
+
+impl Alone {
+    /// What runs plugins meanwhile. It takes no locks, for they are held.
+    pub fn invoker(&self) -> &Invoker {
+        &self.invoker
+    }
+}
+
+impl Invoker {
+    /// Waits until no operation on this network goes on, or on any if it is `None`, and lets none
+    /// begin. Only those that take locks, which are cnimble's, know of it.
+    ///
+    /// # Errors
+    /// There was no such moment in time; the locks can't be used.
+    pub async fn alone(&self, network: Option<&str>) -> Result<Alone, Error> {
+        let held = match (self.patient(), network) {
+            (None, _) => None,
+            (Some(locks), Some(network)) => Some(locks.alone(network).await?),
+            (Some(locks), None) => Some(locks.node_alone().await?),
+        };
+        Ok(Alone { invoker: Invoker { locks: None, ..self.clone() }, _held: held })
+    }
+
+    /// Together with other operations on this network.
+    pub(super) async fn together(&self, network: &str) -> Result<Option<Held>, Error> {
+        match self.patient() {
+            None => Ok(None),
+            Some(locks) => Ok(Some(locks.shared(network).await?)),
+        }
+    }
+
+    /// The locks, which are waited for no longer than the operation may take.
+    fn patient(&self) -> Option<Locks> {
+        let locks = self.locks.clone()?;
+        let deadline =
+            self.exec.deadline.map(|deadline| deadline.at.saturating_duration_since(Instant::now()));
+        let limits = [Some(locks.limit()), self.operation_limit, deadline];
+        let limit: Duration = limits.into_iter().flatten().min().unwrap_or_default();
+        Some(locks.with_limit(limit))
+    }
+}

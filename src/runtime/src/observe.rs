@@ -1,0 +1,54 @@
+//! Word of every execution of a plugin, for metrics and logs.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cnimble_cni::Verb;
+
+use super::error::PluginError;
+
+/// An execution that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Execution<'a> {
+    /// The plugin's file.
+    pub file: &'a Path,
+    /// What it was asked to do.
+    pub verb: Verb,
+    /// The container; empty for verbs that are about none.
+    pub container_id: &'a str,
+    /// From before the process was started until its answer was there.
+    pub took: Duration,
+    /// Why it failed.
+    pub error: Option<&'a PluginError>,
+}
+
+impl Execution<'_> {
+    /// The plugin's name.
+    pub fn plugin(&self) -> String {
+        self.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+}
+
+/// Is called after every execution of a plugin, by whatever task ran it. An execution whose
+/// future is dropped isn't told of.
+#[derive(Clone)]
+pub struct Observer(Arc<dyn Fn(&Execution<'_>) + Send + Sync>);
+
+impl Observer {
+    /// Calls `tell`, which should not take long.
+    pub fn new(tell: impl Fn(&Execution<'_>) + Send + Sync + 'static) -> Self {
+        Observer(Arc::new(tell))
+    }
+
+    pub(super) fn tell(&self, execution: &Execution<'_>) {
+        (self.0)(execution);
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
+}

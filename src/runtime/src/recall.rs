@@ -1,0 +1,73 @@
+//! Verbs from the cache alone, for callers that don't know the network any more.
+
+use cnimble_cni::list::{Injection, ListEntry};
+use cnimble_cni::{NetworkList, Verb};
+
+use super::error::{Failures, PluginError};
+use super::{Attach, ConfError, Entry, Error, Invoker, Key};
+
+impl Invoker {
+    /// Takes an attachment back with what the cache knows of its ADD: configuration,
+    /// arguments, capability arguments and namespace. Whether there was an entry; a corrupt
+    /// one is none.
+    ///
+    /// Right when the network's file has changed or gone since; [`Invoker::del`] goes by
+    /// the configuration that it is given.
+    ///
+    /// # Errors
+    /// As [`Invoker::del`]; the entry can't be read, or has no configuration that can be
+    /// used (libcni before 0.8 kept none).
+    pub async fn del_recorded(&self, key: Key<'_>) -> Result<bool, Error> {
+        let found = self.cache.get(key).map_err(|cause| Error::Cache { cause, rollback: Vec::new() })?;
+        let Some(entry) = found.entry() else {
+            return Ok(false);
+        };
+        let network = entry
+            .network_list()
+            .map_err(|reason| ConfError::Invalid { path: self.cache.path(key), reason })?;
+        self.del(&network, &Attach::from_entry(&entry)).await?;
+        Ok(true)
+    }
+
+    /// [`Invoker::del_recorded`] of an entry that has been read, without the cached result
+    /// if that would lead plugins to what is another's by now.
+    ///
+    /// # Errors
+    /// As [`Invoker::del_recorded`].
+    pub async fn del_entry(&self, entry: &Entry, with_result: bool) -> Result<(), Error> {
+        if with_result {
+            return self.del_recorded(entry.key()).await.map(drop);
+        }
+        let network = entry
+            .network_list()
+            .map_err(|reason| ConfError::Invalid { path: self.cache.path(entry.key()), reason })?;
+        let attach = Attach::from_entry(entry);
+        let _together = self.together(&network.name).await?;
+        if let Some(failures) = Failures::of(self.del_chain(&network, &network.plugins, &attach, None).await)
+        {
+            return Err(failures.into());
+        }
+        self.cache.remove(entry.key()).map_err(|cause| Error::Cache { cause, rollback: Vec::new() })
+    }
+
+    /// One verb of one plugin of an entry's network, with the entry's result as `prevResult`. Takes
+    /// no lock; for what changes something, see [`Invoker::alone`].
+    ///
+    /// # Errors
+    /// The plugin's.
+    pub async fn replay(
+        &self,
+        verb: Verb,
+        entry: &Entry,
+        network: &NetworkList,
+        plugin: &ListEntry,
+    ) -> Result<(), PluginError> {
+        let attach = Attach::from_entry(entry);
+        let injection = Injection {
+            prev_result: entry.result.as_ref(),
+            capability_args: Some(&attach.capability_args),
+            valid_attachments: None,
+        };
+        self.call(verb, network, plugin, Some(&attach), injection).await.map(drop)
+    }
+}

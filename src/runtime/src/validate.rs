@@ -1,0 +1,56 @@
+//! Would a network work, as far as can be told without touching anything?
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use cnimble_cni::list::ListEntry;
+use cnimble_cni::{NetworkList, json};
+
+use super::{Error, Failure, Failures, Invoker, PluginError, Verb, find_plugin, versions};
+
+impl Invoker {
+    /// Checks that all plugins of the network, and the IPAM plugins that they delegate to,
+    /// are there and support its version; they are asked for nothing else. Returns the
+    /// capabilities that the network declares, sorted.
+    ///
+    /// # Errors
+    /// All problems together.
+    pub async fn validate(&self, network: &NetworkList) -> Result<Vec<String>, Error> {
+        let mut seen = BTreeSet::new();
+        let types = network.plugins.iter().flat_map(types).filter(|name| seen.insert(*name));
+        let probes = types.map(|name| async move { (name, self.supports(network, name).await) });
+        let outcomes = futures::future::join_all(probes).await;
+        let failures = outcomes.into_iter().filter_map(|(name, outcome)| {
+            Some(Failure {
+                network: network.name.clone(),
+                plugin: name.to_owned(),
+                verb: Verb::Version,
+                attachment: None,
+                cause: outcome.err()?,
+            })
+        });
+        if let Some(failures) = Failures::of(failures.collect()) {
+            return Err(failures.into());
+        }
+        let capabilities: BTreeSet<&String> =
+            network.plugins.iter().flat_map(|plugin| &plugin.capabilities).collect();
+        Ok(capabilities.into_iter().cloned().collect())
+    }
+
+    async fn supports(&self, network: &NetworkList, name: &str) -> Result<(), PluginError> {
+        let file = find_plugin(name, &self.path)?;
+        let versions = versions(&self.exec, &file, &self.path).await?;
+        if versions.has(network.version) {
+            return Ok(());
+        }
+        Err(PluginError::Version { path: file, wanted: network.version, supported: versions.supported })
+    }
+}
+
+/// The plugin itself, and its IPAM plugin if it has one.
+fn types(entry: &ListEntry) -> impl Iterator<Item = &str> {
+    let ipam = json::get(&entry.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
+    let ipam = ipam.and_then(Value::as_str).filter(|name| !name.is_empty());
+    std::iter::once(entry.plugin_type.as_str()).chain(ipam)
+}

@@ -1,0 +1,37 @@
+//! The node's networks as a picture: network → bridge → port → pod → addresses, routes, rules.
+//!
+//! [`read`] looks at the kernel (by netlink, in the host's namespace and in every pod's), and
+//! asks two records whose each thing is: the result cache, which libcni and [`cnimble_runtime`]
+//! keep for pods of any plugins, and the aliases and comments that our plugins leave on links
+//! and rules. [`text`] and [`svg`] draw the outcome; [`Tree`] itself serialises to JSON. The
+//! same state always gives the same picture.
+//!
+//! ```no_run
+//! use cnimble_runtime::Cache;
+//! use cnimble_tree::{Look, Sources};
+//!
+//! let cache = Cache::new("/var/lib/cni");
+//! let tree = cnimble_tree::read(&Sources { caches: &[cache], configured: &[], netns_dirs: &[] })?;
+//! print!("{}", cnimble_tree::text(&tree, Look::default()));
+//! # Ok::<(), cnimble_tree::TreeError>(())
+//! ```
+//!
+//! Loopback interfaces aren't drawn, and neither are links that no pod has to do with.
+
+mod label;
+mod model;
+mod pods;
+mod read;
+mod svg;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use model::{HostLink, Network, Place, Pod, PodInterface, Port, Tree};
+pub use read::{Sources, TreeError, read};
+pub use svg::svg;
+pub use text::{Look, text};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,133 @@
+//! What there is to draw.
+
+use serde::Serialize;
+
+use cnimble_rules::listing::Effect;
+
+/// A node's networks.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tree {
+    /// By name.
+    pub networks: Vec<Network>,
+    /// Rules that name an owner of whom there is no other trace, in words.
+    pub strays: Vec<String>,
+    /// What could not be looked at, and why.
+    pub problems: Vec<String>,
+}
+
+/// A network.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Network {
+    /// Its name.
+    pub name: String,
+    /// The version in its configuration, or in that which its pods were added with.
+    pub cni_version: Option<String>,
+    /// The plugins of its chain.
+    pub plugins: Vec<String>,
+    /// Where its pods are joined to the host: bridges by name, then whatever has none.
+    pub places: Vec<Place>,
+}
+
+/// Where pods are joined to the host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Place {
+    /// The bridge; `None` for pods that are routed to one by one, or not joined at all.
+    pub link: Option<HostLink>,
+    /// `ingressPolicy` of the bridge.
+    pub policy: Option<String>,
+    /// Pods, by name.
+    pub pods: Vec<Pod>,
+    /// Ports of the bridge that belong to no pod: uplinks, and what is not ours.
+    pub others: Vec<HostLink>,
+}
+
+/// A link of the host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostLink {
+    /// Name.
+    pub name: String,
+    /// `bridge`, `veth`, …; empty for hardware.
+    pub kind: String,
+    /// Hardware address.
+    pub mac: Option<String>,
+    /// Bytes.
+    pub mtu: u32,
+    /// Whether it has been switched on.
+    pub up: bool,
+    /// Addresses with prefix lengths, without IPv6 link-local ones.
+    pub addresses: Vec<String>,
+    /// Routes of the host out of this link, for a link that is no port. The kernel's own
+    /// (to the network of an address) aren't among them.
+    pub routes: Vec<String>,
+    /// How it is set as a port of a bridge, for a port.
+    pub port: Option<Port>,
+}
+
+/// Flags of a bridge's port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Port {
+    /// Frames may go back where they came from.
+    pub hairpin: bool,
+    /// It reaches only ports that aren't isolated.
+    pub isolated: bool,
+}
+
+/// A container's attachment to the network.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pod {
+    /// The container's ID. From a link's alias alone it may be cut.
+    pub container_id: String,
+    /// The interface in it.
+    pub ifname: String,
+    /// `NAMESPACE/NAME`, if a kubelet-like runtime has said so.
+    pub name: Option<String>,
+    /// The path of its namespace.
+    pub netns: Option<String>,
+    /// The host's end of its veth pair.
+    pub link: Option<HostLink>,
+    /// The interface as the kernel has it; `None` if it isn't there, see `problem`.
+    pub interface: Option<PodInterface>,
+    /// Addresses with prefix lengths. Without an interface: those that it was given.
+    pub addresses: Vec<String>,
+    /// Routes out of the interface, without the kernel's own.
+    pub routes: Vec<String>,
+    /// Packet rules of this attachment.
+    pub rules: Vec<Effect>,
+    /// What is wrong: its namespace is gone, for example.
+    pub problem: Option<String>,
+}
+
+/// An interface in a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodInterface {
+    /// Kind of link.
+    pub kind: String,
+    /// Hardware address.
+    pub mac: Option<String>,
+    /// Bytes.
+    pub mtu: u32,
+    /// Whether it has been switched on.
+    pub up: bool,
+}
+
+impl Tree {
+    /// How many attachments there are.
+    pub fn attachments(&self) -> usize {
+        let places = self.networks.iter().flat_map(|network| &network.places);
+        places.map(|place| place.pods.len()).sum()
+    }
+}
+
+impl Pod {
+    /// What people call it.
+    pub fn title(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.container_id)
+    }
+}

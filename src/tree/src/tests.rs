@@ -1,0 +1,123 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::net::Ipv4Addr;
+
+use cnimble_rules::listing::Effect;
+
+use super::model::{HostLink, Network, Place, Pod, PodInterface, Port, Tree};
+use super::{Look, svg, text};
+
+fn link(name: &str, kind: &str) -> HostLink {
+    HostLink { name: name.into(), kind: kind.into(), mtu: 1500, up: true, ..HostLink::default() }
+}
+
+fn pod(number: u8) -> Pod {
+    let address = Ipv4Addr::new(10, 1, 0, number + 1);
+    Pod {
+        container_id: format!("c{number}"),
+        ifname: "eth0".into(),
+        name: Some(format!("default/web-{number}")),
+        netns: Some(format!("/run/netns/web-{number}")),
+        link: Some(link(&format!("veth{number}"), "veth")),
+        interface: Some(PodInterface::default()),
+        addresses: vec![format!("{address}/24")],
+        routes: vec!["default via 10.1.0.1".into()],
+        rules: vec![
+            Effect::Masquerade { address: address.into(), network: "10.1.0.0/24".parse().unwrap() },
+            Effect::PortMapping {
+                protocol: "tcp".into(),
+                host_address: None,
+                host_port: 8080,
+                address: address.into(),
+                port: 80,
+            },
+        ],
+        problem: None,
+    }
+}
+
+fn tree(pods: u8) -> Tree {
+    let mut bridge = link("cni0", "bridge");
+    bridge.addresses = vec!["10.1.0.1/24".into()];
+    let mut uplink = link("eth1", "");
+    uplink.port = Some(Port { hairpin: false, isolated: true });
+    let place = Place {
+        link: Some(bridge),
+        policy: Some("same-bridge".into()),
+        pods: (1..=pods).map(pod).collect(),
+        others: vec![uplink],
+    };
+    let network = Network {
+        name: "mynet".into(),
+        cni_version: Some("1.0.0".into()),
+        plugins: vec!["bridge".into(), "portmap".into()],
+        places: vec![place],
+    };
+    Tree { networks: vec![network], ..Tree::default() }
+}
+
+#[test]
+fn text_is_aligned() {
+    let mut tree = tree(2);
+    let pods = &mut tree.networks[0].places[0].pods;
+    pods[1] = Pod { problem: Some("its namespace is gone".into()), rules: Vec::new(), ..pods[1].clone() };
+    pods[1].routes.clear();
+    let drawn = "\
+mynet  CNI 1.0.0, bridge portmap, 2 pods
+└─ cni0  bridge  10.1.0.1/24  ingress same-bridge
+   ├─ veth1         ── eth0  default/web-1
+   │     address  10.1.0.2/24
+   │     route    default via 10.1.0.1
+   │     rule     masquerade 10.1.0.2 outside 10.1.0.0/24
+   │              port 8080/tcp to 10.1.0.2:80
+   ├─ veth2         ── eth0  default/web-2
+   │     address  10.1.0.3/24
+   │     problem  its namespace is gone
+   └─ eth1 isolated    no pod
+";
+    assert_eq!(text(&tree, Look::default()), drawn);
+    let ascii = text(&tree, Look { ascii: true, colour: false });
+    assert!(ascii.is_ascii(), "{ascii}");
+    assert!(ascii.contains("|- veth1         -- eth0  default/web-1\n"), "{ascii}");
+    let coloured = text(&tree, Look { ascii: false, colour: true });
+    assert!(coloured.contains("\x1b[1;31mits namespace is gone\x1b[0m"), "{coloured}");
+}
+
+#[test]
+fn nothing_and_much_are_drawn() {
+    assert_eq!(text(&Tree::default(), Look::default()), "no networks\n");
+    assert!(svg(&Tree::default()).contains(">no networks</text>"));
+    let many = tree(200);
+    assert_eq!(many.attachments(), 200);
+    assert_eq!(text(&many, Look::default()).lines().count(), 2 + 200 * 5 + 1);
+    assert_eq!(svg(&many).matches("class=\"pod\"").count(), 200);
+}
+
+#[test]
+fn svg_is_well_formed_whatever_the_names() {
+    let mut tree = tree(1);
+    tree.networks[0].places[0].pods[0].name = Some("<a>&\"\u{1}".into());
+    tree.strays.push("x < y".into());
+    let drawn = svg(&tree);
+    assert!(drawn.contains("&lt;a&gt;&amp;&quot;?</text>"), "{drawn}");
+    assert!(!drawn.contains("x < y"));
+    // Every box ends on the sheet.
+    let number = |line: &str, name: &str| -> Option<usize> {
+        line.split(&format!(" {name}=\"")).nth(1)?.split('"').next()?.parse().ok()
+    };
+    let (width, height) = (number(&drawn, "width").unwrap(), number(&drawn, "height").unwrap());
+    for line in drawn.lines().filter(|line| line.starts_with("<rect")) {
+        let (x, y) = (number(line, "x").unwrap_or(0), number(line, "y").unwrap_or(0));
+        assert!(x + number(line, "width").unwrap() <= width, "{line}");
+        assert!(y + number(line, "height").unwrap() <= height, "{line}");
+    }
+}
+
+#[test]
+fn json_names_the_kinds_of_rules() {
+    let value = serde_json::to_value(tree(1)).unwrap();
+    let pod = &value["networks"][0]["places"][0]["pods"][0];
+    assert_eq!(pod["containerId"], "c1");
+    assert_eq!(pod["rules"][1]["kind"], "port-mapping");
+    assert_eq!(pod["rules"][1]["hostPort"], 8080);
+}
