@@ -7,12 +7,12 @@ use nix::errno::Errno;
 use cnimble_netlink::NetNs;
 use cnimble_netlink::link::Mac;
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Header, Key, KeyType, Meta, Nft, REG1, SetType, Table, Verdict,
+    Batch, Element, Expr, Family, Header, Key, KeyType, Meta, Nft, REG1, REG2, Table, Verdict, word,
 };
 use cnimble_tests::{Ns, PATIENCE, need, wait_until};
 
 const T: Table<'static> = Table::new(Family::Inet, "t");
-const ADDRS: SetType<'static> = SetType { key: &[KeyType::Ipv4Addr], verdicts: false };
+const ADDRS: &[KeyType] = &[KeyType::Ipv4Addr];
 
 fn ip(n: u32) -> Key {
     Key::ip(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into())
@@ -32,42 +32,47 @@ fn maps_and_concatenations_are_listed_as_nft_would_make_them() {
         batch.create_table(T);
         batch.create_chain(T.chain("inner"));
         batch.create_chain(T.chain("outer"));
-        batch.create_set(T.set("verdicts"), &SetType { key: &[KeyType::Ipv4Addr], verdicts: true });
-        let pair = SetType { key: &[KeyType::Ifname, KeyType::EtherAddr], verdicts: false };
-        batch.create_set(T.set("pairs"), &pair);
-        let load = [Expr::meta(Meta::Nfproto, REG1), Expr::equal(REG1, &[2])];
+        batch.create_map(T.set("targets"), ADDRS, &[KeyType::Ipv4Addr, KeyType::InetService]);
+        batch.create_set(T.set("pairs"), &[KeyType::Ifname, KeyType::EtherAddr]);
+        let load = [
+            Expr::meta(Meta::Nfproto, REG1),
+            Expr::equal(REG1, &[2]),
+            Expr::meta(Meta::L4proto, REG1),
+            Expr::equal(REG1, &[6]),
+        ];
         let source = Expr::payload(Header::Network, 12, 4, REG1);
-        let rule = [&load[..], &[source, Expr::vmap(REG1, "verdicts")]].concat();
-        batch.add_rule(T.chain("outer"), &rule, "a comment");
-        let to_inner = Some(Verdict::Goto("inner".into()));
-        let element = Element { verdict: to_inner, ..Element::new(ip(1), "mine") };
-        batch.create_element(T.set("verdicts"), &element);
-        let drop = Element { verdict: Some(Verdict::Drop), ..Element::new(ip(2), "") };
-        batch.create_element(T.set("verdicts"), &drop);
+        let translate = [Expr::map(REG1, "targets", REG2), Expr::dnat(false, REG2, word(5))];
+        batch.add_rule(T.chain("outer"), &[&load[..], &[source], &translate].concat(), "a comment");
+        batch.add_rule(T.chain("inner"), &[Expr::verdict(Verdict::Goto("outer".into()))], "");
+        let element = Element::mapped(ip(1), ip(9).and_service(80), "mine");
+        batch.create_element(T.set("targets"), &element);
+        batch.create_element(T.set("targets"), &Element::mapped(ip(2), ip(8).and_service(53), ""));
         let key = Key::ifname("veth0").and_mac(Mac([2, 0, 0, 0, 0, 9]));
         batch.create_element(T.set("pairs"), &Element::new(key.clone(), "ours"));
         nft.commit(&batch).unwrap();
 
         // Read back one by one and as lists.
-        assert_eq!(nft.element(T.set("verdicts"), &ip(1)).unwrap(), Some(element.clone()));
-        assert_eq!(nft.element(T.set("verdicts"), &ip(3)).unwrap(), None);
+        assert_eq!(nft.element(T.set("targets"), &ip(1)).unwrap(), Some(element.clone()));
+        assert_eq!(nft.element(T.set("targets"), &ip(3)).unwrap(), None);
         assert_eq!(nft.element(T.set("nothing"), &ip(1)).unwrap(), None);
-        assert_eq!(nft.elements(T.set("verdicts")).unwrap().len(), 2);
+        assert_eq!(nft.elements(T.set("targets")).unwrap().len(), 2);
         assert_eq!(nft.element(T.set("pairs"), &key).unwrap().unwrap().comment, "ours");
         let mut chains = nft.chains(T).unwrap();
         chains.sort();
         assert_eq!(chains, ["inner", "outer"]);
-        assert_eq!(nft.sets(T).unwrap(), ["verdicts", "pairs"]);
-        let rules = nft.rules(T, None).unwrap();
+        assert_eq!(nft.sets(T).unwrap(), ["targets", "pairs"]);
+        let rules = nft.rules(T, Some("outer")).unwrap();
         assert_eq!((rules.len(), rules[0].comment.as_str()), (1, "a comment"));
-        assert!(rules[0].uses_set("verdicts") && !rules[0].uses_set("pairs"));
-        assert!(nft.rules(T, Some("inner")).unwrap().is_empty());
+        assert!(rules[0].uses_set("targets") && !rules[0].uses_set("pairs"));
+        assert_eq!(nft.rules(T, None).unwrap().len(), 2);
+        assert_eq!(nft.rules(T, Some("inner")).unwrap()[0].target().as_deref(), Some("outer"));
     });
     let listed = ruleset(&ns);
     for line in [
-        "ip saddr vmap @verdicts comment \"a comment\"",
-        "10.0.0.1 comment \"mine\" : goto inner",
-        "10.0.0.2 : drop",
+        "dnat ip to ip saddr map @targets comment \"a comment\"",
+        "10.0.0.1 comment \"mine\" : 10.0.0.9 . 80",
+        "10.0.0.2 : 10.0.0.8 . 53",
+        "goto outer",
         "\"veth0\" . 02:00:00:00:00:09 comment \"ours\"",
     ] {
         assert!(listed.contains(line), "{line}\n{listed}");
@@ -85,7 +90,7 @@ fn a_refusal_names_the_object_and_changes_nothing() {
         let mut nft = Nft::new();
         let mut batch = Batch::new();
         batch.create_table(T);
-        batch.create_set(T.set("s"), &ADDRS);
+        batch.create_set(T.set("s"), ADDRS);
         batch.create_element(T.set("s"), &Element::new(ip(1), ""));
         batch.create_element(T.set("missing"), &Element::new(ip(2), ""));
         batch.create_chain(Table::new(Family::Inet, "other").chain("c"));
@@ -127,7 +132,7 @@ fn what_is_used_is_not_deleted() {
         let mut batch = Batch::new();
         batch.create_table(T);
         batch.create_chain(T.chain("c"));
-        batch.create_set(T.set("s"), &ADDRS);
+        batch.create_set(T.set("s"), ADDRS);
         batch.create_element(T.set("s"), &Element::new(ip(1), ""));
         batch.add_rule(T.chain("c"), &[Expr::verdict(Verdict::Return)], "");
         nft.commit(&batch).unwrap();
@@ -176,7 +181,7 @@ fn large_batches_and_listings() {
         let mut nft = Nft::new();
         let mut batch = Batch::new();
         batch.create_table(T);
-        batch.create_set(T.set("s"), &ADDRS);
+        batch.create_set(T.set("s"), ADDRS);
         nft.commit(&batch).unwrap();
         for chunk in 0..10 {
             let mut batch = Batch::new();

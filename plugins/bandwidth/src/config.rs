@@ -11,7 +11,7 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
 use cnimble_cni::{Error, PluginConfig, fields};
-use cnimble_netlink::qdisc::Tbf;
+use cnimble_netlink::tc::tbf::Tbf;
 
 /// How long a packet may wait for tokens, in milliseconds.
 const LATENCY: u32 = 25;

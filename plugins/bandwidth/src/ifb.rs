@@ -8,7 +8,8 @@ use cnimble_cni::hash::ifb_name;
 use cnimble_cni::{Attachment, Code, Error};
 use cnimble_netlink::ifb::NewIfb;
 use cnimble_netlink::link::{self, Change, Link};
-use cnimble_netlink::{Netlink, filter, ifb, qdisc};
+use cnimble_netlink::tc::{qdisc, redirect};
+use cnimble_netlink::{Netlink, ifb};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::remove;
 
@@ -31,7 +32,7 @@ pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_
     call.undo.push(format!("remove the ingress qdisc of {undone}"), move || {
         Ok(Netlink::open()?.execute(qdisc::del_ingress(at, &undone))?)
     });
-    call.step("limit egress", || host.execute(filter::redirect(veth.index, &veth.name, index)))?;
+    call.step("limit egress", || host.execute(redirect::add(veth.index, &veth.name, index)))?;
     Ok(ifb)
 }
 

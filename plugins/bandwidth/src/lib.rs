@@ -28,8 +28,8 @@ mod veth;
 use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, Version};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::kind::Kind;
-use cnimble_netlink::qdisc::Tbf;
-use cnimble_netlink::sort::End;
+use cnimble_netlink::tc::subnet::End;
+use cnimble_netlink::tc::tbf::Tbf;
 use cnimble_plugin::{Call, Plugin};
 
 use config::{Config, Subnets};

@@ -5,10 +5,11 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
-use cnimble_netlink::htb::{self, Class};
 use cnimble_netlink::link::Link;
-use cnimble_netlink::qdisc::{self, Qdisc, Tbf};
-use cnimble_netlink::sort::{self, End, Sorted};
+use cnimble_netlink::tc::htb::{self, Class};
+use cnimble_netlink::tc::qdisc::{self, Qdisc};
+use cnimble_netlink::tc::subnet::{self, End, SubnetFilter};
+use cnimble_netlink::tc::tbf::{self, Tbf};
 use cnimble_netlink::{Netlink, Request};
 use cnimble_plugin::Call;
 
@@ -25,13 +26,13 @@ pub(crate) struct Limit<'a> {
 
 impl Limit<'_> {
     /// Where packets go that no filter sorts, and the filters; `None` without lists.
-    fn sorting(&self) -> Option<(Class, Vec<Sorted>)> {
+    fn sorting(&self) -> Option<(Class, Vec<SubnetFilter>)> {
         let (nets, listed, rest): (&[IpNetwork], _, _) = match self.subnets {
             Subnets::All => return None,
             Subnets::Only(nets) => (nets, Class::Limited, Class::Free),
             Subnets::Except(nets) => (nets, Class::Free, Class::Limited),
         };
-        Some((rest, nets.iter().map(|net| Sorted::new(*net, self.end, listed)).collect()))
+        Some((rest, nets.iter().map(|net| SubnetFilter::new(*net, self.end, listed)).collect()))
     }
 }
 
@@ -56,9 +57,9 @@ pub(crate) fn put(call: &Call, host: &mut Netlink, link: &Link, limit: &Limit<'_
     }
     let (index, name) = (link.index, link.name.as_str());
     let (first, rest) = match limit.sorting() {
-        None => (qdisc::add_tbf(index, name, &limit.bucket), Vec::new()),
+        None => (tbf::add(index, name, &limit.bucket), Vec::new()),
         Some((rest, filters)) => {
-            let filters = filters.iter().map(|filter| sort::add(index, name, filter));
+            let filters = filters.iter().map(|filter| subnet::add(index, name, filter));
             let classes = htb::classes(index, name, &limit.bucket).into_iter();
             (htb::add(index, name, rest), classes.chain(filters).collect())
         }
@@ -128,10 +129,10 @@ fn check_classes(host: &mut Netlink, link: &Link, limit: &Limit<'_>, rest: Class
     if rest != expected {
         return Err(wrong("the other class for what is in no list".into()));
     }
-    let found = host.sorted(link.index)?;
+    let found = host.subnet_filters(link.index)?;
     for wanted in filters {
         let ends = [wanted.end, End::Destination];
-        let is = |one: &Sorted| {
+        let is = |one: &SubnetFilter| {
             one.subnet == wanted.subnet && one.class == wanted.class && ends.contains(&one.end)
         };
         if !found.iter().any(is) {

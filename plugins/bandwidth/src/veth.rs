@@ -4,7 +4,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::Link;
-use cnimble_netlink::{Netlink, qdisc};
+use cnimble_netlink::{Netlink, tc::qdisc};
 use cnimble_plugin::Call;
 
 use crate::root;

@@ -1,4 +1,4 @@
-//! Addresses: `ip address`.
+//! Addresses: `ip address`. linux/if_addr.h.
 
 use std::net::IpAddr;
 
@@ -7,12 +7,9 @@ use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeade
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::request::Mode;
-use super::wire::{Attributes, Malformed, Message, ip, u8_at, u32_at};
+use super::uapi::rtnetlink::{IFA_FLAGS, IFADDRMSG, RTM_NEWADDR};
+use super::wire::{Attributes, Malformed, Message, ip, u8_at, u32_ne};
 use super::{Netlink, Request, Result};
-
-const RTM_NEWADDR: u16 = 20;
-/// Length of `struct ifaddrmsg`.
-const IFADDRMSG: usize = 8;
 
 /// An address on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +18,7 @@ pub struct Addr {
     pub net: IpNetwork,
     /// IFA_F_TENTATIVE or IFA_F_DADFAILED: not usable (yet).
     pub tentative: bool,
-    /// IFA_F_DADFAILED: somebody else on the network has it.
+    /// IFA_F_DADFAILED: another host on the network has it.
     pub duplicate: bool,
     /// `scope`, as in rtnetlink(7).
     pub scope: u8,
@@ -94,10 +91,9 @@ pub(super) fn query(index: u32) -> RouteNetlinkMessage {
 /// An address of link `wanted` (0 is any) from RTM_NEWADDR.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Option<Addr>, Malformed> {
     const SHORT: Malformed = Malformed("an address message is too short");
-    const IFA_FLAGS: u16 = 8;
     let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
     let family = i32::from(header(0)?);
-    let index = u32_at(message.body, 4).ok_or(SHORT)?;
+    let index = u32_ne(message.body, 4).ok_or(SHORT)?;
     let known = family == libc::AF_INET || family == libc::AF_INET6;
     if message.kind != RTM_NEWADDR || (wanted != 0 && index != wanted) || !known {
         return Ok(None);
@@ -109,7 +105,7 @@ pub(super) fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Op
         match kind {
             libc::IFA_LOCAL => local = ip(value),
             libc::IFA_ADDRESS => address = ip(value),
-            IFA_FLAGS => flags = u32_at(value, 0).unwrap_or(flags),
+            IFA_FLAGS => flags = u32_ne(value, 0).unwrap_or(flags),
             _ => {}
         }
     }

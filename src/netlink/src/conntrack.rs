@@ -1,49 +1,40 @@
-//! Connection tracking: what the kernel remembers of UDP (`conntrack -L -p udp`, `-D`).
-//!
-//! The numbers are those of linux/netfilter/nfnetlink_conntrack.h.
+//! Connection tracking of UDP: `conntrack -L -p udp`, `conntrack -D -p udp`.
+//! linux/netfilter/nfnetlink_conntrack.h.
 
 use std::net::IpAddr;
 
 use nix::errno::Errno;
 
-use super::nft::attr::{self, Writer};
-use super::nft::socket::{Answer, Socket};
+use super::socket::{Next, Protocol, Socket};
+use super::uapi::netlink::{NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use super::uapi::nf_conntrack::{
+    CTA_FILTER, CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS, CTA_FILTER_REPLY_FLAGS, CTA_ID,
+    CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT, CTA_PROTO_NUM,
+    CTA_PROTO_SRC_PORT, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_ZONE,
+    IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_NEW,
+};
+use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_CTNETLINK, NFPROTO_IPV4, NFPROTO_IPV6};
+use super::wire::{self, Attributes, Message, Writer, ip};
 use super::{Error, Result};
 
-const SUBSYSTEM: u16 = 1;
-const NEW: u16 = 0;
-const GET: u16 = 1;
-const DELETE: u16 = 2;
-
-const NLM_F_REQUEST: u16 = 0x1;
-const NLM_F_ACK: u16 = 0x4;
-const NLM_F_DUMP: u16 = 0x300;
-const NLA_F_NESTED: u16 = 0x8000;
-
-const TUPLE_ORIG: u16 = 1;
-const TUPLE_REPLY: u16 = 2;
-const ID: u16 = 12;
-const ZONE: u16 = 18;
-const FILTER: u16 = 25;
-
-const UDP: u8 = 17;
+const UDP: u8 = libc::IPPROTO_UDP as u8;
 /// Deletions in one datagram.
 const CHUNK: usize = 100;
 
-/// A UDP "connection" as far as it was opened: from whom doesn't matter here.
+/// A UDP "connection" by its destination; its source doesn't matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// Whom the first packet was sent to.
+    /// The destination of the first packet.
     pub destination: IpAddr,
     /// Its port.
     pub port: u16,
-    /// Who is to answer: another than `destination` if that was translated.
+    /// The source of answers: another than `destination` if that was translated.
     pub answers_from: IpAddr,
     /// Its port.
     pub answer_port: u16,
 }
 
-/// An entry with what it is deleted by.
+/// An entry with the attributes that it is deleted by.
 pub(super) struct Entry {
     family: u8,
     original: Vec<u8>,
@@ -56,126 +47,148 @@ pub(super) struct Entry {
 /// # Errors
 /// The kernel's. Entries that went by themselves are none.
 pub fn forget_udp(choose: impl Fn(&Flow) -> bool) -> Result<usize> {
-    let mut socket = match Socket::open() {
-        // No netfilter, no memory.
+    let mut socket = match Socket::open(Protocol::Netfilter) {
+        // Without netfilter there is no connection tracking.
         Err(err) if err.is(Errno::EPROTONOSUPPORT) => return Ok(0),
         other => other?,
     };
     let mut entries = Vec::new();
-    let mut sequence = 1;
     // The filter wants to know the family.
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let family = u8::try_from(family).unwrap_or(0);
-        entries.extend(list(&mut socket, sequence, family, &choose)?);
-        sequence += 1;
+    for family in [NFPROTO_IPV4, NFPROTO_IPV6] {
+        entries.extend(list(&mut socket, family, &choose)?);
     }
     for chunk in entries.chunks(CHUNK) {
-        delete(&mut socket, sequence, chunk)?;
-        sequence += u32::try_from(chunk.len()).unwrap_or(u32::MAX);
+        delete(&mut socket, chunk)?;
     }
     Ok(entries.len())
 }
 
-fn list(
-    socket: &mut Socket,
-    sequence: u32,
-    family: u8,
-    choose: &impl Fn(&Flow) -> bool,
-) -> Result<Vec<Entry>> {
-    // CTA_FILTER_FLAG(CTA_PROTO_NUM): compare the protocol and nothing else.
-    const PROTO_NUM: u32 = 1 << 3;
+fn list(socket: &mut Socket, family: u8, choose: &impl Fn(&Flow) -> bool) -> Result<Vec<Entry>> {
     let what = "list UDP connections";
-    let mut writer = Writer::default();
-    writer.message(SUBSYSTEM << 8 | GET, NLM_F_REQUEST | NLM_F_DUMP, family, 0, |w| {
+    let flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let message = wire::message(type_of(IPCTNL_MSG_CT_GET), flags, &header(family), |w| {
         // Linux before 5.8 doesn't know the filter and lists everything.
-        w.nest(TUPLE_ORIG, |w| w.nest(2, |w| w.attr(1, &[UDP])));
-        w.nest(FILTER, |w| {
-            w.attr(1, &PROTO_NUM.to_ne_bytes());
-            w.attr(2, &0_u32.to_ne_bytes());
+        w.nest(CTA_TUPLE_ORIG, |w| w.nest(CTA_TUPLE_PROTO, |w| w.bytes(CTA_PROTO_NUM, &[UDP])));
+        w.nest(CTA_FILTER, |w| {
+            w.u32_ne(CTA_FILTER_ORIG_FLAGS, CTA_FILTER_F_CTA_PROTO_NUM);
+            w.u32_ne(CTA_FILTER_REPLY_FLAGS, 0);
         });
     });
-    writer.number(sequence);
-    socket.send(writer.finished().unwrap_or_default(), what)?;
-    let mut found = Vec::new();
-    let mut outcome = Ok(());
-    while !socket.receive(what, true, |answered, answer| {
-        if answered != sequence {
-            return false;
-        }
-        match answer {
-            Answer::Object(message) => {
-                if message.kind & 0xff == NEW
-                    && let Some((flow, entry)) = parse(message.payload, message.attrs())
-                    && choose(&flow)
-                {
-                    found.push(entry);
-                }
-                false
-            }
-            Answer::Interrupted => false,
-            Answer::Done => true,
-            Answer::Refused(errno, reason) => {
-                outcome = Err(Error::new(what, errno).reason(reason));
-                true
-            }
-        }
-    })? {}
-    outcome.map(|()| found)
+    let listed = socket.list(what, &message, |message| {
+        let wanted = message.kind == type_of(IPCTNL_MSG_CT_NEW);
+        let chosen = if wanted { read(message) } else { None };
+        Ok(chosen.filter(|(flow, _)| choose(flow)).map(|(_, entry)| entry))
+    })?;
+    listed.ok_or_else(|| Error::new(what, Errno::EAGAIN).reason("it changed while it was listed"))
 }
 
-fn delete(socket: &mut Socket, first: u32, entries: &[Entry]) -> Result<()> {
+fn delete(socket: &mut Socket, entries: &[Entry]) -> Result<()> {
     let what = "delete a UDP connection";
     let mut writer = Writer::default();
     for entry in entries {
-        let kind = SUBSYSTEM << 8 | DELETE;
-        writer.message(kind, NLM_F_REQUEST | NLM_F_ACK, entry.family, 0, |w| {
-            w.attr(TUPLE_ORIG | NLA_F_NESTED, &entry.original);
+        let flags = NLM_F_REQUEST | NLM_F_ACK;
+        writer.message(type_of(IPCTNL_MSG_CT_DELETE), flags, &header(entry.family), |w| {
+            w.bytes(CTA_TUPLE_ORIG | NLA_F_NESTED, &entry.original);
             // Not another one that has the same addresses by now.
-            w.attr(ID, &entry.id);
+            w.bytes(CTA_ID, &entry.id);
             if let Some(zone) = &entry.zone {
-                w.attr(ZONE, zone);
+                w.bytes(CTA_ZONE, zone);
             }
         });
     }
-    let next = writer.number(first);
-    socket.send(writer.finished().unwrap_or_default(), what)?;
-    let mut outcome = Ok(());
-    while !socket.receive(what, true, |answered, answer| {
-        if !(first..next).contains(&answered) {
-            return false;
+    let mut bytes = writer.finish().unwrap_or_default();
+    let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+    let first = socket.take_numbers(count);
+    wire::number(&mut bytes, first);
+    socket.send(what, &bytes)?;
+    let mut refused = None;
+    socket.acknowledgements(what, first, |index, ack| {
+        if index < count && ack.errno() != Some(Errno::ENOENT) {
+            refused = refused.take().or(Protocol::Netfilter.refusal(what, ack));
         }
-        if let Answer::Refused(errno, reason) = answer
-            && errno != Errno::ENOENT
-            && outcome.is_ok()
-        {
-            outcome = Err(Error::new(what, errno).reason(reason));
-        }
-        answered.wrapping_add(1) == next
-    })? {}
-    outcome
+        if index.checked_add(1) == Some(count) { Next::Done } else { Next::More }
+    })?;
+    refused.map_or(Ok(()), Err)
 }
 
-pub(super) fn parse(header: &[u8], attrs: &[u8]) -> Option<(Flow, Entry)> {
-    let original = attr::find(attrs, TUPLE_ORIG)?;
-    let (_, destination, _, port) = tuple(original)?;
-    let (answers_from, _, answer_port, _) = tuple(attr::find(attrs, TUPLE_REPLY)?)?;
+/// The type of a message, `IPCTNL_MSG_CT_…`, in `struct nlmsghdr`.
+const fn type_of(message: u16) -> u16 {
+    NFNL_SUBSYS_CTNETLINK << 8 | message
+}
+
+/// `struct nfgenmsg`
+fn header(family: u8) -> [u8; NFGENMSG] {
+    [family, 0, 0, 0]
+}
+
+/// A UDP entry from IPCTNL_MSG_CT_NEW.
+pub(super) fn read(message: &Message<'_>) -> Option<(Flow, Entry)> {
+    let attrs = Attributes::behind(message.body, NFGENMSG);
+    let original = attrs.get(CTA_TUPLE_ORIG)?;
+    let (_, destination, _, port) = tuple(Attributes::new(original))?;
+    let (answers_from, _, answer_port, _) = tuple(attrs.nested(CTA_TUPLE_REPLY)?)?;
     let entry = Entry {
-        family: *header.first()?,
+        family: *message.body.first()?,
         original: original.to_vec(),
-        id: attr::find(attrs, ID)?.to_vec(),
-        zone: attr::find(attrs, ZONE).map(<[u8]>::to_vec),
+        id: attrs.get(CTA_ID)?.to_vec(),
+        zone: attrs.get(CTA_ZONE).map(<[u8]>::to_vec),
     };
     Some((Flow { destination, port, answers_from, answer_port }, entry))
 }
 
 /// Source and destination, source port and destination port of a UDP tuple.
-fn tuple(tuple: &[u8]) -> Option<(IpAddr, IpAddr, u16, u16)> {
-    let (ip, proto) = (attr::find(tuple, 1)?, attr::find(tuple, 2)?);
-    if attr::find(proto, 1)?.first() != Some(&UDP) {
+fn tuple(tuple: Attributes<'_>) -> Option<(IpAddr, IpAddr, u16, u16)> {
+    let (addrs, proto) = (tuple.nested(CTA_TUPLE_IP)?, tuple.nested(CTA_TUPLE_PROTO)?);
+    if proto.get(CTA_PROTO_NUM)?.first() != Some(&UDP) {
         return None;
     }
-    let v4 = |kind| Some(IpAddr::from(<[u8; 4]>::try_from(attr::find(ip, kind)?).ok()?));
-    let v6 = |kind| Some(IpAddr::from(<[u8; 16]>::try_from(attr::find(ip, kind)?).ok()?));
-    let port = |kind| Some(u16::from_be_bytes(attr::find(proto, kind)?.try_into().ok()?));
-    Some((v4(1).or_else(|| v6(3))?, v4(2).or_else(|| v6(4))?, port(2)?, port(3)?))
+    let addr = |v4, v6| ip(addrs.get(v4).or_else(|| addrs.get(v6))?);
+    let port = |kind| Some(u16::from_be_bytes(proto.get(kind)?.try_into().ok()?));
+    let source = addr(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?;
+    let destination = addr(CTA_IP_V4_DST, CTA_IP_V6_DST)?;
+    Some((source, destination, port(CTA_PROTO_SRC_PORT)?, port(CTA_PROTO_DST_PORT)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::forget_udp;
+    use crate::link::{Change, set};
+    use crate::nft::{Batch, Expr, Family, Hook, HookPoint, Nft, REG1, Table};
+    use crate::testing::in_netns;
+    use crate::{Error, Netlink};
+
+    /// A rule that looks at connections makes the kernel track them.
+    fn track() -> Result<(), Error> {
+        let table = Table::new(Family::Inet, "t");
+        let chain = table.chain("c");
+        let mut batch = Batch::new();
+        batch.create_table(table);
+        batch.create_base_chain(chain, Hook { kind: "filter", hook: HookPoint::Output, priority: 0 });
+        batch.add_rule(chain, &[Expr::ct_state(REG1), Expr::equal(REG1, &[0; 4])], "");
+        Nft::new().commit(&batch)
+    }
+
+    #[test]
+    fn only_chosen_connections_are_deleted() {
+        in_netns("only_chosen_connections_are_deleted", || {
+            if let Err(err) = track() {
+                eprintln!("SKIP only_chosen_connections_are_deleted: {err}");
+                return;
+            }
+            let up = Change { up: Some(true), ..Change::default() };
+            Netlink::open().unwrap().execute(set(1, "lo", &up)).unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            for port in [8001, 8002, 8003] {
+                socket.send_to(b"x", ("127.0.0.1", port)).unwrap();
+            }
+            let of = |ports: &'static [u16]| {
+                move |flow: &super::Flow| flow.destination.is_loopback() && ports.contains(&flow.port)
+            };
+            assert_eq!(forget_udp(of(&[8001, 8003, 9000])).unwrap(), 2);
+            assert_eq!(forget_udp(of(&[8001, 8002, 8003])).unwrap(), 1);
+            assert_eq!(forget_udp(|_| true).unwrap(), 0);
+        });
+    }
 }

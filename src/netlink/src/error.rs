@@ -15,12 +15,16 @@ pub struct Error {
     pub errno: Errno,
     /// The kernel's explanation (extended ack), or ours; may be empty.
     pub reason: String,
+    /// Whether the reason replaces the errno's words in texts.
+    explained: bool,
+    /// The byte of the request that the kernel objects to, if it told.
+    pointed: Option<u32>,
 }
 
 impl Error {
     /// An error without explanation.
     pub fn new(what: impl Into<String>, errno: Errno) -> Self {
-        Error { what: what.into(), errno, reason: String::new() }
+        Error { what: what.into(), errno, reason: String::new(), explained: false, pointed: None }
     }
 
     /// The error of a system call.
@@ -38,12 +42,29 @@ impl Error {
         self
     }
 
+    /// The same with a sentence that says all: the errno's words are left out of texts.
+    #[must_use]
+    pub(crate) fn explained(self, sentence: impl Into<String>) -> Self {
+        Error { explained: true, ..self.reason(sentence) }
+    }
+
+    /// The same with the byte of the request that the kernel objects to.
+    #[must_use]
+    pub(crate) fn pointed(self, pointed: Option<u32>) -> Self {
+        Error { pointed, ..self }
+    }
+
+    /// Whether the kernel answered with an errno and no explanation.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.reason.is_empty() && self.pointed.is_none()
+    }
+
     /// Whether the kernel answered `errno`.
     pub fn is(&self, errno: Errno) -> bool {
         self.errno == errno
     }
 
-    /// Whether the object just isn't there (ENODEV, ENOENT, ESRCH, EADDRNOTAVAIL).
+    /// Whether the object doesn't exist (ENODEV, ENOENT, ESRCH, EADDRNOTAVAIL).
     pub fn is_missing(&self) -> bool {
         matches!(self.errno, Errno::ENODEV | Errno::ENOENT | Errno::ESRCH | Errno::EADDRNOTAVAIL)
     }
@@ -51,6 +72,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.explained {
+            return write!(f, "{}: {}", self.what, self.reason);
+        }
         write!(f, "{}: {}", self.what, self.errno.desc())?;
         if !self.reason.is_empty() {
             write!(f, " ({})", self.reason)?;
@@ -59,7 +83,11 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.errno)
+    }
+}
 
 impl From<Error> for cni::Error {
     fn from(err: Error) -> Self {
@@ -67,10 +95,11 @@ impl From<Error> for cni::Error {
             Errno::EINTR => Code::TRY_AGAIN_LATER,
             _ => Code::KERNEL,
         };
-        let mut reason = format!("{} ({:?})", err.errno.desc(), err.errno);
-        if !err.reason.is_empty() {
-            reason = format!("{reason}: {}", err.reason);
-        }
+        let reason = match (err.explained, err.reason.as_str()) {
+            (true, sentence) => format!("{sentence} ({:?})", err.errno),
+            (false, "") => format!("{} ({:?})", err.errno.desc(), err.errno),
+            (false, reason) => format!("{} ({:?}): {reason}", err.errno.desc(), err.errno),
+        };
         cni::Error::new(code, err.what).details(reason)
     }
 }
@@ -87,6 +116,24 @@ mod tests {
         assert_eq!(explained.to_string(), "set link v0 mtu 10: Invalid argument (mtu too small)");
         let io = Error::io("x", &std::io::Error::other("strange"));
         assert_eq!(io, Error::new("x", Errno::EIO).reason("strange"));
+    }
+
+    #[test]
+    fn a_sentence_replaces_the_words_of_the_errno() {
+        let refused = Error::new("ask for nf_tables", Errno::EINVAL);
+        assert!(refused.is_bare() && !refused.clone().pointed(Some(20)).is_bare());
+        let err = refused.explained("the kernel has no nf_tables");
+        assert_eq!(err.to_string(), "ask for nf_tables: the kernel has no nf_tables");
+        assert!(err.is(Errno::EINVAL) && !err.is_bare());
+        let cni = cni::Error::from(err);
+        assert_eq!(cni.details, "the kernel has no nf_tables (EINVAL)");
+    }
+
+    #[test]
+    fn the_source_is_the_errno() {
+        let err = Error::new("x", Errno::EPERM);
+        let source = std::error::Error::source(&err).and_then(|source| source.downcast_ref::<Errno>());
+        assert_eq!(source, Some(&Errno::EPERM));
     }
 
     #[test]

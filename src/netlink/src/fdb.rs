@@ -1,16 +1,16 @@
 //! Forwarding entries of bridges, which say by which port a hardware address is reached:
 //! `bridge fdb`.
 
-use netlink_packet_core::NLM_F_REQUEST;
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
 use super::request::{Mode, encode};
-use super::wire::{Malformed, Message, u8_at, u16_at, u32_at};
+use super::uapi::netlink::NLM_F_REQUEST;
+use super::uapi::rtnetlink::RTM_NEWNEIGH;
+use super::wire::{Malformed, Message, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Request, Result, link::Mac};
 
-const RTM_NEWNEIGH: u16 = 28;
 /// `NUD_PERMANENT`, `NTF_STICKY`: linux/neighbour.h
 const NUD_PERMANENT: u16 = 0x80;
 const NTF_STICKY: u8 = 0x40;
@@ -104,8 +104,8 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Entry>, 
     if message.kind != RTM_NEWNEIGH || family != Some(libc::AF_BRIDGE) {
         return Ok(None);
     }
-    let port = u32_at(message.body, 4).ok_or(SHORT)?;
-    let state = u16_at(message.body, 8).ok_or(SHORT)?;
+    let port = u32_ne(message.body, 4).ok_or(SHORT)?;
+    let state = u16_ne(message.body, 8).ok_or(SHORT)?;
     let flags = u8_at(message.body, 10).ok_or(SHORT)?;
     Ok(Some(Entry { port, sticky: flags & NTF_STICKY != 0, local: state & NUD_PERMANENT != 0 }))
 }

@@ -9,20 +9,20 @@
 //! [`Netlink::execute`], alone or many in one message. Look-ups are methods of `Netlink`.
 //!
 //! Everything has a time limit and every error carries the kernel's own words (extended
-//! ack). Requests are encoded by rtnetlink and netlink-packet-route; answers are read by
-//! a small reader of our own, which takes any bytes.
-//!
-//! The types of the netlink crates don't leave this module.
+//! ack). One socket ([`socket`]) with one way to ask and to list ([`exchange`]) serves
+//! NETLINK_ROUTE ([`Netlink`]) and NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]); one writer
+//! and one reader of attributes ([`wire`]) serve both. rtnetlink and netlink-packet-route
+//! encode requests about links, addresses, routes and neighbours; their types don't leave this
+//! crate.
 
 pub mod addr;
 pub mod conntrack;
+mod dad;
 mod error;
 mod exchange;
 pub mod fdb;
-pub mod filter;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-pub mod htb;
 pub mod ifb;
 pub mod kind;
 pub mod link;
@@ -30,28 +30,28 @@ mod link_read;
 mod mac;
 pub mod neigh;
 mod netconf;
+mod netlink;
 pub mod netns;
 pub mod nft;
 pub mod port;
 mod procfs;
-pub mod qdisc;
 mod request;
 pub mod route;
 mod route_read;
-mod settle;
 mod socket;
-pub mod sort;
 pub mod sysctl;
+pub mod tc;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod uapi;
 mod wire;
 
 pub use error::Error;
+pub use netlink::Netlink;
 pub use netns::NetNs;
 pub use request::Request;
-pub use socket::Netlink;
 
 /// The result of a kernel request.
 pub type Result<T> = std::result::Result<T, Error>;

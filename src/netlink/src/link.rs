@@ -8,11 +8,12 @@ use netlink_packet_route::link::{
     AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
     LinkMessage,
 };
-use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan};
+use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::Request;
 pub use super::mac::Mac;
 use super::request::Mode;
+use super::uapi::if_link::{IFLA_INET_CONF, IPV4_DEVCONF_ARP_NOTIFY};
 
 /// A link as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,12 +161,6 @@ pub fn add_veth(veth: &NewVeth<'_>) -> Request {
     request
 }
 
-/// `ip link add link PARENT name NAME type vlan id ID`. Use with
-/// [`Netlink::create_link`](super::Netlink::create_link).
-pub fn add_vlan(name: &str, parent: u32, id: u16) -> Request {
-    new_link("vlan", &[name], LinkVlan::new(name, parent, id).build())
-}
-
 fn new_link(kind: &str, names: &[&str], message: LinkMessage) -> Request {
     let what = format!("add {kind} {}", names.first().unwrap_or(&""));
     Request::new_link(what, names, RouteNetlinkMessage::NewLink(message))
@@ -209,10 +204,6 @@ pub(super) fn changed<K>(
 /// The sysctl `net/ipv4/conf/LINK/arp_notify` on (IFLA_INET_CONF, linux/if_link.h): the kernel
 /// announces the link's addresses when it comes up.
 pub fn set_arp_notify(index: u32, name: &str) -> Request {
-    /// linux/if_link.h
-    const IFLA_INET_CONF: u16 = 1;
-    /// linux/ip.h
-    const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
     let on = DefaultNla::new(IPV4_DEVCONF_ARP_NOTIFY, 1_u32.to_ne_bytes().to_vec());
     let mut nested = vec![0; on.buffer_len()];
     on.emit(&mut nested);
@@ -237,17 +228,11 @@ fn with<K, T>(
     }
 }
 
-/// `ip link del`, by index.
+/// `ip link del`
 pub fn del(index: u32, name: &str) -> Request {
     let message = LinkUnspec::new_with_index(index).build();
     let message = RouteNetlinkMessage::DelLink(message);
     Request::new(format!("delete link {name}"), Mode::Change, message)
-}
-
-/// `ip link del`, by name.
-pub fn del_by_name(name: &str) -> Request {
-    let message = RouteNetlinkMessage::DelLink(LinkUnspec::new_with_name(name).build());
-    Request::of_link(format!("delete link {name}"), &[name], message)
 }
 
 /// `ip link set BRIDGE type bridge vlan_filtering 1`

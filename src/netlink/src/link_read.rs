@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use netlink_packet_core::NLM_F_REQUEST;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage};
 use nix::errno::Errno;
@@ -10,15 +9,15 @@ use nix::errno::Errno;
 use super::link::{Filter, Link, Mac};
 use super::port::{Port, RESERVED};
 use super::request::{bad_name, encode};
-use super::wire::{Attributes, Malformed, Message, Messages, text, u8_at, u16_at, u32_at};
+use super::uapi::if_link::{
+    DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING,
+    IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_INET6_CONF,
+    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
+};
+use super::uapi::netlink::NLM_F_REQUEST;
+use super::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK};
+use super::wire::{Attributes, Malformed, Message, Messages, text, u8_at, u16_ne, u32_ne};
 use super::{Error, Netlink, Request, Result, socket};
-
-const RTM_NEWLINK: u16 = 16;
-const RTM_DELLINK: u16 = 17;
-const RTNLGRP_LINK: u32 = 1;
-/// Length of `struct ifinfomsg`.
-const IFINFOMSG: usize = 16;
-const IF_OPER_UP: u8 = 6;
 
 impl Netlink {
     /// Carries out a creating request and returns the new link, from the kernel's echo
@@ -192,20 +191,17 @@ fn without_statistics() -> LinkAttribute {
 /// `ifi_family` and `ifi_index`. A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no
 /// longer its port.
 fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
-    Some((u8_at(message.body, 0)?, u32_at(message.body, 4)?))
+    Some((u8_at(message.body, 0)?, u32_ne(message.body, 4)?))
 }
 
 /// A link from RTM_NEWLINK; `None` if it is another message.
 pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, Malformed> {
     const SHORT: Malformed = Malformed("a link message is too short");
-    const IFF_UP: u32 = 1;
-    const IFF_PROMISC: u32 = 0x100;
-    const IFF_ALLMULTI: u32 = 0x200;
     let (family, index) = family_and_index(message).ok_or(SHORT)?;
     if message.kind != RTM_NEWLINK || family != 0 {
         return Ok(None);
     }
-    let flags = u32_at(message.body, 8).ok_or(SHORT)?;
+    let flags = u32_ne(message.body, 8).ok_or(SHORT)?;
     let mut link = Link {
         index,
         name: String::new(),
@@ -230,11 +226,11 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
         match kind {
             libc::IFLA_ADDRESS => link.mac = value.try_into().ok().map(Mac),
             libc::IFLA_IFNAME => link.name = text(value),
-            libc::IFLA_MTU => link.mtu = u32_at(value, 0).ok_or(SHORT)?,
-            libc::IFLA_TXQLEN => link.txqlen = u32_at(value, 0).ok_or(SHORT)?,
-            libc::IFLA_LINK => link.peer = u32_at(value, 0),
-            libc::IFLA_LINK_NETNSID => link.far = Some(u32_at(value, 0).ok_or(SHORT)?.cast_signed()),
-            libc::IFLA_MASTER => link.master = u32_at(value, 0),
+            libc::IFLA_MTU => link.mtu = u32_ne(value, 0).ok_or(SHORT)?,
+            libc::IFLA_TXQLEN => link.txqlen = u32_ne(value, 0).ok_or(SHORT)?,
+            libc::IFLA_LINK => link.peer = u32_ne(value, 0),
+            libc::IFLA_LINK_NETNSID => link.far = Some(u32_ne(value, 0).ok_or(SHORT)?.cast_signed()),
+            libc::IFLA_MASTER => link.master = u32_ne(value, 0),
             libc::IFLA_OPERSTATE => link.oper_up = u8_at(value, 0) == Some(IF_OPER_UP),
             libc::IFLA_IFALIAS => link.alias = text(value),
             libc::IFLA_LINKINFO => read_info(&mut link, value)?,
@@ -247,26 +243,23 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
 
 /// IFLA_LINKINFO: the kind and what is special to it, and the same for its master.
 fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed> {
-    const INFO_SLAVE_KIND: u16 = 4;
-    const INFO_SLAVE_DATA: u16 = 5;
-    const BR_VLAN_FILTERING: u16 = 7;
-    const BRPORT_MODE: u16 = 4;
-    const BRPORT_GROUP_FWD_MASK: u16 = 31;
-    const BRPORT_ISOLATED: u16 = 33;
     let mut of_bridge = false;
     for attribute in Attributes::new(info) {
         let (kind, value) = attribute?;
         match kind {
             libc::IFLA_INFO_KIND => link.kind = text(value),
-            INFO_SLAVE_KIND => of_bridge = text(value) == "bridge",
+            IFLA_INFO_SLAVE_KIND => of_bridge = text(value) == "bridge",
             libc::IFLA_INFO_DATA if link.kind == "bridge" => {
-                link.vlan_filtering = flag(value, BR_VLAN_FILTERING)?;
+                link.vlan_filtering = flag(value, IFLA_BR_VLAN_FILTERING)?;
             }
-            INFO_SLAVE_DATA if of_bridge => {
-                let mask = find(value, BRPORT_GROUP_FWD_MASK)?.and_then(|mask| u16_at(mask, 0)).unwrap_or(0);
+            IFLA_INFO_SLAVE_DATA if of_bridge => {
+                let mask = Attributes::new(value)
+                    .find(IFLA_BRPORT_GROUP_FWD_MASK)?
+                    .and_then(|mask| u16_ne(mask, 0))
+                    .unwrap_or(0);
                 link.port = Some(Port {
-                    hairpin: flag(value, BRPORT_MODE)?,
-                    isolated: flag(value, BRPORT_ISOLATED)?,
+                    hairpin: flag(value, IFLA_BRPORT_MODE)?,
+                    isolated: flag(value, IFLA_BRPORT_ISOLATED)?,
                     closed: mask & RESERVED == RESERVED,
                 });
             }
@@ -278,24 +271,14 @@ fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed>
 
 /// IFLA_AF_SPEC: of AF_INET6 the array IFLA_INET6_CONF, indexed by DEVCONF_* (linux/ipv6.h).
 fn accept_ra(families: &[u8]) -> std::result::Result<Option<u32>, Malformed> {
-    const INET6_CONF: u16 = 2;
-    const DEVCONF_ACCEPT_RA: usize = 3;
-    let Some(inet6) = find(families, libc::AF_INET6 as u16)? else { return Ok(None) };
-    Ok(find(inet6, INET6_CONF)?.and_then(|conf| u32_at(conf, 4 * DEVCONF_ACCEPT_RA)))
-}
-
-/// The value of the first attribute of type `wanted`.
-fn find(attributes: &[u8], wanted: u16) -> std::result::Result<Option<&[u8]>, Malformed> {
-    for attribute in Attributes::new(attributes) {
-        let (kind, value) = attribute?;
-        if kind == wanted {
-            return Ok(Some(value));
-        }
-    }
-    Ok(None)
+    let Some(inet6) = Attributes::new(families).find(libc::AF_INET6 as u16)? else { return Ok(None) };
+    Ok(Attributes::new(inet6).find(IFLA_INET6_CONF)?.and_then(|conf| u32_ne(conf, 4 * DEVCONF_ACCEPT_RA)))
 }
 
 /// Whether the byte `wanted` among the attributes is set.
 fn flag(attributes: &[u8], wanted: u16) -> std::result::Result<bool, Malformed> {
-    Ok(find(attributes, wanted)?.and_then(|value| u8_at(value, 0)).is_some_and(|byte| byte != 0))
+    Ok(Attributes::new(attributes)
+        .find(wanted)?
+        .and_then(|value| u8_at(value, 0))
+        .is_some_and(|byte| byte != 0))
 }

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_core::NLM_F_REQUEST;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -10,14 +9,10 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
 use super::request::{Mode, encode};
-use super::wire::{Attributes, Malformed, Message, ip, u16_at, u32_at};
+use super::uapi::netlink::NLM_F_REQUEST;
+use super::uapi::rtnetlink::{NDMSG, NUD_NOARP, RTM_NEWNEIGH};
+use super::wire::{Attributes, Malformed, Message, ip, u16_ne, u32_ne};
 use super::{Netlink, Request, Result, link::Mac};
-
-const RTM_NEWNEIGH: u16 = 28;
-/// Length of `struct ndmsg`.
-const NDMSG: usize = 12;
-/// Addresses that need no resolution, such as multicast ones.
-const NUD_NOARP: u16 = 0x40;
 
 /// `ip neighbour replace IP lladdr MAC dev LINK nud permanent`
 pub fn add_permanent(index: u32, link: &str, ip: IpAddr, mac: Mac) -> Request {
@@ -93,8 +88,8 @@ pub(super) fn read(
     message: &Message<'_>,
     wanted: u32,
 ) -> std::result::Result<Option<(IpAddr, Mac)>, Malformed> {
-    let index = u32_at(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
-    let state = u16_at(message.body, 8).unwrap_or(0);
+    let index = u32_ne(message.body, 4).ok_or(Malformed("a neighbour message is too short"))?;
+    let state = u16_ne(message.body, 8).unwrap_or(0);
     if message.kind != RTM_NEWNEIGH || index != wanted || state & NUD_NOARP != 0 {
         return Ok(None);
     }

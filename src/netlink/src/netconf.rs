@@ -3,21 +3,11 @@
 //! The same is below /proc/sys/net, but there the kernel walks past a directory of each
 //! namespace on the host to find ours.
 
-use netlink_packet_core::NLM_F_REQUEST;
-
-use super::request::encode_raw;
-use super::wire::{Attributes, Malformed, Message, u32_at};
+use super::uapi::netconf::{NETCONFA_FORWARDING, NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL, NETCONFMSG};
+use super::uapi::netlink::NLM_F_REQUEST;
+use super::uapi::rtnetlink::{RTM_GETNETCONF, RTM_NEWNETCONF};
+use super::wire::{self, Attributes, Malformed, Message, u32_ne};
 use super::{Netlink, Result, socket};
-
-const RTM_NEWNETCONF: u16 = 80;
-const RTM_GETNETCONF: u16 = 82;
-/// Attributes of linux/netconf.h.
-const NETCONFA_IFINDEX: u16 = 1;
-const NETCONFA_FORWARDING: u16 = 2;
-/// All links, now and in future: the sysctls `net/ipv4/ip_forward`, `net/ipv6/conf/all/…`.
-const NETCONFA_IFINDEX_ALL: i32 = -1;
-/// `struct netconfmsg` is one byte, the family, and its padding.
-const NETCONFMSG: usize = 4;
 
 impl Netlink {
     /// `ip netconf show dev all`: whether packets are forwarded between links; IPv4's if `v4`,
@@ -28,12 +18,13 @@ impl Netlink {
     pub fn forwards(&mut self, v4: bool) -> Result<bool> {
         let (family, name) = if v4 { (libc::AF_INET, "IPv4") } else { (libc::AF_INET6, "IPv6") };
         let what = format!("ask whether {name} is forwarded");
-        let mut body = vec![u8::try_from(family).unwrap_or_default(), 0, 0, 0];
-        body.extend(8_u16.to_ne_bytes());
-        body.extend(NETCONFA_IFINDEX.to_ne_bytes());
-        body.extend(NETCONFA_IFINDEX_ALL.to_ne_bytes());
+        // `struct netconfmsg` is one byte, the family.
+        let header = [u8::try_from(family).unwrap_or_default()];
+        let message = wire::message(RTM_GETNETCONF, NLM_F_REQUEST, &header, |w| {
+            w.u32_ne(NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL.cast_unsigned());
+        });
         let mut forwarding = None;
-        self.ask(&what, encode_raw(RTM_GETNETCONF, NLM_F_REQUEST, &body), |message| {
+        self.ask(&what, message, |message| {
             forwarding = read(message)?.or(forwarding);
             Ok(())
         })?;
@@ -47,7 +38,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<bool>, M
     for attribute in Attributes::behind(message.body, NETCONFMSG) {
         let (kind, value) = attribute?;
         if message.kind == RTM_NEWNETCONF && kind == NETCONFA_FORWARDING {
-            forwarding = u32_at(value, 0).map(|on| on != 0);
+            forwarding = u32_ne(value, 0).map(|on| on != 0);
         }
     }
     Ok(forwarding)

@@ -1,6 +1,5 @@
 //! Bridge ports and their vlans: `bridge link`, `bridge vlan`.
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{BridgeVlanInfoFlags, LinkAttribute, LinkExtentMask, LinkMessage};
@@ -8,13 +7,15 @@ use nix::errno::Errno;
 use rtnetlink::{LinkBridgePort, LinkBridgeVlan};
 
 use super::link::{self, Change};
-use super::request::{Mode, encode_raw};
-use super::wire::{Attributes, Malformed, Message, u8_at, u16_at, u32_at};
+use super::request::Mode;
+use super::uapi::if_bridge::{
+    BR_VLAN_MSG, BRIDGE_VLANDB_ENTRY, BRIDGE_VLANDB_ENTRY_INFO, BRIDGE_VLANDB_ENTRY_RANGE,
+    IFLA_BRIDGE_VLAN_INFO,
+};
+use super::uapi::netlink::{NLM_F_DUMP, NLM_F_REQUEST};
+use super::uapi::rtnetlink::{IFINFOMSG, RTM_GETVLAN, RTM_NEWLINK, RTM_NEWVLAN};
+use super::wire::{self, Attributes, Malformed, Message, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Request, Result};
-
-const RTM_NEWLINK: u16 = 16;
-const RTM_NEWVLAN: u16 = 112;
-const RTM_GETVLAN: u16 = 114;
 
 /// The flags of a bridge port that plugins care for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -125,7 +126,7 @@ impl Netlink {
         let [family, _, _, _, number @ ..] = &mut body;
         *family = libc::AF_BRIDGE as u8;
         *number = index.to_ne_bytes();
-        let message = encode_raw(RTM_GETVLAN, NLM_F_REQUEST | NLM_F_DUMP, &body);
+        let message = wire::message(RTM_GETVLAN, NLM_F_REQUEST | NLM_F_DUMP, &body, |_| {});
         let found = self.dump_raw(&what, &message, |message| read_vlan(message, index));
         match found {
             // The bridge has no RTM_GETVLAN before Linux 5.6.
@@ -162,25 +163,21 @@ pub(super) fn read_vlan(
     message: &Message<'_>,
     wanted: u32,
 ) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
-    const BR_VLAN_MSG: usize = 8;
-    const VLANDB_ENTRY: u16 = 1;
-    const ENTRY_INFO: u16 = 1;
-    const ENTRY_RANGE: u16 = 2;
-    if message.kind != RTM_NEWVLAN || u32_at(message.body, 4) != Some(wanted) {
+    if message.kind != RTM_NEWVLAN || u32_ne(message.body, 4) != Some(wanted) {
         return Ok(None);
     }
     let mut vlans = Vec::new();
     for attribute in Attributes::behind(message.body, BR_VLAN_MSG) {
         let (kind, entry) = attribute?;
-        if kind != VLANDB_ENTRY {
+        if kind != BRIDGE_VLANDB_ENTRY {
             continue;
         }
         let (mut first, mut last) = (None, None);
         for attribute in Attributes::new(entry) {
             let (kind, value) = attribute?;
             match kind {
-                ENTRY_INFO => first = vlan_info(value),
-                ENTRY_RANGE => last = u16_at(value, 0),
+                BRIDGE_VLANDB_ENTRY_INFO => first = vlan_info(value),
+                BRIDGE_VLANDB_ENTRY_RANGE => last = u16_ne(value, 0),
                 _ => {}
             }
         }
@@ -195,12 +192,10 @@ pub(super) fn read_link(
     message: &Message<'_>,
     wanted: u32,
 ) -> std::result::Result<Option<Vec<Vlan>>, Malformed> {
-    const IFINFOMSG: usize = 16;
-    const IFLA_BRIDGE_VLAN_INFO: u16 = 2;
     let family = u8_at(message.body, 0).map(i32::from);
     if message.kind != RTM_NEWLINK
         || family != Some(libc::AF_BRIDGE)
-        || u32_at(message.body, 4) != Some(wanted)
+        || u32_ne(message.body, 4) != Some(wanted)
     {
         return Ok(None);
     }
@@ -229,9 +224,9 @@ pub(super) fn read_link(
 
 /// `struct bridge_vlan_info`
 fn vlan_info(value: &[u8]) -> Option<(BridgeVlanInfoFlags, Vlan)> {
-    let flags = BridgeVlanInfoFlags::from_bits_retain(u16_at(value, 0)?);
+    let flags = BridgeVlanInfoFlags::from_bits_retain(u16_ne(value, 0)?);
     let vlan = Vlan {
-        id: u16_at(value, 2)?,
+        id: u16_ne(value, 2)?,
         pvid: flags.contains(BridgeVlanInfoFlags::Pvid),
         untagged: flags.contains(BridgeVlanInfoFlags::Untagged),
     };

@@ -1,4 +1,4 @@
-//! A procfs that nobody else sees.
+//! A private procfs mount.
 //!
 //! `/proc/sys/net` shows each namespace its own directories, and the kernel keeps those of all
 //! namespaces under the same names in the same place: to find one it walks past all that were

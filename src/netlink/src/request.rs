@@ -1,12 +1,12 @@
 //! Changes to be made, as messages ready to send.
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
-};
+use netlink_packet_core::NetlinkMessage;
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
-use super::{Error, wire};
+use super::Error;
+use super::uapi::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST};
+use super::wire::{self, Writer};
 
 /// A change to be made, with the words for its error.
 #[derive(Debug, Clone)]
@@ -33,20 +33,36 @@ pub(super) enum Mode {
     Replace,
 }
 
-impl Request {
-    pub(super) fn new(what: String, mode: Mode, message: RouteNetlinkMessage) -> Self {
-        let flags = match mode {
+impl Mode {
+    fn flags(self) -> u16 {
+        let flags = match self {
             Mode::Change => 0,
             Mode::Create => NLM_F_CREATE | NLM_F_EXCL,
             Mode::Prepend => NLM_F_CREATE,
             Mode::Replace => NLM_F_CREATE | NLM_F_REPLACE,
         };
-        Request {
-            bytes: Ok(encode(message, NLM_F_REQUEST | NLM_F_ACK | flags)),
-            what,
-            makes: None,
-            master: None,
+        NLM_F_REQUEST | NLM_F_ACK | flags
+    }
+}
+
+impl Request {
+    pub(super) fn new(what: String, mode: Mode, message: RouteNetlinkMessage) -> Self {
+        Request { bytes: Ok(encode(message, mode.flags())), what, makes: None, master: None }
+    }
+
+    /// A request of type `kind` with a family's `header` and the attributes that `fill` writes.
+    pub(super) fn written(
+        what: String,
+        mode: Mode,
+        kind: u16,
+        header: &[u8],
+        fill: impl FnOnce(&mut Writer),
+    ) -> Self {
+        let bytes = wire::message(kind, mode.flags(), header, fill);
+        if bytes.is_empty() {
+            return Request::invalid(what, "an attribute of more than 64 KiB");
         }
+        Request { bytes: Ok(bytes), what, makes: None, master: None }
     }
 
     /// A change of a link, refused if one of the names in it can't be the name of a link.
@@ -88,18 +104,6 @@ pub(super) fn encode(message: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
-    bytes
-}
-
-/// The bytes of a message that the crates have no type for.
-pub(super) fn encode_raw(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(wire::HEADER + body.len()).unwrap_or(u32::MAX);
-    let mut bytes = Vec::with_capacity(wire::HEADER + body.len());
-    bytes.extend(length.to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(flags.to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend(body);
     bytes
 }
 

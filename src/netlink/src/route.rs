@@ -11,9 +11,7 @@ use rtnetlink::RouteMessageBuilder;
 
 use super::Request;
 use super::request::Mode;
-
-/// RT_TABLE_MAIN
-pub(super) const MAIN: u32 = 254;
+use super::uapi::rtnetlink::RT_TABLE_MAIN;
 
 /// A route out of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +88,7 @@ fn message(route: &NewRoute) -> Result<RouteMessage, &'static str> {
         .destination_prefix(route.dst.ip(), route.dst.prefix())
         .map_err(|_| "the destination is no prefix")?
         .output_interface(route.index)
-        .table_id(route.table.unwrap_or(MAIN));
+        .table_id(route.table.unwrap_or(RT_TABLE_MAIN));
     if let Some(via) = route.via {
         // IPv4 behind an IPv6 next hop is possible (RTA_VIA, since Linux 5.2).
         builder = builder.gateway(via).map_err(|_| "an IPv6 destination can't have an IPv4 next hop")?;

@@ -3,22 +3,20 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
-use netlink_packet_core::NLM_F_REQUEST;
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
 use super::request::encode;
-use super::route::{MAIN, NewRoute};
-use super::wire::{Attributes, Malformed, Message, ip, u8_at, u16_at, u32_at};
+use super::route::NewRoute;
+use super::uapi::netlink::NLM_F_REQUEST;
+use super::uapi::rtnetlink::{
+    RT_TABLE_LOCAL, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTM_F_CLONED, RTM_NEWROUTE, RTMSG,
+    RTN_UNICAST, RTNEXTHOP, RTNH_F_ONLINK,
+};
+use super::wire::{Attributes, Malformed, Message, ip, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Result};
 
-const RTM_NEWROUTE: u16 = 24;
-/// Length of `struct rtmsg`.
-const RTMSG: usize = 12;
-/// linux/rtnetlink.h; the crate libc has it for glibc only.
-const RTA_VIA: u16 = 18;
-const RT_TABLE_LOCAL: u32 = 255;
 const SHORT: Malformed = Malformed("a route message is too short");
 
 impl Netlink {
@@ -31,7 +29,7 @@ impl Netlink {
     /// The kernel's.
     pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
         let what = format!("list routes of link number {index}");
-        let wanted = Wanted { index, table: table.unwrap_or(MAIN) };
+        let wanted = Wanted { index, table: table.unwrap_or(RT_TABLE_MAIN) };
         let mut routes = Vec::new();
         // One family at a time: asked for all, the kernel also asks families that refuse the
         // filters (MPLS).
@@ -71,7 +69,7 @@ impl Netlink {
                 for attribute in Attributes::behind(message.body, RTMSG) {
                     let (kind, value) = attribute?;
                     if kind == libc::RTA_OIF {
-                        link = u32_at(value, 0);
+                        link = u32_ne(value, 0);
                     }
                 }
             }
@@ -109,13 +107,11 @@ impl Wanted {
         message: &Message<'_>,
         family: u8,
     ) -> std::result::Result<Option<Vec<NewRoute>>, Malformed> {
-        const RTM_F_CLONED: u32 = 0x200;
-        const RTN_UNICAST: u8 = 1;
         if message.kind != RTM_NEWROUTE {
             return Ok(None);
         }
         let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
-        let flags = u32_at(message.body, 8).ok_or(SHORT)?;
+        let flags = u32_ne(message.body, 8).ok_or(SHORT)?;
         let cached = flags & RTM_F_CLONED != 0;
         let other_kind = header(7)? != RTN_UNICAST && self.table != RT_TABLE_LOCAL;
         if header(0)? != family || cached || other_kind {
@@ -145,10 +141,10 @@ impl Wanted {
             match kind {
                 libc::RTA_DST => dst = ip(value).ok_or(SHORT)?,
                 libc::RTA_PREFSRC => route.src = ip(value),
-                libc::RTA_OIF => route.index = u32_at(value, 0).ok_or(SHORT)?,
+                libc::RTA_OIF => route.index = u32_ne(value, 0).ok_or(SHORT)?,
                 libc::RTA_GATEWAY | RTA_VIA => route.via = next_hop(kind, value),
-                libc::RTA_PRIORITY => route.priority = u32_at(value, 0),
-                libc::RTA_TABLE => table = u32_at(value, 0).ok_or(SHORT)?,
+                libc::RTA_PRIORITY => route.priority = u32_ne(value, 0),
+                libc::RTA_TABLE => table = u32_ne(value, 0).ok_or(SHORT)?,
                 libc::RTA_METRICS => read_metrics(&mut route, value)?,
                 libc::RTA_MULTIPATH => multipath = Some(value),
                 _ => {}
@@ -171,13 +167,11 @@ impl Wanted {
 
 /// RTA_METRICS: attributes again (`RTAX_…`).
 fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> std::result::Result<(), Malformed> {
-    const RTAX_MTU: u16 = 2;
-    const RTAX_ADVMSS: u16 = 8;
     for attribute in Attributes::new(metrics) {
         let (kind, value) = attribute?;
         match kind {
-            RTAX_MTU => route.mtu = u32_at(value, 0),
-            RTAX_ADVMSS => route.advmss = u32_at(value, 0),
+            RTAX_MTU => route.mtu = u32_ne(value, 0),
+            RTAX_ADVMSS => route.advmss = u32_ne(value, 0),
             _ => {}
         }
     }
@@ -186,17 +180,16 @@ fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> std::result::Result<(),
 
 /// RTA_MULTIPATH: `struct rtnexthop` (length, flags, weight, index), each with attributes.
 fn read_hops(route: &NewRoute, mut hops: &[u8]) -> std::result::Result<Vec<NewRoute>, Malformed> {
-    const RTNEXTHOP: usize = 8;
     let mut routes = Vec::new();
     while !hops.is_empty() {
-        let length = usize::from(u16_at(hops, 0).ok_or(SHORT)?);
+        let length = usize::from(u16_ne(hops, 0).ok_or(SHORT)?);
         if length < RTNEXTHOP {
             return Err(SHORT);
         }
         let hop = hops.get(..length).ok_or(SHORT)?;
         let mut route = route.clone();
         route.onlink = onlink(u8_at(hop, 2).ok_or(SHORT)?.into());
-        route.index = u32_at(hop, 4).ok_or(SHORT)?;
+        route.index = u32_ne(hop, 4).ok_or(SHORT)?;
         for attribute in Attributes::behind(hop, RTNEXTHOP) {
             let (kind, value) = attribute?;
             if kind == libc::RTA_GATEWAY || kind == RTA_VIA {
@@ -218,7 +211,6 @@ fn next_hop(kind: u16, value: &[u8]) -> Option<IpAddr> {
 }
 
 fn onlink(flags: u32) -> bool {
-    const RTNH_F_ONLINK: u32 = 4;
     flags & RTNH_F_ONLINK != 0
 }
 

@@ -1,15 +1,17 @@
-//! The netlink socket: datagrams out, and the kernel's back.
+//! The netlink socket, for all families: datagrams out, and the kernel's back.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::SocketAddr;
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use nix::errno::Errno;
-use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
+use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use super::wire::{self, Malformed, Message, Messages};
-use super::{Error, NetNs, Result};
+use super::uapi::netlink::NLMSG_OVERRUN;
+use super::wire::{Malformed, Message, Messages};
+use super::{Error, Result};
 
 /// How long the kernel may take for one answer. It answers while it reads the request, so
 /// this is for a machine in trouble.
@@ -18,13 +20,51 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The kernel's datagrams have at most 32 KiB (netlink_dump() in af_netlink.c).
 const BUFFER: usize = 32 * 1024;
 
-/// A NETLINK_ROUTE socket in one namespace.
+/// Fits the default send buffer (208 KiB) with plenty of room.
+const USUAL_DATAGRAM: usize = 64 * 1024;
+/// No request of a plugin comes near this; it is the kernel's memory.
+const LARGEST_DATAGRAM: usize = 1 << 20;
+
+/// How often a receive that failed (a signal, memory) is tried again, for answers to requests.
+/// Only ENOBUFS means that one has been lost.
+const RECEIVE_RETRIES: u32 = 3;
+
+/// What a socket talks to (the third argument of socket(2), netlink(7)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// NETLINK_ROUTE: links, addresses, routes, neighbours, tc.
+    Route,
+    /// NETLINK_NETFILTER: nf_tables and connection tracking.
+    Netfilter,
+}
+
+impl Protocol {
+    fn number(self) -> isize {
+        match self {
+            Protocol::Route => NETLINK_ROUTE,
+            Protocol::Netfilter => NETLINK_NETFILTER,
+        }
+    }
+
+    /// Why there is no socket.
+    fn closed(self, err: Error) -> Error {
+        match self {
+            Protocol::Netfilter if err.is(Errno::EPROTONOSUPPORT) => {
+                err.explained("the kernel has no netfilter over netlink (CONFIG_NETFILTER_NETLINK)")
+            }
+            _ => err,
+        }
+    }
+}
+
+/// A netlink socket in one namespace.
 ///
 /// The kernel carries requests out while they are sent, one after the other, so nothing
 /// here is asynchronous: what comes back is waiting to be read.
 #[derive(Debug)]
-pub struct Netlink {
-    socket: Socket,
+pub(crate) struct Socket {
+    inner: netlink_sys::Socket,
+    pub(super) protocol: Protocol,
     /// Our address, which the kernel puts into answers.
     pub(super) port: u32,
     /// The sequence number of the last request.
@@ -32,45 +72,46 @@ pub struct Netlink {
     pub(super) buffer: Vec<u8>,
 }
 
-impl Netlink {
+impl Socket {
     /// A socket in the current namespace.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn open() -> Result<Self> {
-        let failed = |err: std::io::Error| Error::io("open a netlink socket", &err);
-        let mut socket = Socket::new(NETLINK_ROUTE).map_err(failed)?;
-        let address = socket.bind_auto().map_err(failed)?;
+    pub(crate) fn open(protocol: Protocol) -> Result<Self> {
+        let what = match protocol {
+            Protocol::Route => "open a netlink socket",
+            Protocol::Netfilter => "open an nf_tables socket",
+        };
+        let failed = |err: std::io::Error| protocol.closed(Error::io(what, &err));
+        let mut inner = netlink_sys::Socket::new(protocol.number()).map_err(failed)?;
+        let address = inner.bind_auto().map_err(failed)?;
         // Texts in errors, without a copy of the request; the first is since Linux 4.12.
-        socket.set_ext_ack(true).map_err(failed)?;
-        socket.set_cap_ack(true).map_err(failed)?;
-        // Filters in dumps, since Linux 4.20. Without it, dumps bring all there is, and the
-        // readers filter.
-        let _ = socket.set_netlink_get_strict_chk(true);
-        let netlink = Netlink { port: address.port_number(), socket, seq: 0, buffer: vec![0; BUFFER] };
-        netlink.patience(PATIENCE)?;
-        Ok(netlink)
+        inner.set_ext_ack(true).map_err(failed)?;
+        inner.set_cap_ack(true).map_err(failed)?;
+        if protocol == Protocol::Route {
+            // Filters in dumps, since Linux 4.20. Without it, dumps bring all there is, and the
+            // readers filter.
+            let _ = inner.set_netlink_get_strict_chk(true);
+        }
+        let socket = Socket { inner, protocol, port: address.port_number(), seq: 0, buffer: vec![0; BUFFER] };
+        socket.patience(PATIENCE)?;
+        Ok(socket)
     }
 
-    /// A socket in `ns`, entered only for this moment.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn open_in(ns: &NetNs) -> Result<Self> {
-        ns.enter(Netlink::open)?
+    /// Takes `count` sequence numbers; returns the first.
+    pub(crate) fn take_numbers(&mut self, count: u32) -> u32 {
+        let first = self.seq.wrapping_add(1);
+        self.seq = self.seq.wrapping_add(count);
+        first
     }
 
-    /// Joins or leaves a multicast group (`enum rtnetlink_groups`). Notifications that are
-    /// still waiting after leaving are thrown away, and so is the word that some were lost.
+    /// Joins or leaves a multicast group (`enum rtnetlink_groups`). Leaving discards the
+    /// notifications that are still waiting, and the report that some were lost.
     pub(super) fn member(&mut self, group: u32, join: bool) -> Result<()> {
-        let changed =
-            if join { self.socket.add_membership(group) } else { self.socket.drop_membership(group) };
+        let changed = if join { self.inner.add_membership(group) } else { self.inner.drop_membership(group) };
         changed.map_err(|err| Error::io("subscribe to notifications", &err))?;
         if !join {
             let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
             loop {
                 let mut room = self.buffer.as_mut_slice();
-                match self.socket.recv(&mut room, flags) {
+                match self.inner.recv(&mut room, flags) {
                     Ok(_) => {}
                     Err(err) if err.raw_os_error() == Some(libc::ENOBUFS) => {}
                     Err(_) => break,
@@ -85,7 +126,7 @@ impl Netlink {
         // 0 would mean for ever.
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX).max(1);
         let time = TimeVal::microseconds(micros.min(PATIENCE.as_micros() as i64));
-        setsockopt(&self.socket.as_fd(), ReceiveTimeout, &time)
+        setsockopt(&self.inner.as_fd(), sockopt::ReceiveTimeout, &time)
             .map_err(|errno| Error::new("set the time limit of a netlink socket", errno))
     }
 
@@ -97,35 +138,61 @@ impl Netlink {
     /// So that few notifications are too many.
     #[cfg(test)]
     pub(super) fn shrink_receive_buffer(&self) {
-        self.socket.set_rx_buf_sz(1).unwrap();
+        self.inner.set_rx_buf_sz(1).unwrap();
     }
 
     /// How long a receive may take, as the kernel has it.
     #[cfg(test)]
     pub(super) fn receive_limit(&self) -> Duration {
-        let time = nix::sys::socket::getsockopt(&self.socket.as_fd(), ReceiveTimeout).unwrap();
+        let time = nix::sys::socket::getsockopt(&self.inner.as_fd(), sockopt::ReceiveTimeout).unwrap();
         Duration::from_micros(time.num_microseconds().try_into().unwrap())
     }
 
-    pub(super) fn send(&self, what: &str, datagram: &[u8]) -> Result<()> {
+    /// Sends one datagram to the kernel.
+    pub(crate) fn send(&self, what: &str, datagram: &[u8]) -> Result<()> {
+        if datagram.is_empty() {
+            return Err(Error::new(what, Errno::EMSGSIZE).reason("an attribute of more than 64 KiB"));
+        }
+        if datagram.len() > USUAL_DATAGRAM {
+            self.make_room(datagram.len());
+        }
         let kernel = SocketAddr::new(0, 0);
-        match self.socket.send_to(datagram, &kernel, 0) {
-            Ok(_) => Ok(()),
-            Err(err) => Err(Error::io(what, &err)),
+        loop {
+            let err = match self.inner.send_to(datagram, &kernel, 0) {
+                Ok(_) => return Ok(()),
+                Err(err) => Error::io(what, &err),
+            };
+            return Err(match err.errno {
+                Errno::EINTR => continue,
+                Errno::EMSGSIZE | Errno::ENOBUFS => {
+                    err.reason(format!("{} bytes don't fit into the socket's buffer", datagram.len()))
+                }
+                _ => err,
+            });
+        }
+    }
+
+    /// Lets a datagram of this length be sent. The kernel doubles the number, for its own needs.
+    fn make_room(&self, length: usize) {
+        let wanted = length.min(LARGEST_DATAGRAM);
+        // Beyond the system's limit only with CAP_NET_ADMIN in the first user namespace; send(2)
+        // tells whether it was enough.
+        if setsockopt(&self.inner, sockopt::SndBufForce, &wanted).is_err() {
+            let _ = setsockopt(&self.inner, sockopt::SndBuf, &wanted);
         }
     }
 
     /// Receives until `each` is done. Messages that aren't answers to us (notifications, an
     /// answer that came after its request had been given up) are skipped.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         what: &str,
         mut each: impl FnMut(&Message<'_>) -> Result<Next>,
     ) -> Result<()> {
         let port = self.port;
-        let end = Instant::now() + PATIENCE;
+        let mut end = None;
         let mut done = false;
-        // Something was lost, not necessarily what we wait for; what wasn't is there already.
+        // Something was lost, not necessarily the answer; what wasn't is there already.
         let mut lost = None;
         while !done {
             let flags = if lost.is_some() { libc::MSG_DONTWAIT } else { 0 };
@@ -137,17 +204,20 @@ impl Netlink {
                 Err(err) => return Err(lost.unwrap_or(err)),
                 Ok(length) => length,
             };
+            let mut ours = false;
             let datagram = self.buffer.get(..length).unwrap_or_default();
             for message in Messages::new(datagram) {
                 let message = message.map_err(|Malformed(why)| broken(what, why))?;
-                if message.kind == wire::OVERRUN {
+                if message.kind == NLMSG_OVERRUN {
                     return Err(Error::new(what, Errno::ENOBUFS).reason("answers were lost"));
                 }
                 if message.port == port && !done {
+                    ours = true;
                     done = each(&message)? == Next::Done;
                 }
             }
-            if !done && Instant::now() > end {
+            // Other processes' notifications don't prolong the wait.
+            if !ours && Instant::now() > *end.get_or_insert_with(|| Instant::now() + PATIENCE) {
                 return Err(timed_out(what));
             }
         }
@@ -161,19 +231,19 @@ impl Netlink {
         Ok(self.buffer.get(..length).unwrap_or_default())
     }
 
-    /// As [`datagram`](Self::datagram); how long it is.
+    /// As [`datagram`](Self::datagram); returns its length.
     fn fill(&mut self, what: &str, mut retries: u32, flags: libc::c_int) -> Result<usize> {
         let length = loop {
             let mut room = self.buffer.as_mut_slice();
             // With MSG_TRUNC the length is the datagram's, even if it is cut off.
-            match self.socket.recv_from(&mut room, libc::MSG_TRUNC | flags) {
-                // Anyone with CAP_NET_ADMIN can write to our address.
+            match self.inner.recv_from(&mut room, libc::MSG_TRUNC | flags) {
+                // Any process with CAP_NET_ADMIN can write to our address.
                 Ok((_, sender)) if sender.port_number() != 0 => {}
                 Ok((length, _)) => break length,
                 Err(err) => match Error::io(what, &err) {
                     err if err.is(Errno::EAGAIN) => return Err(timed_out(what)),
                     // The change has been made by now, or refused: its answer is in the
-                    // queue, and whoever doesn't read it doesn't know what to take back.
+                    // queue, and a caller that doesn't read it can't know what to take back.
                     err if retries > 0 && !err.is(Errno::ENOBUFS) => retries -= 1,
                     err => return Err(err),
                 },
@@ -187,20 +257,34 @@ impl Netlink {
     }
 }
 
-/// For answers to requests, which nobody may miss. Only ENOBUFS means that one has been lost.
-const RECEIVE_RETRIES: u32 = 3;
-
 /// Whether a receiver has seen enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     More,
     Done,
 }
 
-pub(super) fn broken(what: &str, why: &str) -> Error {
+pub(crate) fn broken(what: &str, why: &str) -> Error {
     Error::new(what, Errno::EBADMSG).reason(format!("the kernel's answer makes no sense: {why}"))
 }
 
 pub(super) fn timed_out(what: &str) -> Error {
     Error::new(what, Errno::ETIMEDOUT).reason("no answer from the kernel in time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_netfilter_is_named() {
+        let refused = Error::new("open an nf_tables socket", Errno::EPROTONOSUPPORT);
+        let err = Protocol::Netfilter.closed(refused.clone());
+        assert_eq!(
+            err.to_string(),
+            "open an nf_tables socket: the kernel has no netfilter over netlink (CONFIG_NETFILTER_NETLINK)"
+        );
+        assert_eq!(err.errno, Errno::EPROTONOSUPPORT);
+        assert_eq!(Protocol::Route.closed(refused.clone()), refused);
+    }
 }

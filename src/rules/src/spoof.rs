@@ -18,8 +18,8 @@ use cnimble_cni::{Attachment, Code, Error, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::link::Mac;
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, Rule,
-    SetType, Table, Verdict,
+    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, Rule, Table,
+    Verdict,
 };
 
 use super::elements::{self, Changes, Claim, Layout, Placed};
@@ -58,7 +58,7 @@ impl Layout for Spoof {
     fn create_set(batch: &mut Batch, set: &str) {
         let key: &[KeyType] =
             if set == PORTS { &[KeyType::Ifname] } else { &[KeyType::Ifname, KeyType::EtherAddr] };
-        batch.create_set(Self::TABLE.set(set), &SetType { key, verdicts: false });
+        batch.create_set(Self::TABLE.set(set), key);
     }
 
     /// The sets come in this order, and so do the rules.

@@ -1,12 +1,17 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::LinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use nix::errno::Errno;
 
-use super::*;
 use crate::link::{self, Change, Filter, Mac, NewBridge};
+use crate::netlink::{BATCH, DUMP_ATTEMPTS};
+use crate::request::{Request, encode};
 use crate::testing::in_netns;
+use crate::uapi::netlink::{NLM_F_ECHO, NLM_F_REQUEST, NLMSG_ERROR, NLMSGHDR};
+use crate::{Netlink, Result, wire};
 
 fn bridge(name: &str) -> Request {
     link::add_bridge(&NewBridge { name, mtu: None, mac: Mac::random(), vlan_filtering: false })
@@ -31,7 +36,8 @@ fn a_batch_goes_on_past_a_failure_and_returns_the_first() {
         let err = netlink.execute(link::del(4711, "nothing")).unwrap_err();
         assert!(err.is(Errno::ENODEV), "{err}");
         // What can't be said at all keeps the others from being sent.
-        let err = netlink.execute_all(vec![alias("y"), link::del_by_name("")]).unwrap_err();
+        let nameless = link::set(lo.index, "lo", &Change { name: Some(""), ..Change::default() });
+        let err = netlink.execute_all(vec![alias("y"), nameless]).unwrap_err();
         assert!(err.is(Errno::EINVAL), "{err}");
         assert_eq!(netlink.link("lo").unwrap().alias, "x");
         netlink.execute_all(Vec::new()).unwrap();
@@ -62,8 +68,8 @@ fn a_new_link_is_looked_up_where_it_is_not_echoed() {
         let mut netlink = Netlink::open().unwrap();
         let mut request = bridge("br0");
         let bytes = request.bytes.as_mut().unwrap();
-        let flags = wire::u16_at(bytes, 6).unwrap() & !netlink_packet_core::NLM_F_ECHO;
-        bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        let flags = wire::flags(bytes, 0) & !NLM_F_ECHO;
+        wire::set_flags(bytes, 0, flags);
         let link = netlink.create_link(request).unwrap();
         assert_eq!((link.name.as_str(), link.kind.as_str()), ("br0", "bridge"));
     });
@@ -76,11 +82,11 @@ fn only_the_kernel_is_believed() {
         let forger = Socket::new(NETLINK_ROUTE).unwrap();
         // "No such device" to the request that comes next.
         let mut body = (-libc::ENODEV).to_ne_bytes().to_vec();
-        body.extend([0; wire::HEADER]);
-        let mut forged = crate::request::encode_raw(wire::ERROR, 0, &body);
-        set_seq(&mut forged, netlink.seq + 1);
-        forged[12..16].copy_from_slice(&netlink.port.to_ne_bytes());
-        forger.send_to(&forged, &SocketAddr::new(netlink.port, 0), 0).unwrap();
+        body.extend([0; NLMSGHDR]);
+        let mut forged = wire::message(NLMSG_ERROR, 0, &body, |_| {});
+        wire::number(&mut forged, netlink.socket.seq + 1);
+        forged[12..16].copy_from_slice(&netlink.socket.port.to_ne_bytes());
+        forger.send_to(&forged, &SocketAddr::new(netlink.socket.port, 0), 0).unwrap();
         assert_eq!(netlink.link("lo").unwrap().index, 1);
     });
 }
@@ -89,7 +95,7 @@ fn only_the_kernel_is_believed() {
 fn an_answer_that_is_cut_off_is_an_error() {
     in_netns("an_answer_that_is_cut_off", || {
         let mut netlink = Netlink::open().unwrap();
-        netlink.buffer.truncate(100);
+        netlink.socket.buffer.truncate(100);
         let err = netlink.link("lo").unwrap_err();
         assert!(err.is(Errno::EMSGSIZE), "{err}");
         assert!(err.reason.contains("cut off"), "{err}");
@@ -102,18 +108,21 @@ fn no_answer_is_an_error_in_time() {
         let mut netlink = Netlink::open().unwrap();
         netlink.patience(Duration::from_millis(50)).unwrap();
         // To the next tick of the kernel's clock.
-        assert!((50..=60).contains(&netlink.receive_limit().as_millis()), "{:?}", netlink.receive_limit());
+        assert!(
+            (50..=60).contains(&netlink.socket.receive_limit().as_millis()),
+            "{:?}",
+            netlink.socket.receive_limit()
+        );
         // Neither an acknowledgement nor an answer is asked for.
         let lo = LinkMessage::default();
         let message = encode(RouteNetlinkMessage::SetLink(lo_index(lo)), NLM_F_REQUEST);
         let err = netlink.ask("ask in vain", message, |_| Ok(())).unwrap_err();
         assert!(err.is(Errno::ETIMEDOUT), "{err}");
         // A late answer to an earlier request is not taken for the next one's.
-        let seq = netlink.seq + 1;
+        let seq = netlink.socket.take_numbers(1);
         let mut late = encode(RouteNetlinkMessage::GetLink(lo_index(LinkMessage::default())), NLM_F_REQUEST);
-        set_seq(&mut late, seq);
-        netlink.seq = seq;
-        netlink.send("ask", &late).unwrap();
+        wire::number(&mut late, seq);
+        netlink.socket.send("ask", &late).unwrap();
         assert!(netlink.link("nothing").unwrap_err().is(Errno::ENODEV));
     });
 }
@@ -134,7 +143,10 @@ fn a_list_that_changes_is_read_again() {
         let mut toggle = false;
         let mut change = move || {
             toggle = !toggle;
-            let request = if toggle { bridge("volatile") } else { link::del_by_name("volatile") };
+            let request = match toggle {
+                true => bridge("volatile"),
+                false => link::del(other.link("volatile").unwrap().index, "volatile"),
+            };
             other.execute(request).unwrap();
         };
         for changes in [0, 1, 4] {

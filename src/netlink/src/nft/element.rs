@@ -1,18 +1,19 @@
 //! Elements of sets and maps.
 
-use super::attr;
-use super::comment::comment;
-use super::expr::Verdict;
 use super::key::Key;
+use super::udata::comment;
+use crate::uapi::nf_tables::{
+    NFTA_DATA_VALUE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
+    NFTA_SET_ELEM_USERDATA,
+};
+use crate::wire::Attributes;
 
 /// An element of a set or map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Element {
     /// Key.
     pub key: Key,
-    /// What a verdict map says for the key; `None` in a set.
-    pub verdict: Option<Verdict>,
-    /// What another map says for the key; made like a key.
+    /// The key's value in a map; made like a key.
     pub data: Option<Key>,
     /// Comment, at most 128 bytes; empty for none.
     pub comment: String,
@@ -21,7 +22,7 @@ pub struct Element {
 impl Element {
     /// An element of a set.
     pub fn new(key: Key, comment: impl Into<String>) -> Self {
-        Element { key, verdict: None, data: None, comment: comment.into() }
+        Element { key, data: None, comment: comment.into() }
     }
 
     /// An element of a map with values.
@@ -30,14 +31,19 @@ impl Element {
     }
 
     /// From the attributes of an element in a reply (`NFTA_SET_ELEM_*`).
-    pub(super) fn parse(attrs: &[u8]) -> Option<Self> {
-        let key = attr::find(attr::find(attrs, 1)?, 1)?;
-        let data = attr::find(attrs, 2).unwrap_or_default();
+    pub(super) fn parse(attrs: Attributes<'_>) -> Option<Self> {
+        let key = attrs.nested(NFTA_SET_ELEM_KEY)?.get(NFTA_DATA_VALUE)?;
+        let data = attrs.nested(NFTA_SET_ELEM_DATA).unwrap_or_default();
         Some(Element {
             key: Key::from_kernel(key),
-            verdict: attr::find(data, 2).and_then(Verdict::parse),
-            data: attr::find(data, 1).map(Key::from_kernel),
-            comment: attr::find(attrs, 6).and_then(comment).unwrap_or_default(),
+            data: data.get(NFTA_DATA_VALUE).map(Key::from_kernel),
+            comment: attrs.get(NFTA_SET_ELEM_USERDATA).and_then(comment).unwrap_or_default(),
         })
+    }
+
+    /// The elements in a reply.
+    pub(super) fn parse_list(attrs: Attributes<'_>) -> Vec<Self> {
+        let list = attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
+        list.flatten().filter_map(|(_, element)| Element::parse(Attributes::new(element))).collect()
     }
 }

@@ -1,22 +1,22 @@
 //! What rules are made of. A rule is a small program for a machine with registers; the
 //! functions of [`Expr`] are its instructions, named as `nft --debug=netlink` prints them.
 
-use super::attr::{self, Writer};
+use crate::uapi::nf_tables::*;
+use crate::uapi::nfnetlink::{NF_ACCEPT, NF_DROP, NFPROTO_IPV4, NFPROTO_IPV6};
+use crate::wire::{Attributes, Writer};
 
 /// The first register of 16 bytes (`NFT_REG_1`); what most rules need is one.
-pub const REG1: u32 = 1;
+pub const REG1: u32 = NFT_REG_1;
 /// The second.
-pub const REG2: u32 = 2;
-
-const NFT_REG_VERDICT: u32 = 0;
+pub const REG2: u32 = NFT_REG_2;
 
 /// Four bytes of the registers (`NFT_REG32_00` and so on): [`REG1`] is words 0 to 3, [`REG2`]
 /// words 4 to 7. The parts of a concatenation stand side by side.
 pub const fn word(number: u32) -> u32 {
-    8 + number
+    NFT_REG32_00 + number
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // as in nft(8), "VERDICT STATEMENTS"
 pub enum Verdict {
@@ -31,55 +31,57 @@ impl Verdict {
     /// `NF_DROP`, `NF_ACCEPT` (linux/netfilter.h), `NFT_*` (linux/netfilter/nf_tables.h).
     fn code(&self) -> i32 {
         match self {
-            Verdict::Drop => 0,
-            Verdict::Accept => 1,
-            Verdict::Jump(_) => -3,
-            Verdict::Goto(_) => -4,
-            Verdict::Return => -5,
+            Verdict::Drop => NF_DROP,
+            Verdict::Accept => NF_ACCEPT,
+            Verdict::Jump(_) => NFT_JUMP,
+            Verdict::Goto(_) => NFT_GOTO,
+            Verdict::Return => NFT_RETURN,
         }
     }
 
     /// As `NFTA_DATA_VERDICT`.
     pub(super) fn write(&self, w: &mut Writer) {
-        w.nest(2, |w| {
-            w.u32(1, self.code().cast_unsigned());
+        w.nest(NFTA_DATA_VERDICT, |w| {
+            w.u32_be(NFTA_VERDICT_CODE, self.code().cast_unsigned());
             if let Verdict::Jump(chain) | Verdict::Goto(chain) = self {
-                w.text(2, chain);
+                w.text(NFTA_VERDICT_CHAIN, chain);
             }
         });
     }
 
     /// From the attributes `NFTA_VERDICT_*`.
-    pub(super) fn parse(attrs: &[u8]) -> Option<Self> {
-        let chain = || attr::find_text(attrs, 2);
-        match attr::find_u32(attrs, 1)?.cast_signed() {
-            0 => Some(Verdict::Drop),
-            1 => Some(Verdict::Accept),
-            -3 => Some(Verdict::Jump(chain()?)),
-            -4 => Some(Verdict::Goto(chain()?)),
-            -5 => Some(Verdict::Return),
+    pub(super) fn parse(attrs: Attributes<'_>) -> Option<Self> {
+        let chain = || attrs.text(NFTA_VERDICT_CHAIN);
+        match attrs.u32_be(NFTA_VERDICT_CODE)?.cast_signed() {
+            NF_DROP => Some(Verdict::Drop),
+            NF_ACCEPT => Some(Verdict::Accept),
+            NFT_JUMP => Some(Verdict::Jump(chain()?)),
+            NFT_GOTO => Some(Verdict::Goto(chain()?)),
+            NFT_RETURN => Some(Verdict::Return),
             _ => None,
         }
     }
 }
 
-/// Which header a payload offset counts from (`NFT_PAYLOAD_*_HEADER`).
+/// The header that a payload offset counts from (`NFT_PAYLOAD_*_HEADER`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
+#[repr(u32)]
 pub enum Header {
-    Link = 0,
-    Network = 1,
-    Transport = 2,
+    Link = NFT_PAYLOAD_LL_HEADER,
+    Network = NFT_PAYLOAD_NETWORK_HEADER,
+    Transport = NFT_PAYLOAD_TRANSPORT_HEADER,
 }
 
-/// What else is known of a packet (`NFT_META_*`).
+/// A property of a packet beside its bytes (`NFT_META_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
+#[repr(u32)]
 pub enum Meta {
-    Iifname = 6,
-    Oifname = 7,
-    Nfproto = 15,
-    L4proto = 16,
+    Iifname = NFT_META_IIFNAME,
+    Oifname = NFT_META_OIFNAME,
+    Nfproto = NFT_META_NFPROTO,
+    L4proto = NFT_META_L4PROTO,
 }
 
 /// One instruction.
@@ -108,7 +110,6 @@ enum Data {
 enum Lookup {
     In,
     NotIn,
-    Verdict,
     Value(u32),
 }
 
@@ -146,11 +147,6 @@ impl Expr {
     /// `lookup reg N set SET 0x1`: goes on if it isn't in the set.
     pub fn not_in_set(register: u32, set: &str) -> Self {
         Self::lookup(register, set, Lookup::NotIn)
-    }
-
-    /// `lookup reg N set SET dreg 0`: does what the verdict map says.
-    pub fn vmap(register: u32, map: &str) -> Self {
-        Self::lookup(register, map, Lookup::Verdict)
     }
 
     /// `lookup reg N set SET dreg M`: goes on with what the map says, if it has the key.
@@ -197,9 +193,9 @@ impl Expr {
 
     /// As `NFTA_LIST_ELEM` with `NFTA_EXPR_NAME` and `NFTA_EXPR_DATA`.
     pub(super) fn write(&self, w: &mut Writer) {
-        w.nest(1, |w| {
-            w.text(1, self.name);
-            w.nest(2, |w| self.data.write(w));
+        w.nest(NFTA_LIST_ELEM, |w| {
+            w.text(NFTA_EXPR_NAME, self.name);
+            w.nest(NFTA_EXPR_DATA, |w| self.data.write(w));
         });
     }
 }
@@ -208,65 +204,59 @@ impl Data {
     fn write(&self, w: &mut Writer) {
         match self {
             Data::Meta { key, register } => {
-                w.u32(1, *register);
-                w.u32(2, *key as u32);
+                w.u32_be(NFTA_META_DREG, *register);
+                w.u32_be(NFTA_META_KEY, *key as u32);
             }
             Data::Payload { header, offset, len, register } => {
-                w.u32(1, *register);
-                w.u32(2, *header as u32);
-                w.u32(3, *offset);
-                w.u32(4, *len);
+                w.u32_be(NFTA_PAYLOAD_DREG, *register);
+                w.u32_be(NFTA_PAYLOAD_BASE, *header as u32);
+                w.u32_be(NFTA_PAYLOAD_OFFSET, *offset);
+                w.u32_be(NFTA_PAYLOAD_LEN, *len);
             }
             Data::Bitwise { register, mask } => {
-                w.u32(1, *register);
-                w.u32(2, *register);
-                w.u32(3, u32::try_from(mask.len()).unwrap_or(0));
-                w.nest(4, |w| w.attr(1, mask));
-                w.nest(5, |w| w.attr(1, &vec![0; mask.len()]));
+                w.u32_be(NFTA_BITWISE_SREG, *register);
+                w.u32_be(NFTA_BITWISE_DREG, *register);
+                w.u32_be(NFTA_BITWISE_LEN, u32::try_from(mask.len()).unwrap_or(0));
+                w.nest(NFTA_BITWISE_MASK, |w| w.bytes(NFTA_DATA_VALUE, mask));
+                w.nest(NFTA_BITWISE_XOR, |w| w.bytes(NFTA_DATA_VALUE, &vec![0; mask.len()]));
             }
             Data::Cmp { register, equal, value } => {
-                w.u32(1, *register);
-                w.u32(2, u32::from(!equal));
-                w.nest(3, |w| w.attr(1, value));
+                w.u32_be(NFTA_CMP_SREG, *register);
+                w.u32_be(NFTA_CMP_OP, if *equal { NFT_CMP_EQ } else { NFT_CMP_NEQ });
+                w.nest(NFTA_CMP_DATA, |w| w.bytes(NFTA_DATA_VALUE, value));
             }
             Data::Lookup { register, set, kind } => {
-                w.text(1, set);
-                w.u32(2, *register);
+                w.text(NFTA_LOOKUP_SET, set);
+                w.u32_be(NFTA_LOOKUP_SREG, *register);
                 match kind {
                     Lookup::In => {}
-                    Lookup::NotIn => w.u32(5, 1),
-                    Lookup::Verdict => w.u32(3, NFT_REG_VERDICT),
-                    Lookup::Value(into) => w.u32(3, *into),
+                    Lookup::NotIn => w.u32_be(NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV),
+                    Lookup::Value(into) => w.u32_be(NFTA_LOOKUP_DREG, *into),
                 }
             }
             Data::Verdict(verdict) => {
-                w.u32(1, NFT_REG_VERDICT);
-                w.nest(2, |w| verdict.write(w));
+                w.u32_be(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
+                w.nest(NFTA_IMMEDIATE_DATA, |w| verdict.write(w));
             }
             Data::CtStatus { register } => {
-                const NFT_CT_STATUS: u32 = 2;
-                w.u32(1, *register);
-                w.u32(2, NFT_CT_STATUS);
+                w.u32_be(NFTA_CT_DREG, *register);
+                w.u32_be(NFTA_CT_KEY, NFT_CT_STATUS);
             }
             Data::CtState { register } => {
-                const NFT_CT_STATE: u32 = 0;
-                w.u32(1, *register);
-                w.u32(2, NFT_CT_STATE);
+                w.u32_be(NFTA_CT_DREG, *register);
+                w.u32_be(NFTA_CT_KEY, NFT_CT_STATE);
             }
             Data::AddressType { register } => {
-                const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
-                const NFTA_FIB_F_DADDR: u32 = 2;
-                w.u32(1, *register);
-                w.u32(2, NFT_FIB_RESULT_ADDRTYPE);
-                w.u32(3, NFTA_FIB_F_DADDR);
+                w.u32_be(NFTA_FIB_DREG, *register);
+                w.u32_be(NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE);
+                w.u32_be(NFTA_FIB_FLAGS, NFTA_FIB_F_DADDR);
             }
             Data::Dnat { ipv6, addr, port } => {
-                const NFT_NAT_DNAT: u32 = 1;
-                let family = if *ipv6 { libc::NFPROTO_IPV6 } else { libc::NFPROTO_IPV4 };
-                w.u32(1, NFT_NAT_DNAT);
-                w.u32(2, family.cast_unsigned());
-                w.u32(3, *addr);
-                w.u32(5, *port);
+                let family = if *ipv6 { NFPROTO_IPV6 } else { NFPROTO_IPV4 };
+                w.u32_be(NFTA_NAT_TYPE, NFT_NAT_DNAT);
+                w.u32_be(NFTA_NAT_FAMILY, family.into());
+                w.u32_be(NFTA_NAT_REG_ADDR_MIN, *addr);
+                w.u32_be(NFTA_NAT_REG_PROTO_MIN, *port);
             }
             Data::None => {}
         }
@@ -274,12 +264,12 @@ impl Data {
 }
 
 /// The verdict of an `immediate`, from its data.
-pub(super) fn immediate_verdict(data: &[u8]) -> Option<Verdict> {
-    Verdict::parse(attr::find(attr::find(data, 2)?, 2)?)
+pub(super) fn immediate_verdict(data: Attributes<'_>) -> Option<Verdict> {
+    Verdict::parse(data.nested(NFTA_IMMEDIATE_DATA)?.nested(NFTA_DATA_VERDICT)?)
 }
 
-/// The comment of iptables' `-m comment`, from the data of a `match`: `NFTA_MATCH_NAME` and
-/// `NFTA_MATCH_INFO`, the latter being `struct xt_comment_info`.
-pub(super) fn xtables_comment(data: &[u8]) -> Option<String> {
-    (attr::find_text(data, 1)? == "comment").then(|| attr::find_text(data, 3))?
+/// The comment of iptables' `-m comment`, from the data of a `match`, whose information is
+/// `struct xt_comment_info`.
+pub(super) fn xtables_comment(data: Attributes<'_>) -> Option<String> {
+    (data.text(NFTA_MATCH_NAME)? == "comment").then(|| data.text(NFTA_MATCH_INFO))?
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::attr;
-use crate::link::Mac;
+use crate::mac::Mac;
+use crate::wire;
 
 /// One part of a key. The numbers are those of the `nft` command (`enum datatypes` in its
 /// sources): the kernel keeps them for it, so that `nft list` shows addresses as addresses.
@@ -31,15 +31,6 @@ impl KeyType {
             KeyType::Ifname => 16,
         }
     }
-}
-
-/// A set or map to make.
-#[derive(Debug, Clone, Copy)]
-pub struct SetType<'a> {
-    /// The key: one part, or several for a concatenation (`ifname . ether_addr`).
-    pub key: &'a [KeyType],
-    /// Whether it maps keys to verdicts (`: verdict`).
-    pub verdicts: bool,
 }
 
 /// A key in a set. Parts of a concatenation are padded to four bytes.
@@ -106,7 +97,7 @@ impl Key {
 
     /// The name of an interface, of a key that was made with [`Key::ifname`].
     pub fn as_ifname(&self) -> Option<String> {
-        let name = attr::text(&self.bytes);
+        let name = wire::text(&self.bytes);
         (self.bytes.len() == KeyType::Ifname.len() && !name.is_empty()).then_some(name)
     }
 
@@ -117,21 +108,21 @@ impl Key {
         let [protocol, 0, 0, 0, high, low, 0, 0] = *end else { return None };
         let addr = match front.len() {
             0 => None,
-            _ => Some(address(front)?),
+            _ => Some(wire::ip(front)?),
         };
         Some((addr, protocol, u16::from_be_bytes([high, low])))
     }
 
     /// The address of a key that was made with [`Key::ip`].
     pub fn as_ip(&self) -> Option<IpAddr> {
-        address(&self.bytes)
+        wire::ip(&self.bytes)
     }
 
     /// Name and hardware address of a key that was made with [`Key::ifname`] and
     /// [`Key::and_mac`].
     pub fn as_ifname_and_mac(&self) -> Option<(String, Mac)> {
         let (name, mac) = self.bytes.split_at_checked(KeyType::Ifname.len())?;
-        Some((attr::text(name), Mac(mac.get(..6)?.try_into().ok()?)))
+        Some((wire::text(name), Mac(mac.get(..6)?.try_into().ok()?)))
     }
 
     /// Address and port of a key (or value) that was made with [`Key::ip`] and
@@ -139,14 +130,14 @@ impl Key {
     pub fn as_service(&self) -> Option<(IpAddr, u16)> {
         let (front, end) = self.bytes.split_at_checked(self.bytes.len().checked_sub(4)?)?;
         let [high, low, 0, 0] = *end else { return None };
-        Some((address(front)?, u16::from_be_bytes([high, low])))
+        Some((wire::ip(front)?, u16::from_be_bytes([high, low])))
     }
 
     /// The kernel has no types: the text, for messages only, is a guess.
     pub(super) fn from_kernel(bytes: &[u8]) -> Self {
-        let name = attr::text(bytes.get(..KeyType::Ifname.len()).unwrap_or_default());
+        let name = wire::text(bytes.get(..KeyType::Ifname.len()).unwrap_or_default());
         let mut key = Key { bytes: bytes.to_vec(), text: String::new() };
-        key.text = match (address(bytes), key.as_port()) {
+        key.text = match (wire::ip(bytes), key.as_port()) {
             _ if !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic()) => format!("\"{name}\""),
             (Some(addr), _) => addr.to_string(),
             (_, Some((addr, protocol, port))) => {
@@ -161,15 +152,6 @@ impl Key {
     /// The bytes, as the kernel compares them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
-    }
-}
-
-/// The address that these bytes are by their number.
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match (<[u8; 4]>::try_from(bytes), <[u8; 16]>::try_from(bytes)) {
-        (Ok(v4), _) => Some(v4.into()),
-        (_, Ok(v6)) => Some(v6.into()),
-        _ => None,
     }
 }
 

@@ -2,13 +2,12 @@
 //!
 //! [`Batch`] collects changes, [`Nft::commit`] hands them to the kernel, which makes them
 //! all or none; the other methods of [`Nft`] look things up. `man nft` explains tables,
-//! chains, rules, sets and maps; linux/netfilter/nf_tables.h has the numbers used here.
+//! chains, rules, sets and maps; linux/netfilter/nf_tables.h has the messages.
 //!
-//! The bytes are written and read by a module of our own (`attr`) rather than by the crate
+//! The bytes are written and read by [`wire`](crate::wire) rather than by the crate
 //! netlink-packet-netfilter: its parser takes attributes of a reply without looking at
 //! their length (`NlaBuffer::new`, which panics on a short one), and it would decode whole
-//! rules of other programs (iptables keeps C structures in them) where we want a jump's
-//! target. What is left after that is a list of attribute numbers.
+//! rules of other programs (iptables keeps C structures in them) to find a jump's target.
 //!
 //! # What it costs
 //!
@@ -19,23 +18,22 @@
 //!   element the kernel checks all the others for loops, so that one took 50 µs among 300
 //!   elements, 470 µs among 5,000 and 2 ms among 20,000.
 //! - A batch that is **refused** (or only tried out) takes 5–15 ms: the kernel waits until
-//!   nobody can see what it takes back. Asking first is cheaper than failing.
+//!   no packet can see what it takes back. Asking first is cheaper than failing.
 //! - Deleting takes 60 µs, but **closing** the socket then waits (up to 15 ms) until the
 //!   deleted objects of the namespace are gone. A caller that has other slow work left, such
 //!   as removing a link, keeps the [`Nft`] until that is done, and the two waits overlap.
 
-pub(crate) mod attr;
 mod batch;
-mod comment;
 mod element;
 mod expr;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod key;
-mod look;
-mod place;
+mod missing;
+mod objects;
+mod query;
 mod rule;
-pub(crate) mod socket;
+mod udata;
 
 use std::time::{Duration, Instant};
 
@@ -44,35 +42,25 @@ use nix::errno::Errno;
 pub use batch::Batch;
 pub use element::Element;
 pub use expr::{Expr, Header, Meta, REG1, REG2, Verdict, word};
-pub use key::{Key, KeyType, SetType, protocol_name};
-pub use place::{Chain, Family, Hook, HookPoint, Set, Table};
+pub use key::{Key, KeyType, protocol_name};
+pub use objects::{Chain, Family, Hook, HookPoint, Set, Table};
 pub use rule::Rule;
 
+use super::socket::{Next, Protocol, Socket};
+use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use super::uapi::nf_tables::{NFT_MSG_GETGEN, NFTA_GEN_ID};
+use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFPROTO_UNSPEC};
+use super::wire::{self, Attributes, Writer};
 use super::{Error, NetNs, Result};
-use attr::Writer;
-use batch::{GETGEN, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, SUBSYSTEM};
-use socket::{Answer, Socket};
 
 /// For how long a listing is begun again when something changed meanwhile. One takes well
 /// below a millisecond, so that this is many attempts.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A NETLINK_NETFILTER socket in one namespace.
+/// A NETLINK_NETFILTER socket in one namespace, for nf_tables.
 #[derive(Debug, Default)]
 pub struct Nft {
     socket: Option<Socket>,
-    sequence: u32,
-}
-
-/// What went over a socket.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Datagrams sent.
-    pub requests: usize,
-    /// Bytes sent.
-    pub bytes_out: usize,
-    /// Bytes received.
-    pub bytes_in: usize,
 }
 
 impl Nft {
@@ -87,17 +75,12 @@ impl Nft {
     /// # Errors
     /// The kernel's.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
-        Ok(Nft { socket: Some(ns.enter(Socket::open)??), sequence: 0 })
-    }
-
-    /// What went over this socket up to now.
-    pub fn traffic(&self) -> Traffic {
-        self.socket.as_ref().map(|socket| socket.traffic).unwrap_or_default()
+        Ok(Nft { socket: Some(ns.enter(|| Socket::open(Protocol::Netfilter))??) })
     }
 
     fn socket(&mut self) -> Result<&mut Socket> {
         if self.socket.is_none() {
-            self.socket = Some(Socket::open()?);
+            self.socket = Some(Socket::open(Protocol::Netfilter)?);
         }
         self.socket.as_mut().ok_or_else(|| Error::new("open an nf_tables socket", Errno::EBADF))
     }
@@ -111,7 +94,7 @@ impl Nft {
     }
 
     /// Whether the kernel would make the changes: it makes them and takes them back before
-    /// anybody sees them.
+    /// they take effect.
     ///
     /// # Errors
     /// As [`Nft::commit`].
@@ -123,86 +106,28 @@ impl Nft {
         if batch.is_empty() {
             return Ok(());
         }
-        let first = self.sequence.wrapping_add(1);
-        let Some((writer, last)) = batch.finish(first, end) else {
-            return Err(Error::new(batch.what(0), Errno::EMSGSIZE).reason("an attribute of more than 64 KiB"));
-        };
-        self.sequence = last.wrapping_add(1);
+        let what = batch.what(0);
         let socket = self.socket()?;
-        socket.send(writer.finished().unwrap_or_default(), batch.what(0))?;
-
-        let mut failure: Option<Error> = None;
-        let mut overrun = None;
-        loop {
-            let received = socket.receive(batch.what(0), overrun.is_none(), |sequence, answer| {
-                // Anything else is left over from a request that was given up.
-                let index = sequence.wrapping_sub(first);
-                if index > last.wrapping_sub(first) {
-                    return false;
-                }
-                if let Answer::Refused(errno, reason) = answer {
-                    failure.get_or_insert_with(|| Error::new(batch.what(index), errno).reason(reason));
-                }
-                // An answer to the batch's beginning speaks for the batch as a whole.
-                sequence == last || index == 0
-            });
-            match received {
-                Ok(false) => {}
-                Ok(true) => return failure.map_or(Ok(()), Err),
-                // Many refusals can overrun the receive buffer: the first ones are still in it.
-                Err(err) if err.is(Errno::ENOBUFS) && overrun.is_none() => overrun = Some(err),
-                Err(err) => return Err(failure.or(overrun).unwrap_or(err)),
-            }
-        }
-    }
-
-    /// Sends a query and gives each object of the answer to `each`.
-    fn query(
-        &mut self,
-        kind: u16,
-        family: u8,
-        dump: bool,
-        what: &str,
-        fill: impl Fn(&mut Writer),
-        mut each: impl FnMut(u16, &[u8]),
-    ) -> Result<()> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let sequence = self.sequence;
-        let flags = NLM_F_REQUEST | if dump { NLM_F_DUMP } else { NLM_F_ACK };
-        let mut writer = Writer::default();
-        writer.message((SUBSYSTEM << 8) | kind, flags, family, 0, &fill);
-        writer.number(sequence);
-        let socket = self.socket()?;
-        let Some(bytes) = writer.finished() else {
-            return Err(Error::new(what, Errno::EMSGSIZE));
+        let first = socket.take_numbers(batch.messages());
+        let Some(bytes) = batch.finish(first, end) else {
+            return Err(Error::new(what, Errno::EMSGSIZE).reason("an attribute of more than 64 KiB"));
         };
-        socket.send(bytes, what)?;
-        let mut outcome = Ok(());
-        let mut interrupted = false;
-        while !socket.receive(what, true, |answered, answer| {
-            if answered != sequence {
-                return false;
+        // Without the batch's end.
+        let last = batch.messages() - 2;
+        socket.send(what, &bytes)?;
+        let mut failure = None;
+        let received = socket.acknowledgements(what, first, |index, ack| {
+            // Other answers are left over from a request that was given up.
+            if index > last {
+                return Next::More;
             }
-            match answer {
-                Answer::Object(message) => {
-                    each(message.kind & 0xff, message.attrs());
-                    false
-                }
-                Answer::Done => true,
-                Answer::Refused(errno, reason) => {
-                    outcome = Err(Error::new(what, errno).reason(reason));
-                    true
-                }
-                Answer::Interrupted => {
-                    interrupted = true;
-                    false
-                }
-            }
-        })? {}
-        if interrupted {
-            return Err(Error::new(what, Errno::EAGAIN).reason(socket::INTERRUPTED));
-        }
-        outcome
+            let refused = Protocol::Netfilter.refusal(batch.what(index), ack);
+            failure = failure.take().or(refused.map(|err| missing::in_batch(err, batch, index)));
+            // An answer to the batch's beginning speaks for the batch as a whole.
+            if index == last || index == 0 { Next::Done } else { Next::More }
+        });
+        // Many refusals can overrun the receive buffer: the first ones are still in it.
+        failure.map_or(received, Err)
     }
 
     /// A listing, begun again when something changed while it was made.
@@ -212,42 +137,31 @@ impl Nft {
         reply: u16,
         family: Family,
         what: &str,
-        fill: impl Fn(&mut Writer),
-        parse: impl Fn(&[u8]) -> Vec<T>,
+        fill: impl FnOnce(&mut Writer),
+        parse: impl Fn(Attributes<'_>) -> Vec<T>,
     ) -> Result<Vec<T>> {
         let deadline = Instant::now() + PATIENCE;
+        let flags = NLM_F_REQUEST | NLM_F_DUMP;
+        let message = wire::message(type_of(kind), flags, &header(family.number()), fill);
         loop {
-            match self.list_once(kind, reply, family, what, &fill, &parse) {
-                Err(err) if err.is(Errno::EAGAIN) && Instant::now() < deadline => {}
-                other => return other,
+            let listed = self.socket()?.list(what, &message, |message| {
+                let wanted = message.kind == type_of(reply);
+                Ok(if wanted { parse(Attributes::behind(message.body, NFGENMSG)) } else { Vec::new() })
+            });
+            match listed.map_err(|err| missing::in_query(err, kind))? {
+                Some(found) => return Ok(found),
+                None if Instant::now() < deadline => {}
+                None => return Err(Error::new(what, Errno::EAGAIN).reason("it changed while it was listed")),
             }
         }
-    }
-
-    fn list_once<T>(
-        &mut self,
-        kind: u16,
-        reply: u16,
-        family: Family,
-        what: &str,
-        fill: impl Fn(&mut Writer),
-        parse: impl Fn(&[u8]) -> Vec<T>,
-    ) -> Result<Vec<T>> {
-        let mut found = Vec::new();
-        self.query(kind, family.number(), true, what, fill, |kind, attrs| {
-            if kind == reply {
-                found.extend(parse(attrs));
-            }
-        })?;
-        Ok(found)
     }
 
     /// Whether nf_tables answers at all.
     ///
     /// # Errors
-    /// The kernel's, EOPNOTSUPP or EINVAL where it has none.
+    /// The kernel's, EPROTONOSUPPORT or EINVAL where it has none.
     pub fn probe(&mut self) -> Result<()> {
-        self.query(GETGEN, 0, false, "ask for nf_tables", |_| {}, |_, _| {})
+        self.query(NFT_MSG_GETGEN, NFPROTO_UNSPEC, "ask for nf_tables", |_| {}, |_, _| {})
     }
 
     /// A number that every change to nf_tables in this namespace raises.
@@ -255,37 +169,64 @@ impl Nft {
     /// # Errors
     /// The kernel's, EPROTO if it doesn't say.
     pub fn generation(&mut self) -> Result<u32> {
-        const NFTA_GEN_ID: u16 = 1;
         let what = "ask for the generation of nf_tables";
         let mut generation = None;
-        self.query(
-            GETGEN,
-            0,
-            false,
-            what,
-            |_| {},
-            |_, attrs| generation = attr::find_u32(attrs, NFTA_GEN_ID),
-        )?;
+        let each = |_, attrs: Attributes<'_>| generation = attrs.u32_be(NFTA_GEN_ID);
+        self.query(NFT_MSG_GETGEN, NFPROTO_UNSPEC, what, |_| {}, each)?;
         generation.ok_or_else(|| Error::new(what, Errno::EPROTO))
     }
 
-    /// Asks for one object, and hands it to `each`; whether it is there.
+    /// Asks for one object, and hands the type and the attributes of each answer to `each`;
+    /// returns whether the object exists.
     fn ask(
         &mut self,
         kind: u16,
         family: Family,
         what: &str,
-        fill: impl Fn(&mut Writer),
-        each: impl FnMut(u16, &[u8]),
+        fill: impl FnOnce(&mut Writer),
+        each: impl FnMut(u16, Attributes<'_>),
     ) -> Result<bool> {
-        match self.query(kind, family.number(), false, what, fill, each) {
+        match self.query(kind, family.number(), what, fill, each) {
             Ok(()) => Ok(true),
             Err(err) if err.is(Errno::ENOENT) => Ok(false),
             Err(err) => Err(err),
         }
     }
 
-    fn exists(&mut self, kind: u16, family: Family, what: &str, fill: impl Fn(&mut Writer)) -> Result<bool> {
+    fn exists(
+        &mut self,
+        kind: u16,
+        family: Family,
+        what: &str,
+        fill: impl FnOnce(&mut Writer),
+    ) -> Result<bool> {
         self.ask(kind, family, what, fill, |_, _| {})
     }
+
+    fn query(
+        &mut self,
+        kind: u16,
+        family: u8,
+        what: &str,
+        fill: impl FnOnce(&mut Writer),
+        mut each: impl FnMut(u16, Attributes<'_>),
+    ) -> Result<()> {
+        let message = wire::message(type_of(kind), NLM_F_REQUEST | NLM_F_ACK, &header(family), fill);
+        let asked = self.socket()?.ask(what, message, |message| {
+            // Without the subsystem.
+            each(message.kind & 0xff, Attributes::behind(message.body, NFGENMSG));
+            Ok(())
+        });
+        asked.map_err(|err| missing::in_query(err, kind))
+    }
+}
+
+/// The type of a message, `NFT_MSG_…`, in `struct nlmsghdr`.
+const fn type_of(message: u16) -> u16 {
+    NFNL_SUBSYS_NFTABLES << 8 | message
+}
+
+/// `struct nfgenmsg`
+fn header(family: u8) -> [u8; NFGENMSG] {
+    [family, 0, 0, 0]
 }

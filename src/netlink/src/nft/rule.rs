@@ -1,15 +1,19 @@
 //! Rules as the kernel lists them.
 
-use super::attr;
-use super::comment::comment;
 use super::expr::{self, Verdict};
+use super::udata::comment;
+use crate::uapi::nf_tables::{
+    NFTA_CMP_DATA, NFTA_DATA_VALUE, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_LOOKUP_SET,
+    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA, NFTA_TARGET_NAME,
+};
+use crate::wire::Attributes;
 
 /// A rule as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// The chain it is in.
+    /// Its chain.
     pub chain: String,
-    /// What it is deleted by.
+    /// The number that it is deleted by.
     pub handle: u64,
     /// Comment; empty for none. A comment given to iptables counts as well.
     pub comment: String,
@@ -18,39 +22,39 @@ pub struct Rule {
 
 impl Rule {
     /// From the attributes of a reply (`NFTA_RULE_*`).
-    pub(super) fn parse(attrs: &[u8]) -> Option<Self> {
-        let expressions: Vec<(String, Vec<u8>)> = attr::find(attrs, 4)
-            .map(|list| {
-                attr::attrs(list)
-                    .filter_map(|(_, expression)| {
-                        let data = attr::find(expression, 2).unwrap_or_default();
-                        Some((attr::find_text(expression, 1)?, data.to_vec()))
-                    })
-                    .collect()
+    pub(super) fn parse(attrs: Attributes<'_>) -> Option<Self> {
+        let list = attrs.nested(NFTA_RULE_EXPRESSIONS).unwrap_or_default();
+        let expressions: Vec<(String, Vec<u8>)> = list
+            .flatten()
+            .filter_map(|(_, expression)| {
+                let expression = Attributes::new(expression);
+                let data = expression.get(NFTA_EXPR_DATA).unwrap_or_default();
+                Some((expression.text(NFTA_EXPR_NAME)?, data.to_vec()))
             })
-            .unwrap_or_default();
-        let own = attr::find(attrs, 7).and_then(comment);
-        let comment = own.or_else(|| {
-            expressions.iter().find_map(|(name, data)| match name.as_str() {
-                "match" => expr::xtables_comment(data),
-                _ => None,
-            })
-        });
-        Some(Rule {
-            chain: attr::find_text(attrs, 2)?,
-            handle: attr::find_u64(attrs, 3)?,
-            comment: comment.unwrap_or_default(),
+            .collect();
+        let mut rule = Rule {
+            chain: attrs.text(NFTA_RULE_CHAIN)?,
+            handle: attrs.u64_be(NFTA_RULE_HANDLE)?,
+            comment: String::new(),
             expressions,
-        })
+        };
+        let own = attrs.get(NFTA_RULE_USERDATA).and_then(comment);
+        rule.comment =
+            own.or_else(|| rule.data_of("match").find_map(expr::xtables_comment)).unwrap_or_default();
+        Some(rule)
+    }
+
+    /// The data of the expressions of this name, in order.
+    fn data_of(&self, expression: &'static str) -> impl Iterator<Item = Attributes<'_>> {
+        let named = self.expressions.iter().filter(move |(name, _)| name == expression);
+        named.map(|(_, data)| Attributes::new(data))
     }
 
     /// The chain that it jumps or goes to.
     pub fn target(&self) -> Option<String> {
-        self.expressions.iter().filter(|(name, _)| name == "immediate").find_map(|(_, data)| {
-            match expr::immediate_verdict(data)? {
-                Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain),
-                _ => None,
-            }
+        self.data_of("immediate").find_map(|data| match expr::immediate_verdict(data)? {
+            Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain),
+            _ => None,
         })
     }
 
@@ -58,10 +62,12 @@ impl Rule {
     /// elsewhere. A rejection is a drop.
     pub fn verdict(&self) -> Option<Verdict> {
         self.expressions.iter().find_map(|(name, data)| match name.as_str() {
-            "immediate" => expr::immediate_verdict(data),
+            "immediate" => expr::immediate_verdict(Attributes::new(data)),
             "reject" => Some(Verdict::Drop),
-            // iptables' targets; NFTA_TARGET_NAME
-            "target" if attr::find_text(data, 1).as_deref() == Some("REJECT") => Some(Verdict::Drop),
+            // iptables' targets.
+            "target" if Attributes::new(data).text(NFTA_TARGET_NAME).as_deref() == Some("REJECT") => {
+                Some(Verdict::Drop)
+            }
             _ => None,
         })
     }
@@ -70,16 +76,14 @@ impl Rule {
     pub fn matches_all(&self) -> bool {
         self.expressions.iter().all(|(name, data)| match name.as_str() {
             "immediate" | "reject" | "target" | "counter" | "log" => true,
-            "match" => expr::xtables_comment(data).is_some(),
+            "match" => expr::xtables_comment(Attributes::new(data)).is_some(),
             _ => false,
         })
     }
 
     /// Whether it looks something up in this set.
     pub fn uses_set(&self, set: &str) -> bool {
-        self.expressions
-            .iter()
-            .any(|(name, data)| name == "lookup" && attr::find_text(data, 1).as_deref() == Some(set))
+        self.data_of("lookup").any(|data| data.text(NFTA_LOOKUP_SET).as_deref() == Some(set))
     }
 
     /// Whether it has an expression of this name (`masq`, `payload` …).
@@ -89,18 +93,12 @@ impl Rule {
 
     /// The constants that it compares with.
     pub fn constants(&self) -> impl Iterator<Item = &[u8]> {
-        self.expressions
-            .iter()
-            .filter(|(name, _)| name == "cmp")
-            .filter_map(|(_, data)| attr::find(attr::find(data, 3)?, 1))
+        self.data_of("cmp").filter_map(|data| data.nested(NFTA_CMP_DATA)?.get(NFTA_DATA_VALUE))
     }
 
     /// The values that it loads as they stand, say the address and the port of `dnat to`.
     pub fn immediates(&self) -> impl Iterator<Item = &[u8]> {
-        self.expressions
-            .iter()
-            .filter(|(name, _)| name == "immediate")
-            .filter_map(|(_, data)| attr::find(attr::find(data, 2)?, 1))
+        self.data_of("immediate").filter_map(|data| data.nested(NFTA_IMMEDIATE_DATA)?.get(NFTA_DATA_VALUE))
     }
 }
 
@@ -112,30 +110,39 @@ mod tests {
     /// fewer attributes, never a panic.
     #[test]
     fn broken_objects_can_be_read() {
-        use super::super::comment::comment_userdata;
-        use super::super::element::Element;
-        use super::super::expr::{Expr, REG1};
-        let mut w = attr::Writer::default();
-        w.message(0, 0, 0, 0, |w| {
-            w.text(2, "chain");
-            w.u64(3, 7);
+        use crate::nft::element::Element;
+        use crate::nft::expr::{Expr, REG1};
+        use crate::nft::udata::comment_userdata;
+        use crate::uapi::nf_tables::{NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA};
+        use crate::wire::{Messages, Writer};
+        let mut w = Writer::default();
+        w.message(0, 0, &[0; 4], |w| {
+            w.text(NFTA_RULE_CHAIN, "chain");
+            w.u64_be(NFTA_RULE_HANDLE, 7);
             let rule = [
                 Expr::equal(REG1, b"abc"),
                 Expr::in_set(REG1, "s"),
                 Expr::verdict(Verdict::Jump("c".into())),
             ];
-            w.nest(4, |w| rule.iter().for_each(|expr| expr.write(w)));
-            w.attr(7, &comment_userdata("a comment"));
+            w.nest(NFTA_RULE_EXPRESSIONS, |w| rule.iter().for_each(|expr| expr.write(w)));
+            w.bytes(NFTA_RULE_USERDATA, &comment_userdata("a comment"));
         });
-        w.message(0, 0, 0, 0, |w| {
-            w.nest(1, |w| w.attr(1, &[10, 0, 0, 1]));
-            w.nest(2, |w| Verdict::Goto("c".into()).write(w));
-            w.attr(6, &comment_userdata("another"));
+        w.message(0, 0, &[0; 4], |w| {
+            w.nest(NFTA_SET_ELEM_KEY, |w| w.bytes(NFTA_DATA_VALUE, &[10, 0, 0, 1]));
+            w.nest(NFTA_SET_ELEM_DATA, |w| w.bytes(NFTA_DATA_VALUE, &[10, 0, 0, 2]));
+            w.bytes(NFTA_SET_ELEM_USERDATA, &comment_userdata("another"));
         });
-        let bytes = w.finished().unwrap().to_vec();
+        let bytes = w.finish().unwrap();
+        let attributes = |bytes: &[u8]| -> Vec<Vec<u8>> {
+            Messages::new(bytes)
+                .flatten()
+                .map(|message| message.body.get(4..).unwrap_or_default().to_vec())
+                .collect()
+        };
         let read = |bytes: &[u8]| {
-            for message in attr::messages(bytes) {
-                if let Some(rule) = Rule::parse(message.attrs()) {
+            for attrs in attributes(bytes) {
+                let attrs = Attributes::new(&attrs);
+                if let Some(rule) = Rule::parse(attrs) {
                     let _ = (
                         rule.target(),
                         rule.uses_set("s"),
@@ -143,14 +150,17 @@ mod tests {
                         rule.immediates().count(),
                     );
                 }
-                let _ = Element::parse(message.attrs()).map(|element| element.key.to_string());
+                let _ = Element::parse(attrs).map(|element| element.key.to_string());
             }
         };
-        let whole: Vec<_> = attr::messages(&bytes).collect();
-        let rule = Rule::parse(whole[0].attrs()).unwrap();
+        let whole = attributes(&bytes);
+        let rule = Rule::parse(Attributes::new(&whole[0])).unwrap();
         assert_eq!((rule.handle, rule.comment.as_str()), (7, "a comment"));
         assert_eq!(rule.target().as_deref(), Some("c"));
-        assert_eq!(Element::parse(whole[1].attrs()).unwrap().key.to_string(), "10.0.0.1");
+        assert!(rule.uses_set("s") && !rule.uses_set("t"));
+        assert_eq!(rule.constants().collect::<Vec<_>>(), [b"abc"]);
+        let element = Element::parse(Attributes::new(&whole[1])).unwrap();
+        assert_eq!((element.key.to_string().as_str(), element.comment.as_str()), ("10.0.0.1", "another"));
         for at in 0..bytes.len() {
             read(&bytes[..at]);
             for value in [0, 1, 2, 5, 0x7f, 0x80, 0xff] {

@@ -3,9 +3,23 @@
 use crate::Netlink;
 use crate::fuzzing::read;
 use crate::testing::in_netns;
+use crate::uapi::netlink::{NLM_F_DUMP, NLM_F_REQUEST};
+use crate::uapi::rtnetlink::{
+    RTM_DELLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWQDISC, RTM_NEWROUTE, RTM_NEWTFILTER,
+    RTM_NEWVLAN,
+};
 use crate::wire::{Message, Messages};
 
-const KINDS: [u16; 6] = [16, 17, 20, 24, 28, 112];
+const KINDS: [u16; 8] = [
+    RTM_NEWLINK,
+    RTM_DELLINK,
+    RTM_NEWADDR,
+    RTM_NEWROUTE,
+    RTM_NEWNEIGH,
+    RTM_NEWQDISC,
+    RTM_NEWTFILTER,
+    RTM_NEWVLAN,
+];
 
 #[test]
 fn every_length_of_nothing_special() {
@@ -52,11 +66,10 @@ fn real_answers_damaged() {
 fn answers() -> Vec<Vec<u8>> {
     use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
     let mut answers = Vec::new();
-    // RTM_GETLINK, GETADDR, GETROUTE, GETNEIGH
-    for kind in [18, 22, 26, 30] {
+    for kind in [libc::RTM_GETLINK, libc::RTM_GETADDR, libc::RTM_GETROUTE, libc::RTM_GETNEIGH] {
         let mut socket = Socket::new(NETLINK_ROUTE).unwrap();
         socket.bind_auto().unwrap();
-        let request = crate::request::encode_raw(kind, 0x301, &[0; 16]);
+        let request = crate::wire::message(kind, NLM_F_REQUEST | NLM_F_DUMP, &[0; 16], |_| {});
         socket.send_to(&request, &SocketAddr::new(0, 0), 0).unwrap();
         answers.push(socket.recv_from_full().unwrap().0);
     }

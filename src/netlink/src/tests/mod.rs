@@ -1,6 +1,7 @@
 //! Against the real kernel, each test in a network namespace of its own.
 
 mod addr;
+mod dad;
 mod fdb;
 mod filters;
 mod link;
@@ -9,7 +10,6 @@ mod neigh;
 mod netns;
 mod port;
 mod route;
-mod settle;
 mod wait;
 
 use super::link::{Link, Mac, NewBridge, NewVeth, add_bridge, add_veth};

@@ -4,7 +4,7 @@ use super::{bridge, other_netns, plain_veth};
 use crate::link::{Change, NewVeth, add_veth};
 use crate::port::{Port, Vlan, add_vlans, claim, del_vlans, set};
 use crate::testing::{in_netns, json};
-use crate::wire::{Attributes, Message, Messages, u32_at};
+use crate::wire::{Attributes, Message, Messages, u32_ne};
 use crate::{Netlink, Request, port};
 
 #[test]
@@ -130,7 +130,7 @@ fn bridge_message(request: &Request) -> (u16, u8, u32, Vec<(u16, Vec<u8>)>) {
     assert_eq!((kind, specs.next()), (libc::IFLA_AF_SPEC, None));
     let attributes = Attributes::new(spec).map(Result::unwrap);
     let attributes = attributes.map(|(kind, value)| (kind, value.to_vec())).collect();
-    (message.kind, message.body[0], u32_at(message.body, 4).unwrap(), attributes)
+    (message.kind, message.body[0], u32_ne(message.body, 4).unwrap(), attributes)
 }
 
 /// `struct bridge_vlan_info` as attribute IFLA_BRIDGE_VLAN_INFO.
@@ -138,23 +138,22 @@ fn info(flags: u16, id: u16) -> (u16, Vec<u8>) {
     (2, [flags.to_ne_bytes(), id.to_ne_bytes()].concat())
 }
 
+const AF_BRIDGE: u8 = libc::AF_BRIDGE as u8;
+
 #[test]
 fn vlans_are_written_as_the_kernel_reads_them() {
-    const SETLINK: u16 = 19;
-    const DELLINK: u16 = 17;
-    const AF_BRIDGE: u8 = 7;
     let access = Vlan { id: 100, pvid: true, untagged: true };
     let trunk = Vlan { id: 200, pvid: false, untagged: false };
     // BRIDGE_VLAN_INFO_PVID | BRIDGE_VLAN_INFO_UNTAGGED
     let one = bridge_message(&add_vlans(9, "v0", access, 100, false));
-    assert_eq!(one, (SETLINK, AF_BRIDGE, 9, vec![info(6, 100)]));
+    assert_eq!(one, (libc::RTM_SETLINK, AF_BRIDGE, 9, vec![info(6, 100)]));
     // …_RANGE_BEGIN and …_RANGE_END
     let range = bridge_message(&add_vlans(9, "v0", trunk, 203, false));
-    assert_eq!(range, (SETLINK, AF_BRIDGE, 9, vec![info(8, 200), info(16, 203)]));
+    assert_eq!(range, (libc::RTM_SETLINK, AF_BRIDGE, 9, vec![info(8, 200), info(16, 203)]));
     // IFLA_BRIDGE_FLAGS: BRIDGE_FLAGS_SELF
     let flags = (0, 2_u16.to_ne_bytes().to_vec());
     let on_bridge = bridge_message(&del_vlans(9, "br0", 1, 1, true));
-    assert_eq!(on_bridge, (DELLINK, AF_BRIDGE, 9, vec![flags, info(0, 1)]));
+    assert_eq!(on_bridge, (libc::RTM_DELLINK, AF_BRIDGE, 9, vec![flags, info(0, 1)]));
 }
 
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {

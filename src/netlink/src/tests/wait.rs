@@ -88,7 +88,7 @@ fn survives_a_flood() {
         let port = port(&mut netlink, &pod);
         let mut flooder = Netlink::open().unwrap();
         let mut inside = Netlink::open_in(&pod).unwrap();
-        netlink.shrink_receive_buffer();
+        netlink.socket.shrink_receive_buffer();
         let other = std::thread::spawn(move || {
             let lo = flooder.link("lo").unwrap();
             for number in 0..2000 {

@@ -25,8 +25,7 @@ use nix::errno::Errno;
 use cnimble_cni::{Attachment, Error, Owner, owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, SetType, Table,
-    Verdict,
+    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, Table, Verdict,
 };
 
 use super::isolation::Unused;
@@ -95,7 +94,7 @@ impl Layout for Part {
             BRIDGES => &[KeyType::Ifname],
             _ => &[KeyType::Ifname, KeyType::Ifname],
         };
-        batch.create_set(Self::TABLE.set(set), &SetType { key, verdicts: false });
+        batch.create_set(Self::TABLE.set(set), key);
     }
 
     fn add_rule(batch: &mut Batch, set: &str) {

@@ -17,7 +17,7 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{Attachment, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, SetType, Table, Verdict,
+    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Table, Verdict,
 };
 
 use crate::elements::{self, Changes, Claim, Layout, Placed, There};
@@ -65,7 +65,7 @@ impl Layout for Masquerade {
     fn create_set(batch: &mut Batch, set: &str) {
         let Some(subnet) = subnet(set) else { return };
         let key = if subnet.is_ipv4() { KeyType::Ipv4Addr } else { KeyType::Ipv6Addr };
-        batch.create_set(Self::TABLE.set(set), &SetType { key: &[key], verdicts: false });
+        batch.create_set(Self::TABLE.set(set), &[key]);
     }
 
     /// `ip saddr @SET ip daddr != SUBNET masquerade`

@@ -5,8 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnetwork::IpNetwork;
 
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, REG1, SetType, Table, Verdict,
-    word,
+    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, REG1, Table, Verdict, word,
 };
 
 use crate::elements::{Claim, Layout, Placed, first};
@@ -111,7 +110,7 @@ impl Layout for Portmap {
         use KeyType::{InetProto, InetService};
         let place = Self::TABLE.set(set);
         if set == LINKS {
-            return batch.create_set(place, &SetType { key: &[KeyType::Ifname], verdicts: false });
+            return batch.create_set(place, &[KeyType::Ifname]);
         }
         let Some(ip) = family(set) else { return };
         let addr = addr_type(ip);
@@ -120,7 +119,7 @@ impl Layout for Portmap {
         } else if ADDR_PORTS.contains(&set) {
             batch.create_map(place, &[addr, InetProto, InetService], &[addr, InetService]);
         } else {
-            batch.create_set(place, &SetType { key: &[addr], verdicts: false });
+            batch.create_set(place, &[addr]);
         }
     }
 

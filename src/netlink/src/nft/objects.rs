@@ -1,6 +1,11 @@
-//! Where things are: families, tables, chains, sets and hooks, by their names.
+//! The objects of nf_tables by their names: families, tables, chains, sets and hooks.
 
 use std::fmt;
+
+use crate::uapi::nfnetlink::{
+    NF_INET_FORWARD, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING, NFPROTO_BRIDGE,
+    NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6,
+};
 
 /// The packets that a table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,10 +24,10 @@ impl Family {
     /// `NFPROTO_*`, linux/netfilter.h.
     pub(super) fn number(self) -> u8 {
         match self {
-            Family::Inet => 1,
-            Family::Ipv4 => 2,
-            Family::Bridge => 7,
-            Family::Ipv6 => 10,
+            Family::Inet => NFPROTO_INET,
+            Family::Ipv4 => NFPROTO_IPV4,
+            Family::Bridge => NFPROTO_BRIDGE,
+            Family::Ipv6 => NFPROTO_IPV6,
         }
     }
 }
@@ -98,7 +103,7 @@ impl fmt::Display for Set<'_> {
     }
 }
 
-/// Where a base chain gets its packets.
+/// The hook that a base chain gets its packets from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook {
     /// `filter` or `nat`.
@@ -109,12 +114,13 @@ pub struct Hook {
     pub priority: i32,
 }
 
-/// The hooks that we use.
+/// A hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 #[allow(missing_docs)] // as in nft(8)
 pub enum HookPoint {
-    Prerouting = 0,
-    Output = 3,
-    Forward = 2,
-    Postrouting = 4,
+    Prerouting = NF_INET_PRE_ROUTING,
+    Output = NF_INET_LOCAL_OUT,
+    Forward = NF_INET_FORWARD,
+    Postrouting = NF_INET_POST_ROUTING,
 }

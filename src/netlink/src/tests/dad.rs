@@ -23,7 +23,7 @@ fn pair(pod: &NetNs) -> (Netlink, u32, Netlink, u32) {
     (here, link.index, inside, link.peer.unwrap())
 }
 
-/// How often the kernel asks whether anybody has an address, before it takes it.
+/// The number of probes that the kernel sends before it takes an address.
 fn probes(pod: &NetNs, count: u32) {
     let write = || sysctl::write("net/ipv6/conf/eth0/dad_transmits", &count.to_string());
     pod.enter(write).unwrap().unwrap();

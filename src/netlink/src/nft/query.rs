@@ -1,15 +1,20 @@
-//! What is there: tables, chains, sets, rules and elements, asked for one by one or listed.
+//! Look-ups and lists of tables, chains, sets, rules and elements: `nft list`, `nft get element`.
 
 use std::collections::{HashMap, HashSet};
 
 use nix::errno::Errno;
 
-use super::attr::{self, Writer};
-use super::batch::{
-    self, GETCHAIN, GETRULE, GETSET, GETSETELEM, GETTABLE, NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM,
-};
-use super::{Chain, Element, Key, Nft, Rule, Set, Table};
+use super::{Chain, Element, Key, Nft, Rule, Set, Table, batch};
 use crate::Result;
+use crate::uapi::nf_tables::{
+    NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_MSG_GETTABLE,
+    NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_SET_ANONYMOUS,
+    NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_COUNT,
+    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_FLAGS, NFTA_SET_NAME, NFTA_SET_TABLE,
+    NFTA_TABLE_NAME,
+};
+use crate::uapi::nfnetlink::NF_DROP;
+use crate::wire::Writer;
 
 /// How often elements are listed until no resizing comes in between.
 const LISTINGS: usize = 20;
@@ -21,7 +26,7 @@ impl Nft {
     /// The kernel's.
     pub fn has_table(&mut self, table: Table<'_>) -> Result<bool> {
         let what = format!("look for table {table}");
-        self.exists(GETTABLE, table.family, &what, |w| w.text(1, table.name))
+        self.exists(NFT_MSG_GETTABLE, table.family, &what, |w| w.text(NFTA_TABLE_NAME, table.name))
     }
 
     /// Whether the chain is there.
@@ -30,9 +35,9 @@ impl Nft {
     /// The kernel's.
     pub fn has_chain(&mut self, chain: Chain<'_>) -> Result<bool> {
         let what = format!("look for chain {chain}");
-        self.exists(GETCHAIN, chain.table.family, &what, |w| {
-            w.text(1, chain.table.name);
-            w.text(3, chain.name);
+        self.exists(NFT_MSG_GETCHAIN, chain.table.family, &what, |w| {
+            w.text(NFTA_CHAIN_TABLE, chain.table.name);
+            w.text(NFTA_CHAIN_NAME, chain.name);
         })
     }
 
@@ -42,9 +47,9 @@ impl Nft {
     /// The kernel's.
     pub fn has_set(&mut self, set: Set<'_>) -> Result<bool> {
         let what = format!("look for set {set}");
-        self.exists(GETSET, set.table.family, &what, |w| {
-            w.text(1, set.table.name);
-            w.text(2, set.name);
+        self.exists(NFT_MSG_GETSET, set.table.family, &what, |w| {
+            w.text(NFTA_SET_TABLE, set.table.name);
+            w.text(NFTA_SET_NAME, set.name);
         })
     }
 
@@ -54,16 +59,15 @@ impl Nft {
     /// # Errors
     /// The kernel's.
     pub fn drops_by_policy(&mut self, chain: Chain<'_>) -> Result<bool> {
-        const NFTA_CHAIN_POLICY: u16 = 5;
-        const NF_DROP: u32 = 0;
         let what = format!("look for chain {chain}");
         let fill = |w: &mut Writer| {
-            w.text(1, chain.table.name);
-            w.text(3, chain.name);
+            w.text(NFTA_CHAIN_TABLE, chain.table.name);
+            w.text(NFTA_CHAIN_NAME, chain.name);
         };
         let mut drops = false;
-        let there = self.ask(GETCHAIN, chain.table.family, &what, fill, |kind, attrs| {
-            drops |= kind == NEWCHAIN && attr::find_u32(attrs, NFTA_CHAIN_POLICY) == Some(NF_DROP);
+        let there = self.ask(NFT_MSG_GETCHAIN, chain.table.family, &what, fill, |kind, attrs| {
+            drops |=
+                kind == NFT_MSG_NEWCHAIN && attrs.u32_be(NFTA_CHAIN_POLICY) == Some(NF_DROP.cast_unsigned());
         })?;
         Ok(there && drops)
     }
@@ -76,14 +80,14 @@ impl Nft {
         let what = format!("list the chains of table {table}");
         // The kernel filters by family alone.
         self.list(
-            GETCHAIN,
-            NEWCHAIN,
+            NFT_MSG_GETCHAIN,
+            NFT_MSG_NEWCHAIN,
             table.family,
             &what,
             |_| {},
             |attrs| {
-                let ours = attr::find_text(attrs, 1).as_deref() == Some(table.name);
-                ours.then(|| attr::find_text(attrs, 3)).flatten().into_iter().collect()
+                let ours = attrs.text(NFTA_CHAIN_TABLE).as_deref() == Some(table.name);
+                ours.then(|| attrs.text(NFTA_CHAIN_NAME)).flatten().into_iter().collect()
             },
         )
     }
@@ -94,18 +98,17 @@ impl Nft {
     /// # Errors
     /// The kernel's.
     pub fn sets(&mut self, table: Table<'_>) -> Result<Vec<String>> {
-        const NFT_SET_ANONYMOUS: u32 = 0x1;
         let what = format!("list the sets of table {table}");
         let listed = self.list(
-            GETSET,
-            NEWSET,
+            NFT_MSG_GETSET,
+            NFT_MSG_NEWSET,
             table.family,
             &what,
-            |w| w.text(1, table.name),
+            |w| w.text(NFTA_SET_TABLE, table.name),
             |attrs| {
-                let ours = attr::find_text(attrs, 1).as_deref() == Some(table.name);
-                let named = attr::find_u32(attrs, 3).is_none_or(|flags| flags & NFT_SET_ANONYMOUS == 0);
-                (ours && named).then(|| attr::find_text(attrs, 2)).flatten().into_iter().collect()
+                let ours = attrs.text(NFTA_SET_TABLE).as_deref() == Some(table.name);
+                let named = attrs.u32_be(NFTA_SET_FLAGS).is_none_or(|flags| flags & NFT_SET_ANONYMOUS == 0);
+                (ours && named).then(|| attrs.text(NFTA_SET_NAME)).flatten().into_iter().collect()
             },
         );
         none_if_missing(listed)
@@ -121,13 +124,13 @@ impl Nft {
             None => format!("list the rules of table {table}"),
         };
         let fill = |w: &mut Writer| {
-            w.text(1, table.name);
+            w.text(NFTA_RULE_TABLE, table.name);
             if let Some(chain) = chain {
-                w.text(2, chain);
+                w.text(NFTA_RULE_CHAIN, chain);
             }
         };
-        let listed = self.list(GETRULE, NEWRULE, table.family, &what, fill, |attrs| {
-            let ours = attr::find_text(attrs, 1).as_deref() == Some(table.name);
+        let listed = self.list(NFT_MSG_GETRULE, NFT_MSG_NEWRULE, table.family, &what, fill, |attrs| {
+            let ours = attrs.text(NFTA_RULE_TABLE).as_deref() == Some(table.name);
             let rule = if ours { Rule::parse(attrs) } else { None };
             rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
         });
@@ -142,9 +145,9 @@ impl Nft {
         let what = format!("look for element {key} in set {set}");
         let mut found = None;
         let fill = |w: &mut Writer| batch::write_key(w, set, key);
-        let there = self.ask(GETSETELEM, set.table.family, &what, fill, |kind, attrs| {
-            if kind == NEWSETELEM {
-                found = elements(attrs).into_iter().next();
+        let there = self.ask(NFT_MSG_GETSETELEM, set.table.family, &what, fill, |kind, attrs| {
+            if kind == NFT_MSG_NEWSETELEM {
+                found = Element::parse_list(attrs).into_iter().next();
             }
         })?;
         Ok(found.filter(|_| there))
@@ -157,15 +160,21 @@ impl Nft {
     pub fn elements(&mut self, set: Set<'_>) -> Result<Vec<Element>> {
         let what = format!("list the elements of set {set}");
         let fill = |w: &mut Writer| {
-            w.text(1, set.table.name);
-            w.text(2, set.name);
+            w.text(NFTA_SET_ELEM_LIST_TABLE, set.table.name);
+            w.text(NFTA_SET_ELEM_LIST_SET, set.name);
         };
         // While the kernel's hash table grows or shrinks, the order changes under the listing:
         // what is listed twice is a sign that as many others were left out.
         let mut all = HashMap::new();
         for _ in 0..LISTINGS {
-            let listed =
-                none_if_missing(self.list(GETSETELEM, NEWSETELEM, set.table.family, &what, fill, elements))?;
+            let listed = none_if_missing(self.list(
+                NFT_MSG_GETSETELEM,
+                NFT_MSG_NEWSETELEM,
+                set.table.family,
+                &what,
+                fill,
+                Element::parse_list,
+            ))?;
             let mut seen = HashSet::with_capacity(listed.len());
             let whole = listed.iter().all(|element| seen.insert(element.key.bytes().to_vec()));
             if whole {
@@ -181,17 +190,16 @@ impl Nft {
     /// # Errors
     /// The kernel's.
     pub fn is_empty(&mut self, set: Set<'_>) -> Result<bool> {
-        // Linux 6.18 tells it; where it is missing, the elements have to be listed.
-        const NFTA_SET_COUNT: u16 = 20;
+        // NFTA_SET_COUNT is since Linux 6.18; without it, the elements have to be listed.
         let what = format!("count the elements of set {set}");
         let mut count = None;
         let fill = |w: &mut Writer| {
-            w.text(1, set.table.name);
-            w.text(2, set.name);
+            w.text(NFTA_SET_TABLE, set.table.name);
+            w.text(NFTA_SET_NAME, set.name);
         };
-        let there = self.ask(GETSET, set.table.family, &what, fill, |kind, attrs| {
-            if kind == NEWSET {
-                count = attr::find_u32(attrs, NFTA_SET_COUNT);
+        let there = self.ask(NFT_MSG_GETSET, set.table.family, &what, fill, |kind, attrs| {
+            if kind == NFT_MSG_NEWSET {
+                count = attrs.u32_be(NFTA_SET_COUNT);
             }
         })?;
         match count {
@@ -200,13 +208,6 @@ impl Nft {
             None => Ok(self.elements(set)?.is_empty()),
         }
     }
-}
-
-/// The elements in a reply (`NFTA_SET_ELEM_LIST_ELEMENTS`).
-pub(super) fn elements(attrs: &[u8]) -> Vec<Element> {
-    attr::find(attrs, 3)
-        .map(|list| attr::attrs(list).filter_map(|(_, element)| Element::parse(element)).collect())
-        .unwrap_or_default()
 }
 
 fn none_if_missing<T>(listed: Result<Vec<T>>) -> Result<Vec<T>> {

@@ -5,16 +5,14 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::socket::timed_out;
+use super::uapi::rtnetlink::RTNLGRP_IPV6_IFADDR;
 use super::{Error, Netlink, Result};
 
-/// `enum rtnetlink_groups` in linux/rtnetlink.h.
-const RTNLGRP_IPV6_IFADDR: u32 = 9;
-
 impl Netlink {
-    /// Waits until no address of the link is tentative any more, by notification.
+    /// Waits until no address of the link is tentative, by notification.
     ///
     /// # Errors
-    /// EADDRINUSE if an address turned out to be somebody else's; ETIMEDOUT after `timeout`;
+    /// EADDRINUSE if another host on the network has an address; ETIMEDOUT after `timeout`;
     /// EINTR if a signal came.
     pub fn wait_addrs_settled(&mut self, index: u32, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
@@ -35,7 +33,7 @@ impl Netlink {
             };
             if let Some(addr) = addrs.iter().find(|addr| addr.duplicate) {
                 return Err(Error::new(what, Errno::EADDRINUSE)
-                    .reason(format!("somebody else on the network has {}", addr.net.ip())));
+                    .reason(format!("another host on the network has {}", addr.net.ip())));
             }
             if !addrs.iter().any(|addr| addr.tentative) {
                 return Ok(());
@@ -45,7 +43,7 @@ impl Netlink {
                 return Err(timed_out(what));
             }
             self.patience(left)?;
-            // Whatever it says, or if some were lost: the list is looked at again.
+            // Whatever it says, or if some were lost: the list is read again.
             match self.datagram(what, 0).map(drop) {
                 Err(err) if !err.is(Errno::ENOBUFS) && !err.is(Errno::ETIMEDOUT) => return Err(err),
                 _ => self.usual_patience()?,

@@ -1,0 +1,158 @@
+//! The socket for links, addresses, routes, neighbours and tc.
+
+use std::time::Duration;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use nix::errno::Errno;
+
+use super::request::encode;
+use super::socket::{Next, Protocol, Socket};
+use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_ECHO, NLM_F_REQUEST};
+use super::wire::{self, Malformed, Message};
+use super::{Error, NetNs, Request, Result};
+
+/// How often a dump is repeated that changed underneath.
+pub(super) const DUMP_ATTEMPTS: usize = 20;
+
+/// Requests in one send; their answers must fit into the socket's receive buffer.
+pub(super) const BATCH: usize = 64;
+
+/// A NETLINK_ROUTE socket in one namespace.
+#[derive(Debug)]
+pub struct Netlink {
+    pub(super) socket: Socket,
+}
+
+impl Netlink {
+    /// A socket in the current namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open() -> Result<Self> {
+        Ok(Netlink { socket: Socket::open(Protocol::Route)? })
+    }
+
+    /// A socket in `ns`, entered only for this moment.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open_in(ns: &NetNs) -> Result<Self> {
+        ns.enter(Netlink::open)?
+    }
+
+    /// Makes one change.
+    ///
+    /// # Errors
+    /// The kernel's, with the request's words and the kernel's.
+    pub fn execute(&mut self, request: Request) -> Result<()> {
+        self.execute_all(vec![request])
+    }
+
+    /// Makes several changes in one message to the kernel; they are carried out in order.
+    /// The first error is returned after all answers are in; requests behind the one that
+    /// failed have been tried all the same.
+    ///
+    /// # Errors
+    /// The first refusal. If a request can't be sent at all (a name that is too long), none
+    /// is.
+    pub fn execute_all(&mut self, requests: Vec<Request>) -> Result<()> {
+        let mut whats = Vec::with_capacity(requests.len());
+        let mut messages = Vec::with_capacity(requests.len());
+        for request in requests {
+            whats.push(request.what);
+            messages.push(request.bytes?);
+        }
+        let mut first = Ok(());
+        for (whats, messages) in whats.chunks(BATCH).zip(messages.chunks_mut(BATCH)) {
+            let outcome = self.send_batch(whats, messages);
+            first = first.and(outcome);
+        }
+        first
+    }
+
+    /// No message asks for an echo, and only the last one for an acknowledgement: the kernel
+    /// reports errors of the others all the same, and before it, which saves a system call for
+    /// each.
+    fn send_batch(&mut self, whats: &[String], messages: &mut [Vec<u8>]) -> Result<()> {
+        let Some(last) = whats.last() else {
+            return Ok(());
+        };
+        let last_index = messages.len().saturating_sub(1);
+        let first = self.socket.take_numbers(u32::try_from(messages.len()).unwrap_or(u32::MAX));
+        let mut datagram = Vec::new();
+        let mut seq = first;
+        for (index, message) in messages.iter_mut().enumerate() {
+            seq = seq.wrapping_add(wire::number(message, seq));
+            let unwanted = if index < last_index { NLM_F_ACK | NLM_F_ECHO } else { NLM_F_ECHO };
+            let flags = wire::flags(message, 0) & !unwanted;
+            wire::set_flags(message, 0, flags);
+            datagram.append(message);
+        }
+        self.socket.send(last, &datagram)?;
+        let mut refused = None;
+        self.socket.acknowledgements(last, first, |index, ack| {
+            let index = usize::try_from(index).unwrap_or(usize::MAX);
+            if let Some(what) = whats.get(index) {
+                refused = refused.take().or(Protocol::Route.refusal(what, ack));
+            }
+            if index == last_index { Next::Done } else { Next::More }
+        })?;
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Sends one message and hands every answer to `each` until the acknowledgement.
+    pub(super) fn ask(
+        &mut self,
+        what: &str,
+        message: Vec<u8>,
+        each: impl FnMut(&Message<'_>) -> std::result::Result<(), Malformed>,
+    ) -> Result<()> {
+        self.socket.ask(what, message, each)
+    }
+
+    /// Lists. A list that changed while the kernel wrote it is asked for again.
+    pub(super) fn dump<T>(
+        &mut self,
+        what: &str,
+        message: RouteNetlinkMessage,
+        read: impl FnMut(&Message<'_>) -> std::result::Result<Option<T>, Malformed>,
+    ) -> Result<Vec<T>> {
+        self.dump_raw(what, &encode(message, NLM_F_REQUEST | NLM_F_DUMP), read)
+    }
+
+    /// [`dump`](Self::dump), for an encoded message.
+    pub(super) fn dump_raw<T>(
+        &mut self,
+        what: &str,
+        message: &[u8],
+        mut read: impl FnMut(&Message<'_>) -> std::result::Result<Option<T>, Malformed>,
+    ) -> Result<Vec<T>> {
+        for _ in 0..DUMP_ATTEMPTS {
+            if let Some(found) = self.socket.list(what, message, &mut read)? {
+                return Ok(found);
+            }
+        }
+        Err(Error::new(what, Errno::EINTR)
+            .reason(format!("the list changed while it was read, {DUMP_ATTEMPTS} times in a row")))
+    }
+
+    /// [`Socket::member`]
+    pub(super) fn member(&mut self, group: u32, join: bool) -> Result<()> {
+        self.socket.member(group, join)
+    }
+
+    /// [`Socket::patience`]
+    pub(super) fn patience(&self, time: Duration) -> Result<()> {
+        self.socket.patience(time)
+    }
+
+    /// [`Socket::usual_patience`]
+    pub(super) fn usual_patience(&self) -> Result<()> {
+        self.socket.usual_patience()
+    }
+
+    /// [`Socket::datagram`]
+    pub(super) fn datagram(&mut self, what: &str, retries: u32) -> Result<&[u8]> {
+        self.socket.datagram(what, retries)
+    }
+}

@@ -1,0 +1,107 @@
+//! Filters of a qdisc: `tc filter show`. What the u32 filters have in common.
+
+use nix::errno::Errno;
+
+use super::{Handle, header, is_of, kind_and_options};
+use crate::uapi::netlink::{NLM_F_DUMP, NLM_F_REQUEST};
+use crate::uapi::pkt_cls::{
+    TC_MIRRED_IFINDEX, TC_U32_TERMINAL, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS, TCA_U32_ACT, TCA_U32_SEL,
+};
+use crate::uapi::rtnetlink::{RTM_GETTFILTER, RTM_NEWTFILTER};
+use crate::wire::{self, Attributes, Malformed, Message, u32_ne};
+use crate::{Netlink, Result};
+
+/// The kind `u32`. It is in every kernel that limits traffic; `matchall` would say it shorter,
+/// but some minimal ones lack it.
+pub(super) const U32: &str = "u32";
+
+/// The number of an action in a filter: the first.
+pub(super) const FIRST_ACTION: u16 = 1;
+
+/// `tcm_info` of a filter: a protocol (ETH_P_…) and its priority.
+pub(super) fn info(priority: u16, protocol: u16) -> u32 {
+    u32::from(priority) << 16 | u32::from(protocol.to_be())
+}
+
+/// A word of a packet that u32 compares: `struct tc_u32_key`. The default key has an empty
+/// mask and matches all packets.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Key {
+    pub(super) mask: u32,
+    pub(super) value: u32,
+    /// Counted from the beginning of the IP header.
+    pub(super) offset: u32,
+}
+
+/// `struct tc_u32_sel` with its keys. A match ends the search.
+pub(super) fn selector(keys: &[Key]) -> Vec<u8> {
+    let count = u8::try_from(keys.len()).unwrap_or(u8::MAX);
+    let mut bytes = vec![TC_U32_TERMINAL, 0, count, 0];
+    // Offsets and hashing are not used.
+    bytes.extend([0; 12]);
+    for key in keys {
+        bytes.extend(key.mask.to_be_bytes());
+        bytes.extend(key.value.to_be_bytes());
+        bytes.extend(key.offset.to_ne_bytes());
+        bytes.extend([0; 4]);
+    }
+    bytes
+}
+
+impl Netlink {
+    /// What `read` makes of the filters of one of a link's qdiscs, in order.
+    pub(super) fn filters<T>(
+        &mut self,
+        index: u32,
+        parent: Handle,
+        read: impl Fn(&Message<'_>) -> std::result::Result<Option<T>, Malformed>,
+    ) -> Result<Vec<T>> {
+        let header = header(index, Handle::UNSPEC, parent);
+        let message = wire::message(RTM_GETTFILTER, NLM_F_REQUEST | NLM_F_DUMP, &header, |_| {});
+        let found = self.dump_raw("list filters", &message, |message| {
+            if is_of(message, index) { read(message) } else { Ok(None) }
+        });
+        match found {
+            Err(err) if err.is_missing() || err.is(Errno::EINVAL) => Ok(Vec::new()),
+            found => found,
+        }
+    }
+}
+
+/// What a filter does.
+pub(super) enum Effect {
+    /// None: u32 lists its hash tables, too.
+    Nothing,
+    /// Redirects all packets to this link, or to a deleted one (0).
+    Redirect(u32),
+    Other,
+}
+
+pub(super) fn effect(message: &Message<'_>) -> std::result::Result<Effect, Malformed> {
+    if let Some(target) = redirection(message)? {
+        return Ok(Effect::Redirect(target));
+    }
+    let (kind, options) = kind_and_options(message)?;
+    let selects = match options {
+        Some(options) => options.find(TCA_U32_SEL)?.is_some(),
+        None => false,
+    };
+    Ok(if kind == U32 && !selects { Effect::Nothing } else { Effect::Other })
+}
+
+/// The target of the first redirection in a filter: options, actions, the first one's options,
+/// parameters. Filters without one, and those of other kinds, have none.
+pub(super) fn redirection(message: &Message<'_>) -> std::result::Result<Option<u32>, Malformed> {
+    if message.kind != RTM_NEWTFILTER {
+        return Ok(None);
+    }
+    let mut inner = super::options_of(message)?;
+    for kind in [TCA_U32_ACT, FIRST_ACTION, TCA_ACT_OPTIONS] {
+        inner = match inner {
+            Some(attributes) => attributes.find(kind)?.map(Attributes::new),
+            None => return Ok(None),
+        };
+    }
+    let Some(options) = inner else { return Ok(None) };
+    Ok(options.find(TCA_MIRRED_PARMS)?.and_then(|parameters| u32_ne(parameters, TC_MIRRED_IFINDEX)))
+}

@@ -1,0 +1,114 @@
+//! Traffic control: `tc`. linux/pkt_sched.h, linux/pkt_cls.h.
+//!
+//! A limit for all packets of a link is a token bucket at its root ([`tbf`]). A limit for some
+//! of them is two classes ([`htb`]), and filters that choose by subnet ([`subnet`]). Received
+//! packets are redirected ([`redirect`]) to another link, whose root limits them. [`qdisc`]
+//! looks up and removes what is there.
+//!
+//! The messages are written here: the netlink crates have no types for `tbf` and `htb`.
+
+mod filter;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+pub mod htb;
+pub mod qdisc;
+pub mod redirect;
+pub mod subnet;
+pub mod tbf;
+
+#[cfg(test)]
+mod tests;
+
+use crate::uapi::pkt_sched::{TC_H_INGRESS, TC_H_ROOT, TC_H_UNSPEC};
+use crate::uapi::rtnetlink::{TCA_KIND, TCA_OPTIONS, TCM_HANDLE, TCM_IFINDEX, TCM_INFO, TCMSG};
+use crate::wire::{Attributes, Malformed, Message, Writer, text, u32_ne};
+
+/// A place in a link's tree of qdiscs and classes: `MAJOR:MINOR`, in hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Handle(u32);
+
+impl Handle {
+    const UNSPEC: Handle = Handle(TC_H_UNSPEC);
+    /// The parent of what is at a link's root.
+    const ROOT: Handle = Handle(TC_H_ROOT);
+    /// The parent of what takes received packets.
+    const INGRESS: Handle = Handle(TC_H_INGRESS);
+    /// The qdisc at a link's root, `1:`.
+    const AT_ROOT: Handle = Handle::new(1, 0);
+    /// The qdisc `ingress`, `ffff:`; the kernel knows no other.
+    const AT_INGRESS: Handle = Handle::new(0xffff, 0);
+
+    const fn new(major: u16, minor: u16) -> Self {
+        Handle((major as u32) << 16 | minor as u32)
+    }
+
+    fn major(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    fn minor(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+/// `struct tcmsg`, for the object `handle` below `parent`.
+fn header(index: u32, handle: Handle, parent: Handle) -> [u8; TCMSG] {
+    header_with(index, handle, parent, 0)
+}
+
+/// `struct tcmsg` with `tcm_info`.
+fn header_with(index: u32, handle: Handle, parent: Handle, info: u32) -> [u8; TCMSG] {
+    let mut header = [0; TCMSG];
+    // The first word is the family and padding.
+    let fields = [0, index, handle.0, parent.0, info];
+    for (place, field) in header.chunks_exact_mut(4).zip(fields) {
+        place.copy_from_slice(&field.to_ne_bytes());
+    }
+    header
+}
+
+/// TCA_KIND and TCA_OPTIONS.
+fn write_kind(w: &mut Writer, kind: &str, options: impl FnOnce(&mut Writer)) {
+    w.text(TCA_KIND, kind);
+    w.nest_unflagged(TCA_OPTIONS, options);
+}
+
+/// Host byte order, as in the C structures of tc.
+fn struct_of(fields: &[u32]) -> Vec<u8> {
+    fields.iter().copied().flat_map(u32::to_ne_bytes).collect()
+}
+
+/// Whether `message` is about link `index`.
+fn is_of(message: &Message<'_>, index: u32) -> bool {
+    u32_ne(message.body, TCM_IFINDEX) == Some(index)
+}
+
+fn handle_of(message: &Message<'_>) -> Option<Handle> {
+    u32_ne(message.body, TCM_HANDLE).map(Handle)
+}
+
+fn info_of(message: &Message<'_>) -> Option<u32> {
+    u32_ne(message.body, TCM_INFO)
+}
+
+fn attributes_of<'a>(message: &Message<'a>) -> Attributes<'a> {
+    Attributes::behind(message.body, TCMSG)
+}
+
+/// TCA_KIND and TCA_OPTIONS of a message.
+fn kind_and_options<'a>(message: &Message<'a>) -> Result<(String, Option<Attributes<'a>>), Malformed> {
+    let (mut kind, mut options) = (String::new(), None);
+    for attribute in attributes_of(message) {
+        match attribute? {
+            (TCA_KIND, value) => kind = text(value),
+            (TCA_OPTIONS, value) => options = Some(Attributes::new(value)),
+            _ => {}
+        }
+    }
+    Ok((kind, options))
+}
+
+/// TCA_OPTIONS of a message.
+fn options_of<'a>(message: &Message<'a>) -> Result<Option<Attributes<'a>>, Malformed> {
+    Ok(attributes_of(message).find(TCA_OPTIONS)?.map(Attributes::new))
+}

@@ -1,0 +1,66 @@
+//! Redirection of what a link receives: `tc filter … action mirred egress redirect`.
+//! linux/tc_act/tc_mirred.h.
+
+use super::filter::{self, Effect, FIRST_ACTION, Key, U32};
+use super::{Handle, header_with, struct_of, write_kind};
+use crate::request::Mode;
+use crate::uapi::pkt_cls::{
+    TC_ACT_STOLEN, TCA_ACT_KIND, TCA_ACT_OPTIONS, TCA_EGRESS_REDIR, TCA_MIRRED_PARMS, TCA_U32_ACT,
+    TCA_U32_CLASSID, TCA_U32_SEL,
+};
+use crate::uapi::rtnetlink::RTM_NEWTFILTER;
+use crate::{Netlink, Request, Result};
+
+/// ETH_P_ALL
+const ALL: u16 = libc::ETH_P_ALL as u16;
+
+/// `tc filter add dev LINK ingress protocol all prio 1 u32 match u8 0 0 action mirred egress
+/// redirect dev TARGET`: sends all packets that `index` receives out of `target` instead. The
+/// link must have qdisc `ingress`.
+pub fn add(index: u32, name: &str, target: u32) -> Request {
+    let what = format!("redirect what {name} receives to link {target}");
+    let header = header_with(index, Handle::UNSPEC, Handle::AT_INGRESS, filter::info(1, ALL));
+    // `struct tc_mirred`: index, capabilities, action, two counters; then its own two.
+    let mirred = struct_of(&[0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, target]);
+    Request::written(what, Mode::Create, RTM_NEWTFILTER, &header, |w| {
+        write_kind(w, U32, |w| {
+            w.u32_ne(TCA_U32_CLASSID, Handle::new(1, 1).0);
+            w.bytes(TCA_U32_SEL, &filter::selector(&[Key::default()]));
+            w.nest_unflagged(TCA_U32_ACT, |w| {
+                w.nest_unflagged(FIRST_ACTION, |w| {
+                    w.text(TCA_ACT_KIND, "mirred");
+                    w.nest(TCA_ACT_OPTIONS, |w| w.bytes(TCA_MIRRED_PARMS, &mirred));
+                });
+            });
+        });
+    })
+}
+
+impl Netlink {
+    /// The links that u32 filters of a link's qdisc `ingress` redirect to, in order.
+    ///
+    /// # Errors
+    /// The kernel's; EINVAL or ENOENT if there is no such qdisc is an empty list.
+    pub fn redirects(&mut self, index: u32) -> Result<Vec<u32>> {
+        self.filters(index, Handle::AT_INGRESS, filter::redirection)
+    }
+
+    /// Whether all filters of a link's qdisc `ingress` redirect to deleted links, so that what
+    /// it receives is lost. True if there are no filters.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn redirects_nowhere(&mut self, index: u32) -> Result<bool> {
+        for what in self.filters(index, Handle::AT_INGRESS, |message| Ok(Some(filter::effect(message)?)))? {
+            match what {
+                Effect::Nothing | Effect::Redirect(0) => {}
+                Effect::Other => return Ok(false),
+                Effect::Redirect(target) => match self.link_at(target) {
+                    Err(err) if err.is_missing() => {}
+                    found => return found.map(|_| false),
+                },
+            }
+        }
+        Ok(true)
+    }
+}

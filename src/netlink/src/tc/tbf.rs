@@ -1,0 +1,119 @@
+//! The token bucket filter, a limit for all packets of a link: `tc qdisc add … tbf`.
+//! `struct tc_tbf_qopt` of linux/pkt_sched.h.
+
+use super::{Handle, header, struct_of, write_kind};
+use crate::Request;
+use crate::request::Mode;
+use crate::uapi::pkt_sched::{
+    TC_TBF_QOPT_BUFFER, TC_TBF_QOPT_LIMIT, TC_TBF_QOPT_RATE, TCA_TBF_PARMS, TCA_TBF_RATE64,
+};
+use crate::uapi::rtnetlink::RTM_NEWQDISC;
+use crate::wire::{Attributes, Malformed, u32_ne};
+
+/// Nanoseconds of a tick, in which times of qdiscs are told: PSCHED_TICKS2NS() has been this
+/// since Linux 2.6.31, and /proc/net/psched is the same everywhere.
+const TICK: u64 = 64;
+
+/// A token bucket filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tbf {
+    /// Bytes per second.
+    pub rate: u64,
+    /// The maximum number of bytes that wait for tokens.
+    pub limit: u32,
+    /// The size of the bucket: the time that it takes to fill it, in ticks of 64 ns.
+    pub buffer: u32,
+}
+
+impl Tbf {
+    /// A bucket for `burst` bytes that is refilled with `rate` bytes per second. Packets that
+    /// would wait longer than `latency_ms` are dropped. Numbers too large for the kernel become
+    /// the largest that it has: a bucket holds 274 seconds of traffic.
+    ///
+    /// The time is cut to whole microseconds, as the Go plugin does it.
+    pub fn new(rate: u64, burst: u64, latency_ms: u32) -> Self {
+        let micros = (u128::from(burst) * 1_000_000).checked_div(u128::from(rate)).unwrap_or(0);
+        let ticks = micros * 1000 / u128::from(TICK);
+        let limit = u128::from(rate) * u128::from(latency_ms) / 1000 + u128::from(burst);
+        let narrow = |number: u128| u32::try_from(number).unwrap_or(u32::MAX);
+        Tbf { rate, limit: narrow(limit), buffer: narrow(ticks) }
+    }
+
+    /// The bucket's size in bytes.
+    pub fn burst(&self) -> u64 {
+        let bytes = u128::from(self.buffer) * u128::from(TICK) * u128::from(self.rate) / 1_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// `struct tc_tbf_qopt`: two `struct tc_ratespec` of which only the first one's rate is
+    /// set, the last field; limit, buffer, and an unused field.
+    fn parameters(&self) -> Vec<u8> {
+        let rate = u32::try_from(self.rate).unwrap_or(u32::MAX);
+        struct_of(&[0, 0, rate, 0, 0, 0, self.limit, self.buffer, 0])
+    }
+
+    pub(super) fn read(options: Attributes<'_>) -> Result<Self, Malformed> {
+        const SHORT: Malformed = Malformed("the options of a token bucket are too short");
+        let mut tbf = Tbf { rate: 0, limit: 0, buffer: 0 };
+        let mut long_rate = None;
+        for attribute in options {
+            let (kind, value) = attribute?;
+            match kind {
+                TCA_TBF_PARMS => {
+                    tbf.rate = u32_ne(value, TC_TBF_QOPT_RATE).ok_or(SHORT)?.into();
+                    tbf.limit = u32_ne(value, TC_TBF_QOPT_LIMIT).ok_or(SHORT)?;
+                    tbf.buffer = u32_ne(value, TC_TBF_QOPT_BUFFER).ok_or(SHORT)?;
+                }
+                TCA_TBF_RATE64 => {
+                    long_rate = Some(u64::from_ne_bytes(value.try_into().map_err(|_| SHORT)?));
+                }
+                _ => {}
+            }
+        }
+        tbf.rate = long_rate.unwrap_or(tbf.rate);
+        Ok(tbf)
+    }
+}
+
+/// `tc qdisc add dev LINK root handle 1: tbf …`; EEXIST if a qdisc has been put there. `name`
+/// is for messages.
+pub fn add(index: u32, name: &str, tbf: &Tbf) -> Request {
+    let what = format!("add qdisc tbf of {} bytes per second to {name}", tbf.rate);
+    let header = header(index, Handle::AT_ROOT, Handle::ROOT);
+    Request::written(what, Mode::Create, RTM_NEWQDISC, &header, |w| {
+        write_kind(w, "tbf", |w| {
+            w.bytes(TCA_TBF_PARMS, &tbf.parameters());
+            if tbf.rate > u64::from(u32::MAX) {
+                w.u64_ne(TCA_TBF_RATE64, tbf.rate);
+            }
+        });
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_bucket() {
+        // 8 Mbit/s, 100 kB: 0.1 s, and 25 ms of the rate beside the burst.
+        assert_eq!(
+            Tbf::new(1_000_000, 100_000, 25),
+            Tbf { rate: 1_000_000, limit: 125_000, buffer: 1_562_500 }
+        );
+        assert_eq!(Tbf::new(1_000_000, 100_000, 25).burst(), 100_000);
+        // Whole microseconds: 333 of 333.3.
+        assert_eq!(Tbf::new(3_000_000, 1000, 25).buffer, 333 * 125 / 8);
+        let huge = Tbf::new(1000, u64::from(u32::MAX), 25);
+        assert_eq!((huge.limit, huge.buffer), (u32::MAX, u32::MAX));
+        assert_eq!(Tbf::new(0, 1, 25).buffer, 0);
+        assert_eq!(Tbf::new(u64::MAX, u64::MAX, u32::MAX).limit, u32::MAX);
+    }
+
+    #[test]
+    fn broken_options() {
+        for options in [&[8, 0, 1, 0, 0, 0, 0, 0][..], &[8, 0, 4, 0, 0, 0, 0, 0], &[9, 0, 1, 0]] {
+            assert!(Tbf::read(Attributes::new(options)).is_err(), "{options:?}");
+        }
+    }
+}

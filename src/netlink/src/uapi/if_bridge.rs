@@ -1,0 +1,8 @@
+//! linux/if_bridge.h: vlans of a bridge and its ports.
+
+/// `sizeof(struct br_vlan_msg)`
+pub(crate) const BR_VLAN_MSG: usize = 8;
+pub(crate) const BRIDGE_VLANDB_ENTRY: u16 = 1;
+pub(crate) const BRIDGE_VLANDB_ENTRY_INFO: u16 = 1;
+pub(crate) const BRIDGE_VLANDB_ENTRY_RANGE: u16 = 2;
+pub(crate) const IFLA_BRIDGE_VLAN_INFO: u16 = 2;

@@ -1,0 +1,17 @@
+//! linux/if_link.h, with the flags of linux/if.h and the indexes of linux/ip.h and linux/ipv6.h.
+
+pub(crate) const IFF_UP: u32 = 0x1;
+pub(crate) const IFF_PROMISC: u32 = 0x100;
+pub(crate) const IFF_ALLMULTI: u32 = 0x200;
+pub(crate) const IF_OPER_UP: u8 = 6;
+
+pub(crate) const IFLA_INFO_SLAVE_KIND: u16 = 4;
+pub(crate) const IFLA_INFO_SLAVE_DATA: u16 = 5;
+pub(crate) const IFLA_BR_VLAN_FILTERING: u16 = 7;
+pub(crate) const IFLA_BRPORT_MODE: u16 = 4;
+pub(crate) const IFLA_BRPORT_GROUP_FWD_MASK: u16 = 31;
+pub(crate) const IFLA_BRPORT_ISOLATED: u16 = 33;
+pub(crate) const IFLA_INET_CONF: u16 = 1;
+pub(crate) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
+pub(crate) const IFLA_INET6_CONF: u16 = 2;
+pub(crate) const DEVCONF_ACCEPT_RA: usize = 3;

@@ -1,0 +1,18 @@
+//! The kernel's constants by the kernel's names, one file per header.
+//!
+//! The crate libc has many of them, but not all, and some for glibc only. A test compares every
+//! line with the headers of the machine (Debian's package linux-libc-dev).
+
+pub(crate) mod if_bridge;
+pub(crate) mod if_link;
+pub(crate) mod netconf;
+pub(crate) mod netlink;
+pub(crate) mod nf_conntrack;
+pub(crate) mod nf_tables;
+pub(crate) mod nfnetlink;
+pub(crate) mod pkt_cls;
+pub(crate) mod pkt_sched;
+pub(crate) mod rtnetlink;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,27 @@
+//! Netlink as bytes: messages in a datagram, attributes in a message (netlink(7),
+//! linux/netlink.h). One [`Writer`] and one reader ([`Messages`], [`Attributes`]) serve all
+//! families.
+//!
+//! Requests about links, addresses, routes and neighbours are encoded by the netlink crates;
+//! all other requests are written here. All answers are read here: a plugin needs a dozen of
+//! the hundred attributes of a link, and an attribute that a newer kernel sends in a way the
+//! crates don't know must not fail a look-up. The readers take any bytes without panicking.
+//!
+//! The name of a function that reads or writes a number says its byte order: `_ne` is the
+//! processor's (netlink itself, NETLINK_ROUTE), `_be` is the network's (NETLINK_NETFILTER).
+
+mod ack;
+mod read;
+mod write;
+
+pub(crate) use ack::Ack;
+pub(crate) use read::{Attributes, Malformed, Message, Messages, ip, text, u8_at, u16_ne, u32_be, u32_ne};
+pub(crate) use write::{Writer, flags, message, number, set_flags};
+
+/// Rounded up to the four bytes of `NLMSG_ALIGN` and `NLA_ALIGN`.
+fn align(length: usize) -> usize {
+    length.saturating_add(3) & !3
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! The writer: messages that can't be broken.
+
+use super::{align, u16_ne, u32_ne};
+use crate::uapi::netlink::{NLA_F_NESTED, NLMSGHDR};
+
+/// Messages under construction.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+    too_long: bool,
+}
+
+impl Writer {
+    /// Appends a message with a family's `header` and the attributes that `fill` writes.
+    /// [`number`] gives it a sequence number.
+    pub(crate) fn message(&mut self, kind: u16, flags: u16, header: &[u8], fill: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        self.bytes.extend_from_slice(&flags.to_ne_bytes());
+        self.bytes.extend_from_slice(&[0; 8]);
+        self.bytes.extend_from_slice(header);
+        self.pad();
+        fill(self);
+        let length = u32::try_from(self.bytes.len() - start).unwrap_or_else(|_| {
+            self.too_long = true;
+            0
+        });
+        put(&mut self.bytes, start, &length.to_ne_bytes());
+    }
+
+    /// Appends an attribute.
+    pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
+        self.attribute(kind, |w| w.bytes.extend_from_slice(value));
+    }
+
+    /// Appends an attribute with a text and its NUL.
+    pub(crate) fn text(&mut self, kind: u16, value: &str) {
+        self.attribute(kind, |w| {
+            w.bytes.extend_from_slice(value.as_bytes());
+            w.bytes.push(0);
+        });
+    }
+
+    /// Appends a number in host byte order.
+    pub(crate) fn u32_ne(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_ne_bytes());
+    }
+
+    /// Appends a number in host byte order.
+    pub(crate) fn u64_ne(&mut self, kind: u16, value: u64) {
+        self.bytes(kind, &value.to_ne_bytes());
+    }
+
+    /// Appends a number in network byte order.
+    pub(crate) fn u32_be(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_be_bytes());
+    }
+
+    /// Appends a number in network byte order.
+    pub(crate) fn u64_be(&mut self, kind: u16, value: u64) {
+        self.bytes(kind, &value.to_be_bytes());
+    }
+
+    /// Appends an attribute that consists of attributes, with `NLA_F_NESTED`.
+    pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        self.attribute(kind | NLA_F_NESTED, fill);
+    }
+
+    /// Appends an attribute that consists of attributes, without `NLA_F_NESTED`, as `tc` does.
+    pub(crate) fn nest_unflagged(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        self.attribute(kind, fill);
+    }
+
+    fn attribute(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 2]);
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        fill(self);
+        let length = u16::try_from(self.bytes.len() - start).unwrap_or_else(|_| {
+            self.too_long = true;
+            0
+        });
+        put(&mut self.bytes, start, &length.to_ne_bytes());
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(align(self.bytes.len()), 0);
+    }
+
+    /// The number of bytes written.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The bytes, unless something in them didn't fit into its length field.
+    pub(crate) fn finish(self) -> Option<Vec<u8>> {
+        (!self.too_long).then_some(self.bytes)
+    }
+}
+
+/// A single message; empty if an attribute didn't fit into its length field.
+pub(crate) fn message(kind: u16, flags: u16, header: &[u8], fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.message(kind, flags, header, fill);
+    writer.finish().unwrap_or_default()
+}
+
+/// Gives the messages in `bytes` the sequence numbers from `first` on; returns how many they are.
+pub(crate) fn number(bytes: &mut [u8], first: u32) -> u32 {
+    let (mut at, mut count) = (0, 0);
+    while let Some(length) = u32_ne(bytes, at) {
+        put(bytes, at + 8, &first.wrapping_add(count).to_ne_bytes());
+        count += 1;
+        // A length of zero would be a message that was too long: never sent.
+        at += align((length as usize).max(NLMSGHDR));
+    }
+    count
+}
+
+/// The flags of the message that starts at `at`.
+pub(crate) fn flags(bytes: &[u8], at: usize) -> u16 {
+    u16_ne(bytes, at + 6).unwrap_or(0)
+}
+
+/// Sets the flags of the message that starts at `at`.
+pub(crate) fn set_flags(bytes: &mut [u8], at: usize, flags: u16) {
+    put(bytes, at + 6, &flags.to_ne_bytes());
+}
+
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    if let Some(place) = bytes.get_mut(at..at + value.len()) {
+        place.copy_from_slice(value);
+    }
+}
