@@ -4,7 +4,7 @@
 //! anything speaks for it: an entry of a result cache whose namespace is there with its
 //! interface in it, the host's end of a veth pair (known by its alias) whose other end is in a
 //! namespace, an address in any namespace that can be found, a lease that was made just now. What
-//! can't be told is [in doubt](Verdict::Doubt), and is left alone, too.
+//! can't be told is in doubt, and is left alone, too.
 //!
 //! **The order of looking is part of the judgement.** An ADD may go on meanwhile, by a runtime that
 //! takes no lock of ours. What is to be judged is listed first, and what speaks for it is looked
@@ -14,6 +14,8 @@
 
 pub mod entries;
 pub mod leases;
+#[cfg(test)]
+mod model;
 pub mod namespaces;
 pub mod rules;
 pub mod world;

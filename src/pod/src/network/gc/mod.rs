@@ -30,7 +30,7 @@ pub struct Sandboxed {
 impl NetworkPlugin {
     /// Cleans up after sandboxes that are on record no more: DEL for each of their entries in the
     /// cache. An entry of which nothing shows that it is ours stays as long as anything speaks
-    /// for its attachment ([`life`](cnimble_life)): it may be another runtime's, in a cache that is shared.
+    /// for its attachment ([`life`]): it may be another runtime's, in a cache that is shared.
     ///
     /// In networks that are ours alone ([`NetworkOptions::own_networks`](super::NetworkOptions)),
     /// plugins are asked to clean up, too (the verb GC), with a list of everything that lives or
