@@ -2,8 +2,7 @@
 //! backend on a host that has no other.
 //!
 //! One test in a process of its own, because it changes PATH: there, `iptables` is legacy.
-// Test code throughout: it stops at the first surprise.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![cfg(test)]
 
 use std::os::unix::fs::symlink;
 

@@ -4,13 +4,19 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use cnimble_tests::{Attachment, Host, Network, Outcome, go_plugins, plugin_dir};
+use cnimble_tests::{Attachment, Host, Network, Outcome, Sample, go_plugins, plugin_dir};
 
-/// A network; `plugins` are its configurations in order.
+/// A plugin of a network.
+pub(crate) enum Part {
+    Fixed(Value),
+    Sample(&'static Sample),
+}
+
+/// A network; `plugins` are its plugins in order.
 pub(crate) struct Chain<'h> {
     pub(crate) host: &'h Host,
     pub(crate) name: &'static str,
-    pub(crate) plugins: Vec<Value>,
+    pub(crate) plugins: Vec<Part>,
 }
 
 /// Whose plugins are called.
@@ -33,11 +39,14 @@ impl<'h> Chain<'h> {
     /// In the version that both sets know, and for GC in the one that has it.
     fn networks(&self, set: Set, verb: &str, port: u16) -> Vec<Network<'h>> {
         let version = if verb == "GC" { "1.1.0" } else { "1.0.0" };
-        let with = |config: &Value| {
-            let mut config = config.clone();
+        let with = |part: &Part| {
+            let mut config = match part {
+                Part::Fixed(config) => config.clone(),
+                Part::Sample(sample) => sample.numbered(self.host, u64::from(port)),
+            };
             config["cniVersion"] = json!(version);
             config["name"] = json!(self.name);
-            if config["type"] == "portmap" {
+            if let (Part::Fixed(_), "portmap") = (part, config["type"].as_str().unwrap()) {
                 let mapping = json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]);
                 config["runtimeConfig"] = json!({ "portMappings": mapping });
             }

@@ -1,7 +1,6 @@
 //! What shows only after a while: many attachments at once for some time, and many pod lives
 //! one after the other. `scripts/stress mix` and `scripts/stress soak` do it for long.
-// Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![cfg(test)]
 
 mod chain;
 mod mix;

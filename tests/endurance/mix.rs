@@ -16,7 +16,7 @@ use cnimble_netlink::nft::Nft;
 use cnimble_rules::survey::{self, Named};
 use cnimble_tests::{Attachment, Host, PATIENCE, Pod, announce, go_plugins, need, plugin_dir, wait_until};
 
-use super::chain::{Chain, Set};
+use super::chain::{Chain, Part, Set};
 use super::{Chance, number};
 
 const WORKERS: usize = 6;
@@ -36,7 +36,11 @@ fn networks(host: &Host) -> Vec<Chain<'_>> {
     };
     let mut checked = bridge("br1", part("10.215.3", 2, 99));
     checked["macspoofchk"] = json!(true);
-    let of = |name, plugins| Chain { host, name, plugins };
+    let of = |name, plugins: Vec<Value>| Chain {
+        host,
+        name,
+        plugins: plugins.into_iter().map(Part::Fixed).collect(),
+    };
     vec![
         of("one", vec![bridge("br0", part("10.215.1", 2, 99))]),
         of("two", vec![bridge("br0", part("10.215.1", 100, 254))]),

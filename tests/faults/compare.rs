@@ -9,7 +9,7 @@ use cnimble_tests::{announce, need_go, plugin_dir, skip};
 
 use crate::kill::{Aftermath, Point, die};
 use crate::points::{Chance, bound, seed, share};
-use crate::site::{COMMON, Site, Verb};
+use crate::site::{Kind, Site, Verb};
 
 /// What goes wrong, and how the message of [`die`] shows it.
 const DAMAGE: [(&str, &[&str]); 5] = [
@@ -28,12 +28,13 @@ fn row(
     most: usize,
     chance: &mut Chance,
 ) -> (usize, String) {
-    let calls = Site::by(plugins, &COMMON).calls(verb, 0);
+    let kind = Kind::common();
+    let calls = Site::by(plugins, &kind).calls(verb, 0);
     let point = |n| Point { verb, at: 0, n, call: String::new(), aftermath };
     let points = chance.some((0..calls.len()).map(point).collect(), most);
     let damage: Mutex<BTreeMap<&str, usize>> = Mutex::default();
     share(&points, |points| {
-        let mut site = Site::by(plugins, &COMMON);
+        let mut site = Site::by(plugins, &kind);
         for point in points {
             let Err(mut why) = die(&mut site, point) else { continue };
             if why.starts_with("DEL: ") {
@@ -52,7 +53,7 @@ fn row(
             }
             *damage.entry("any").or_default() += 1;
             drop(damage);
-            site = Site::by(plugins, &COMMON);
+            site = Site::by(plugins, &kind);
         }
     });
     let damage = damage.into_inner().unwrap();

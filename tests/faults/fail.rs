@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use cnimble_tests::trace::{Fate, Syscall};
 
 use crate::points::{Chance, at_each_point, bound};
-use crate::site::{Disturbed, Kind, Site, Verb};
+use crate::site::{Disturbed, Kind, Site, Verb, others};
 
 /// Not tried: memory, which Linux grants and takes back by killing, and calls that can't
 /// fail or return.
@@ -22,6 +22,8 @@ const LEFT_OUT: &[&str] = &[
     "exit",
     "rt_sigreturn",
     "sigaltstack",
+    // Of the monotonic clock; in the machine it is a call.
+    "clock_gettime",
 ];
 
 /// The errors that a call may have: full disks, broken disks, no memory, no descriptors, signals,
@@ -192,4 +194,18 @@ fn errors_in_a_chain() {
 #[test]
 fn errors_among_many_leases() {
     failures("many leases", ALL, 20);
+}
+
+#[test]
+fn errors_in_every_other_plugin() {
+    for sample in others().filter(|sample| sample.missing().is_none()) {
+        failures(&sample.plugin, ALL, 12);
+    }
+}
+
+/// For those that need kinds of interfaces which many kernels lack.
+pub fn failures_of_the_picky() {
+    for sample in others().filter(|sample| sample.is_picky()) {
+        failures(&sample.plugin, ALL, 10);
+    }
 }

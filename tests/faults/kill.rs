@@ -9,7 +9,7 @@ use cnimble_tests::Pod;
 use cnimble_tests::trace::Fate;
 
 use crate::points::{Chance, at_each_point, bound};
-use crate::site::{Disturbed, Kind, Site, Verb};
+use crate::site::{Disturbed, Kind, Site, Verb, others};
 
 /// One death.
 #[derive(Debug, Clone)]
@@ -151,4 +151,18 @@ fn killed_in_a_chain() {
 #[test]
 fn killed_in_host_local_among_many_leases() {
     deaths("many leases", &[Verb::Add, Verb::Del, Verb::Gc], 20);
+}
+
+#[test]
+fn killed_in_every_other_plugin() {
+    for sample in others().filter(|sample| sample.missing().is_none()) {
+        deaths(&sample.plugin, &[Verb::Add, Verb::Del, Verb::Gc], 12);
+    }
+}
+
+/// For those that need kinds of interfaces which many kernels lack.
+pub fn deaths_of_the_picky() {
+    for sample in others().filter(|sample| sample.is_picky()) {
+        deaths(&sample.plugin, &[Verb::Add, Verb::Del, Verb::Gc], 10);
+    }
 }

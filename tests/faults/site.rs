@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use cnimble_tests::trace::{Fate, Syscall, Traced};
 use cnimble_tests::{
-    Attachment, Call, Host, Network, Outcome, PATIENCE, Pod, Snapshot, configs, plugin_dir, wait_until,
+    Attachment, Call, Host, Network, Outcome, PATIENCE, Pod, Role, Sample, Snapshot, configs, plugin_dir,
+    wait_until,
 };
 
 /// A verb that is disturbed.
@@ -34,88 +35,96 @@ impl Verb {
 /// A network, as a list of plugins.
 #[derive(Debug)]
 pub struct Kind {
-    pub name: &'static str,
-    /// The configurations of the chain.
-    pub chain: fn(&Host) -> Vec<Value>,
+    pub name: String,
+    chain: Chain,
     /// Whether another pod is there, which must not notice anything.
     pub neighbour: bool,
     /// How many leases of nobody in particular are there.
     pub leases: u32,
 }
 
-/// Dual stack with everything that leaves something on the host.
-fn bridge(host: &Host) -> Value {
-    let mut config = configs::dual(host);
-    config["ipMasq"] = json!(true);
-    // Otherwise a failure to ask nf_tables means iptables.
-    config["ipMasqBackend"] = json!("nftables");
-    config["macspoofchk"] = json!(true);
-    config["promiscMode"] = json!(true);
-    config
+/// The configurations of a chain.
+#[derive(Debug)]
+enum Chain {
+    Samples(Vec<&'static Sample>),
+    /// What the Go plugins can do, too.
+    Common,
 }
 
-/// What the Go plugins can do, too.
-fn common(host: &Host) -> Vec<Value> {
+impl Chain {
+    /// For the pod with this number.
+    fn configs(&self, host: &Host, number: u64) -> Vec<Value> {
+        let Chain::Samples(samples) = self else { return vec![common(host)] };
+        let mut configs: Vec<Value> = samples.iter().map(|sample| sample.numbered(host, number)).collect();
+        let name = configs[0]["name"].clone();
+        for config in &mut configs {
+            config["name"] = name.clone();
+        }
+        configs
+    }
+
+    fn pod(&self) -> Pod {
+        match self {
+            Chain::Samples(samples) => samples[0].pod(),
+            Chain::Common => Pod::new(),
+        }
+    }
+
+    fn ifname(&self) -> &'static str {
+        match self {
+            Chain::Samples(samples) => &samples[0].ifname,
+            Chain::Common => "eth0",
+        }
+    }
+}
+
+fn common(host: &Host) -> Value {
     let mut config = configs::dual(host);
     config["cniVersion"] = json!("1.0.0");
     config["ipMasq"] = json!(true);
-    vec![config]
+    config
 }
 
-fn alone(host: &Host) -> Vec<Value> {
-    vec![bridge(host)]
-}
-
-fn ptp(host: &Host) -> Vec<Value> {
-    let mut config = configs::dual(host);
-    config["type"] = json!("ptp");
-    config["ipMasq"] = json!(true);
-    config["ipMasqBackend"] = json!("nftables");
-    vec![config]
-}
-
-fn ipam(host: &Host) -> Vec<Value> {
-    vec![configs::ipam(host)]
-}
-
-fn chain(host: &Host) -> Vec<Value> {
-    let bits = 8_000_000;
-    let mut chain = vec![
-        bridge(host),
-        json!({"type": "portmap", "backend": "nftables", "runtimeConfig": {"portMappings": [
-            {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
-            {"hostPort": 8053, "containerPort": 53, "protocol": "udp"},
-        ]}}),
-        json!({"type": "firewall", "backend": "nftables", "ingressPolicy": "same-bridge"}),
-        json!({"type": "tuning", "dataDir": host.data_dir().join("tuning"), "mtu": 1400, "promisc": true,
-               "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1", "net.core.somaxconn": "512"}}),
-        json!({"type": "bandwidth", "ingressRate": bits, "ingressBurst": bits, "egressRate": bits,
-               "egressBurst": bits}),
-    ];
-    let (version, name) = (chain[0]["cniVersion"].clone(), chain[0]["name"].clone());
-    for config in &mut chain[1..] {
-        config["cniVersion"] = version.clone();
-        config["name"] = name.clone();
+impl Kind {
+    /// A network with this name, or of the plugin with this name alone.
+    pub fn of(name: &str) -> Kind {
+        let bridge = Sample::of("bridge");
+        let chain = match name {
+            "first bridge" => vec![bridge],
+            "chain" => {
+                let here = Sample::with(Role::Chained).filter(|sample| sample.missing().is_none());
+                std::iter::once(bridge).chain(here).collect()
+            }
+            "many leases" => vec![Sample::of("host-local")],
+            plugin => vec![Sample::of(plugin)],
+        };
+        Kind {
+            name: name.to_owned(),
+            chain: Chain::Samples(chain),
+            neighbour: name != "first bridge",
+            leases: if name == "many leases" { 70 } else { 0 },
+        }
     }
-    chain
+
+    /// The network that both sets of plugins are tried on.
+    pub fn common() -> Kind {
+        Kind { name: "common".to_owned(), chain: Chain::Common, neighbour: true, leases: 0 }
+    }
 }
 
-/// The networks. The first is the one that most clusters have.
-pub const KINDS: &[Kind] = &[
-    Kind { name: "bridge", chain: alone, neighbour: true, leases: 0 },
-    Kind { name: "first bridge", chain: alone, neighbour: false, leases: 0 },
-    Kind { name: "ptp", chain: ptp, neighbour: true, leases: 0 },
-    Kind { name: "chain", chain, neighbour: true, leases: 0 },
-    Kind { name: "many leases", chain: ipam, neighbour: true, leases: 70 },
-];
-
-/// The network that both sets of plugins are tried on.
-pub const COMMON: Kind = Kind { name: "common", chain: common, neighbour: true, leases: 0 };
+/// The plugins that make networks of their own beside those that have a test of their own.
+pub fn others() -> impl Iterator<Item = &'static Sample> {
+    let alone = Sample::all().iter().filter(|sample| sample.role != Role::Chained);
+    alone.filter(|sample| !["bridge", "ptp", "host-local"].contains(&sample.plugin.as_str()))
+}
 
 /// What a node does for its pods, one place where it stands.
 pub struct Site {
     pub host: Host,
     chain: Vec<Value>,
+    /// The same for the neighbour.
+    beside: Vec<Value>,
+    ifname: &'static str,
     plugins: PathBuf,
     pub victim: Pod,
     neighbour: Option<(Pod, Vec<Value>)>,
@@ -142,9 +151,11 @@ impl Site {
     /// Served by the plugins in a directory.
     pub fn by(plugins: &Path, kind: &Kind) -> Self {
         let host = Host::hasty();
-        let victim = Pod::new();
+        let victim = kind.chain.pod();
         let mut site = Site {
-            chain: (kind.chain)(&host),
+            chain: kind.chain.configs(&host, 0),
+            beside: kind.chain.configs(&host, 1000),
+            ifname: kind.chain.ifname(),
             before: Snapshot::of_ns(&victim),
             pod_before: Snapshot::of_ns(&victim),
             plugins: plugins.to_owned(),
@@ -153,8 +164,8 @@ impl Site {
             host,
         };
         if kind.neighbour {
-            let pod = Pod::new();
-            let results = site.added(&Attachment::new("neighbour", &pod)).unwrap();
+            let pod = kind.chain.pod();
+            let results = site.added(&Attachment::new("neighbour", &pod).ifname(site.ifname)).unwrap();
             site.neighbour = Some((pod, results));
         }
         for n in 0..kind.leases {
@@ -194,19 +205,12 @@ impl Site {
 
     /// The same for an attachment: no two can have the same port of the host.
     fn link_of(&self, att: &Attachment, at: usize) -> Network<'_> {
-        let mut net = self.link(at);
-        if att.id == "neighbour"
-            && let Some(Value::Array(ports)) = net.config.pointer_mut("/runtimeConfig/portMappings")
-        {
-            for port in ports {
-                port["hostPort"] = json!(port["hostPort"].as_u64().unwrap() + 1000);
-            }
-        }
-        net
+        let configs = if att.id == "neighbour" { &self.beside } else { &self.chain };
+        Network::by(&self.plugins, &self.host, configs[at].clone())
     }
 
     fn named(&self, id: &str) -> Attachment {
-        Attachment::new(id, &self.victim)
+        Attachment::new(id, &self.victim).ifname(self.ifname)
     }
 
     pub fn attachment(&self) -> Attachment {
@@ -215,7 +219,7 @@ impl Site {
 
     fn neighbour_attachment(&self) -> Attachment {
         let (pod, _) = self.neighbour.as_ref().unwrap();
-        Attachment::new("neighbour", pod)
+        Attachment::new("neighbour", pod).ifname(self.ifname)
     }
 
     /// ADD of the first `count` plugins; their results.

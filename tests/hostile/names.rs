@@ -1,4 +1,4 @@
-//! Names and paths: what a name may be is tried in tests/bad_input; here, what good names
+//! Names and paths: what a name may be is tried in tests/each/bad_input; here, what good names
 //! may do to others, and names and paths that are absurdly long or lead elsewhere.
 
 use std::os::unix::fs::symlink;

@@ -1,7 +1,6 @@
 //! Real container runtimes on our plugins: podman and containerd, from Debian's packages,
 //! each on a node of its own with our plugins as the only ones.
-// Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![cfg(test)]
 
 /// Skips without what every runtime here needs, and the tools of this one.
 macro_rules! need_runtime {

@@ -20,6 +20,7 @@ mod ns;
 mod outcome;
 mod plugins;
 mod process;
+mod sample;
 mod skip;
 mod snapshot;
 pub mod tls;
@@ -32,8 +33,9 @@ pub use network::{Attachment, Network};
 pub use node::Node;
 pub use ns::{Ns, Pod};
 pub use outcome::Outcome;
-pub use plugins::{PLUGINS, command, go_plugins, go_to_meet, plugin_dir};
+pub use plugins::{command, go_plugins, go_to_meet, plugin_dir};
 pub use process::{Background, LIMIT, copy, run_limited, script};
+pub use sample::{Place, Role, Sample};
 pub use skip::{announce, missing};
 pub use snapshot::{Snapshot, leases};
 

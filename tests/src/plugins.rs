@@ -4,19 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The names under which the multi-call binary is linked.
-pub const PLUGINS: &[&str] = &[
-    "bandwidth",
-    "bridge",
-    "dummy",
-    "firewall",
-    "host-local",
-    "loopback",
-    "portmap",
-    "ptp",
-    "static",
-    "tuning",
-];
+use crate::Sample;
 
 /// The directory of the plugins under test: `CNIMBLE_PLUGIN_DIR`, or this workspace's,
 /// built once and hard-linked under every name.
@@ -70,7 +58,7 @@ fn build() -> PathBuf {
         .expect("cargo names no executable");
     let dir = binary.with_file_name("plugins-under-test");
     std::fs::create_dir_all(&dir).unwrap();
-    for name in PLUGINS {
+    for Sample { plugin: name, .. } in Sample::all() {
         // Renamed into place, as another test process may be using the old link. A rename
         // onto the same inode does nothing and leaves the new name.
         let fresh = dir.join(format!(".{name}.{}", std::process::id()));

@@ -6,17 +6,13 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use cnimble_cni::{CniArgs, PluginConfig};
-
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::index::{self, Index};
 use crate::owner::{self, Owner};
 
-/// Takes any configuration and arguments.
-pub fn config(config: &PluginConfig, args: &CniArgs) {
-    let _ = config::store_path(config);
-    let Ok(read) = Config::read(config, args) else { return };
-    for set in &read.sets {
+/// What holds for every configuration that is taken.
+pub(crate) fn config(config: &Config) {
+    for set in &config.sets {
         assert!(set.cycle(None).take(20).all(|(ip, range)| range.contains(ip) && range.subnet.contains(ip)));
     }
 }

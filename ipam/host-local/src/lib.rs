@@ -40,11 +40,22 @@ use config::Config;
 use store::{Directory, Store, StoreError};
 
 /// The plugin.
-pub struct HostLocal;
+pub static PLUGIN: &dyn Plugin = &HostLocal;
+
+struct HostLocal;
 
 impl Plugin for HostLocal {
     fn name(&self) -> &'static str {
         "host-local"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        config::store_path(&call.config)?;
+        let config = Config::read(&call.config, &call.args()?)?;
+        #[cfg(feature = "fuzzing")]
+        fuzzing::config(&config);
+        drop(config);
+        Ok(())
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {

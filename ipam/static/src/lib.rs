@@ -5,8 +5,6 @@
 //! have nothing to do. Whoever names an address answers for it being free.
 
 mod config;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 
 use cnimble_cni::{CniResult, Error};
 use cnimble_plugin::{Call, Plugin};
@@ -14,12 +12,17 @@ use cnimble_plugin::{Call, Plugin};
 use config::Config;
 
 /// The plugin.
-#[derive(Debug)]
-pub struct Static;
+pub static PLUGIN: &dyn Plugin = &Static;
+
+struct Static;
 
 impl Plugin for Static {
     fn name(&self) -> &'static str {
         "static"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config, &call.args()?).map(drop)
     }
 
     /// A configuration without any address is answered with none, as the reference does:

@@ -19,8 +19,6 @@
 //! plugin behind us in DEL is about to remove it.
 
 mod config;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 mod ifb;
 mod root;
 mod veth;
@@ -36,8 +34,9 @@ use config::{Config, Subnets};
 use root::Limit;
 
 /// The plugin.
-#[derive(Debug)]
-pub struct Bandwidth;
+pub static PLUGIN: &dyn Plugin = &Bandwidth;
+
+struct Bandwidth;
 
 impl Config {
     /// What leaves the host for the pod: lists are about where it comes from.
@@ -63,6 +62,10 @@ impl Plugin for Bandwidth {
     /// Results below 0.3.0 have no interfaces.
     fn versions(&self) -> &'static [Version] {
         &[Version::V0_3_0, Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config).map(drop)
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {

@@ -19,8 +19,6 @@
 mod bridge;
 mod check;
 mod config;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 mod gateway;
 mod gc;
 mod pair;
@@ -50,12 +48,17 @@ const UP_TIMEOUT: Duration = Duration::from_secs(10);
 const POD_INTERFACE: u32 = 2;
 
 /// The plugin.
-#[derive(Debug)]
-pub struct Bridge;
+pub static PLUGIN: &dyn Plugin = &Bridge;
+
+struct Bridge;
 
 impl Plugin for Bridge {
     fn name(&self) -> &'static str {
         "bridge"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config)?.requested_mac(call).map(drop)
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {

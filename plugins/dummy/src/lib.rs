@@ -11,8 +11,6 @@
 //! attachments that aren't valid; their interfaces go with their namespaces.
 
 mod config;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error};
 use cnimble_netlink::kind::Kind;
@@ -26,12 +24,17 @@ use config::Config;
 const POD_INTERFACE: u32 = 0;
 
 /// The plugin.
-#[derive(Debug)]
-pub struct Dummy;
+pub static PLUGIN: &dyn Plugin = &Dummy;
+
+struct Dummy;
 
 impl Plugin for Dummy {
     fn name(&self) -> &'static str {
         "dummy"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config).map(drop)
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {

@@ -10,8 +10,6 @@
 //! DEL on a bridge takes the bridge's policy along.
 
 mod config;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 mod port;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
@@ -22,8 +20,9 @@ use cnimble_rules::forward::{self, Leaving, Policy};
 use config::Config;
 
 /// The plugin.
-#[derive(Debug)]
-pub struct Firewall;
+pub static PLUGIN: &dyn Plugin = &Firewall;
+
+struct Firewall;
 
 impl Plugin for Firewall {
     fn name(&self) -> &'static str {
@@ -33,6 +32,10 @@ impl Plugin for Firewall {
     /// As the reference: results before 0.4.0 are not for chains that are checked.
     fn versions(&self) -> &'static [Version] {
         &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config).map(drop)
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {

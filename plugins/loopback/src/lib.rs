@@ -10,16 +10,22 @@ use cnimble_plugin::{Call, Plugin};
 const LO: &str = "lo";
 
 /// The plugin.
-#[derive(Debug)]
-pub struct Loopback;
+pub static PLUGIN: &dyn Plugin = &Loopback;
+
+struct Loopback;
 
 impl Plugin for Loopback {
     fn name(&self) -> &'static str {
         "loopback"
     }
 
+    fn read_config(&self, _call: &Call) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
-        let mut netlink = open(call)?;
+        let netns = call.open_netns()?;
+        let mut netlink = Netlink::open_in(&netns)?;
         let lo = netlink.link(LO)?;
         // Looked at before lo comes up, so that a refusal changes nothing.
         let addrs = netlink.addrs(lo.index)?;
@@ -29,7 +35,6 @@ impl Plugin for Loopback {
         }
         if !lo.up {
             call.step("set lo up", || set_up(&mut netlink, lo.index, true))?;
-            let netns = call.open_netns()?;
             call.undo.push("set lo down", move || set_up(&mut Netlink::open_in(&netns)?, lo.index, false));
         }
         if let Some(prev) = &call.config.prev_result {

@@ -13,23 +13,10 @@ mod arena;
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
-use cnimble_plugin::Plugin;
+use cnimble_plugins::PLUGINS;
 
 #[global_allocator]
 static ALLOCATOR: arena::Arena = arena::Arena::new();
-
-static PLUGINS: &[&dyn Plugin] = &[
-    &cnimble_bandwidth::Bandwidth,
-    &cnimble_bridge::Bridge,
-    &cnimble_dummy::Dummy,
-    &cnimble_firewall::Firewall,
-    &cnimble_host_local::HostLocal,
-    &cnimble_loopback::Loopback,
-    &cnimble_ptp::Ptp,
-    &cnimble_portmap::Portmap,
-    &cnimble_static::Static,
-    &cnimble_tuning::Tuning,
-];
 
 /// The entry point of C: `argc` arguments in `argv`.
 // SAFETY: no other symbol of this program is called `main`; the standard library makes none.

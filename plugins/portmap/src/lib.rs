@@ -8,8 +8,6 @@
 //! owner.
 
 mod config;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::nft::Nft;
@@ -19,12 +17,17 @@ use cnimble_rules::portmap;
 use config::Config;
 
 /// The plugin.
-#[derive(Debug)]
-pub struct Portmap;
+pub static PLUGIN: &dyn Plugin = &Portmap;
+
+struct Portmap;
 
 impl Plugin for Portmap {
     fn name(&self) -> &'static str {
         "portmap"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config).map(drop)
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {

@@ -19,8 +19,6 @@
 
 mod check;
 mod config;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 mod host;
 mod path;
 mod pod;
@@ -48,12 +46,17 @@ const UP_TIMEOUT: Duration = Duration::from_secs(10);
 const POD_INTERFACE: u32 = 1;
 
 /// The plugin.
-#[derive(Debug)]
-pub struct Ptp;
+pub static PLUGIN: &dyn Plugin = &Ptp;
+
+struct Ptp;
 
 impl Plugin for Ptp {
     fn name(&self) -> &'static str {
         "ptp"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config).map(drop)
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {

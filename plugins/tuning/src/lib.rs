@@ -34,12 +34,22 @@ use backup::Backup;
 use config::{Config, DataDir, Sysctl};
 
 /// The plugin.
-#[derive(Debug)]
-pub struct Tuning;
+pub static PLUGIN: &dyn Plugin = &Tuning;
+
+struct Tuning;
 
 impl Plugin for Tuning {
     fn name(&self) -> &'static str {
         "tuning"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        DataDir::read(&call.config)?;
+        let config = Config::read(call, &call.ifname)?;
+        #[cfg(feature = "fuzzing")]
+        fuzzing::config(&config);
+        drop(config);
+        Ok(())
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {

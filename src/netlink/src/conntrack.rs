@@ -102,7 +102,7 @@ fn delete(socket: &mut Socket, entries: &[Entry]) -> Result<()> {
     wire::number(&mut bytes, first);
     socket.send(what, &bytes)?;
     let mut refused = None;
-    socket.acknowledgements(what, first, |index, ack| {
+    socket.acknowledgements(what, first, &mut |index, ack| {
         if index < count && ack.errno() != Some(Errno::ENOENT) {
             refused = refused.take().or(Protocol::Netfilter.refusal(what, ack));
         }

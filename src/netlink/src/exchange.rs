@@ -15,14 +15,14 @@ impl Socket {
         &mut self,
         what: &str,
         mut message: Vec<u8>,
-        mut each: impl FnMut(&Message<'_>) -> Read<()>,
+        each: &mut dyn FnMut(&Message<'_>) -> Read<()>,
     ) -> Result<()> {
         let acknowledged = wire::flags(&message, 0) & NLM_F_ACK != 0;
         let protocol = self.protocol;
         let seq = self.take_numbers(1);
         wire::number(&mut message, seq);
         self.send(what, &message)?;
-        self.receive(what, |message| {
+        self.receive(what, &mut |message| {
             if message.seq != seq {
                 return Ok(Next::More);
             }
@@ -43,16 +43,30 @@ impl Socket {
         message: &[u8],
         mut read: impl FnMut(&Message<'_>) -> Read<I>,
     ) -> Result<Option<Vec<T>>> {
+        let mut found = Vec::new();
+        let whole = self.each_listed(what, message, &mut |message| {
+            found.extend(read(message)?);
+            Ok(())
+        })?;
+        Ok(whole.then_some(found))
+    }
+
+    /// Hands each object of a list to `each`; returns whether the list is whole.
+    fn each_listed(
+        &mut self,
+        what: &str,
+        message: &[u8],
+        each: &mut dyn FnMut(&Message<'_>) -> Read<()>,
+    ) -> Result<bool> {
         let protocol = self.protocol;
         let mut message = message.to_vec();
         let seq = self.take_numbers(1);
         wire::number(&mut message, seq);
         self.send(what, &message)?;
-        let mut found = Vec::new();
         let mut interrupted = false;
         // The rest is read after an error, too: the kernel has one dump a socket.
         let mut outcome = Ok(());
-        self.receive(what, |message| {
+        self.receive(what, &mut |message| {
             if message.seq != seq {
                 return Ok(Next::More);
             }
@@ -61,17 +75,16 @@ impl Socket {
                 outcome = std::mem::replace(&mut outcome, Ok(())).and(protocol.check(what, message));
                 return Ok(Next::Done);
             }
-            match read(message) {
-                Ok(read) => found.extend(read),
-                Err(Malformed(why)) => outcome = Err(broken(what, why)),
+            if let Err(Malformed(why)) = each(message) {
+                outcome = Err(broken(what, why));
             }
             Ok(Next::More)
         })?;
         // An error may be due to the change, too.
         if interrupted {
-            return Ok(None);
+            return Ok(false);
         }
-        outcome.map(|()| Some(found))
+        outcome.map(|()| true)
     }
 
     /// Reads the acknowledgements of messages that have been sent, numbered from `first`, and
@@ -80,9 +93,9 @@ impl Socket {
         &mut self,
         what: &str,
         first: u32,
-        mut each: impl FnMut(u32, Ack) -> Next,
+        each: &mut dyn FnMut(u32, Ack) -> Next,
     ) -> Result<()> {
-        self.receive(what, |message| {
+        self.receive(what, &mut |message| {
             if message.kind != NLMSG_ERROR {
                 return Ok(Next::More);
             }

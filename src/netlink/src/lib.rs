@@ -9,9 +9,9 @@
 //! [`Netlink::execute`], alone or many in one message. Look-ups are methods of `Netlink`.
 //!
 //! Everything has a time limit and every error carries the kernel's own words (extended
-//! ack). One socket ([`socket`]) with one way to ask and to list ([`exchange`]) serves
+//! ack). One socket (`socket`) with one way to ask and to list (`exchange`) serves
 //! NETLINK_ROUTE ([`Netlink`]) and NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]); one writer
-//! and one reader of attributes ([`wire`]) serve both. rtnetlink and netlink-packet-route
+//! and one reader of attributes (`wire`) serve both. rtnetlink and netlink-packet-route
 //! encode requests about links, addresses, routes and neighbours; their types don't leave this
 //! crate.
 

@@ -90,7 +90,7 @@ impl Netlink {
         }
         self.socket.send(last, &datagram)?;
         let mut refused = None;
-        self.socket.acknowledgements(last, first, |index, ack| {
+        self.socket.acknowledgements(last, first, &mut |index, ack| {
             let index = usize::try_from(index).unwrap_or(usize::MAX);
             if let Some(what) = whats.get(index) {
                 refused = refused.take().or(Protocol::Route.refusal(what, ack));
@@ -105,9 +105,9 @@ impl Netlink {
         &mut self,
         what: &str,
         message: Vec<u8>,
-        each: impl FnMut(&Message<'_>) -> std::result::Result<(), Malformed>,
+        mut each: impl FnMut(&Message<'_>) -> std::result::Result<(), Malformed>,
     ) -> Result<()> {
-        self.socket.ask(what, message, each)
+        self.socket.ask(what, message, &mut each)
     }
 
     /// Lists. A list that changed while the kernel wrote it is asked for again.

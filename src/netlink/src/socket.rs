@@ -187,7 +187,7 @@ impl Socket {
     pub(crate) fn receive(
         &mut self,
         what: &str,
-        mut each: impl FnMut(&Message<'_>) -> Result<Next>,
+        each: &mut dyn FnMut(&Message<'_>) -> Result<Next>,
     ) -> Result<()> {
         let port = self.port;
         let mut end = None;

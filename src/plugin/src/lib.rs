@@ -33,6 +33,12 @@ pub trait Plugin: Sync {
         Version::ALL
     }
 
+    /// Reads the configuration as ADD does, and does nothing with it. Fuzzers call it.
+    ///
+    /// # Errors
+    /// ADD's: code 7, or 4 if CNI_ARGS is to blame.
+    fn read_config(&self, call: &Call) -> Result<(), Error>;
+
     /// ADD: connect the container. Steps that change something push their undo on
     /// [`Call::undo`]; the skeleton runs it if this returns an error, if the result can't
     /// be printed, or on a panic.

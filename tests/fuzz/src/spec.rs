@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 use cnimble_cni::{CniArgs, CniResult, Error, NetworkList, PluginConfig, Version, json};
+use cnimble_plugin::{Call, Command, Undo};
+use cnimble_plugins::PLUGINS;
 
 /// stdin of a plugin, for every plugin and verb.
 pub fn config(bytes: &[u8]) {
@@ -12,15 +14,28 @@ pub fn config(bytes: &[u8]) {
     // DEL takes what ADD takes, and more.
     assert!(strict.is_err() || matches!(&lax, Ok((_, None))));
     let Ok((config, _)) = lax else { return };
-    let args = CniArgs::parse("IP=10.1.2.9/24;GATEWAY=10.1.2.1;MAC=02:00:00:00:00:01").unwrap();
-    cnimble_bandwidth::fuzzing::config(&config);
-    cnimble_bridge::fuzzing::config(&config);
-    cnimble_firewall::fuzzing::config(&config);
-    cnimble_host_local::fuzzing::config(&config, &args);
-    cnimble_portmap::fuzzing::config(&config);
-    cnimble_ptp::fuzzing::config(&config);
-    cnimble_static::fuzzing::config(&config, &args);
-    cnimble_tuning::fuzzing::config(&config);
+    every_plugin_reads(&config, bytes, "IP=10.1.2.9/24;GATEWAY=10.1.2.1;MAC=02:00:00:00:00:01");
+}
+
+/// Has every plugin read a configuration with these CNI_ARGS.
+fn every_plugin_reads(config: &PluginConfig, stdin: &[u8], args: &str) {
+    let call = Call {
+        command: Command::Add,
+        container_id: "c".into(),
+        netns: String::new(),
+        ifname: "eth0".into(),
+        raw_args: args.into(),
+        path: Vec::new(),
+        config: config.clone(),
+        stdin: stdin.into(),
+        undo: Undo::new(),
+        plugins: &[],
+        program: "/none".into(),
+        home: None,
+    };
+    for plugin in PLUGINS {
+        let _ = plugin.read_config(&call);
+    }
 }
 
 /// A file of /etc/cni/net.d.
@@ -47,9 +62,7 @@ pub fn args(bytes: &[u8]) {
     assert_eq!(CniArgs::parse(&again.join(";")).unwrap(), args);
     let _ = args.allow(&["IP", "GATEWAY", "MAC"]);
     let config = br#"{"name":"n","cniVersion":"1.0.0","type":"t","ipam":{"type":"host-local","subnet":"10.1.2.0/24"}}"#;
-    let config = PluginConfig::parse(config).unwrap();
-    cnimble_host_local::fuzzing::config(&config, &args);
-    cnimble_static::fuzzing::config(&config, &args);
+    every_plugin_reads(&PluginConfig::parse(config).unwrap(), config, &text);
 }
 
 /// What a plugin or a delegate answers: a result of any version, or an error.

@@ -1,8 +1,7 @@
 //! The fuzzers' targets, each for a moment: the corpus, and changes made to it by a loop that
 //! makes the same ones every time. `CNIMBLE_FUZZ_RUNS` is how many for each target, and
 //! `CNIMBLE_FUZZ_SEED` where the loop begins.
-// Tests stop at the first surprise; clippy doesn't see that this whole crate is one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![cfg(test)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -81,12 +80,31 @@ fn number(variable: &str, usual: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
+/// The configurations of the plugins' samples.
+fn samples() -> Vec<Vec<u8>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folders = ["plugins", "ipam"].map(|dir| std::fs::read_dir(root.join(dir)).unwrap());
+    let mut paths: Vec<_> =
+        folders.into_iter().flatten().map(|entry| entry.unwrap().path().join("sample.json")).collect();
+    paths.sort();
+    let texts = paths.iter().filter_map(|path| std::fs::read(path).ok());
+    texts
+        .map(|text| serde_json::from_slice::<serde_json::Value>(&text).unwrap()["config"].to_string().into())
+        .collect()
+}
+
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let entries = std::fs::read_dir(&dir).unwrap_or_else(|err| panic!("{}: {err}", dir.display()));
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
-    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+    let mut corpus: Vec<Vec<u8>> = paths.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    if name == "config" {
+        let samples = samples();
+        assert!(samples.len() >= 10, "{} samples", samples.len());
+        corpus.extend(samples);
+    }
+    corpus
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! all or none; the other methods of [`Nft`] look things up. `man nft` explains tables,
 //! chains, rules, sets and maps; linux/netfilter/nf_tables.h has the messages.
 //!
-//! The bytes are written and read by [`wire`](crate::wire) rather than by the crate
+//! The bytes are written and read by the module `wire` rather than by the crate
 //! netlink-packet-netfilter: its parser takes attributes of a reply without looking at
 //! their length (`NlaBuffer::new`, which panics on a short one), and it would decode whole
 //! rules of other programs (iptables keeps C structures in them) to find a jump's target.
@@ -116,7 +116,7 @@ impl Nft {
         let last = batch.messages() - 2;
         socket.send(what, &bytes)?;
         let mut failure = None;
-        let received = socket.acknowledgements(what, first, |index, ack| {
+        let received = socket.acknowledgements(what, first, &mut |index, ack| {
             // Other answers are left over from a request that was given up.
             if index > last {
                 return Next::More;
@@ -212,7 +212,7 @@ impl Nft {
         mut each: impl FnMut(u16, Attributes<'_>),
     ) -> Result<()> {
         let message = wire::message(type_of(kind), NLM_F_REQUEST | NLM_F_ACK, &header(family), fill);
-        let asked = self.socket()?.ask(what, message, |message| {
+        let asked = self.socket()?.ask(what, message, &mut |message| {
             // Without the subsystem.
             each(message.kind & 0xff, Attributes::behind(message.body, NFGENMSG));
             Ok(())

@@ -14,6 +14,13 @@ impl Writer {
     /// Appends a message with a family's `header` and the attributes that `fill` writes.
     /// [`number`] gives it a sequence number.
     pub(crate) fn message(&mut self, kind: u16, flags: u16, header: &[u8], fill: impl FnOnce(&mut Self)) {
+        let start = self.begin_message(kind, flags, header);
+        fill(self);
+        self.end_message(start);
+    }
+
+    // Apart from the generic functions, which the compiler makes once for each caller.
+    fn begin_message(&mut self, kind: u16, flags: u16, header: &[u8]) -> usize {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
@@ -21,7 +28,10 @@ impl Writer {
         self.bytes.extend_from_slice(&[0; 8]);
         self.bytes.extend_from_slice(header);
         self.pad();
-        fill(self);
+        start
+    }
+
+    fn end_message(&mut self, start: usize) {
         let length = u32::try_from(self.bytes.len() - start).unwrap_or_else(|_| {
             self.too_long = true;
             0
@@ -31,15 +41,17 @@ impl Writer {
 
     /// Appends an attribute.
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
-        self.attribute(kind, |w| w.bytes.extend_from_slice(value));
+        let start = self.begin(kind);
+        self.bytes.extend_from_slice(value);
+        self.end(start);
     }
 
     /// Appends an attribute with a text and its NUL.
     pub(crate) fn text(&mut self, kind: u16, value: &str) {
-        self.attribute(kind, |w| {
-            w.bytes.extend_from_slice(value.as_bytes());
-            w.bytes.push(0);
-        });
+        let start = self.begin(kind);
+        self.bytes.extend_from_slice(value.as_bytes());
+        self.bytes.push(0);
+        self.end(start);
     }
 
     /// Appends a number in host byte order.
@@ -64,19 +76,24 @@ impl Writer {
 
     /// Appends an attribute that consists of attributes, with `NLA_F_NESTED`.
     pub(crate) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
-        self.attribute(kind | NLA_F_NESTED, fill);
+        self.nest_unflagged(kind | NLA_F_NESTED, fill);
     }
 
     /// Appends an attribute that consists of attributes, without `NLA_F_NESTED`, as `tc` does.
     pub(crate) fn nest_unflagged(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
-        self.attribute(kind, fill);
+        let start = self.begin(kind);
+        fill(self);
+        self.end(start);
     }
 
-    fn attribute(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+    fn begin(&mut self, kind: u16) -> usize {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 2]);
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
-        fill(self);
+        start
+    }
+
+    fn end(&mut self, start: usize) {
         let length = u16::try_from(self.bytes.len() - start).unwrap_or_else(|_| {
             self.too_long = true;
             0

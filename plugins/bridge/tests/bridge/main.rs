@@ -1,0 +1,12 @@
+//! The plugin bridge: what host and pod have when ADD returns, every option, GC and STATUS,
+//! masquerading, the MAC check, vlans.
+#![cfg(test)]
+
+mod gc_status;
+mod life;
+mod masquerade;
+mod neighbours;
+mod options;
+mod spoof;
+mod state;
+mod vlan;

@@ -1,0 +1,14 @@
+//! Every option of bridge, as far as this kind of kernel has what it needs.
+
+mod existing;
+mod gateway;
+mod ip_masq;
+mod pod;
+mod port;
+
+use serde_json::Value;
+
+/// The name of the host's end in a result of 0.3.0 or later.
+fn veth(result: &Value) -> String {
+    result["interfaces"][1]["name"].as_str().expect("a veth").to_owned()
+}

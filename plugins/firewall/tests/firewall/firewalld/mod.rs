@@ -1,0 +1,264 @@
+//! The plugin firewall with firewalld: beside a real message bus, with a stand-in for the service
+//! that shows each case, and with the real one where it is installed.
+
+mod stand_in;
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{
+    Attachment, Background, Host, Network, Outcome, Pod, Snapshot, configs, need, skip, wait_until,
+};
+
+use stand_in::{Sources, stand_in};
+
+const NAME: &str = "org.fedoraproject.FirewallD1";
+
+/// A message bus of the test's own.
+struct Bus {
+    socket: PathBuf,
+    _daemon: Background,
+}
+
+impl Bus {
+    fn start(host: &Host) -> Self {
+        let socket = host.dir().join("bus");
+        let config = host.dir().join("bus.conf");
+        let text = format!(
+            r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>system</type><listen>unix:path={}</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow user="*"/><allow own="*"/><allow eavesdrop="true"/>
+<allow send_destination="*" eavesdrop="true"/></policy></busconfig>"#,
+            socket.display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut command = Command::new("dbus-daemon");
+        command.arg("--nofork").arg("--nopidfile").arg("--nosyslog");
+        command.arg(format!("--config-file={}", config.display()));
+        let daemon = Background::start(command.stdin(Stdio::null()).stdout(Stdio::null()));
+        assert!(wait_until(60.0, || UnixStream::connect(&socket).is_ok()), "dbus-daemon doesn't listen");
+        Bus { socket, _daemon: daemon }
+    }
+
+    fn address(&self) -> String {
+        format!("unix:path={}", self.socket.display())
+    }
+}
+
+/// A pod with an address of each family, and a bus beside it.
+struct Site {
+    host: Host,
+    bus: Bus,
+    att: Attachment,
+    prev: Value,
+    _pod: Pod,
+}
+
+impl Site {
+    fn new() -> Self {
+        let (host, pod) = (Host::new(), Pod::new());
+        let att = Attachment::new("one", &pod);
+        let prev = Network::new(&host, configs::dual(&host)).added(&att);
+        let bus = Bus::start(&host);
+        Site { host, bus, att, prev, _pod: pod }
+    }
+
+    fn net(&self, keys: &Value) -> Network<'_> {
+        let mut config = json!({ "cniVersion": configs::newest(), "name": "net46", "type": "firewall" });
+        config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        Network::new(&self.host, config)
+    }
+
+    fn call(&self, verb: &str, keys: &Value) -> Outcome {
+        let prev = (verb != "STATUS").then_some(&self.prev);
+        let call = self.net(keys).call(verb, &self.att, prev);
+        call.env("DBUS_SYSTEM_BUS_ADDRESS", self.bus.address()).run()
+    }
+
+    fn sources(&self) -> Vec<String> {
+        let ips = self.prev["ips"].as_array().unwrap().iter();
+        let ips = ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap());
+        let mut sources: Vec<String> =
+            ips.map(|ip| format!("{ip}/{}", if ip.contains(':') { 128 } else { 32 })).collect();
+        sources.sort();
+        sources
+    }
+}
+
+fn firewalld() -> Value {
+    json!({ "backend": "firewalld" })
+}
+
+fn of_zone(sources: &Sources, zone: &str) -> Vec<String> {
+    let sources = sources.lock().unwrap();
+    sources.iter().filter(|(_, of)| *of == zone).map(|(source, _)| source.clone()).collect()
+}
+
+#[test]
+fn addresses_become_sources_of_a_zone() {
+    need!("ip", "dbus-daemon");
+    let site = Site::new();
+    let sources = stand_in(&site.bus);
+    let before = Snapshot::of(&site.host);
+    for (keys, zone) in [
+        (firewalld(), "trusted"),
+        (json!({ "backend": "firewalld", "firewalldZone": "public" }), "public"),
+        (json!({ "backend": "firewalld", "firewalldZone": "" }), "trusted"),
+    ] {
+        assert_eq!(site.call("ADD", &keys).result(), site.prev);
+        assert_eq!(of_zone(&sources, zone), site.sources());
+        site.call("CHECK", &keys).success();
+        // Again: they are in the zone already.
+        site.call("ADD", &keys).success();
+        // firewalld was started again, and has forgotten them.
+        let kept = std::mem::take(&mut *sources.lock().unwrap());
+        let error = site.call("CHECK", &keys).error();
+        assert!(error.code == 103 && error.all().contains("is not in the zone"), "{error:?}");
+        *sources.lock().unwrap() = kept;
+        site.call("DEL", &keys).success();
+        assert_eq!(sources.lock().unwrap().len(), 0);
+        site.call("DEL", &keys).success();
+        before.assert_same(&Snapshot::of(&site.host), "after DEL");
+    }
+    site.call("STATUS", &firewalld()).success();
+}
+
+#[test]
+fn what_firewalld_refuses_is_an_error_and_nothing_stays() {
+    need!("ip", "dbus-daemon");
+    let site = Site::new();
+    let sources = stand_in(&site.bus);
+    let other = site.sources()[1].clone();
+    sources.lock().unwrap().insert(other.clone(), "public".into());
+    let error = site.call("ADD", &firewalld()).error();
+    assert!(error.code == 102 && error.all().contains("ZONE_CONFLICT"), "{error:?}");
+    assert_eq!(sources.lock().unwrap().len(), 1, "the first one was taken back");
+    // It is somebody else's.
+    site.call("DEL", &firewalld()).success();
+    assert_eq!(of_zone(&sources, "public"), [other]);
+    sources.lock().unwrap().clear();
+    let keys = json!({ "backend": "firewalld", "firewalldZone": "nowhere" });
+    let error = site.call("ADD", &keys).error();
+    assert!(error.code == 5 && error.all().contains("INVALID_ZONE: nowhere"), "{error:?}");
+    site.call("DEL", &keys).success();
+    let bad = json!({ "backend": "firewalld", "firewalldZone": "a\u{0}b" });
+    assert_eq!(site.call("ADD", &bad).error().code, 7);
+    // The result can't be printed.
+    let call = site.net(&firewalld()).call("ADD", &site.att, Some(&site.prev));
+    let call = call.env("DBUS_SYSTEM_BUS_ADDRESS", site.bus.address());
+    assert_eq!(call.under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run().status, 1);
+    assert_eq!(sources.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn without_firewalld() {
+    need!("ip", "dbus-daemon");
+    let site = Site::new();
+    let before = Snapshot::of(&site.host);
+    // A bus that nobody has taken the name on, and no bus at all.
+    let nowhere = format!("unix:path={}", site.host.dir().join("nowhere").display());
+    for address in [site.bus.address(), nowhere] {
+        let run = |verb: &str| {
+            let prev = (verb != "STATUS").then_some(&site.prev);
+            let call = site.net(&firewalld()).call(verb, &site.att, prev);
+            call.env("DBUS_SYSTEM_BUS_ADDRESS", &address).run()
+        };
+        for (verb, code) in [("ADD", 5), ("CHECK", 5), ("STATUS", 50)] {
+            let error = run(verb).error();
+            assert!(error.code == code && error.all().contains("firewalld is not running"), "{error:?}");
+            before.assert_same(&Snapshot::of(&site.host), verb);
+        }
+        run("DEL").success();
+    }
+}
+
+#[test]
+fn it_is_taken_where_it_runs() {
+    need!("ip", "nft", "dbus-daemon");
+    let site = Site::new();
+    let sources = stand_in(&site.bus);
+    let unset = json!({});
+    // Without its table nobody asks the bus.
+    site.call("ADD", &unset).success();
+    assert_eq!(sources.lock().unwrap().len(), 0);
+    site.call("DEL", &unset).success();
+    site.host.nft("add table inet firewalld");
+    site.call("ADD", &unset).success();
+    assert_eq!(of_zone(&sources, "trusted"), site.sources());
+    site.call("CHECK", &unset).success();
+    site.call("STATUS", &unset).success();
+    site.call("DEL", &unset).success();
+    assert_eq!(sources.lock().unwrap().len(), 0);
+    // A policy of the bridge is a matter of nf_tables.
+    let policy = json!({ "ingressPolicy": "same-bridge" });
+    site.call("ADD", &policy).success();
+    assert_eq!(of_zone(&sources, "trusted"), site.sources());
+    assert!(site.host.nft("list table inet cnimble").contains("forward-bridges"));
+    site.call("CHECK", &policy).success();
+    site.call("DEL", &policy).success();
+    assert_eq!(sources.lock().unwrap().len(), 0);
+    // Its table is there, but it isn't: nf_tables, as everywhere else.
+    let nobody = |verb: &str| {
+        let call = site.net(&unset).call(verb, &site.att, Some(&site.prev));
+        call.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nowhere/bus").run()
+    };
+    nobody("ADD").success();
+    nobody("CHECK").success();
+    nobody("DEL").success();
+}
+
+#[test]
+fn the_real_firewalld() {
+    need!("ip", "nft", "dbus-daemon");
+    if cnimble_tests::missing(&["firewalld", "firewall-cmd"]).is_some() {
+        skip!("firewalld is not installed");
+    }
+    let site = Site::new();
+    let config = site.host.dir().join("firewalld");
+    std::fs::create_dir(&config).unwrap();
+    std::fs::write(config.join("firewalld.conf"), "DefaultZone=public\nFirewallBackend=nftables\n").unwrap();
+    let mut command = site.host.command("firewalld");
+    command.args(["--nofork", "--nopid"]).arg(format!("--system-config={}", config.display()));
+    command.arg(format!("--log-file={}", config.join("log").display()));
+    command.env("DBUS_SYSTEM_BUS_ADDRESS", site.bus.address());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut daemon = Background::start(&mut command);
+    let usable = || site.call("STATUS", &firewalld()).status == 0;
+    if !wait_until(60.0, || !daemon.running() || usable()) || !daemon.running() {
+        skip!("firewalld doesn't start here: {:?}", std::fs::read_to_string(config.join("log")));
+    }
+    // It has the name before it has its rules.
+    assert!(wait_until(60.0, || site.host.nft("list tables").contains("inet firewalld")));
+    let listed = || {
+        let mut command = site.host.command("firewall-cmd");
+        command.args(["--zone=trusted", "--list-sources"]);
+        command.env("DBUS_SYSTEM_BUS_ADDRESS", site.bus.address());
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut found: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        found.sort();
+        found
+    };
+    for keys in [firewalld(), json!({})] {
+        site.call("ADD", &keys).success();
+        assert_eq!(listed(), site.sources(), "{keys}");
+        site.call("CHECK", &keys).success();
+        site.call("ADD", &keys).success();
+        site.call("DEL", &keys).success();
+        assert_eq!(listed(), Vec::<String>::new(), "{keys}");
+        let error = site.call("CHECK", &keys).error();
+        assert_eq!(error.code, 103, "{error:?}");
+        site.call("DEL", &keys).success();
+    }
+    let conflicting = json!({ "backend": "firewalld", "firewalldZone": "public" });
+    site.call("ADD", &firewalld()).success();
+    let error = site.call("ADD", &conflicting).error();
+    assert!(error.code == 102, "{error:?}");
+    let unknown = json!({ "backend": "firewalld", "firewalldZone": "nowhere" });
+    assert!(site.call("ADD", &unknown).error().all().contains("INVALID_ZONE"));
+    site.call("DEL", &firewalld()).success();
+}

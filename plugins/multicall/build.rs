@@ -1,0 +1,21 @@
+//! Makes the list of plugins from the dependencies: each that is named by its path is one, and its
+//! crate has a `PLUGIN`.
+
+use std::error::Error;
+use std::path::Path;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=Cargo.toml");
+    let manifest = std::fs::read_to_string("Cargo.toml")?;
+    let mut crates: Vec<String> = manifest
+        .lines()
+        .filter(|line| line.contains("{ path = "))
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(name, _)| name.replace('-', "_"))
+        .collect();
+    crates.sort();
+    let list: String = crates.iter().map(|name| format!("    {name}::PLUGIN,\n")).collect();
+    let out = std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?;
+    std::fs::write(Path::new(&out).join("plugins.rs"), format!("&[\n{list}]\n"))?;
+    Ok(())
+}

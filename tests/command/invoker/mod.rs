@@ -1,0 +1,137 @@
+//! The command `cnimble` as people and scripts use it, with real plugins in namespaces.
+
+mod beside;
+mod doctor;
+mod libcni;
+mod lifecycle;
+mod surface;
+mod tree;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{Host, LIMIT, Outcome, command, run_limited, script};
+
+/// A node with a directory of networks and a cache.
+struct Node {
+    host: Host,
+}
+
+impl Node {
+    fn new() -> Self {
+        let node = Node { host: Host::new() };
+        fs::create_dir(node.conf()).unwrap();
+        node
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.host.dir().join("net.d")
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.host.dir().join("cache")
+    }
+
+    fn network(&self, name: &str, config: &Value) {
+        fs::write(self.conf().join(format!("{name}.conflist")), config.to_string()).unwrap();
+    }
+
+    /// A bridge network called `name`.
+    fn bridge(&self, name: &str, version: &str) {
+        self.bridge_with(name, version, "10.1.2.0/24");
+    }
+
+    fn bridge_with(&self, name: &str, version: &str, subnet: &str) {
+        let config = json!({
+            "cniVersion": version,
+            "name": name,
+            "plugins": [{
+                "type": "bridge",
+                "bridge": "br0",
+                "isGateway": true,
+                "ipMasq": true,
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": self.host.data_dir(),
+                    "ranges": [[{"subnet": subnet}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            }],
+        });
+        self.network(name, &config);
+    }
+
+    /// `cnimble ARGS…` on this node, with the plugins of `plugins`.
+    fn cnimble(&self, plugins: &Path, args: &[&str]) -> Run {
+        let mut command = self.host.command(command());
+        command.args(args).arg("--cache-dir").arg(self.cache());
+        command.env("CNI_PATH", plugins).env("NETCONFPATH", self.conf());
+        Run { command, stdin: Vec::new() }
+    }
+
+    /// The addresses that host-local has given out.
+    fn leases(&self) -> Vec<String> {
+        names(&self.host.data_dir().join("net")).into_iter().filter(|name| name.starts_with("10.")).collect()
+    }
+
+    /// The names of the cache's entries.
+    fn entries(&self) -> Vec<String> {
+        names(&self.cache().join("results"))
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// One run of the command.
+struct Run {
+    command: Command,
+    stdin: Vec<u8>,
+}
+
+impl Run {
+    fn env(mut self, key: &str, value: &str) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
+    fn json(mut self) -> Self {
+        self.command.arg("--json");
+        self
+    }
+
+    fn stdin(mut self, text: String) -> Self {
+        self.stdin = text.into_bytes();
+        self
+    }
+
+    fn run(mut self) -> Outcome {
+        let output = run_limited(&mut self.command, &self.stdin, LIMIT);
+        Outcome {
+            what: format!("{:?}", self.command),
+            status: output.status.code().unwrap_or(-1),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// A directory with scripts for plugins.
+fn scripts(dir: &Path, plugins: &[(&str, &str)]) -> PathBuf {
+    let bin = dir.join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    for (name, lines) in plugins {
+        script(&bin.join(name), &format!("#!/bin/sh\n{lines}\n"));
+    }
+    bin
+}
+
+const RESULT: &str = r#"{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}]}"#;

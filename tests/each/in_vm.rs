@@ -1,0 +1,10 @@
+//! For plugins that need kinds of interfaces which many kernels lack: in the machine, which boots
+//! once for this module.
+
+use cnimble_tests::in_vm;
+
+#[test]
+fn plugins_that_need_another_kernel_stay_within_their_budget() {
+    in_vm!();
+    super::budget::of_the_picky();
+}

@@ -1,0 +1,16 @@
+//! For plugins that need kinds of interfaces which many kernels lack: in the machine, which boots
+//! once for this module.
+
+use cnimble_tests::in_vm;
+
+#[test]
+fn killed_in_plugins_that_need_another_kernel() {
+    in_vm!();
+    super::kill::deaths_of_the_picky();
+}
+
+#[test]
+fn errors_in_plugins_that_need_another_kernel() {
+    in_vm!();
+    super::fail::failures_of_the_picky();
+}

@@ -1,0 +1,8 @@
+//! What plugins and tests stand on: nf_tables, the harness, the machine of `scripts/vm`; and the
+//! scripts that people run.
+#![cfg(test)]
+
+mod harness;
+mod nft;
+mod scripts;
+mod vm;

@@ -1,0 +1,190 @@
+//! Each plugin's sample: the file `sample.json` in its folder, which has a configuration with
+//! everything on and says what it needs around it. What is asked of every plugin is asked of
+//! these.
+//!
+//! | key | default | |
+//! |---|---|---|
+//! | `role` | | `main`: makes an interface; `chained`: works on that of bridge; `ipam` |
+//! | `config` | | the configuration; `$DIR` in it is a directory of the test's own |
+//! | `ifname` | `eth0` | CNI_IFNAME |
+//! | `kinds` | none | the kinds of interfaces that not every kernel has |
+//! | `oldest` | 0.1.0 | the first version of the specification that the plugin speaks |
+//! | `counted` | none | JSON pointers to numbers that no two pods may share |
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::{Attachment, Host, Network, Pod, configs};
+
+/// Where a plugin stands in a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It makes an interface.
+    Main,
+    /// It works on the interface of another.
+    Chained,
+    /// It gives addresses.
+    Ipam,
+}
+
+/// A plugin's sample.
+#[derive(Debug)]
+pub struct Sample {
+    /// The plugin's name.
+    pub plugin: String,
+    /// Where it stands.
+    pub role: Role,
+    /// CNI_IFNAME.
+    pub ifname: String,
+    /// The first version that it speaks.
+    pub oldest: String,
+    kinds: Vec<String>,
+    counted: Vec<String>,
+    config: Value,
+}
+
+/// The folders that hold a plugin each.
+fn folders() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found: Vec<PathBuf> = ["plugins", "ipam"]
+        .iter()
+        .flat_map(|dir| std::fs::read_dir(root.join(dir)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("sample.json").exists())
+        .collect();
+    found.sort_by_key(|path| path.file_name().map(std::ffi::OsStr::to_owned));
+    found
+}
+
+impl Sample {
+    /// All of them, by name. `tests/policy.rs` sees to it that each plugin has one.
+    pub fn all() -> &'static [Sample] {
+        static ALL: OnceLock<Vec<Sample>> = OnceLock::new();
+        ALL.get_or_init(|| folders().iter().map(|folder| Sample::read(folder)).collect())
+    }
+
+    /// The one of a plugin.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn of(plugin: &str) -> &'static Sample {
+        let found = Sample::all().iter().find(|sample| sample.plugin == plugin);
+        found.unwrap_or_else(|| panic!("{plugin} has no sample.json"))
+    }
+
+    /// Those of a role.
+    pub fn with(role: Role) -> impl Iterator<Item = &'static Sample> {
+        Sample::all().iter().filter(move |sample| sample.role == role)
+    }
+
+    fn read(folder: &Path) -> Sample {
+        let path = folder.join("sample.json");
+        let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap())
+            .unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+        let text = |key: &str, default: &str| value[key].as_str().unwrap_or(default).to_owned();
+        let list = |key: &str| {
+            let list = value[key].as_array().into_iter().flatten();
+            list.map(|item| item.as_str().unwrap().to_owned()).collect()
+        };
+        Sample {
+            plugin: folder.file_name().unwrap().to_str().unwrap().to_owned(),
+            role: match value["role"].as_str() {
+                Some("main") => Role::Main,
+                Some("chained") => Role::Chained,
+                Some("ipam") => Role::Ipam,
+                other => panic!("{}: role {other:?}", path.display()),
+            },
+            ifname: text("ifname", "eth0"),
+            oldest: text("oldest", "0.1.0"),
+            kinds: list("kinds"),
+            counted: list("counted"),
+            config: value["config"].clone(),
+        }
+    }
+
+    /// The configuration as it stands in the file.
+    pub fn raw(&self) -> &Value {
+        &self.config
+    }
+
+    /// The configuration.
+    pub fn config(&self, host: &Host) -> Value {
+        self.numbered(host, 0)
+    }
+
+    /// The configuration for the pod with this number: no two pods can have the same port.
+    pub fn numbered(&self, host: &Host, number: u64) -> Value {
+        let dir = host.dir().to_str().unwrap();
+        let mut config: Value = serde_json::from_str(&self.config.to_string().replace("$DIR", dir)).unwrap();
+        config["cniVersion"] = configs::newest().into();
+        for pointer in &self.counted {
+            let value = config.pointer_mut(pointer).unwrap_or_else(|| panic!("{}: {pointer}", self.plugin));
+            *value = json!(value.as_u64().unwrap() + number);
+        }
+        config
+    }
+
+    /// Whether it needs kinds of interfaces that not every kernel has.
+    pub fn is_picky(&self) -> bool {
+        !self.kinds.is_empty()
+    }
+
+    /// Why this kernel can't serve it, if it can't.
+    pub fn missing(&self) -> Option<String> {
+        let host = Host::new();
+        let lacks = |kind: &&String| host.run(&format!("ip link add probe{kind} type {kind}")).status != 0;
+        self.kinds.iter().find(lacks).map(|kind| format!("this kernel has no interfaces of the kind {kind}"))
+    }
+
+    /// A pod as its plugin finds it. [`Pod::new`] has brought `lo` up, which is loopback's work.
+    pub fn pod(&self) -> Pod {
+        let pod = Pod::new();
+        if self.ifname == "lo" {
+            pod.ip("link set lo down");
+        }
+        pod
+    }
+
+    /// A pod on `host` that its plugin can be called for.
+    pub fn place<'h>(&self, host: &'h Host, id: &str, number: u64) -> Place<'h> {
+        let pod = self.pod();
+        let att = Attachment::new(id, &pod).ifname(&self.ifname);
+        let base = (self.role == Role::Chained).then(|| Network::new(host, configs::dual(host)));
+        let prev = base.as_ref().map(|base| base.added(&att));
+        let mut net = Network::new(host, self.numbered(host, number));
+        if let Some(base) = &base {
+            net.config["name"] = base.config["name"].clone();
+        }
+        Place { net, att, prev, pod, base }
+    }
+}
+
+/// A pod that a sample's plugin can be called for: if it is one of a chain, with bridge in front.
+pub struct Place<'h> {
+    /// The network of the sample.
+    pub net: Network<'h>,
+    /// The pod's attachment.
+    pub att: Attachment,
+    /// What bridge has returned.
+    pub prev: Option<Value>,
+    /// The pod.
+    pub pod: Pod,
+    base: Option<Network<'h>>,
+}
+
+impl Place<'_> {
+    /// ADD that must succeed.
+    #[track_caller]
+    pub fn added(&self) -> Value {
+        self.net.call("ADD", &self.att, self.prev.as_ref()).run().result()
+    }
+
+    /// DEL of what stands in front.
+    pub fn clear(self) {
+        if let Some(base) = &self.base {
+            base.deleted(&self.att, self.prev.as_ref());
+        }
+    }
+}
