@@ -44,12 +44,14 @@ fn one_pod_under_strace() {
 fn traffic(ns: &Ns, verb: &str, n: u32) -> Option<Traffic> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("strace");
+    // Without the program's own name.
+    let (_, module) = module_path!().split_once("::").unwrap();
     let output = ns.within(|| {
         Command::new("strace")
             .args(["-f", "-e", "trace=sendto,recvfrom", "-o"])
             .arg(&file)
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "crowds::one_pod_under_strace"])
+            .args(["--exact", &format!("{module}::one_pod_under_strace")])
             .envs([(POD, n.to_string().as_str()), (VERB, verb)])
             .output()
             .unwrap()
