@@ -53,6 +53,26 @@ need_packages() {
     rm -f "$log"
 }
 
+# need_idle_packages PACKAGE...: the same for packages with a service that must neither start now nor
+# with the machine: firewalld would change its rules.
+need_idle_packages() {
+    local package missing=() policy=/usr/sbin/policy-rc.d
+    for package; do
+        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+    done
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    # Whoever has a policy of his own keeps it, and the package is left out.
+    [[ ! -e $policy ]] || return 0
+    # invoke-rc.d(8): 101 forbids to start a service.
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    (need_packages "${missing[@]}") || true
+    rm -f "$policy"
+    for package in "${missing[@]}"; do
+        ! command -v systemctl >/dev/null || systemctl --quiet disable "$package" >/dev/null 2>&1 || true
+    done
+}
+
 apt_install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         -o DPkg::Lock::Timeout=120 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"

@@ -12,7 +12,19 @@ use nix::sched::{CloneFlags, setns, unshare};
 use crate::process::{LIMIT, PATH, run_limited};
 use crate::{Outcome, PATIENCE, wait_until};
 
-/// A network namespace of its own, with lo up.
+/// What a namespace takes over from the machine's own (net.core.devconf_inherit_init_net), as a
+/// fresh machine has it.
+const INHERITED: [(&str, &str); 7] = [
+    ("ipv4/ip_forward", "0"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv4/conf/all/route_localnet", "0"),
+    ("ipv4/conf/default/route_localnet", "0"),
+    ("ipv4/conf/all/arp_notify", "0"),
+    ("ipv4/conf/default/arp_notify", "0"),
+];
+
+/// A network namespace of its own, with lo up, that owes nothing to the machine's settings.
 pub struct Ns {
     fd: OwnedFd,
     path: String,
@@ -35,6 +47,11 @@ impl Ns {
         let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
         let ns = Ns { fd, path };
         ns.ip("link set lo up");
+        ns.within(|| {
+            for (key, value) in INHERITED {
+                std::fs::write(format!("/proc/sys/net/{key}"), value).unwrap();
+            }
+        });
         ns
     }
 

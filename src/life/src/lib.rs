@@ -133,3 +133,7 @@ pub fn young(path: &std::path::Path, grace: Duration) -> Option<String> {
         Err(err) => Some(err.to_string()),
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -82,7 +82,7 @@ pub fn described(call: &Call, link: &Link) -> Interface {
 /// result tells.
 ///
 /// # Errors
-/// As those of [`check`].
+/// As those of [`mod@check`].
 pub fn check(call: &Call, kind: Kind, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let mut inside = Netlink::open_in(&netns)?;

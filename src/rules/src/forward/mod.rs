@@ -11,7 +11,7 @@
 //! chains, which stand *in* the chain `FORWARD`, in front of what others have put there (Docker,
 //! ufw, an administrator). **firewalld** (`firewalld`) has a chain of its own that drops what it
 //! hasn't been told of. So without a configured backend it is firewalld if that is running,
-//! iptables if `FORWARD` is anybody's ([`others`]), nf_tables everywhere else.
+//! iptables if `FORWARD` is anybody's (`others`), nf_tables everywhere else.
 //!
 //! The policy of a bridge is put beside those of other bridges wherever there are any: a host can
 //! have some in each place, and all of them shut each other out. Each ADD first writes its own
