@@ -11,6 +11,7 @@
 // This library is test code throughout: it stops at the first surprise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod apiserver;
 pub mod configs;
 mod host;
 pub mod http;

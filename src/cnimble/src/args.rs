@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::logging::Format;
-use super::pod::PodOptions;
+use super::pod::args::PodOptions;
 use super::run::serve::Listen;
 
 const EXAMPLES: &str = "\
@@ -121,7 +121,7 @@ pub(super) enum Command {
     /// live and have lost their packet rules get them back.
     Doctor(Doctor),
     /// Pods on the default network, the kubelet's way
-    Pod(super::pod::Pod),
+    Pod(super::pod::args::Pod),
     /// Keep the pods of manifests up, as a kubelet does
     ///
     /// Reads pods from a directory, a URL or the Kubernetes API server, gives each its network
@@ -177,6 +177,10 @@ pub(super) struct Sources {
     /// A kubeconfig: pods come from its API server
     #[arg(long, value_name = "FILE")]
     pub(super) kubeconfig: Option<PathBuf>,
+    /// Tell the API server how pods are that have the annotation cnimble/managed: "true", and
+    /// confirm their deletion, as a kubelet does
+    #[arg(long, requires = "kubeconfig")]
+    pub(super) write_status: bool,
     /// Seconds between looks at the URL, and at the directory besides its being watched
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub(super) poll: u64,

@@ -9,8 +9,8 @@ use cnimble_cni as cni;
 use cnimble_doctor::{Diagnosis, Doctor, Finding, Repair};
 use cnimble_life::{Witnesses, data_dirs};
 
+use super::interrupt::interruptible;
 use super::report::{Exit, Report};
-use super::verbs::interruptible;
 use super::{Session, args, print, print_json, style};
 
 /// What became of a finding.

@@ -2,6 +2,7 @@
 
 mod args;
 mod doctor;
+mod interrupt;
 mod list;
 mod logging;
 mod network;

@@ -12,9 +12,9 @@ use cnimble_life::data_dirs;
 use cnimble_runtime::{ConfError, load_file};
 
 use super::args::{Gc, Valid};
+use super::interrupt::{finish, interruptible};
+use super::report::usage;
 use super::report::{Exit, Report};
-use super::target::usage;
-use super::verbs::{finish, interruptible};
 use super::{Session, doctor};
 
 /// The network of this name, or in this file if it is a path.

@@ -216,3 +216,8 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     };
     Some(text)
 }
+
+/// The report on a command line that makes no sense.
+pub(crate) fn usage(why: impl Into<String>) -> Report {
+    Report::new(Exit::Usage, "that can't be done as it was written").row("why", why)
+}

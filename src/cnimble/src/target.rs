@@ -7,7 +7,7 @@ use cnimble_cni::hash::sha512_hex;
 use cnimble_runtime::Attach;
 
 use super::args::Attachment;
-use super::report::{Exit, Report};
+use super::report::{Exit, Report, usage};
 
 /// The attachment that the command line and environment describe, as for ADD.
 pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
@@ -86,10 +86,6 @@ fn clean(path: &Path) -> PathBuf {
 /// cnitool's: `cnitool-` and the first ten bytes of the path's SHA-512.
 fn container_id(netns: &str) -> String {
     format!("cnitool-{}", sha512_hex(netns, 10))
-}
-
-pub(super) fn usage(why: impl Into<String>) -> Report {
-    Report::new(Exit::Usage, "that can't be done as it was written").row("why", why)
 }
 
 #[cfg(test)]

@@ -1,16 +1,15 @@
 //! `add`, `del` and `check`: the verbs about one attachment.
 
 use std::fmt::Display;
-use std::future::Future;
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use cnimble_cni::{CniResult, NetworkList, Version};
-use cnimble_runtime::{Attach, ConfError, Entry, Error, Key};
+use cnimble_runtime::{Attach, ConfError, Entry, Key};
 
 use super::args::Attachment;
-use super::report::{Exit, Report};
+use super::interrupt::{finish, interruptible};
+use super::report::{Exit, Report, usage};
 use super::{Session, network, print, print_json, style, target};
 
 pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Report> {
@@ -98,7 +97,7 @@ pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), R
         recall(&mut attach, given, entry);
     }
     if attach.netns.is_empty() {
-        return Err(target::usage("no network namespace was given, and the cache doesn't know it"));
+        return Err(usage("no network namespace was given, and the cache doesn't know it"));
     }
     let outcome = interruptible(session.invoker.check(&network, &attach)).await;
     finish(&what, outcome)?;
@@ -130,29 +129,6 @@ fn lookup(session: &Session, network: &str, attach: &Attach) -> Option<Entry> {
             log::warn!("{err}");
             None
         }
-    }
-}
-
-/// Waits for `work` or a signal, whichever is first. On a signal `work` is dropped, which
-/// kills the plugin that it waits for.
-pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
-    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = signals.map(signal) else {
-        return Ok(work.await);
-    };
-    tokio::select! {
-        outcome = work => Ok(outcome),
-        _ = interrupt.recv() => Err(Exit::Interrupted),
-        _ = terminate.recv() => Err(Exit::Terminated),
-        _ = hangup.recv() => Err(Exit::HungUp),
-    }
-}
-
-/// Turns both kinds of failure into a report.
-pub(super) fn finish<T>(what: &str, outcome: Result<Result<T, Error>, Exit>) -> Result<T, Report> {
-    match outcome {
-        Ok(outcome) => outcome.map_err(|err| Report::of(what, &err)),
-        Err(exit) => Err(Report::new(exit, what).row("why", "interrupted").hint("run it again")),
     }
 }
 

@@ -19,11 +19,12 @@ pub fn manifest(bytes: &[u8]) {
             assert!(!err.to_string().contains(char::is_control), "{err:?}");
             assert!(err.position.is_none_or(|(line, _)| line <= lines + 1), "{err:?}");
         }
-        for pod in pods {
+        let whole = super::manifest::whole(bytes, &origin, defaults);
+        for (pod, whole) in pods.into_iter().zip(whole) {
             assert!(!pod.uid.is_empty() && !pod.id.name.is_empty());
             let config = settings(&pod);
             // What it was completed to is whole: it says the same when it is read.
-            let text = serde_json::to_vec(&pod.pod).unwrap_or_default();
+            let text = serde_json::to_vec(&whole).unwrap_or_default();
             match Manifest::parse(&text, &origin, &Defaults::default()) {
                 Ok(again) => assert_eq!(again.iter().map(settings).collect::<Vec<_>>(), [config]),
                 Err(err) => assert!(text.is_empty(), "{err}"),
@@ -40,7 +41,7 @@ fn settings(pod: &Manifest) -> SandboxConfig {
         resolv_conf: "/dev/null".into(),
     };
     let config = SandboxConfig::from_manifest(pod, &dns);
-    let _ = (pod.bandwidth(), pod.termination_grace_period(), pod.is_deleting());
+    let _ = (pod.bandwidth(), pod.termination_grace_period(), pod.time_left(std::time::SystemTime::now()));
     sandbox::resolv_conf(&config.dns);
     config
 }

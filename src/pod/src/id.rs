@@ -24,13 +24,20 @@ impl fmt::Display for PodId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Also of pods whose names can't be: what people read is one line, and nothing else.
         for char in self.namespace.chars().chain(['/']).chain(self.name.chars()) {
-            match char.is_control() {
+            match is_unseen(char) {
                 true => write!(f, "{}", char.escape_debug())?,
                 false => f.write_char(char)?,
             }
         }
         Ok(())
     }
+}
+
+/// Control characters, and those that turn the direction of writing around or can't be seen: what
+/// people read in a terminal has none of them.
+pub(super) fn is_unseen(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -41,5 +48,6 @@ mod tests {
     fn it_is_shown_on_one_line() {
         assert_eq!(PodId::new("default", "web-0").to_string(), "default/web-0");
         assert_eq!(PodId::new("a\nb", "c\u{1b}[0m").to_string(), "a\\nb/c\\u{1b}[0m");
+        assert_eq!(PodId::new("a", "b\u{202e}c").to_string(), "a/b\\u{202e}c");
     }
 }

@@ -10,6 +10,7 @@
 //! What is timed is one process, from just before it is spawned until it has been waited
 //! for: what a runtime waits. Namespaces of pods are made outside of that.
 
+mod api;
 mod args;
 mod chain;
 mod concurrency;
@@ -104,6 +105,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if args.has("ports") {
         ports::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("api") {
+        api::measure(args, &sandbox, &mut report)?;
     }
     progress("");
     report.print()?;

@@ -94,8 +94,9 @@ pub(crate) struct Row {
     pub(crate) section: &'static str,
     pub(crate) what: String,
     pub(crate) contender: String,
-    /// Milliseconds.
+    /// Milliseconds, or in another unit.
     pub(crate) samples: Vec<f64>,
+    pub(crate) unit: &'static str,
     /// Calls that failed.
     pub(crate) errors: usize,
     /// Addresses that were given twice.
@@ -105,7 +106,7 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn new(section: &'static str, what: String, contender: &str) -> Self {
         let contender = contender.to_owned();
-        Row { section, what, contender, samples: Vec::new(), errors: 0, duplicates: 0 }
+        Row { section, what, contender, samples: Vec::new(), unit: "ms", errors: 0, duplicates: 0 }
     }
 
     /// What must not be, in words; empty if it isn't.
@@ -143,10 +144,11 @@ impl Report {
     fn print_rows(&self) {
         for row in &self.rows {
             println!(
-                "{:<36} {:<14}{:>9.2} ms  [{:.2}–{:.2}]  {}",
+                "{:<36} {:<14}{:>9.2} {}  [{:.2}–{:.2}]  {}",
                 row.what,
                 row.contender,
                 median(&row.samples),
+                row.unit,
                 quantile(&row.samples, 0.25),
                 quantile(&row.samples, 0.75),
                 row.faults(),

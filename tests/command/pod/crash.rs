@@ -1,6 +1,7 @@
 //! Crashes, kills and reboots: the same state in the end, nothing leaked, nothing twice.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use nix::mount::{MntFlags, umount2};
@@ -129,6 +130,12 @@ fn down_works_when_the_namespace_is_gone() {
     node.is_clean();
 }
 
+/// The pods' records, each in a directory with others.
+fn records(node: &Node) -> Vec<PathBuf> {
+    let entries = |path: PathBuf| fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    entries(node.path("state/sandboxes")).flat_map(entries).collect()
+}
+
 /// What a reboot leaves: the state directory, and nothing else.
 fn reboot(node: &Node) {
     for pod in node.pods() {
@@ -140,8 +147,7 @@ fn reboot(node: &Node) {
         node.host.run(&format!("ip link del {link}"));
     }
     node.host.nft("flush ruleset");
-    for entry in fs::read_dir(node.path("state/sandboxes")).unwrap() {
-        let path = entry.unwrap().path();
+    for path in records(node) {
         // The last line counts.
         let text = fs::read(&path).unwrap();
         let documents = serde_json::Deserializer::from_slice(&text).into_iter::<Value>();
@@ -186,9 +192,8 @@ fn a_record_that_cannot_be_read_is_told_and_taken_down() {
     let (web, db) = (node.pod("web", ""), node.pod("db", ""));
     node.ok(&["up", &web, &db]);
     let id = node.pods().iter().find(|pod| pod["name"] == "web").unwrap()["id"].clone();
-    let records = fs::read_dir(node.path("state/sandboxes")).unwrap().flatten();
-    let ours = |path: &std::path::PathBuf| path.to_str().unwrap().contains(id.as_str().unwrap());
-    let path = records.map(|entry| entry.path()).find(ours).unwrap();
+    let ours = |path: &PathBuf| path.to_str().unwrap().contains(id.as_str().unwrap());
+    let path = records(&node).into_iter().find(ours).unwrap();
     fs::write(&path, "").unwrap();
 
     let outcome = node.run(&["ls"]);

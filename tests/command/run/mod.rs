@@ -1,6 +1,7 @@
 //! `cnimble run`: pods from manifests on a node, with real plugins.
 
 mod company;
+mod ending;
 mod follow;
 mod kill;
 mod many;

@@ -3,6 +3,9 @@
 
 mod api;
 mod directory;
+mod hostile;
+mod many;
+mod rotate;
 mod together;
 mod url;
 

@@ -1,6 +1,6 @@
 //! `cnimble pod`: one pod, or a few, from the command line.
 
-mod args;
+pub(super) mod args;
 mod exec;
 mod report;
 mod show;
@@ -10,12 +10,9 @@ use cnimble_pod::PodId;
 use cnimble_pod::sandbox::{Sandbox, Sandboxes};
 
 use super::Session;
-use super::report::{Exit, Report};
-use super::target::usage;
+use super::report::{Exit, Report, usage};
 
-pub(super) use args::{Pod, PodOptions};
-
-use args::PodCommand;
+use args::{Pod, PodCommand};
 
 pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
     if matches!(given.command, PodCommand::Pause) {

@@ -12,8 +12,8 @@ use cnimble_pod::PodId;
 use cnimble_pod::manifest::{Defaults, Manifest, Origin, Parsed};
 use cnimble_pod::sandbox::{DnsOptions, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
 
+use super::super::interrupt::interruptible;
 use super::super::report::{Exit, Report};
-use super::super::verbs::interruptible;
 use super::super::{Session, print, print_json};
 use super::args::{Down, Up};
 use super::{pod_id, report, show};

@@ -9,15 +9,17 @@ pub(super) mod serve;
 mod signals;
 mod sources;
 mod status;
+mod writing;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
 use cnimble_pod::network::NetworkPlugin;
-use cnimble_pod::source::PodConfig;
+use cnimble_pod::source::{PodConfig, StatusWriter};
 use cnimble_pod::sync::{Ended, Handle, Listener, Phase, PodReport, SandboxWork, SyncLoop, SyncOptions};
 use cnimble_runtime::trace::TraceContext;
 use cnimble_runtime::{Observer, Stderr};
@@ -25,10 +27,12 @@ use cnimble_runtime::{Observer, Stderr};
 use super::args::Run;
 use super::report::{Exit, Report};
 use super::{Session, print, print_json};
+use feed::Feed;
 use metrics::Metrics;
 use serve::{Listen, Server};
 use signals::{Signals, Word};
 use status::Status;
+use writing::Writing;
 
 pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     let signals = Signals::listen()?;
@@ -50,26 +54,36 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
             .row("address", listen.to_string())
             .row("why", err.to_string())
     })?;
+    let mut tasks = JoinSet::new();
+    let writing = match sources.api.as_ref().filter(|_| given.sources.write_status) {
+        Some(api) => {
+            let writer = StatusWriter::new(api).map_err(|err| cannot_run(&err))?;
+            Some(Writing::start(writer, &mut tasks))
+        }
+        None => None,
+    };
+    let annotations = sources.api.as_ref().map(|api| Arc::clone(&api.annotations));
+    if let Some(annotations) = &annotations {
+        annotations.store(wants_annotations(&network), Ordering::Relaxed);
+    }
     let (config, updates) = PodConfig::start(sources).map_err(|err| cannot_run(&err))?;
     let config = Arc::new(config);
 
-    let (looping, handle) = SyncLoop::new(SandboxWork::new(sandboxes), options(given, &metrics));
+    let options = options(given, &metrics, writing.clone());
+    let (looping, handle) = SyncLoop::new(SandboxWork::new(sandboxes), options);
     let board = looping.board();
     let status =
         Status { board: board.clone(), network: network.clone(), conditions: config.conditions(), metrics };
     let (inputs, received) = mpsc::channel(16);
     let looping = tokio::spawn(looping.run(received));
-    let mut tasks = JoinSet::new();
     if let Some(server) = server {
         tasks.spawn(server.run(Arc::new(status.clone())));
     }
-    let fed = Arc::clone(&config);
-    let dns = given.options.dns();
-    tasks.spawn(async move { feed::feed(&fed, updates, inputs, dns).await });
+    tasks.spawn(Feed::new(Arc::clone(&config), inputs, given.options.dns(), writing).run(updates));
     tasks.spawn(notify::keep_telling(board.clone()));
     tasks.spawn(progress::draw(board));
     tasks.spawn(progress::tell_of_problems(config.conditions()));
-    tasks.spawn(follow(network.clone(), handle.clone()));
+    tasks.spawn(follow(network.clone(), handle.clone(), Arc::clone(&config), annotations));
     notify::ready();
 
     let running = Running { config, network, handle, looping };
@@ -83,7 +97,7 @@ fn cannot_run(err: &dyn std::error::Error) -> Report {
     Report::new(Exit::Files, "can't run").row("why", err.to_string())
 }
 
-fn options(given: &Run, metrics: &Arc<Metrics>) -> SyncOptions {
+fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> SyncOptions {
     let metrics = Arc::clone(metrics);
     let seconds = |seconds| (seconds > 0).then(|| Duration::from_secs(seconds));
     let text = std::env::var("TRACEPARENT").unwrap_or_default();
@@ -94,18 +108,41 @@ fn options(given: &Run, metrics: &Arc<Metrics>) -> SyncOptions {
         listener: Listener::new(move |event| {
             metrics.happened(event);
             progress::tell(event);
+            if let Some(writing) = &writing {
+                writing.happened(event);
+            }
         }),
         ..SyncOptions::default()
     }
 }
 
-/// Pods that failed are tried again as soon as the networks change.
-async fn follow(network: NetworkPlugin, handle: Handle) {
+/// Pods that failed are tried again as soon as the networks change. If plugins want annotations
+/// now that weren't kept, they are asked for.
+async fn follow(
+    network: NetworkPlugin,
+    handle: Handle,
+    config: Arc<PodConfig>,
+    annotations: Option<Arc<AtomicBool>>,
+) {
     let mut changes = network.changes();
     while changes.changed().await.is_ok() {
+        let wanted = wants_annotations(&network);
+        if annotations.as_ref().is_some_and(|kept| !kept.swap(wanted, Ordering::Relaxed) && wanted) {
+            config.reread();
+        }
         handle.retry_now();
     }
 }
+
+/// Whether a plugin of the default network is to get the pods' annotations.
+fn wants_annotations(network: &NetworkPlugin) -> bool {
+    let list = network.default_network();
+    let plugins = list.iter().flat_map(|network| &network.list.plugins);
+    plugins.flat_map(|plugin| &plugin.capabilities).any(|name| name == ANNOTATIONS)
+}
+
+/// What a network's configuration calls the pods' annotations.
+const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// What goes on until the end.
 struct Running {
@@ -120,7 +157,8 @@ impl Running {
         let mut overall = status.board.overall();
         let mut stopping = false;
         loop {
-            let settled = overall.wait_for(|overall| overall.settled);
+            // What can't be read now may be so for ever.
+            let settled = overall.wait_for(|overall| overall.settled || overall.tried);
             tokio::select! {
                 ended = &mut self.looping => return ended.map_err(|err| cannot_run(&err)),
                 _ = settled, if given.once && !stopping => {

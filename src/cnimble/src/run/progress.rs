@@ -51,7 +51,8 @@ fn tell_of(pod: &PodReport) {
             let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
             let ips = ips.join(" ");
             let seconds = pod.took.as_secs_f64();
-            log::info!(pod:% = id, phase, ips = ips.as_str(), seconds; "pod {id} is ready: {ips} ({seconds:.3} s)");
+            let place = if ips.is_empty() { "no addresses of its own" } else { &ips };
+            log::info!(pod:% = id, phase, ips = ips.as_str(), seconds; "pod {id} is ready: {place} ({seconds:.3} s)");
         }
         (_, Some(reason)) => log::warn!(
             pod:% = id, phase, reason, failures = pod.failures;

@@ -7,7 +7,7 @@ use cnimble_pod::source::{ApiSource, Directory, Sources, UrlSource};
 
 use crate::args;
 use crate::report::Report;
-use crate::target::usage;
+use crate::report::usage;
 
 impl args::Sources {
     /// What the pods come from.

@@ -28,7 +28,12 @@ pub(super) struct Status {
 impl Status {
     /// All of it as JSON.
     pub(super) fn json(&self) -> Value {
-        let overall = serde_json::to_value(&*self.board.overall().borrow()).unwrap_or_default();
+        let mut overall = serde_json::to_value(&*self.board.overall().borrow()).unwrap_or_default();
+        // Ready is what has been read, and can be now.
+        let failing = self.failing();
+        if let Some(ready) = overall.get_mut("sourcesReady").filter(|_| !failing.is_empty()) {
+            *ready = json!(false);
+        }
         let pods = serde_json::to_value(self.board.pods()).unwrap_or_default();
         let network = match self.network.ready() {
             Ok(()) => {
@@ -38,6 +43,12 @@ impl Status {
             Err(why) => json!({"ready": false, "message": why.to_string()}),
         };
         json!({"overall": overall, "network": network, "problems": self.problems(), "pods": pods})
+    }
+
+    /// Why sources can't be read now.
+    fn failing(&self) -> Vec<String> {
+        let conditions = self.conditions.borrow();
+        conditions.iter().filter(|of| of.whole).map(|of| of.error.to_string()).collect()
     }
 
     /// What is wrong with manifests and sources.
@@ -60,7 +71,9 @@ impl Pages for Status {
         if let Some(trouble) = &self.board.overall().borrow().trouble {
             return Err(trouble.clone());
         }
-        self.network.ready().map_err(|why| why.to_string())
+        self.network.ready().map_err(|why| why.to_string())?;
+        let failing = self.failing();
+        if failing.is_empty() { Ok(()) } else { Err(failing.join("\n")) }
     }
 
     fn pods(&self) -> String {

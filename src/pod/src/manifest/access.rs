@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 
 use super::Manifest;
 use crate::network::{Bandwidth, Dns, PortMapping, Protocol};
-
-static NONE: BTreeMap<String, String> = BTreeMap::new();
 
 /// Where a pod's name resolution begins, once hostNetwork is considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,31 +22,23 @@ pub enum DnsPolicy {
 }
 
 impl Manifest {
-    fn spec(&self) -> Option<&PodSpec> {
-        self.pod.spec.as_ref()
-    }
-
     /// Whether the pod lives in the node's network namespace.
     pub fn host_network(&self) -> bool {
-        self.spec().and_then(|spec| spec.host_network).unwrap_or(false)
+        self.facts.host_network
     }
 
     /// The pod's host name: `spec.hostname`, or its name, cut to 63 bytes as by the kubelet.
     pub fn hostname(&self) -> &str {
-        match self.spec().and_then(|spec| spec.hostname.as_deref()) {
-            Some(hostname) if !hostname.is_empty() => hostname,
-            _ => self.id.name.get(..63).unwrap_or(&self.id.name).trim_end_matches(['-', '.']),
+        match self.facts.hostname.as_deref() {
+            Some(hostname) => hostname,
+            None => self.id.name.get(..63).unwrap_or(&self.id.name).trim_end_matches(['-', '.']),
         }
     }
 
     /// The ports that have a host port, also of init containers that stay (sidecars). None with
     /// hostNetwork, where they are the node's anyway.
-    pub fn port_mappings(&self) -> Vec<PortMapping> {
-        let Some(spec) = self.spec().filter(|_| !self.host_network()) else { return Vec::new() };
-        containers_with_ports(spec)
-            .flat_map(|container| container.ports.iter().flatten())
-            .filter_map(mapping)
-            .collect()
+    pub fn port_mappings(&self) -> &[PortMapping] {
+        &self.facts.ports
     }
 
     /// Traffic limits from the annotations.
@@ -58,54 +49,83 @@ impl Manifest {
     /// Where name resolution begins. Under hostNetwork ClusterFirst means Default, as under the
     /// kubelet.
     pub fn dns_policy(&self) -> DnsPolicy {
-        match self.spec().and_then(|spec| spec.dns_policy.as_deref()).unwrap_or_default() {
-            "Default" => DnsPolicy::Default,
-            "None" => DnsPolicy::None,
-            "ClusterFirstWithHostNet" => DnsPolicy::ClusterFirst,
-            _ if self.host_network() => DnsPolicy::Default,
-            _ => DnsPolicy::ClusterFirst,
-        }
+        self.facts.dns_policy
     }
 
     /// `spec.dnsConfig`, which adds to what [`Manifest::dns_policy`] says.
     pub fn dns_config(&self) -> Dns {
-        let Some(config) = self.spec().and_then(|spec| spec.dns_config.as_ref()) else {
-            return Dns::default();
-        };
-        let option = |option: &k8s_openapi::api::core::v1::PodDNSConfigOption| {
-            let name = option.name.clone()?;
-            Some(match option.value.as_deref() {
-                Some(value) if !value.is_empty() => format!("{name}:{value}"),
-                _ => name,
-            })
-        };
-        Dns {
-            servers: config.nameservers.clone().unwrap_or_default(),
-            searches: config.searches.clone().unwrap_or_default(),
-            options: config.options.iter().flatten().filter_map(option).collect(),
+        self.facts.dns.as_deref().cloned().unwrap_or_default()
+    }
+
+    /// Its annotations, as far as they are kept: all of a static pod; of a pod from an API server
+    /// see [`ApiSource::annotations`](crate::source::ApiSource::annotations).
+    pub fn annotations(&self) -> &BTreeMap<String, String> {
+        &self.facts.annotations
+    }
+
+    /// The same, as they are kept.
+    pub(crate) fn shared_annotations(&self) -> Arc<BTreeMap<String, String>> {
+        Arc::clone(&self.facts.annotations)
+    }
+
+    /// The same pod with another annotation.
+    pub(crate) fn annotate(&mut self, key: &str, value: &str) {
+        if self.facts.annotations.get(key).is_none_or(|old| old != value) {
+            Arc::make_mut(&mut self.facts.annotations).insert(key.to_owned(), value.to_owned());
         }
     }
 
-    /// Its annotations.
-    pub fn annotations(&self) -> &BTreeMap<String, String> {
-        self.pod.metadata.annotations.as_ref().unwrap_or(&NONE)
-    }
-
-    /// Its labels.
-    pub fn labels(&self) -> &BTreeMap<String, String> {
-        self.pod.metadata.labels.as_ref().unwrap_or(&NONE)
+    /// The same pod with these annotations, which may be those of other pods, too.
+    pub(crate) fn set_annotations(&mut self, annotations: Arc<BTreeMap<String, String>>) {
+        self.facts.annotations = annotations;
     }
 
     /// How long the pod may take to stop; 30 s unless it says otherwise.
     pub fn termination_grace_period(&self) -> Duration {
-        let seconds = self.pod.metadata.deletion_grace_period_seconds;
-        let seconds = seconds.or_else(|| self.spec().and_then(|spec| spec.termination_grace_period_seconds));
-        Duration::from_secs(seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(30))
+        Duration::from_secs(u64::from(self.facts.grace.unwrap_or(30)))
     }
 
     /// Whether the API server wants it gone: it has a deletionTimestamp.
     pub fn is_deleting(&self) -> bool {
-        self.pod.metadata.deletion_timestamp.is_some()
+        self.facts.deletion.is_some()
+    }
+
+    /// How much longer the pod's containers may run, if it is to be gone: until its
+    /// deletionTimestamp, in which the grace period is counted already. Where the clocks differ,
+    /// at most its grace period.
+    pub fn time_left(&self, now: SystemTime) -> Option<Duration> {
+        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(self.facts.deletion?);
+        Some(end.duration_since(now).unwrap_or_default().min(self.termination_grace_period()))
+    }
+
+    /// Whether all its containers have ended for good: its phase is Succeeded or Failed.
+    pub fn has_ended(&self) -> bool {
+        self.facts.ended
+    }
+
+    /// Whether it says that no kubelet looks after it, and we do: the annotation
+    /// [`MANAGED_ANNOTATION`](super::MANAGED_ANNOTATION) is `true`.
+    pub fn is_managed(&self) -> bool {
+        self.facts.managed
+    }
+
+    /// About how many bytes it takes that a server can choose the number of.
+    pub(crate) fn weight(&self) -> usize {
+        let texts =
+            |list: &Vec<String>| list.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
+        let dns = self
+            .facts
+            .dns
+            .as_deref()
+            .map_or(0, |dns| texts(&dns.servers) + texts(&dns.searches) + texts(&dns.options));
+        let annotations: usize =
+            self.annotations().iter().map(|(key, value)| key.len() + value.len() + 64).sum();
+        dns + annotations + self.facts.ports.len() * size_of::<PortMapping>()
+    }
+
+    /// Whether a pod wants something else now, as far as the network goes.
+    pub(crate) fn differs(&self, other: &Manifest) -> bool {
+        self.facts != other.facts
     }
 }
 
@@ -116,7 +136,7 @@ pub(super) fn containers_with_ports(spec: &PodSpec) -> impl Iterator<Item = &Con
 }
 
 /// The mapping that a port asks for; `None` if it asks for none. Valid ports have no other `None`.
-fn mapping(port: &ContainerPort) -> Option<PortMapping> {
+pub(super) fn mapping(port: &ContainerPort) -> Option<PortMapping> {
     let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
     Some(PortMapping {
         host_port: number(port.host_port?)?,

@@ -1,8 +1,8 @@
 //! Manifests: Kubernetes' Pod objects as people write them, read, completed and judged.
 //!
-//! YAML with any number of documents, JSON, and each of them a Pod, a PodList or a List. The
-//! type is the real one, [`Pod`] of the crate k8s-openapi, so that every field is there;
-//! [`Manifest`]'s methods answer what the network wants to know.
+//! YAML with any number of documents, JSON, and each of them a Pod, a PodList or a List. It is
+//! read by the real type, [`Pod`] of the crate k8s-openapi, so that every field is judged; what
+//! is kept of it, a [`Manifest`], is what the network wants to know, and small.
 //!
 //! ```
 //! use cnimble_pod::manifest::{Defaults, Manifest, Origin};
@@ -38,6 +38,7 @@
 
 mod access;
 mod error;
+mod facts;
 mod names;
 mod parse;
 mod scalar;
@@ -48,12 +49,16 @@ mod yaml;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
 pub use access::DnsPolicy;
 pub use error::{ManifestError, Problem};
+use facts::Facts;
 pub(super) use parse::document;
+#[cfg(feature = "fuzzing")]
+pub(super) use parse::whole;
 
 use crate::PodId;
 use error::shown;
@@ -63,6 +68,10 @@ pub const MAX_SIZE: usize = 10 << 20;
 
 /// The annotation in which the kubelet keeps the UID that it made for a static pod.
 pub const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
+
+/// The annotation that says, with the value `true`, that no kubelet looks after a pod of an API
+/// server, and that its status is ours to write (`cnimble run --write-status`).
+pub const MANAGED_ANNOTATION: &str = "cnimble/managed";
 
 /// Where a manifest comes from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,7 +90,9 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::File(path) => path.display().fmt(f),
-            Origin::Url(text) | Origin::Api(text) | Origin::Other(text) => f.write_str(text),
+            // What stands behind a question mark may be a secret.
+            Origin::Url(text) => f.write_str(text.split(['?', '#']).next().unwrap_or_default()),
+            Origin::Api(text) | Origin::Other(text) => f.write_str(text),
         }
     }
 }
@@ -103,9 +114,9 @@ pub struct Manifest {
     /// Its UID. Another UID is another pod.
     pub uid: String,
     /// Where it was found.
-    pub origin: Origin,
-    /// All that the manifest says.
-    pub pod: Pod,
+    pub origin: Arc<Origin>,
+    /// What the network wants to know of it.
+    facts: Facts,
 }
 
 /// What [`Manifest::parse_each`] found.
@@ -136,23 +147,24 @@ impl Manifest {
     ///
     /// # Errors
     /// The first thing that is wrong with it.
-    pub fn from_pod(pod: Pod, origin: &Origin) -> Result<Manifest, ManifestError> {
+    pub fn from_pod(pod: Pod, origin: &Arc<Origin>) -> Result<Manifest, ManifestError> {
         let id = id(&pod);
         match validate::validate(&pod).into_iter().next() {
             Some(finding) => Err(ManifestError {
-                origin: origin.clone(),
+                origin: Origin::clone(origin),
                 position: None,
                 pod: id.map(Box::new),
                 path: shown(&finding.way),
                 problem: Problem::Invalid(finding.text),
             }),
-            None => Ok(Manifest {
-                id: id.unwrap_or_else(|| PodId::new("", "")),
-                uid: pod.metadata.uid.clone().unwrap_or_default(),
-                origin: origin.clone(),
-                pod,
-            }),
+            None => Ok(Manifest::of(id.unwrap_or_else(|| PodId::new("", "")), pod, origin)),
         }
+    }
+
+    /// A pod that has been judged.
+    fn of(id: PodId, mut pod: Pod, origin: &Arc<Origin>) -> Manifest {
+        let uid = pod.metadata.uid.take().unwrap_or_default();
+        Manifest { id, uid, origin: Arc::clone(origin), facts: Facts::of(pod) }
     }
 }
 

@@ -1,6 +1,8 @@
 //! From text to manifests: YAML or JSON, any number of documents, pods and lists of them; and
 //! what a static pod gets that it doesn't say itself.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -15,25 +17,46 @@ use crate::PodId;
 
 /// Reads one text.
 struct Parser<'a> {
-    origin: &'a Origin,
+    origin: Arc<Origin>,
     defaults: &'a Defaults,
     parsed: Parsed,
+    /// What the pods were completed to.
+    #[cfg(feature = "fuzzing")]
+    whole: Vec<Pod>,
 }
 
 /// The static pods in a text; one that is wrong doesn't keep the others out.
 pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
-    let mut parser = Parser { origin, defaults, parsed: Parsed::default() };
+    let mut parser = Parser::new(origin, defaults);
     parser.text(bytes);
     parser.parsed
+}
+
+/// For fuzzers: the pods whole, as they were completed.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn whole(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Vec<Pod> {
+    let mut parser = Parser::new(origin, defaults);
+    parser.text(bytes);
+    parser.whole
 }
 
 /// Knows where a field is, if anybody does.
 type Locate<'a> = dyn Fn(&[Step]) -> Option<(usize, usize)> + 'a;
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
+    fn new(origin: &Origin, defaults: &'a Defaults) -> Self {
+        Parser {
+            origin: Arc::new(origin.clone()),
+            defaults,
+            parsed: Parsed::default(),
+            #[cfg(feature = "fuzzing")]
+            whole: Vec::new(),
+        }
+    }
+
     fn fail(&mut self, position: Option<(usize, usize)>, pod: Option<PodId>, way: &[Step], problem: Problem) {
         self.parsed.errors.push(ManifestError {
-            origin: self.origin.clone(),
+            origin: Origin::clone(&self.origin),
             position,
             pod: pod.map(Box::new),
             path: shown(way),
@@ -136,8 +159,9 @@ impl Parser<'_> {
         if let Some(id) = id
             && findings.is_empty()
         {
-            let uid = pod.metadata.uid.clone().unwrap_or_default();
-            self.parsed.pods.push(Manifest { id, uid, origin: self.origin.clone(), pod });
+            #[cfg(feature = "fuzzing")]
+            self.whole.push(pod.clone());
+            self.parsed.pods.push(Manifest::of(id, pod, &self.origin));
         }
     }
 

@@ -1,3 +1,5 @@
+use std::time::{Duration, SystemTime};
+
 use super::*;
 use crate::network::Protocol;
 
@@ -36,7 +38,6 @@ fn static_pods_get_the_kubelets_defaults() {
     let named = Manifest::parse(WEB.as_bytes(), &origin(), &node).unwrap().remove(0);
     assert_eq!(named.id.name, "web-node1");
     assert_ne!(named.uid, pod.uid);
-    assert_eq!(named.pod.spec.unwrap().node_name.as_deref(), Some("Node1"));
     assert_eq!(one(&with("  uid: mine\n  namespace: kube-system\n", "")).uid, "mine");
 }
 
@@ -176,10 +177,24 @@ fn what_the_network_wants_to_know() {
 
 #[test]
 fn a_pod_of_the_api_is_taken_as_it_is() {
-    let mut pod = one(WEB).pod;
-    pod.metadata.uid = Some("u".to_owned());
-    let manifest = Manifest::from_pod(pod.clone(), &Origin::Api("https://k".to_owned())).unwrap();
-    assert_eq!((manifest.uid.as_str(), &manifest.pod), ("u", &pod));
+    let api = Arc::new(Origin::Api("https://k".to_owned()));
+    let mut pod: Pod = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "web", "namespace": "a", "uid": "u", "annotations": {"cnimble/managed": "true"},
+            "deletionTimestamp": "1970-01-01T00:01:00Z", "deletionGracePeriodSeconds": 20},
+        "spec": {"containers": [{"name": "c"}]},
+        "status": {"phase": "Running"},
+    }))
+    .unwrap();
+    let manifest = Manifest::from_pod(pod.clone(), &api).unwrap();
+    assert_eq!((manifest.uid.as_str(), manifest.id.namespace.as_str()), ("u", "a"));
+    assert!(manifest.is_managed() && manifest.is_deleting() && !manifest.has_ended());
+    // Until the deletionTimestamp; a clock that is behind makes no more of it than the grace period.
+    let left = |now| manifest.time_left(SystemTime::UNIX_EPOCH + Duration::from_secs(now)).unwrap().as_secs();
+    assert_eq!((left(50), left(60), left(1_000), left(0)), (10, 0, 0, 20));
+    for (phase, ended) in [("Pending", false), ("Succeeded", true), ("Failed", true), ("Unknown", false)] {
+        pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
+        assert_eq!(Manifest::from_pod(pod.clone(), &api).unwrap().has_ended(), ended, "{phase}");
+    }
     pod.metadata.uid = None;
-    assert!(Manifest::from_pod(pod, &origin()).unwrap_err().to_string().contains("metadata.uid"));
+    assert!(Manifest::from_pod(pod, &api).unwrap_err().to_string().contains("metadata.uid"));
 }

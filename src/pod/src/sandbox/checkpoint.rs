@@ -7,14 +7,19 @@
 //! the disk, and only the record tells whose they are. A file that was renamed but not synced
 //! may be empty then.
 //!
+//! Records are in directories by the first two digits of their pod's key, so that a pod's are found
+//! in the same time among thousands.
+//!
 //! What becomes of a sandbox after that is added behind, one JSON document a line, of which the
 //! last whole one counts. That needs neither another file nor another sync: the first document
 //! stays as it is on the disk, and after a power loss nothing else is asked for.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
 
@@ -26,6 +31,8 @@ use super::error::Cause;
 use crate::PodId;
 
 const ENDING: &str = ".json";
+/// How many digits of a key name the directory of a record.
+const SHARD: usize = 2;
 /// How large a record may be, in bytes. Its largest part is the network's configuration, which
 /// has a limit of 16 MiB.
 const LIMIT: usize = 64 << 20;
@@ -34,17 +41,66 @@ const LIMIT: usize = 64 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct Store {
     dir: PathBuf,
+    known: Arc<Mutex<Known>>,
+}
+
+/// What was seen of records, which keep their names and their pods, by ID.
+type Known = BTreeMap<String, Seen>;
+
+/// What was seen of a record.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Whose it is, once [`Store::pods`] has read it: nothing if its pod isn't wanted there.
+    pod: Option<Option<PodId>>,
+    /// In which directory it is.
+    shard: [u8; SHARD],
 }
 
 impl Store {
     pub(super) fn open(dir: PathBuf) -> Result<Self, Cause> {
         make_dir(&dir, 0o700)?;
-        Ok(Store { dir })
+        let store = Store { dir, known: Arc::default() };
+        store.sort_in();
+        Ok(store)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers where a record is.
+    fn note(&self, id: &str, path: &Path) {
+        let shard =
+            path.parent().and_then(Path::file_name).and_then(|name| name.as_encoded_bytes().try_into().ok());
+        if let Some(shard) = shard {
+            self.known().entry(id.to_owned()).or_default().shard = shard;
+        }
+    }
+
+    /// Records were all in one directory once. One that can't be moved is found by its ID only.
+    fn sort_in(&self) {
+        for (name, _) in names(&self.dir, |_| true).unwrap_or_default() {
+            if let Some(shard) = name.get(..SHARD) {
+                let shard = self.dir.join(shard);
+                let moved = make_dir(&shard, 0o700).map_err(|err| err.to_string()).and_then(|()| {
+                    fs::rename(self.dir.join(&name), shard.join(&name)).map_err(|err| err.to_string())
+                });
+                if let Err(err) = moved {
+                    log::warn!("{}: it can't be moved: {err}", self.dir.join(&name).display());
+                }
+            }
+        }
+    }
+
+    /// Where a pod's records are.
+    fn shard(&self, key: &str) -> PathBuf {
+        self.dir.join(key.get(..SHARD).unwrap_or(key))
     }
 
     /// Its name begins with the pod, so that a pod's records are found without reading all.
     fn path(&self, pod: &PodId, id: &str) -> PathBuf {
-        self.dir.join(format!("{}-{id}{ENDING}", key(pod)))
+        let key = key(pod);
+        self.shard(&key).join(format!("{key}-{id}{ENDING}"))
     }
 
     /// Writes a record in place of the one before, onto the disk.
@@ -60,12 +116,31 @@ impl Store {
             .mode(0o600)
             .open(&temporary)
             .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
-            .and_then(|()| fs::rename(&temporary, &path))
-            .and_then(|()| self.sync());
+            .and_then(|()| self.place(&temporary, &path));
         written.map_err(|err| {
             let _ = fs::remove_file(&temporary);
             failed(err)
-        })
+        })?;
+        self.note(&sandbox.id, &path);
+        Ok(())
+    }
+
+    /// Moves a record to its place, onto the disk.
+    fn place(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let shard = to.parent().unwrap_or(&self.dir);
+        // The directory may be removed by another process that has emptied it.
+        for _ in 0..10 {
+            match DirBuilder::new().mode(0o700).create(shard) {
+                Ok(()) => File::open(&self.dir)?.sync_all()?,
+                Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(err) => return Err(err),
+            }
+            match fs::rename(from, to) {
+                Err(err) if err.kind() == io::ErrorKind::NotFound && from.exists() => {}
+                other => return other.and_then(|()| File::open(shard)?.sync_all()),
+            }
+        }
+        Err(io::Error::other("its directory is removed again and again"))
     }
 
     /// Adds to a record what has become of its sandbox. Whoever is killed in between leaves the
@@ -84,22 +159,28 @@ impl Store {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
         match fs::remove_file(&path) {
             // Not synced: a record that comes back after a power loss is one too many at worst.
-            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(Cause::file("removing", path)(err)),
-            _ => Ok(()),
+            Err(err) if err.kind() != io::ErrorKind::NotFound => {
+                return Err(Cause::file("removing", path)(err));
+            }
+            _ => {}
         }
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        File::open(&self.dir)?.sync_all()
+        self.known().remove(&sandbox.id);
+        // Only if it is empty.
+        let _ = path.parent().map(fs::remove_dir);
+        Ok(())
     }
 
     /// A pod's sandboxes, oldest first. One whose record can't be read is there all the same,
     /// with what its name tells: it has to be taken down.
     pub(super) fn of_pod(&self, pod: &PodId) -> Result<Vec<Sandbox>, Cause> {
-        let prefix = format!("{}-", key(pod));
+        let key = key(pod);
+        let (prefix, shard) = (format!("{key}-"), self.shard(&key));
         let mut found = Vec::new();
-        for (name, id) in self.names(|name| name.starts_with(&prefix))? {
-            match read(&self.dir.join(name)) {
+        for (name, id) in names(&shard, |name| name.starts_with(&prefix))? {
+            let path = shard.join(name);
+            let sandbox = read(&path);
+            self.note(&id, &path);
+            match sandbox {
                 Ok(sandbox) if sandbox.config.pod == *pod => found.push(sandbox),
                 // The hash of another pod's name begins alike.
                 Ok(_) => {}
@@ -115,17 +196,24 @@ impl Store {
 
     /// The sandbox with this ID.
     pub(super) fn get(&self, id: &str) -> Result<Option<Sandbox>, Cause> {
-        match self.names(|name| name.contains(id))?.into_iter().find(|(_, of)| of == id) {
-            Some((name, _)) => read(&self.dir.join(name)).map(Some),
-            None => Ok(None),
+        let shard = self.known().get(id).map(|seen| String::from_utf8_lossy(&seen.shard).into_owned());
+        let ours = |found: Vec<(PathBuf, String)>| found.into_iter().find(|(_, of)| of == id).map(|of| of.0);
+        let mut path = None;
+        if let Some(shard) = shard.map(|shard| self.dir.join(shard)) {
+            let found = names(&shard, |name| name.contains(id))?;
+            path = ours(found.into_iter().map(|(name, id)| (shard.join(name), id)).collect());
         }
+        if path.is_none() {
+            path = ours(self.paths(|name| name.contains(id))?);
+        }
+        path.map(|path| read(&path)).transpose()
     }
 
     /// All sandboxes, and the records that can't be read.
     pub(super) fn list(&self) -> Result<Listing, Cause> {
         let mut listing = Listing::default();
-        for (name, id) in self.names(|_| true)? {
-            match read(&self.dir.join(name)) {
+        for (path, id) in self.paths(|_| true)? {
+            match read(&path) {
                 Ok(sandbox) => listing.sandboxes.push(sandbox),
                 // Removed since.
                 Err(Cause::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
@@ -137,22 +225,86 @@ impl Store {
         Ok(listing)
     }
 
-    /// The file names that are wanted, and the IDs in them.
-    fn names(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Cause> {
-        let failed = |source| Cause::File { doing: "listing", path: self.dir.clone(), source };
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(failed)? {
-            let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
-            if name.starts_with('.') || !wanted(&name) {
-                continue;
-            }
-            if let Some((_, id)) = name.strip_suffix(ENDING).and_then(|stem| stem.split_once('-')) {
-                let id = id.to_owned();
-                names.push((name, id));
+    /// The pods of those sandboxes that are `wanted`, which must always be the same, and the
+    /// records that can't be read. A record is read once only: whose it is doesn't change.
+    pub(super) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, Cause> {
+        let mut found = Pods::default();
+        let mut before = std::mem::take(&mut *self.known());
+        for (path, id) in self.paths(|_| true)? {
+            let pod = match before.remove(&id).and_then(|seen| seen.pod) {
+                Some(pod) => pod,
+                None => match read(&path) {
+                    Ok(sandbox) => wanted(&sandbox).then(|| sandbox.config.pod.clone()),
+                    Err(Cause::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => continue,
+                    Err(cause) => {
+                        found.problems.push((id, cause));
+                        continue;
+                    }
+                },
+            };
+            found.pods.extend(pod.clone());
+            self.note(&id, &path);
+            if let Some(seen) = self.known().get_mut(&id) {
+                seen.pod = Some(pod);
             }
         }
-        Ok(names)
+        found.pods.sort();
+        found.pods.dedup();
+        Ok(found)
     }
+
+    /// The records that are wanted by their file names, and the IDs in them.
+    fn paths(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, String)>, Cause> {
+        let failed = |source| Cause::File { doing: "listing", path: self.dir.clone(), source };
+        let mut paths = Vec::new();
+        let mut add = |dir: &Path| -> Result<(), Cause> {
+            let found = names(dir, &wanted)?;
+            paths.extend(found.into_iter().map(|(name, id)| (dir.join(name), id)));
+            Ok(())
+        };
+        add(&self.dir)?;
+        for entry in fs::read_dir(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.file_name().len() == SHARD && entry.file_type().map_err(failed)?.is_dir() {
+                add(&entry.path())?;
+            }
+        }
+        Ok(paths)
+    }
+}
+
+/// The records in a directory that are wanted by their file names, and the IDs in them.
+fn names(dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Cause> {
+    let failed = |source| Cause::File { doing: "listing", path: dir.to_owned(), source };
+    let entries = match fs::read_dir(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound && is_shard(dir) => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
+        if name.starts_with('.') || !wanted(&name) {
+            continue;
+        }
+        if let Some((_, id)) = name.strip_suffix(ENDING).and_then(|stem| stem.split_once('-')) {
+            let id = id.to_owned();
+            names.push((name, id));
+        }
+    }
+    Ok(names)
+}
+
+/// A directory of records comes and goes with them.
+fn is_shard(dir: &Path) -> bool {
+    dir.file_name().is_some_and(|name| name.len() == SHARD) && dir.parent().is_some_and(Path::exists)
+}
+
+/// What [`Store::pods`] finds.
+#[derive(Debug, Default)]
+pub(crate) struct Pods {
+    pub(crate) pods: Vec<PodId>,
+    /// The IDs of records that can't be read, and why.
+    pub(crate) problems: Vec<(String, Cause)>,
 }
 
 /// What there is on disk.
@@ -224,103 +376,4 @@ fn unreadable(pod: &PodId, id: &str) -> Sandbox {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sandbox(pod: &PodId, id: &str, attempt: u32) -> Sandbox {
-        Sandbox { attempt, boot_id: "b".into(), ..unreadable(pod, id) }
-    }
-
-    #[test]
-    fn what_is_written_is_found_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path().join("a/b")).unwrap();
-        let (web, db) = (PodId::new("default", "web"), PodId::new("default", "db"));
-        for (pod, id, attempt) in [(&web, "22", 1), (&web, "11", 0), (&db, "33", 0)] {
-            store.put(&sandbox(pod, id, attempt)).unwrap();
-        }
-        let ids = |found: &[Sandbox]| found.iter().map(|of| of.id.clone()).collect::<Vec<_>>();
-        assert_eq!(ids(&store.of_pod(&web).unwrap()), ["11", "22"]);
-        assert_eq!(ids(&store.list().unwrap().sandboxes), ["33", "11", "22"]);
-        assert_eq!(store.get("22").unwrap().unwrap(), sandbox(&web, "22", 1));
-        assert_eq!(store.get("2").unwrap(), None);
-        store.remove(&sandbox(&web, "22", 1)).unwrap();
-        store.remove(&sandbox(&web, "22", 1)).unwrap();
-        assert_eq!(ids(&store.of_pod(&web).unwrap()), ["11"]);
-    }
-
-    #[test]
-    fn the_last_whole_document_of_a_record_counts() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path().to_owned()).unwrap();
-        let web = PodId::new("default", "web");
-        let begun = sandbox(&web, "11", 0);
-        let ready = Sandbox { state: State::Ready, ips: vec!["10.0.0.2".parse().unwrap()], ..begun.clone() };
-        store.amend(&ready).unwrap_err();
-        store.put(&begun).unwrap();
-        let before = fs::read(store.path(&web, "11")).unwrap();
-        store.amend(&ready).unwrap();
-        let after = fs::read(store.path(&web, "11")).unwrap();
-        assert!(after.starts_with(&before), "what was synced stays as it is");
-        assert_eq!(store.get("11").unwrap().unwrap(), ready);
-        // The power goes at any byte of it.
-        for length in before.len()..=after.len() {
-            let mut text = after[..length].to_vec();
-            for zeroes in [0, 20] {
-                text.resize(length + zeroes, 0);
-                fs::write(store.path(&web, "11"), &text).unwrap();
-                let whole = length == after.len();
-                assert_eq!(store.get("11").unwrap().unwrap(), if whole { &ready } else { &begun }.clone());
-            }
-        }
-        store.put(&begun).unwrap();
-        assert_eq!(store.of_pod(&web).unwrap(), [begun]);
-    }
-
-    #[test]
-    fn a_bad_record_hides_no_other_and_is_to_be_taken_down() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path().to_owned()).unwrap();
-        let (web, db) = (PodId::new("default", "web"), PodId::new("default", "db"));
-        store.put(&sandbox(&web, "11", 0)).unwrap();
-        store.put(&sandbox(&db, "22", 0)).unwrap();
-        for garbage in ["", "{", "[]", r#"{"id":"11"}"#] {
-            fs::write(store.path(&web, "11"), garbage).unwrap();
-            let listing = store.list().unwrap();
-            assert_eq!(listing.sandboxes.len(), 1, "{garbage}");
-            assert_eq!(listing.problems[0].0, "11");
-            assert!(listing.problems[0].1.to_string().contains("checkpoint /"), "{:?}", listing.problems);
-            let found = store.of_pod(&web).unwrap();
-            assert_eq!((found[0].id.as_str(), found[0].state), ("11", State::SettingUp));
-            assert_eq!(store.of_pod(&db).unwrap().len(), 1);
-        }
-    }
-
-    #[test]
-    fn what_is_no_file_is_said_and_never_waited_for() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path().to_owned()).unwrap();
-        let web = PodId::new("default", "web");
-        let path = store.path(&web, "11");
-        let elsewhere = dir.path().join("elsewhere");
-        fs::write(&elsewhere, serde_json::to_vec(&sandbox(&web, "11", 0)).unwrap()).unwrap();
-        let plants: [(&str, &dyn Fn()); 4] = [
-            ("is not a regular file", &|| nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap()),
-            ("is a symbolic link", &|| std::os::unix::fs::symlink(&elsewhere, &path).unwrap()),
-            ("is not a regular file", &|| drop(std::os::unix::net::UnixListener::bind(&path).unwrap())),
-            ("is larger than 67108864 bytes", &|| File::create(&path).unwrap().set_len(1 << 40).unwrap()),
-        ];
-        for (why, plant) in plants {
-            plant();
-            let said = format!("checkpoint {}: {why}", path.display());
-            assert_eq!(store.get("11").unwrap_err().to_string(), said);
-            assert_eq!(store.list().unwrap().problems[0].1.to_string(), said);
-            // It is taken down like any sandbox, and its record removed.
-            let found = store.of_pod(&web).unwrap();
-            assert_eq!(found[0].state, State::SettingUp);
-            store.remove(&found[0]).unwrap();
-            assert!(store.list().unwrap().problems.is_empty());
-        }
-        assert!(elsewhere.exists());
-    }
-}
+mod tests;

@@ -27,9 +27,9 @@ pub struct SandboxConfig {
     /// It uses the node's network: no namespace, no addresses of its own.
     #[serde(default)]
     pub host_network: bool,
-    /// Its annotations.
+    /// Its annotations. Shared: most pods have the same few, and there may be thousands.
     #[serde(default)]
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Arc<BTreeMap<String, String>>,
     /// Its published ports.
     #[serde(default)]
     pub ports: Vec<PortMapping>,
@@ -46,7 +46,7 @@ impl SandboxConfig {
             pod,
             uid: uid.into(),
             host_network: false,
-            annotations: BTreeMap::new(),
+            annotations: Arc::default(),
             ports: Vec::new(),
             dns: Dns::default(),
         }
@@ -135,7 +135,7 @@ impl Sandbox {
         let config = &self.config;
         let mut pod = PodNetwork::new(config.pod.clone(), &self.id, netns);
         pod.uid.clone_from(&config.uid);
-        pod.annotations.clone_from(&config.annotations);
+        pod.annotations = BTreeMap::clone(&config.annotations);
         pod.ports.clone_from(&config.ports);
         // A limit that makes no sense has kept the sandbox from being made.
         pod.bandwidth = Bandwidth::from_annotations(&config.annotations).unwrap_or_default();

@@ -27,8 +27,8 @@ impl SandboxConfig {
             uid: manifest.uid.clone(),
             hostname: manifest.hostname().to_owned(),
             host_network: manifest.host_network(),
-            annotations: manifest.annotations().clone(),
-            ports: manifest.port_mappings(),
+            annotations: manifest.shared_annotations(),
+            ports: manifest.port_mappings().to_vec(),
             dns: dns.resolve(manifest.dns_policy(), &manifest.id.namespace, &own),
         }
     }

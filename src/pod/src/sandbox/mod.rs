@@ -61,6 +61,7 @@ use super::network::locks::{Guard, Locks};
 use checkpoint::{Store, make_dir};
 
 pub use checkpoint::Listing;
+pub(crate) use checkpoint::Pods;
 pub use config::{PauseProcess, Sandbox, SandboxConfig, State};
 pub use dns::DnsOptions;
 pub use error::{Action, Cause, SandboxError};
@@ -157,6 +158,15 @@ impl Sandboxes {
     /// The directory can't be listed.
     pub fn list(&self) -> Result<Listing, SandboxError> {
         Ok(self.inner.store.list()?)
+    }
+
+    /// The pods that have sandboxes that are `wanted`, which must be the same each time, and the
+    /// records that can't be read, as in [`Sandboxes::list`]. That is cheap to ask again.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub(crate) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, SandboxError> {
+        Ok(self.inner.store.pods(wanted)?)
     }
 
     /// A pod's sandbox, the newest if there are several.

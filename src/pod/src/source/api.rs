@@ -6,34 +6,44 @@
 //! version that was seen when a watch ends; list again when the server has forgotten that
 //! version (410 Gone); wait longer and longer while it fails.
 
-use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use hyper::Uri;
-use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use tokio::time::Instant;
+use hyper::Response;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout};
 
-use cnimble_files::{self as files, Links};
-
-use super::http::{self, Client};
-use super::kubeconfig::{self, Credentials};
+use super::access::{Connection, encode};
+use super::http;
 use super::listed::{Event, Listed};
+use super::merge::Change;
+use super::page::{ITEM_LIMIT, SplitError, Splitter};
 use super::{Complaint, HttpError, Reporter, SourceError, StartError};
+use crate::PodId;
+use crate::manifest::Manifest;
 
-/// How many pods are listed in one answer, and how large it may be.
+/// How many pods are listed in one answer, and how long that may take.
 const PAGE: usize = 500;
-const PAGE_LIMIT: usize = 64 << 20;
+const PAGE_TIME: Duration = Duration::from_secs(60);
+/// A server that is asked for a list is believed so many pages and bytes …
+const PAGES: usize = 1000;
+const LIST_LIMIT: usize = 1 << 30;
+/// … and so many pods, and so many bytes that are kept of them.
+const PODS: usize = 20_000;
+const KEPT: usize = 256 << 20;
 /// How large one event of a watch may be.
-const EVENT_LIMIT: usize = 16 << 20;
-/// Servers take headers of 1 MiB at most.
-const TOKEN_LIMIT: usize = 1 << 20;
+const EVENT_LIMIT: usize = ITEM_LIMIT + (64 << 10);
+/// What asks for the next page has a few hundred bytes.
+const TOKEN_LIMIT: usize = 16 << 10;
 
 /// The pods that an API server has for this node.
 #[derive(Debug, Clone)]
 pub struct ApiSource {
     /// Says how to reach the server. Token, tokenFile, client certificate, or name and
-    /// password; not `exec`.
+    /// password; not `exec`. It is read again, with the files that it names, for each list and
+    /// each watch.
     pub kubeconfig: PathBuf,
     /// Which context of it, if not the current one.
     pub context: Option<String>,
@@ -45,6 +55,12 @@ pub struct ApiSource {
     pub max_backoff: Duration,
     /// How long one watch lasts.
     pub watch_limit: Duration,
+    /// Whether plugins want all annotations of pods. While they don't, only those are kept that
+    /// limit bandwidth or say whose a pod is. When it changes, [`PodConfig::reread`] brings what
+    /// is missing.
+    ///
+    /// [`PodConfig::reread`]: super::PodConfig::reread
+    pub annotations: Arc<AtomicBool>,
 }
 
 impl ApiSource {
@@ -57,21 +73,22 @@ impl ApiSource {
             backoff: Duration::from_millis(800),
             max_backoff: Duration::from_secs(30),
             watch_limit: Duration::from_secs(300),
+            annotations: Arc::new(AtomicBool::new(true)),
         }
     }
 }
 
 pub(super) struct Reader {
-    client: Client,
-    server: String,
-    credentials: Credentials,
+    connection: Connection,
     source: ApiSource,
     listed: Listed,
 }
 
-/// How a watch ended.
-enum End {
-    /// Its time was over: go on from here.
+/// What has been done.
+enum Step {
+    /// All pods were listed, as of this version.
+    Listed(String),
+    /// A watch's time was over: go on from where it was.
     Over,
     /// The server has forgotten the version.
     Gone,
@@ -82,197 +99,250 @@ impl Reader {
         if source.node.is_empty() {
             return Err(StartError::NoNode);
         }
-        let access = kubeconfig::read(&source.kubeconfig, source.context.as_deref())?;
-        let server = access.server.to_string().trim_end_matches('/').to_owned();
-        Ok(Reader {
-            client: Client::new(&access.server, access.tls)?,
-            listed: Listed::new(server.clone()),
-            server,
-            credentials: access.credentials,
-            source,
-        })
+        let connection = Connection::new(&source.kubeconfig, source.context.as_deref())?;
+        let annotations = Arc::clone(&source.annotations);
+        let listed = Listed::new(connection.server().to_owned(), source.node.clone(), annotations);
+        Ok(Reader { connection, listed, source })
     }
 
     /// Lists and watches for ever.
     pub(super) async fn read(mut self, mut reporter: Reporter) {
         let mut wait = self.source.backoff;
         let mut version: Option<String> = None;
+        let mut gone: Option<Instant> = None;
         loop {
             let begun = Instant::now();
             let mut reread = reporter.reread.clone();
-            let listing = version.is_none();
-            let step = async {
-                match version.clone() {
-                    None => self.list(&reporter).await.map(|listed| version = Some(listed)),
-                    Some(from) => match self.watch(from, &mut version, &reporter).await {
-                        Ok(End::Over) => Ok(()),
-                        Ok(End::Gone) => {
-                            version = None;
-                            Ok(())
-                        }
-                        Err(err) => Err(err),
-                    },
-                }
-            };
             let result = tokio::select! {
-                result = step => result,
+                result = self.step(&mut version, &reporter) => result,
                 Ok(()) = reread.changed() => {
                     reporter.reread.mark_unchanged();
                     version = None;
                     continue;
                 }
             };
-            // A watch that ends at once, again and again, is a failure, too.
-            let failed = match &result {
-                Ok(()) => !listing && begun.elapsed() < self.source.backoff,
-                Err(_) => true,
+            let failed = match result {
+                Ok(Step::Listed(from)) => {
+                    version = Some(from);
+                    continue;
+                }
+                // A watch that ends at once, again and again, is a failure, too.
+                Ok(Step::Over) => begun.elapsed() < self.source.backoff,
+                // To have forgotten is none, unless it happens again and again.
+                Ok(Step::Gone) => {
+                    version = None;
+                    gone.replace(begun).is_some_and(|last| last.elapsed() < self.source.max_backoff)
+                }
+                Err(err) => {
+                    let mut complaints = vec![Complaint::whole(&self.listed.origin, err)];
+                    complaints.extend(self.listed.complaints());
+                    reporter.complain(complaints);
+                    true
+                }
             };
-            if let Err(err) = result {
-                let mut complaints = vec![Complaint::new(&self.listed.origin, err)];
-                complaints.extend(self.listed.complaints());
-                reporter.complain(complaints);
-            }
             if failed {
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
                     () = reporter.wanted() => version = None,
                 }
                 wait = (wait * 2).min(self.source.max_backoff);
-            } else if !listing {
+            } else {
                 wait = self.source.backoff;
             }
         }
     }
 
-    fn http(&self, source: HttpError) -> SourceError {
-        SourceError::Http { url: format!("{}/api/v1/pods", self.server), source }
+    async fn step(&mut self, version: &mut Option<String>, reporter: &Reporter) -> Result<Step, SourceError> {
+        // Tokens and certificates are replaced while we run.
+        self.connection.renew().await?;
+        match version.clone() {
+            None => self.list(reporter).await,
+            Some(from) => self.watch(&from, version, reporter).await,
+        }
     }
 
-    fn url(&self, query: &str) -> Result<Uri, SourceError> {
+    async fn get(&self, query: &str) -> Result<Option<Response<Incoming>>, SourceError> {
         let selector = encode(&format!("spec.nodeName={}", self.source.node));
-        let url = format!("{}/api/v1/pods?fieldSelector={selector}&{query}", self.server);
-        url.parse().map_err(|err: hyper::http::uri::InvalidUri| self.listed.answer(err.to_string()))
+        let response = self.connection.get(&format!("/api/v1/pods?fieldSelector={selector}&{query}")).await?;
+        match response.status().as_u16() {
+            200 => Ok(Some(response)),
+            410 => Ok(None),
+            _ => Err(self.http(http::refused(response).await)),
+        }
     }
 
-    async fn headers(&self) -> Result<HeaderMap, SourceError> {
-        let mut headers = HeaderMap::new();
-        headers.insert(hyper::header::ACCEPT, HeaderValue::from_static("application/json"));
-        let text = match &self.credentials {
-            Credentials::None => return Ok(headers),
-            Credentials::Header(text) => text.clone(),
-            Credentials::TokenFile(path) => {
-                let file = path.clone();
-                let token =
-                    tokio::task::spawn_blocking(move || files::read(&file, TOKEN_LIMIT, Links::Follow));
-                let token = token.await.unwrap_or_else(|err| Err(io::Error::other(err)));
-                let token = token.map_err(|source| SourceError::Read { path: path.clone(), source })?;
-                let token = String::from_utf8_lossy(&token);
-                format!("Bearer {}", token.trim())
-            }
-        };
-        let mut value = HeaderValue::from_str(&text)
-            .map_err(|_| self.listed.answer("the credentials don't fit into a header"))?;
-        value.set_sensitive(true);
-        headers.insert(AUTHORIZATION, value);
-        Ok(headers)
+    fn http(&self, source: HttpError) -> SourceError {
+        self.connection.error("/api/v1/pods", source)
     }
 
-    /// All pods, page by page; the version to watch from.
-    async fn list(&mut self, reporter: &Reporter) -> Result<String, SourceError> {
-        let mut items = Vec::new();
-        let mut next = String::new();
-        let version = loop {
-            let url = self.url(&format!("limit={PAGE}{next}"))?;
-            let response =
-                self.client.get(&url, &self.headers().await?).await.map_err(|err| self.http(err))?;
-            if response.status() != 200 {
-                return Err(self.http(http::refused(response).await));
-            }
-            let bytes = http::body(response.into_body(), PAGE_LIMIT).await.map_err(|err| self.http(err))?;
-            let page = self.listed.page(&bytes)?;
-            items.extend(page.items);
-            if page.token.is_empty() {
+    fn too_much(&self, limit: String) -> SourceError {
+        let what = "what the server has told of is not taken";
+        SourceError::TooMuch { url: self.connection.server().to_owned(), limit, what }
+    }
+
+    /// All pods, page by page.
+    async fn list(&mut self, reporter: &Reporter) -> Result<Step, SourceError> {
+        let mut pods = Pods::default();
+        let mut token = String::new();
+        let mut left = LIST_LIMIT;
+        self.listed.begin();
+        for _ in 0..PAGES {
+            let next = if token.is_empty() { String::new() } else { format!("&continue={}", encode(&token)) };
+            let Some(response) = self.get(&format!("limit={PAGE}{next}")).await? else {
+                return Ok(Step::Gone);
+            };
+            let page = self.page(response.into_body(), &mut pods, &mut left);
+            let page = timeout(PAGE_TIME, page).await;
+            let meta = page.unwrap_or_else(|_| Err(self.http(HttpError::Timeout(PAGE_TIME))))?;
+            let next = meta.token.unwrap_or_default();
+            if next.is_empty() {
                 let none = || self.listed.answer("a list of pods without resourceVersion");
-                break page.version.ok_or_else(none)?;
+                let version = meta.resource_version.ok_or_else(none)?;
+                reporter.set_but(pods.pods, &self.listed.bad()).await;
+                reporter.complain(self.listed.complaints());
+                self.listed.news();
+                return Ok(Step::Listed(version));
             }
-            next = format!("&continue={}", encode(&page.token));
-        };
-        self.listed.replace(items);
-        self.tell(reporter).await;
-        Ok(version)
+            if next == token || next.len() > TOKEN_LIMIT {
+                return Err(self.listed.answer("a list of pods that never ends"));
+            }
+            token = next;
+        }
+        Err(self.too_much(format!("{PAGES} pages of pods")))
+    }
+
+    /// One page; what it says of itself.
+    async fn page(
+        &mut self,
+        mut body: Incoming,
+        pods: &mut Pods,
+        left: &mut usize,
+    ) -> Result<super::wire::EnvelopeMeta, SourceError> {
+        let mut splitter = Splitter::default();
+        loop {
+            let piece = http::piece(&mut body, http::ANSWER_LIMIT).await.map_err(|err| self.http(err))?;
+            let Some(piece) = piece else { break };
+            *left =
+                left.checked_sub(piece.len()).ok_or_else(|| self.http(HttpError::TooLarge(LIST_LIMIT)))?;
+            let listed = &mut self.listed;
+            let each = |item: &[u8]| {
+                let pod = listed.item(item)?;
+                pod.map_or(Ok(()), |pod| pods.push(pod))
+            };
+            splitter.take(&piece, each).map_err(|stop| match stop {
+                Stop::Source(err) => err,
+                Stop::Split(err) => self.listed.answer(err.to_string()),
+                Stop::TooMuch(limit) => self.too_much(limit),
+            })?;
+        }
+        let envelope = splitter.finish().map_err(|err| self.listed.answer(err))?;
+        Ok(envelope.metadata)
     }
 
     /// One watch, until it ends; `version` follows what was seen.
     async fn watch(
         &mut self,
-        from: String,
+        from: &str,
         version: &mut Option<String>,
         reporter: &Reporter,
-    ) -> Result<End, SourceError> {
+    ) -> Result<Step, SourceError> {
         let limit = self.source.watch_limit;
-        let url = self.url(&format!(
+        let query = format!(
             "watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}",
-            encode(&from),
+            encode(from),
             limit.as_secs().max(1),
-        ))?;
-        let response = self.client.get(&url, &self.headers().await?).await.map_err(|err| self.http(err))?;
-        match response.status().as_u16() {
-            200 => {}
-            410 => return Ok(End::Gone),
-            _ => return Err(self.http(http::refused(response).await)),
-        }
+        );
+        let Some(response) = self.get(&query).await? else { return Ok(Step::Gone) };
         // It works again: what was wrong before isn't any more.
         reporter.complain(self.listed.complaints());
         let mut body = response.into_body();
         let mut buffer: Vec<u8> = Vec::new();
         loop {
             // The server ends it in time; if not even that comes, the connection is dead.
-            let piece =
-                http::piece(&mut body, limit + http::ANSWER_LIMIT).await.map_err(|err| self.http(err))?;
-            let Some(piece) = piece else { return Ok(End::Over) };
+            let piece = http::piece(&mut body, limit + http::ANSWER_LIMIT).await;
+            let Some(piece) = piece.map_err(|err| self.http(err))? else { return Ok(Step::Over) };
             if buffer.len() + piece.len() > EVENT_LIMIT {
                 return Err(self.http(HttpError::TooLarge(EVENT_LIMIT)));
             }
             // Only the new piece can hold the end of a line: a long one isn't searched again.
             let mut searched = buffer.len();
+            let mut begin = 0;
             buffer.extend_from_slice(&piece);
-            while let Some(end) = buffer.iter().skip(searched).position(|byte| *byte == b'\n') {
-                let rest = buffer.split_off(searched + end + 1);
-                let line = std::mem::replace(&mut buffer, rest);
-                searched = 0;
-                match self.listed.event(&line, version)? {
+            while let Some(length) = buffer.iter().skip(searched).position(|byte| *byte == b'\n') {
+                let end = searched + length;
+                let event = self.listed.event(buffer.get(begin..end).unwrap_or_default(), version)?;
+                (begin, searched) = (end + 1, end + 1);
+                match event {
                     Event::Nothing => {}
-                    Event::Pods => self.tell(reporter).await,
-                    Event::Gone => return Ok(End::Gone),
+                    Event::Pod(change) => self.change(change, reporter).await,
+                    Event::Gone => return Ok(Step::Gone),
+                }
+                if let Some(complaints) = self.listed.news() {
+                    reporter.complain(complaints);
                 }
             }
+            buffer.drain(..begin);
+            buffer.shrink_to(buffer.len().max(64 << 10));
         }
     }
 
-    async fn tell(&self, reporter: &Reporter) {
-        reporter.complain(self.listed.complaints());
-        reporter.set(self.listed.pods()).await;
+    /// Passes on what has happened to a pod, unless it is one too many.
+    async fn change(&mut self, change: Change, reporter: &Reporter) {
+        if let Change::Put(pod) = &change {
+            let limit = match reporter.room(&pod.id) {
+                (pods, _) if pods >= PODS => Some(format!("{PODS} pods")),
+                (_, kept) if kept + pod.weight() > KEPT => Some(format!("{KEPT} bytes of pods")),
+                _ => None,
+            };
+            if let Some(limit) = limit {
+                let err = SourceError::TooMuch {
+                    url: self.connection.server().to_owned(),
+                    limit,
+                    what: "this pod is not taken",
+                };
+                return self.listed.spoilt(PodId::clone(&pod.id), err);
+            }
+        }
+        reporter.change(change).await;
     }
 }
 
-/// For a query: everything but letters, digits and `-_.~` in per cent.
-fn encode(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-        out
-    })
+/// The pods of a list, within limits.
+#[derive(Default)]
+struct Pods {
+    pods: Vec<Arc<Manifest>>,
+    weight: usize,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Pods {
+    fn push(&mut self, pod: Arc<Manifest>) -> Result<(), Stop> {
+        self.weight += pod.weight();
+        if self.pods.len() >= PODS {
+            return Err(Stop::TooMuch(format!("{PODS} pods")));
+        }
+        if self.weight > KEPT {
+            return Err(Stop::TooMuch(format!("{KEPT} bytes of pods")));
+        }
+        self.pods.push(pod);
+        Ok(())
+    }
+}
 
-    #[test]
-    fn queries_are_encoded() {
-        assert_eq!(encode("spec.nodeName=a b&c/ä"), "spec.nodeName%3Da%20b%26c%2F%C3%A4");
+/// Why a page is read no further.
+enum Stop {
+    Source(SourceError),
+    Split(SplitError),
+    TooMuch(String),
+}
+
+impl From<SourceError> for Stop {
+    fn from(err: SourceError) -> Self {
+        Stop::Source(err)
+    }
+}
+
+impl From<SplitError> for Stop {
+    fn from(err: SplitError) -> Self {
+        Stop::Split(err)
     }
 }

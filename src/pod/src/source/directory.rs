@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Complaint, Reporter, SourceError};
@@ -51,7 +52,7 @@ pub(super) async fn read(directory: Directory, mut reporter: Reporter) {
             }
             Err(err) => {
                 let origin = Origin::File(scan.directory.path.clone());
-                reporter.complain(vec![Complaint::new(&origin, err)]);
+                reporter.complain(vec![Complaint::whole(&origin, err)]);
             }
         }
         tokio::select! {
@@ -71,12 +72,12 @@ struct Scan {
 struct File {
     /// Device, inode, size, and times of the version that was read.
     stamp: Option<[i64; 7]>,
-    pods: Vec<Manifest>,
+    pods: Vec<Arc<Manifest>>,
     complaints: Vec<Complaint>,
 }
 
 impl Scan {
-    fn pods(&self) -> Vec<Manifest> {
+    fn pods(&self) -> Vec<Arc<Manifest>> {
         self.files.values().flat_map(|file| file.pods.iter().cloned()).collect()
     }
 
@@ -174,8 +175,9 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// The pods of a text that was read again. If anything is wrong with it, pods that it had and
 /// doesn't have now stay: nobody knows which of them is the one that is wrong.
-pub(super) fn keep_last_good(before: Vec<Manifest>, parsed: Parsed) -> Vec<Manifest> {
-    let Parsed { mut pods, errors } = parsed;
+pub(super) fn keep_last_good(before: Vec<Arc<Manifest>>, parsed: Parsed) -> Vec<Arc<Manifest>> {
+    let Parsed { pods, errors } = parsed;
+    let mut pods: Vec<_> = pods.into_iter().map(Arc::new).collect();
     if !errors.is_empty() {
         for pod in before {
             if !pods.iter().any(|other| other.id == pod.id) {

@@ -54,6 +54,16 @@ pub enum SourceError {
         /// How.
         source: HttpError,
     },
+    /// Something could not be written to an API server.
+    #[error("{method} {url}: {source}")]
+    Write {
+        /// How.
+        method: String,
+        /// Where to.
+        url: String,
+        /// Why not.
+        source: HttpError,
+    },
     /// The watch of an API server said that it failed.
     #[error("watching {url}: {message} (code {code})")]
     Watch {
@@ -63,6 +73,27 @@ pub enum SourceError {
         code: u16,
         /// And message.
         message: String,
+    },
+    /// The kubeconfig, or a file that it names, can't be used any more.
+    #[error(transparent)]
+    Access(StartError),
+    /// An API server has more than can be kept.
+    #[error("{url}: more than {limit}: {what}")]
+    TooMuch {
+        /// Which.
+        url: String,
+        /// Of what, and how many of it.
+        limit: String,
+        /// What becomes of it.
+        what: &'static str,
+    },
+    /// There are more bad pods than are told of.
+    #[error("{url}: {more} more pods can't be used")]
+    More {
+        /// Which.
+        url: String,
+        /// How many.
+        more: usize,
     },
     /// An API server answered what can't be understood.
     #[error("{url}: unexpected answer: {reason}")]
@@ -110,8 +141,8 @@ pub enum StartError {
         /// Why.
         reason: String,
     },
-    /// A header that is none.
-    #[error("\"{}\" is not an HTTP header of the form NAME: VALUE", .0.escape_debug())]
+    /// A header that is none: its name, if it has one.
+    #[error("header \"{}\" is not of the form NAME: VALUE", .0.escape_debug())]
     Header(String),
     /// A kubeconfig that can't be used.
     #[error("{}: {reason}", path.display())]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderMap, HeaderValue};
-use hyper::{Request, Response, Uri};
+use hyper::{Method, Request, Response, Uri};
 use hyper_rustls::{ConfigBuilderExt, FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -19,6 +19,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use tokio::time::timeout;
 
 use super::{HttpError, StartError};
+use crate::id::is_unseen;
 
 /// How long it may take until a server answers.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -26,7 +27,7 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const MESSAGE_LIMIT: usize = 300;
 
 /// Whom to trust, and who we are.
-#[derive(Default)]
+#[derive(Default, PartialEq)]
 pub(super) struct Tls {
     /// PEM certificates of authorities; `None`: those of the system.
     pub(super) authorities: Option<Vec<u8>>,
@@ -40,7 +41,7 @@ pub(super) struct Tls {
 
 /// An HTTP client.
 #[derive(Debug, Clone)]
-pub(super) struct Client(Pool<HttpsConnector<HttpConnector>, Empty<Bytes>>);
+pub(super) struct Client(Pool<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
 fn tls_error(what: &str) -> impl Fn(String) -> StartError + '_ {
     move |reason| StartError::Tls { what: what.to_owned(), reason }
@@ -48,7 +49,7 @@ fn tls_error(what: &str) -> impl Fn(String) -> StartError + '_ {
 
 impl Client {
     /// A client for this URL. The system's authorities are not read for one without TLS.
-    pub(super) fn new(url: &Uri, tls: Tls) -> Result<Client, StartError> {
+    pub(super) fn new(url: &Uri, tls: &Tls) -> Result<Client, StartError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -79,7 +80,7 @@ impl Client {
         // A watch may be silent for minutes; without this a peer that died isn't noticed.
         tcp.set_keepalive(Some(Duration::from_secs(30)));
         let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
-        let connector = match tls.server_name {
+        let connector = match tls.server_name.clone() {
             None => connector.enable_http1().wrap_connector(tcp),
             Some(name) => {
                 let name = ServerName::try_from(name)
@@ -93,7 +94,19 @@ impl Client {
 
     /// Asks, and waits for the beginning of the answer.
     pub(super) async fn get(&self, url: &Uri, headers: &HeaderMap) -> Result<Response<Incoming>, HttpError> {
-        let mut request = Request::new(Empty::new());
+        self.send(Method::GET, url, headers, Vec::new()).await
+    }
+
+    /// Asks with a body, and waits for the beginning of the answer.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        url: &Uri,
+        headers: &HeaderMap,
+        body: Vec<u8>,
+    ) -> Result<Response<Incoming>, HttpError> {
+        let mut request = Request::new(Full::new(Bytes::from(body)));
+        *request.method_mut() = method;
         *request.uri_mut() = url.clone();
         *request.headers_mut() = headers.clone();
         let agent = HeaderValue::from_static(concat!("cnimble/", env!("CARGO_PKG_VERSION")));
@@ -104,6 +117,25 @@ impl Client {
             Ok(Ok(response)) => Ok(response),
         }
     }
+}
+
+/// A URL as it may be shown: what stands behind a question mark may be a secret.
+pub(super) fn without_query(url: &Uri) -> String {
+    shown(&url.to_string())
+}
+
+/// The same of a text that may be no URL at all, and may have a password in it.
+fn shown(text: &str) -> String {
+    let place = text.split(['?', '#']).next().unwrap_or_default();
+    match (place.split_once("://"), place.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => place.to_owned(),
+    }
+}
+
+/// One line of a text from outside, without what means something to a terminal, and not too long.
+pub(super) fn tame(text: &str) -> String {
+    text.chars().filter(|char| !is_unseen(*char)).take(MESSAGE_LIMIT).collect()
 }
 
 /// An error with its causes, for hyper says only where it happened.
@@ -161,8 +193,7 @@ pub(super) async fn refused(response: Response<Incoming>) -> HttpError {
     let text = String::from_utf8_lossy(&bytes);
     let said = serde_json::from_str::<serde_json::Value>(&text).ok();
     let message = said.as_ref().and_then(|value| value.get("message")?.as_str()).unwrap_or(&text);
-    let message = message.chars().filter(|char| !char.is_control()).take(MESSAGE_LIMIT).collect();
-    HttpError::Status { status, message }
+    HttpError::Status { status, message: tame(message) }
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -222,7 +253,7 @@ impl ServerCertVerifier for Anybody {
 
 /// An absolute http or https URL.
 pub(super) fn parse_url(text: &str) -> Result<Uri, StartError> {
-    let wrong = |reason: &str| StartError::Url { url: text.to_owned(), reason: reason.to_owned() };
+    let wrong = |reason: &str| StartError::Url { url: shown(text), reason: reason.to_owned() };
     let url: Uri = text.parse().map_err(|err: hyper::http::uri::InvalidUri| wrong(&err.to_string()))?;
     if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
         return Err(wrong("it needs a scheme and a host"));

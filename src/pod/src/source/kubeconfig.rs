@@ -70,6 +70,7 @@ struct User {
 }
 
 /// A server, and how to speak to it.
+#[derive(PartialEq)]
 pub(super) struct Access {
     pub(super) server: Uri,
     pub(super) tls: Tls,
@@ -77,7 +78,8 @@ pub(super) struct Access {
 }
 
 /// What goes into the header Authorization.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
+#[cfg_attr(test, derive(Debug))]
 pub(super) enum Credentials {
     None,
     Header(String),
@@ -184,7 +186,15 @@ fn find<T: for<'de> Deserialize<'de>>(list: Vec<Named>, kind: &str, name: &str) 
 }
 
 fn typed<T: for<'de> Deserialize<'de>>(value: &Value, whose: &str) -> Result<T, String> {
-    serde_path_to_error::deserialize(value).map_err(|err| format!("{whose}{}: {}", err.path(), err.inner()))
+    serde_path_to_error::deserialize(value).map_err(|err| {
+        // The value itself may be a token.
+        let reason = err.inner().to_string();
+        let reason = match reason.split_once(", expected ") {
+            Some((_, expected)) => format!("expected {expected}"),
+            None => reason,
+        };
+        format!("{whose}{}: {reason}", err.path())
+    })
 }
 
 /// Data in place, in base64.
@@ -213,7 +223,7 @@ pub(super) fn fuzz(bytes: &[u8], file: &[u8]) {
         }
         // The system's authorities are not what is tried here.
         if access.tls.insecure || access.tls.authorities.is_some() {
-            let _ = super::http::Client::new(&access.server, access.tls);
+            let _ = super::http::Client::new(&access.server, &access.tls);
         }
     }
 }
@@ -261,7 +271,8 @@ mod tests {
             ("server: 'https://k', proxy-url: 'http://p'", "", "proxy-url is not supported"),
             ("server: k", "", "is not an http or https URL"),
             ("", "", "cluster \"k\": .: missing field `server`"),
-            ("server: [1]", "", "server: invalid type"),
+            ("server: [1]", "", "server: expected a string"),
+            ("server: 'https://k'", "token: 123", "token: expected a string"),
             ("server: 'https://k', certificate-authority: no.pem", "", "certificate-authority: can't read"),
             ("server: 'https://k', certificate-authority-data: '*'", "", "certificate-authority-data: "),
             (

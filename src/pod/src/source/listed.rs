@@ -1,84 +1,93 @@
-//! What an API server says of pods: the pages of a list, and the events of a watch.
+//! What an API server says of pods: the items of a list, and the events of a watch. Which of them
+//! are pods to run, and what is wrong with the others; the pods themselves are the storage's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
-
-use super::{Complaint, SourceError};
+use super::http::tame;
+use super::merge::{Change, SOURCE_ANNOTATION};
+use super::wire::{self, Named, Object};
+use super::{Complaint, SourceError, SourceKind};
 use crate::PodId;
-use crate::manifest::{Manifest, Origin};
+use crate::manifest::{MANAGED_ANNOTATION, Manifest, Origin};
 
 /// A pod that the kubelet made in the API to show a static pod there. It is no pod to run.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// The pods as the server has told them so far.
+/// Of so many bad pods it is told what is wrong with them; of the others that they are bad.
+const TOLD: usize = 100;
+
+/// How the pods are that the server has told of so far.
 pub(super) struct Listed {
     server: String,
-    pub(super) origin: Origin,
-    pods: BTreeMap<PodId, Manifest>,
-    /// Pods that can't be used.
-    bad: BTreeMap<PodId, Complaint>,
-}
-
-/// A page of a list.
-pub(super) struct Page {
-    pub(super) items: Vec<Value>,
-    /// What to ask the next page with; empty if it is the last.
-    pub(super) token: String,
-    /// The version to watch from.
-    pub(super) version: Option<String>,
+    node: String,
+    pub(super) origin: Arc<Origin>,
+    /// Whether plugins want all annotations.
+    annotations: Arc<AtomicBool>,
+    /// What most pods have, and share.
+    usual: Arc<BTreeMap<String, String>>,
+    /// Pods that can't be used; of those that are too many only the names.
+    bad: BTreeMap<PodId, Option<Complaint>>,
+    /// Whether what is wrong is something else than was told.
+    news: bool,
 }
 
 /// What came of an event.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Event {
     /// Nothing about pods.
     Nothing,
-    /// There may be other pods now.
-    Pods,
+    /// This has happened to a pod.
+    Pod(Change),
     /// The server has forgotten the version that was watched from.
     Gone,
 }
 
 impl Listed {
-    pub(super) fn new(server: String) -> Self {
-        let origin = Origin::Api(server.clone());
-        Listed { server, origin, pods: BTreeMap::new(), bad: BTreeMap::new() }
+    pub(super) fn new(server: String, node: String, annotations: Arc<AtomicBool>) -> Self {
+        let usual = BTreeMap::from([(SOURCE_ANNOTATION.to_owned(), SourceKind::Api.to_string())]);
+        let origin = Arc::new(Origin::Api(server.clone()));
+        let usual = Arc::new(usual);
+        Listed { server, node, origin, annotations, usual, bad: BTreeMap::new(), news: false }
     }
 
-    pub(super) fn pods(&self) -> Vec<Manifest> {
-        self.pods.values().cloned().collect()
-    }
-
+    /// What is wrong with pods.
     pub(super) fn complaints(&self) -> Vec<Complaint> {
-        self.bad.values().cloned().collect()
+        let mut all: Vec<Complaint> = self.bad.values().flatten().cloned().collect();
+        let more = self.bad.len().saturating_sub(all.len());
+        if more > 0 {
+            let err = SourceError::More { url: self.server.clone(), more };
+            all.push(Complaint::new(&self.origin, err));
+        }
+        all
     }
 
-    pub(super) fn answer(&self, reason: impl Into<String>) -> SourceError {
-        SourceError::Answer { url: format!("{}/api/v1/pods", self.server), reason: reason.into() }
+    /// The same, if it is something else than before.
+    pub(super) fn news(&mut self) -> Option<Vec<Complaint>> {
+        std::mem::take(&mut self.news).then(|| self.complaints())
     }
 
-    /// Reads a page; no pod is kept before [`Listed::replace`].
-    pub(super) fn page(&self, bytes: &[u8]) -> Result<Page, SourceError> {
-        let mut page: Value = serde_json::from_slice(bytes).map_err(|err| self.answer(err.to_string()))?;
-        let meta = |key: &str| page.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
-        let (version, token) = (meta("resourceVersion").map(str::to_owned), meta("continue"));
-        let token = token.unwrap_or_default().to_owned();
-        let items = match page.get_mut("items").map(Value::take) {
-            Some(Value::Array(items)) => items,
-            Some(Value::Null) => Vec::new(),
-            _ => return Err(self.answer("a list of pods without items")),
-        };
-        Ok(Page { items, token, version })
+    /// The names of bad pods, of which it isn't known what they want.
+    pub(super) fn bad(&self) -> BTreeSet<PodId> {
+        self.bad.keys().cloned().collect()
     }
 
-    /// These are all pods that there are.
-    pub(super) fn replace(&mut self, items: Vec<Value>) {
-        let mut before = std::mem::take(&mut self.pods);
+    pub(super) fn answer(&self, reason: impl AsRef<str>) -> SourceError {
+        SourceError::Answer { url: format!("{}/api/v1/pods", self.server), reason: tame(reason.as_ref()) }
+    }
+
+    /// A new list begins.
+    pub(super) fn begin(&mut self) {
+        self.news |= !self.bad.is_empty();
         self.bad.clear();
-        for item in items {
-            self.take(item, &mut before);
+    }
+
+    /// One item of a list; a pod that is to be run.
+    pub(super) fn item(&mut self, text: &[u8]) -> Result<Option<Arc<Manifest>>, SourceError> {
+        match self.judge(text)? {
+            Some(Change::Put(pod)) => Ok(Some(pod)),
+            Some(Change::Drop(_)) | None => Ok(None),
         }
     }
 
@@ -87,94 +96,128 @@ impl Listed {
         if line.trim_ascii().is_empty() {
             return Ok(Event::Nothing);
         }
-        let mut event: Value = serde_json::from_slice(line)
+        let event: wire::Event<'_> = serde_json::from_slice(line)
             .map_err(|err| self.answer(format!("an event that is no JSON: {err}")))?;
-        let object = event.get_mut("object").map(Value::take).unwrap_or_default();
-        let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
-        let seen = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).map(str::to_owned);
-        let came = match kind {
+        let object = event.object.map_or("{}", |object| object.get());
+        let came = match &*event.kind {
             "BOOKMARK" => Event::Nothing,
-            "ADDED" | "MODIFIED" => {
-                let mut before = id(&object).and_then(|id| self.pods.remove_entry(&id)).into_iter().collect();
-                self.take(object, &mut before);
-                Event::Pods
-            }
-            "DELETED" => {
-                if let Some(id) = id(&object) {
-                    self.pods.remove(&id);
-                    self.bad.remove(&id);
+            "ADDED" | "MODIFIED" => self.judge(object.as_bytes())?.map_or(Event::Nothing, Event::Pod),
+            "DELETED" => match named(object).id() {
+                Some(id) => {
+                    self.good(&id);
+                    Event::Pod(Change::Drop(id))
                 }
-                Event::Pods
-            }
+                None => Event::Nothing,
+            },
             "ERROR" => {
-                let code =
-                    object.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
-                let reason = object.get("reason").and_then(Value::as_str).unwrap_or_default();
-                if code == Some(410) || matches!(reason, "Expired" | "Gone") {
+                let status: wire::Status = serde_json::from_str(object).unwrap_or_default();
+                let reason = status.reason.unwrap_or_default();
+                if status.code == Some(410) || matches!(reason.as_str(), "Expired" | "Gone") {
                     return Ok(Event::Gone);
                 }
-                let message = object.get("message").and_then(Value::as_str).unwrap_or(reason);
                 // From where this failed there is no going on.
                 *version = None;
                 return Err(SourceError::Watch {
                     url: self.server.clone(),
-                    code: code.unwrap_or(0),
-                    message: message.to_owned(),
+                    code: status.code.unwrap_or(0),
+                    message: tame(&status.message.unwrap_or(reason)),
                 });
             }
             other => return Err(self.answer(format!("an event of type \"{}\"", other.escape_debug()))),
         };
-        if seen.is_some() {
-            *version = seen;
+        if let Some(seen) = named(object).metadata.resource_version {
+            *version = Some(seen.into_owned());
         }
         Ok(came)
     }
 
-    /// Keeps a pod. One that can't be used leaves what there was of it before.
-    fn take(&mut self, object: Value, before: &mut BTreeMap<PodId, Manifest>) {
-        let id = id(&object);
-        let result = serde_path_to_error::deserialize::<_, Pod>(object)
-            .map_err(|err| self.answer(format!("{}: {}", err.path(), err.inner())))
-            .and_then(|pod| Ok(Manifest::from_pod(pod, &self.origin)?));
-        let Some(id) = id else {
-            let nameless = PodId::new("", "");
-            self.bad.insert(nameless, Complaint::new(&self.origin, self.answer("a pod without a name")));
-            return;
+    fn good(&mut self, id: &PodId) {
+        self.news |= self.bad.remove(id).is_some();
+    }
+
+    /// Notes that a pod can't be used. What there was of it before stays.
+    pub(super) fn spoilt(&mut self, id: PodId, err: SourceError) {
+        let told =
+            self.bad.values().flatten().count() < TOLD || self.bad.get(&id).is_some_and(Option::is_some);
+        let complaint = told.then(|| {
+            let mut complaint = Complaint::new(&self.origin, err);
+            complaint.pod = Some(id.clone());
+            complaint
+        });
+        let text = |complaint: &Complaint| complaint.error.to_string();
+        let before = self.bad.insert(id, complaint.clone());
+        self.news |= before.is_none_or(|before| before.as_ref().map(text) != complaint.as_ref().map(text));
+    }
+
+    /// What a pod's text means; nothing if it can't be used.
+    fn judge(&mut self, text: &[u8]) -> Result<Option<Change>, SourceError> {
+        let object = match serde_json::from_slice::<Object>(text) {
+            Ok(object) => object,
+            Err(err) if err.is_data() => {
+                let mut from = serde_json::Deserializer::from_slice(text);
+                let wrong = serde_path_to_error::deserialize::<_, Object>(&mut from);
+                let wrong =
+                    wrong.err().map_or_else(String::new, |err| format!("{}: {}", err.path(), err.inner()));
+                let text = String::from_utf8_lossy(text);
+                let id = named(&text).id().unwrap_or_else(|| PodId::new("", ""));
+                let err = self.answer(format!("pod {id}: {wrong}"));
+                self.spoilt(id, err);
+                return Ok(None);
+            }
+            Err(err) => return Err(self.answer(format!("a pod that is no JSON: {err}"))),
         };
-        match result {
-            Ok(pod) => {
-                self.bad.remove(&id);
-                if pod.annotations().contains_key(MIRROR) {
-                    self.pods.remove(&id);
-                } else {
-                    self.pods.insert(id, pod);
+        Ok(self.take(object))
+    }
+
+    fn take(&mut self, mut object: Object) -> Option<Change> {
+        let Some(id) = object.id() else {
+            self.spoilt(PodId::new("", ""), self.answer("a pod without a name"));
+            return None;
+        };
+        // A server may not know what it was asked for.
+        if object.annotation(MIRROR).is_some() || object.node() != Some(&self.node) {
+            self.good(&id);
+            return Some(Change::Drop(id));
+        }
+        let all = self.annotations.load(Ordering::Relaxed);
+        object.keep_annotations(|key| all || key.ends_with("gress-bandwidth") || key == MANAGED_ANNOTATION);
+        match Manifest::from_pod(object.pod(), &self.origin) {
+            Ok(mut pod) => {
+                self.good(&id);
+                if pod.has_ended() {
+                    return Some(Change::Drop(id));
                 }
+                match pod.annotations().is_empty() {
+                    true => pod.set_annotations(Arc::clone(&self.usual)),
+                    false => pod.annotate(SOURCE_ANNOTATION, &SourceKind::Api.to_string()),
+                }
+                Some(Change::Put(Arc::new(pod)))
             }
             Err(err) => {
-                let mut complaint = Complaint::new(&self.origin, err);
-                complaint.pod = Some(id.clone());
-                self.bad.insert(id.clone(), complaint);
-                if let Some(old) = before.remove(&id) {
-                    self.pods.insert(id, old);
-                }
+                self.spoilt(id, err.into());
+                None
             }
         }
     }
 }
 
-/// Which pod an object is, whatever else is wrong with it.
-fn id(object: &Value) -> Option<PodId> {
-    let meta = |key: &str| object.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
-    let namespace = meta("namespace").filter(|namespace| !namespace.is_empty());
-    Some(PodId::new(namespace.unwrap_or("default"), meta("name")?))
+/// Which object it is, as far as that can be told.
+fn named(text: &str) -> Named<'_> {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 /// For fuzzers: takes any bytes for a page of a list and for the lines of a watch.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
-    let mut listed = Listed::new("https://k".to_owned());
-    if let Ok(page) = listed.page(bytes) {
-        listed.replace(page.items);
+    use super::page::{SplitError, Splitter};
+    let mut listed = Listed::new("https://k".to_owned(), "n".to_owned(), Arc::default());
+    let mut splitter = Splitter::default();
+    let each = |item: &[u8]| {
+        let _ = listed.item(item);
+        Ok::<_, SplitError>(())
+    };
+    if splitter.take(bytes, each).is_ok() {
+        let _ = splitter.finish();
     }
     let mut version = Some("1".to_owned());
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -182,7 +225,12 @@ pub(super) fn fuzz(bytes: &[u8]) {
         if matches!(event, Err(SourceError::Watch { .. })) {
             assert_eq!(version, None);
         }
-        assert!(listed.pods.iter().all(|(id, pod)| pod.id == *id && !pod.annotations().contains_key(MIRROR)));
-        assert!(listed.complaints().iter().all(|complaint| !complaint.error.to_string().is_empty()));
+        if let Ok(Event::Pod(Change::Put(pod))) = event {
+            assert!(!pod.has_ended() && !pod.annotations().contains_key(MIRROR));
+        }
+        for complaint in listed.complaints() {
+            let text = complaint.error.to_string();
+            assert!(!text.is_empty() && !text.contains(char::is_control), "{text:?}");
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! Many sources, one set of pods: what the kubelet calls PodConfig's storage.
 //!
-//! A source always says all that it wants. From the difference to what it wanted before come
-//! the updates. No I/O here.
+//! A source says all that it wants ([`Storage::set`]), or what has changed ([`Storage::change`]);
+//! from the difference to what there was come the updates. A change costs the same whatever the
+//! number of pods: only those are looked at that have its name, or wait for its UID. No I/O here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::{Op, PodUpdate, SourceKind};
 use crate::PodId;
@@ -17,230 +19,271 @@ pub const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 pub(super) struct Loser {
     pub(super) source: SourceKind,
     pub(super) pod: PodId,
-    pub(super) origin: Origin,
+    pub(super) origin: Arc<Origin>,
     /// What is taken: the name, or a UID.
     pub(super) uid: Option<String>,
     /// Who has it.
-    pub(super) winner: Origin,
+    pub(super) winner: Arc<Origin>,
+}
+
+/// A pod, and which source wants it.
+type Wanted = (SourceKind, Arc<Manifest>);
+
+/// All that want one name.
+#[derive(Debug, Default)]
+struct Slot {
+    /// By source, and in a source's order.
+    candidates: Vec<Wanted>,
+    /// Who has it.
+    chosen: Option<Wanted>,
+    /// Those who don't.
+    losers: Vec<Loser>,
+    /// The UID for which the one that could have the name waits.
+    waits: Option<String>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Storage {
-    wanted: BTreeMap<SourceKind, Vec<Manifest>>,
-    current: BTreeMap<PodId, (SourceKind, Manifest)>,
+    seen: BTreeSet<SourceKind>,
+    slots: BTreeMap<PodId, Slot>,
+    /// Whose a UID is.
+    uids: BTreeMap<String, PodId>,
+    /// Who else would have it.
+    waiting: BTreeMap<String, BTreeSet<PodId>>,
+    /// Of all candidates together.
+    weight: usize,
+}
+
+/// What comes of a change.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// What to tell, in this order: what goes before what comes, as both may have one name.
+    pub(super) updates: Vec<PodUpdate>,
+    /// Whether others than before have lost.
+    pub(super) losers_changed: bool,
+}
+
+/// One pod of a source.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// It is wanted, as it is here.
+    Put(Arc<Manifest>),
+    /// It isn't wanted any more.
+    Drop(PodId),
+}
+
+fn same_pod(a: &Wanted, b: &Wanted) -> bool {
+    a.0 == b.0 && a.1.uid == b.1.uid
+}
+
+impl Slot {
+    /// Forgets what a source wants; how much that was.
+    fn forget(&mut self, source: SourceKind) -> usize {
+        let gone = self.candidates.extract_if(.., |(of, _)| *of == source);
+        gone.map(|(_, pod)| pod.weight()).sum()
+    }
+
+    /// Who gets the name: who has it already, else the first by source and order.
+    fn winner(&self) -> Option<&Wanted> {
+        let find = |fits: &dyn Fn(&Wanted, &Wanted) -> bool| {
+            self.candidates.iter().find(|one| self.chosen.as_ref().is_some_and(|has| fits(has, one)))
+        };
+        find(&same_pod)
+            .or_else(|| find(&|has, one| has.0 == one.0 && has.1.origin == one.1.origin))
+            .or(self.candidates.first())
+    }
 }
 
 impl Storage {
     /// Whether this source has ever said what it wants.
     pub(super) fn seen(&self, source: SourceKind) -> bool {
-        self.wanted.contains_key(&source)
+        self.seen.contains(&source)
     }
 
     /// The pods of all sources.
-    pub(super) fn pods(&self) -> Vec<Manifest> {
-        self.current.values().map(|(_, pod)| pod.clone()).collect()
+    pub(super) fn pods(&self) -> Vec<Arc<Manifest>> {
+        self.slots.values().filter_map(|slot| Some(Arc::clone(&slot.chosen.as_ref()?.1))).collect()
     }
 
-    /// A source wants these pods and no others. Returns what changes, in the order in which it
-    /// is to be told: what goes before what comes, as both may have one name.
+    /// How many names are wanted apart from this one of this source, and how many bytes are kept
+    /// of all pods but this one.
+    pub(super) fn besides(&self, source: SourceKind, id: &PodId) -> (usize, usize) {
+        let own = self.slots.get(id).into_iter().flat_map(|slot| &slot.candidates);
+        let own = own.filter(|(of, _)| *of == source);
+        let weight: usize = own.map(|(_, pod)| pod.weight()).sum();
+        (self.slots.len() - usize::from(self.slots.contains_key(id)), self.weight - weight)
+    }
+
+    /// Who has lost against whom.
+    pub(super) fn losers(&self) -> impl Iterator<Item = &Loser> {
+        self.slots.values().flat_map(|slot| &slot.losers)
+    }
+
+    /// A source wants these pods and no others, but for those of the names `keep`, of which it
+    /// can't tell: they stay as they are.
     pub(super) fn set(
         &mut self,
         source: SourceKind,
-        mut pods: Vec<Manifest>,
-    ) -> (Vec<PodUpdate>, Vec<Loser>) {
-        let first = !self.seen(source);
-        for pod in &mut pods {
-            let annotations = pod.pod.metadata.annotations.get_or_insert_default();
-            annotations.insert(SOURCE_ANNOTATION.to_owned(), source.to_string());
-        }
-        self.wanted.insert(source, pods);
-        let (next, losers) = self.choose();
-        let mut changes: BTreeMap<(u8, SourceKind), Vec<Manifest>> = BTreeMap::new();
-        let mut change = |op: Op, source: SourceKind, pod: &Manifest| {
-            changes.entry((op as u8, source)).or_default().push(pod.clone());
-        };
-        for (id, (source, old)) in &self.current {
-            if !next.get(id).is_some_and(|(now, new)| now == source && new.uid == old.uid) {
-                change(Op::Remove, *source, old);
+        pods: Vec<Arc<Manifest>>,
+        keep: &BTreeSet<PodId>,
+    ) -> Outcome {
+        let first = self.seen.insert(source);
+        let mut touched = BTreeSet::new();
+        for (id, slot) in &mut self.slots {
+            let before = slot.candidates.len();
+            if !keep.contains(id) {
+                self.weight -= slot.forget(source);
+            }
+            if slot.candidates.len() != before {
+                touched.insert(id.clone());
             }
         }
-        for (id, (source, new)) in &next {
-            match self.current.get(id) {
-                Some((before, old)) if before == source && old.uid == new.uid => {
-                    if differ(old, new) {
-                        change(if new.is_deleting() { Op::Delete } else { Op::Update }, *source, new);
-                    } else if old.pod.status != new.pod.status {
-                        change(Op::Reconcile, *source, new);
+        for pod in pods {
+            touched.insert(pod.id.clone());
+            self.add(source, pod);
+        }
+        let mut outcome = self.settle(touched);
+        if first && !outcome.updates.iter().any(|update| update.source == source && update.op != Op::Remove) {
+            // The listener is to know that this source has been read.
+            outcome.updates.push(PodUpdate { op: Op::Add, source, pods: Vec::new() });
+        }
+        outcome
+    }
+
+    /// A source wants something else of one name, of which it has one pod at most.
+    pub(super) fn change(&mut self, source: SourceKind, change: Change) -> Outcome {
+        let id = match &change {
+            Change::Put(pod) => pod.id.clone(),
+            Change::Drop(id) => id.clone(),
+        };
+        if let Some(slot) = self.slots.get_mut(&id) {
+            self.weight -= slot.forget(source);
+        }
+        match change {
+            Change::Put(pod) => self.add(source, pod),
+            Change::Drop(_) if !self.slots.contains_key(&id) => return Outcome::default(),
+            Change::Drop(_) => {}
+        }
+        self.settle(BTreeSet::from([id]))
+    }
+
+    fn add(&mut self, source: SourceKind, mut pod: Arc<Manifest>) {
+        if pod.annotations().get(SOURCE_ANNOTATION).is_none_or(|of| *of != source.to_string()) {
+            Arc::make_mut(&mut pod).annotate(SOURCE_ANNOTATION, &source.to_string());
+        }
+        self.weight += pod.weight();
+        let candidates = &mut self.slots.entry(pod.id.clone()).or_default().candidates;
+        let behind = candidates.partition_point(|(of, _)| *of <= source);
+        candidates.insert(behind, (source, pod));
+    }
+
+    /// Decides again who has these names and their UIDs, and those who waited for a UID that is
+    /// free now.
+    fn settle(&mut self, touched: BTreeSet<PodId>) -> Outcome {
+        let mut before: BTreeMap<PodId, Option<Wanted>> = BTreeMap::new();
+        let mut outcome = Outcome::default();
+        let mut round = touched;
+        while !round.is_empty() {
+            let mut free = BTreeSet::new();
+            let mut claims: Vec<(PodId, Option<Wanted>)> = Vec::new();
+            for id in round {
+                let Some(slot) = self.slots.get_mut(&id) else { continue };
+                let winner = slot.winner().cloned();
+                if let Some(uid) = slot.waits.take()
+                    && let Some(ids) = self.waiting.get_mut(&uid)
+                {
+                    ids.remove(&id);
+                    if ids.is_empty() {
+                        self.waiting.remove(&uid);
                     }
                 }
-                _ => change(Op::Add, *source, new),
+                let stays = |old: &Wanted| winner.as_ref().is_some_and(|new| same_pod(old, new));
+                let chosen = slot.chosen.clone();
+                if let Some((_, old)) = chosen.as_ref().filter(|old| !stays(old)) {
+                    slot.chosen = None;
+                    if self.uids.get(&old.uid) == Some(&id) {
+                        self.uids.remove(&old.uid);
+                        free.insert(old.uid.clone());
+                    }
+                }
+                before.entry(id.clone()).or_insert(chosen);
+                claims.push((id, winner));
+            }
+            // One UID for two pods: again who has it already stays.
+            claims.sort_by_key(|(id, winner)| {
+                winner.as_ref().is_none_or(|(_, pod)| self.uids.get(&pod.uid) != Some(id))
+            });
+            for (id, winner) in claims {
+                outcome.losers_changed |= self.claim(&id, winner);
+            }
+            free.retain(|uid| !self.uids.contains_key(uid));
+            round = free.iter().filter_map(|uid| self.waiting.get(uid)).flatten().cloned().collect();
+        }
+        outcome.updates = self.updates(&before);
+        outcome
+    }
+
+    /// Gives a name to who has won it, if its UID is free. Whether others have lost than before.
+    fn claim(&mut self, id: &PodId, winner: Option<Wanted>) -> bool {
+        let Some(slot) = self.slots.get_mut(id) else { return false };
+        let Some((source, pod)) = winner else {
+            let changed = !slot.losers.is_empty();
+            self.slots.remove(id);
+            return changed;
+        };
+        let lose = |(source, loser): &Wanted, winner: &Arc<Origin>, uid: Option<String>| Loser {
+            source: *source,
+            pod: loser.id.clone(),
+            origin: Arc::clone(&loser.origin),
+            uid,
+            winner: Arc::clone(winner),
+        };
+        let others = slot.candidates.iter().filter(|other| !Arc::ptr_eq(&other.1, &pod));
+        let mut losers: Vec<Loser> = others.map(|other| lose(other, &pod.origin, None)).collect();
+        let taken = self.uids.get(&pod.uid).filter(|other| *other != id).cloned();
+        match taken {
+            Some(other) => {
+                self.waiting.entry(pod.uid.clone()).or_default().insert(id.clone());
+                let owner = self.slots.get(&other).and_then(|slot| slot.chosen.as_ref());
+                let owner = owner.map_or_else(|| Arc::clone(&pod.origin), |(_, pod)| Arc::clone(&pod.origin));
+                losers.push(lose(&(source, Arc::clone(&pod)), &owner, Some(pod.uid.clone())));
+            }
+            None => {
+                self.uids.entry(pod.uid.clone()).or_insert_with(|| id.clone());
             }
         }
-        self.current = next;
-        let mut updates = Vec::new();
-        for op in [Op::Remove, Op::Add, Op::Update, Op::Delete, Op::Reconcile] {
-            for (key, pods) in &changes {
-                if key.0 == op as u8 {
-                    updates.push(PodUpdate { op, source: key.1, pods: pods.clone() });
+        let waits = losers.last().and_then(|loser| loser.uid.clone());
+        let Some(slot) = self.slots.get_mut(id) else { return false };
+        slot.chosen = waits.is_none().then_some((source, pod));
+        slot.waits = waits;
+        let changed = slot.losers != losers;
+        slot.losers = losers;
+        changed
+    }
+
+    /// What has become of these names.
+    fn updates(&self, before: &BTreeMap<PodId, Option<Wanted>>) -> Vec<PodUpdate> {
+        let mut changes: BTreeMap<(Op, SourceKind), Vec<Arc<Manifest>>> = BTreeMap::new();
+        let mut change = |op: Op, (source, pod): &Wanted| {
+            changes.entry((op, *source)).or_default().push(Arc::clone(pod));
+        };
+        for (id, old) in before {
+            let new = self.slots.get(id).and_then(|slot| slot.chosen.as_ref());
+            match (old, new) {
+                (Some(old), Some(new)) if same_pod(old, new) => {
+                    if old.1.differs(&new.1) {
+                        change(if new.1.is_deleting() { Op::Delete } else { Op::Update }, new);
+                    }
+                }
+                (old, new) => {
+                    old.iter().for_each(|old| change(Op::Remove, old));
+                    new.iter().for_each(|new| change(Op::Add, new));
                 }
             }
         }
-        if first && !updates.iter().any(|update| update.source == source && update.op != Op::Remove) {
-            // The listener is to know that this source has been read.
-            updates.push(PodUpdate { op: Op::Add, source, pods: Vec::new() });
-        }
-        (updates, losers)
+        changes.into_iter().map(|((op, source), pods)| PodUpdate { op, source, pods }).collect()
     }
-
-    /// Who gets each name: who has it already, else the first by source and order.
-    fn choose(&self) -> (BTreeMap<PodId, (SourceKind, Manifest)>, Vec<Loser>) {
-        let mut by_id: BTreeMap<&PodId, Vec<(SourceKind, &Manifest)>> = BTreeMap::new();
-        for (source, pods) in &self.wanted {
-            for pod in pods {
-                by_id.entry(&pod.id).or_default().push((*source, pod));
-            }
-        }
-        let mut chosen: Vec<(SourceKind, &Manifest)> = Vec::new();
-        let mut losers = Vec::new();
-        let lose = |(source, pod): (SourceKind, &Manifest), winner: &Manifest, uid: Option<String>| Loser {
-            source,
-            pod: pod.id.clone(),
-            origin: pod.origin.clone(),
-            uid,
-            winner: winner.origin.clone(),
-        };
-        for (id, candidates) in by_id {
-            let has = self.current.get(id);
-            let same_uid = |(source, pod): &&(SourceKind, &Manifest)| {
-                has.is_some_and(|(before, old)| before == source && old.uid == pod.uid)
-            };
-            let same_place = |(source, pod): &&(SourceKind, &Manifest)| {
-                has.is_some_and(|(before, old)| before == source && old.origin == pod.origin)
-            };
-            let winner = candidates.iter().find(same_uid).or_else(|| candidates.iter().find(same_place));
-            let Some(winner) = winner.or(candidates.first()) else { continue };
-            let others = candidates.iter().filter(|other| !std::ptr::eq(other.1, winner.1));
-            losers.extend(others.map(|other| lose(*other, winner.1, None)));
-            chosen.push(*winner);
-        }
-        // One UID for two pods: again who has it already stays.
-        chosen.sort_by_key(|(source, pod)| {
-            !self.current.get(&pod.id).is_some_and(|(before, old)| before == source && old.uid == pod.uid)
-        });
-        let mut uids: BTreeMap<&str, &Manifest> = BTreeMap::new();
-        let mut next = BTreeMap::new();
-        for (source, pod) in chosen {
-            if let Some(winner) = uids.get(pod.uid.as_str()) {
-                losers.push(lose((source, pod), winner, Some(pod.uid.clone())));
-                continue;
-            }
-            uids.insert(&pod.uid, pod);
-            next.insert(pod.id.clone(), (source, pod.clone()));
-        }
-        (next, losers)
-    }
-}
-
-/// Whether a pod wants something else now. What the kubelet compares.
-fn differ(old: &Manifest, new: &Manifest) -> bool {
-    let (a, b) = (&old.pod.metadata, &new.pod.metadata);
-    let annotations = |pod: &Manifest| -> BTreeSet<(String, String)> {
-        let own = ["kubernetes.io/config.source", "kubernetes.io/config.mirror", "kubernetes.io/config.seen"];
-        let all = pod.annotations().iter().filter(|(key, _)| !own.contains(&key.as_str()));
-        all.map(|(key, value)| (key.clone(), value.clone())).collect()
-    };
-    old.pod.spec != new.pod.spec
-        || old.labels() != new.labels()
-        || a.deletion_timestamp != b.deletion_timestamp
-        || a.deletion_grace_period_seconds != b.deletion_grace_period_seconds
-        || annotations(old) != annotations(new)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::manifest::Defaults;
-    use SourceKind::{Api, File, Http};
-
-    fn pod(name: &str, extra: &str, place: &str) -> Manifest {
-        let text = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}{extra}}}\nspec: {{containers: [{{name: c}}]}}\n"
-        );
-        Manifest::parse(text.as_bytes(), &Origin::Other(place.to_owned()), &Defaults::default())
-            .unwrap()
-            .remove(0)
-    }
-
-    fn said(updates: &[PodUpdate]) -> Vec<String> {
-        let names =
-            |update: &PodUpdate| update.pods.iter().map(|pod| pod.id.name.clone()).collect::<Vec<_>>();
-        updates
-            .iter()
-            .map(|update| format!("{:?} {} {}", update.op, update.source, names(update).join(",")))
-            .collect()
-    }
-
-    #[test]
-    fn a_source_that_is_read_first_is_told_even_without_pods() {
-        let mut storage = Storage::default();
-        assert!(!storage.seen(File));
-        assert_eq!(said(&storage.set(File, vec![]).0), ["Add file "]);
-        assert!(storage.seen(File) && !storage.seen(Http));
-        assert!(storage.set(File, vec![]).0.is_empty());
-    }
-
-    #[test]
-    fn differences_become_updates() {
-        let mut storage = Storage::default();
-        let (a, b) = (pod("a", "", "1"), pod("b", ", uid: b", "1"));
-        let (updates, losers) = storage.set(File, vec![a.clone(), b.clone()]);
-        assert_eq!((said(&updates), losers), (vec!["Add file a,b".to_owned()], vec![]));
-        assert_eq!(updates[0].pods[0].annotations()[SOURCE_ANNOTATION], "file");
-        assert!(storage.set(File, vec![b.clone(), a.clone()]).0.is_empty(), "order means nothing");
-
-        // Without a UID an edited pod is another; with one it is updated.
-        let edited = vec![pod("a", ", labels: {x: y}", "1"), pod("b", ", uid: b, labels: {x: y}", "1")];
-        assert_eq!(
-            said(&storage.set(File, edited.clone()).0),
-            ["Remove file a", "Add file a", "Update file b"]
-        );
-        let mut status = edited.clone();
-        status[1].pod.status = Some(Default::default());
-        assert_eq!(said(&storage.set(File, status).0), ["Reconcile file b"]);
-        let mut going = edited;
-        going[1].pod.metadata.deletion_grace_period_seconds = Some(1);
-        going[1].pod.metadata.deletion_timestamp = serde_json::from_str("\"2026-01-01T00:00:00Z\"").unwrap();
-        assert_eq!(said(&storage.set(File, going).0), ["Delete file b"]);
-        assert_eq!(said(&storage.set(File, vec![]).0), ["Remove file a,b"]);
-        assert!(storage.pods().is_empty());
-    }
-
-    #[test]
-    fn the_first_to_have_a_name_keeps_it_and_the_next_takes_over() {
-        let mut storage = Storage::default();
-        let (mine, other) = (pod("a", "", "x"), pod("a", "", "w"));
-        assert_eq!(said(&storage.set(Api, vec![mine.clone()]).0), ["Add api a"]);
-        let (updates, losers) = storage.set(File, vec![other.clone(), pod("b", "", "w")]);
-        assert_eq!(said(&updates), ["Add file b"]);
-        assert_eq!((losers.len(), losers[0].source, &losers[0].winner), (1, File, &mine.origin));
-        // An edit doesn't lose the name, though the UID is new.
-        let (updates, losers) = storage.set(Api, vec![pod("a", ", labels: {x: y}", "x")]);
-        assert_eq!((said(&updates), losers.len()), (vec!["Remove api a".into(), "Add api a".into()], 1));
-        let (updates, losers) = storage.set(Api, vec![]);
-        assert_eq!((said(&updates), losers.len()), (vec!["Remove api a".into(), "Add file a".into()], 0));
-        // Within one source the first in order wins, and then stays.
-        let (_, losers) = storage.set(File, vec![mine, other.clone()]);
-        assert_eq!((losers.len(), &losers[0].winner), (1, &other.origin));
-    }
-
-    #[test]
-    fn one_uid_is_for_one_pod() {
-        let mut storage = Storage::default();
-        storage.set(File, vec![pod("z", ", uid: u", "1")]);
-        let (updates, losers) = storage.set(Http, vec![pod("a", ", uid: u", "2")]);
-        assert_eq!(said(&updates), ["Add http "]);
-        assert_eq!(losers[0].uid.as_deref(), Some("u"));
-        let (updates, losers) = storage.set(File, vec![]);
-        assert_eq!((said(&updates), losers.len()), (vec!["Remove file z".into(), "Add http a".into()], 0));
-    }
-}
+mod tests;

@@ -38,6 +38,7 @@
 //! - A source that was never read hasn't been *seen*: nothing may be cleaned up before all are
 //!   ([`PodConfig::seen_all_sources`]).
 
+mod access;
 mod api;
 mod directory;
 mod error;
@@ -47,8 +48,11 @@ mod http;
 mod kubeconfig;
 mod listed;
 mod merge;
+mod page;
 mod report;
+mod status;
 mod url;
+mod wire;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -62,6 +66,7 @@ pub use api::ApiSource;
 pub use directory::Directory;
 pub use error::{HttpError, SourceError, StartError};
 pub use merge::SOURCE_ANNOTATION;
+pub use status::{PodStatus, StatusWriter};
 pub use url::UrlSource;
 
 use crate::PodId;
@@ -90,19 +95,15 @@ impl fmt::Display for SourceKind {
     }
 }
 
-/// What happened to pods.
+/// What happened to pods, in the order in which it is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
-    /// These are all pods of the source. Sources say so; listeners get the difference instead.
-    Set,
+    /// They are gone, or have ended for good.
+    Remove,
     /// They are new.
     Add,
-    /// They changed, and are the same pods still.
+    /// They want something else of the network, and are the same pods still.
     Update,
-    /// They are gone.
-    Remove,
-    /// Only their status changed.
-    Reconcile,
     /// They are to go in peace: they have a deletionTimestamp now.
     Delete,
 }
@@ -115,7 +116,7 @@ pub struct PodUpdate {
     /// Whose.
     pub source: SourceKind,
     /// Which. No pods at all: the source has been read for the first time, and has none.
-    pub pods: Vec<Manifest>,
+    pub pods: Vec<Arc<Manifest>>,
 }
 
 /// Something that is wrong now.
@@ -129,6 +130,8 @@ pub struct Condition {
     pub pod: Option<PodId>,
     /// What.
     pub error: Arc<SourceError>,
+    /// Whether because of it the source as a whole can't be read now.
+    pub whole: bool,
     /// Since when.
     pub since: SystemTime,
 }
@@ -188,13 +191,23 @@ impl PodConfig {
     /// Whether all sources have been read, and the listener has got an update of each: `seen`
     /// are the sources of the updates that it got. Before, it doesn't know of all pods.
     pub fn seen_all_sources(&self, seen: &BTreeSet<SourceKind>) -> bool {
-        let read = &self.shared.state().seen;
-        self.kinds.iter().all(|kind| seen.contains(kind) && read.contains(kind))
+        let state = self.shared.state();
+        self.kinds.iter().all(|kind| seen.contains(kind) && state.storage.seen(*kind))
+    }
+
+    /// Whether each source has been read, as by [`PodConfig::seen_all_sources`], or has failed to
+    /// be.
+    pub fn tried_all_sources(&self, seen: &BTreeSet<SourceKind>) -> bool {
+        let state = self.shared.state();
+        self.kinds.iter().all(|kind| match state.storage.seen(*kind) {
+            true => seen.contains(kind),
+            false => state.fails(*kind),
+        })
     }
 
     /// The pods that are wanted now.
-    pub fn pods(&self) -> Vec<Manifest> {
-        self.shared.state().pods.clone()
+    pub fn pods(&self) -> Vec<Arc<Manifest>> {
+        self.shared.state().storage.pods()
     }
 
     /// What is wrong now, and news of it.

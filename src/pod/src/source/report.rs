@@ -1,38 +1,47 @@
 //! What sources have read, on its way to whoever listens: merged, in order, with what is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use tokio::sync::{mpsc, watch};
 
-use super::merge::{self, Storage};
+use super::merge::{Change, Outcome, Storage};
 use super::{Condition, PodUpdate, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{Manifest, Origin};
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Locked while updates are sent, so that their order is the order of the changes.
-    pub(super) storage: tokio::sync::Mutex<Storage>,
-    pub(super) state: Mutex<State>,
-    pub(super) updates: mpsc::Sender<PodUpdate>,
+    /// Held while updates are sent, so that their order is the order of the changes.
+    order: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    updates: mpsc::Sender<PodUpdate>,
     pub(super) conditions: watch::Sender<Vec<Condition>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) seen: BTreeSet<SourceKind>,
-    pub(super) pods: Vec<Manifest>,
+    pub(super) storage: Storage,
     /// What each source has to complain about.
     problems: BTreeMap<SourceKind, Vec<Complaint>>,
-    duplicates: Vec<(SourceKind, Complaint)>,
 }
+
+impl State {
+    /// Whether a source can't be read now.
+    pub(super) fn fails(&self, source: SourceKind) -> bool {
+        self.problems.get(&source).into_iter().flatten().any(|complaint| complaint.whole)
+    }
+}
+
+/// Of pods that have lost so many are told of.
+const LOSERS: usize = 100;
 
 impl Shared {
     pub(super) fn new(updates: mpsc::Sender<PodUpdate>) -> Self {
         Shared {
-            storage: tokio::sync::Mutex::default(),
+            order: tokio::sync::Mutex::default(),
             state: Mutex::default(),
             updates,
             conditions: watch::Sender::new(Vec::new()),
@@ -46,18 +55,27 @@ impl Shared {
     /// Tells of all complaints; those that were known keep their time.
     fn publish(&self) {
         let state = self.state();
-        let all: Vec<(SourceKind, Complaint)> = state
+        let mut all: Vec<(SourceKind, Complaint)> = state
             .problems
             .iter()
             .flat_map(|(kind, list)| list.iter().map(|complaint| (*kind, complaint.clone())))
-            .chain(state.duplicates.iter().cloned())
             .collect();
+        all.extend(state.storage.losers().take(LOSERS).map(|loser| {
+            let (pod, origin) = (Box::new(loser.pod.clone()), Origin::clone(&loser.origin));
+            let winner = Origin::clone(&loser.winner);
+            let error = match loser.uid.clone() {
+                None => SourceError::DuplicateName { pod, origin, winner },
+                Some(uid) => SourceError::DuplicateUid { pod, uid, origin, winner },
+            };
+            (loser.source, Complaint::new(&loser.origin, error))
+        }));
         drop(state);
         self.conditions.send_if_modified(|conditions| {
             let same = |condition: &Condition, (kind, complaint): &(SourceKind, Complaint)| {
                 condition.source == *kind
                     && condition.origin == complaint.origin
                     && condition.pod == complaint.pod
+                    && condition.whole == complaint.whole
                     && condition.error.to_string() == complaint.error.to_string()
             };
             if conditions.len() == all.len() && conditions.iter().zip(&all).all(|(a, b)| same(a, b)) {
@@ -71,6 +89,7 @@ impl Shared {
                     origin: complaint.1.origin.clone(),
                     pod: complaint.1.pod.clone(),
                     error: Arc::clone(&complaint.1.error),
+                    whole: complaint.1.whole,
                     since: known.map_or(now, |condition| condition.since),
                 }
             });
@@ -86,6 +105,8 @@ pub(super) struct Complaint {
     pub(super) origin: Origin,
     pub(super) pod: Option<PodId>,
     pub(super) error: Arc<SourceError>,
+    /// Whether the source as a whole can't be read.
+    pub(super) whole: bool,
 }
 
 impl Complaint {
@@ -97,7 +118,12 @@ impl Complaint {
             }
             _ => None,
         };
-        Complaint { origin: origin.clone(), pod, error: Arc::new(error) }
+        Complaint { origin: origin.clone(), pod, error: Arc::new(error), whole: false }
+    }
+
+    /// One because of which the source can't be read at all.
+    pub(super) fn whole(origin: &Origin, error: SourceError) -> Self {
+        Complaint { whole: true, ..Complaint::new(origin, error) }
     }
 }
 
@@ -110,25 +136,34 @@ pub(super) struct Reporter {
 
 impl Reporter {
     /// These are all pods of this source.
-    pub(super) async fn set(&self, pods: Vec<Manifest>) {
-        let mut storage = self.shared.storage.lock().await;
-        let (updates, losers) = storage.set(self.kind, pods);
-        {
-            let mut state = self.shared.state();
-            state.seen.insert(self.kind);
-            state.pods = storage.pods();
-            let complain = |loser: merge::Loser| {
-                let (pod, origin, winner) = (Box::new(loser.pod), loser.origin.clone(), loser.winner);
-                let error = match loser.uid {
-                    None => SourceError::DuplicateName { pod, origin, winner },
-                    Some(uid) => SourceError::DuplicateUid { pod, uid, origin, winner },
-                };
-                (loser.source, Complaint::new(&loser.origin, error))
-            };
-            state.duplicates = losers.into_iter().map(complain).collect();
+    pub(super) async fn set(&self, pods: Vec<Arc<Manifest>>) {
+        self.set_but(pods, &BTreeSet::new()).await;
+    }
+
+    /// These are all pods of this source but for those of the names `keep`, of which it can't tell.
+    pub(super) async fn set_but(&self, pods: Vec<Arc<Manifest>>, keep: &BTreeSet<PodId>) {
+        let _order = self.shared.order.lock().await;
+        let outcome = self.shared.state().storage.set(self.kind, pods, keep);
+        self.tell(outcome).await;
+    }
+
+    /// This has happened to one pod of this source.
+    pub(super) async fn change(&self, change: Change) {
+        let _order = self.shared.order.lock().await;
+        let outcome = self.shared.state().storage.change(self.kind, change);
+        self.tell(outcome).await;
+    }
+
+    /// How many other pods there are, of all sources, and how many bytes of them are kept.
+    pub(super) fn room(&self, id: &PodId) -> (usize, usize) {
+        self.shared.state().storage.besides(self.kind, id)
+    }
+
+    async fn tell(&self, outcome: Outcome) {
+        if outcome.losers_changed {
+            self.shared.publish();
         }
-        self.shared.publish();
-        for update in updates {
+        for update in outcome.updates {
             // Without a listener nobody wants to know.
             let _ = self.shared.updates.send(update).await;
         }
@@ -136,7 +171,13 @@ impl Reporter {
 
     /// This is all that is wrong with this source.
     pub(super) fn complain(&self, complaints: Vec<Complaint>) {
-        self.shared.state().problems.insert(self.kind, complaints);
+        let mut state = self.shared.state();
+        let known = state.problems.entry(self.kind).or_default();
+        if known.is_empty() && complaints.is_empty() {
+            return;
+        }
+        let _before = mem::replace(known, complaints);
+        drop(state);
         self.shared.publish();
     }
 

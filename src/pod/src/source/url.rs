@@ -1,5 +1,6 @@
 //! A URL that answers with manifests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION};
@@ -61,12 +62,13 @@ impl Reader {
         let url = http::parse_url(&source.url)?;
         let mut headers = HeaderMap::new();
         for text in &source.headers {
-            let wrong = || StartError::Header(text.clone());
+            // Its value is a secret as a rule.
+            let wrong = || StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned());
             let (name, value) = text.split_once(':').ok_or_else(wrong)?;
             let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
             headers.append(name, HeaderValue::from_str(value.trim()).map_err(|_| wrong())?);
         }
-        let client = Client::new(&url, Tls::default())?;
+        let client = Client::new(&url, &Tls::default())?;
         let origin = Origin::Url(source.url);
         Ok(Reader { url, origin, headers, client, defaults: source.defaults, period: source.period })
     }
@@ -75,7 +77,7 @@ impl Reader {
     pub(super) async fn read(self, mut reporter: Reporter) {
         let mut tag: Option<HeaderValue> = None;
         let mut last: Option<Vec<u8>> = None;
-        let mut pods: Vec<Manifest> = Vec::new();
+        let mut pods: Vec<Arc<Manifest>> = Vec::new();
         // What was wrong with the text that was understood last.
         let mut complaints: Vec<Complaint> = Vec::new();
         loop {
@@ -97,14 +99,16 @@ impl Reader {
                         // What was nonsense from the start is no word about pods.
                         if complaints.is_empty() || !pods.is_empty() {
                             reporter.set(pods.clone()).await;
+                        } else {
+                            complaints.iter_mut().for_each(|complaint| complaint.whole = true);
                         }
                         last = Some(bytes);
                     }
                     reporter.complain(complaints.clone());
                 }
                 Err(source) => {
-                    let err = SourceError::Http { url: self.url.to_string(), source };
-                    reporter.complain(vec![Complaint::new(&self.origin, err)]);
+                    let err = SourceError::Http { url: http::without_query(&self.url), source };
+                    reporter.complain(vec![Complaint::whole(&self.origin, err)]);
                 }
             }
             tokio::select! {
@@ -134,7 +138,8 @@ impl Reader {
                     let place =
                         response.headers().get(LOCATION).map(HeaderValue::as_bytes).unwrap_or_default();
                     let place = String::from_utf8_lossy(place).into_owned();
-                    let next = follow(&url, &place).ok_or(HttpError::Redirect(place))?;
+                    let shown = || place.split(['?', '#']).next().unwrap_or_default().to_owned();
+                    let next = follow(&url, &place).ok_or_else(|| HttpError::Redirect(shown()))?;
                     if next.authority() != url.authority() || next.scheme() != url.scheme() {
                         headers.clear();
                     }
@@ -143,7 +148,7 @@ impl Reader {
                 _ => return Err(http::refused(response).await),
             }
         }
-        Err(HttpError::Redirect(url.to_string()))
+        Err(HttpError::Redirect(http::without_query(&url)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the loop knows of one pod.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -15,7 +16,11 @@ pub(super) struct Entry<P> {
     serial: u64,
     /// Whether the latest order has not been finished.
     pub(super) busy: bool,
+    /// How many entries are busy, of all.
+    all_busy: Arc<AtomicUsize>,
     pub(super) want: Option<Arc<P>>,
+    /// Whether it is to be gone soon: it keeps what it has, and gets nothing new.
+    pub(super) ending: bool,
     backoff: Backoff,
     /// Checks in a row that failed.
     strikes: u32,
@@ -24,12 +29,14 @@ pub(super) struct Entry<P> {
 }
 
 impl<P> Entry<P> {
-    pub(super) fn new(orders: Orders<P>, retry: BackoffOptions) -> Self {
+    pub(super) fn new(orders: Orders<P>, retry: BackoffOptions, all_busy: Arc<AtomicUsize>) -> Self {
         Entry {
             orders,
             serial: 0,
             busy: false,
+            all_busy,
             want: None,
+            ending: false,
             backoff: Backoff::new(retry),
             strikes: 0,
             due: None,
@@ -39,7 +46,9 @@ impl<P> Entry<P> {
     /// Hands out an order, in place of one that was not begun yet.
     pub(super) fn order(&mut self, want: Option<Arc<P>>, cause: Cause) {
         self.serial += 1;
-        self.busy = true;
+        if !std::mem::replace(&mut self.busy, true) {
+            self.all_busy.fetch_add(1, Ordering::Relaxed);
+        }
         self.due = None;
         self.want.clone_from(&want);
         // The worker lives as long as the sender does.
@@ -66,15 +75,22 @@ impl<P> Entry<P> {
     pub(super) fn is_latest(&mut self, serial: u64) -> bool {
         let latest = serial == self.serial;
         if latest {
-            self.busy = false;
+            self.rest();
         }
         latest
     }
 
-    /// It worked: it will be checked in time.
+    fn rest(&mut self) {
+        if std::mem::take(&mut self.busy) {
+            self.all_busy.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// It worked: it will be checked in time, unless it is gone by then.
     pub(super) fn succeeded(&mut self, check: Option<Duration>) {
         self.backoff.reset();
         self.strikes = 0;
+        let check = check.filter(|_| !self.ending);
         self.due = check.map(|every| (Instant::now() + jittered(every), Cause::Check(0)));
     }
 
@@ -88,7 +104,7 @@ impl<P> Entry<P> {
             }
             // What broke is still to be repaired.
             Cause::Lost { .. } => cause.clone(),
-            Cause::Config | Cause::Retry => Cause::Retry,
+            Cause::Config | Cause::Retry | Cause::Ending => Cause::Retry,
         };
         self.due = Some((Instant::now() + wait, again));
     }
@@ -96,5 +112,11 @@ impl<P> Entry<P> {
     /// Failures in a row.
     pub(super) fn failures(&self) -> u32 {
         self.backoff.failures()
+    }
+}
+
+impl<P> Drop for Entry<P> {
+    fn drop(&mut self) {
+        self.rest();
     }
 }

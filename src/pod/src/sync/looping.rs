@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -24,7 +25,10 @@ pub struct SyncLoop<W: Work> {
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
     pub(super) finished: mpsc::UnboundedReceiver<Finished>,
     pub(super) tasks: JoinSet<()>,
+    /// How many of the pods are in work.
+    busy: Arc<AtomicUsize>,
     pub(super) sources_ready: bool,
+    sources_tried: bool,
     /// Whether orphans have been looked for since the sources were ready.
     pub(super) housekept: bool,
     pub(super) cleaned: Option<Instant>,
@@ -56,7 +60,9 @@ impl<W: Work> SyncLoop<W> {
             commands: received,
             finished,
             tasks: JoinSet::new(),
+            busy: Arc::default(),
             sources_ready: false,
+            sources_tried: false,
             housekept: false,
             cleaned: None,
         };
@@ -121,7 +127,10 @@ impl<W: Work> SyncLoop<W> {
         match input {
             Input::Want(pods) => pods.into_iter().for_each(|pod| self.want(Arc::new(pod))),
             Input::Unwant(pods) => pods.iter().for_each(|(id, uid)| self.unwant(id, uid)),
-            Input::SourcesReady => self.sources_ready = true,
+            Input::Keep(pods) => pods.into_iter().for_each(|pod| self.keep(Arc::new(pod))),
+            Input::Release(pods) => pods.iter().for_each(|id| self.remove(id)),
+            Input::SourcesReady => (self.sources_ready, self.sources_tried) = (true, true),
+            Input::SourcesTried => self.sources_tried = true,
         }
     }
 
@@ -129,6 +138,7 @@ impl<W: Work> SyncLoop<W> {
         let (id, uid) = (pod.id().clone(), pod.uid().to_owned());
         let entry = self.entry(&id);
         let same = entry.want.as_ref().is_some_and(|old| old.uid() == uid);
+        entry.ending = false;
         entry.order(Some(pod), Cause::Config);
         self.report(&id, &uid, |report| {
             // A change of a pod that is up leaves it up.
@@ -136,6 +146,15 @@ impl<W: Work> SyncLoop<W> {
                 report.phase = Phase::Pending;
             }
         });
+    }
+
+    /// Leaves a pod what it has.
+    fn keep(&mut self, pod: Arc<W::Pod>) {
+        let (id, uid) = (pod.id().clone(), pod.uid().to_owned());
+        let entry = self.entry(&id);
+        entry.ending = true;
+        entry.order(Some(pod), Cause::Ending);
+        self.report(&id, &uid, |_| ());
     }
 
     fn unwant(&mut self, id: &PodId, uid: &str) {
@@ -147,7 +166,9 @@ impl<W: Work> SyncLoop<W> {
     }
 
     pub(super) fn remove(&mut self, id: &PodId) {
-        self.entry(id).order(None, Cause::Config);
+        let entry = self.entry(id);
+        entry.ending = false;
+        entry.order(None, Cause::Config);
         self.report(id, "", |report| {
             report.phase = Phase::Terminating;
             report.condition(None);
@@ -157,6 +178,10 @@ impl<W: Work> SyncLoop<W> {
     fn repair(&mut self, id: &PodId, cause: Cause) {
         let Some(entry) = self.pods.get_mut(id) else { return };
         let Some(pod) = entry.want.clone() else { return };
+        if entry.ending {
+            // What breaks now isn't mended any more.
+            return self.remove(id);
+        }
         let uid = pod.uid().to_owned();
         let message = match &cause {
             Cause::Lost { what, .. } => what.clone(),
@@ -171,11 +196,11 @@ impl<W: Work> SyncLoop<W> {
 
     /// The pod's entry, with a worker.
     fn entry(&mut self, id: &PodId) -> &mut Entry<W::Pod> {
-        let SyncLoop { pods, tasks, shared, options, .. } = self;
+        let SyncLoop { pods, tasks, shared, options, busy, .. } = self;
         pods.entry(id.clone()).or_insert_with(|| {
             let (orders, received) = watch::channel(None);
             tasks.spawn(Arc::clone(shared).attend(id.clone(), received));
-            Entry::new(orders, options.retry)
+            Entry::new(orders, options.retry, Arc::clone(busy))
         })
     }
 
@@ -202,6 +227,8 @@ impl<W: Work> SyncLoop<W> {
                 self.board.remove(&id);
                 return self.tell(&Event::Gone(id));
             }
+            // It has no network that it could keep.
+            Outcome::Up(Err(_)) if entry.ending => return self.remove(&id),
             Outcome::Up(Err(_)) | Outcome::Down(Err(_)) => entry.failed(&cause),
         }
         let failures = entry.failures();
@@ -229,9 +256,11 @@ impl<W: Work> SyncLoop<W> {
     /// Says how the whole is.
     fn judge(&self) {
         self.board.beat();
-        let settled = self.sources_ready && self.housekept && self.pods.values().all(|entry| !entry.busy);
+        let idle = self.busy.load(Ordering::Relaxed) == 0;
+        let settled = self.sources_ready && self.housekept && idle;
+        let tried = self.sources_tried && !self.sources_ready && idle;
         self.board.set_overall(|overall| {
-            (overall.sources_ready, overall.settled) = (self.sources_ready, settled);
+            (overall.sources_ready, overall.settled, overall.tried) = (self.sources_ready, settled, tried);
         });
     }
 

@@ -100,8 +100,15 @@ pub enum Input<P> {
     Want(Vec<P>),
     /// These aren't any more: the pods of these names, if they (still) have these UIDs.
     Unwant(Vec<(PodId, String)>),
+    /// These have been told to go: they keep the network that they have until they are unwanted,
+    /// and get no other.
+    Keep(Vec<P>),
+    /// Nothing is to be left of these, and it is told ([`Event::Gone`]) when nothing is.
+    Release(Vec<PodId>),
     /// Every source has been read.
     SourcesReady,
+    /// Every source has been read, or could not be.
+    SourcesTried,
 }
 
 /// How the loop works.

@@ -106,6 +106,8 @@ pub struct Overall {
     pub sources_ready: bool,
     /// All that is wanted has been tried, and what isn't wanted is gone, or has been tried.
     pub settled: bool,
+    /// Not every source can be read; all that the others want has been tried.
+    pub tried: bool,
     /// Why nothing can be done now.
     pub trouble: Option<String>,
 }

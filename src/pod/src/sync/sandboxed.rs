@@ -11,7 +11,7 @@ use cnimble_runtime::{Entry, Error, Key};
 use super::work::{Cause, Condition, Up, Wanted, Work};
 use crate::PodId;
 use crate::network::{INTERFACE, NetworkError};
-use crate::sandbox::{Cause as SandboxCause, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
+use crate::sandbox::{Cause as SandboxCause, Pods, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
 use crate::source::SOURCE_ANNOTATION;
 
 /// Checks in a row that have to fail before a pod gets a new sandbox, as with a kubelet's
@@ -33,7 +33,7 @@ impl Wanted for SandboxConfig {
 pub struct SandboxWork {
     sandboxes: Sandboxes,
     /// Pods that are up.
-    known: Arc<Mutex<BTreeMap<PodId, Known>>>,
+    known: Arc<Mutex<BTreeMap<PodId, Arc<Known>>>>,
     /// Records that can't be read, each told once.
     told: Mutex<BTreeSet<String>>,
 }
@@ -61,6 +61,25 @@ impl SandboxWork {
             self.sandboxes.stop(sandbox).await.map_err(|err| condition(FAILED_KILL, &err))?;
         }
         Ok(())
+    }
+
+    /// Notes that a pod is up.
+    fn note(&self, sandbox: Sandbox) -> Up {
+        let up = Up { sandbox: sandbox.id.clone(), ips: sandbox.ips.clone() };
+        let links = self.links_of(&sandbox);
+        let known = Known { sandbox: lean(sandbox), links, lost: false };
+        lock(&self.known).insert(known.sandbox.config.pod.clone(), Arc::new(known));
+        up
+    }
+
+    /// The network that a pod has, as it is.
+    fn kept(&self, pod: &SandboxConfig) -> Result<Up, Condition> {
+        let found = self.sandboxes.find(&pod.pod).map_err(|err| condition(FAILED_CREATE, &err))?;
+        let good = |of: &Sandbox| of.config.serves(pod) && self.sandboxes.fault(of).is_none();
+        match found.filter(good) {
+            Some(sandbox) => Ok(self.note(sandbox)),
+            None => Err(Condition { reason: FAILED_CREATE, message: "the pod is being deleted".to_owned() }),
+        }
     }
 
     /// The host's links that a sandbox' network consists of, as far as ADD has told of them.
@@ -130,13 +149,11 @@ impl Work for SandboxWork {
         match cause {
             Cause::Lost { sandbox, .. } => self.discard(&pod.pod, sandbox).await?,
             Cause::Check(strikes) => self.check(&pod.pod, *strikes).await?,
+            Cause::Ending => return self.kept(pod),
             Cause::Config | Cause::Retry => {}
         }
         let sandbox = self.sandboxes.run(pod).await.map_err(|err| condition(FAILED_CREATE, &err))?;
-        let up = Up { sandbox: sandbox.id.clone(), ips: sandbox.ips.clone() };
-        let links = self.links_of(&sandbox);
-        lock(&self.known).insert(pod.pod.clone(), Known { sandbox, links, lost: false });
-        Ok(up)
+        Ok(self.note(sandbox))
     }
 
     async fn down(&self, pod: &PodId) -> Result<(), Condition> {
@@ -146,18 +163,19 @@ impl Work for SandboxWork {
 
     async fn existing(&self) -> Result<Vec<PodId>, String> {
         let sandboxes = self.sandboxes.clone();
-        let listing = tokio::task::spawn_blocking(move || sandboxes.list()).await;
-        let listing = listing.map_err(|err| err.to_string())?.map_err(|err| err.to_string())?;
+        // A source has put it there; pods of `cnimble pod up` have none.
+        let ours = |of: &Sandbox| of.config.annotations.contains_key(SOURCE_ANNOTATION);
+        let listing = tokio::task::spawn_blocking(move || sandboxes.pods(ours)).await;
+        let Pods { pods, problems } =
+            listing.map_err(|err| err.to_string())?.map_err(|err| err.to_string())?;
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        for (id, cause) in &listing.problems {
+        for (id, cause) in &problems {
             let problem = format!("sandbox {id}: {cause}");
             if told.insert(problem.clone()) {
                 log::warn!("{problem}");
             }
         }
-        // A source has put it there; pods of `cnimble pod up` have none.
-        let ours = |of: &Sandbox| of.config.annotations.contains_key(SOURCE_ANNOTATION);
-        Ok(listing.sandboxes.into_iter().filter(ours).map(|of| of.config.pod).collect())
+        Ok(pods)
     }
 
     async fn lost(&self) -> Vec<(PodId, Cause)> {
@@ -172,12 +190,21 @@ impl Work for SandboxWork {
     }
 }
 
+/// A sandbox without what tells nothing of how it is: its record has that, and there may be thousands.
+fn lean(sandbox: Sandbox) -> Sandbox {
+    let config = SandboxConfig {
+        host_network: sandbox.config.host_network,
+        ..SandboxConfig::new(sandbox.config.pod, sandbox.config.uid)
+    };
+    Sandbox { config, network: None, ips: Vec::new(), resolv_conf: None, ..sandbox }
+}
+
 /// Pods that are no longer as they were, each once.
-fn look(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Known>>) -> Vec<(PodId, Cause)> {
-    let pods = lock(known).clone();
+fn look(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Arc<Known>>>) -> Vec<(PodId, Cause)> {
+    let pods: Vec<Arc<Known>> = lock(known).values().filter(|pod| !pod.lost).cloned().collect();
     let present = if pods.is_empty() { None } else { links() };
     let mut lost = Vec::new();
-    for (id, pod) in pods.into_iter().filter(|(_, pod)| !pod.lost) {
+    for pod in pods {
         let missing = |name: &&String| present.as_ref().is_some_and(|present| !present.contains(*name));
         let what = match (sandboxes.fault(&pod.sandbox), pod.links.iter().find(missing)) {
             (Some(fault), _) => fault.to_string(),
@@ -185,9 +212,10 @@ fn look(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Known>>) -> Vec<(Po
             (None, None) => continue,
         };
         // Meanwhile the pod may have been taken down, or have another sandbox.
-        if let Some(now) = lock(known).get_mut(&id).filter(|now| now.sandbox.id == pod.sandbox.id) {
-            now.lost = true;
-            lost.push((id, Cause::Lost { sandbox: pod.sandbox.id, what }));
+        let id = &pod.sandbox.config.pod;
+        if let Some(now) = lock(known).get_mut(id).filter(|now| now.sandbox.id == pod.sandbox.id) {
+            Arc::make_mut(now).lost = true;
+            lost.push((id.clone(), Cause::Lost { sandbox: pod.sandbox.id.clone(), what }));
         }
     }
     lost

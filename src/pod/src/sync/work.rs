@@ -21,6 +21,9 @@ pub enum Cause {
     Config,
     /// It failed before.
     Retry,
+    /// It is to be gone soon: it keeps its network if it has one, and gets none if it hasn't,
+    /// which is a failure here.
+    Ending,
     /// It is time to check it; how often in a row that has failed until now.
     Check(u32),
     /// Its sandbox is broken.

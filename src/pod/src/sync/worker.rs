@@ -63,11 +63,12 @@ impl<W: Work> Shared<W> {
         mut orders: watch::Receiver<Option<Order<W::Pod>>>,
     ) {
         while orders.changed().await.is_ok() {
-            let Ok(_permit) = self.permits.acquire().await else { return };
+            let Ok(permit) = self.permits.acquire().await else { return };
             let Some(order) = orders.borrow_and_update().clone() else { continue };
             let context = self.parent.map_or_else(TraceContext::new, |parent| parent.child());
             let begun = Instant::now();
-            let outcome = trace::scope(context, self.carry_out(&id, &order)).await;
+            // In a box: a worker that waits is small, and there may be thousands.
+            let outcome = Box::pin(trace::scope(context, self.carry_out(&id, &order))).await;
             let finished = Finished {
                 id: id.clone(),
                 serial: order.serial,
@@ -76,6 +77,8 @@ impl<W: Work> Shared<W> {
                 outcome,
                 trace: context.trace_id(),
             };
+            // Before it is told, so that who hears of it sees how many are still at work.
+            drop(permit);
             if self.finished.send(finished).is_err() {
                 return;
             }

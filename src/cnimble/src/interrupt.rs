@@ -1,0 +1,32 @@
+//! Work that a signal may end.
+
+use std::future::Future;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use cnimble_runtime::Error;
+
+use super::report::{Exit, Report};
+
+/// Waits for `work` or a signal, whichever is first. On a signal `work` is dropped, which
+/// kills the plugin that it waits for.
+pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
+    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = signals.map(signal) else {
+        return Ok(work.await);
+    };
+    tokio::select! {
+        outcome = work => Ok(outcome),
+        _ = interrupt.recv() => Err(Exit::Interrupted),
+        _ = terminate.recv() => Err(Exit::Terminated),
+        _ = hangup.recv() => Err(Exit::HungUp),
+    }
+}
+
+/// Turns both kinds of failure into a report.
+pub(super) fn finish<T>(what: &str, outcome: Result<Result<T, Error>, Exit>) -> Result<T, Report> {
+    match outcome {
+        Ok(outcome) => outcome.map_err(|err| Report::of(what, &err)),
+        Err(exit) => Err(Report::new(exit, what).row("why", "interrupted").hint("run it again")),
+    }
+}

@@ -1,0 +1,160 @@
+//! Tells the API server how pods are that no kubelet looks after, and confirms that they are gone:
+//! without that a `kubectl delete` of a pod that is bound to a node never ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use cnimble_pod::PodId;
+use cnimble_pod::manifest::Manifest;
+use cnimble_pod::source::{PodStatus, StatusWriter};
+use cnimble_pod::sync::{Event, Phase, PodReport};
+
+/// What the writer hears.
+enum Word {
+    /// A pod that is ours alone, and whether it has been told to go.
+    Managed { id: PodId, uid: String, ending: bool },
+    /// It is gone from the server.
+    Forget { id: PodId, uid: String },
+    /// How its network is.
+    Report(Box<PodReport>),
+    /// Nothing is left of it here.
+    Gone(PodId),
+}
+
+/// Between two tries of what failed, at first and at most.
+const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Tells the writer.
+#[derive(Clone)]
+pub(super) struct Writing(mpsc::UnboundedSender<Word>);
+
+impl Writing {
+    /// Starts one.
+    pub(super) fn start(writer: StatusWriter, tasks: &mut tokio::task::JoinSet<()>) -> Self {
+        let (sender, words) = mpsc::unbounded_channel();
+        tasks.spawn(Task { writer, pods: BTreeMap::new(), news: BTreeSet::new() }.run(words));
+        Writing(sender)
+    }
+
+    fn say(&self, word: Word) {
+        // It ends with us.
+        let _ = self.0.send(word);
+    }
+
+    pub(super) fn managed(&self, pod: &Manifest, ending: bool) {
+        self.say(Word::Managed { id: pod.id.clone(), uid: pod.uid.clone(), ending });
+    }
+
+    pub(super) fn forget(&self, pod: &Manifest) {
+        self.say(Word::Forget { id: pod.id.clone(), uid: pod.uid.clone() });
+    }
+
+    /// Something has happened in the loop.
+    pub(super) fn happened(&self, event: &Event) {
+        match event {
+            Event::Pod(report) => self.say(Word::Report(Box::new(report.clone()))),
+            Event::Gone(id) => self.say(Word::Gone(id.clone())),
+            _ => {}
+        }
+    }
+}
+
+/// What is known of a pod that is ours.
+struct Ours {
+    uid: String,
+    ending: bool,
+    gone: bool,
+    status: Option<PodStatus>,
+}
+
+struct Task {
+    writer: StatusWriter,
+    pods: BTreeMap<PodId, Ours>,
+    /// Of which the server doesn't know all.
+    news: BTreeSet<PodId>,
+}
+
+impl Task {
+    async fn run(mut self, mut words: mpsc::UnboundedReceiver<Word>) {
+        let mut wait = WAIT.0;
+        let mut not_before = Instant::now();
+        loop {
+            let word = tokio::select! {
+                biased;
+                word = words.recv() => word,
+                () = sleep_until(not_before), if !self.news.is_empty() => {
+                    match self.tell_one().await {
+                        Ok(()) => wait = WAIT.0,
+                        Err(err) => {
+                            log::warn!("can't write a pod's status: {err}");
+                            not_before = Instant::now() + wait;
+                            wait = (wait * 2).min(WAIT.1);
+                        }
+                    }
+                    continue;
+                }
+            };
+            let Some(word) = word else { return };
+            self.hear(word);
+        }
+    }
+
+    fn hear(&mut self, word: Word) {
+        match word {
+            Word::Managed { id, uid, ending } => {
+                let fresh = || Ours { uid: uid.clone(), ending, gone: false, status: None };
+                let ours = self.pods.entry(id).or_insert_with(fresh);
+                if ours.uid != uid {
+                    *ours = fresh();
+                }
+                ours.ending |= ending;
+            }
+            Word::Forget { id, uid } => {
+                if self.pods.get(&id).is_some_and(|ours| ours.uid == uid) {
+                    self.pods.remove(&id);
+                    self.news.remove(&id);
+                }
+            }
+            Word::Report(report) => {
+                let Some(ours) = self.pods.get_mut(&report.id).filter(|ours| ours.uid == report.uid) else {
+                    return;
+                };
+                let status = match report.phase {
+                    Phase::Ready => PodStatus::Ready(report.ips),
+                    Phase::Failed => PodStatus::NotReady {
+                        reason: report.reason.unwrap_or_default(),
+                        message: report.message.unwrap_or_default(),
+                    },
+                    Phase::Pending | Phase::Terminating => return,
+                };
+                if ours.status.as_ref() != Some(&status) {
+                    ours.status = Some(status);
+                    self.news.insert(report.id);
+                }
+            }
+            Word::Gone(id) => {
+                if let Some(ours) = self.pods.get_mut(&id).filter(|ours| ours.ending) {
+                    ours.gone = true;
+                    self.news.insert(id);
+                }
+            }
+        }
+    }
+
+    /// Tells the server of one pod.
+    async fn tell_one(&mut self) -> Result<(), cnimble_pod::source::SourceError> {
+        let Some(id) = self.news.first().cloned() else { return Ok(()) };
+        if let Some(ours) = self.pods.get(&id) {
+            match &ours.status {
+                _ if ours.gone => self.writer.confirm(&id, &ours.uid).await?,
+                Some(status) if !ours.ending => self.writer.write(&id, &ours.uid, status).await?,
+                _ => {}
+            }
+        }
+        self.news.remove(&id);
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! What is kept of a pod: what the network wants to know, and nothing more. A Pod object has
+//! kilobytes; of thousands of pods on a node these are what memory is spent on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodDNSConfig, PodDNSConfigOption};
+
+use super::MANAGED_ANNOTATION;
+use super::access::{DnsPolicy, containers_with_ports, mapping};
+use crate::network::{Dns, PortMapping};
+
+/// What the network wants to know of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Facts {
+    pub(super) host_network: bool,
+    /// `spec.hostname`, if it is given.
+    pub(super) hostname: Option<Box<str>>,
+    pub(super) ports: Box<[PortMapping]>,
+    pub(super) dns_policy: DnsPolicy,
+    pub(super) dns: Option<Box<Dns>>,
+    /// Shared: most pods have the same few.
+    pub(super) annotations: Arc<BTreeMap<String, String>>,
+    /// In seconds.
+    pub(super) grace: Option<u32>,
+    /// The deletionTimestamp, in seconds since 1970.
+    pub(super) deletion: Option<u64>,
+    pub(super) ended: bool,
+    pub(super) managed: bool,
+}
+
+impl Facts {
+    pub(super) fn of(pod: Pod) -> Facts {
+        let spec = pod.spec.unwrap_or_default();
+        let host_network = spec.host_network.unwrap_or(false);
+        let ports = match host_network {
+            true => Box::default(),
+            false => containers_with_ports(&spec)
+                .flat_map(|container| container.ports.iter().flatten())
+                .filter_map(mapping)
+                .collect(),
+        };
+        let dns_policy = match spec.dns_policy.as_deref().unwrap_or_default() {
+            "Default" => DnsPolicy::Default,
+            "None" => DnsPolicy::None,
+            "ClusterFirstWithHostNet" => DnsPolicy::ClusterFirst,
+            _ if host_network => DnsPolicy::Default,
+            _ => DnsPolicy::ClusterFirst,
+        };
+        let annotations = pod.metadata.annotations.unwrap_or_default();
+        let grace = pod.metadata.deletion_grace_period_seconds.or(spec.termination_grace_period_seconds);
+        let deletion = pod.metadata.deletion_timestamp.map(|time| time.0.as_second());
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        Facts {
+            host_network,
+            hostname: spec.hostname.filter(|name| !name.is_empty()).map(String::into_boxed_str),
+            ports,
+            dns_policy,
+            dns: spec.dns_config.map(|config| Box::new(dns(config))),
+            managed: annotations.get(MANAGED_ANNOTATION).is_some_and(|value| value == "true"),
+            annotations: Arc::new(annotations),
+            grace: grace.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)),
+            deletion: deletion.map(|seconds| u64::try_from(seconds).unwrap_or(0)),
+            ended: matches!(phase, Some("Succeeded" | "Failed")),
+        }
+    }
+}
+
+fn dns(config: PodDNSConfig) -> Dns {
+    let option = |option: PodDNSConfigOption| {
+        let name = option.name?;
+        Some(match option.value.as_deref() {
+            Some(value) if !value.is_empty() => format!("{name}:{value}"),
+            _ => name,
+        })
+    };
+    Dns {
+        servers: config.nameservers.unwrap_or_default(),
+        searches: config.searches.unwrap_or_default(),
+        options: config.options.unwrap_or_default().into_iter().filter_map(option).collect(),
+    }
+}

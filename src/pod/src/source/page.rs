@@ -1,0 +1,155 @@
+//! A page of a list, taken apart while it comes in: each item for itself, so that a page takes no
+//! more memory than its largest item, however long it is.
+
+use super::wire::Envelope;
+
+/// How large one item may be. etcd takes 1.5 MiB of an object in a shorter form than JSON.
+pub(super) const ITEM_LIMIT: usize = 8 << 20;
+/// And what is around the items.
+const ENVELOPE_LIMIT: usize = 64 << 10;
+
+/// Takes a page apart. It only counts braces and heeds strings; what is no JSON in other ways is
+/// found by who reads the items and the rest.
+#[derive(Default)]
+pub(super) struct Splitter {
+    /// What isn't within an item.
+    envelope: Vec<u8>,
+    item: Vec<u8>,
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    /// Within the list of items, which is at depth 2.
+    in_items: bool,
+}
+
+/// Why a page can't be taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SplitError {
+    #[error("an item is larger than {ITEM_LIMIT} bytes")]
+    Item,
+    #[error("what is around its items is larger than {ENVELOPE_LIMIT} bytes")]
+    Envelope,
+    #[error("its braces don't match")]
+    Braces,
+}
+
+impl Splitter {
+    /// Takes a piece, and gives away each item that ends in it.
+    pub(super) fn take<E: From<SplitError>>(
+        &mut self,
+        piece: &[u8],
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for byte in piece {
+            let within = self.in_items && self.depth > 2;
+            let (buffer, limit, over) = match within || (self.in_items && *byte == b'{' && !self.in_string) {
+                true => (&mut self.item, ITEM_LIMIT, SplitError::Item),
+                false => (&mut self.envelope, ENVELOPE_LIMIT, SplitError::Envelope),
+            };
+            if buffer.len() >= limit {
+                return Err(over.into());
+            }
+            // Commas between items, and the space around them, would add up.
+            if within || !self.in_items || !(*byte == b',' || byte.is_ascii_whitespace()) {
+                buffer.push(*byte);
+            }
+            if self.in_string {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' | b'[' => {
+                    self.depth += 1;
+                    if *byte == b'[' && self.depth == 2 {
+                        self.in_items = names_items(&self.envelope);
+                    }
+                }
+                b'}' | b']' => {
+                    self.depth = self.depth.checked_sub(1).ok_or(SplitError::Braces)?;
+                    if self.in_items && self.depth == 2 {
+                        let result = each(&self.item);
+                        self.item.clear();
+                        // One that was very large doesn't stay in memory.
+                        self.item.shrink_to(64 << 10);
+                        result?;
+                    }
+                    if self.depth < 2 {
+                        self.in_items = false;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What was around the items, when all has been taken.
+    pub(super) fn finish(self) -> Result<Envelope, String> {
+        serde_json::from_slice(&self.envelope).map_err(|err| err.to_string())
+    }
+}
+
+/// Whether a list that begins at the end of this is the value of the key `items`.
+fn names_items(envelope: &[u8]) -> bool {
+    let text = envelope.strip_suffix(b"[").unwrap_or(envelope).trim_ascii_end();
+    text.strip_suffix(b":").is_some_and(|text| text.trim_ascii_end().ends_with(b"\"items\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The items of a page that comes in pieces of this size, and the rest.
+    fn split(text: &str, size: usize) -> (Vec<String>, Result<Envelope, String>) {
+        let mut splitter = Splitter::default();
+        let mut items = Vec::new();
+        for piece in text.as_bytes().chunks(size) {
+            let each = |item: &[u8]| -> Result<(), SplitError> {
+                items.push(String::from_utf8(item.to_vec()).unwrap());
+                Ok(())
+            };
+            if let Err(err) = splitter.take(piece, each) {
+                return (items, Err(err.to_string()));
+            }
+        }
+        (items, splitter.finish())
+    }
+
+    #[test]
+    fn items_are_given_away_wherever_pieces_end() {
+        let text = r#" {"kind":"PodList", "metadata":{"resourceVersion":"7","continue":"x","items":["no"]} ,
+            "items" : [ {"a":"]}\"{"} , {"b":[{"items":[1]}]} ] , "other":[{"c":1}] } "#;
+        for size in 1..text.len() {
+            let (items, envelope) = split(text, size);
+            assert_eq!(items, [r#"{"a":"]}\"{"}"#, r#"{"b":[{"items":[1]}]}"#], "{size}");
+            let envelope = envelope.unwrap();
+            assert_eq!(envelope.metadata.resource_version.as_deref(), Some("7"));
+            assert_eq!((envelope.metadata.token.as_deref(), envelope.items.unwrap().len()), (Some("x"), 0));
+        }
+        assert!(split(r#"{"items":null}"#, 3).1.unwrap().items.is_none());
+    }
+
+    #[test]
+    fn what_is_no_page_is_an_error_and_never_too_large() {
+        for text in ["", "{", "]", "x", r#"{"items":[{]}"#, r#"{"items":[{}}"#, r#"{"items":[1,{]"#] {
+            assert!(split(text, 4).1.is_err(), "{text}");
+        }
+        let long = "x".repeat(ENVELOPE_LIMIT);
+        for text in
+            [format!("{{\"a\":\"{long}\"}}"), format!("{{\"items\":[\"{long}\"]}}"), "[".repeat(70_000)]
+        {
+            assert_eq!(split(&text, 1000).1.err().unwrap(), SplitError::Envelope.to_string());
+        }
+        let item = format!("{{\"items\":[{{\"a\":\"{}\"}}]}}", "x".repeat(ITEM_LIMIT));
+        assert_eq!(split(&item, 1000).1.err().unwrap(), SplitError::Item.to_string());
+        // Many, with much between them, take no more.
+        let many = format!("{{\"items\":[{}{{}}]}}", "{} ,\n      ".repeat(20_000));
+        assert_eq!(split(&many, 1000).0.len(), 20_001);
+    }
+}

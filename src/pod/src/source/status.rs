@@ -1,0 +1,184 @@
+//! What is told to an API server about pods that no kubelet looks after: how they are, and that
+//! nothing is left of them. As the kubelet's status manager does it.
+
+use std::net::IpAddr;
+
+use hyper::Method;
+use hyper::body::Incoming;
+use serde_json::{Map, Value, json};
+
+use super::access::{Connection, encode};
+use super::{ApiSource, HttpError, SourceError, StartError, http};
+use crate::PodId;
+
+/// How a pod's network is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodStatus {
+    /// It is up, with these addresses; none for a pod in the host's network.
+    Ready(Vec<IpAddr>),
+    /// It isn't.
+    NotReady {
+        /// Why, in one word.
+        reason: &'static str,
+        /// Why, in a sentence.
+        message: String,
+    },
+}
+
+/// Writes to an API server.
+pub struct StatusWriter {
+    connection: Connection,
+}
+
+impl std::fmt::Debug for StatusWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StatusWriter").field("server", &self.connection.server()).finish()
+    }
+}
+
+impl StatusWriter {
+    /// A writer by a source's kubeconfig, which is read again for each request.
+    ///
+    /// # Errors
+    /// The kubeconfig can't be used.
+    pub fn new(source: &ApiSource) -> Result<Self, StartError> {
+        let connection = Connection::new(&source.kubeconfig, source.context.as_deref())?;
+        Ok(StatusWriter { connection })
+    }
+
+    /// Writes a pod's phase, addresses and conditions. That there is no such pod any more is fine.
+    ///
+    /// # Errors
+    /// The server can't be reached, or refuses.
+    pub async fn write(&mut self, pod: &PodId, uid: &str, status: &PodStatus) -> Result<(), SourceError> {
+        let target = format!("{}/status", path(pod));
+        // Lists are merged by what the server says is their key, so that others' conditions stay.
+        let kind = "application/strategic-merge-patch+json";
+        self.send(Method::PATCH, &target, kind, &patch(uid, status, &now())).await
+    }
+
+    /// Says that nothing is left of a pod that has a deletionTimestamp, whereupon the server
+    /// forgets it. That there is no such pod any more is fine.
+    ///
+    /// # Errors
+    /// The server can't be reached, or refuses.
+    pub async fn confirm(&mut self, pod: &PodId, uid: &str) -> Result<(), SourceError> {
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
+            "preconditions": {"uid": uid}});
+        self.send(Method::DELETE, &path(pod), "application/json", &options).await
+    }
+
+    async fn send(
+        &mut self,
+        method: Method,
+        target: &str,
+        kind: &'static str,
+        body: &Value,
+    ) -> Result<(), SourceError> {
+        self.connection.renew().await?;
+        let response =
+            self.connection.send(method.clone(), target, kind, body.to_string().into_bytes()).await;
+        let response = response.map_err(|err| named(method.as_str(), err))?;
+        match response.status().as_u16() {
+            200..=299 => drain(response.into_body()).await,
+            // It is gone.
+            404 => Ok(()),
+            _ => {
+                let refused = http::refused(response).await;
+                // Another pod has its name.
+                if matches!(&refused, HttpError::Status { status: 409, message } if message.contains("UID")) {
+                    return Ok(());
+                }
+                Err(named(method.as_str(), self.connection.error(target, refused)))
+            }
+        }
+    }
+}
+
+/// Reads an answer to its end, so that the connection can be used again.
+async fn drain(mut body: Incoming) -> Result<(), SourceError> {
+    let mut left: usize = 1 << 20;
+    while let Ok(Some(piece)) = http::piece(&mut body, http::ANSWER_LIMIT).await {
+        match left.checked_sub(piece.len()) {
+            Some(less) => left = less,
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// The same error, of another method than GET.
+fn named(method: &str, err: SourceError) -> SourceError {
+    match err {
+        SourceError::Http { url, source } => SourceError::Write { method: method.to_owned(), url, source },
+        other => other,
+    }
+}
+
+fn path(pod: &PodId) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", encode(&pod.namespace), encode(&pod.name))
+}
+
+/// In whole seconds, as Kubernetes has times.
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn patch(uid: &str, status: &PodStatus, now: &str) -> Value {
+    let (phase, ready) = match status {
+        PodStatus::Ready(_) => ("Running", "True"),
+        PodStatus::NotReady { .. } => ("Pending", "False"),
+    };
+    let kinds = ["PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"];
+    let condition = |kind: &str| match status {
+        PodStatus::Ready(_) => json!({"type": kind, "status": ready, "lastTransitionTime": now}),
+        PodStatus::NotReady { reason, message } => {
+            json!({"type": kind, "status": ready, "lastTransitionTime": now,
+            "reason": reason, "message": http::tame(message)})
+        }
+    };
+    let mut all = Map::new();
+    all.insert("phase".to_owned(), json!(phase));
+    all.insert("conditions".to_owned(), kinds.into_iter().map(condition).collect());
+    if let PodStatus::Ready(ips) = status
+        && let Some(first) = ips.first()
+    {
+        let replace = std::iter::once(json!({"$patch": "replace"}));
+        let each = ips.iter().map(|ip| json!({"ip": ip.to_string()}));
+        all.insert("podIP".to_owned(), json!(first.to_string()));
+        all.insert("podIPs".to_owned(), replace.chain(each).collect());
+    }
+    json!({"metadata": {"uid": uid}, "status": all})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_says_what_a_kubelet_would() {
+        let ips = ["10.0.0.2", "fd00::2"].map(|ip| ip.parse().unwrap());
+        let patch_of = |status| patch("u", &status, "t");
+        let up = patch_of(PodStatus::Ready(ips.to_vec()));
+        assert_eq!((&up["metadata"]["uid"], &up["status"]["phase"]), (&json!("u"), &json!("Running")));
+        assert_eq!(up["status"]["podIP"], "10.0.0.2");
+        assert_eq!(
+            up["status"]["podIPs"],
+            json!([{"$patch": "replace"}, {"ip": "10.0.0.2"}, {"ip": "fd00::2"}])
+        );
+        assert_eq!(
+            up["status"]["conditions"][3],
+            json!({"type": "Ready", "status": "True", "lastTransitionTime": "t"})
+        );
+        assert!(patch_of(PodStatus::Ready(vec![]))["status"].get("podIPs").is_none());
+        let down = patch_of(PodStatus::NotReady { reason: "Why", message: "a\u{1b}[31mb".to_owned() });
+        assert_eq!(down["status"]["phase"], "Pending");
+        let condition = &down["status"]["conditions"][0];
+        assert_eq!(
+            (&condition["type"], &condition["status"]),
+            (&json!("PodReadyToStartContainers"), &json!("False"))
+        );
+        assert_eq!((&condition["reason"], &condition["message"]), (&json!("Why"), &json!("a[31mb")));
+        assert_eq!(now().len(), "2026-01-01T00:00:00Z".len());
+    }
+}

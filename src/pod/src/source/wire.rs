@@ -1,0 +1,189 @@
+//! What an API server says of a pod, as far as it matters here. All else of it is skipped where it
+//! is read, and takes no memory.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodDNSConfig, PodSpec, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::Deserialize;
+
+use crate::PodId;
+
+/// A pod, or a Status or a bookmark in its place.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Object {
+    pub(super) metadata: Meta,
+    spec: Option<Spec>,
+    status: Option<Value>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Meta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    pub(super) resource_version: Option<String>,
+    annotations: Option<BTreeMap<String, String>>,
+    deletion_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
+}
+
+/// A pod's status is an object, a Status' one a word.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Value {
+    Pod { phase: Option<String> },
+    Other(serde::de::IgnoredAny),
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    node_name: Option<String>,
+    host_network: Option<bool>,
+    hostname: Option<String>,
+    containers: Option<Vec<Member>>,
+    init_containers: Option<Vec<Member>>,
+    dns_policy: Option<String>,
+    dns_config: Option<PodDNSConfig>,
+    termination_grace_period_seconds: Option<i64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Member {
+    name: String,
+    restart_policy: Option<String>,
+    ports: Option<Vec<ContainerPort>>,
+}
+
+impl From<Member> for Container {
+    fn from(member: Member) -> Container {
+        let Member { name, restart_policy, ports } = member;
+        Container { name, restart_policy, ports, ..Container::default() }
+    }
+}
+
+impl Object {
+    pub(super) fn id(&self) -> Option<PodId> {
+        id(self.metadata.namespace.as_deref(), self.metadata.name.as_deref())
+    }
+
+    /// The node that the pod is bound to.
+    pub(super) fn node(&self) -> Option<&str> {
+        self.spec.as_ref()?.node_name.as_deref()
+    }
+
+    pub(super) fn annotation(&self, key: &str) -> Option<&str> {
+        Some(self.metadata.annotations.as_ref()?.get(key)?.as_str())
+    }
+
+    /// Forgets the other annotations.
+    pub(super) fn keep_annotations(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.metadata.annotations.iter_mut().for_each(|all| all.retain(|key, _| wanted(key)));
+    }
+
+    /// The pod as others have it.
+    pub(super) fn pod(self) -> Pod {
+        let Meta {
+            name, namespace, uid, annotations, deletion_timestamp, deletion_grace_period_seconds, ..
+        } = self.metadata;
+        let list = |members: Option<Vec<Member>>| {
+            members.map(|members| members.into_iter().map(Container::from).collect::<Vec<_>>())
+        };
+        let spec = self.spec.map(|spec| PodSpec {
+            host_network: spec.host_network,
+            hostname: spec.hostname,
+            containers: list(spec.containers).unwrap_or_default(),
+            init_containers: list(spec.init_containers),
+            dns_policy: spec.dns_policy,
+            dns_config: spec.dns_config,
+            termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            ..PodSpec::default()
+        });
+        let phase = match self.status {
+            Some(Value::Pod { phase }) => phase,
+            _ => None,
+        };
+        Pod {
+            metadata: ObjectMeta {
+                name,
+                namespace,
+                uid,
+                annotations,
+                deletion_timestamp,
+                deletion_grace_period_seconds,
+                ..ObjectMeta::default()
+            },
+            spec,
+            status: Some(PodStatus { phase, ..PodStatus::default() }),
+        }
+    }
+}
+
+/// Which object it is, whatever else is wrong with it.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Named<'a> {
+    #[serde(borrow)]
+    pub(super) metadata: NamedMeta<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct NamedMeta<'a> {
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    namespace: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(super) resource_version: Option<Cow<'a, str>>,
+}
+
+impl Named<'_> {
+    pub(super) fn id(&self) -> Option<PodId> {
+        id(self.metadata.namespace.as_deref(), self.metadata.name.as_deref())
+    }
+}
+
+fn id(namespace: Option<&str>, name: Option<&str>) -> Option<PodId> {
+    let namespace = namespace.filter(|namespace| !namespace.is_empty());
+    Some(PodId::new(namespace.unwrap_or("default"), name.filter(|name| !name.is_empty())?))
+}
+
+/// The Status that comes with an event of the type ERROR.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Status {
+    pub(super) code: Option<u16>,
+    pub(super) reason: Option<String>,
+    pub(super) message: Option<String>,
+}
+
+/// An event of a watch; its object is read by its type.
+#[derive(Deserialize)]
+pub(super) struct Event<'a> {
+    #[serde(rename = "type", borrow, default)]
+    pub(super) kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(super) object: Option<&'a serde_json::value::RawValue>,
+}
+
+/// A page of a list, less its items.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Envelope {
+    pub(super) metadata: EnvelopeMeta,
+    pub(super) items: Option<Vec<serde::de::IgnoredAny>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct EnvelopeMeta {
+    pub(super) resource_version: Option<String>,
+    #[serde(rename = "continue")]
+    pub(super) token: Option<String>,
+}

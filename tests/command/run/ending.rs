@@ -1,0 +1,188 @@
+//! Pods of an API server that end, and what the server is told of pods.
+
+use serde_json::{Value, json};
+
+use cnimble_tests::http::ApiServer;
+use cnimble_tests::{PATIENCE, need, wait_until};
+
+use super::{Cluster, Run, bridge, manifest};
+
+const LONG_AGO: &str = "2020-01-01T00:00:00Z";
+const MUCH_LATER: &str = "2099-01-01T00:00:00Z";
+
+/// A pod that is bound to this node.
+fn pod(name: &str) -> Value {
+    let mut pod = manifest(name);
+    pod["spec"]["nodeName"] = json!("this");
+    pod
+}
+
+/// One that has been told to go by then.
+fn going(name: &str, by: &str) -> Value {
+    let mut pod = pod(name);
+    pod["metadata"]["deletionTimestamp"] = json!(by);
+    pod["metadata"]["deletionGracePeriodSeconds"] = json!(100_000);
+    pod
+}
+
+fn in_phase(name: &str, phase: &str) -> Value {
+    let mut pod = pod(name);
+    pod["status"] = json!({"phase": phase});
+    pod
+}
+
+fn managed(mut pod: Value) -> Value {
+    pod["metadata"]["annotations"] = json!({"cnimble/managed": "true"});
+    pod
+}
+
+fn line(cluster: &Cluster, server: &ApiServer, more: &str) -> String {
+    let kubeconfig = server.kubeconfig(cluster.node.dir(), None);
+    format!("--kubeconfig {} --node-name this {more}", kubeconfig.display())
+}
+
+#[track_caller]
+fn wait_for_names(run: &Run<'_>, names: &[&str]) {
+    let are = || run.ready().into_keys().eq(names.iter().copied()) && run.pods().len() == names.len();
+    assert!(wait_until(PATIENCE, are), "{:#}\n{}", run.status(), run.cluster.log());
+}
+
+#[test]
+fn pods_that_end_or_are_deleted_lose_their_network_and_do_not_come_back() {
+    need!("ip", "nft");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let server = cluster.node.within(ApiServer::start);
+    server.put_all(["fails", "late", "over", "stays", "succeeds"].map(|name| in_phase(name, "Running")));
+    server.put(in_phase("ended", "Succeeded"));
+    let line = line(&cluster, &server, "");
+    let run = cluster.start_with("", &line);
+    let before = run.wait_for(5);
+    server.put(in_phase("succeeds", "Succeeded"));
+    server.put(in_phase("fails", "Failed"));
+    // The grace period of one is over; that of the other isn't, and a third begins with it.
+    server.put(going("over", LONG_AGO));
+    server.put(going("late", MUCH_LATER));
+    server.put(going("never-was", MUCH_LATER));
+    server.put(pod("new"));
+    wait_for_names(&run, &["late", "new", "stays"]);
+    let now = run.ready();
+    assert_eq!((&now["late"], &now["stays"]), (&before["late"], &before["stays"]));
+    cluster.assert_whole(&now);
+
+    run.signal("KILL");
+    run.wait_until_gone();
+    let run = cluster.start_with("", &line);
+    wait_for_names(&run, &["late", "new", "stays"]);
+    assert_eq!(run.ready(), now, "what had a network keeps it, and nothing else comes");
+    cluster.assert_whole(&now);
+    server.put(going("late", LONG_AGO));
+    wait_for_names(&run, &["new", "stays"]);
+    server.delete("default/new");
+    wait_for_names(&run, &["stays"]);
+    let left = run.ready();
+    cluster.assert_whole(&left);
+    run.stop();
+}
+
+#[test]
+fn once_ends_with_a_server_that_refuses() {
+    need!("ip", "timeout");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    cluster.put_all(["web".to_owned()].into_iter());
+    let server = cluster.node.within(ApiServer::start);
+    for status in [401, 403] {
+        server.fail(Some(status));
+        let manifests = format!("--once --manifests {}", cluster.path("manifests").display());
+        let outcome = cluster
+            .node
+            .run(&format!("timeout 100 env {}", cluster.line(&line(&cluster, &server, &manifests))));
+        assert_eq!(outcome.status, 1, "{}", outcome.describe());
+        assert!(outcome.stderr.contains(&format!("status {status}: it says")), "{}", outcome.describe());
+        // What another source wants has been done all the same.
+        assert!(outcome.stderr.contains("pod default/web is ready"), "{}", outcome.describe());
+    }
+    server.fail(None);
+    let outcome =
+        cluster.node.run(&format!("timeout 100 env {}", cluster.line(&line(&cluster, &server, "--once"))));
+    assert_eq!(outcome.status, 0, "{}", outcome.describe());
+}
+
+#[test]
+fn a_server_that_refuses_or_is_down_is_no_good_health() {
+    need!("ip");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let server = cluster.node.within(ApiServer::start);
+    let mut host = pod("host");
+    host["spec"]["hostNetwork"] = json!(true);
+    server.put(host);
+    let run = cluster.start_with("", &line(&cluster, &server, ""));
+    wait_for_names(&run, &["host"]);
+    let health = || run.page("/healthz").unwrap_or_default();
+    let ready = || run.status()["overall"]["sourcesReady"].clone();
+    assert!(wait_until(PATIENCE, || health().0 == "HTTP/1.1 200 OK" && ready() == true), "{:?}", health());
+    server.fail(Some(403));
+    let refused = || {
+        let (status, why) = health();
+        status.starts_with("HTTP/1.1 503") && why.contains("/api/v1/pods: status 403: it says")
+    };
+    assert!(wait_until(PATIENCE, refused), "{:?}", health());
+    assert_eq!(ready(), false);
+    assert_eq!(run.ready().len(), 1, "its pods stay");
+    server.fail(None);
+    run.signal("HUP");
+    assert!(wait_until(PATIENCE, || health().0 == "HTTP/1.1 200 OK" && ready() == true), "{:?}", health());
+    run.stop();
+    let log = cluster.log();
+    assert!(log.contains("pod default/host is ready: no addresses of its own ("), "{log}");
+}
+
+#[test]
+fn the_status_of_pods_that_are_ours_is_written_and_their_deletion_confirmed() {
+    need!("ip", "nft");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let server = cluster.node.within(ApiServer::start);
+    server.put(managed(pod("ours")));
+    server.put(pod("theirs"));
+    let run = cluster.start_with("", &line(&cluster, &server, "--write-status"));
+    let ready = run.wait_for(2);
+    let status = |name: &str| server.pod(&format!("default/{name}")).unwrap()["status"].clone();
+    assert!(wait_until(PATIENCE, || status("ours")["phase"] == "Running"), "{}", cluster.log());
+    let ours = status("ours");
+    assert_eq!(
+        (&ours["podIP"], &ours["podIPs"]),
+        (&json!(ready["ours"].ip), &json!([{"ip": ready["ours"].ip}]))
+    );
+    let is_ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+    assert!(ours["conditions"].as_array().unwrap().iter().any(is_ready), "{ours}");
+
+    // `kubectl delete` of both: with us as the kubelet of one, and another as that of the other.
+    server.put(managed(going("ours", MUCH_LATER)));
+    server.put(going("theirs", LONG_AGO));
+    assert!(wait_until(PATIENCE, || server.pod("default/ours").is_none()), "{}", cluster.log());
+    wait_for_names(&run, &[]);
+    assert_eq!(cluster.leases(), [""; 0]);
+    // One that was never up is confirmed as well.
+    server.put(managed(going("never-was", MUCH_LATER)));
+    assert!(wait_until(PATIENCE, || server.pod("default/never-was").is_none()), "{}", cluster.log());
+    // Another of its name is another pod.
+    let mut again = managed(pod("ours"));
+    again["metadata"]["uid"] = json!("again");
+    server.put(again);
+    wait_for_names(&run, &["ours"]);
+    assert!(wait_until(PATIENCE, || status("ours")["phase"] == "Running"), "{}", cluster.log());
+    run.stop();
+    let written: Vec<_> = server.requests().into_iter().filter(|request| request.method != "GET").collect();
+    assert!(written.iter().all(|request| !request.target.contains("theirs")), "{written:?}");
+    assert!(server.pod("default/theirs").is_some());
+
+    // Without the option nothing is written.
+    server.delete("default/theirs");
+    let run = cluster.start_with("", &line(&cluster, &server, ""));
+    wait_for_names(&run, &["ours"]);
+    let mut going = managed(going("ours", LONG_AGO));
+    going["metadata"]["uid"] = json!("again");
+    server.put(going);
+    wait_for_names(&run, &[]);
+    run.stop();
+    assert_eq!(server.requests().iter().filter(|request| request.method != "GET").count(), written.len());
+}
