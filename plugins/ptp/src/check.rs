@@ -12,10 +12,7 @@ use crate::{path, pod};
 
 /// Checks everything but the lease, which IPAM checks.
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
-    let mut prev = prev.clone();
-    // A plugin further down the chain may have added addresses on interfaces of its own.
-    let ours = prev.interfaces.iter().position(|i| i.name == call.ifname && i.sandbox == call.netns);
-    prev.ips.retain(|ip| ip.interface.is_none() || ip.interface.map(|n| n as usize) == ours);
+    let prev = check::of_this_interface(call, prev);
     let mut of_ours = prev.clone();
     let paths = path::paths(&mut of_ours, &config.ipam).map_err(|err| err.context("prevResult"))?;
     let netns = call.open_netns()?;

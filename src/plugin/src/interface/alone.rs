@@ -86,10 +86,7 @@ pub fn described(call: &Call, link: &Link) -> Interface {
 pub fn check(call: &Call, kind: Kind, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let mut inside = Netlink::open_in(&netns)?;
-    let mut ours = prev.clone();
-    // A plugin further down the chain may have added addresses on interfaces of its own.
-    let at = prev.interfaces.iter().position(|i| i.name == call.ifname && i.sandbox == call.netns);
-    ours.ips.retain(|ip| ip.interface.is_none() || ip.interface.map(|n| n as usize) == at);
+    let ours = check::of_this_interface(call, prev);
     let link = check::pod(call, &mut inside, &ours, kind.name(), true)?;
     check::addresses(&mut inside, &link, &ours)?;
     check::routes(&mut inside, &link, &pod::routes(link.index, &ours), "in the pod")

@@ -27,6 +27,15 @@ pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
     Err(Error::check(format!("interface {} has MAC {now}, prevResult has {}", link.name, told.mac)))
 }
 
+/// The result without the addresses of other interfaces, which a plugin further down the chain may
+/// have added.
+pub fn of_this_interface(call: &Call, prev: &CniResult) -> CniResult {
+    let mut ours = prev.clone();
+    let at = prev.interfaces.iter().position(|i| i.name == call.ifname && i.sandbox == call.netns);
+    ours.ips.retain(|ip| ip.interface.is_none() || ip.interface.map(|n| n as usize) == at);
+    ours
+}
+
 /// The pod's interface is of this `kind` and as the result tells, up if it is to be `up` (who asked for an
 /// interface that is down may have switched it on since), with the result's MTU or a smaller
 /// one: a plugin further down the chain may have set that, and the Go plugin tuning does it
