@@ -4,6 +4,8 @@
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/debian.sh
+source "$ROOT/scripts/debian.sh"
 # Only what is set from outside stays; everything else has a default here.
 TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 case $TARGET_DIR in /*) ;; *) TARGET_DIR=$ROOT/$TARGET_DIR ;; esac
@@ -30,12 +32,18 @@ need_root() {
     [[ $(id -u) -eq 0 ]] || die "this needs root (network namespaces): run it as root, or as: sudo --preserve-env=HOME env \"PATH=\$PATH\" $0"
 }
 
+# missing_packages PACKAGE...: those that are not installed, one a line.
+missing_packages() {
+    local package
+    for package; do
+        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || printf '%s\n' "$package"
+    done
+}
+
 # need_packages PACKAGE...: installs the Debian packages that are missing.
 need_packages() {
-    local package missing=()
-    for package; do
-        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
-    done
+    local missing
+    mapfile -t missing < <(missing_packages "$@")
     [[ ${#missing[@]} -gt 0 ]] || return 0
     command -v apt-get >/dev/null || die "please install what these Debian packages hold: ${missing[*]}"
     [[ $(id -u) -eq 0 ]] || die "Debian packages are missing; as root: apt-get install ${missing[*]}"
@@ -56,10 +64,8 @@ need_packages() {
 # need_idle_packages PACKAGE...: the same for packages with a service that must neither start now nor
 # with the machine: firewalld would change its rules.
 need_idle_packages() {
-    local package missing=() policy=/usr/sbin/policy-rc.d
-    for package; do
-        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
-    done
+    local package missing policy=/usr/sbin/policy-rc.d
+    mapfile -t missing < <(missing_packages "$@")
     [[ ${#missing[@]} -gt 0 ]] || return 0
     # Whoever has a policy of his own keeps it, and the package is left out.
     [[ ! -e $policy ]] || return 0
@@ -73,6 +79,46 @@ need_idle_packages() {
     done
 }
 
+# need_go_plugins: the Go plugins to compare with; exports REFERENCE_DIR and sets REFERENCE_NAME.
+# These are, in this order, those that REFERENCE_DIR names, the newest of Debian (suite forky;
+# fetched once into ~/.cache/cnimble/go-plugins, not installed; remove that directory to fetch them
+# anew), and the package of this machine's own suite.
+# shellcheck disable=SC2034 # the callers use REFERENCE_NAME
+need_go_plugins() {
+    REFERENCE_NAME=reference
+    [[ -z ${REFERENCE_DIR:-} ]] || return 0
+    local version dir=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cnimble/go-plugins
+    if [[ -e $dir/.version ]] || fetch_go_plugins "$dir"; then
+        version=$(<"$dir/.version")
+    else
+        say "Comparing with the Go plugins of this machine's own suite"
+        need_packages containernetworking-plugins
+        dir=/usr/lib/cni
+        version=$(dpkg-query -W -f '${Version}' containernetworking-plugins)
+    fi
+    REFERENCE_NAME=go-${version%%[!0-9.]*}
+    export REFERENCE_DIR=$dir
+}
+
+# fetch_go_plugins DIR: in a subshell, so that what it sets and traps ends with it.
+fetch_go_plugins() (
+    dir=$1
+    say "Fetching the newest Go plugins of Debian"
+    mkdir -p "$(dirname "$dir")"
+    # One at a time. A process that had to wait finds the work done.
+    exec {lock}>"$dir.lock"
+    flock "$lock"
+    [[ ! -e $dir/.version ]] || exit 0
+    work=$(mktemp -d "$dir.new.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    fetch_packages forky "$(debian_mirror)" "$work" containernetworking-plugins || exit 1
+    dpkg-deb --extract "$work"/deb/*.deb "$work/tree" || exit 1
+    dpkg-deb --field "$work"/deb/*.deb Version >"$work/tree/usr/lib/cni/.version" || exit 1
+    rm -rf "$dir"
+    # The directory appears whole or not at all.
+    mv -T "$work/tree/usr/lib/cni" "$dir"
+)
+
 apt_install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         -o DPkg::Lock::Timeout=120 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"
@@ -84,7 +130,12 @@ need_cargo() {
     local bin=${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
     [[ ! -d $bin || :$PATH: == *:$bin:* ]] || PATH=$bin:$PATH
     local advice="get Rust with: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
-    command -v cargo >/dev/null || die "cargo is missing; $advice"
+    if ! command -v cargo >/dev/null; then
+        command -v apt-get >/dev/null || die "cargo is missing; $advice"
+        # The packages cargo and rustc are as old as the Debian. These are what it builds browsers with:
+        # new in Debian 12 and 13, and in its security updates. Crates come over https.
+        need_packages cargo-web rustc-web ca-certificates
+    fi
     local have want
     have=$(rustc --version | cut -d' ' -f2)
     want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml")
@@ -96,6 +147,22 @@ need_cargo() {
     fi
 }
 
+# need_cargo_tools: cargo fmt and cargo clippy, which a minimal Rust lacks.
+need_cargo_tools() {
+    local tool
+    for tool in fmt:rustfmt:rustfmt-web clippy:clippy:rust-web-clippy; do
+        local name component package
+        IFS=: read -r name component package <<<"$tool"
+        ! cargo "$name" --version >/dev/null 2>&1 || continue
+        if command -v rustup >/dev/null; then
+            rustup component add "$component"
+        elif [[ -n $(dpkg-query -W -f '${Package}' cargo-web 2>/dev/null) ]]; then
+            need_packages "$package"
+        fi
+        cargo "$name" --version >/dev/null 2>&1 || die "cargo $name is missing"
+    done
+}
+
 # build_plugins: the release of all plugins, static; sets PLUGINS_BINARY.
 build_plugins() {
     need_cargo
@@ -103,21 +170,24 @@ build_plugins() {
     host=$(rustc -vV | sed -n 's/^host: //p')
     # With musl a process starts without the questions that glibc asks the processor (cpuid),
     # each of which takes microseconds in a virtual machine: a tenth of a pod's ADD. A
-    # toolchain that isn't rustup's, or a machine without a network, does with glibc.
+    # toolchain that isn't rustup's (Debian has no libstd for musl), or a machine without a network,
+    # does with glibc.
     target=${host/-gnu/-musl}
     if ! command -v rustup >/dev/null ||
         ! { rustup target list --installed | grep -qx "$target" || rustup target add "$target" >/dev/null 2>&1; }; then
         target=$host
     fi
     say "Building the plugins ($target, static)"
-    # Linked statically they run under any C library and start without a dynamic loader; at a
-    # fixed address they need no relocation either, which for this many plugins in one file
-    # is an eighth of the start-up. sha2 would ask the processor, too, for a few short hashes.
-    # The explicit target keeps the flags away from procedural
-    # macros, which can't be static.
+    # Linked statically they run under any C library and start without a dynamic loader. What runs as
+    # root is at a random address all the same (static-pie); packed, the relocations which that takes are
+    # some 700 bytes instead of 56,000. musl's start unpacks them; glibc's does so from 2.36 on.
+    # sha2 would ask the processor, too, for a few short hashes.
+    # The explicit target keeps the flags away from procedural macros, which can't be static.
+    local flags='-C target-feature=+crt-static -C relocation-model=pic --cfg sha2_backend="soft"'
+    [[ $target != *-musl* ]] || flags+=' -C link-arg=-Wl,-z,pack-relative-relocs'
     (
         cd "$ROOT"
-        RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static --cfg sha2_backend=\"soft\"" \
+        RUSTFLAGS=$flags \
             cargo build --quiet --locked --release --target "$target" --target-dir "$TARGET_DIR" -p cnimble-plugins
     ) || die "building the plugins failed"
     PLUGINS_BINARY=$TARGET_DIR/$target/release/cnimble-plugins

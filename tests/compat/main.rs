@@ -4,4 +4,6 @@
 
 mod go_leftovers;
 mod interop;
+mod pod_switches;
 mod shapes;
+mod table;

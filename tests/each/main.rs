@@ -5,4 +5,5 @@
 mod bad_input;
 mod budget;
 mod in_vm;
+mod lint;
 mod protocol;

@@ -1,10 +1,13 @@
 //! What plugins print: results, versions, and what they say without a command.
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Sample, configs, copy, need, plugin_dir};
+use cnimble_tests::{
+    Attachment, Host, Network, Pod, Sample, configs, copy, need, need_recent_go, plugin_dir,
+};
 
 /// The bytes that ADD prints, with what differs from run to run filled in.
 #[test]
@@ -163,4 +166,40 @@ fn the_sandbox_is_the_netns_to_the_letter() {
     net.check(&att, &result).success();
     net.deleted(&att, Some(&result));
     assert_eq!(pod.links(), ["lo"]);
+}
+
+/// What the configuration alone is refused for: code and text, which runtimes show and match.
+#[test]
+fn versions_and_verbs_are_refused_in_the_words_of_the_go_plugins() {
+    need!();
+    refused_in_these_words(plugin_dir());
+}
+
+#[test]
+fn the_go_plugins_refuse_in_these_words() {
+    need_recent_go!(go);
+    refused_in_these_words(go);
+}
+
+fn refused_in_these_words(plugins: &Path) {
+    let host = Host::new();
+    let pod = Pod::new();
+    let none = "failed to convert major version part \"x\"";
+    for (verb, stdin, code, words) in [
+        ("ADD", "null", 7, "missing network name"),
+        ("CHECK", " null\n", 7, "missing network name"),
+        ("GC", "null", 7, "missing network name"),
+        ("ADD", r#"{"cniVersion":"x","name":"n"}"#, 1, "incompatible CNI versions"),
+        ("CHECK", r#"{"cniVersion":"x","name":"n"}"#, 6, none),
+        ("GC", r#"{"cniVersion":"x","name":"n"}"#, 6, none),
+        ("STATUS", r#"{"cniVersion":"x","name":"n"}"#, 6, none),
+        ("CHECK", r#"{"cniVersion":"1.y","name":"n"}"#, 6, "failed to convert minor version part \"y\""),
+        ("CHECK", r#"{"cniVersion":"0.3.1","name":"n"}"#, 1, "config version does not allow CHECK"),
+        ("GC", r#"{"cniVersion":"1.0.0","name":"n"}"#, 1, "config version does not allow GC"),
+        ("STATUS", r#"{"name":"n"}"#, 1, "config version does not allow STATUS"),
+    ] {
+        let call = host.call_in(plugins, "bridge").command(verb).attachment("c1", pod.path(), "eth0");
+        let err = call.stdin(stdin).run().error();
+        assert!(err.code == code && err.msg.starts_with(words), "{verb} {stdin}: {err:?}");
+    }
 }

@@ -1,8 +1,10 @@
-//! What shows only after a while: many attachments at once for some time, and many pod lives
-//! one after the other. `scripts/stress mix` and `scripts/stress soak` do it for long.
+//! What shows only after a while: many attachments at once for some time, the history
+//! of a whole node with kills, and many pod lives one after the other. `scripts/stress mix`, `history` and
+//! `soak` do it for long.
 #![cfg(test)]
 
 mod chain;
+mod history;
 mod mix;
 mod soak;
 

@@ -305,7 +305,7 @@ fn differences(host: &Host, chains: &[Chain<'_>], all: &[Live]) -> Vec<String> {
 #[test]
 fn mix_of_attachments_leaves_exactly_those_that_live() {
     need!("ip", "nft", "iptables");
-    let seconds = number("CNIMBLE_MIX_SECONDS", 20);
+    let seconds = number("CNIMBLE_MIX_SECONDS", 12);
     let seed = number("CNIMBLE_SEED", 1);
     let host = Host::new();
     let go = go_plugins().filter(|dir| *dir != plugin_dir()).is_some();

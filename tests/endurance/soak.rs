@@ -59,7 +59,7 @@ fn memory() -> BTreeMap<String, i64> {
 #[test]
 fn soak_of_pod_lives_lets_nothing_grow() {
     need!("ip", "nft");
-    let lives = number("CNIMBLE_SOAK_LIVES", 200);
+    let lives = number("CNIMBLE_SOAK_LIVES", 48);
     let host = Host::hasty();
     let chain = chain(&host);
     // One that stays, so that what pods share does.
@@ -88,7 +88,7 @@ fn soak_of_pod_lives_lets_nothing_grow() {
         });
         now
     };
-    (0..lives.min(64)).for_each(|number| life(number, &pod));
+    (0..lives.min(24)).for_each(|number| life(number, &pod));
     let (before, memory_before) = (settled(None), memory());
     announce("NOTE", &format!("before {lives} lives: {before:?}; KiB of the machine: {memory_before:?}"));
     for number in 0..lives {

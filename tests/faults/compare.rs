@@ -8,8 +8,9 @@ use cnimble_tests::trace::untraceable;
 use cnimble_tests::{announce, need_go, plugin_dir, skip};
 
 use crate::kill::{Aftermath, Point, die};
+use crate::kinds::Kind;
 use crate::points::{Chance, bound, seed, share};
-use crate::site::{Kind, Site, Verb};
+use crate::site::{Site, Verb};
 
 /// What goes wrong, and how the message of [`die`] shows it.
 const DAMAGE: [(&str, &[&str]); 5] = [
@@ -30,7 +31,7 @@ fn row(
 ) -> (usize, String) {
     let kind = Kind::common();
     let calls = Site::by(plugins, &kind).calls(verb, 0);
-    let point = |n| Point { verb, at: 0, n, call: String::new(), aftermath };
+    let point = |n| Point { verb, at: 0, n, call: String::new(), alone: false, aftermath };
     let points = chance.some((0..calls.len()).map(point).collect(), most);
     let damage: Mutex<BTreeMap<&str, usize>> = Mutex::default();
     share(&points, |points| {

@@ -10,6 +10,12 @@ fn killed_in_plugins_that_need_another_kernel() {
 }
 
 #[test]
+fn no_zombie_is_left_where_children_need_no_reaping() {
+    in_vm!();
+    super::removal::no_zombie_where_children_need_no_reaping();
+}
+
+#[test]
 fn errors_in_plugins_that_need_another_kernel() {
     in_vm!();
     super::fail::failures_of_the_picky();

@@ -5,11 +5,11 @@
 
 use serde_json::Value;
 
-use cnimble_tests::Pod;
 use cnimble_tests::trace::Fate;
 
-use crate::points::{Chance, at_each_point, bound};
-use crate::site::{Disturbed, Kind, Site, Verb, others};
+use crate::kinds::{Kind, others, picky};
+use crate::points::{Chance, at_each_point, bound, verbs_inside};
+use crate::site::{Disturbed, Site, Verb};
 
 /// One death.
 #[derive(Debug, Clone)]
@@ -20,6 +20,8 @@ pub struct Point {
     /// Before which of its calls.
     pub n: usize,
     pub call: String,
+    /// Whether what it has started, or what has started it, lives on.
+    pub alone: bool,
     pub aftermath: Aftermath,
 }
 
@@ -37,7 +39,7 @@ pub enum Aftermath {
 const AFTERMATHS: [Aftermath; 3] = [Aftermath::Del, Aftermath::DelWithoutNetns, Aftermath::AddAgain];
 
 /// The deaths that this verb of a network can die, at most so many.
-fn points(kind: &Kind, verb: Verb, most: usize, seed: u64) -> Vec<Point> {
+fn points(kind: &Kind, verb: Verb, most: usize, alone: bool, seed: u64) -> Vec<Point> {
     let mut points = Vec::new();
     for at in 0..Site::new(kind).length() {
         // Where the pod is the first, only a fresh node has the same calls.
@@ -50,7 +52,7 @@ fn points(kind: &Kind, verb: Verb, most: usize, seed: u64) -> Vec<Point> {
                 _ => &[Aftermath::DelWithoutNetns],
             };
             for aftermath in aftermaths {
-                points.push(Point { verb, at, n, call: call.name(), aftermath: *aftermath });
+                points.push(Point { verb, at, n, call: call.name(), alone, aftermath: *aftermath });
             }
         }
     }
@@ -59,7 +61,8 @@ fn points(kind: &Kind, verb: Verb, most: usize, seed: u64) -> Vec<Point> {
 
 /// Dies once; what was wrong afterwards.
 pub fn die(site: &mut Site, point: &Point) -> Result<bool, String> {
-    let run = site.disturbed(point.verb, point.at, &Fate::KilledAt(point.n))?;
+    let fate = if point.alone { Fate::KilledAloneAt(point.n) } else { Fate::KilledAt(point.n) };
+    let run = site.disturbed(point.verb, point.at, &fate)?;
     if run.traced.hung {
         return Err("it hung before".to_owned());
     }
@@ -105,7 +108,7 @@ fn bury(site: &mut Site, point: &Point, run: &Disturbed, known: Option<&Value>) 
     match point.aftermath {
         Aftermath::Del => site.del(&att, known),
         Aftermath::DelWithoutNetns => {
-            site.victim = Pod::new();
+            site.end_victim();
             site.del(&att.netns(""), known)
         }
         Aftermath::AddAgain => {
@@ -122,7 +125,12 @@ fn bury(site: &mut Site, point: &Point, run: &Disturbed, known: Option<&Value>) 
 
 /// Dies all deaths of a network's verbs.
 fn deaths(kind: &str, verbs: &[Verb], otherwise: usize) {
-    let points = |kind: &Kind, verb, seed| points(kind, verb, bound(otherwise), seed);
+    killed(kind, verbs, otherwise, false);
+}
+
+/// The same, or one process of several dies, and the other doesn't.
+pub fn killed(kind: &str, verbs: &[Verb], otherwise: usize, alone: bool) {
+    let points = |kind: &Kind, verb, seed| points(kind, verb, bound(otherwise), alone, seed);
     at_each_point("killed", kind, verbs, points, die, |site, point| {
         format!("{} before {} of {point:?}", site.plugin(point.at), point.call)
     });
@@ -130,12 +138,13 @@ fn deaths(kind: &str, verbs: &[Verb], otherwise: usize) {
 
 #[test]
 fn killed_in_bridge() {
-    deaths("bridge", &[Verb::Add, Verb::Del, Verb::Gc], usize::MAX - 1);
+    deaths("bridge", &[Verb::Add, Verb::Del], usize::MAX - 1);
+    deaths("bridge", &[Verb::Gc], 40);
 }
 
 #[test]
 fn killed_in_the_first_bridge() {
-    deaths("first bridge", &[Verb::Add], 30);
+    deaths("first bridge", &[Verb::Add], 15);
 }
 
 #[test]
@@ -145,7 +154,7 @@ fn killed_in_ptp() {
 
 #[test]
 fn killed_in_a_chain() {
-    deaths("chain", &[Verb::Add, Verb::Del, Verb::Gc], 30);
+    deaths("chain", &[Verb::Add, Verb::Del, Verb::Gc], 20);
 }
 
 #[test]
@@ -162,7 +171,8 @@ fn killed_in_every_other_plugin() {
 
 /// For those that need kinds of interfaces which many kernels lack.
 pub fn deaths_of_the_picky() {
-    for sample in others().filter(|sample| sample.is_picky()) {
-        deaths(&sample.plugin, &[Verb::Add, Verb::Del, Verb::Gc], 10);
+    for (number, network) in picky().enumerate() {
+        let all = [Verb::Add, Verb::Del, Verb::Gc];
+        deaths(&network, verbs_inside(number == 0, &all, &[Verb::Add]), 10);
     }
 }

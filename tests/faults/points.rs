@@ -3,21 +3,24 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cnimble_tests::trace::untraceable;
-use cnimble_tests::{announce, need, skip, vm};
+use cnimble_tests::{announce, need, skip};
 
-use crate::site::{Kind, Site, Verb};
-
-/// In the machine of `scripts/vm`, which is slow and is given minutes.
-const MOST_INSIDE: usize = 50;
+use crate::kinds::Kind;
+use crate::site::{Site, Verb};
 
 /// Every point, or so many of each list.
 pub fn bound(otherwise: usize) -> usize {
-    let bound = match std::env::var("CNIMBLE_STRESS").as_deref() {
+    match std::env::var("CNIMBLE_STRESS").as_deref() {
         Ok("all") => usize::MAX,
         Ok(count) => count.parse().expect("CNIMBLE_STRESS: a number, or all"),
         Err(_) => otherwise,
-    };
-    if vm::inside() { bound.min(MOST_INSIDE) } else { bound }
+    }
+}
+
+/// The verbs to try on a network of the machine: all of its first one, `few` of the others, which share the
+/// code of the rest with it and with what runs outside. `scripts/stress` tries all.
+pub fn verbs_inside<'v>(first: bool, all: &'v [Verb], few: &'v [Verb]) -> &'v [Verb] {
+    if first || std::env::var_os("CNIMBLE_STRESS").is_some() { all } else { few }
 }
 
 /// The seed that chooses, from CNIMBLE_SEED. Without it the same sample every time: what a test

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use cnimble_tests::trace::{Fate, Syscall, Traced};
 use cnimble_tests::{
-    Attachment, Call, Host, Network, Outcome, PATIENCE, Pod, Role, Sample, Snapshot, configs, plugin_dir,
-    wait_until,
+    Attachment, Call, Host, Network, Outcome, PATIENCE, Pod, Snapshot, plugin_dir, wait_until,
 };
+
+use crate::kinds::Kind;
 
 /// A verb that is disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,92 +33,6 @@ impl Verb {
     }
 }
 
-/// A network, as a list of plugins.
-#[derive(Debug)]
-pub struct Kind {
-    pub name: String,
-    chain: Chain,
-    /// Whether another pod is there, which must not notice anything.
-    pub neighbour: bool,
-    /// How many leases of nobody in particular are there.
-    pub leases: u32,
-}
-
-/// The configurations of a chain.
-#[derive(Debug)]
-enum Chain {
-    Samples(Vec<&'static Sample>),
-    /// What the Go plugins can do, too.
-    Common,
-}
-
-impl Chain {
-    /// For the pod with this number.
-    fn configs(&self, host: &Host, number: u64) -> Vec<Value> {
-        let Chain::Samples(samples) = self else { return vec![common(host)] };
-        let mut configs: Vec<Value> = samples.iter().map(|sample| sample.numbered(host, number)).collect();
-        let name = configs[0]["name"].clone();
-        for config in &mut configs {
-            config["name"] = name.clone();
-        }
-        configs
-    }
-
-    fn pod(&self) -> Pod {
-        match self {
-            Chain::Samples(samples) => samples[0].pod(),
-            Chain::Common => Pod::new(),
-        }
-    }
-
-    fn ifname(&self) -> &'static str {
-        match self {
-            Chain::Samples(samples) => &samples[0].ifname,
-            Chain::Common => "eth0",
-        }
-    }
-}
-
-fn common(host: &Host) -> Value {
-    let mut config = configs::dual(host);
-    config["cniVersion"] = json!("1.0.0");
-    config["ipMasq"] = json!(true);
-    config
-}
-
-impl Kind {
-    /// A network with this name, or of the plugin with this name alone.
-    pub fn of(name: &str) -> Kind {
-        let bridge = Sample::of("bridge");
-        let chain = match name {
-            "first bridge" => vec![bridge],
-            "chain" => {
-                let here = Sample::with(Role::Chained).filter(|sample| sample.missing().is_none());
-                std::iter::once(bridge).chain(here).collect()
-            }
-            "many leases" => vec![Sample::of("host-local")],
-            plugin => vec![Sample::of(plugin)],
-        };
-        Kind {
-            name: name.to_owned(),
-            chain: Chain::Samples(chain),
-            neighbour: name != "first bridge",
-            leases: if name == "many leases" { 70 } else { 0 },
-        }
-    }
-
-    /// The network that both sets of plugins are tried on.
-    pub fn common() -> Kind {
-        Kind { name: "common".to_owned(), chain: Chain::Common, neighbour: true, leases: 0 }
-    }
-}
-
-/// The plugins that make networks of their own beside those that have a test of their own.
-pub fn others() -> impl Iterator<Item = &'static Sample> {
-    let alone = Sample::all().iter().filter(|sample| sample.role != Role::Chained);
-    alone.filter(|sample| !["bridge", "ptp", "host-local"].contains(&sample.plugin.as_str()))
-}
-
 /// What a node does for its pods, one place where it stands.
 pub struct Site {
     pub host: Host,
@@ -125,6 +40,11 @@ pub struct Site {
     /// The same for the neighbour.
     beside: Vec<Value>,
     ifname: &'static str,
+    wait: Option<&'static str>,
+    /// Whether GC looks into namespaces that are pinned: only the victim's is to be.
+    secluded: bool,
+    /// Whether a pod has a device of the host.
+    lends: bool,
     plugins: PathBuf,
     pub victim: Pod,
     neighbour: Option<(Pod, Vec<Value>)>,
@@ -156,6 +76,9 @@ impl Site {
             chain: kind.chain.configs(&host, 0),
             beside: kind.chain.configs(&host, 1000),
             ifname: kind.chain.ifname(),
+            wait: kind.wait,
+            secluded: kind.chain.is_picky(),
+            lends: kind.chain.lends(),
             before: Snapshot::of_ns(&victim),
             pod_before: Snapshot::of_ns(&victim),
             plugins: plugins.to_owned(),
@@ -280,7 +203,11 @@ impl Site {
         valid.extend(self.neighbour.iter().map(|_| self.neighbour_attachment().listed()));
         let many = self.before.lines_with("many").len();
         valid.extend((0..many).map(|n| self.named(&format!("many{n}")).listed()));
-        self.link(at).gc_call(Some(json!(valid)))
+        let call = self.link(at).gc_call(Some(json!(valid)));
+        match self.secluded {
+            true => call.pinning(self.host.dir(), &[&self.victim]),
+            false => call,
+        }
     }
 
     /// Everything up to the verb of plugin `at`, and then that under `fate`.
@@ -314,6 +241,10 @@ impl Site {
             }
             Verb::Status => self.link(at).status_call(),
         };
+        let call = match self.wait {
+            Some(wait) => call.env("CNIMBLE_DEL_WAIT", wait),
+            None => call,
+        };
         let (outcome, traced) = call.traced(fate);
         Ok(Disturbed { outcome, traced, last: last.cloned(), earlier })
     }
@@ -345,6 +276,16 @@ impl Site {
     fn whole(&self) -> [Snapshot; 2] {
         // Where to look for leases may have been written anew.
         [Snapshot::of(&self.host).without_lines(".cnimble-index"), Snapshot::of_ns(&self.victim)]
+    }
+
+    /// The victim's namespace goes, and another comes.
+    pub fn end_victim(&mut self) {
+        if self.lends {
+            for name in self.victim.links().iter().filter(|name| *name != "lo") {
+                self.victim.ip(&format!("link set {name} netns {}", self.host.path()));
+            }
+        }
+        self.victim = Pod::new();
     }
 
     /// What a failed ADD has left.

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod layer2;
+mod memory;
 mod names;
 mod planted;
 mod pods;

@@ -1,9 +1,12 @@
 //! What a process inherits: environment, descriptors, umask, limits, name.
 
+use std::process::Stdio;
+
 use serde_json::json;
 
 use cnimble_tests::{
-    Attachment, Host, Network, Pod, Snapshot, announce, configs, leases, need, plugin_dir, script, skip,
+    Attachment, Background, Host, Network, PATIENCE, Pod, Snapshot, announce, configs, leases, need,
+    plugin_dir, script, skip, wait_until,
 };
 
 /// The dynamic loader does what the environment says before `main` can object; a static binary
@@ -180,5 +183,117 @@ fn names_of_the_process() {
         let outcome = call.under(&["bash", "-c", &script]).run();
         // The file's own name counts where the given one is none.
         assert_eq!(outcome.result()["cniVersion"], configs::newest(), "{name:?}");
+    }
+}
+
+/// What an attacker who can write somewhere, or jump somewhere, would look for in a program of root:
+/// a fixed address, a writable table of functions, memory that is both written and executed.
+#[test]
+fn the_binary_is_hardened() {
+    need!();
+    let path = std::fs::canonicalize(plugin_dir().join("bridge")).unwrap();
+    let elf = Elf(std::fs::read(&path).unwrap());
+    assert_eq!(elf.number(16, 2), 3, "it is no ET_DYN: its address is fixed");
+    let headers = elf.headers();
+    let of = |kind: u64| headers.iter().filter(move |header| header.kind == kind);
+    let stack = of(0x6474_e551).next().expect("no PT_GNU_STACK");
+    assert_eq!(stack.flags & 1, 0, "the stack is executable");
+    for segment in of(1) {
+        assert!(segment.flags & 3 != 3, "a segment is writable and executable");
+    }
+    let relro = of(0x6474_e552).next().expect("no PT_GNU_RELRO");
+    let dynamic = elf.dynamic(of(2).next().expect("no PT_DYNAMIC"));
+    let value = |tag: u64| dynamic.iter().find(|(found, _)| *found == tag).map_or(0, |(_, value)| *value);
+    // DT_FLAGS: DF_BIND_NOW, or DT_FLAGS_1: DF_1_NOW.
+    assert!(
+        value(30) & 8 != 0 || value(0x6fff_fffb) & 1 != 0,
+        "functions are looked up when they are called"
+    );
+    assert_eq!((value(22), value(30) & 4), (0, 0), "its code is relocated");
+
+    // A process of it, which waits for its configuration.
+    let host = Host::new();
+    let mut bases = std::collections::BTreeSet::new();
+    for _ in 0..4 {
+        let mut command = host.command(&path);
+        command.env_clear().env("CNI_COMMAND", "STATUS").env("CNI_PATH", "/nowhere");
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let plugin = Background::start(&mut command);
+        let maps = || {
+            let text = std::fs::read_to_string(format!("/proc/{}/maps", plugin.pid())).unwrap();
+            let lines = text.lines().filter(|line| line.ends_with(path.to_str().unwrap()));
+            lines.map(Mapping::read).collect::<Vec<_>>()
+        };
+        let sealed = || {
+            let maps = maps();
+            let Some(base) = maps.first().map(|first| first.start) else { return false };
+            let page = maps.iter().find(|map| (map.start..map.end).contains(&(base + relro.address)));
+            page.is_some_and(|page| page.rights == "r--p")
+        };
+        assert!(wait_until(PATIENCE, sealed), "its constants stay writable");
+        let maps = maps();
+        assert!(!maps.iter().any(|map| map.rights.contains("wx")));
+        bases.insert(maps[0].start);
+    }
+    if std::fs::read_to_string("/proc/sys/kernel/randomize_va_space").unwrap().trim() != "0" {
+        assert!(bases.len() > 1, "it is at the same address each time");
+    }
+    if of(3).next().is_some() {
+        skip!("these plugins have a dynamic loader; scripts/test builds those that don't");
+    }
+}
+
+/// A line of /proc/PID/maps.
+struct Mapping {
+    start: u64,
+    end: u64,
+    rights: String,
+}
+
+impl Mapping {
+    fn read(line: &str) -> Self {
+        let mut words = line.split(' ');
+        let (start, end) = words.next().unwrap().split_once('-').unwrap();
+        let hex = |text| u64::from_str_radix(text, 16).unwrap();
+        Mapping { start: hex(start), end: hex(end), rights: words.next().unwrap().to_owned() }
+    }
+}
+
+/// A program of 64 bits, little-endian (elf(5)).
+struct Elf(Vec<u8>);
+
+struct Header {
+    kind: u64,
+    flags: u64,
+    offset: usize,
+    address: u64,
+    length: usize,
+}
+
+impl Elf {
+    fn number(&self, at: usize, length: usize) -> u64 {
+        self.0[at..at + length].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    fn place(&self, at: usize, length: usize) -> usize {
+        self.number(at, length).try_into().unwrap()
+    }
+
+    fn headers(&self) -> Vec<Header> {
+        let (table, size, count) = (self.place(32, 8), self.place(54, 2), self.place(56, 2));
+        let at = (0..count).map(|nth| table + nth * size);
+        at.map(|at| Header {
+            kind: self.number(at, 4),
+            flags: self.number(at + 4, 4),
+            offset: self.place(at + 8, 8),
+            address: self.number(at + 16, 8),
+            length: self.place(at + 32, 8),
+        })
+        .collect()
+    }
+
+    fn dynamic(&self, header: &Header) -> Vec<(u64, u64)> {
+        let at = (header.offset..header.offset + header.length).step_by(16);
+        at.map(|at| (self.number(at, 8), self.number(at + 8, 8))).collect()
     }
 }

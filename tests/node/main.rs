@@ -5,4 +5,5 @@
 mod harness;
 mod nft;
 mod scripts;
+mod uninstall;
 mod vm;

@@ -15,7 +15,7 @@ fn script(name: &str) -> PathBuf {
 }
 
 /// What there is below a directory: enough to tell a file from a copy of it.
-fn contents(dir: &Path) -> BTreeMap<PathBuf, String> {
+pub(crate) fn contents(dir: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -35,12 +35,12 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, String> {
 }
 
 /// A node with plugins of somebody else, and a release to install.
-struct Node {
-    dir: tempfile::TempDir,
+pub(crate) struct Node {
+    pub(crate) dir: tempfile::TempDir,
 }
 
 impl Node {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let node = Node { dir: tempfile::tempdir().unwrap() };
         for dir in ["bin", "release", "prefix"] {
             fs::create_dir(node.path(dir)).unwrap();
@@ -53,11 +53,11 @@ impl Node {
         node
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         write_script(&self.path(name), text);
     }
 
@@ -79,20 +79,24 @@ impl Node {
         binary
     }
 
-    fn install(&self, options: &[&str]) -> Output {
-        Command::new(script("install"))
+    pub(crate) fn install(&self, options: &[&str]) -> Output {
+        self.command(options).output().unwrap()
+    }
+
+    pub(crate) fn command(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(script("install"));
+        command
             .args(options)
             .arg("--prefix")
             .arg(self.path("prefix"))
             .arg("--from")
             .arg(self.path("release"))
-            .arg(self.path("bin"))
-            .output()
-            .unwrap()
+            .arg(self.path("bin"));
+        command
     }
 
     #[track_caller]
-    fn install_ok(&self, options: &[&str]) {
+    pub(crate) fn install_ok(&self, options: &[&str]) {
         let output = self.install(options);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }

@@ -39,8 +39,65 @@ fn a_plugins_folder_has_all_that_is_asked_of_one() {
     }
 }
 
+/// Names of plugins that the kernel has for kinds of links, or that are words of their own.
+const WORDS: &[&str] = &["bridge", "dummy", "ipvlan", "macvlan", "static", "tap", "vlan", "vrf"];
+
+/// What a source says in code: without comments, and without tests at its end.
+fn code(source: &str) -> String {
+    let source = source.split("#[cfg(test)]\nmod ").next().unwrap();
+    let lines = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Where a plugin is named: as a string, and what is no other word anywhere.
+fn is_named(code: &str, plugin: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let words = |name: &str| {
+        code.match_indices(name).any(|(at, _)| {
+            let (before, behind) = (code[..at].chars().next_back(), code[at + name.len()..].chars().next());
+            !before.is_some_and(is_part) && !behind.is_some_and(is_part)
+        })
+    };
+    code.contains(&format!("\"{plugin}\""))
+        || code.contains(&format!("plugin {plugin}"))
+        || !WORDS.contains(&plugin) && (words(plugin) || words(&plugin.replace('-', "_")))
+}
+
+#[test]
+fn plugins_are_found_where_they_are_named() {
+    for text in ["x == \"bridge\"", "use rules::portmap;", "the plugin vlan", "fn f(host_local: u8)"] {
+        let named = ["bridge", "portmap", "vlan", "host-local"].iter().filter(|name| is_named(text, name));
+        assert_eq!(named.count(), 1, "{text}");
+    }
+    let other = code("/// Of portmap.\nlet bridge = \"the bridge\";\n#[cfg(test)]\nmod tests { \"ptp\" }");
+    assert!(!["portmap", "bridge", "ptp"].iter().any(|name| is_named(&other, name)), "{other}");
+}
+
+/// What a plugin makes is declared in src/made; the doctor and the picture know kinds of things.
+#[test]
+fn neither_doctor_nor_tree_names_a_plugin() {
+    let mut files = Vec::new();
+    for dir in ["src/doctor/src", "src/tree/src"] {
+        sources(&root().join(dir), &mut files);
+    }
+    files.retain(|file| !file.ends_with("tests.rs"));
+    assert!(files.len() > 10);
+    let mut named = Vec::new();
+    for file in files {
+        let code = code(&std::fs::read_to_string(&file).unwrap());
+        let found = folders().into_iter().filter(|(_, name)| is_named(&code, name));
+        named.extend(found.map(|(_, name)| format!("{} names {name}", file.display())));
+    }
+    assert!(named.is_empty(), "{}", named.join("\n"));
+}
+
 /// The keys that a source's structs with `Deserialize` read, wherever they stand.
 fn keys_read(source: &str) -> BTreeSet<String> {
+    fields_read(source).into_iter().map(|(key, _)| key).collect()
+}
+
+/// The same with the types of their fields.
+fn fields_read(source: &str) -> BTreeSet<(String, String)> {
     let mut keys = BTreeSet::new();
     let (mut derived, mut camel, mut renamed, mut within) = (false, false, None, None);
     for line in source.lines() {
@@ -51,10 +108,11 @@ fn keys_read(source: &str) -> BTreeSet<String> {
                 renamed = code.split_once("rename = \"").map(|(_, rest)| rest.split('"').next().unwrap());
             } else if code.starts_with('}') && indent == end {
                 (within, derived, camel) = (None, false, false);
-            } else if let Some((field, _)) = code.split_once(": ").filter(|_| !code.starts_with("//")) {
+            } else if let Some((field, kind)) = code.split_once(": ").filter(|_| !code.starts_with("//")) {
                 let field = field.rsplit(' ').next().unwrap();
                 let name = if camel { camel_case(field) } else { field.to_owned() };
-                keys.insert(renamed.take().map_or(name, str::to_owned));
+                let kind = kind.trim_end_matches(',').to_owned();
+                keys.insert((renamed.take().map_or(name, str::to_owned), kind));
             }
         } else if code.starts_with("#[derive(") {
             (derived, camel) = (code.contains("Deserialize"), false);
@@ -67,6 +125,31 @@ fn keys_read(source: &str) -> BTreeSet<String> {
         }
     }
     keys
+}
+
+/// What JSON a field's type reads; `None` for a struct of ours.
+fn class_of_field(kind: &str) -> Option<&'static str> {
+    let kind = kind.strip_prefix("Option<").map_or(kind, |of| of.trim_end_matches('>'));
+    Some(match kind {
+        "bool" => "bool",
+        "u8" | "u16" | "u32" | "u64" | "i64" => "number",
+        "String" | "IpAddr" | "IpNetwork" => "text",
+        _ if kind.starts_with("Vec<") => "list",
+        _ if kind.starts_with("BTreeMap<") => "object",
+        _ => return None,
+    })
+}
+
+/// What JSON the words of a page's column *type* mean; `None` for those that point elsewhere.
+fn class_of_words(words: &str) -> Option<&'static str> {
+    Some(match words.split([' ', ':', 's']).next().unwrap() {
+        "bool" | "boolean" => "bool",
+        "number" | "integer" => "number",
+        "text" | "interface" | "addre" | "network" | "MAC" => "text",
+        "li" | "route" => "list",
+        "object" => "object",
+        _ => return None,
+    })
 }
 
 /// As serde has it.
@@ -95,6 +178,10 @@ fn every_key_of_a_plugin_is_on_its_page() {
     for (path, name) in folders() {
         let mut files = Vec::new();
         sources(&path.join("src"), &mut files);
+        // The one plugin whose configuration others read as well.
+        if name == "host-local" {
+            sources(&root().join("src/leases/src/config"), &mut files);
+        }
         let own = |file: &PathBuf| file.iter().any(|part| part == "config" || part == "config.rs");
         let read: BTreeSet<String> = files
             .iter()
@@ -111,6 +198,49 @@ fn every_key_of_a_plugin_is_on_its_page() {
         wrong.extend(read.difference(&told).map(|key| format!("{name}'s README.md lacks the key {key}")));
         let strange = told.difference(&read).filter(|key| !shared.contains(*key));
         wrong.extend(strange.map(|key| format!("{name} reads no key {key}, which its README.md has")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The types on a plugin's page are those that its code reads: `validate --strict` goes by the page.
+#[test]
+fn every_key_is_of_the_type_that_its_page_says() {
+    let mut wrong = Vec::new();
+    for (path, name) in folders() {
+        let mut files = Vec::new();
+        sources(&path.join("src"), &mut files);
+        let own = |file: &&PathBuf| file.iter().any(|part| part == "config" || part == "config.rs");
+        let read: BTreeSet<(String, String)> = files
+            .iter()
+            .filter(own)
+            .flat_map(|file| fields_read(&std::fs::read_to_string(file).unwrap()))
+            .collect();
+        let page = std::fs::read_to_string(path.join("README.md")).unwrap();
+        let mut told: BTreeSet<(String, &str)> = BTreeSet::new();
+        for row in page.lines().filter(|line| line.starts_with("| `")) {
+            let mut cells = row.split(" | ");
+            let (paths, words) = (cells.next().unwrap(), cells.next().unwrap());
+            for path in paths.split('`').skip(1).step_by(2) {
+                let parts: Vec<&str> = path.split('.').collect();
+                for (n, part) in parts.iter().enumerate() {
+                    let class = match part.ends_with("[]") {
+                        true => Some("list"),
+                        false if n + 1 == parts.len() => class_of_words(words),
+                        false => None,
+                    };
+                    let key = part.trim_end_matches("[]").to_owned();
+                    told.extend(class.map(|class| (key, class)));
+                }
+            }
+        }
+        for (key, kind) in read {
+            let Some(class) = class_of_field(&kind) else { continue };
+            let known: Vec<&str> =
+                told.iter().filter(|(of, _)| *of == key).map(|(_, class)| *class).collect();
+            if !known.is_empty() && !known.contains(&class) {
+                wrong.push(format!("{name} reads {key} as a {class} ({kind}), its README.md says {known:?}"));
+            }
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -1,72 +1,23 @@
 //! containerd by CRI, as a kubelet talks to it: the only way that it maps ports.
-//!
-//! CRI is gRPC: protobuf in HTTP/2 over a Unix socket. The few messages here are put together by
-//! hand and sent by curl.
 
 use std::path::Path;
 
 use serde_json::json;
 
+use cnimble_cri::{Client, CriError, PodConfig, Port, Protocol, SandboxStatus, blocking};
 use cnimble_tests::traffic::{Server, tcp, udp};
 use cnimble_tests::{Node, Ns, PATIENCE, plugin_dir, wait_until};
 
 use crate::containerd::{Cgroups, Containerd, SOCKET, oci_image};
 use crate::{PAUSE, assert_no_rules_of, outside};
 
-/// A protobuf message being put together.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn number(mut self, field: u8, value: u64) -> Self {
-        self.0.push(field << 3);
-        self.varint(value);
-        self
-    }
-
-    fn bytes(mut self, field: u8, value: impl AsRef<[u8]>) -> Self {
-        self.0.push(field << 3 | 2);
-        self.varint(value.as_ref().len() as u64);
-        self.0.extend(value.as_ref());
-        self
-    }
-
-    fn message(self, field: u8, value: Message) -> Self {
-        self.bytes(field, value.0)
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-}
-
-/// The first field of a message, if it is a short string.
-fn first_string(message: &[u8]) -> String {
-    match message {
-        [0x0a, length, rest @ ..] => String::from_utf8_lossy(&rest[..usize::from(*length)]).into_owned(),
-        _ => String::new(),
-    }
-}
-
-/// A port of a pod in CRI's words.
-#[derive(Clone, Copy)]
-struct Port {
-    udp: bool,
-    host: u16,
-    pod: u16,
-    host_ip: &'static str,
-}
-
-const fn port(udp: bool, host: u16, host_ip: &'static str) -> Port {
-    Port { udp, host, pod: 80, host_ip }
+pub(crate) fn port(udp: bool, host_port: u16, host_ip: &str) -> Port {
+    let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
+    Port { protocol, host_port, container_port: 80, host_ip: host_ip.to_owned() }
 }
 
 /// A node with containerd and a network, where pods serve `pod` as http://…/name.
-struct Cri<'n> {
+pub(crate) struct Cri<'n> {
     node: &'n Node,
     containerd: Containerd<'n>,
     cgroups: Cgroups,
@@ -74,7 +25,7 @@ struct Cri<'n> {
 
 impl<'n> Cri<'n> {
     /// `conflist` is the only network, `bin_dir` has the plugins.
-    fn start(node: &'n Node, name: &str, conflist: &str, bin_dir: &str) -> Self {
+    pub(crate) fn start(node: &'n Node, name: &str, conflist: &str, bin_dir: &str) -> Self {
         let cgroups = Cgroups(format!("cnimble-{name}-{}", std::process::id()));
         let rootfs = node.rootfs();
         node.file("rootfs/www/name", "pod");
@@ -101,68 +52,63 @@ snapshotter = "native"
         Cri { node, containerd, cgroups }
     }
 
-    /// Calls a method of the runtime service.
-    #[track_caller]
-    fn call(&self, method: &str, message: Message) -> Vec<u8> {
-        self.try_call(method, message)
-            .unwrap_or_else(|why| panic!("{method}: {why}\n{}", self.containerd.log()))
+    /// Asks the runtime.
+    pub(crate) fn ask<T, F>(&self, work: impl FnOnce(Client) -> F + Send) -> Result<T, CriError>
+    where
+        T: Send,
+        F: Future<Output = Result<T, CriError>>,
+    {
+        blocking(&self.node.path(SOCKET), work)
     }
 
-    fn try_call(&self, method: &str, message: Message) -> Result<Vec<u8>, String> {
-        let mut frame = vec![0];
-        frame.extend((message.0.len() as u32).to_be_bytes());
-        frame.extend(message.0);
-        let dir = self.node.dir().display();
-        std::fs::write(self.node.dir().join("request"), frame).unwrap();
-        let _ = std::fs::remove_file(self.node.dir().join("answer"));
-        let headers = self.node.sh(&format!(
-            "curl --silent --show-error --http2-prior-knowledge --unix-socket {SOCKET} --max-time 200 \
-             -H 'content-type: application/grpc' -H 'te: trailers' --data-binary @{dir}/request \
-             --dump-header - --output {dir}/answer http://localhost/runtime.v1.RuntimeService/{method}"
-        ));
-        if !headers.lines().any(|line| line.trim() == "grpc-status: 0") {
-            return Err(headers);
-        }
-        let answer = std::fs::read(self.node.dir().join("answer")).unwrap_or_default();
-        Ok(answer.get(5..).unwrap_or_default().to_vec())
+    /// The pods' parent control group.
+    pub(crate) fn cgroup(&self) -> String {
+        format!("/{}", self.cgroups.0)
+    }
+
+    /// Runs a pod; its sandbox.
+    pub(crate) fn pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        ports: &[Port],
+        annotations: &[(&str, &str)],
+    ) -> SandboxStatus {
+        let text = |text: &str| text.to_owned();
+        let config = PodConfig {
+            name: text(name),
+            namespace: text(namespace),
+            uid: format!("uid-{name}"),
+            hostname: text(name),
+            ports: ports.to_vec(),
+            annotations: annotations.iter().map(|(key, value)| (text(key), text(value))).collect(),
+            cgroup_parent: self.cgroup(),
+            ..PodConfig::default()
+        };
+        // It learns about images by an event, and about networks by a notification.
+        let mut answer = Err(CriError::Unimplemented { method: "" });
+        wait_until(PATIENCE, || {
+            let config = config.clone();
+            answer = self.ask(|client| async move { client.run(config, "").await });
+            let why = answer.as_ref().map_or_else(ToString::to_string, |_| String::new());
+            !(why.contains("image") || why.contains("plugin not initialized"))
+        });
+        let id = answer.unwrap_or_else(|why| panic!("{why}\n{}", self.containerd.log()));
+        self.ask(|client| async move { client.sandbox(&id).await }).unwrap()
     }
 
     /// Runs a pod; its sandbox's ID and network namespace.
-    fn run(&self, name: &str, ports: &[Port], annotations: &[(&str, &str)]) -> (String, Ns) {
-        let before = self.namespaces();
-        let metadata = Message::default().bytes(1, name).bytes(2, format!("uid-{name}")).bytes(3, "default");
-        let mut config = Message::default().message(1, metadata).bytes(2, name);
-        for port in ports {
-            let mapping = Message::default()
-                .number(1, u64::from(port.udp))
-                .number(2, port.pod.into())
-                .number(3, port.host.into())
-                .bytes(4, port.host_ip);
-            config = config.message(5, mapping);
-        }
-        for (key, value) in annotations {
-            config = config.message(7, Message::default().bytes(1, key).bytes(2, value));
-        }
-        let config = config.message(8, Message::default().bytes(1, format!("/{}", self.cgroups.0)));
-        // It learns about images by an event, and about networks by a notification.
-        let mut answer = Err(String::new());
-        wait_until(PATIENCE, || {
-            answer = self.try_call("RunPodSandbox", Message::default().bytes(1, &config.0));
-            !matches!(&answer, Err(why) if why.contains("image") || why.contains("plugin not initialized"))
+    pub(crate) fn run(&self, name: &str, ports: &[Port], annotations: &[(&str, &str)]) -> (String, Ns) {
+        let made = self.pod("default", name, ports, annotations);
+        (made.sandbox.id, self.node.netns(made.netns.unwrap().to_str().unwrap()))
+    }
+
+    pub(crate) fn stop_and_remove(&self, id: &str) {
+        let stopped = self.ask(|client| async move {
+            client.stop(id).await?;
+            client.remove(id).await
         });
-        let answer = answer.unwrap_or_else(|why| panic!("RunPodSandbox: {why}\n{}", self.containerd.log()));
-        let netns: Vec<String> = self.namespaces().into_iter().filter(|ns| !before.contains(ns)).collect();
-        assert_eq!(netns.len(), 1, "{netns:?}");
-        (first_string(&answer), self.node.netns(&format!("/run/netns/{}", netns[0])))
-    }
-
-    fn namespaces(&self) -> Vec<String> {
-        self.node.sh("ls /run/netns").lines().map(str::to_owned).collect()
-    }
-
-    fn stop_and_remove(&self, id: &str) {
-        self.call("StopPodSandbox", Message::default().bytes(1, id));
-        self.call("RemovePodSandbox", Message::default().bytes(1, id));
+        stopped.unwrap_or_else(|why| panic!("{why}\n{}", self.containerd.log()));
     }
 }
 

@@ -15,6 +15,8 @@ macro_rules! need_runtime {
 mod containerd;
 mod cri;
 mod podman;
+mod rollback;
+mod sandboxes;
 
 use std::path::Path;
 

@@ -1,8 +1,10 @@
 //! A node: a namespace, a directory for its data, and plugins to call in it.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -71,10 +73,13 @@ impl Host {
             env: BTreeMap::new(),
             stdin: Vec::new(),
             limit: LIMIT,
+            pins: None,
         };
         // The machine's own bus is not to be touched, whatever a test asks for.
         let call = call.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent/bus");
-        call.env("PATH", PATH).env("CNI_PATH", dir)
+        // Who waits for the kernel depends on the machine's process 1, and counts of calls on that.
+        let wait = std::env::var("CNIMBLE_DEL_WAIT").unwrap_or_else(|_| "1".to_owned());
+        call.env("PATH", PATH).env("CNI_PATH", dir).env("CNIMBLE_DEL_WAIT", wait)
     }
 }
 
@@ -95,6 +100,8 @@ pub struct Call<'h> {
     env: BTreeMap<OsString, OsString>,
     stdin: Vec<u8>,
     limit: Duration,
+    /// Namespaces, each with the file that it is mounted on.
+    pins: Option<Vec<(CString, CString)>>,
 }
 
 impl Call<'_> {
@@ -151,6 +158,19 @@ impl Call<'_> {
         self
     }
 
+    /// Runs it in a mount namespace of its own in which these network namespaces, and none of the
+    /// machine's below `/run`, are pinned, as a runtime does it; the mounts' targets are made in `dir`.
+    #[must_use]
+    pub fn pinning(mut self, dir: &Path, namespaces: &[&Ns]) -> Self {
+        let pin = |(number, ns): (usize, &&Ns)| {
+            let file = dir.join(format!("pin{number}"));
+            std::fs::write(&file, "").unwrap();
+            (CString::new(ns.path()).unwrap(), CString::new(file.as_os_str().as_bytes()).unwrap())
+        };
+        self.pins = Some(namespaces.iter().enumerate().map(pin).collect());
+        self
+    }
+
     /// Runs it in the host's namespace, from an empty environment.
     ///
     /// # Panics
@@ -182,6 +202,9 @@ impl Call<'_> {
             command.arg(&self.program);
         }
         command.env_clear().envs(&self.env);
+        if let Some(pins) = self.pins.clone() {
+            seclude(&mut command, pins);
+        }
         command
     }
 
@@ -194,5 +217,29 @@ impl Call<'_> {
             verb.map_or("-".into(), |verb| verb.to_string_lossy()),
             String::from_utf8_lossy(&self.stdin)
         )
+    }
+}
+
+/// Gives `command` mounts of its own: an empty `/run`, and these.
+fn seclude(command: &mut Command, pins: Vec<(CString, CString)>) {
+    let mount = |source: &CStr, target: &CStr, kind: &CStr, flags| {
+        // SAFETY: the texts end with a NUL and live until the call returns; no data is passed.
+        match unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) }
+        {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: unshare(2) and mount(2) are plain system calls, safe between fork and exec, and nothing is
+    // allocated there.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::unshare(libc::CLONE_NEWNS) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            mount(c"none", c"/", c"none", libc::MS_REC | libc::MS_PRIVATE)?;
+            mount(c"none", c"/run", c"tmpfs", 0)?;
+            pins.iter().try_for_each(|(source, target)| mount(source, target, c"none", libc::MS_BIND))
+        });
     }
 }

@@ -99,12 +99,19 @@ impl Node {
         root
     }
 
+    /// Where a file of the node is to be found from outside of it.
+    pub fn path(&self, path: &str) -> PathBuf {
+        // The link from /var/run to /run would lead to ours.
+        let path = path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path);
+        Path::new("/proc").join(&self.pid).join("root").join(path.trim_start_matches('/'))
+    }
+
     /// A network namespace by the path that it has on the node.
     ///
     /// # Panics
     /// If it isn't there.
     pub fn netns(&self, path: &str) -> Ns {
-        Ns::at(&Path::new("/proc").join(&self.pid).join("root").join(path.trim_start_matches('/')))
+        Ns::at(&self.path(path))
     }
 
     /// Whether pid 1 still runs.

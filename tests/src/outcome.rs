@@ -30,7 +30,8 @@ impl Outcome {
         Self::from(&format!("{command:?}"), output)
     }
 
-    pub(crate) fn from(what: &str, output: Output) -> Self {
+    /// What is left of `what`.
+    pub fn from(what: &str, output: Output) -> Self {
         Outcome {
             what: what.to_owned(),
             status: output.status.code().unwrap_or_else(|| -output.status.signal().unwrap_or(0)),

@@ -19,7 +19,8 @@ pub fn plugin_dir() -> &'static Path {
     })
 }
 
-/// Debian's containernetworking-plugins, or those in `REFERENCE_DIR`; `None` if there are none.
+/// The Go plugins: those in `REFERENCE_DIR`, or Debian's containernetworking-plugins as installed;
+/// `None` if there are none.
 pub fn go_plugins() -> Option<&'static Path> {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     let dir =
@@ -37,6 +38,19 @@ pub fn go_to_meet() -> Result<&'static Path, &'static str> {
         Some(go) if go == plugin_dir() => Err("the plugins under test are the Go plugins"),
         Some(go) => Ok(go),
     }
+}
+
+/// [`go_to_meet`], if they know CNI 1.1.0: releases before 1.5 differ in more than that.
+///
+/// # Errors
+/// Why there is nobody to meet.
+pub fn recent_go_to_meet() -> Result<&'static Path, &'static str> {
+    let go = go_to_meet()?;
+    let mut bridge = Command::new(go.join("bridge"));
+    bridge.env_clear().env("CNI_COMMAND", "VERSION");
+    let answer = crate::run_limited(&mut bridge, br#"{"cniVersion":"1.0.0"}"#, crate::LIMIT);
+    let known = String::from_utf8_lossy(&answer.stdout).contains("1.1.0");
+    if known { Ok(go) } else { Err("these Go plugins don't know CNI 1.1.0") }
 }
 
 fn build() -> PathBuf {

@@ -48,6 +48,22 @@ pub fn run_limited(command: &mut Command, stdin: &[u8], limit: Duration) -> Outp
 
 /// As [`run_limited`], with an error if it takes too long.
 pub(crate) fn try_run(command: &mut Command, stdin: &[u8], limit: Duration) -> Result<Output, String> {
+    run_beside(command, stdin, limit, |_| ())
+}
+
+/// As [`run_limited`]; `meanwhile` gets the process ID while the command runs.
+///
+/// # Errors
+/// If it takes too long (it is killed then).
+///
+/// # Panics
+/// If it can't be started.
+pub fn run_beside(
+    command: &mut Command,
+    stdin: &[u8],
+    limit: Duration,
+    meanwhile: impl FnOnce(u32),
+) -> Result<Output, String> {
     let name = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // What it starts can be killed with it.
@@ -63,6 +79,7 @@ pub(crate) fn try_run(command: &mut Command, stdin: &[u8], limit: Duration) -> R
         drop(pipe);
         let _ = sender.send(child.wait_with_output());
     });
+    meanwhile(pid);
     match receiver.recv_timeout(limit) {
         Ok(output) => Ok(output.unwrap()),
         Err(_) => {

@@ -8,15 +8,18 @@
 //! | `config` | | the configuration; `$DIR` in it is a directory of the test's own |
 //! | `ifname` | `eth0` | CNI_IFNAME |
 //! | `kinds` | none | the kinds of interfaces that not every kernel has |
+//! | `host` | none | what the host has before anything else: arguments of `ip`, one command each |
 //! | `oldest` | 0.1.0 | the first version of the specification that the plugin speaks |
-//! | `counted` | none | JSON pointers to numbers that no two pods may share |
+//! | `counted` | none | JSON pointers to numbers, or to names that end in one, that no two pods may share |
+//! | `lends` | false | what is in the pod is the host's, and goes back to it when the pod dies |
+//! | `apart` | none | why the suites that call ADD with samples leave it out; its folder has tests in their place |
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::{Attachment, Host, Network, Pod, configs};
+use crate::{Attachment, Host, Network, Pod, configs, vm};
 
 /// Where a plugin stands in a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +43,13 @@ pub struct Sample {
     pub ifname: String,
     /// The first version that it speaks.
     pub oldest: String,
+    apart: String,
     kinds: Vec<String>,
+    host: Vec<String>,
     counted: Vec<String>,
+    /// Whether a pod has a device of the host. The kernel gives hardware back when a namespace goes; for
+    /// virtual ones, which tests have, that is done by hand.
+    pub lends: bool,
     config: Value,
 }
 
@@ -98,8 +106,11 @@ impl Sample {
             },
             ifname: text("ifname", "eth0"),
             oldest: text("oldest", "0.1.0"),
+            apart: text("apart", ""),
             kinds: list("kinds"),
+            host: list("host"),
             counted: list("counted"),
+            lends: value["lends"] == true,
             config: value["config"].clone(),
         }
     }
@@ -114,16 +125,36 @@ impl Sample {
         self.numbered(host, 0)
     }
 
-    /// The configuration for the pod with this number: no two pods can have the same port.
+    /// The configuration for the pod with this number: no two pods can have the same port. The host
+    /// gets what the sample needs, the first time.
     pub fn numbered(&self, host: &Host, number: u64) -> Value {
+        self.prepare(host);
         let dir = host.dir().to_str().unwrap();
         let mut config: Value = serde_json::from_str(&self.config.to_string().replace("$DIR", dir)).unwrap();
         config["cniVersion"] = configs::newest().into();
         for pointer in &self.counted {
             let value = config.pointer_mut(pointer).unwrap_or_else(|| panic!("{}: {pointer}", self.plugin));
-            *value = json!(value.as_u64().unwrap() + number);
+            *value = match value.as_str() {
+                Some(name) => {
+                    let stem = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
+                    json!(format!("{stem}{}", name[stem.len()..].parse::<u64>().unwrap() + number))
+                }
+                None => json!(value.as_u64().unwrap() + number),
+            };
         }
         config
+    }
+
+    /// Makes what the host has before anything else, once: samples may have the same.
+    pub fn prepare(&self, host: &Host) {
+        let done = host.dir().join(format!("prepared-{}", cnimble_cni::hash16(&self.host.join(";"))));
+        if self.host.is_empty() || done.exists() {
+            return;
+        }
+        for command in &self.host {
+            host.ip(command);
+        }
+        std::fs::write(done, "").unwrap();
     }
 
     /// Whether it needs kinds of interfaces that not every kernel has.
@@ -131,10 +162,23 @@ impl Sample {
         !self.kinds.is_empty()
     }
 
-    /// Why this kernel can't serve it, if it can't.
+    /// Whether the machine of `scripts/vm` is the place to try it: it is picky, and the kernel outside
+    /// can't serve it.
+    pub fn is_for_the_machine(&self) -> bool {
+        self.is_picky() && vm::outside_lacks(&self.plugin)
+    }
+
+    /// Whether no suite can call ADD with it: it needs more than a host.
+    pub fn is_apart(&self) -> bool {
+        !self.apart.is_empty()
+    }
+
+    /// Why ADD can't be called with it here: its kind is unknown to this kernel, or it is apart.
     pub fn missing(&self) -> Option<String> {
-        let host = Host::new();
-        let lacks = |kind: &&String| host.run(&format!("ip link add probe{kind} type {kind}")).status != 0;
+        if self.is_apart() {
+            return Some(self.apart.clone());
+        }
+        let lacks = |kind: &&String| vm::lacks(kind);
         self.kinds.iter().find(lacks).map(|kind| format!("this kernel has no interfaces of the kind {kind}"))
     }
 

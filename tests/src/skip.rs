@@ -34,6 +34,18 @@ macro_rules! need_go {
     };
 }
 
+/// As [`need_go!`], and they must know CNI 1.1.0.
+#[macro_export]
+macro_rules! need_recent_go {
+    ($go:ident $(, $tool:literal)*) => {
+        $crate::need!($($tool),*);
+        let $go = match $crate::recent_go_to_meet() {
+            Ok(dir) => dir,
+            Err(why) => $crate::skip!("{why}"),
+        };
+    };
+}
+
 /// Prints `<word> <test>: text` past libtest's capture, which would hide it.
 pub fn announce(word: &str, text: &str) {
     let thread = std::thread::current();

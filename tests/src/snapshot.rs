@@ -84,6 +84,11 @@ impl Snapshot {
         for (section, document) in sections.into_iter().zip(documents.iter().chain(&six)) {
             snapshot.put_json(section, document);
         }
+        // The kernel makes them with a namespace's first VRF, and keeps them (ip-vrf(8)).
+        for section in ["rule 4", "rule 6"] {
+            let rules = snapshot.sections.entry(section.to_owned()).or_default();
+            rules.retain(|rule| !(rule.contains("\"l3mdev\"") && rule.contains("\"protocol\":\"kernel\"")));
+        }
         let ruleset = ns.nft("-s list ruleset");
         snapshot.put("nft", lines(&ruleset));
         if !ruleset.trim().is_empty() {

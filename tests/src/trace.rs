@@ -27,6 +27,8 @@ pub enum Fate {
     /// It is killed, with all that it has started, when it is about to make call number `n`
     /// (from 0): everything before has happened, this call has not.
     KilledAt(usize),
+    /// Only the process that is about to make call number `n` is killed: the plugin or its child.
+    KilledAloneAt(usize),
     /// The `nth` call (from 0) of this number isn't made, and returns this error.
     Told {
         /// The system call's number.
@@ -190,6 +192,11 @@ impl Tracer<'_> {
                             for pid in &living {
                                 let _ = kill(*pid, Signal::SIGKILL);
                             }
+                            continue;
+                        }
+                        Fate::KilledAloneAt(n) if self.calls.len() == n + 1 => {
+                            self.met = true;
+                            let _ = kill(pid, Signal::SIGKILL);
                             continue;
                         }
                         Fate::Told { call: number, nth, .. }

@@ -10,10 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::{announce, plugin_dir};
+use crate::{Host, Sample, announce, plugin_dir};
 
 /// Tells a test binary that it is inside.
 const INSIDE: &str = "CNIMBLE_TEST_INSIDE_VM";
+
+/// Tells it which plugins the kernel outside can't serve.
+const LACKING: &str = "CNIMBLE_TEST_LACKING";
 
 /// Seconds that all tests of a module may take inside, and that fetching the kernel may.
 const RUN_LIMIT: &str = "900";
@@ -28,6 +31,43 @@ macro_rules! in_vm {
             return $crate::vm::take_over(::std::any::type_name_of_val(&here));
         }
     };
+}
+
+/// Goes on here if this kernel has the kind of interface, else as [`in_vm!`](crate::in_vm).
+#[macro_export]
+macro_rules! with_kind {
+    ($kind:literal) => {
+        if !$crate::vm::inside() && $crate::vm::lacks($kind) {
+            fn here() {}
+            return $crate::vm::take_over(::std::any::type_name_of_val(&here));
+        }
+    };
+}
+
+/// Whether this kernel has no interfaces of this kind, or this process may not make any.
+pub fn lacks(kind: &str) -> bool {
+    let host = Host::new();
+    host.ip("link add parent type veth peer name other");
+    let (front, back) = match kind {
+        "ipvlan" | "macvlan" => ("link parent ", ""),
+        "vlan" => ("link parent ", " id 7"),
+        "vrf" => ("", " table 7"),
+        "tap" => return host.run("ip tuntap add mode tap name probetap").status != 0,
+        _ => ("", ""),
+    };
+    host.run(&format!("ip link add {front}name probe{kind} type {kind}{back}")).status != 0
+}
+
+/// The plugins whose samples this kernel can't serve.
+fn lacking() -> String {
+    let lacking = Sample::all().iter().filter(|sample| sample.missing().is_some());
+    lacking.map(|sample| sample.plugin.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// Whether the kernel outside of the machine can't serve this plugin's sample.
+pub(crate) fn outside_lacks(plugin: &str) -> bool {
+    let lacking = if inside() { std::env::var(LACKING).unwrap_or_default() } else { lacking() };
+    lacking.split(',').any(|name| name == plugin)
 }
 
 /// Whether this process runs in the machine.
@@ -107,6 +147,7 @@ impl Run {
             // More than one, or libtest runs them on the main thread, which has not their name.
             .args(["--test-threads", "2", "--color", "never", &format!("{module}::")])
             .env(INSIDE, "1")
+            .env(LACKING, lacking())
             .env("CNIMBLE_PLUGIN_DIR", plugin_dir())
             .output()
             .map_err(|err| format!("scripts/vm run: {err}"))?;

@@ -5,15 +5,16 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::{CniResult, Code, Error, IpConfig};
+use cnimble_leases::boot::Boot;
+use cnimble_leases::config::Config;
+use cnimble_leases::store::{Store, StoreError};
+use cnimble_leases::{files, owner};
 use cnimble_plugin::{Call, signal};
 
-use crate::allocate::{self, AllocateError, Choice, Ledger};
-use crate::book::Book;
-use crate::boot::Boot;
-use crate::config::Config;
+use crate::allocate::{self, AllocateError, Choice, Holders};
 use crate::journal::Journal;
-use crate::store::{Store, StoreError};
-use crate::{files, owner, resolv};
+use crate::ledger::Ledger;
+use crate::resolv;
 
 /// Gives the attachment an address of each range set.
 pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
@@ -38,13 +39,13 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
     let leases = store.leases_of(&attachment.container_id, &[])?;
     store.sweep(&leases);
     let boot = Boot::current();
-    let book = Book::new(&store, &leases, Some(&attachment), &boot);
-    let choices = allocate::choose(&config.sets, &config.requested, &call.container_id, &book)
+    let ledger = Ledger::new(&store, &leases, Some(&attachment), &boot);
+    let choices = allocate::choose(&config.sets, &config.requested, &call.container_id, &ledger)
         .map_err(|err| no_address(&err, &config))?;
 
     signal::check()?;
-    let removed = write(&store, &journal, &book, &choices, &content, &boot)?;
-    // Whose a lease was that was taken back, the index was not asked: it is stale now.
+    let removed = write(&store, &journal, &ledger, &choices, &content, &boot)?;
+    // The index was not asked who held a lease that was taken back, so it is out of date now.
     if leases.are_all() || removed.is_empty() {
         let given: Vec<IpAddr> = choices.iter().map(|choice| choice.ip).collect();
         store.note(&leases, &attachment.container_id, &given, &removed);
@@ -71,7 +72,7 @@ fn undo(call: &Call, config: &Config) -> Journal {
 fn write(
     store: &Store,
     journal: &Journal,
-    book: &Book<'_>,
+    ledger: &Ledger<'_>,
     choices: &[Choice<'_>],
     content: &[u8],
     boot: &Boot,
@@ -79,12 +80,12 @@ fn write(
     let mut removed = Vec::new();
     // From today on the attachment's name stands for something again, and what it left in
     // an earlier boot would count as its own.
-    for ip in book.own().iter().filter(|ip| book.is_void(**ip)) {
+    for ip in ledger.own().iter().filter(|ip| ledger.is_void(**ip)) {
         journal.remove(store, *ip, boot)?;
         removed.push(*ip);
     }
     for (set, choice) in choices.iter().enumerate() {
-        if book.is_occupied(choice.ip) {
+        if ledger.is_occupied(choice.ip) {
             log::info!("taking back {} in {}", choice.ip, store.path().display());
             journal.remove(store, choice.ip, boot)?;
             removed.push(choice.ip);

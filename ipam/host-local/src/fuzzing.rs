@@ -1,14 +1,6 @@
-//! The readers of what comes from outside, for fuzzers.
+//! The readers of what comes from outside, for fuzzers; those of leases are in the crate for them.
 
-use std::cell::OnceCell;
-use std::fs::File;
-use std::io;
-use std::net::IpAddr;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-
-use crate::config::Config;
-use crate::index::{self, Index};
-use crate::owner::{self, Owner};
+use cnimble_leases::config::Config;
 
 /// What holds for every configuration that is taken.
 pub(crate) fn config(config: &Config) {
@@ -17,62 +9,9 @@ pub(crate) fn config(config: &Config) {
     }
 }
 
-/// Takes any bytes for a lease, and for the name of one.
-pub fn lease(bytes: &[u8]) {
-    if let Owner::Attachment(own) = Owner::parse(bytes) {
-        assert!(Owner::parse(&owner::content(&own)).is(&own));
-    }
-    if let Ok(name) = std::str::from_utf8(bytes) {
-        let ip = cnimble_leases::address(name);
-        assert!(ip.is_none_or(|ip| ip.to_string() == name));
-    }
-}
-
 /// Takes any bytes for a resolv.conf.
 pub fn resolv(bytes: &[u8]) {
     let dns = crate::resolv::parse(&String::from_utf8_lossy(bytes));
     let words = dns.nameservers.iter().chain(&dns.search).chain(&dns.options).chain([&dns.domain]);
     assert!(words.into_iter().all(|word| !word.contains(char::is_whitespace)));
-}
-
-/// Takes any bytes for the entries of an index. The first eight are the key that is asked for,
-/// the next one the address that is put in and taken out.
-pub fn index(bytes: &[u8]) {
-    thread_local! {
-        static FILE: OnceCell<File> = const { OnceCell::new() };
-    }
-    let (Some(key), Some(last)) = (bytes.first_chunk(), bytes.get(8)) else { return };
-    let (key, ip) = (u64::from_le_bytes(*key), IpAddr::from([10, 0, 0, *last]));
-    let outcome = FILE.with(|file| {
-        let file = match file.get() {
-            Some(file) => file.try_clone()?,
-            None => {
-                let new = nameless()?;
-                let own = new.try_clone()?;
-                let _ = file.set(new);
-                own
-            }
-        };
-        index::fuzz(file, bytes.get(9..).unwrap_or_default(), key, ip)
-    });
-    assert!(outcome.is_ok(), "{outcome:?}");
-}
-
-fn nameless() -> io::Result<File> {
-    File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open(std::env::temp_dir())
-}
-
-impl Index {
-    /// How often the index says that the container with this key may have `ip`.
-    pub(crate) fn count(&self, key: u64, ip: IpAddr) -> Option<usize> {
-        Some(self.find(key)?.into_iter().filter(|found| *found == ip).count())
-    }
-}
-
-/// Writes the entries behind the header.
-pub(crate) fn fill(file: &File, length: u64, header: usize, entries: &[u8]) -> io::Result<()> {
-    file.set_len(0)?;
-    file.set_len(length)?;
-    let room = usize::try_from(length).unwrap_or(usize::MAX).saturating_sub(header);
-    file.write_all_at(entries.get(..room).unwrap_or(entries), header as u64)
 }

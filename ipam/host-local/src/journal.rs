@@ -3,7 +3,7 @@
 //! Each change is noted *before* it is made, so that a panic between the two loses
 //! nothing. Taking back is careful: others may have worked with the store since. A lease
 //! goes only if it is still ours, `last_reserved_ip.N` goes back only if nobody has moved
-//! it on, and the directory goes only if it is empty again. ([`crate::store`] copes with a
+//! it on, and the directory goes only if it is empty again. ([`Store`] copes with a
 //! directory that goes while it waits for the lock. A reference plugin that opens the very
 //! same store at the very same moment for the first time doesn't: its ADD fails, cleanly.)
 
@@ -19,10 +19,9 @@ use std::time::SystemTime;
 use nix::sys::stat::Mode;
 
 use cnimble_cni::{Code, Error};
-
-use crate::boot::{self, Boot};
-use crate::files::{self, Content};
-use crate::store::{Store, StoreError, last_name};
+use cnimble_leases::boot::{self, Boot};
+use cnimble_leases::files::{self, Content};
+use cnimble_leases::store::{Noted, Store, StoreError, last_name};
 
 /// A lease file that was removed to make room.
 #[derive(Debug)]
@@ -49,14 +48,6 @@ pub(crate) struct Journal(Rc<RefCell<Vec<Change>>>);
 impl Journal {
     fn note(&self, change: Change) {
         self.0.borrow_mut().push(change);
-    }
-
-    pub(crate) fn made_directory(&self, path: &Path) {
-        self.note(Change::MadeDirectory(path.to_owned()));
-    }
-
-    pub(crate) fn made_lock(&self) {
-        self.note(Change::MadeLock);
     }
 
     /// Removes a lease that is void or nobody's.
@@ -145,6 +136,16 @@ impl Journal {
             return Ok(());
         }
         Err(Error::new(Code::IO, failures.join("; ")))
+    }
+}
+
+impl Noted for Journal {
+    fn made_directory(&self, path: &Path) {
+        self.note(Change::MadeDirectory(path.to_owned()));
+    }
+
+    fn made_lock(&self) {
+        self.note(Change::MadeLock);
     }
 }
 

@@ -1,43 +1,38 @@
 //! The CNI IPAM plugin host-local: addresses from ranges, leases on disk.
 //!
 //! Compatible with the reference's plugin of the same name, on the disk to the byte: see
-//! `store`. Where it differs, it does so for the better:
+//! [`cnimble_leases`], which has ranges, configuration and store. What is here decides who gets
+//! which address. Where it differs, it does so for the better:
 //! - one lock and one reading of the directory for a whole ADD, which decides everything
 //!   before it writes anything (`allocate`);
 //! - lease files appear whole or not at all (`files`), broken ones are healed;
 //! - leases from before this boot are taken back when nothing else is left (`boot`);
-//! - network, broadcast and gateway addresses are never given out (`range`);
+//! - a gateway's address is never given out, nor on a bridge that of the network or the broadcast
+//!   (`range`);
 //! - GC and STATUS do what the specification says.
 
 mod add;
 mod allocate;
-mod book;
-mod config;
-mod files;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod index;
 mod journal;
+mod ledger;
 #[cfg(test)]
 mod properties;
-mod range;
 mod resolv;
-mod store;
 #[cfg(test)]
 mod tests;
 
 use std::net::IpAddr;
 
-use boot::Boot;
-use owner::Owner;
-
 use cnimble_cni::{Attachment, CniResult, Code, Error};
-use cnimble_leases::{boot, lock, owner};
+use cnimble_leases::boot::Boot;
+use cnimble_leases::config::{self, Config};
+use cnimble_leases::owner::Owner;
+use cnimble_leases::store::{self, Directory, Store, StoreError};
 use cnimble_plugin::{Call, Plugin};
 
-use book::Book;
-use config::Config;
-use store::{Directory, Store, StoreError};
+use ledger::Ledger;
 
 /// The plugin.
 pub static PLUGIN: &dyn Plugin = &HostLocal;
@@ -142,10 +137,16 @@ impl Plugin for HostLocal {
             Owner::Nobody => true,
             Owner::Unknown => false,
         });
-        release(&store, stale.map(|lease| lease.ip).collect(), hidden)
+        let stale: Vec<IpAddr> = stale.map(|lease| lease.ip).collect();
+        let number = stale.len();
+        release(&store, stale, hidden)?;
+        store.forget_index(&leases, number);
+        Ok(())
     }
 
-    /// Every range set has an address left, and a lease could be written. Leaves no trace.
+    /// A lease could be written, and if it is asked for, every range set has an address left. Leaves
+    /// no trace. A full range alone is no failure: runtimes report the whole node as not ready
+    /// then, although its pods run and the next DEL makes room (see README.md).
     fn status(&self, call: &Call) -> Result<(), Error> {
         let config = Config::read(&call.config, &call.args()?)?;
         let unavailable = |err: Error| Error { code: Code::NOT_AVAILABLE, ..err };
@@ -156,9 +157,12 @@ impl Plugin for HostLocal {
         let Some(dir) = Directory::open(&config.store).map_err(|err| unavailable(err.into()))? else {
             return Ok(());
         };
+        if !config.not_ready_when_full {
+            return Ok(());
+        }
         let leases = dir.leases().map_err(|err| unavailable(err.into()))?;
         let boot = Boot::current();
-        allocate::has_room(&config.sets, &Book::new(&dir, &leases, None, &boot))
+        allocate::has_room(&config.sets, &Ledger::new(&dir, &leases, None, &boot))
             .map_err(|err| unavailable(add::no_address(&err, &config)))
     }
 }

@@ -9,8 +9,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::allocate::{self, Ledger};
-use crate::range::{Range, RangeSet};
+use crate::allocate::{self, Holders};
+use cnimble_leases::range::{Range, RangeSet};
 
 /// Subnets that never overlap, some of them at the ends of all addresses.
 fn subnet(set: usize, range: usize, six: bool, length: u8, edge: bool) -> IpNetwork {
@@ -64,12 +64,14 @@ fn range(set: usize, at: usize, six: bool, edge: bool, (length, start, end, gate
 
 fn sets() -> impl Strategy<Value = Vec<RangeSet>> {
     let numbers = (any::<u8>(), any::<Option<u16>>(), any::<Option<u16>>(), any::<Option<u16>>());
-    vec((any::<bool>(), any::<bool>(), vec(numbers, 1..4)), 1..4).prop_map(|sets| {
+    let sets = vec((any::<bool>(), any::<bool>(), vec(numbers, 1..4)), 1..4);
+    (any::<bool>(), sets).prop_map(|(shared, sets)| {
         let sets = sets.into_iter().enumerate();
         sets.map(|(set, (six, edge, ranges))| {
             let ranges = ranges.into_iter().enumerate();
             let ranges = ranges.map(|(at, numbers)| range(set, at, six, edge, numbers));
-            RangeSet::new(ranges.collect()).unwrap()
+            let set = RangeSet::new(ranges.collect()).unwrap();
+            if shared { set.on_shared_link() } else { set }
         })
         .collect()
     })
@@ -113,7 +115,7 @@ struct Model {
     own: Vec<IpAddr>,
 }
 
-impl Ledger for Model {
+impl Holders for Model {
     fn is_taken(&self, ip: IpAddr) -> bool {
         self.leases.contains_key(&ip)
     }
@@ -142,10 +144,9 @@ impl Model {
         for (n, set) in sets.iter().enumerate() {
             let all: Vec<IpAddr> = set.ranges().iter().flat_map(every_address).collect();
             let holder = |ip: &IpAddr| self.leases.get(ip);
-            let good = |ip: &IpAddr| {
-                let reserved = set.ranges().iter().any(|range| {
-                    *ip == range.subnet.network() || range.subnet.is_ipv4() && *ip == range.subnet.broadcast()
-                });
+            let in_turn = |ip: &&IpAddr| {
+                let reserved =
+                    set.ranges().iter().any(|range| range.on_shared_link && is_reserved(range, **ip));
                 !reserved && !gateways.contains(ip)
             };
             if all.iter().any(|ip| holder(ip).is_some_and(|own| own.container == container && !own.void)) {
@@ -153,13 +154,16 @@ impl Model {
             }
             let is_wanted = wanted.take_if(|ip| all.contains(ip));
             if let Some(ip) = is_wanted {
-                given.push(Some(ip).filter(|ip| good(ip) && holder(ip).is_none_or(|lease| lease.void))?);
+                given.push(
+                    Some(ip)
+                        .filter(|ip| !gateways.contains(ip) && holder(ip).is_none_or(|lease| lease.void))?,
+                );
                 continue;
             }
             // From the one behind the last, around and to it.
             let start = self.last.get(&n).and_then(|last| all.iter().position(|ip| ip == last));
             let turn = all.iter().cycle().skip(start.map_or(0, |at| at + 1)).take(all.len());
-            let turn: Vec<IpAddr> = turn.filter(|ip| good(ip)).copied().collect();
+            let turn: Vec<IpAddr> = turn.filter(in_turn).copied().collect();
             let free =
                 |ip: &&IpAddr| holder(ip).is_none_or(|lease| lease.void && lease.container == container);
             let again = |ip: &&IpAddr| holder(ip).is_some_and(|lease| lease.void);
@@ -177,13 +181,23 @@ impl Model {
     }
 }
 
+/// The subnets here have more than two addresses.
+fn is_reserved(range: &Range, ip: IpAddr) -> bool {
+    ip == range.subnet.network() || range.subnet.is_ipv4() && ip == range.subnet.broadcast()
+}
+
 fn every_address(range: &Range) -> Vec<IpAddr> {
     let all = (0..size(range.subnet)).map(|n| nth(range.subnet, n));
     all.filter(|ip| range.start <= *ip && *ip <= range.end).collect()
 }
 
 /// What holds of addresses that are given, whatever the model says.
-fn sound(model: &Model, sets: &[RangeSet], given: &[IpAddr]) -> Result<(), TestCaseError> {
+fn sound(
+    model: &Model,
+    sets: &[RangeSet],
+    given: &[IpAddr],
+    wanted: Option<IpAddr>,
+) -> Result<(), TestCaseError> {
     for (set, ip) in sets.iter().zip(given) {
         let lease = model.leases.get(ip);
         prop_assert!(lease.is_none_or(|lease| lease.void), "{} is {:?}'s", ip, lease);
@@ -191,8 +205,7 @@ fn sound(model: &Model, sets: &[RangeSet], given: &[IpAddr]) -> Result<(), TestC
         prop_assert!(range.is_some_and(|range| range.subnet.contains(*ip)), "{} is outside", ip);
         for range in sets.iter().flat_map(RangeSet::ranges) {
             prop_assert_ne!(*ip, range.gateway);
-            prop_assert_ne!(*ip, range.subnet.network());
-            prop_assert!(!range.subnet.is_ipv4() || *ip != range.subnet.broadcast());
+            prop_assert!(!range.on_shared_link || !is_reserved(range, *ip) || Some(*ip) == wanted);
         }
     }
     Ok(())
@@ -217,7 +230,7 @@ proptest! {
                         chosen.ok().map(|choices| choices.iter().map(|choice| choice.ip).collect());
                     prop_assert_eq!(&given, &model.expected(&sets, container, wanted));
                     if let Some(given) = given {
-                        sound(&model, &sets, &given)?;
+                        sound(&model, &sets, &given, wanted)?;
                         model.add(container, &given);
                     }
                 }
@@ -245,7 +258,7 @@ proptest! {
         let usable = sets.iter().map(|set| {
             let all = set.ranges().iter().flat_map(every_address);
             all.filter(|ip| sets.iter().flat_map(RangeSet::ranges).all(|range| {
-                range.gateway != *ip && !(range.subnet.contains(*ip) && range.is_reserved(*ip))
+                range.gateway != *ip && !(range.subnet.contains(*ip) && range.leaves_out(*ip))
             })).count()
         });
         let usable: Vec<usize> = usable.collect();
@@ -254,7 +267,7 @@ proptest! {
             // Each pod is gone before the next comes.
             let Ok(choices) = allocate::choose(&sets, &[], "c", &model) else { break };
             let given: Vec<IpAddr> = choices.iter().map(|choice| choice.ip).collect();
-            sound(&model, &sets, &given)?;
+            sound(&model, &sets, &given, None)?;
             model.add(0, &given);
             model.leases.clear();
             turns.push(given);

@@ -4,8 +4,8 @@
 
 use nix::errno::Errno;
 
-use cnimble_cni::hash::ifb_name;
 use cnimble_cni::{Attachment, Code, Error};
+use cnimble_made::ifb as made;
 use cnimble_netlink::ifb::NewIfb;
 use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::tc::{qdisc, redirect};
@@ -18,11 +18,10 @@ use crate::root::{self, Limit};
 /// Makes the ifb, limits it, and sends what `veth` receives there: in this order, so that
 /// nothing gets through unlimited.
 pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<Link, Error> {
-    let name = ifb_name(&call.config.name, &call.container_id);
+    let name = made::name(&call.config.name, &call.container_id);
     let ifb = call.step("limit egress", || make(host, veth, &name))?;
     let (index, undone) = (ifb.index, name.clone());
-    call.undo
-        .push(format!("remove {name}"), move || Ok(Netlink::open()?.execute(link::del(index, &undone))?));
+    call.undo.push(format!("remove {name}"), move || Ok(Netlink::open()?.remove_link(index, &undone)?));
     let alias = call.owner().comment();
     let mark = Change { alias: Some(&alias), ..Change::default() };
     call.step("limit egress", || host.execute(link::set(index, &name, &mark)))?;
@@ -68,10 +67,10 @@ fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
 
 /// The ifb, unless its alias says that it is of another interface of the container.
 pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Error> {
-    let Some(link) = host.find_link(&ifb_name(&call.config.name, &call.container_id))? else {
+    let Some(link) = host.find_link(&made::name(&call.config.name, &call.container_id))? else {
         return Ok(None);
     };
-    if link.kind != "ifb" || !(link.alias.is_empty() || call.owner().owns(&link.alias)) {
+    if link.kind != made::KIND || !(link.alias.is_empty() || call.owner().owns(&link.alias)) {
         log::warn!("{} belongs to somebody else ({} {}); left alone", link.name, link.kind, link.alias);
         return Ok(None);
     }
@@ -80,16 +79,13 @@ pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Erro
 
 /// Removes the ifb.
 pub(crate) fn remove(host: &mut Netlink, ifb: &Link) -> Result<(), Error> {
-    match host.execute(link::del(ifb.index, &ifb.name)) {
-        Err(err) if !err.is_missing() => Err(err.into()),
-        _ => Ok(()),
-    }
+    remove::delete(host, ifb)
 }
 
 /// The ifb is there with its limit, and `veth` sends everything to it.
 pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
-    let name = ifb_name(&call.config.name, &call.container_id);
-    let ifb = host.find_link(&name)?.filter(|link| link.kind == "ifb");
+    let name = made::name(&call.config.name, &call.container_id);
+    let ifb = host.find_link(&name)?.filter(|link| link.kind == made::KIND);
     let ifb = ifb.ok_or_else(|| Error::check(format!("interface {name} is missing")))?;
     if !ifb.up {
         return Err(Error::check(format!("interface {name} is down")));
@@ -104,5 +100,5 @@ pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<
 /// Removes the ifbs of this network's attachments that aren't valid. Those without an alias,
 /// which the Go plugin makes, don't tell their network and stay.
 pub(crate) fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    remove::stale(&mut Netlink::open()?, "ifb", network, valid)
+    remove::stale(&mut Netlink::open()?, made::KIND, network, valid)
 }

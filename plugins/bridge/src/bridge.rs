@@ -7,7 +7,8 @@ use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::ignore_router_advertisements;
 
 use crate::config::Config;
-use crate::vlan;
+use crate::ours::{GOES, OURS};
+use crate::{unused, vlan};
 
 /// What stands in the way when the name is taken by something else.
 pub(crate) fn not_a_bridge(name: &str) -> Error {
@@ -17,8 +18,8 @@ pub(crate) fn not_a_bridge(name: &str) -> Error {
 /// Returns the bridge, made if it is missing, up, with router advertisements ignored
 /// (CVE-2020-10749) and a MAC that doesn't follow its ports.
 pub(crate) fn ensure(call: &Call, host: &mut Netlink, config: &Config) -> Result<Link, Error> {
-    let bridge = match host.find_link(&config.bridge)? {
-        Some(bridge) => bridge,
+    let (bridge, is_new) = match host.find_link(&config.bridge)? {
+        Some(bridge) => (bridge, false),
         None => create(call, host, config)?,
     };
     if bridge.kind != "bridge" {
@@ -30,66 +31,55 @@ pub(crate) fn ensure(call: &Call, host: &mut Netlink, config: &Config) -> Result
     if bridge.accept_ra != Some(0) {
         ignore_router_advertisements(call, &bridge.name)?;
     }
-    switch_on(call, host, config, &bridge)?;
+    switch_on(call, host, config, &bridge, is_new)?;
     Ok(bridge)
 }
 
-/// Makes the bridge. Its MAC is given at creation: one that the kernel chose would change
+/// Makes the bridge, unless another ADD was faster; returns whether. Its MAC is given at creation: one that the kernel chose would change
 /// to the lowest of the ports' and break the pods' neighbour entries.
-fn create(call: &Call, host: &mut Netlink, config: &Config) -> Result<Link, Error> {
+fn create(call: &Call, host: &mut Netlink, config: &Config) -> Result<(Link, bool), Error> {
     let wanted = NewBridge {
         name: &config.bridge,
         mtu: config.mtu,
         mac: Mac::random(),
-        vlan_filtering: config.uses_vlans(),
+        vlan_filtering: config.filters_vlans,
     };
     match host.create_link(link::add_bridge(&wanted)) {
         Ok(bridge) => {
-            let (index, name) = (bridge.index, bridge.name.clone());
+            let (index, name, goes) = (bridge.index, bridge.name.clone(), config.remove_unused);
             call.undo.push(format!("remove bridge {name}"), move || {
+                let _alone = goes.then(unused::lock).transpose()?;
                 let mut host = Netlink::open()?;
                 // Another pod may have come to live on it meanwhile.
                 if host.links(&Filter { master: Some(index), kind: None })?.is_empty() {
-                    host.execute(link::del(index, &name))?;
+                    host.remove_link(index, &name)?;
                 }
                 Ok(())
             });
-            Ok(bridge)
+            Ok((bridge, true))
         }
         // Another ADD was faster.
-        Err(err) if err.is(nix::errno::Errno::EEXIST) => Ok(host.link(&config.bridge)?),
-        Err(err) if config.uses_vlans() => Err(vlan::explain(err)),
+        Err(err) if err.is(nix::errno::Errno::EEXIST) => Ok((host.link(&config.bridge)?, false)),
+        Err(err) if config.filters_vlans => Err(vlan::explain(err)),
         Err(err) => Err(err.into()),
     }
 }
 
-/// Gives `bridge` the MAC back that it had before `port` joined, if that was made to follow
-/// the ports: the pods' neighbour entries, and what earlier results say, stay true. (The
-/// kernel takes the lowest of the ports' unless somebody has ever set one; which is the case
-/// isn't to be learned by netlink.) Returns the bridge's MAC.
-pub(crate) fn hold_mac(host: &mut Netlink, bridge: &Link, port: &Link) -> Result<Option<Mac>, Error> {
-    /// What a bridge has that has lost its last port; it can't be set.
-    const NONE: Option<Mac> = Some(Mac([0; 6]));
-    // A bridge that is up has a port already, so it has either the lowest MAC of its ports',
-    // which ours isn't, or one that was set.
-    if bridge.oper_up && bridge.mac < port.mac {
-        return Ok(bridge.mac);
-    }
-    let now = host.link_at(bridge.index)?.mac;
-    if now == bridge.mac || now != port.mac || bridge.mac == NONE {
-        return Ok(now);
-    }
-    host.execute(link::set(bridge.index, &bridge.name, &Change { mac: bridge.mac, ..Change::default() }))?;
-    Ok(bridge.mac)
-}
-
-fn switch_on(call: &Call, host: &mut Netlink, config: &Config, bridge: &Link) -> Result<(), Error> {
+/// `is_new`: this ADD has made it, and says so in its alias.
+fn switch_on(
+    call: &Call,
+    host: &mut Netlink,
+    config: &Config,
+    bridge: &Link,
+    is_new: bool,
+) -> Result<(), Error> {
     let up = (!bridge.up).then_some(true);
     let promisc = (config.promisc && !bridge.promisc).then_some(true);
     if up.is_none() && promisc.is_none() {
         return Ok(());
     }
-    host.execute(link::set(bridge.index, &bridge.name, &Change { up, promisc, ..Change::default() }))?;
+    let alias = is_new.then_some(if config.remove_unused { GOES } else { OURS });
+    host.execute(link::set(bridge.index, &bridge.name, &Change { up, promisc, alias, ..Change::default() }))?;
     let (index, name) = (bridge.index, bridge.name.clone());
     let back = Change { up: up.map(|_| false), promisc: promisc.map(|_| false), ..Change::default() };
     call.undo.push(format!("restore the flags of {name}"), move || {

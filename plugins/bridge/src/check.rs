@@ -7,7 +7,7 @@ use cnimble_netlink::port::Vlan;
 use cnimble_netlink::{Netlink, sysctl};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::{check, pod};
-use cnimble_rules::{masquerade, spoof};
+use cnimble_rules::{apart, masquerade, spoof};
 
 use crate::config::{Config, vlan_gateway_name};
 use crate::vlan;
@@ -23,7 +23,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let pod = check::pod(call, &mut inside, prev, "veth", config.container_up)?;
     let port = check_port(&mut host, config, prev, &bridge, &pod)?;
     check_closed(&port, &call.owner())?;
-    check_vlans(&mut host, config, &port)?;
+    check_vlans(&mut host, &vlan::wanted(config), &port)?;
     if config.container_up {
         check::addresses(&mut inside, &pod, prev)?;
         check::routes(&mut inside, &pod, &pod::routes(pod.index, prev), "in the pod")?;
@@ -32,13 +32,17 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
 
     let mut nft = Nft::new();
     if config.ip_masq && config.layer3() {
-        let addrs: Vec<_> = prev.ips.iter().map(|ip| ip.address).collect();
+        let addrs = config.ip_masq_families.of(prev.ips.iter().map(|ip| ip.address));
         masquerade::check(&mut nft, &call.owner(), &addrs)?;
     }
     if config.mac_spoof_check
         && let Some(mac) = pod.mac
     {
         spoof::check(&mut nft, &call.owner(), &port.name, mac)?;
+    }
+    // The Go plugins' ports, which have no alias, are not kept apart.
+    if config.isolated && config.layer3() && call.owner().owns(&port.alias) {
+        apart::check(&mut nft, &call.owner(), &port.name, &crate::addresses(prev))?;
     }
     Ok(())
 }
@@ -110,14 +114,14 @@ fn check_closed(port: &Link, owner: &Owner) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_vlans(host: &mut Netlink, config: &Config, port: &Link) -> Result<(), Error> {
-    if !config.uses_vlans() {
+fn check_vlans(host: &mut Netlink, wanted: &[(Vlan, u16)], port: &Link) -> Result<(), Error> {
+    if wanted.is_empty() {
         return Ok(());
     }
     let present = host.vlans(port.index)?;
-    for (vlan, last) in vlan::wanted(config) {
-        for id in vlan.id..=last {
-            if !present.contains(&Vlan { id, ..vlan }) {
+    for (vlan, last) in wanted {
+        for id in vlan.id..=*last {
+            if !present.contains(&Vlan { id, ..*vlan }) {
                 return Err(Error::check(format!("port {} is not in vlan {id}", port.name)));
             }
         }
@@ -126,7 +130,7 @@ fn check_vlans(host: &mut Netlink, config: &Config, port: &Link) -> Result<(), E
 }
 
 /// The interface that holds the gateway addresses of a vlan is up and leads into it.
-fn check_vlan_gateway(host: &mut Netlink, config: &Config, bridge: &Link, vlan: u16) -> Result<Link, Error> {
+fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Link, Error> {
     let gateway = check::find(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?;
     if !gateway.up {
         return Err(Error::check(format!("{} is down", gateway.name)));
@@ -138,7 +142,7 @@ fn check_vlan_gateway(host: &mut Netlink, config: &Config, bridge: &Link, vlan: 
             .and_then(|index| host.link_at(index).ok())
             .filter(|port| port.peer == Some(gateway.index) && port.master == Some(bridge.index))
             .ok_or_else(|| Error::check(format!("{} doesn't lead to {}", gateway.name, bridge.name)))?;
-        check_vlans(host, config, &port)?;
+        check_vlans(host, &[vlan::untagged(vlan)], &port)?;
     }
     Ok(gateway)
 }
@@ -149,7 +153,7 @@ fn check_gateways(host: &mut Netlink, config: &Config, bridge: &Link, prev: &Cni
         return Ok(());
     }
     let link = match config.vlan {
-        Some(vlan) => check_vlan_gateway(host, config, bridge, vlan)?,
+        Some(vlan) => check_vlan_gateway(host, bridge, vlan)?,
         None => bridge.clone(),
     };
     let present = host.addrs(link.index)?;

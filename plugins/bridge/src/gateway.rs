@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use cnimble_cni::{CniResult, Code, Error, Route};
+use cnimble_cni::{CniResult, Code, Error, Route, cidr};
 use cnimble_netlink::link::{self, Change, Filter, Link};
+use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{Netlink, addr};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::forward;
@@ -31,7 +32,9 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
                 format!("IPAM gave the pod its own gateway's address, {gateway}"),
             ));
         }
-        let wanted = IpNetwork::new(gateway, ip.address.prefix())
+        // A link-local one is of the link's network, whatever the pod's.
+        let prefix = if is_link_local(gateway) { LINK_LOCAL_PREFIX } else { ip.address.prefix() };
+        let wanted = IpNetwork::new(gateway, prefix)
             .map_err(|err| Error::config(format!("gateway {gateway} of {}: {err}", ip.address)))?;
         if !gateways.contains(&wanted) {
             gateways.push(wanted);
@@ -63,6 +66,7 @@ pub(crate) fn ensure(
     config: &Config,
     bridge: &Link,
     gateways: &[IpNetwork],
+    result: &CniResult,
 ) -> Result<Option<Link>, Error> {
     if gateways.is_empty() {
         return Ok(None);
@@ -71,7 +75,11 @@ pub(crate) fn ensure(
         Some(vlan) => Some(vlan_gateway::ensure(call, host, config, bridge, vlan)?),
         None => None,
     };
-    addresses(call, host, config, bridge.index, vlan.as_ref().unwrap_or(bridge), gateways)?;
+    let link = vlan.as_ref().unwrap_or(bridge);
+    addresses(call, host, config, bridge.index, link, gateways)?;
+    for ip in result.ips.iter().filter(|ip| ip.gateway.is_some_and(is_link_local)) {
+        lead_back(call, host, bridge.index, link, cidr::network_of(ip.address))?;
+    }
     forward(call, host, gateways)?;
     Ok(vlan)
 }
@@ -123,12 +131,60 @@ fn addresses(
     Ok(())
 }
 
+/// A link-local gateway gives the host no route to the pods' network.
+fn lead_back(call: &Call, host: &mut Netlink, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
+    let wanted = NewRoute {
+        dst: net,
+        via: None,
+        index: link.index,
+        src: None,
+        mtu: None,
+        advmss: None,
+        priority: None,
+        table: None,
+        scope: None,
+        onlink: false,
+    };
+    match host.execute(route::add(&wanted, &link.name)) {
+        Ok(()) => {
+            let name = link.name.clone();
+            call.undo.push(format!("take the route to {net} off {name}"), move || {
+                let mut host = Netlink::open()?;
+                if is_used(&mut host, bridge, wanted.index)? {
+                    return Ok(());
+                }
+                match host.execute(route::del(&wanted, &name)) {
+                    Err(err) if !err.is_missing() => Err(err.into()),
+                    _ => Ok(()),
+                }
+            });
+            Ok(())
+        }
+        Err(err) if err.is(Errno::EEXIST) => {
+            if host.routes(link.index, None)?.iter().any(|route| route.dst == net) {
+                return Ok(());
+            }
+            Err(Error::new(
+                Code::CONFLICT,
+                format!("the host has a route to {net} by another link than {}", link.name),
+            )
+            .details(err.to_string()))
+        }
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Whether other pods than the one that is being taken back use the bridge by now: that has a port
+/// still, and so has a vlan's gateway.
+fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
+    let own = if index == bridge { 1 } else { 2 };
+    Ok(host.links(&Filter { master: Some(bridge), kind: None })?.len() > own)
+}
+
 /// Takes a gateway address off again, unless other pods use the bridge by now.
 fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), Error> {
     let mut host = Netlink::open()?;
-    // The pod that is being taken back has a port still, and so has a vlan's gateway.
-    let own = if index == bridge { 1 } else { 2 };
-    if host.links(&Filter { master: Some(bridge), kind: None })?.len() > own {
+    if is_used(&mut host, bridge, index)? {
         return Ok(());
     }
     match host.execute(addr::del(index, name, net)) {
@@ -137,9 +193,17 @@ fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), E
     }
 }
 
+/// Of fe80::/64, which leads no further than the link.
+const LINK_LOCAL_PREFIX: u8 = 64;
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
 /// Whether two addresses can't both be the bridge's: IPv4 gateways replace each other, IPv6
-/// ones only where their networks overlap.
+/// ones only where their networks overlap. Every link has link-local ones, and may have several.
 fn conflict(one: IpNetwork, other: IpNetwork) -> bool {
     one.is_ipv4() == other.is_ipv4()
+        && !is_link_local(one.ip())
         && (one.is_ipv4() || one.contains(other.ip()) || other.contains(one.ip()))
 }

@@ -5,7 +5,9 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::remove::{self, all};
 use cnimble_plugin::{Call, Command, delegate};
-use cnimble_rules::{masquerade, spoof};
+use cnimble_rules::{apart, masquerade, spoof};
+
+use crate::unused;
 
 /// Removes host veths, rules and leases of this network's attachments that aren't valid.
 /// Nothing stops at an error; all are reported. As for DEL, only the network's name and its
@@ -15,11 +17,13 @@ pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
     let mut nft = Nft::new();
     let masquerade = masquerade::gc(&mut nft, network, valid);
     let spoof = spoof::gc(&mut nft, network, valid);
+    let apart = apart::gc(&mut nft, network, valid);
     // Of whatever bridge: its name in the configuration may have changed, and leases go with
     // the network.
     let veths = Netlink::open()
         .map_err(Error::from)
         .and_then(|mut host| remove::stale(&mut host, "veth", network, valid));
     let leases = delegate::release(call, &veths, Command::Gc);
-    all([veths, leases, masquerade, spoof])
+    let bridge = Netlink::open().map_err(Error::from).and_then(|mut host| unused::remove(call, &mut host));
+    all([veths, leases, masquerade, spoof, apart, bridge])
 }

@@ -21,23 +21,26 @@ mod check;
 mod config;
 mod gateway;
 mod gc;
+mod ours;
 mod pair;
 mod place;
 mod pod;
 mod remove;
+mod unused;
 mod vlan;
 mod vlan_gateway;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Owner};
-use cnimble_netlink::Netlink;
-use cnimble_netlink::link::Mac;
+use cnimble_netlink::link::{Link, Mac};
 use cnimble_netlink::nft::Nft;
+use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::interface::pair::Pair;
 use cnimble_plugin::interface::{completed, described, unusable, usable_netlink};
 use cnimble_plugin::{Call, Command, Plugin, delegate};
-use cnimble_rules::{masquerade, spoof};
+use cnimble_rules::{apart, masquerade, spoof};
 
 use config::Config;
 
@@ -68,16 +71,15 @@ impl Plugin for Bridge {
         let mut host = Netlink::open()?;
         let owner = call.owner();
 
-        let what = format!("set up bridge {}", config.bridge);
-        let mut bridge = call.step(&what, || bridge::ensure(call, &mut host, &config))?;
-        let mut pair = call.step("set up the veth pair", || {
-            pair::create(call, &mut host, &config, &bridge, &owner, &netns, mac)
-        })?;
-        bridge.mac = bridge::hold_mac(&mut host, &bridge, &pair.host)?;
+        let (mut bridge, mut pair) = join(call, &mut host, &config, &owner, &netns, mac)?;
+        bridge.mac = ours::hold_mac(&mut host, &bridge, &pair.host)?;
 
         let mut result = CniResult::default();
+        let mut mac_is_seen = false;
         if let Some(ipam) = &config.ipam {
-            result = delegate::add(call, ipam)?;
+            let added = delegate::added(call, ipam)?;
+            mac_is_seen = !(added.here && matches!(ipam.as_str(), "host-local" | "static"));
+            result = added.result;
             if result.ips.is_empty() {
                 return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
                     .details(format!("IPAM plugin {ipam}")));
@@ -85,7 +87,8 @@ impl Plugin for Bridge {
         }
         let gateways = gateway::complete(&mut result, &config)?;
 
-        let arrival = pod::Arrival::plan(&mut host, &config, &bridge, &result, mac);
+        let final_mac = mac.or(Some(pair.pod_mac).filter(|_| mac_is_seen));
+        let arrival = pod::Arrival::plan(&mut host, &config, &bridge, &result, final_mac);
         let pod_mac = arrival.mac().unwrap_or(pair.pod_mac);
         call.step("hold the place of the MAC", || {
             place::hold(&mut host, &config, &bridge, &pair.host, pod_mac, mac.is_some())
@@ -94,13 +97,21 @@ impl Plugin for Bridge {
         if config.mac_spoof_check {
             call.step("set up the MAC check", || check_mac(call, &mut nft, &owner, &pair, pod_mac))?;
         }
+        if config.isolated && config.layer3() {
+            call.step("keep isolated pods apart", || {
+                let undo = apart::add(&mut nft, &owner, &pair.host.name, &addresses(&result))?;
+                call.undo.push("stop keeping the pod apart", move || undo.run());
+                Ok::<(), Error>(())
+            })?;
+        }
         let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
-            pod::configure(&netns, &config, &mut pair, &result, arrival)
+            pod::configure(call, &netns, &config, &mut pair, &result, arrival)
         })?;
 
         let mut interfaces = vec![described(&bridge), described(&pair.host), pair.described(call)];
-        let vlan_gateway = call
-            .step("set up the gateway", || gateway::ensure(call, &mut host, &config, &bridge, &gateways))?;
+        let vlan_gateway = call.step("set up the gateway", || {
+            gateway::ensure(call, &mut host, &config, &bridge, &gateways, &result)
+        })?;
         interfaces.extend(vlan_gateway.iter().map(described));
 
         if config.ip_masq && config.layer3() {
@@ -116,7 +127,7 @@ impl Plugin for Bridge {
         if let (Some(gateway), Some(vlan)) = (&vlan_gateway, config.vlan) {
             vlan_gateway::keep(&mut host, gateway, vlan)?;
         }
-        Ok(completed(call, result, interfaces, config.dns))
+        Ok(completed(result, interfaces, config.dns))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
@@ -153,11 +164,48 @@ impl Plugin for Bridge {
         if config.mac_spoof_check {
             spoof::status(&mut Nft::new())?;
         }
+        if config.isolated && config.layer3() {
+            apart::status(&mut Nft::new())?;
+        }
         match &config.ipam {
             Some(ipam) => delegate::call(call, ipam, Command::Status),
             None => Ok(()),
         }
     }
+}
+
+/// The pod's port on its bridge. A bridge that goes with its last pod is locked from the look for it until the port is
+/// there, which no concurrent DEL overlooks.
+fn join(
+    call: &Call,
+    host: &mut Netlink,
+    config: &Config,
+    owner: &Owner,
+    netns: &NetNs,
+    mac: Option<Mac>,
+) -> Result<(Link, Pair), Error> {
+    let mut lock = config.remove_unused.then(unused::lock).transpose()?;
+    let what = format!("set up bridge {}", config.bridge);
+    loop {
+        let bridge = call.step(&what, || bridge::ensure(call, host, config))?;
+        // Another network's configuration may have made it so.
+        if lock.is_none() && ours::goes(&bridge) {
+            lock = Some(unused::lock()?);
+            continue;
+        }
+        let made = call
+            .step("set up the veth pair", || pair::create(call, host, config, &bridge, owner, netns, mac));
+        match made {
+            // One that went before it said that it would.
+            Err(_) if lock.is_none() && unused::is_gone(host, &bridge)? => lock = Some(unused::lock()?),
+            made => return Ok((bridge, made?)),
+        }
+    }
+}
+
+/// The pod's addresses.
+fn addresses(result: &CniResult) -> Vec<IpAddr> {
+    result.ips.iter().map(|ip| ip.address.ip()).collect()
 }
 
 fn check_mac(call: &Call, nft: &mut Nft, owner: &Owner, pair: &Pair, mac: Mac) -> Result<(), Error> {
@@ -173,7 +221,7 @@ fn masquerade(
     owner: &Owner,
     result: &CniResult,
 ) -> Result<(), Error> {
-    let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
+    let addrs = config.ip_masq_families.of(result.ips.iter().map(|ip| ip.address));
     let backend = masquerade::choose(config.ip_masq_backend.as_deref(), nft)?;
     let undo = masquerade::add(backend, nft, owner, &addrs)?;
     call.undo.push("remove masquerading", move || undo.run());

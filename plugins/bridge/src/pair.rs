@@ -33,6 +33,6 @@ pub(crate) fn create(
         pair.claim_port(owner, flags),
         link::set(pair.host.index, &pair.host.name, &Change { up: Some(true), ..Change::default() }),
     ])?;
-    vlan::configure_port(host, config, bridge, &pair.host)?;
+    vlan::configure_port(host, config, bridge, &pair.host, &vlan::wanted(config))?;
     Ok(pair)
 }

@@ -10,6 +10,7 @@ use cnimble_netlink::fdb::{self, Entry, NewEntry};
 use cnimble_netlink::link::{Link, Mac};
 
 use crate::config::Config;
+use crate::vlan;
 
 /// Holds the place of `mac` at `port`, which takes the entry along when it goes.
 ///
@@ -33,7 +34,7 @@ pub(crate) fn hold(
         return Ok(());
     }
     // The vlans of one address may belong to several pods; those of a trunk are all this one's.
-    let vlan = config.vlan.filter(|_| config.trunk.is_empty());
+    let vlan = config.native.filter(|_| config.trunk.is_empty());
     let entry = NewEntry { port: port.index, name: &port.name, mac, vlan, sticky: config.mac_spoof_check };
     match host.execute(fdb::add(&entry)) {
         Err(err) if err.is(Errno::EEXIST) => {}
@@ -72,9 +73,7 @@ fn whose(host: &mut Netlink, bridge: &Link, found: &Entry, requested: bool) -> R
         Err(err) if err.is_missing() => return Ok(None),
         Err(err) => return Err(err.into()),
     };
-    // By the name, also the Go plugins'; an uplink may be a veth where the node is a container.
-    let is_pods = port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth");
-    let keeps = is_pods && (found.sticky || requested);
+    let keeps = vlan::is_a_pods(&port) && (found.sticky || requested);
     Ok(keeps.then(|| match port.alias.as_str() {
         "" => format!("the pod behind port {}", port.name),
         alias => format!("the pod behind port {} ({alias})", port.name),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::{Change, Link, Mac};
 use cnimble_netlink::{NetNs, Netlink, route};
+use cnimble_plugin::Call;
 use cnimble_plugin::interface::pair::Pair;
 use cnimble_plugin::interface::pod;
 
@@ -14,6 +15,7 @@ use crate::config::Config;
 /// Configures the interface, unless it is to stay down: enters the namespace once, and sends
 /// one message to the kernel there. Returns the socket inside.
 pub(crate) fn configure(
+    call: &Call,
     netns: &NetNs,
     config: &Config,
     pair: &mut Pair,
@@ -25,7 +27,7 @@ pub(crate) fn configure(
     }
     let mut inside = netns.enter(|| {
         if config.layer3() {
-            pod::switches(&pair.pod_name, pair.host.far, result, config.enable_dad)?;
+            pod::switches(call, &pair.pod_name, pair.host.far, result, config.enable_dad)?;
         }
         Ok::<_, Error>(Netlink::open()?)
     })??;
@@ -45,7 +47,7 @@ pub(crate) fn configure(
 /// How others come to know the pod's MAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// The MAC that goes with its address, unless another was asked for.
+    /// The MAC that goes with its address, unless another is final.
     mac: Option<Mac>,
     /// Whether the kernel announces its addresses (`arp_notify`).
     announced: bool,
@@ -59,21 +61,21 @@ impl Arrival {
 
     /// An announcement reaches every port of the bridge, and every pod looks at it, so among
     /// hundreds of pods it costs more than all else. It is for those who know the address under
-    /// another MAC. As the MAC goes with the address, there are none: unless a MAC was asked
-    /// for, or the address had an owner that got its MAC elsewhere, whom the host still knows.
+    /// another MAC. As the MAC goes with the address, there are none: unless another is `final_mac`, as
+    /// it was asked for or an IPAM plugin has seen it (DHCP, reservations), or the address had an owner that got its MAC elsewhere, whom the host still knows.
     /// A bridge that is no gateway leads to switches that have to learn where the MAC is.
     pub(crate) fn plan(
         host: &mut Netlink,
         config: &Config,
         bridge: &Link,
         result: &CniResult,
-        requested: Option<Mac>,
+        final_mac: Option<Mac>,
     ) -> Self {
         if !config.container_up {
             return Arrival { mac: None, announced: false };
         }
         let first = result.ips.iter().map(|ip| ip.address.ip()).min_by_key(IpAddr::is_ipv6);
-        let (None, Some(ip)) = (requested, first) else { return Arrival { mac: None, announced: true } };
+        let (None, Some(ip)) = (final_mac, first) else { return Arrival { mac: None, announced: true } };
         let mac = Mac::of_address(ip);
         // Announcements are an affair of IPv4 alone.
         let mut v4 = result.ips.iter().map(|ip| ip.address.ip()).filter(IpAddr::is_ipv4);

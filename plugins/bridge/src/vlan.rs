@@ -2,31 +2,38 @@
 
 use nix::errno::Errno;
 
-use cnimble_cni::{Code, Error};
+use cnimble_cni::{Code, Error, owner};
 use cnimble_netlink::link::{self, Filter, Link};
 use cnimble_netlink::port::{self, Vlan};
 use cnimble_netlink::{self as netlink, Netlink};
 use cnimble_plugin::Call;
 
 use crate::config::Config;
+use crate::ours;
 
 /// The vlans that a port of this configuration has to carry.
 pub(crate) fn wanted(config: &Config) -> Vec<(Vlan, u16)> {
-    let access = config.vlan.map(|id| (Vlan { id, pvid: true, untagged: true }, id));
+    let native = config.native.map(untagged);
     let trunk =
         config.trunk.iter().map(|(first, last)| (Vlan { id: *first, pvid: false, untagged: false }, *last));
-    access.into_iter().chain(trunk).collect()
+    native.into_iter().chain(trunk).collect()
 }
 
-/// Gives `port` its vlans, and takes those that the bridge gave it by default unless they
-/// are to be kept.
+/// A vlan alone, whose frames have no tag on the port.
+pub(crate) fn untagged(id: u16) -> (Vlan, u16) {
+    (Vlan { id, pvid: true, untagged: true }, id)
+}
+
+/// Gives `port` the vlans that are `wanted`, and takes those that the bridge gave it by default
+/// unless they are to be kept.
 pub(crate) fn configure_port(
     host: &mut Netlink,
     config: &Config,
     bridge: &Link,
     port: &Link,
+    wanted: &[(Vlan, u16)],
 ) -> Result<(), Error> {
-    if !config.uses_vlans() {
+    if wanted.is_empty() {
         return Ok(());
     }
     let mut requests = Vec::new();
@@ -35,8 +42,8 @@ pub(crate) fn configure_port(
             requests.push(port::del_vlans(port.index, &port.name, vlan.id, vlan.id, false));
         }
     }
-    for (vlan, last) in wanted(config) {
-        requests.push(port::add_vlans(port.index, &port.name, vlan, last, false));
+    for (vlan, last) in wanted {
+        requests.push(port::add_vlans(port.index, &port.name, *vlan, *last, false));
     }
     // Once more, for an ADD that had switched it on, failed, and took it back before it
     // could see these vlans.
@@ -44,8 +51,18 @@ pub(crate) fn configure_port(
     Ok(host.execute_all(requests)?)
 }
 
-/// Makes a bridge that doesn't yet tell vlans apart do so.
+/// Makes a bridge that doesn't yet tell vlans apart do so, unless somebody else may count on it
+/// that frames with a tag pass.
 pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(), Error> {
+    if let Some(port) = port_of_others(host, bridge)? {
+        let msg =
+            format!("vlan, vlanTrunk: bridge {} doesn't filter vlans, and has ports of others", bridge.name);
+        return Err(Error::new(Code::CONFLICT, msg).details(format!(
+            "port {port} may need its tagged frames; `ip link set {} type bridge vlan_filtering 1` \
+             if it doesn't, or another bridge",
+            bridge.name
+        )));
+    }
     host.execute(link::set_vlan_filtering(bridge.index, &bridge.name, true)).map_err(explain)?;
     let (index, name) = (bridge.index, bridge.name.clone());
     call.undo.push(format!("switch vlan_filtering of {name} off"), move || {
@@ -60,6 +77,24 @@ pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(
         Ok(host.execute(link::set_vlan_filtering(index, &name, false))?)
     });
     Ok(())
+}
+
+/// A port that neither belongs to a pod of ours nor, on a bridge that we made, to any pod.
+fn port_of_others(host: &mut Netlink, bridge: &Link) -> Result<Option<String>, Error> {
+    let made_here = ours::is_ours(bridge);
+    let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
+    let strange = ports.into_iter().find(|port| {
+        // One that is down and has no alias yet is being made by a concurrent ADD of ours.
+        let pods = is_a_pods(port) && (made_here || !port.up && port.alias.is_empty());
+        !pods && owner::tag(&port.alias).is_none()
+    });
+    Ok(strange.map(|port| port.name))
+}
+
+/// Whether it is the port of a pod, be it the Go plugins': by its name, as an uplink may be a veth,
+/// too, where the node is a container.
+pub(crate) fn is_a_pods(port: &Link) -> bool {
+    port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
 }
 
 /// The error of a bridge that should filter vlans; the kernel's is one word for everything.

@@ -1,6 +1,6 @@
 //! The gateway of a vlan: one end of a veth pair in the host, whose other end is an untagged
-//! port of that vlan. All pods of the vlan share it, and it stays when they are gone, as the
-//! bridge does.
+//! port of that vlan. All pods of the vlan share it, and it stays when they are gone, unless the
+//! bridge goes with its last pod.
 
 use std::os::fd::AsFd;
 
@@ -13,12 +13,17 @@ use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::{ignore_router_advertisements, ignore_router_advertisements_on_new};
 
 use crate::config::{Config, vlan_gateway_name};
-use crate::{bridge, vlan};
+use crate::{ours, vlan};
 
 const NEW: &str = "new ";
 
+/// The port of the bridge behind a gateway.
+pub(crate) fn port_name(gateway: &str) -> String {
+    format!("veth{}", cnimble_cni::hash16(gateway).get(..8).unwrap_or_default())
+}
+
 /// The alias of a gateway that is there to stay.
-fn lasting(vlan: u16) -> String {
+pub(crate) fn lasting(vlan: u16) -> String {
     format!("gateway of vlan {vlan}")
 }
 
@@ -77,7 +82,7 @@ fn create(
     name: &str,
 ) -> Result<Link, Error> {
     let here = NetNs::current()?;
-    let port_name = format!("veth{}", cnimble_cni::hash16(name).get(..8).unwrap_or_default());
+    let port_name = port_name(name);
     let port = host.create_link(link::add_veth(&NewVeth {
         name: &port_name,
         mac: None,
@@ -103,15 +108,15 @@ fn create(
         let mut host = Netlink::open()?;
         match host.find_link(&made)? {
             Some(gateway) if gateway.alias == own || gateway.alias.is_empty() => {
-                Ok(host.execute(link::del(index, &port_name))?)
+                Ok(host.remove_link(index, &port_name)?)
             }
             _ => Ok(()),
         }
     });
-    bridge::hold_mac(host, bridge, &port)?;
+    ours::hold_mac(host, bridge, &port)?;
     ignore_router_advertisements_on_new(&port)?;
     switch_on(host, &port, None)?;
-    vlan::configure_port(host, config, bridge, &port)?;
+    vlan::configure_port(host, config, bridge, &port, &[vlan::untagged(vlan)])?;
     let gateway = host.link(name)?;
     ignore_router_advertisements_on_new(&gateway)?;
     switch_on(host, &gateway, Some(&alias))?;

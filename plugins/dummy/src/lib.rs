@@ -7,8 +7,8 @@
 //! 2. addresses from IPAM, at least one;
 //! 3. addresses, up, routes.
 //!
-//! DEL removes the interface and then gives the addresses back. GC gives back those of the
-//! attachments that aren't valid; their interfaces go with their namespaces.
+//! DEL removes the interface and then gives the addresses back. GC does so for the attachments that
+//! aren't valid, in the namespaces that are pinned by a mount; other interfaces go with their namespaces.
 
 mod config;
 
@@ -40,8 +40,8 @@ impl Plugin for Dummy {
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(&call.config)?;
         let netns = call.open_netns()?;
-        let new = NewInterface { kind: Kind::Dummy, mtu: None, mac: None };
-        let (link, mut inside) = call.step("set up the interface", || alone::create(call, &netns, &new))?;
+        let new = NewInterface { kind: Kind::Dummy, master: None, mtu: None, mac: None };
+        let (link, mut inside) = call.step("set up the interface", || alone::create(call, &netns, new))?;
         let mut result = delegate::add(call, &config.ipam)?;
         if result.ips.is_empty() {
             return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
@@ -51,10 +51,9 @@ impl Plugin for Dummy {
             ip.interface = Some(POD_INTERFACE);
         }
         call.step(&format!("configure {} in the pod", call.ifname), || {
-            alone::configure(&netns, &mut inside, &link, &result)
+            alone::configure(call, &netns, &mut inside, &link, &result, false)
         })?;
-        let dns = std::mem::take(&mut result.dns);
-        Ok(completed(call, result, vec![alone::described(call, &link)], dns))
+        Ok(completed(result, vec![alone::described(call, &link)], None))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
@@ -65,12 +64,14 @@ impl Plugin for Dummy {
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        alone::check(call, Kind::Dummy, prev)?;
+        alone::check(call, Kind::Dummy, prev).map(drop)?;
         delegate::call(call, &config.ipam, Command::Check)
     }
 
-    fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
-        delegate::release(call, &Ok(()), Command::Gc)
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
+        let interfaces = alone::stale(call, Kind::Dummy, valid);
+        let leases = delegate::release(call, &interfaces, Command::Gc);
+        remove::all([interfaces, leases])
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {

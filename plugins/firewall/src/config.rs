@@ -56,12 +56,11 @@ impl Config {
             "nftables" => Some(Backend::Nftables),
             "iptables" => Some(Backend::Iptables),
             "firewalld" => Some(Backend::Firewalld),
+            // The Go plugin chooses, too, without a word.
             other => {
-                return Err(Error::config(format!(
-                    "backend: unknown backend \"{}\"",
-                    other.escape_default()
-                ))
-                .details("allowed are nftables, iptables and firewalld"));
+                let other = other.escape_default();
+                log::warn!("backend: {other} is none of nftables, iptables and firewalld; one is chosen");
+                None
             }
         };
         let policy = match keys.ingress_policy.as_str() {
@@ -110,15 +109,17 @@ impl Config {
     /// # Errors
     /// Code 7: a policy needs a bridge.
     pub(crate) fn forward(&self, prev: &CniResult) -> Result<Forward, Error> {
-        let bridge = bridge(prev);
-        if self.policy != Policy::Open && bridge.is_none() {
-            return Err(Error::config("ingressPolicy: the first interface of prevResult is no bridge")
-                .details("a policy other than open needs the plugin bridge in front of firewall"));
+        let doors = doors(prev);
+        if self.policy != Policy::Open && doors.is_empty() {
+            return Err(Error::config(
+                "ingressPolicy: the first interface of prevResult is none of the host",
+            )
+            .details("a policy other than open needs the plugin bridge or ptp in front of firewall"));
         }
         Ok(Forward {
             addrs: addrs(prev),
             policy: self.policy,
-            bridge: bridge.map(str::to_owned),
+            doors,
             admin_chain: self.admin_chain.clone(),
             admin_named: self.admin_named,
             zone: self.zone.clone(),
@@ -126,11 +127,30 @@ impl Config {
     }
 }
 
-/// The bridge, if the plugin bridge is in front: the first interface, on the host.
-pub(crate) fn bridge(prev: &CniResult) -> Option<&str> {
-    let first = prev.interfaces.first().filter(|first| first.sandbox.is_empty())?;
-    // It becomes a word of iptables' input.
-    names::interface_problem(&first.name).is_none().then_some(first.name.as_str())
+/// By which interfaces the pod's packets come: the first one of the host, which is the bridge, or
+/// with ptp the pod's own; and its vlan's gateway, which the plugin bridge tells behind them.
+pub(crate) fn doors(prev: &CniResult) -> Vec<String> {
+    // They become words of iptables' input.
+    let mut outside = prev
+        .interfaces
+        .iter()
+        .filter(|interface| {
+            interface.sandbox.is_empty() && names::interface_problem(&interface.name).is_none()
+        })
+        .map(|interface| interface.name.as_str());
+    let Some(first) =
+        outside.next().filter(|first| prev.interfaces.first().is_some_and(|i| i.name == *first))
+    else {
+        return Vec::new();
+    };
+    let gateways = outside.filter(|name| vlan_of(name).is_some_and(|bridge| bridge == first));
+    std::iter::once(first).chain(gateways).map(str::to_owned).collect()
+}
+
+/// The bridge of a vlan's gateway, by its name, BRIDGE.VLAN.
+pub(crate) fn vlan_of(name: &str) -> Option<&str> {
+    let (bridge, vlan) = name.rsplit_once('.')?;
+    (vlan.parse::<u16>().is_ok() && !bridge.is_empty()).then_some(bridge)
 }
 
 /// The pod's addresses.

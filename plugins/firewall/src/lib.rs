@@ -59,14 +59,15 @@ impl Plugin for Firewall {
         // The configuration may have changed since: it only says where else to look.
         let config = Config::read(&call.config).unwrap_or_default();
         let prev = call.config.prev_result.as_ref();
+        let doors = prev.map(config::doors).unwrap_or_default();
         let leaving = Leaving {
             configured: config.backend,
             policy: config.policy,
             zone: &config.zone,
             addrs: &prev.map(config::addrs).unwrap_or_default(),
-            bridge: prev.and_then(config::bridge),
+            doors: &doors,
         };
-        // The plugin bridge removes the pod's port after us.
+        // The plugin in front removes the pod's end after us.
         let own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
         forward::remove(&mut Nft::new(), &call.owner(), &leaving, |bridge| port::is_unused(bridge, &own))
     }

@@ -8,43 +8,67 @@ use cnimble_netlink::port::{self, Port};
 use cnimble_netlink::{Netlink, link};
 use cnimble_plugin::Call;
 
-/// The pod's port: the interface of the host in `prev` that is a port of the first one.
-fn find(host: &mut Netlink, prev: &CniResult) -> Result<(Link, Port), Error> {
+use crate::config;
+
+/// The pod's port: the interface of the host in `prev` that is a port of the first one. A pod
+/// without a bridge has none, and needs none: all that it sends passes the host's rules.
+fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Error> {
     let mut outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
-    if let Some(bridge) = outside.next()
-        && let Some(bridge) = host.find_link(&bridge.name)?
+    if let Some(first) = outside.next()
+        && let Some(first) = host.find_link(&first.name)?
     {
+        if is_a_pods(&first) {
+            return Ok(None);
+        }
         for interface in outside {
             if let Some(found) = host.find_link(&interface.name)?
-                && found.master == Some(bridge.index)
+                && found.master == Some(first.index)
                 && let Some(flags) = found.port
             {
-                return Ok((found, flags));
+                return Ok(Some((found, flags)));
             }
         }
     }
     Err(Error::config("ingressPolicy: prevResult names no port of a bridge"))
 }
 
-/// The names of the interfaces on the host behind the bridge: the pod's port.
-pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
-    let outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
-    outside.skip(1).map(|interface| interface.name.as_str()).collect()
+/// A veth whose other end is in another namespace.
+fn is_a_pods(link: &Link) -> bool {
+    link.kind == "veth" && link.far.is_some()
 }
 
-/// Whether a bridge is gone or has no ports but those. A pod that is being added has its port by
-/// the time that its rules are made.
-pub(crate) fn is_unused(bridge: &str, own: &[&str]) -> Result<bool, Error> {
+/// The names of the interfaces on the host: the pod's own among them.
+pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
+    let outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
+    outside.map(|interface| interface.name.as_str()).collect()
+}
+
+/// Whether a bridge, a vlan's gateway or a pod's end is gone, or is of no use without those of
+/// this pod. A pod that is being added has its port by the time that its rules are made.
+pub(crate) fn is_unused(door: &str, own: &[&str]) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
-    let Some(bridge) = host.find_link(bridge)? else { return Ok(true) };
-    let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
-    Ok(ports.iter().all(|port| own.contains(&port.name.as_str())))
+    let Some(mut link) = host.find_link(door)? else { return Ok(true) };
+    if is_a_pods(&link) {
+        return Ok(own.contains(&door));
+    }
+    if link.kind != "bridge"
+        && let Some(bridge) = config::vlan_of(door)
+    {
+        match host.find_link(bridge)? {
+            Some(bridge) => link = bridge,
+            None => return Ok(true),
+        }
+    }
+    let ports = host.links(&Filter { master: Some(link.index), kind: None })?;
+    // The port of a vlan's gateway has its other end here.
+    let leads_here = |port: &Link| port.kind == "veth" && port.far.is_none();
+    Ok(ports.iter().all(|port| own.contains(&port.name.as_str()) || leads_here(port)))
 }
 
 /// Isolates the port.
 pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
     let mut host = Netlink::open()?;
-    let (found, old) = find(&mut host, prev)?;
+    let Some((found, old)) = find(&mut host, prev)? else { return Ok(()) };
     if old.isolated {
         return Ok(());
     }
@@ -58,7 +82,7 @@ pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
 
 /// The port is isolated.
 pub(crate) fn check(prev: &CniResult) -> Result<(), Error> {
-    let (found, flags) = find(&mut Netlink::open()?, prev)?;
+    let Some((found, flags)) = find(&mut Netlink::open()?, prev)? else { return Ok(()) };
     if flags.isolated {
         return Ok(());
     }

@@ -61,10 +61,7 @@ impl Plugin for Loopback {
 
     /// Sets lo down; where there is no namespace any more, there is nothing to do.
     fn del(&self, call: &Call) -> Result<(), Error> {
-        if call.netns.is_empty() {
-            return Ok(());
-        }
-        let Ok(netns) = call.open_netns() else { return Ok(()) };
+        let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut netlink = Netlink::open_in(&netns)?;
         match netlink.find_link(LO)? {
             Some(lo) if lo.up => set_up(&mut netlink, lo.index, false),

@@ -79,6 +79,12 @@ impl Config {
         })
     }
 
+    /// Whether there are conditions in the language of the `nft` command.
+    pub(crate) fn has_nft_conditions(&self) -> bool {
+        let words = [&self.conditions_v4, &self.conditions_v6].into_iter().flatten();
+        self.backend == Backend::Nftables && words.into_iter().any(|word| !word.is_empty())
+    }
+
     /// What has to be done for the attachment with this result.
     pub(crate) fn forward(&self, prev: &CniResult, ifname: &str) -> Forward {
         Forward {
@@ -105,37 +111,54 @@ fn check_chain(chain: &str) -> Result<(), Error> {
     )))
 }
 
-/// `conditionsV4`, `conditionsV6` and `externalSetMarkChain` are words of an iptables command:
-/// with any of them, iptables it is. The reference plugins' nftables backend takes the words
-/// of the `nft` command, which can't be handed to the kernel without that command.
+/// `externalSetMarkChain` and `conditionsV4`, `conditionsV6` are for the command of one backend, and the
+/// conditions tell which by how they begin: so they choose it.
 fn backend(keys: &Keys, external: bool) -> Result<Backend, Error> {
-    let mut iptables_only = Vec::new();
+    let (mut iptables_only, mut nft_only) = (Vec::new(), Vec::new());
     for (key, words) in [("conditionsV4", &keys.conditions_v4), ("conditionsV6", &keys.conditions_v6)] {
-        let Some(first) = words.first() else { continue };
-        if !first.starts_with(['-', '!']) {
-            return Err(Error::config(format!("{key}: \"{}\" doesn't begin like an iptables match", first.escape_default()))
-                .details("conditions in the nft command's language are not supported; give them in iptables' (-d …, ! -d …), with \"backend\": \"iptables\""));
+        match words.first().map(String::as_str) {
+            None | Some("") => {}
+            Some(first) if first.starts_with(['-', '!']) => iptables_only.push(key),
+            Some(_) => nft_only.push(key),
         }
-        if words.iter().any(|word| word.contains(char::is_control)) {
-            return Err(Error::config(format!("{key}: a word has a control character in it")));
-        }
-        iptables_only.push(key);
+        check_words(key, words, nft_only.contains(&key))?;
     }
     if external {
         iptables_only.push("externalSetMarkChain");
     }
-    match (keys.backend.as_str(), iptables_only.as_slice()) {
-        ("" | "iptables", [_, ..]) | ("iptables", []) => Ok(Backend::Iptables),
-        ("", []) => Ok(Backend::Auto),
-        ("nftables", []) => Ok(Backend::Nftables),
-        ("nftables", keys) => Err(Error::config(format!(
-            "backend, {}: the nftables backend can't do what is said in iptables' language",
-            keys.join(", ")
+    let wrong = |backend: &str, keys: &[&str], language: &str| {
+        let keys = keys.join(", ");
+        Error::config(format!(
+            "backend, {keys}: the {backend} backend can't do what is said in {language}'s language"
         ))
-        .details("leave backend out, or set it to \"iptables\"")),
-        (other, _) => Err(Error::config(format!("backend: unknown backend \"{}\"", other.escape_default()))
+        .details("leave backend out: the conditions choose it")
+    };
+    match (keys.backend.as_str(), iptables_only.as_slice(), nft_only.as_slice()) {
+        ("" | "iptables" | "nftables", [_, ..], [_, ..]) => Err(Error::config(format!(
+            "{}, {}: the first is in iptables' language, the second in nft's",
+            iptables_only.join(", "),
+            nft_only.join(", ")
+        ))),
+        ("", [_, ..], []) | ("iptables", _, []) => Ok(Backend::Iptables),
+        ("", [], [_, ..]) | ("nftables", [], _) => Ok(Backend::Nftables),
+        ("", [], []) => Ok(Backend::Auto),
+        ("nftables", keys, _) => Err(wrong("nftables", keys, "iptables")),
+        ("iptables", _, keys) => Err(wrong("iptables", keys, "nft")),
+        (other, ..) => Err(Error::config(format!("backend: unknown backend \"{}\"", other.escape_default()))
             .details("allowed are \"nftables\" and \"iptables\"")),
     }
+}
+
+/// Conditions are a part of one command: words that would end it, or begin another, are refused.
+fn check_words(key: &str, words: &[String], nft: bool) -> Result<(), Error> {
+    if words.iter().any(|word| word.contains(char::is_control)) {
+        return Err(Error::config(format!("{key}: a word has a control character in it")));
+    }
+    if let Some(odd) = words.iter().find(|word| nft && word.contains([';', '#', '\\'])) {
+        return Err(Error::config(format!("{key}: \"{}\" is more than a condition", odd.escape_default()))
+            .details("';', '#' and '\\' have no place in conditions in nft's language"));
+    }
+    Ok(())
 }
 
 fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
@@ -157,8 +180,13 @@ fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
             host_port: entry.host_port,
             container_port: entry.container_port,
         };
-        if let Some(other) = mappings.iter().position(|other| other.collides_with(&mapping)) {
-            return Err(bad(format!(": {mapping} is mapped by portMappings[{other}] already")));
+        // Runtimes send a port twice, or for "" and 0.0.0.0.
+        let twice = mappings.iter().find(|other| other.collides_with(&mapping));
+        if let Some(other) = twice.filter(|other| other.container_port != mapping.container_port) {
+            let (ours, theirs) = (mapping.container_port, other.container_port);
+            log::warn!(
+                "{mapping} is mapped to the pod's port {theirs} already, and not to {ours}: the first counts"
+            );
         }
         mappings.push(mapping);
     }
@@ -230,20 +258,15 @@ mod tests {
                 "[0].protocol: unknown protocol \"icmp\"",
             ),
             (r#"[{"hostPort":1,"containerPort":1,"hostIP":"1.2.3"}]"#, "portMappings[0].hostIP: invalid IP"),
-            (
-                r#"[{"hostPort":1,"containerPort":1},{"hostPort":1,"containerPort":2,"protocol":"TCP"}]"#,
-                "portMappings[1]: 1/tcp is mapped by portMappings[0] already",
-            ),
-            (
-                r#"[{"hostPort":1,"containerPort":1},{"hostPort":1,"containerPort":2,"hostIP":"0.0.0.0"}]"#,
-                "portMappings[1]: 0.0.0.0:1/tcp is mapped",
-            ),
             (r#"{}"#, "portMappings: invalid type"),
         ] {
             let err = ports(list).unwrap_err();
             assert_eq!(err.code.0, 7, "{err}");
             assert!(err.msg.contains(part), "{list}: {err}");
         }
+        // The same port twice is the first.
+        ports(r#"[{"hostPort":1,"containerPort":1},{"hostPort":1,"containerPort":2,"protocol":"TCP"}]"#)
+            .unwrap();
         ports(
             r#"[{"hostPort":1,"containerPort":1,"hostIP":"0.0.0.0"},{"hostPort":1,"containerPort":1,"hostIP":"::"},
                 {"hostPort":1,"containerPort":2,"hostIP":"192.0.2.1"},{"hostPort":1,"containerPort":1,"protocol":"udp"}]"#,
@@ -257,6 +280,9 @@ mod tests {
             (r#","backend":"nftables""#, Backend::Nftables),
             (r#","backend":"iptables""#, Backend::Iptables),
             (r#","conditionsV4":["!","-d","192.0.2.0/24"]"#, Backend::Iptables),
+            (r#","conditionsV4":["ip","daddr","!=","{ 127.0.0.0/8, 192.0.2.7 }"]"#, Backend::Nftables),
+            (r#","backend":"nftables","conditionsV6":["ip6 daddr 2001:db8::1"]"#, Backend::Nftables),
+            (r#","conditionsV4":[""],"conditionsV6":["-d","::1"]"#, Backend::Iptables),
             (r#","externalSetMarkChain":"KUBE-MARK-MASQ""#, Backend::Iptables),
             (r#","conditionsV4":[],"conditionsV6":null,"externalSetMarkChain":"""#, Backend::Auto),
         ] {
@@ -266,7 +292,20 @@ mod tests {
             (r#","backend":"pf""#, "unknown backend \"pf\""),
             (r#","backend":"nftables","conditionsV6":["-d","::1"]"#, "backend, conditionsV6:"),
             (r#","backend":"nftables","externalSetMarkChain":"X""#, "backend, externalSetMarkChain:"),
-            (r#","conditionsV4":["ip","daddr","192.0.2.1"]"#, "conditionsV4: \"ip\" doesn't begin"),
+            (r#","backend":"iptables","conditionsV4":["ip","daddr","192.0.2.1"]"#, "backend, conditionsV4:"),
+            (
+                r#","conditionsV4":["ip","daddr","192.0.2.1"],"conditionsV6":["-d","::1"]"#,
+                "conditionsV6, conditionsV4:",
+            ),
+            (
+                r#","conditionsV4":["ip saddr 192.0.2.1"],"externalSetMarkChain":"X""#,
+                "externalSetMarkChain, conditionsV4:",
+            ),
+            (r#","conditionsV4":["ip","saddr","192.0.2.1;","flush","ruleset"]"#, "is more than a condition"),
+            (
+                r#","conditionsV6":["meta","mark","1\nflush ruleset"]"#,
+                "conditionsV6: a word has a control character",
+            ),
             (r#","conditionsV4":["-d","1\nCOMMIT"]"#, "conditionsV4: a word has a control character"),
             (r#","markMasqBit":32"#, "markMasqBit: 32 is outside 0 to 31"),
             (r#","markMasqBit":-1"#, "markMasqBit: -1 is outside 0 to 31"),

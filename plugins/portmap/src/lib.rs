@@ -8,6 +8,7 @@
 //! owner.
 
 mod config;
+mod gone;
 
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::nft::Nft;
@@ -45,7 +46,8 @@ impl Plugin for Portmap {
             return Ok(prev.clone());
         }
         call.step("map host ports", || {
-            let undo = portmap::add(config.backend, &mut Nft::new(), &call.owner(), &forward)?;
+            let undo =
+                portmap::add(config.backend, &mut Nft::new(), &call.owner(), &forward, &gone::is_gone)?;
             call.undo.push("remove port mappings", move || undo.run());
             Ok::<_, Error>(())
         })?;
@@ -75,6 +77,10 @@ impl Plugin for Portmap {
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        portmap::status(Config::read(&call.config)?.backend, &mut Nft::new())
+        let config = Config::read(&call.config)?;
+        if config.has_nft_conditions() {
+            portmap::conditions_status()?;
+        }
+        portmap::status(config.backend, &mut Nft::new())
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     check::routes(&mut host, &end, &path::to_pod(&paths, end.index), "on the host")?;
 
     if config.ip_masq {
-        let addrs: Vec<_> = paths.iter().map(|path| path.address).collect();
+        let addrs = config.ip_masq_families.of(paths.iter().map(|path| path.address));
         masquerade::check(&mut Nft::new(), &call.owner(), &addrs)?;
     }
     Ok(())

@@ -3,16 +3,15 @@
 //! | key | default | |
 //! |---|---|---|
 //! | `ipam` | required | must name a gateway for each address |
-//! | `ipMasq`, `ipMasqBackend` | false, chosen | what leaves the pod's network gets the host's address |
-//! | `mtu` | the kernel's | bytes, of both ends |
+//! | `ipMasq`, `ipMasqBackend`, `ipMasqFamily` | false, chosen, both | what leaves the pod's network gets the host's address |
+//! | `mtu` | the kernel's | bytes, of both ends; a negative number counts as none |
 //! | `dns` | IPAM's | for the result |
 
 use serde::Deserialize;
 
-use cnimble_cni::{Dns, Error, PluginConfig};
-
-/// What the kernel takes for a veth (ETH_MIN_MTU, ETH_MAX_MTU).
-const MTU_RANGE: std::ops::RangeInclusive<u32> = 68..=65535;
+use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig};
+use cnimble_plugin::interface;
+use cnimble_rules::masquerade::Families;
 
 /// As it stands in the JSON.
 #[derive(Debug, Default, Deserialize)]
@@ -20,19 +19,23 @@ const MTU_RANGE: std::ops::RangeInclusive<u32> = 68..=65535;
 struct Keys {
     ip_masq: bool,
     ip_masq_backend: String,
-    mtu: u32,
-    dns: Dns,
+    ip_masq_family: String,
+    mtu: i64,
+    dns: DnsKeys,
 }
 
 /// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) ip_masq: bool,
+    /// Which of its addresses.
+    pub(crate) ip_masq_families: Families,
     /// As configured; `None` lets the library choose.
     pub(crate) ip_masq_backend: Option<String>,
     /// Bytes; `None` is the kernel's.
     pub(crate) mtu: Option<u32>,
-    pub(crate) dns: Dns,
+    /// `None` leaves IPAM's.
+    pub(crate) dns: Option<Dns>,
     /// The IPAM plugin.
     pub(crate) ipam: String,
 }
@@ -44,14 +47,7 @@ impl Config {
     /// Code 7 with the path to the bad value.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
-        if keys.mtu != 0 && !MTU_RANGE.contains(&keys.mtu) {
-            return Err(Error::config(format!(
-                "mtu: {} is outside {} to {} bytes",
-                keys.mtu,
-                MTU_RANGE.start(),
-                MTU_RANGE.end()
-            )));
-        }
+        let mtu = interface::mtu(keys.mtu)?;
         if !matches!(keys.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
             return Err(Error::config(format!(
                 "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",
@@ -64,9 +60,10 @@ impl Config {
         }
         Ok(Config {
             ip_masq: keys.ip_masq,
+            ip_masq_families: Families::read(&keys.ip_masq_family)?,
             ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
-            mtu: Some(keys.mtu).filter(|mtu| *mtu != 0),
-            dns: keys.dns,
+            mtu,
+            dns: keys.dns.given(),
             ipam: config.ipam_type.clone(),
         })
     }
@@ -84,7 +81,7 @@ mod tests {
     fn defaults_null_and_any_case() {
         let config = read(r#"{"name":"n","ipam":{"type":"x"},"mtu":null,"dns":null}"#).unwrap();
         assert!(!config.ip_masq && config.mtu.is_none() && config.ip_masq_backend.is_none());
-        assert!(config.dns.is_empty());
+        assert_eq!(config.dns, None);
         let config = read(r#"{"name":"n","IPAM":{"Type":"x"},"MTU":0,"IPMasq":true,"ipmasqbackend":""}"#);
         let config = config.unwrap();
         assert!(config.ip_masq && config.mtu.is_none() && config.ip_masq_backend.is_none());
@@ -96,10 +93,6 @@ mod tests {
         for (json, msg) in [
             (r#"{"name":"n"}"#, "ipam.type is missing"),
             (r#"{"name":"n","ipam":{"type":"x"},"mtu":67}"#, "mtu: 67 is outside 68 to 65535 bytes"),
-            (
-                r#"{"name":"n","ipam":{"type":"x"},"mtu":-1}"#,
-                "mtu: invalid value: integer `-1`, expected u32",
-            ),
             (
                 r#"{"name":"n","ipam":{"type":"x"},"ipMasqBackend":"pf"}"#,
                 "ipMasqBackend: unknown backend \"pf\", expected iptables or nftables",

@@ -15,7 +15,7 @@ pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Resul
     ignore_router_advertisements_on_new(end)?;
     // Nobody else is on this link who could have the address.
     match sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", end.name), "0") {
-        Err(err) if !err.is_missing() => return Err(err.into()),
+        Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => return Err(err.into()),
         _ => {}
     }
     let mut requests: Vec<_> = path::host_addresses(paths)

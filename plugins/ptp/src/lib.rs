@@ -77,7 +77,7 @@ impl Plugin for Ptp {
         let addrs: Vec<IpNetwork> = result.ips.iter().map(|ip| ip.address).collect();
 
         let mut inside = call.step(&format!("configure {} in the pod", call.ifname), || {
-            pod::configure(&netns, &pair, &paths, &result)
+            pod::configure(call, &netns, &pair, &paths, &result)
         })?;
         call.step(&format!("configure {}", pair.host.name), || {
             host::configure(&mut host, &pair.host, &paths)
@@ -93,7 +93,7 @@ impl Plugin for Ptp {
         }
 
         let interfaces = vec![described(&pair.host), pair.described(call)];
-        Ok(completed(call, result, interfaces, config.dns))
+        Ok(completed(result, interfaces, config.dns))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
@@ -124,7 +124,8 @@ impl Plugin for Ptp {
 fn masquerade(call: &Call, config: &Config, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let mut nft = Nft::new();
     let backend = masquerade::choose(config.ip_masq_backend.as_deref(), &mut nft)?;
-    let undo = masquerade::add(backend, &mut nft, owner, addrs)?;
+    let addrs = config.ip_masq_families.of(addrs.iter().copied());
+    let undo = masquerade::add(backend, &mut nft, owner, &addrs)?;
     call.undo.push("remove masquerading", move || undo.run());
     Ok(())
 }

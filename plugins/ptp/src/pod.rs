@@ -4,6 +4,7 @@ use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::Change;
 use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{NetNs, Netlink};
+use cnimble_plugin::Call;
 use cnimble_plugin::interface::pair::Pair;
 use cnimble_plugin::interface::pod;
 
@@ -15,13 +16,14 @@ use crate::path::{self, Path};
 /// The kernel's own routes to the subnets are replaced last: until then they let routes of
 /// the result have any next hop of the subnet, as with the reference.
 pub(crate) fn configure(
+    call: &Call,
     netns: &NetNs,
     pair: &Pair,
     paths: &[Path],
     result: &CniResult,
 ) -> Result<Netlink, Error> {
     let mut inside = netns.enter(|| {
-        pod::switches(&pair.pod_name, pair.host.far, result, false)?;
+        pod::switches(call, &pair.pod_name, pair.host.far, result, false)?;
         Ok::<_, Error>(Netlink::open()?)
     })??;
     let (index, name) = (pair.pod_index, pair.pod_name.as_str());

@@ -20,8 +20,8 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();
 
     let rules = masquerade::remove(&mut nft, &owner, &addrs);
-    let pair = remove::find(call, &mut host, &owner, false)
-        .and_then(|found| remove::veth(call, &mut host, &owner, found));
+    let pair =
+        remove::find(call, &mut host, &owner, false).and_then(|found| remove::veth(call, &mut host, found));
     let lease = delegate::release(call, &pair, Command::Del);
     all([pair, lease, rules])
 }

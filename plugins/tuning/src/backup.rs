@@ -7,10 +7,9 @@
 //! unknown in one of them may live in another. Files without a network stay.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
-use std::io::Write;
+use std::fs::{self, DirBuilder};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
@@ -161,20 +160,7 @@ fn fresh(file: &Path, network: &str) -> PathBuf {
 }
 
 fn replace(file: &Path, network: &str, text: &[u8]) -> Result<(), Error> {
-    let fresh = fresh(file, network);
-    // Of a process that was killed, or somebody's who wants another file to be written.
-    let _ = fs::remove_file(&fresh);
-    let written = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&fresh)
-        .and_then(|mut new| new.write_all(text))
-        .and_then(|()| fs::rename(&fresh, file));
-    written.map_err(|err| {
-        let _ = fs::remove_file(&fresh);
-        Error::io("write", file, &err)
-    })
+    files::replace(file, &fresh(file, network), text).map_err(|err| Error::io("write", file, &err))
 }
 
 /// Removes a file and what a killed ADD left half-written of it; either may be gone.

@@ -135,16 +135,14 @@ impl Config {
     }
 }
 
-/// Reads a hardware address, in the forms that Go takes: also `0200.5e10.0001`.
+/// Reads a hardware address.
 fn mac(text: &str, source: &str, code: Code) -> Result<Option<Mac>, Error> {
     if text.is_empty() {
         return Ok(None);
     }
     let invalid =
         |why: &str| Error::new(code, format!("{source}: invalid hardware address \"{text}\"")).details(why);
-    let mac = Mac::parse(text)
-        .or_else(|| dotted(text))
-        .ok_or_else(|| invalid("expected six bytes like 02:00:5e:10:00:01"))?;
+    let mac = Mac::parse(text).ok_or_else(|| invalid("expected six bytes like 02:00:5e:10:00:01"))?;
     if mac.0.first().is_some_and(|byte| byte & 1 == 1) {
         return Err(invalid("it is a multicast address"));
     }
@@ -152,16 +150,6 @@ fn mac(text: &str, source: &str, code: Code) -> Result<Option<Mac>, Error> {
         return Err(invalid("it is all zero"));
     }
     Ok(Some(mac))
-}
-
-fn dotted(text: &str) -> Option<Mac> {
-    let groups: Vec<&str> = text.split('.').collect();
-    if groups.len() != 3 || groups.iter().any(|group| group.len() != 4 || !group.is_ascii()) {
-        return None;
-    }
-    let pairs: Vec<&str> =
-        groups.iter().flat_map(|group| [group.get(..2), group.get(2..)]).flatten().collect();
-    Mac::parse(&pairs.join(":"))
 }
 
 fn sysctls(

@@ -125,8 +125,13 @@ impl Plugin for Tuning {
 
 fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
     let (path, value) = (sysctl.path.clone(), sysctl.value.as_str());
+    // Written also if it has the value: `net.ipv6.conf.all.disable_ipv6=0` concerns all interfaces,
+    // whatever its own value is.
     let old = netns.enter(|| match sysctl::read(&path) {
-        Ok(old) if same(&old, value) => Ok(None),
+        Ok(old) if same(&old, value) => match sysctl::write(&path, value) {
+            Err(err) if !err.is(Errno::EROFS) => Err(err),
+            _ => Ok(None),
+        },
         Ok(old) => sysctl::write(&path, value).map(|()| Some(old)),
         // Some can only be written, and have nothing to be put back.
         Err(err) if err.is(Errno::EACCES) || err.is(Errno::EPERM) => {
@@ -183,11 +188,7 @@ fn change(call: &Call, netns: &NetNs, config: &Config) -> Result<(), Error> {
 /// Puts back what the file says, each setting on its own.
 fn restore(call: &Call, bytes: &[u8]) -> Result<(), Error> {
     let saved = Backup::parse(bytes)?;
-    if call.netns.is_empty() {
-        return Ok(());
-    }
-    // A path that is gone, or is no namespace, has no interface of ours.
-    let Ok(netns) = NetNs::open(Path::new(&call.netns)) else { return Ok(()) };
+    let Some(netns) = call.find_netns()? else { return Ok(()) };
     let mut inside = Netlink::open_in(&netns)?;
     let Some(now) = inside.find_link(&call.ifname)? else { return Ok(()) };
     let mut outcome = Ok(());

@@ -4,22 +4,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{CniResult, Error, Version, json};
-
-/// What the specification calls the list of valid attachments, for GC.
-pub const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
-/// What releases of libcni before the specification was final call it.
-pub const OLD_ATTACHMENTS: &str = "cni.dev/attachments";
-
-/// A container's interface in a network: what GC and leases are keyed by.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-pub struct Attachment {
-    /// The container ID.
-    #[serde(rename = "containerID")]
-    pub container_id: String,
-    /// The interface name inside the container.
-    pub ifname: String,
-}
+use super::attachments::{self, Attachment, OLD_ATTACHMENTS, VALID_ATTACHMENTS};
+use super::{CniResult, Code, Error, Version, json};
 
 /// One plugin's configuration: what every plugin needs, and the whole document for the rest.
 #[derive(Debug, Clone)]
@@ -37,6 +23,7 @@ pub struct PluginConfig {
     /// `cni.dev/valid-attachments`, for GC. `None` means that the key is missing: nothing
     /// may be cleaned. A key with `null` or `[]` is an empty list: nothing is valid.
     pub valid_attachments: Option<Vec<Attachment>>,
+    /// Without the lists of attachments.
     document: Value,
 }
 
@@ -62,7 +49,7 @@ impl PluginConfig {
     ///
     /// # Errors
     /// Code 6 if it isn't a JSON object, 1 for an unknown `cniVersion`, 7 for a known key
-    /// of the wrong type; the message has the path.
+    /// of the wrong type; the message has the path. `null` is an object without keys.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let (config, prev_result) = Self::parse_parts(bytes)?;
         Ok(PluginConfig { prev_result: prev_result?, ..config })
@@ -84,15 +71,29 @@ impl PluginConfig {
     /// The version to answer in when [`PluginConfig::parse`] has refused `bytes`: the
     /// configuration's own where it can be read, else the newest.
     pub fn version_of(bytes: &[u8]) -> Version {
-        let document = json::parse_object(bytes, "configuration").unwrap_or_default();
-        let version = json::get(&document, "cniVersion").and_then(Value::as_str);
-        version.and_then(|version| Version::parse(version).ok()).unwrap_or(Version::LATEST)
+        json::text_member(bytes, "cniVersion")
+            .and_then(|text| Version::parse(&text).ok())
+            .unwrap_or(Version::LATEST)
+    }
+
+    /// Code 6 if `cniVersion` isn't made of numbers, in the words of the Go library. A version that
+    /// is, and is unknown, is another matter.
+    pub fn version_that_is_none(bytes: &[u8]) -> Option<Error> {
+        let text = json::text_member(bytes, "cniVersion")?;
+        let mut parts = text.split('.').zip(["major", "minor", "micro"]);
+        let (part, which) = parts.find(|(part, _)| part.parse::<u32>().is_err())?;
+        let part = part.escape_debug();
+        Some(Error::new(Code::DECODE, format!("failed to convert {which} version part \"{part}\"")))
     }
 
     /// A configuration still without its `prevResult`, and that by itself.
     #[allow(clippy::type_complexity)] // a name for it would say less
     fn parse_parts(bytes: &[u8]) -> Result<(Self, Result<Option<CniResult>, Error>), Error> {
-        let document = json::parse_object(bytes, "configuration")?;
+        let lists = attachments::Lists::default();
+        let document = match bytes.trim_ascii() {
+            b"null" => Value::Object(serde_json::Map::new()),
+            _ => json::parse_with_lists(bytes, "configuration", &lists)?,
+        };
         let version = match json::get(&document, "cniVersion") {
             None => Version::V0_1_0,
             Some(value) => {
@@ -108,7 +109,7 @@ impl PluginConfig {
         // Which key is there counts, so null must not pass for missing here.
         let valid_attachments = [VALID_ATTACHMENTS, OLD_ATTACHMENTS]
             .into_iter()
-            .find_map(|key| json::get(&document, key).map(|list| json::from_value(list, key)))
+            .find_map(|key| json::get(&document, key).map(|list| lists.take_out(list, key)))
             .transpose()?;
         let config = PluginConfig {
             version,
@@ -130,7 +131,7 @@ impl PluginConfig {
         json::from_value(&self.document, "")
     }
 
-    /// The whole document.
+    /// The whole document, but for the lists of attachments.
     pub fn document(&self) -> &Value {
         &self.document
     }

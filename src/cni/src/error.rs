@@ -3,6 +3,7 @@
 //! Specification 1.1.0, section 5 "Error". Codes 1 to 99 belong to the specification;
 //! those from 100 on are ours and listed in [`Code`].
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
@@ -57,6 +58,9 @@ impl fmt::Display for Code {
         self.0.fmt(f)
     }
 }
+
+/// Characters of an error's message, and of its details.
+const LONGEST: usize = 8192;
 
 /// An error as it crosses the CNI boundary.
 ///
@@ -127,17 +131,25 @@ impl Error {
         super::json::to_pretty(&Form {
             cni_version: version.as_str(),
             code: self.code.0,
-            msg: &self.msg,
-            details: &self.details,
+            msg: &short(&self.msg),
+            details: &short(&self.details),
         })
     }
 
     /// Reads an error that a plugin printed; `None` if `bytes` aren't one.
     pub fn from_json(bytes: &[u8]) -> Option<Self> {
-        let value: Value = serde_json::from_slice(bytes).ok()?;
+        let value = super::json::parse(bytes, "error").ok()?;
         let code = super::json::get(&value, "code")?.as_u64()?;
         let text = |key| super::json::get(&value, key).and_then(Value::as_str).unwrap_or_default().to_owned();
         Some(Error { code: Code(u32::try_from(code).ok()?), msg: text("msg"), details: text("details") })
+    }
+}
+
+/// A text that may come from outside, as long as a person may read it.
+fn short(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+        None => Cow::Borrowed(text),
     }
 }
 

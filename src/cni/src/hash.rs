@@ -5,9 +5,6 @@ use sha2::{Digest, Sha512};
 /// The length of [`hash16`], in bytes.
 const HASH16_LEN: usize = 16;
 
-const IFB: &str = "bwp";
-const IFB_DIGITS: usize = 12;
-
 /// The bytes in lower-case hex.
 pub fn hex(bytes: impl IntoIterator<Item = u8>) -> String {
     bytes.into_iter().map(|byte| format!("{byte:02x}")).collect()
@@ -26,18 +23,6 @@ pub fn sha512_hex(text: impl AsRef<[u8]>, bytes: usize) -> String {
 /// The first 16 hex digits of the SHA-512 of `text`.
 pub fn hash16(text: &str) -> String {
     sha512_hex(text, HASH16_LEN / 2)
-}
-
-/// The name of the ifb that shapes a container's egress: `bwp` and twelve digits of the SHA-512 of
-/// network and container, as the Go plugin bandwidth has it.
-pub fn ifb_name(network: &str, container_id: &str) -> String {
-    format!("{IFB}{}", sha512_hex(format!("{network}{container_id}"), IFB_DIGITS / 2))
-}
-
-/// Returns true if and only if `name` has the form of an [`ifb_name`].
-pub fn is_ifb_name(name: &str) -> bool {
-    name.strip_prefix(IFB)
-        .is_some_and(|hash| hash.len() == IFB_DIGITS && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Returns true if and only if `text` has the form of a [`hash16`].

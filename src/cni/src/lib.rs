@@ -5,6 +5,7 @@
 //! runtimes lean on it, the reference wins; each such place says so.
 
 pub mod args;
+mod attachments;
 pub mod capability;
 pub mod cidr;
 pub mod config;
@@ -20,13 +21,14 @@ pub mod verb;
 pub mod version;
 
 pub use args::CniArgs;
+pub use attachments::Attachment;
 pub use capability::RuntimeConfig;
-pub use config::{Attachment, PluginConfig};
+pub use config::PluginConfig;
 pub use error::{Code, Error};
 pub use hash::hash16;
 pub use list::NetworkList;
 pub use owner::Owner;
-pub use result::{CniResult, Dns, Interface, IpConfig, Route};
+pub use result::{CniResult, Dns, DnsKeys, Interface, IpConfig, Route};
 pub use verb::Verb;
 pub use version::Version;
 

@@ -60,6 +60,14 @@ impl Owner {
         Some(Owner { network: network.to_owned(), attachment })
     }
 
+    /// Whether a comment is of an attachment of this container, in whichever network. The tag decides, also where
+    /// the container's ID was cut; a comment that was cut in front of it doesn't tell.
+    pub fn is_of_container(comment: &str, container_id: &str) -> bool {
+        let (Some(tag), Some(mut named)) = (tag(comment), Owner::named(comment)) else { return false };
+        container_id.clone_into(&mut named.attachment.container_id);
+        named.tag() == tag
+    }
+
     /// Whether a comment belongs to some attachment of `network`.
     pub fn in_network(comment: &str, network: &str) -> bool {
         comment.strip_prefix(&hash16(network)).is_some_and(|rest| rest.starts_with('-'))
@@ -114,6 +122,19 @@ mod tests {
         let owner = owner("net", "abc");
         assert_eq!(Owner::named(&owner.comment()), Some(owner));
         assert_eq!(Owner::named("a bridge of mine"), None);
+    }
+
+    #[test]
+    fn a_container_is_known_whatever_was_cut() {
+        let (long, other) = ("c".repeat(100), "c".repeat(99));
+        for network in ["net", "a-network-of-a-rather-long-name"] {
+            let comment = owner(network, &long).comment_with(", of: 4");
+            assert_eq!(comment.len(), COMMENT_LIMIT);
+            assert!(Owner::is_of_container(&comment, &long), "{comment}");
+            assert!(!Owner::is_of_container(&comment, &other), "{comment}");
+        }
+        let cut = owner(&"n".repeat(100), "c").comment();
+        assert!(!Owner::is_of_container(&cut, "c") && !Owner::is_of_container("a bridge of mine", "c"));
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! The command line.
 
+mod config;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::cri::args::Cri;
 use super::logging::Format;
 use super::pod::args::PodOptions;
+use super::report::{Report, usage};
 use super::run::serve::Listen;
+pub(super) use config::{Completions, Explain, Init, Man, Purpose, Schema, Validate};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,11 +35,12 @@ Exit status:
   0  done
   1  a plugin reported an error; its text and code are shown
   2  the command line or an environment variable is wrong
-  3  the network's configuration is missing or wrong
-  4  a plugin is missing, can't be run, gave no proper answer, or lacks the version
+  3  the network's configuration is missing or wrong; validate --strict found something
+  4  a plugin or the container runtime is missing, can't be run or reached, gave no proper
+     answer, or lacks the version
   5  a file of our own can't be read or written, the result cache for example
   6  doctor found something
-  7  doctor could not repair everything
+  7  doctor could not repair everything; hand-over left something
   129, 130, 143
      stopped by SIGHUP, SIGINT, SIGTERM; an unfinished add was rolled back";
 
@@ -51,11 +57,13 @@ const COMMON: &str = "Options of all commands";
     version = concat!(env!("CARGO_PKG_VERSION"), " (CNI specification 0.1.0 to 1.1.0)"),
     after_long_help = EXAMPLES,
     after_help = "`cnimble --help` has examples and the exit status.",
-    disable_help_subcommand = true,
 )]
 pub(super) struct Cli {
     #[command(flatten)]
     pub(super) global: Global,
+    /// The interface, before the verb.
+    #[arg(short = 'i', hide = true, value_name = "NAME")]
+    pub(super) ifname: Option<String>,
     #[command(subcommand)]
     pub(super) command: Command,
 }
@@ -68,7 +76,7 @@ pub(super) struct Global {
     pub(super) cni_path: Option<OsString>,
     /// Directory with network configurations [default: /etc/cni/net.d]
     #[arg(long, global = true, help_heading = COMMON, value_name = "DIR", env = "NETCONFPATH", hide_env_values = true)]
-    pub(super) conf_dir: Option<PathBuf>,
+    pub(super) conf_dir: Option<OsString>,
     /// Directory under which results are kept, in `results` [default: /var/lib/cni]
     #[arg(long, global = true, help_heading = COMMON, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
@@ -82,6 +90,20 @@ pub(super) struct Global {
     /// Print JSON, errors too
     #[arg(long, global = true, help_heading = COMMON)]
     pub(super) json: bool,
+}
+
+impl Cli {
+    /// Gives the interface that was named before the verb to the verb.
+    pub(super) fn place_ifname(&mut self) -> Result<(), Report> {
+        let Some(ifname) = self.ifname.take() else { return Ok(()) };
+        match &mut self.command {
+            Command::Add(given) | Command::Del(given) | Command::Check(given) => {
+                given.ifname.get_or_insert(ifname);
+                Ok(())
+            }
+            _ => Err(usage("-i is for add, del and check")),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -105,7 +127,20 @@ pub(super) enum Command {
     /// Ask a network's plugins whether they could attach a container now
     Status(Named),
     /// Check that a network's plugins are there and support its version
-    Validate(Named),
+    ///
+    /// With --strict also that its configuration is sound: misspelt keys, wrong types and values, subnets
+    /// that overlap, plugins in a useless order, capabilities that no plugin takes.
+    Validate(Validate),
+    /// Write the file of a new network, with a free subnet, and check it
+    Init(Init),
+    /// Print the JSON Schema of configurations, for editors
+    Schema(Schema),
+    /// Explain an error code, a key of a configuration, or a rule of `validate --strict`
+    Explain(Explain),
+    /// Print the completions for a shell
+    Completions(Completions),
+    /// Print the manual page, or write those of all commands
+    Man(Man),
     /// List the plugins with the CNI versions that they support
     Plugins,
     /// List the networks, and what is wrong with those that can't be used
@@ -120,8 +155,16 @@ pub(super) enum Command {
     /// Looks only, unless --repair is given. What lives, or may live, is left alone; pods that
     /// live and have lost their packet rules get them back.
     Doctor(Doctor),
+    /// Hand the rules of living pods over to the Go plugins, before those take our place
+    ///
+    /// Their DEL removes what they make, and nothing from our tables. So each pod gets its packet
+    /// rules in their form, by iptables, and our tables go; no connection is lost. Looks only, unless
+    /// --yes is given. `scripts/install --uninstall` runs it.
+    HandOver(HandOver),
     /// Pods on the default network, the kubelet's way
     Pod(super::pod::args::Pod),
+    /// The container runtime's pods, by CRI: containerd, CRI-O, k3s
+    Cri(Cri),
     /// Keep the pods of manifests up, as a kubelet does
     ///
     /// Reads pods from a directory, a URL or the Kubernetes API server, gives each its network
@@ -165,21 +208,29 @@ pub(super) struct Run {
 /// Where pods come from.
 #[derive(Debug, Args)]
 pub(super) struct Sources {
-    /// A directory of manifests, YAML or JSON; it is watched
-    #[arg(long, value_name = "DIR")]
+    /// A directory of manifests, or a single one, YAML or JSON; it is watched
+    #[arg(long, value_name = "DIR|FILE")]
     pub(super) manifests: Option<PathBuf>,
     /// A URL with manifests; it is asked again and again
     #[arg(long)]
     pub(super) url: Option<String>,
-    /// A header for requests to the URL; may be given many times
-    #[arg(long, value_name = "NAME: VALUE", requires = "url")]
+    /// A header for requests to the URL, or a file of headers, one a line, that is read for each
+    /// request: others can see a command line. May be given many times
+    #[arg(long, value_name = "NAME: VALUE|@FILE", requires = "url")]
     pub(super) url_header: Vec<String>,
     /// A kubeconfig: pods come from its API server
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "api")]
     pub(super) kubeconfig: Option<PathBuf>,
+    /// Pods come from the API server of the cluster whose pod this is, by its service account
+    #[arg(long, group = "api")]
+    pub(super) in_cluster: bool,
+    /// Of the API server's pods take only those with the annotation cnimble/managed: "true". It is so
+    /// in any case where a kubelet runs on the node
+    #[arg(long, requires = "api")]
+    pub(super) only_managed: bool,
     /// Tell the API server how pods are that have the annotation cnimble/managed: "true", and
     /// confirm their deletion, as a kubelet does
-    #[arg(long, requires = "kubeconfig")]
+    #[arg(long, requires = "api")]
     pub(super) write_status: bool,
     /// Seconds between looks at the URL, and at the directory besides its being watched
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
@@ -201,6 +252,9 @@ pub(super) struct Tree {
     /// Write an SVG picture to this file instead; - is stdout
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
+    /// Ask the container runtime, too: names of pods, and what the doctor finds about them
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
+    pub(super) cri: Option<OsString>,
 }
 
 /// What to look at, and what to do.
@@ -216,6 +270,28 @@ pub(super) struct Doctor {
     /// Leave alone what is younger than this: it may be of an `add` that isn't finished
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(super) grace: u64,
+    /// Ask the container runtime, too: its sandboxes speak for what bears their IDs, and are looked at
+    /// themselves
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
+    pub(super) cri: Option<OsString>,
+}
+
+/// What is handed over, and how.
+#[derive(Debug, Args)]
+pub(super) struct HandOver {
+    /// Do it. If something can't be handed over, nothing is changed
+    #[arg(long)]
+    pub(super) yes: bool,
+    /// Hand over what can be; the rest stays in our tables, where the Go plugins won't find it
+    #[arg(long, requires = "yes")]
+    pub(super) force: bool,
+    /// A directory of host-local, instead of the usual ones; may be given many times
+    /// [default: /var/lib/cni/networks and those that networks name]
+    #[arg(long, value_name = "DIR")]
+    pub(super) data_dir: Vec<PathBuf>,
+    /// Directory for what is known of pods of `cnimble pod` and `cnimble run`
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/cnimble")]
+    pub(super) state_dir: PathBuf,
 }
 
 /// Network and namespace.
@@ -226,8 +302,8 @@ pub(super) struct Attachment {
     /// The namespace: a path, or a name from `ip netns`. `del` may go without if
     /// --container-id is there
     pub(super) netns: Option<String>,
-    /// The interface inside the namespace [default: eth0]
-    #[arg(short, long, value_name = "NAME", env = "CNI_IFNAME", hide_env_values = true)]
+    /// The interface inside the namespace [env: CNI_IFNAME] [default: eth0]
+    #[arg(short, long, value_name = "NAME")]
     pub(super) ifname: Option<String>,
     /// The container's ID [default: cnitool's, made from the path of the namespace]
     #[arg(long, value_name = "ID")]
@@ -257,12 +333,17 @@ pub(super) struct Gc {
     pub(super) named: Named,
     #[command(flatten)]
     pub(super) valid: Valid,
-    /// With --gone: leave alone what is younger than this, if only a lease or rules tell of it
+    /// With --gone and --cri: leave alone what is younger than this, if only a lease or rules tell of
+    /// it. With --cri also the time between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(super) grace: u64,
-    /// With --gone: a directory of host-local, instead of the usual ones; may be given many times
+    /// With --gone and --cri: a directory of host-local, instead of the usual ones; may be given many
+    /// times
     #[arg(long, value_name = "DIR")]
     pub(super) data_dir: Vec<PathBuf>,
+    /// With --cri: do it, instead of telling what would be done
+    #[arg(long, requires = "cri")]
+    pub(super) yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -277,6 +358,10 @@ pub(super) struct Valid {
     /// Clean up what doctor would find in this network; what lives, or may live, is left alone
     #[arg(long)]
     pub(super) gone: bool,
+    /// As --gone, and every sandbox that the container runtime lists is valid, in whatever state; looks
+    /// twice, with the grace period between, and tells what --yes would do
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
+    pub(super) cri: Option<OsString>,
     /// None is valid: clean everything of this network
     #[arg(long)]
     pub(super) all: bool,

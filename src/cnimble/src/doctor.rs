@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use cnimble_cni as cni;
-use cnimble_doctor::{Diagnosis, Doctor, Finding, Repair};
+use cnimble_doctor::{Diagnosis, Doctor, Finding, Repair, Whose};
 use cnimble_life::{Witnesses, data_dirs};
 
+use super::cri::witness::witness;
 use super::interrupt::interruptible;
 use super::report::{Exit, Report};
 use super::{Session, args, print, print_json, style};
@@ -29,7 +30,10 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
             .row("why", "only root may look into other network namespaces")
             .hint("run it as root"));
     }
-    let doctor = new(session, &given.data_dir, given.grace);
+    let mut doctor = new(session, &given.data_dir, given.grace);
+    if let Some(socket) = &given.cri {
+        doctor.witnesses.runtime = Some(witness(socket, what)?);
+    }
     let work = examine(&doctor, given.repair);
     let (diagnosis, outcomes) = match interruptible(work).await {
         Ok(outcome) => outcome.map_err(|err| Report::new(Exit::Files, what).row("why", err.to_string()))?,
@@ -77,6 +81,8 @@ async fn examine(doctor: &Doctor<'_>, repair: bool) -> Result<(Diagnosis, Vec<Ou
 pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
     let mut witnesses = Witnesses::new(session.invoker.cache().clone());
     witnesses.grace = Duration::from_secs(grace);
+    // Who names a cache means that one.
+    witnesses.judge_others = !session.own_cache;
     if given.is_empty() {
         let networks = session.conf.list().map(|listing| listing.networks).unwrap_or_default();
         witnesses.data_dirs.extend(networks.iter().flat_map(|network| data_dirs(&network.list)));
@@ -94,6 +100,7 @@ fn document(diagnosis: &Diagnosis, outcomes: &[Outcome], healthy: bool) -> Value
             "network": finding.whose.network,
             "containerID": finding.whose.container_id,
             "ifname": finding.whose.ifname,
+            "pod": pod(finding, diagnosis),
             "why": finding.why,
             "doubt": finding.doubt,
             "remedy": finding.remedy,
@@ -121,7 +128,8 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
     let mut out = String::new();
     let (mut found, mut repaired, mut failed, mut doubtful) = (0, 0, 0, 0);
     for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
-        let mut rows = vec![("whose", whose(finding)), ("why", finding.why.clone())];
+        let about = whose(&finding.whose, pod(finding, diagnosis));
+        let mut rows = vec![("whose", about), ("why", finding.why.clone())];
         rows.retain(|(_, text)| !text.is_empty());
         match outcome {
             Outcome::Found => {
@@ -168,10 +176,18 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
     out
 }
 
-fn whose(finding: &Finding) -> String {
-    let whose = &finding.whose;
-    let parts =
-        [("network", &whose.network), ("container", &whose.container_id), ("interface", &whose.ifname)];
-    let known = parts.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value.as_ref()?)));
+/// The pod that a finding is about, if its name is known.
+pub(super) fn pod<'d>(finding: &Finding, diagnosis: &'d Diagnosis) -> Option<&'d String> {
+    diagnosis.pods.get(finding.whose.container_id.as_ref()?)
+}
+
+/// With the pod's name, where it is known, instead of the container's ID.
+pub(super) fn whose(whose: &Whose, pod: Option<&String>) -> String {
+    let container = match pod {
+        Some(pod) => ("pod", Some(pod)),
+        None => ("container", whose.container_id.as_ref()),
+    };
+    let parts = [("network", whose.network.as_ref()), container, ("interface", whose.ifname.as_ref())];
+    let known = parts.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
     known.collect::<Vec<_>>().join(", ")
 }

@@ -7,6 +7,7 @@ use log::kv::{self, Key, Value, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::Map;
 
+use super::plain;
 use super::run::progress;
 
 /// How logs look.
@@ -53,27 +54,12 @@ fn name(level: Level) -> &'static str {
 
 fn text(record: &Record<'_>) -> String {
     let over = progress::before_line();
-    let message = line(&record.args().to_string());
+    // Plugins may have said several lines.
+    let message = plain::text(&record.args().to_string());
     match record.level() {
         Level::Info => format!("{over}cnimble: {message}\n"),
         level => format!("{over}cnimble: {}: {message}\n", name(level)),
     }
-}
-
-/// A message without what means something to a terminal: words of others are in it, plugins' and
-/// servers'. Plugins may have said several lines.
-fn line(message: &str) -> String {
-    let unseen = |char: char| {
-        (char.is_control() && !matches!(char, '\n' | '\t'))
-            || matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    message.chars().fold(String::with_capacity(message.len()), |mut text, char| {
-        match unseen(char) {
-            true => text.extend(char.escape_default()),
-            false => text.push(char),
-        }
-        text
-    })
 }
 
 fn json(record: &Record<'_>) -> String {
@@ -84,7 +70,7 @@ fn json(record: &Record<'_>) -> String {
     object.insert("module".into(), record.target().into());
     // Fields that can't be read are left out.
     let _ = record.key_values().visit(&mut Fields(&mut object));
-    let mut line = serde_json::Value::Object(object).to_string();
+    let mut line = plain::json(&serde_json::Value::Object(object).to_string());
     line.push('\n');
     line
 }
@@ -115,14 +101,6 @@ pub(super) fn init(format: Format, usual: LevelFilter) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_reaches_a_terminal_but_text() {
-        assert_eq!(
-            line("pod ä: \u{1b}[31mred\u{7f}\u{202e} \r\n\tat"),
-            "pod ä: \\u{1b}[31mred\\u{7f}\\u{202e} \\r\n\tat"
-        );
-    }
 
     #[test]
     fn fields_are_members_of_the_object() {

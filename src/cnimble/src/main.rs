@@ -1,14 +1,23 @@
 //! The command: what was typed, what is done, and how it is shown.
 
 mod args;
+mod cri;
 mod doctor;
+mod explain;
+mod gc_cri;
+mod hand_over;
+mod init;
 mod interrupt;
+mod learn;
+mod lint;
 mod list;
 mod logging;
 mod network;
+mod plain;
 mod pod;
 mod report;
 mod run;
+mod schema;
 mod style;
 mod target;
 mod tree;
@@ -39,6 +48,10 @@ struct Session {
     json: bool,
     /// Whether a cache directory was named.
     own_cache: bool,
+    /// Whether a directory with configurations was named.
+    own_conf: bool,
+    /// Whether directories with plugins were named.
+    own_path: bool,
     /// The time limit that was given, or 0.
     timeout: Duration,
     /// Whether stdout is a terminal.
@@ -53,6 +66,7 @@ impl Session {
             let given = given.clone().filter(|path| !path.as_os_str().is_empty());
             given.unwrap_or_else(|| PathBuf::from(or))
         };
+        let conf_dir = global.conf_dir.clone().map(PathBuf::from);
         let lock_dir = global.lock_dir.clone().map(PathBuf::from);
         let cni_path = global.cni_path.clone().filter(|text| !text.is_empty());
         let cni_path = cni_path.unwrap_or_else(|| CNI_PATH.into());
@@ -65,9 +79,11 @@ impl Session {
         let stdout = std::io::stdout();
         Session {
             invoker,
-            conf: ConfDir::new(path(&global.conf_dir, CONF_DIR)),
+            conf: ConfDir::new(path(&conf_dir, CONF_DIR)),
             json: global.json,
             own_cache: global.cache_dir.is_some(),
+            own_conf: global.conf_dir.as_ref().is_some_and(|dir| !dir.as_os_str().is_empty()),
+            own_path: global.cni_path.as_ref().is_some_and(|path| !path.is_empty()),
             timeout: Duration::from_secs(global.timeout),
             terminal: std::io::IsTerminal::is_terminal(&stdout),
             paint: Paint::of(&stdout),
@@ -97,7 +113,13 @@ impl Session {
 
 /// Runs the command line.
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let mut cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(err) => return not_understood(&err),
+    };
+    if let Err(report) = cli.place_ifname() {
+        return fail(&Session::new(&cli.global), &report);
+    }
     let session = Session::new(&cli.global);
     // What goes on for long and does much at once gets more threads, and says what it does.
     let mut runtime = match &cli.command {
@@ -125,7 +147,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// A command line that clap doesn't understand, or that asks for help.
+fn not_understood(err: &clap::Error) -> ExitCode {
+    // What was asked for as JSON is answered so, whatever else is wrong.
+    let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if !json || !err.use_stderr() {
+        err.exit();
+    }
+    let text = err.render().to_string();
+    let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    print_json(&report::usage(why).hint("`cnimble help` has the verbs and options").json());
+    ExitCode::from(Exit::Usage as u8)
+}
+
 fn fail(session: &Session, report: &Report) -> ExitCode {
+    let report = &report.clone().with_reason();
     match (report.has_text(), session.json) {
         (false, _) => {}
         (true, true) => print_json(&report.json()),
@@ -141,12 +177,25 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Check(given) => verbs::check(session, given).await,
         Command::Gc(given) => network::gc(session, given).await,
         Command::Status(given) => network::status(session, &given.network).await,
-        Command::Validate(given) => network::validate(session, &given.network).await,
+        Command::Validate(given) if given.strict => lint::strict(session, given).await,
+        Command::Validate(given) => {
+            network::validate(session, given.network.as_deref().unwrap_or_default()).await
+        }
+        Command::Init(given) => init::init(session, given),
+        Command::Schema(given) => schema::schema(given),
+        Command::Explain(given) => explain::explain(session, &given.what),
+        Command::Completions(given) => {
+            learn::completions(given);
+            Ok(())
+        }
+        Command::Man(given) => learn::man(given),
         Command::Plugins => list::plugins(session).await,
         Command::Networks => list::networks(session),
-        Command::Tree(given) => tree::tree(session, given),
+        Command::Tree(given) => tree::tree(session, given).await,
         Command::Doctor(given) => doctor::doctor(session, given).await,
+        Command::HandOver(given) => hand_over::hand_over(session, given).await,
         Command::Pod(given) => pod::pod(session, given).await,
+        Command::Cri(given) => cri::cri(session, given).await,
         Command::Run(given) => run::run(session, given).await,
     }
 }
@@ -154,10 +203,15 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
 /// Writes to stdout. A reader that has gone away (`| head`) is no error of ours.
 fn print(text: &str) {
     let mut stdout = std::io::stdout();
+    // Our colours go to a terminal only.
+    let text = match std::io::IsTerminal::is_terminal(&stdout) {
+        true => plain::painted(text),
+        false => plain::text(text),
+    };
     let _ = stdout.write_all(text.as_bytes());
     let _ = stdout.flush();
 }
 
 fn print_json(value: &Value) {
-    print(&format!("{}\n", cnimble_cni::json::to_pretty(value)));
+    print(&plain::json(&format!("{}\n", cnimble_cni::json::to_pretty(value))));
 }

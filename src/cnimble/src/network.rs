@@ -12,10 +12,10 @@ use cnimble_life::data_dirs;
 use cnimble_runtime::{ConfError, load_file};
 
 use super::args::{Gc, Valid};
+use super::cri::witness::witness;
 use super::interrupt::{finish, interruptible};
-use super::report::usage;
-use super::report::{Exit, Report};
-use super::{Session, doctor};
+use super::report::{Exit, Report, usage};
+use super::{Session, doctor, gc_cri};
 
 /// The network of this name, or in this file if it is a path.
 pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfError> {
@@ -29,10 +29,25 @@ pub(super) fn load(session: &Session, name: &str, what: &str) -> Result<NetworkL
     find(session, name).map_err(|err| Report::conf(what, &err))
 }
 
+/// Tells of capability arguments that no plugin takes, and of a portmap that never gets a port: what is
+/// asked for would be left undone, and ADD would succeed.
+pub(super) fn warn_of_capabilities<'a>(network: &NetworkList, given: impl Iterator<Item = &'a String>) {
+    let name = &network.name;
+    for key in given.filter(|key| !network.takes(key)) {
+        log::warn!("no plugin of network {name} takes the capability argument {key}: it has no effect");
+    }
+    if network.plugins.iter().any(cni::list::ListEntry::lacks_ports) {
+        log::warn!(
+            "plugin portmap of network {name} publishes no ports: its `capabilities` don't have \
+             `\"portMappings\": true`"
+        );
+    }
+}
+
 pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
     let network = load(session, &given.named.network, "can't clean up")?;
     let what = format!("can't clean up everything in network {}", network.name);
-    if given.valid.gone {
+    if given.valid.gone || given.valid.cri.is_some() {
         return gone(session, given, &network, &what).await;
     }
     let valid = valid(&given.valid)?;
@@ -71,6 +86,10 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     }
     let mut doctor = doctor::new(session, &given.data_dir, given.grace);
     doctor.witnesses.data_dirs.extend(data_dirs(network));
+    if let Some(socket) = &given.valid.cri {
+        doctor.witnesses.runtime = Some(witness(socket, what)?);
+        return gc_cri::gc(session, given, doctor, network).await;
+    }
     let blind = |err: cni::Error| Report::new(Exit::Files, what).row("why", err.to_string());
     let diagnosis = doctor.look_at(&network.name).map_err(blind)?;
     let outcomes = match interruptible(doctor.repair(&diagnosis.findings)).await {
@@ -173,6 +192,7 @@ pub(super) async fn validate(session: &Session, name: &str) -> Result<(), Report
     let what = format!("network {} is not valid", network.name);
     let outcome = interruptible(session.invoker.validate(&network)).await;
     let capabilities = finish(&what, outcome)?;
+    warn_of_capabilities(&network, std::iter::empty());
     let plugins: Vec<&str> = network.plugins.iter().map(|plugin| plugin.plugin_type.as_str()).collect();
     let taken = match capabilities.as_slice() {
         [] => "none".to_owned(),

@@ -1,11 +1,14 @@
 //! How an error is told: what failed, where, why, and what to try.
 
+use std::io::Write;
+
 use serde_json::{Map, Value};
 
 use cnimble_cni as cni;
 use cnimble_locks::LockError;
 use cnimble_runtime::{ConfError, Error, Failure, Failures, PluginError, Verb};
 
+use super::plain;
 use super::style::{Paint, rows};
 
 /// The exit status; `--help` lists them.
@@ -24,7 +27,7 @@ pub(super) enum Exit {
 }
 
 /// An error for people and programs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Report {
     pub(super) exit: Exit,
     what: String,
@@ -133,6 +136,22 @@ impl Report {
         report
     }
 
+    /// Says that it takes root, if that is what is missing.
+    pub(super) fn with_reason(mut self) -> Self {
+        const ROOT: &str = "run it as root";
+        let refused = |text: &str| {
+            ["(os error 13)", "(os error 1)", "EACCES", "EPERM"].iter().any(|word| text.contains(word))
+        };
+        let told = self.hint.as_deref().is_some_and(|hint| hint.contains(ROOT));
+        if !told && !nix::unistd::geteuid().is_root() && self.rows.iter().any(|(_, text)| refused(text)) {
+            self.hint = Some(match self.hint.take() {
+                Some(hint) => format!("{ROOT}; or {hint}"),
+                None => ROOT.to_owned(),
+            });
+        }
+        self
+    }
+
     /// Whether there is something to tell.
     pub(super) fn has_text(&self) -> bool {
         !self.what.is_empty()
@@ -144,8 +163,10 @@ impl Report {
         if let Some(hint) = &self.hint {
             lines.push(("try", hint.clone()));
         }
-        eprintln!("{} {}", paint.bad("cnimble:"), self.what);
-        eprint!("{}", rows(&lines, paint));
+        let text = format!("{} {}\n{}", paint.bad("cnimble:"), self.what, rows(&lines, paint));
+        let text = if paint.is_on() { plain::painted(&text) } else { plain::text(&text) };
+        // Nobody to tell when stderr is closed.
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
     /// For programs, on stdout: a CNI error with a few keys more.

@@ -23,7 +23,8 @@ pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
                 .hint("name the namespace, or the container: cnimble del NETWORK --container-id ID"));
         }
     };
-    let ifname = given.ifname.clone().filter(|name| !name.is_empty());
+    let ifname = given.ifname.clone().or_else(|| std::env::var("CNI_IFNAME").ok());
+    let ifname = ifname.filter(|name| !name.is_empty());
     let mut attach =
         Attach::new(container_id, netns.unwrap_or_default(), ifname.unwrap_or_else(|| "eth0".to_owned()));
     if let Some(text) = &given.args {

@@ -1,28 +1,28 @@
 //! `tree`: the node's networks as a picture.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cnimble_runtime::{Cache, ConfDir};
 use cnimble_tree::{self as tree, Look, Sources};
 
+pub(super) use cnimble_tree::Notes;
+
 use super::args::Tree;
+use super::cri::witness::witness;
+use super::interrupt::interruptible;
 use super::report::{Exit, Report};
-use super::{Session, print, print_json};
+use super::{Session, doctor, print, print_json};
 
 /// Where runtimes keep named namespaces.
 const NETNS_DIRS: [&str; 3] = ["/run/netns", "/run/cnimble/netns", "/run/docker/netns"];
 
-pub(super) fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
-    let configured = configured(&session.conf);
-    let netns_dirs: Vec<PathBuf> = NETNS_DIRS.iter().map(PathBuf::from).collect();
-    let mut caches = vec![session.invoker.cache().clone()];
-    if !session.own_cache {
-        // Pods of `cnimble pod` and `cnimble run`.
-        caches.push(Cache::new("/var/lib/cnimble/cni"));
-    }
-    let sources = Sources { caches: &caches, configured: &configured, netns_dirs: &netns_dirs };
-    let tree = tree::read(&sources)
-        .map_err(|err| Report::new(Exit::Files, "can't draw the networks").row("why", err.to_string()))?;
+pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
+    let notes = match &given.cri {
+        Some(socket) => notes(session, socket).await?,
+        None => Notes::default(),
+    };
+    let tree = read(session, &notes)?;
     if let Some(path) = &given.svg {
         write(path, &tree::svg(&tree))?;
     }
@@ -37,6 +37,41 @@ pub(super) fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
         print(&tree::text(&tree, Look { ascii, colour: session.paint.is_on() }));
     }
     Ok(())
+}
+
+/// The names of pods as the runtime tells them, and what the doctor finds about them.
+async fn notes(session: &Session, socket: &OsStr) -> Result<Notes, Report> {
+    let what = "can't ask the container runtime about the networks";
+    let mut doctor = doctor::new(session, &[], cnimble_life::DEFAULT_GRACE.as_secs());
+    doctor.witnesses.runtime = Some(witness(socket, what)?);
+    let diagnosis = interruptible(doctor.look()).await.map_err(|exit| Report::new(exit, "interrupted"))?;
+    let diagnosis = diagnosis.map_err(|err| Report::new(Exit::Files, what).row("why", err.to_string()))?;
+    let mut problems: Vec<(String, String)> = Vec::new();
+    for finding in diagnosis.findings {
+        let Some(id) = finding.whose.container_id else { continue };
+        // What stands behind a colon is for the doctor's own page.
+        let why = finding.why.split(": ").next().unwrap_or_default();
+        let problem = match finding.kind.is_of_sandbox() {
+            true => why.to_owned(),
+            false => format!("{}: {}", finding.what, finding.doubt.as_deref().unwrap_or(why)),
+        };
+        problems.push((id, problem));
+    }
+    Ok(Notes { names: diagnosis.pods, problems })
+}
+
+/// The node's networks, with these notes on their pods.
+pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Report> {
+    let configured = configured(&session.conf);
+    let netns_dirs: Vec<PathBuf> = NETNS_DIRS.iter().map(PathBuf::from).collect();
+    let mut caches = vec![session.invoker.cache().clone()];
+    if !session.own_cache {
+        // Pods of `cnimble pod` and `cnimble run`.
+        caches.push(Cache::new("/var/lib/cnimble/cni"));
+    }
+    let sources = Sources { caches: &caches, configured: &configured, netns_dirs: &netns_dirs, notes };
+    tree::read(&sources)
+        .map_err(|err| Report::new(Exit::Files, "can't draw the networks").row("why", err.to_string()))
 }
 
 /// Networks that could be used, the first of each name. What is wrong with the others

@@ -17,6 +17,7 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     let what = format!("can't add {} to network {}", attach.ifname, given.network);
     let network = network::load(session, &given.network, &what)?;
     target::must_exist(&attach, &what)?;
+    network::warn_of_capabilities(&network, attach.capability_args.keys());
     let known = lookup(session, &network.name, &attach).is_some();
     let result = match interruptible(session.invoker.add(&network, &attach)).await {
         Ok(outcome) => outcome.map_err(|err| Report::of(&what, &err))?,

@@ -12,6 +12,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 
+use cnimble_child::signal;
+
 pub use wire::Answer;
 use wire::{ERROR, HEADER, RETURN, encode, length, parse};
 
@@ -21,6 +23,8 @@ const ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const DEFAULT_ADDRESS: &str = "unix:path=/var/run/dbus/system_bus_socket";
 /// How long one answer may take: what libdbus gives a method.
 const PATIENCE: Duration = Duration::from_secs(25);
+/// How long a signal to stop may stay unheard.
+const NAP: Duration = Duration::from_millis(100);
 /// No answer that we ask for comes near this; the specification's limit is 128 MiB.
 const LARGEST: usize = 1 << 20;
 /// Lines of the authentication have a few dozen bytes.
@@ -98,7 +102,7 @@ impl Bus {
         let user = nix::unistd::geteuid().to_string();
         let user: String = user.bytes().map(|byte| format!("{byte:02x}")).collect();
         self.stream.write_all(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes()).map_err(failed)?;
-        let end = Instant::now() + PATIENCE;
+        let end = patience();
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
             if line.len() > LONGEST_LINE {
@@ -122,7 +126,7 @@ impl Bus {
         self.serial = self.serial.wrapping_add(1).max(1);
         let failed = |err| Error::Io(format!("call {}.{}", method.interface, method.member), err);
         self.stream.write_all(&encode(method, arguments, self.serial)).map_err(failed)?;
-        let end = Instant::now() + PATIENCE;
+        let end = patience();
         loop {
             let message =
                 self.receive(end).map_err(failed)?.ok_or(Error::Protocol("a message is too long"))?;
@@ -156,11 +160,15 @@ impl Bus {
     /// Fills `room`, in time.
     fn read(&mut self, mut room: &mut [u8], end: Instant) -> io::Result<()> {
         while !room.is_empty() {
+            if let Err(err) = signal::check() {
+                signal::cut();
+                return Err(io::Error::other(err));
+            }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in 25 seconds"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
             }
-            self.stream.set_read_timeout(Some(left))?;
+            self.stream.set_read_timeout(Some(left.min(NAP)))?;
             match self.stream.read(room) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => room = room.get_mut(length..).unwrap_or_default(),
@@ -170,6 +178,12 @@ impl Bus {
         }
         Ok(())
     }
+}
+
+/// Until when an answer may take; less after a signal to stop.
+fn patience() -> Instant {
+    let end = Instant::now() + PATIENCE;
+    signal::deadline().map_or(end, |deadline| deadline.min(end))
 }
 
 /// Tries the addresses one after the other.

@@ -1,26 +1,20 @@
 //! Leases of host-local.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-
 use cnimble_cni::Error;
-use cnimble_leases::lock::{LOCK, Lock, LockError};
 use cnimble_leases::owner::Owner as Holder;
+use cnimble_leases::store::{Identity, Store};
 use cnimble_life::Verdict;
-use cnimble_life::leases::{Book, Identity, Lease, Store};
+use cnimble_life::leases::{JudgedLease, JudgedLeases, Network};
 
 use super::{Finding, Kind, Whose};
 
-pub(super) fn findings(book: &Book) -> impl Iterator<Item = Finding> {
-    book.all().filter_map(|(store, lease)| finding(store, lease))
+pub(super) fn findings(leases: &JudgedLeases) -> impl Iterator<Item = Finding> {
+    leases.all().filter_map(|(network, lease)| finding(network, lease))
 }
 
-fn finding(store: &Store, lease: &Lease) -> Option<Finding> {
+fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
     let (why, doubt) = match &lease.verdict {
         Verdict::Lives => return None,
         Verdict::Orphan(why) => (why.clone(), None),
@@ -32,13 +26,13 @@ fn finding(store: &Store, lease: &Lease) -> Option<Finding> {
         Some((_, Holder::Nobody | Holder::Unknown)) => (Kind::BrokenLease, format!("lease {path}")),
         Some(_) => (Kind::Lease, format!("lease {path}")),
     };
-    let mut whose = Whose { network: Some(store.network.clone()), ..Whose::default() };
+    let mut whose = Whose { network: Some(network.name.clone()), ..Whose::default() };
     match &lease.held {
-        Some((_, Holder::Attachment(attachment))) => whose = Whose::of(&store.network, attachment),
+        Some((_, Holder::Attachment(attachment))) => whose = Whose::of(&network.name, attachment),
         Some((_, Holder::Container(id))) => whose.container_id = Some(id.clone()),
         _ => {}
     }
-    let action = Action { dir: store.path.clone(), path: lease.path.clone(), found: lease.found };
+    let action = Action { dir: network.path.clone(), path: lease.path.clone(), found: lease.found };
     let why = match lease.held {
         None => "a process that wrote it was killed before it was done".to_owned(),
         Some(_) => why,
@@ -64,28 +58,10 @@ pub(super) struct Action {
 
 impl Action {
     pub(super) fn run(&self) -> Result<(), Error> {
-        let dir = File::open(&self.dir).map_err(|err| Error::io("open", &self.dir, &err))?;
-        let lock = self.dir.join(LOCK);
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).custom_flags(flags.bits()).open(&lock);
-        let file = file.map_err(|err| Error::io("open", &lock, &err))?;
-        let held = Lock::wait(file).map_err(|err| match err {
-            LockError::Io(err) => Error::io("lock", &lock, &err),
-            LockError::Stopped(err) => err,
-        })?;
-        if !held.guards(std::os::fd::AsFd::as_fd(&dir), &self.dir) {
-            let err = io::Error::from(Errno::ESTALE);
-            return Err(Error::io("lock", &lock, &err));
-        }
-        match std::fs::symlink_metadata(&self.path) {
-            Ok(meta) if Identity::of(&meta) == self.found => {}
-            // Another process was faster, or has given the address to another pod.
-            _ => return Ok(()),
-        }
-        match std::fs::remove_file(&self.path) {
-            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", &self.path, &err)),
-            _ => Ok(()),
-        }
+        // Without the directory there is no lease.
+        let (Some(store), Some(name)) = (Store::lock(&self.dir)?, self.path.file_name()) else {
+            return Ok(());
+        };
+        Ok(store.remove_found(&name.to_string_lossy(), self.found)?)
     }
 }

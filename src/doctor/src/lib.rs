@@ -6,17 +6,21 @@
 //! [`Doctor::repair`] removes them. Rules of a pod that *lives* and has lost them are put back.
 //!
 //! What lives is [judged](cnimble_life) as everywhere. A finding may be in [doubt](Finding::doubt); then
-//! it is left alone. Between a look and a repair the world goes on: so each finding is judged again
+//! it is left alone. Between a look and a repair the node goes on: so each finding is judged again
 //! before it is repaired, with its network locked against other work of cnimble.
 
-mod entries;
+mod cache_entries;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod hand_over;
 mod leases;
 mod links;
-mod missing;
+mod lost_rules;
 mod repair;
 mod rules;
+mod runtime;
+
+use std::collections::BTreeMap;
 
 use cnimble_cni::{Attachment, Error};
 use cnimble_life::{Sight, Witnesses};
@@ -30,7 +34,7 @@ pub use repair::Repair;
 pub struct Doctor<'a> {
     /// Runs plugins, and has the locks.
     pub invoker: &'a Invoker,
-    /// Where to look; the cache is the invoker's.
+    /// Where to look.
     pub witnesses: Witnesses,
 }
 
@@ -57,9 +61,26 @@ pub enum Kind {
     EmptyRules,
     /// A pod that has lost its packet rules.
     MissingRules,
+    /// A sandbox that is Ready and has lost its namespace, or its interface.
+    SandboxInterface,
+    /// A sandbox that has another address than its runtime says.
+    SandboxAddress,
+    /// A sandbox whose address has no lease.
+    SandboxWithoutLease,
+    /// A sandbox that no result cache knows.
+    SandboxWithoutEntry,
+    /// A sandbox that isn't Ready and holds a lease.
+    SandboxLease,
+    /// A namespace whose sandbox is gone.
+    SandboxGone,
 }
 
 impl Kind {
+    /// Whether it is about a container runtime's sandbox.
+    pub fn is_of_sandbox(self) -> bool {
+        self >= Kind::SandboxInterface
+    }
+
     /// The kind in JSON, `cache-entry` for example.
     pub fn name(self) -> &'static str {
         match self {
@@ -73,6 +94,12 @@ impl Kind {
             Kind::Rules => "rules",
             Kind::EmptyRules => "empty-rules",
             Kind::MissingRules => "missing-rules",
+            Kind::SandboxInterface => "sandbox-interface",
+            Kind::SandboxAddress => "sandbox-address",
+            Kind::SandboxWithoutLease => "sandbox-without-lease",
+            Kind::SandboxWithoutEntry => "sandbox-without-entry",
+            Kind::SandboxLease => "sandbox-lease",
+            Kind::SandboxGone => "sandbox-gone",
         }
     }
 }
@@ -122,12 +149,14 @@ impl Whose {
 
 #[derive(Debug, Clone)]
 enum Action {
-    Entry(entries::Action),
+    Entry(cache_entries::Action),
     Lease(leases::Action),
     Link(links::Action),
     Rules(Box<cnimble_rules::survey::Trace>),
     EmptyRules,
-    Missing(Box<missing::Action>),
+    Missing(Box<lost_rules::Action>),
+    /// Only the runtime, or who made the pod, can.
+    Runtime,
 }
 
 /// What [`Doctor::look`] saw.
@@ -139,6 +168,9 @@ pub struct Diagnosis {
     pub living: usize,
     /// What couldn't be looked at, in words.
     pub blind: Vec<String>,
+    /// Pods, `NAMESPACE/NAME`, by the IDs of their containers: what the runtime tells, if it was asked,
+    /// and the arguments in the cache.
+    pub pods: BTreeMap<String, String>,
 }
 
 impl Doctor<'_> {
@@ -149,12 +181,14 @@ impl Doctor<'_> {
     pub async fn look(&self) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.witnesses)?;
         let mut findings = self.orphans(&sight)?;
-        findings.extend(missing::findings(self, &sight.world, |_| true).await);
+        findings.extend(lost_rules::findings(self, &sight.node, |_| true).await);
+        findings.extend(runtime::findings(self, &sight.node).await?);
         if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
             findings.extend(rules::idle(&mut Nft::new())?);
         }
         findings.sort_by_key(|finding| finding.kind);
-        Ok(Diagnosis { findings, living: sight.world.attachments(), blind: sight.world.blind.clone() })
+        let (living, blind) = (sight.node.attachments(), sight.node.blind.clone());
+        Ok(Diagnosis { findings, living, blind, pods: runtime::pods(&sight.node) })
     }
 
     /// As [`Doctor::look`], for what is left of attachments of one network. Asks no plugins.
@@ -166,15 +200,15 @@ impl Doctor<'_> {
         let mut findings = self.orphans(&sight)?;
         findings.retain(|finding| finding.network() == Some(network));
         findings.sort_by_key(|finding| finding.kind);
-        let living = sight.world.attachments_in(network);
-        Ok(Diagnosis { findings, living, blind: sight.world.blind.clone() })
+        let living = sight.node.attachments_in(network);
+        Ok(Diagnosis { findings, living, blind: sight.node.blind.clone(), pods: runtime::pods(&sight.node) })
     }
 
     /// What has no living owner.
     fn orphans(&self, sight: &Sight) -> Result<Vec<Finding>, Error> {
-        let mut findings = entries::findings(self, &sight.world)?;
-        findings.extend(leases::findings(&sight.world.leases));
-        findings.extend(links::findings(&sight.world)?);
+        let mut findings = cache_entries::findings(self, &sight.node)?;
+        findings.extend(leases::findings(&sight.node.leases));
+        findings.extend(links::findings(&sight.node)?);
         findings.extend(rules::findings(sight));
         Ok(findings)
     }
@@ -190,7 +224,7 @@ impl Finding {
     }
 
     /// Whether both are about the same thing.
-    fn is_again(&self, other: &Finding) -> bool {
+    pub fn is_again(&self, other: &Finding) -> bool {
         (self.kind, &self.what, &self.whose) == (other.kind, &other.what, &other.whose)
     }
 }

@@ -1,13 +1,13 @@
-//! The host's ends of veth pairs, and the devices of the plugin bandwidth.
+//! Links of the host without an owner. Which kinds there are is in [`cnimble_made`].
 
 use std::collections::BTreeSet;
 
 use cnimble_cni::Error;
-use cnimble_cni::hash::{ifb_name, is_ifb_name};
 use cnimble_life::Verdict;
-use cnimble_life::world::World;
+use cnimble_life::node::Node;
+use cnimble_made::{Judge, Orphan, ifb};
 use cnimble_netlink::Netlink;
-use cnimble_netlink::link::{self, Filter, Link};
+use cnimble_netlink::link::{self, Link};
 use cnimble_rules::survey;
 
 use super::{Finding, Kind, rules};
@@ -27,7 +27,7 @@ impl Action {
         };
         let same =
             |a: &Link, b: &Link| (&a.name, &a.kind, &a.alias, a.far) == (&b.name, &b.kind, &b.alias, b.far);
-        if !same(&now, &self.found) || now.kind == "ifb" && is_used(&mut host, now.index)? {
+        if !same(&now, &self.found) || cnimble_made::is_used(&mut host, &now)? {
             return Ok(());
         }
         match host.execute(link::del(now.index, &now.name)) {
@@ -37,62 +37,51 @@ impl Action {
     }
 }
 
-pub(super) fn findings(world: &World) -> Result<Vec<Finding>, Error> {
-    let mut findings = Vec::new();
-    for link in world.candidates.iter().filter(|link| world.both_ends_here(link)) {
-        let Some(tag) = survey::tag(&link.alias) else { continue };
-        let doubt = world.has_tag(tag).then(|| "its pod lives".to_owned());
-        let why = "its other end is on the host, too, and not in a pod".to_owned();
-        findings.push(finding(Kind::Veth, link, why, doubt));
+/// What the judge knows, for links.
+struct OnNode<'a> {
+    node: &'a Node,
+    ifbs: BTreeSet<String>,
+}
+
+impl Judge for OnNode<'_> {
+    fn lives(&self, alias: &str) -> bool {
+        survey::tag(alias).is_some_and(|tag| self.node.has_tag(tag)) || self.node.is_listed_in(alias)
     }
-    let names: BTreeSet<String> = world.containers().map(|(network, id)| ifb_name(network, id)).collect();
-    for link in world.candidates.iter().filter(|link| link.kind == "ifb") {
-        if let Some(finding) = ifb(world, &names, link)? {
-            findings.push(finding);
+
+    fn both_ends_here(&self, link: &Link) -> bool {
+        self.node.both_ends_here(link)
+    }
+
+    fn has_ifb(&self, name: &str) -> bool {
+        self.ifbs.contains(name)
+    }
+
+    fn doubt(&self) -> Option<String> {
+        match self.node.unless_blind(String::new()) {
+            Verdict::Doubt(doubt) => Some(doubt),
+            _ => None,
         }
+    }
+}
+
+pub(super) fn findings(node: &Node) -> Result<Vec<Finding>, Error> {
+    let ifbs = node.containers().map(|(network, id)| ifb::name(network, id)).collect();
+    let judge = OnNode { node, ifbs };
+    let mut findings = Vec::new();
+    for link in &node.candidates {
+        let kind = if link.kind == ifb::KIND { Kind::Ifb } else { Kind::Veth };
+        findings.extend(cnimble_made::orphan(&judge, link)?.map(|orphan| finding(kind, link, orphan)));
     }
     Ok(findings)
 }
 
-/// Ours by its alias; the Go plugin's by its name, unless some link leads there.
-fn ifb(world: &World, names: &BTreeSet<String>, link: &Link) -> Result<Option<Finding>, Error> {
-    let why = match survey::tag(&link.alias) {
-        Some(tag) if world.has_tag(tag) => return Ok(None),
-        Some(_) => "it limited a pod that is gone".to_owned(),
-        None if !is_ifb_name(&link.name) || !link.alias.is_empty() || names.contains(&link.name) => {
-            return Ok(None);
-        }
-        None => "it has a name as the plugin bandwidth makes it, and no link leads to it".to_owned(),
-    };
-    let used = is_used(&mut Netlink::open()?, link.index)?;
-    if used && link.alias.is_empty() {
-        return Ok(None);
-    }
-    let doubt = match world.unless_blind(String::new()) {
-        _ if used => Some("a link of the host still leads to it".to_owned()),
-        Verdict::Doubt(doubt) => Some(doubt),
-        _ => None,
-    };
-    Ok(Some(finding(Kind::Ifb, link, why, doubt)))
-}
-
-/// Whether something that a link of the host receives is sent to it.
-fn is_used(host: &mut Netlink, index: u32) -> Result<bool, Error> {
-    for link in host.links(&Filter::default())? {
-        if host.redirects(link.index)?.contains(&index) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn finding(kind: Kind, link: &Link, why: String, doubt: Option<String>) -> Finding {
+fn finding(kind: Kind, link: &Link, orphan: Orphan) -> Finding {
     Finding {
         kind,
         what: format!("link {} ({})", link.name, link.kind),
         whose: rules::names(&link.alias),
-        why,
-        doubt,
+        why: orphan.why.to_owned(),
+        doubt: orphan.doubt,
         remedy: "delete it",
         action: super::Action::Link(Action { found: Box::new(link.clone()) }),
     }

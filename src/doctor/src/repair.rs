@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use cnimble_cni::Error;
+use cnimble_cni::{Code, Error};
 use cnimble_life::Sight;
 use cnimble_netlink::nft::Nft;
 use cnimble_runtime::Invoker;
 
-use super::{Action, Doctor, Finding, Kind, missing, rules};
+use super::{Action, Doctor, Finding, Kind, lost_rules, rules};
 
 /// What became of a finding.
 #[derive(Debug)]
@@ -48,6 +48,10 @@ impl Doctor<'_> {
         for (index, finding) in findings.iter().enumerate() {
             match &finding.doubt {
                 Some(doubt) => drop(outcomes.insert(index, Repair::Doubt(doubt.clone()))),
+                None if matches!(finding.action, Action::Runtime) => {
+                    let why = "this is the runtime's to do, or that of whoever made the pod".to_owned();
+                    outcomes.insert(index, Repair::Failed(Error::new(Code::TRY_AGAIN_LATER, why)));
+                }
                 None => networks.entry(finding.network()).or_default().push(index),
             }
         }
@@ -106,6 +110,7 @@ impl Doctor<'_> {
             Action::Rules(trace) => trace.remove(&mut Nft::new()),
             Action::EmptyRules => cnimble_rules::survey::remove_idle(&mut Nft::new()),
             Action::Missing(action) => action.run(invoker).await,
+            Action::Runtime => Ok(()),
         };
         done.map_or_else(Repair::Failed, |()| Repair::Done)
     }
@@ -114,8 +119,8 @@ impl Doctor<'_> {
     async fn find_again(&self, look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
         match finding.kind {
             Kind::MissingRules => {
-                let of = |known: &cnimble_life::entries::Known| finding.whose.is(&known.owner());
-                let missing = missing::findings(self, &look.sight.world, of).await;
+                let of = |known: &cnimble_life::cache_entries::Known| finding.whose.is(&known.owner());
+                let missing = lost_rules::findings(self, &look.sight.node, of).await;
                 Ok(missing.into_iter().find(|now| now.is_again(finding)))
             }
             // There may be others by now; all go together.

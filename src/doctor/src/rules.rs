@@ -11,7 +11,7 @@ use super::{Action, Finding, Kind, Whose};
 pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
     let mut findings = Vec::new();
     for trace in &sight.traces {
-        let (why, doubt) = match judge(&sight.world, trace) {
+        let (why, doubt) = match judge(&sight.node, trace) {
             Verdict::Lives => continue,
             Verdict::Orphan(why) => (why, None),
             Verdict::Doubt(doubt) => ("nothing shows that its pod lives".to_owned(), Some(doubt)),

@@ -1,11 +1,11 @@
-//! Reading files of which nobody knows who put them there.
+//! Reading files of which nobody knows who put them there, and writing them whole.
 //!
 //! A plain `read` of a path waits for ever on a pipe, reads a device without an end into
 //! memory, and follows a link to wherever it leads. What is read here is a regular file, and
 //! not a huge one, or it is an error.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -54,6 +54,28 @@ pub fn read(path: &Path, limit: usize, links: Links) -> io::Result<Vec<u8>> {
 
 fn foreign(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.into())
+}
+
+/// Writes a file, all of it or nothing: under the name `fresh` in the same directory first, which is then
+/// renamed. What has that name already is removed: a process that was killed has left it, or somebody wants
+/// another file to be written. Nothing is synced to disk.
+///
+/// # Errors
+/// The system's; then there is no `fresh`.
+pub fn replace(file: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
+    let create = || File::options().write(true).create_new(true).mode(0o600).open(fresh);
+    let opened = match create() {
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(fresh).and_then(|()| create())
+        }
+        opened => opened,
+    };
+    let written = opened.and_then(|mut new| new.write_all(bytes)).and_then(|()| std::fs::rename(fresh, file));
+    if written.is_err() {
+        // The error is what counts.
+        let _ = std::fs::remove_file(fresh);
+    }
+    written
 }
 
 /// Whether an error of [`read`] says that what is there can't be a file of ours.

@@ -106,13 +106,16 @@ fn nanos(seconds: i64, nanos: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(nanos)
 }
 
+/// Where the kernel tells the ID of this boot.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// The ID of this boot.
 ///
 /// # Errors
 /// There is no /proc.
 pub fn boot_id() -> io::Result<String> {
     let mut text = [0; 64];
-    let length = File::open("/proc/sys/kernel/random/boot_id")?.read(&mut text)?;
+    let length = File::open(BOOT_ID)?.read(&mut text)?;
     let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());
     Ok(text.trim().to_owned())
 }

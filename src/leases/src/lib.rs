@@ -1,19 +1,34 @@
 //! Lease files, as the IPAM plugin host-local keeps them: one for each address, in a
 //! directory for each network.
 //!
-//! The format is the Go plugins', to the byte ([`owner`]), and so is the lock ([`lock`]). What
-//! is added to it, an extended attribute, tells leases of earlier boots ([`boot`]). It is here
-//! rather than in the plugin because `cnimble doctor` reads leases, too.
+//! The format is the Go plugins', to the byte ([`owner`], [`store`]), and so is the lock ([`lock`]).
+//! What is added to it, an extended attribute, tells leases of earlier boots ([`boot`]), and beside
+//! many leases there is an index of them ([`index`]). From which addresses leases are given says the
+//! configuration ([`config`], [`range`]).
+//!
+//! It is here rather than in the plugin because the doctor and the report of a node's addresses read
+//! leases, too. Who gets which address is the plugin's business.
 
 pub mod boot;
+pub mod config;
+pub mod files;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+pub mod index;
 pub mod lock;
 pub mod owner;
+pub mod range;
+pub mod store;
 
 use std::net::IpAddr;
 
 /// The beginning of the name of a file that isn't finished yet. It names no address, and the
 /// reference passes over it.
 pub const TEMPORARY: &str = ".cnimble-new-";
+
+/// The index beside many leases. It names no address, and the reference finds no lease in it; see
+/// [`index`].
+pub const INDEX: &str = ".cnimble-index";
 
 /// Whether `name` is a file that was being written when its writer was killed.
 pub fn is_temporary(name: &str) -> bool {

@@ -11,8 +11,8 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg};
 use nix::sys::stat::{FileStat, fstat, fstatat, stat};
 
+use cnimble_child::signal;
 use cnimble_cni::Error;
-use cnimble_plugin::signal;
 
 /// The file's name in the directory.
 pub const LOCK: &str = "lock";
@@ -30,6 +30,7 @@ thread_local! {
 }
 
 /// The lock, held until the value goes.
+#[derive(Debug)]
 pub struct Lock {
     id: Identity,
     /// `None` where this thread holds it already, further up: the panic hook takes back an

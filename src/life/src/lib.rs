@@ -12,26 +12,29 @@
 //! links again. An ADD makes the link first, then the lease, the address and the rules: so what
 //! was there when it was listed is seen to live, however far its ADD has come since.
 
-pub mod entries;
+pub mod cache_entries;
+mod judge;
 pub mod leases;
 #[cfg(test)]
 mod model;
-pub mod namespaces;
+mod namespaces;
+pub mod node;
 pub mod rules;
-pub mod world;
+pub mod runtime;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use cnimble_cni::{Attachment, Error, NetworkList, json};
+use cnimble_cni::{Attachment, Error};
+use cnimble_leases::config::DATA_DIR;
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::survey::{self, Trace};
 use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR};
 
-use world::World;
+use node::Node;
 
-/// Where host-local keeps its leases unless it is told otherwise.
-pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
+pub use cnimble_leases::config::data_dirs;
 
 /// Where `cnimble pod` and `cnimble run` keep results unless they are told otherwise.
 pub const DEFAULT_PODS_CACHE_DIR: &str = "/var/lib/cnimble/cni";
@@ -46,10 +49,14 @@ pub struct Witnesses {
     pub cache: Cache,
     /// Caches of others: their entries speak for attachments.
     pub others: Vec<Cache>,
+    /// Whether entries of these are judged as well.
+    pub judge_others: bool,
     /// Directories of host-local (`dataDir`), besides those that entries name.
     pub data_dirs: Vec<PathBuf>,
     /// What is younger is left alone.
     pub grace: Duration,
+    /// The container runtime, if it is to be asked.
+    pub runtime: Option<Arc<dyn runtime::Runtime>>,
 }
 
 impl Witnesses {
@@ -60,17 +67,25 @@ impl Witnesses {
         Witnesses {
             cache,
             others: usual.into(),
-            data_dirs: vec![PathBuf::from(DEFAULT_DATA_DIR)],
+            judge_others: false,
+            data_dirs: vec![PathBuf::from(DATA_DIR)],
             grace: DEFAULT_GRACE,
+            runtime: None,
         }
     }
-}
 
-/// Directories of host-local that a network's configuration names.
-pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
-    let of = |document| json::get(json::get(document, "ipam")?, "dataDir")?.as_str();
-    let dirs = list.plugins.iter().filter_map(|plugin| of(&plugin.document));
-    dirs.filter(|dir| !dir.is_empty()).map(PathBuf::from).collect()
+    /// The caches whose entries are judged, each once.
+    pub fn judged(&self) -> Vec<&Cache> {
+        let others = self.others.iter().filter(|other| self.judge_others && !self.is_own(other));
+        std::iter::once(&self.cache).chain(others).collect()
+    }
+
+    fn is_own(&self, other: &Cache) -> bool {
+        match (self.cache.dir().canonicalize(), other.dir().canonicalize()) {
+            (Ok(one), Ok(other)) => one == other,
+            _ => self.cache.dir() == other.dir(),
+        }
+    }
 }
 
 /// What is to be thought of something.
@@ -90,7 +105,7 @@ pub struct Sight {
     /// Packet rules.
     pub traces: Vec<Trace>,
     /// Everything else, looked at afterwards.
-    pub world: World,
+    pub node: Node,
 }
 
 impl Sight {
@@ -100,7 +115,7 @@ impl Sight {
     /// What is needed for judging can't be read.
     pub fn look(witnesses: &Witnesses) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
-        Ok(Sight { traces, world: World::look(witnesses)? })
+        Ok(Sight { traces, node: judge::look(witnesses)? })
     }
 
     /// All attachments of a network but those that are dead: the list of valid ones for the verb
@@ -109,12 +124,12 @@ impl Sight {
     /// # Errors
     /// Why there can be no such list: something may live that doesn't tell its name.
     pub fn valid(&self, network: &str) -> Result<Vec<Attachment>, String> {
-        let mut valid = self.world.valid(network)?;
+        let mut valid = self.node.valid(network)?;
         for trace in &self.traces {
-            if let (Verdict::Doubt(why), Some(comment)) = (rules::judge(&self.world, trace), trace.comment())
+            if let (Verdict::Doubt(why), Some(comment)) = (rules::judge(&self.node, trace), trace.comment())
                 && let Some(tag) = survey::tag(comment)
             {
-                valid.extend(world::named(comment, tag, network).map_err(|what| format!("{what}: {why}"))?);
+                valid.extend(node::named(comment, tag, network).map_err(|what| format!("{what}: {why}"))?);
             }
         }
         Ok(valid)

@@ -1,4 +1,4 @@
-//! All network namespaces that can be found, and the addresses in them.
+//! All network namespaces that can be found, the addresses in them, and the links that name an owner.
 //!
 //! A namespace lives as long as something holds it: a process or a thread in it, a mount of it
 //! (in any mount namespace), a file descriptor. /proc shows them all. Nobody asks whose
@@ -11,13 +11,17 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use cnimble_netlink::{Error, NetNs, Netlink};
+use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::{Error, NetNs, Netlink, netns};
+use cnimble_rules::survey;
 
 /// What was seen.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Addresses, each with the path of a namespace that has it.
     pub(super) addrs: BTreeMap<IpAddr, String>,
+    /// Links that name an owner in their alias: interfaces of pods that have no end on the host.
+    pub(super) owned: Vec<Link>,
     /// Namespaces that could not be looked into, with the reason.
     pub(super) blind: Vec<String>,
 }
@@ -34,8 +38,9 @@ pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>) -> Seen {
         if done.contains(&id) {
             return;
         }
-        match addresses(path) {
-            Ok(addrs) => {
+        match inside(path) {
+            Ok((addrs, owned)) => {
+                seen.owned.extend(owned);
                 for addr in addrs {
                     seen.addrs.entry(addr).or_insert_with(|| path.display().to_string());
                 }
@@ -97,47 +102,22 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 /// Network namespaces that are mounted where the process sees them (proc(5), mountinfo).
 fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
     let text = fs::read(process.join("mountinfo")).unwrap_or_default();
-    mounts(&String::from_utf8_lossy(&text), &process.join("root"))
+    netns::mounts(&String::from_utf8_lossy(&text), &process.join("root"))
 }
 
-/// Those that a mountinfo tells of, below this root.
-pub fn mounts(text: &str, below: &Path) -> Vec<(PathBuf, PathBuf)> {
-    let of = |line: &str| {
-        let (front, back) = line.split_once(" - ")?;
-        let mut front = front.split(' ').skip(3);
-        let (root, point) = (front.next()?, front.next()?);
-        let is_one = back.starts_with("nsfs ") && root.starts_with("net:[");
-        let point = unescaped(point);
-        is_one.then(|| (PathBuf::from(root), below.join(point.trim_start_matches('/'))))
-    };
-    text.lines().filter_map(of).collect()
-}
-
-/// Spaces and the like are `\040` in mountinfo.
-fn unescaped(text: &str) -> String {
-    let mut out = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((byte, tail)) = rest.split_first() {
-        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(value) if *byte == b'\\' => {
-                out.push(value);
-                rest = tail.get(3..).unwrap_or_default();
-            }
-            _ => {
-                out.push(*byte);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-/// The addresses in a namespace that may be a pod's.
-fn addresses(path: &Path) -> Result<Vec<IpAddr>, Error> {
+/// The addresses in a namespace that may be a pod's, and the links whose alias names an owner.
+fn inside(path: &Path) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
     let ns = NetNs::open(path)?;
-    let addrs = Netlink::open_in(&ns)?.all_addrs()?;
-    Ok(addrs.into_iter().map(|addr| addr.net.ip()).filter(|ip| is_somebodys(*ip)).collect())
+    let mut inside = Netlink::open_in(&ns)?;
+    let addrs = inside.all_addrs()?.into_iter().map(|addr| addr.net.ip()).filter(|ip| is_somebodys(*ip));
+    let addrs = addrs.collect();
+    let mut owned = inside.links(&Filter::default())?;
+    // A pair's end and bandwidth's device name their owner where they are on a host: elsewhere they are
+    // another node's, whose networks may have the names of ours.
+    owned.retain(|link| {
+        !cnimble_made::ON_HOST.contains(&link.kind.as_str()) && survey::tag(&link.alias).is_some()
+    });
+    Ok((addrs, owned))
 }
 
 /// Loopback and link-local addresses are everybody's.
@@ -149,13 +129,10 @@ pub(super) fn is_somebodys(ip: IpAddr) -> bool {
     !(ip.is_loopback() || ip.is_unspecified() || link_local)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_in_mountinfo() {
-        assert_eq!(unescaped(r"/run/netns/a\040b\134c"), r"/run/netns/a b\c");
-        assert_eq!(unescaped(r"/run/\04"), r"/run/\04");
-    }
+/// The namespace at this path, if there is one that isn't our own.
+///
+/// # Errors
+/// It can't be told.
+pub(super) fn namespace(path: &str) -> Result<Option<NetNs>, Error> {
+    NetNs::current()?.find_another(Path::new(path))
 }

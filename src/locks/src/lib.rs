@@ -115,6 +115,16 @@ impl Locks {
         Ok(Held(vec![self.take("node", "this node's networks", Kind::Alone, end).await?]))
     }
 
+    /// Removes the files, and the directory, while the node is held alone: what waits for a file that
+    /// is gone takes a new one.
+    pub fn clear(&self, held: Held) {
+        for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let _ = std::fs::remove_file(entry.path());
+        }
+        let _ = std::fs::remove_dir(&self.dir);
+        drop(held);
+    }
+
     /// The node's, always shared, and then the network's.
     async fn both(&self, network: &str, kind: Kind) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
@@ -128,7 +138,17 @@ impl Locks {
     async fn take(&self, name: &str, what: &str, kind: Kind, end: Instant) -> Result<FileLock, LockError> {
         let turn = self.dir.join(format!("turn-{name}"));
         let wait = Wait { what, limit: self.limit, end };
-        turn::take(&self.dir.join(name), &turn, kind, wait).await
+        loop {
+            match turn::take(&self.dir.join(name), &turn, kind, wait).await {
+                // A concurrent `clear` has removed the directory.
+                Err(LockError::File { source, .. })
+                    if source.kind() == std::io::ErrorKind::NotFound && Instant::now() < end =>
+                {
+                    private_dir(&self.dir)?;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 }
 
@@ -173,6 +193,23 @@ mod tests {
         assert!(locks.shared("a").await.is_err());
         drop(node);
         drop(locks.shared("a").await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn locks_that_are_cleared_leave_no_file_and_can_be_taken_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let locks = locks(&dir);
+        drop(locks.shared("a").await.unwrap());
+        let node = locks.node_alone().await.unwrap();
+        let patient = locks.clone().with_limit(LIMIT);
+        let (waited, ()) = tokio::join!(patient.shared("a"), async {
+            tokio::task::yield_now().await;
+            locks.clear(node);
+        });
+        assert!(locks.alone("a").await.is_err(), "who has waited holds the new file");
+        drop(waited.unwrap());
+        locks.clear(locks.node_alone().await.unwrap());
+        assert!(!locks.dir().exists());
     }
 
     #[test]

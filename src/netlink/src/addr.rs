@@ -22,6 +22,8 @@ pub struct Addr {
     pub duplicate: bool,
     /// `scope`, as in rtnetlink(7).
     pub scope: u8,
+    /// IFA_F_PERMANENT: it doesn't expire, as those of routers and DHCP do.
+    pub permanent: bool,
 }
 
 /// `ip address add NET dev LINK [nodad]`; `nodad` matters for IPv6 only. The broadcast
@@ -118,5 +120,6 @@ pub(super) fn read(message: &Message<'_>, wanted: u32) -> std::result::Result<Op
         tentative: flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) != 0,
         duplicate: flags & libc::IFA_F_DADFAILED != 0,
         scope: header(3)?,
+        permanent: flags & libc::IFA_F_PERMANENT != 0,
     }))
 }

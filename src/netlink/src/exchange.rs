@@ -1,9 +1,12 @@
 //! Requests out; answers, lists and acknowledgements in.
 
+use nix::errno::Errno;
+use nix::libc;
+
 use super::Result;
 use super::error::Error;
 use super::socket::{Next, Protocol, Socket, broken};
-use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR};
+use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSGHDR};
 use super::wire::{self, Ack, Malformed, Message};
 
 type Read<T> = std::result::Result<T, Malformed>;
@@ -127,6 +130,16 @@ impl Protocol {
             _ => refused.reason(ack.text),
         })
     }
+}
+
+/// A refused change of addresses, routes or rules. The kernel answers EOPNOTSUPP to an address family
+/// that it doesn't have.
+pub(crate) fn lacking(err: Error, message: &[u8]) -> Error {
+    let family = message.get(NLMSGHDR).copied().map(i32::from);
+    if err.is(Errno::EOPNOTSUPP) && err.is_bare() && family == Some(libc::AF_INET6) {
+        return err.explained("the kernel has no IPv6: built without it, or started with ipv6.disable=1");
+    }
+    err
 }
 
 #[cfg(test)]

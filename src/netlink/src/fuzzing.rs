@@ -3,7 +3,7 @@
 use super::nft::fuzzing as objects;
 use super::tc::fuzzing as queues;
 use super::wire::{Ack, Message, Messages};
-use super::{addr, conntrack, fdb, link_read, neigh, netconf, port, route_read};
+use super::{addr, conntrack, fdb, link_read, neigh, netconf, port, route_read, rule};
 
 /// A datagram of NETLINK_ROUTE.
 pub fn route(bytes: &[u8]) {
@@ -22,6 +22,8 @@ pub(super) fn read(message: &Message<'_>) {
     let _ = netconf::read(message);
     queues::read(message);
     route_read::raw::read(message);
+    let _ = rule::read(message);
+    let _ = rule::read_table(message);
     let _ = port::read_vlan(message, 1);
     let _ = port::read_link(message, 1);
 }

@@ -16,7 +16,7 @@ use super::request::Mode;
 use super::uapi::if_link::{IFLA_INET_CONF, IPV4_DEVCONF_ARP_NOTIFY};
 
 /// A link as the kernel describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
     /// `ifi_index`.
     pub index: u32,
@@ -41,7 +41,10 @@ pub struct Link {
     pub oper_up: bool,
     /// Index of the bridge that it is a port of.
     pub master: Option<u32>,
-    /// `IFLA_LINK`: for a veth, the index of its other end, there.
+    /// The kind with its settings, of those of [`Kind`](super::kind::Kind) that have some.
+    pub settings: Option<super::kind::Kind>,
+    /// `IFLA_LINK`: for a veth, the index of its other end, there; for a macvlan, ipvlan or vlan, that
+    /// of its parent.
     pub peer: Option<u32>,
     /// `IFLA_LINK_NETNSID`: the peer is in another namespace, which has this number here, the
     /// lowest that was free when it became known; negative if it has none.
@@ -49,12 +52,27 @@ pub struct Link {
     /// `ip link … alias`.
     pub alias: String,
     /// Bridge port flags, for a port of a bridge.
-    pub port: Option<super::port::Port>,
+    pub port: Option<Port>,
     /// `vlan_filtering`, for a bridge.
     pub vlan_filtering: bool,
     /// The sysctl `net/ipv6/conf/LINK/accept_ra`, if the kernel tells.
     pub accept_ra: Option<u32>,
 }
+
+/// The flags of a bridge port that plugins care for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Port {
+    /// `hairpin on`
+    pub hairpin: bool,
+    /// `isolated on`
+    pub isolated: bool,
+    /// `group_fwd_mask 0xfffd`, see [`claim`](super::port::claim).
+    pub closed: bool,
+}
+
+/// All of 01:80:c2:00:00:00 to :0f but :01 (pause frames), which no bridge lets through and no
+/// mask may have.
+pub(super) const RESERVED: u16 = 0xfffd;
 
 /// A bridge to make.
 #[derive(Debug, Clone)]
@@ -101,6 +119,10 @@ pub struct Change<'a> {
     pub alias: Option<&'a str>,
     /// `Some(0)` takes it off its master.
     pub master: Option<u32>,
+    /// The namespace that it is moved into, down, before anything else is changed. It arrives under
+    /// its name; `name` is what it gets if that is taken there, and what it is renamed to if not: an
+    /// EEXIST may mean that it has been moved. The namespace must stay open until it has been done.
+    pub netns: Option<BorrowedFd<'a>>,
     pub promisc: Option<bool>,
     pub allmulti: Option<bool>,
     pub txqlen: Option<u32>,
@@ -190,6 +212,7 @@ pub(super) fn changed<K>(
     message = with(message, change.alias, LinkMessageBuilder::alias);
     message = with(message, change.master, LinkMessageBuilder::controller);
     message = with(message, change.txqlen, LinkMessageBuilder::txqueuelen);
+    message = with(message, change.netns.map(|netns| netns.as_raw_fd()), LinkMessageBuilder::setns_by_fd);
     if change.addrgenmode_none {
         let inet6 = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
         message = message.append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![inet6]));
@@ -235,6 +258,25 @@ pub fn del(index: u32, name: &str) -> Request {
     Request::new(format!("delete link {name}"), Mode::Change, message)
 }
 
+/// `ip link set NAME group NUMBER`
+pub(super) fn set_group(index: u32, name: &str, group: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes.push(LinkAttribute::Group(group));
+    Request::new(
+        format!("set link {name} group {group}"),
+        Mode::Change,
+        RouteNetlinkMessage::SetLink(message),
+    )
+}
+
+/// `ip link del group NUMBER`
+pub(super) fn del_group(group: u32, count: usize) -> Request {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::Group(group));
+    Request::new(format!("delete {count} links"), Mode::Change, RouteNetlinkMessage::DelLink(message))
+}
+
 /// `ip link set BRIDGE type bridge vlan_filtering 1`
 pub fn set_vlan_filtering(index: u32, name: &str, on: bool) -> Request {
     let message = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge)
@@ -257,6 +299,7 @@ impl Change<'_> {
             self.name.map(|name| format!("name {name}")),
             self.alias.map(|alias| format!("alias {alias}")),
             self.master.map(|master| format!("master {master}")),
+            self.netns.map(|_| "netns".to_owned()),
             self.promisc.map(|yes| format!("promisc {}", on(yes))),
             self.allmulti.map(|yes| format!("allmulticast {}", on(yes))),
             self.txqlen.map(|length| format!("txqueuelen {length}")),

@@ -6,8 +6,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage};
 use nix::errno::Errno;
 
-use super::link::{Filter, Link, Mac};
-use super::port::{Port, RESERVED};
+use super::link::{Filter, Link, Mac, Port, RESERVED};
 use super::request::{bad_name, encode};
 use super::uapi::if_link::{
     DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING,
@@ -17,7 +16,7 @@ use super::uapi::if_link::{
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTM_NEWLINK, RTNLGRP_LINK};
 use super::wire::{Attributes, Malformed, Message, Messages, text, u8_at, u16_ne, u32_ne};
-use super::{Error, Netlink, Request, Result, socket};
+use super::{Error, Netlink, Request, Result, kind, socket};
 
 impl Netlink {
     /// Carries out a creating request and returns the new link, from the kernel's echo
@@ -100,6 +99,13 @@ impl Netlink {
                 && filter.master.is_none_or(|master| link.master == Some(master))
         });
         Ok(links)
+    }
+
+    /// The groups that there are links in.
+    pub(super) fn groups(&mut self) -> Result<Vec<u32>> {
+        self.dump("list the groups of links", query(&Filter::default()), |message| {
+            Attributes::behind(message.body, IFINFOMSG).find(libc::IFLA_GROUP).map(|group| u32_ne(group?, 0))
+        })
     }
 
     /// Waits until the link is operationally up, by notification (no polling), and returns
@@ -214,6 +220,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
         txqlen: 0,
         oper_up: false,
         master: None,
+        settings: None,
         peer: None,
         far: None,
         alias: String::new(),
@@ -252,6 +259,7 @@ fn read_info(link: &mut Link, info: &[u8]) -> std::result::Result<(), Malformed>
             libc::IFLA_INFO_DATA if link.kind == "bridge" => {
                 link.vlan_filtering = flag(value, IFLA_BR_VLAN_FILTERING)?;
             }
+            libc::IFLA_INFO_DATA => link.settings = kind::read(&link.kind, value)?,
             IFLA_INFO_SLAVE_DATA if of_bridge => {
                 let mask = Attributes::new(value)
                     .find(IFLA_BRPORT_GROUP_FWD_MASK)?

@@ -9,20 +9,24 @@ use std::net::IpAddr;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Reads `aa:bb:cc:dd:ee:ff`, also with `-`, in any case.
+    /// Reads `aa:bb:cc:dd:ee:ff`, in any case; also with `-`, as `aabb.ccdd.eeff`, and as twelve digits.
     pub fn parse(text: &str) -> Option<Mac> {
-        let separator = if text.contains('-') { '-' } else { ':' };
-        let mut bytes = [0; 6];
-        let mut parts = text.split(separator);
-        for byte in &mut bytes {
-            let part = parts.next()?;
-            // from_str_radix would take a sign.
-            if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-                return None;
-            }
-            *byte = u8::from_str_radix(part, 16).ok()?;
+        let (separator, digits) = match text.bytes().find(|byte| !byte.is_ascii_hexdigit()) {
+            None => ("", 12),
+            Some(b'.') => (".", 4),
+            Some(b'-') => ("-", 2),
+            Some(_) => (":", 2),
+        };
+        let groups: Vec<&str> =
+            if separator.is_empty() { vec![text] } else { text.split(separator).collect() };
+        // from_str_radix would take a sign.
+        let is_group = |group: &&str| group.len() == digits && group.bytes().all(|d| d.is_ascii_hexdigit());
+        if groups.len() * digits != 12 || !groups.iter().all(is_group) {
+            return None;
         }
-        parts.next().is_none().then_some(Mac(bytes))
+        let number = u64::from_str_radix(&groups.concat(), 16).ok()?;
+        let [_, _, bytes @ ..] = number.to_be_bytes();
+        Some(Mac(bytes))
     }
 
     /// A random, locally administered unicast address (getrandom(2)).
@@ -84,7 +88,7 @@ mod tests {
     #[test]
     fn reads_what_users_write() {
         let mac = Mac([0x02, 0xab, 0, 1, 0xff, 0x10]);
-        for text in ["02:ab:00:01:ff:10", "02-AB-00-01-FF-10"] {
+        for text in ["02:ab:00:01:ff:10", "02-AB-00-01-FF-10", "02ab.0001.FF10", "02ab0001ff10"] {
             assert_eq!(Mac::parse(text), Some(mac), "{text}");
         }
         assert_eq!(mac.to_string(), "02:ab:00:01:ff:10");
@@ -101,7 +105,14 @@ mod tests {
             "+2:ab:00:01:ff:10",
             "0g:ab:00:01:ff:10",
             "02:ab:00:01:ff:10 ",
-            "02ab0001ff10",
+            "02ab0001ff1",
+            "02ab0001ff1011",
+            "02ab-0001-ff10",
+            "02ab.0001.ff1",
+            "02ab.0001.ff10.",
+            "02ab.0001",
+            "02ab.0001:ff10",
+            ".",
             "é:ab:00:01:ff:10",
         ] {
             assert_eq!(Mac::parse(text), None, "{text}");

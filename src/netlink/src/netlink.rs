@@ -5,6 +5,7 @@ use std::time::Duration;
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
+use super::exchange::lacking;
 use super::request::encode;
 use super::socket::{Next, Protocol, Socket};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_ECHO, NLM_F_REQUEST};
@@ -86,14 +87,16 @@ impl Netlink {
             let unwanted = if index < last_index { NLM_F_ACK | NLM_F_ECHO } else { NLM_F_ECHO };
             let flags = wire::flags(message, 0) & !unwanted;
             wire::set_flags(message, 0, flags);
-            datagram.append(message);
+            datagram.extend_from_slice(message);
         }
         self.socket.send(last, &datagram)?;
         let mut refused = None;
         self.socket.acknowledgements(last, first, &mut |index, ack| {
             let index = usize::try_from(index).unwrap_or(usize::MAX);
             if let Some(what) = whats.get(index) {
-                refused = refused.take().or(Protocol::Route.refusal(what, ack));
+                let message = messages.get(index).map_or(&[][..], Vec::as_slice);
+                let refusal = || Protocol::Route.refusal(what, ack).map(|err| lacking(err, message));
+                refused = refused.take().or_else(refusal);
             }
             if index == last_index { Next::Done } else { Next::More }
         })?;

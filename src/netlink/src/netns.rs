@@ -1,9 +1,10 @@
 //! Network namespaces: a handle, and a moment inside.
 
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -15,6 +16,18 @@ use super::{Error, Result};
 
 /// The namespace of the calling thread, not of the process's first one.
 const CURRENT: &str = "/proc/thread-self/ns/net";
+
+/// The errors of a path where no namespace is: ESRCH and EACCES are those of the files in /proc of a
+/// process that has ended.
+const GONE: [Errno; 7] = [
+    Errno::ENOENT,
+    Errno::ENOTDIR,
+    Errno::EINVAL,
+    Errno::ESRCH,
+    Errno::EACCES,
+    Errno::ELOOP,
+    Errno::ENAMETOOLONG,
+];
 
 /// An open network namespace.
 #[derive(Debug)]
@@ -47,6 +60,28 @@ impl NetNs {
             Ok(_) | Err(Errno::ENOTTY) => Err(not_one()),
             Err(errno) => Err(Error::new(what(), errno)),
         }
+    }
+
+    /// The namespace at `path`, or `None` if there is none: nothing is there, or something else is.
+    ///
+    /// # Errors
+    /// What says nothing about the path: no descriptor (EMFILE) or memory (ENOMEM) is left, EIO. Whoever
+    /// took that for a namespace that is gone would leave, or remove, what is in one that is there.
+    pub fn find(path: &Path) -> Result<Option<Self>> {
+        match NetNs::open(path) {
+            Ok(netns) => Ok(Some(netns)),
+            Err(err) if GONE.contains(&err.errno) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// As [`find`](Self::find); `None` also if it is this one.
+    ///
+    /// # Errors
+    /// As those of [`find`](Self::find); the kernel's.
+    pub fn find_another(&self, path: &Path) -> Result<Option<Self>> {
+        let Some(there) = NetNs::find(path)? else { return Ok(None) };
+        Ok((!there.same_as(self)?).then_some(there))
     }
 
     /// The namespace of this thread.
@@ -125,5 +160,58 @@ fn open(path: &Path) -> std::io::Result<File> {
 impl AsFd for NetNs {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// The paths of the network namespaces that are pinned by a mount in our own mount namespace, one for
+/// each namespace.
+pub fn pinned() -> Vec<PathBuf> {
+    let text = fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
+    let found: BTreeMap<PathBuf, PathBuf> =
+        mounts(&String::from_utf8_lossy(&text), Path::new("/")).into_iter().collect();
+    found.into_values().collect()
+}
+
+/// Inodes, and paths below this root, of the network namespaces that a mountinfo (proc(5)) tells of.
+pub fn mounts(text: &str, below: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let of = |line: &str| {
+        let (front, back) = line.split_once(" - ")?;
+        let mut front = front.split(' ').skip(3);
+        let (root, point) = (front.next()?, front.next()?);
+        let is_one = back.starts_with("nsfs ") && root.starts_with("net:[");
+        let point = unescaped(point);
+        is_one.then(|| (PathBuf::from(root), below.join(point.trim_start_matches('/'))))
+    };
+    text.lines().filter_map(of).collect()
+}
+
+/// Spaces and the like are `\040` in mountinfo.
+fn unescaped(text: &str) -> String {
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((byte, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(value) if *byte == b'\\' => {
+                out.push(value);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            _ => {
+                out.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_mountinfo() {
+        assert_eq!(unescaped(r"/run/netns/a\040b\134c"), r"/run/netns/a b\c");
+        assert_eq!(unescaped(r"/run/\04"), r"/run/\04");
     }
 }

@@ -6,7 +6,8 @@ use netlink_packet_route::link::{BridgeVlanInfoFlags, LinkAttribute, LinkExtentM
 use nix::errno::Errno;
 use rtnetlink::{LinkBridgePort, LinkBridgeVlan};
 
-use super::link::{self, Change};
+pub use super::link::Port;
+use super::link::{self, Change, RESERVED};
 use super::request::Mode;
 use super::uapi::if_bridge::{
     BR_VLAN_MSG, BRIDGE_VLANDB_ENTRY, BRIDGE_VLANDB_ENTRY_INFO, BRIDGE_VLANDB_ENTRY_RANGE,
@@ -16,21 +17,6 @@ use super::uapi::netlink::{NLM_F_DUMP, NLM_F_REQUEST};
 use super::uapi::rtnetlink::{IFINFOMSG, RTM_GETVLAN, RTM_NEWLINK, RTM_NEWVLAN};
 use super::wire::{self, Attributes, Malformed, Message, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Request, Result};
-
-/// The flags of a bridge port that plugins care for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Port {
-    /// `hairpin on`
-    pub hairpin: bool,
-    /// `isolated on`
-    pub isolated: bool,
-    /// `group_fwd_mask 0xfffd`, see [`claim`].
-    pub closed: bool,
-}
-
-/// All of 01:80:c2:00:00:00 to :0f but :01 (pause frames), which no bridge lets through and no
-/// mask may have.
-pub(super) const RESERVED: u16 = 0xfffd;
 
 /// The first change of a new port, which is down: `change` and its flags, all in one message.
 ///

@@ -11,7 +11,10 @@ use rtnetlink::RouteMessageBuilder;
 
 use super::Request;
 use super::request::Mode;
-use super::uapi::rtnetlink::RT_TABLE_MAIN;
+use super::uapi::rtnetlink::{RT_TABLE_MAIN, RT_TABLE_UNSPEC};
+
+/// Any table (RT_TABLE_UNSPEC), for [`Netlink::routes`](super::Netlink::routes).
+pub const ANY_TABLE: u32 = RT_TABLE_UNSPEC;
 
 /// A route out of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +58,17 @@ fn new(route: &NewRoute, link: &str, mode: Mode) -> Request {
     request(what, mode, route, |mut message| {
         message.header.scope = scope;
         message.header.protocol = RouteProtocol::Boot;
+        RouteNetlinkMessage::NewRoute(message)
+    })
+}
+
+/// As [`prepend`], but as the kernel makes a route to the network of an address (`proto kernel`), which
+/// goes with the address.
+pub fn restore(route: &NewRoute, link: &str) -> Request {
+    let what = format!("restore {}", words(route, link));
+    request(what, Mode::Prepend, route, |mut message| {
+        message.header.scope = route.scope.map_or(RouteScope::Link, RouteScope::from);
+        message.header.protocol = RouteProtocol::Kernel;
         RouteNetlinkMessage::NewRoute(message)
     })
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 
@@ -11,8 +11,8 @@ use super::request::encode;
 use super::route::NewRoute;
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::{
-    RT_TABLE_LOCAL, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTM_F_CLONED, RTM_NEWROUTE, RTMSG,
-    RTN_UNICAST, RTNEXTHOP, RTNH_F_ONLINK,
+    RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TABLE_UNSPEC, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTM_F_CLONED,
+    RTM_NEWROUTE, RTMSG, RTN_UNICAST, RTNEXTHOP, RTNH_F_ONLINK, RTPROT_RA,
 };
 use super::wire::{Attributes, Malformed, Message, ip, u8_at, u16_ne, u32_ne};
 use super::{Netlink, Result};
@@ -20,7 +20,8 @@ use super::{Netlink, Result};
 const SHORT: Malformed = Malformed("a route message is too short");
 
 impl Netlink {
-    /// `ip route show dev LINK table TABLE`, both families; `table` `None` is main. The
+    /// `ip route show dev LINK table TABLE`, both families; `table` `None` is main, and
+    /// [`ANY_TABLE`](super::route::ANY_TABLE) all. The
     /// kernel filters (strict checking). Routes that the kernel made itself (to the network
     /// of an address) are among them, cached ones aren't; and only unicast routes are,
     /// unless table 255 (local) is asked for.
@@ -44,6 +45,63 @@ impl Netlink {
             }
         }
         Ok(routes)
+    }
+
+    /// `ip -6 route show proto ra`: the numbers of the links by which routers have told routes.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn links_of_routers(&mut self) -> Result<Vec<u32>> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet6;
+        message.header.protocol = RouteProtocol::Ra;
+        message.attributes = vec![RouteAttribute::Table(RT_TABLE_MAIN)];
+        let message = RouteNetlinkMessage::GetRoute(message);
+        let found = self.dump("list routes of routers", message, |message| {
+            // An old kernel sends more than was asked for.
+            if message.kind != RTM_NEWROUTE || u8_at(message.body, 5) != Some(RTPROT_RA) {
+                return Ok(None);
+            }
+            let mut link = None;
+            for attribute in Attributes::behind(message.body, RTMSG) {
+                let (kind, value) = attribute?;
+                if kind == libc::RTA_OIF {
+                    link = u32_ne(value, 0);
+                }
+            }
+            Ok(link)
+        });
+        let mut links = match found {
+            // No IPv6, or no route at all yet.
+            Err(err) if err.is(Errno::ENOENT) || err.is(Errno::EOPNOTSUPP) => Vec::new(),
+            found => found?,
+        };
+        links.sort_unstable();
+        links.dedup();
+        Ok(links)
+    }
+
+    /// The index of the link that the default route leaves by, of IPv4 if that has one, else of IPv6; of
+    /// several, that with the lowest metric.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn default_link(&mut self) -> Result<Option<u32>> {
+        let wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let message = query(family, &wanted);
+            let family = u8::from(family);
+            let found = match self.dump("list routes", message, |message| wanted.read(message, family)) {
+                // The family has no such table (yet).
+                Err(err) if err.is(Errno::ENOENT) => continue,
+                found => found?,
+            };
+            let defaults = found.into_iter().flatten().filter(|route| route.dst.prefix() == 0);
+            if let Some(route) = defaults.min_by_key(|route| route.priority.unwrap_or(0)) {
+                return Ok(Some(route.index));
+            }
+        }
+        Ok(None)
     }
 
     /// `ip route get ADDRESS`: the number of the link that packets of this host to `to` leave
@@ -90,12 +148,18 @@ fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
     if wanted.table != RT_TABLE_LOCAL {
         message.header.kind = RouteType::Unicast;
     }
-    message.attributes = vec![RouteAttribute::Oif(wanted.index), RouteAttribute::Table(wanted.table)];
+    if wanted.table != RT_TABLE_UNSPEC {
+        message.attributes.push(RouteAttribute::Table(wanted.table));
+    }
+    if wanted.index != 0 {
+        message.attributes.push(RouteAttribute::Oif(wanted.index));
+    }
     RouteNetlinkMessage::GetRoute(message)
 }
 
 /// Which routes to keep: an old kernel, or one without IPv6, sends more than was asked for.
 struct Wanted {
+    /// 0 is any.
     index: u32,
     table: u32,
 }
@@ -150,7 +214,7 @@ impl Wanted {
                 _ => {}
             }
         }
-        if table != self.table {
+        if table != self.table && self.table != RT_TABLE_UNSPEC {
             return Ok(None);
         }
         route.table = Some(table);
@@ -160,7 +224,7 @@ impl Wanted {
             Some(hops) => read_hops(&route, hops)?,
             None => vec![route],
         };
-        routes.retain(|route| route.index == self.index);
+        routes.retain(|route| self.index == 0 || route.index == self.index);
         Ok(Some(routes))
     }
 }

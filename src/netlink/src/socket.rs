@@ -1,6 +1,6 @@
 //! The netlink socket, for all families: datagrams out, and the kernel's back.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use netlink_sys::SocketAddr;
@@ -11,7 +11,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::uapi::netlink::NLMSG_OVERRUN;
 use super::wire::{Malformed, Message, Messages};
-use super::{Error, Result};
+use super::{Error, Result, linger};
 
 /// How long the kernel may take for one answer. It answers while it reads the request, so
 /// this is for a machine in trouble.
@@ -82,6 +82,9 @@ impl Socket {
         let failed = |err: std::io::Error| protocol.closed(Error::io(what, &err));
         let mut inner = netlink_sys::Socket::new(protocol.number()).map_err(failed)?;
         let address = inner.bind_auto().map_err(failed)?;
+        if protocol == Protocol::Netfilter {
+            linger::keep(inner.as_fd());
+        }
         // Texts in errors, without a copy of the request; the first is since Linux 4.12.
         inner.set_ext_ack(true).map_err(failed)?;
         inner.set_cap_ack(true).map_err(failed)?;
@@ -93,6 +96,11 @@ impl Socket {
         let socket = Socket { inner, protocol, port: address.port_number(), seq: 0, buffer: vec![0; BUFFER] };
         socket.patience(PATIENCE)?;
         Ok(socket)
+    }
+
+    /// Its descriptor.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
     }
 
     /// Takes `count` sequence numbers; returns the first.

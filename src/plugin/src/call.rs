@@ -1,6 +1,7 @@
 //! One invocation, validated.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use cnimble_cni::{Attachment, CniArgs, CniResult, Code, Error, Owner, PluginConfig};
@@ -25,7 +26,7 @@ pub struct Call {
     /// The configuration.
     pub config: PluginConfig,
     /// The configuration as it came, for delegates.
-    pub stdin: Vec<u8>,
+    pub stdin: Rc<Vec<u8>>,
     /// How to take back what ADD did so far.
     pub undo: Undo,
     /// The plugins that live in this binary.
@@ -62,6 +63,19 @@ impl Call {
             Error::new(Code::INVALID_NETNS, format!("failed to open netns \"{}\"", self.netns))
                 .details(why.details)
         })
+    }
+
+    /// The namespace that CNI_NETNS names, or `None` if it names none, is gone or is no namespace: then
+    /// there is nothing of ours in it.
+    ///
+    /// # Errors
+    /// It can't be told whether it is there.
+    pub fn find_netns(&self) -> Result<Option<NetNs>, Error> {
+        if self.netns.is_empty() {
+            return Ok(None);
+        }
+        let found = NetNs::find(std::path::Path::new(&self.netns))?;
+        Ok(found.map(|netns| netns.with_home(self.home.clone())))
     }
 
     /// The container's interface in this network, as leases are keyed.

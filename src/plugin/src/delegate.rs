@@ -3,41 +3,62 @@
 //! The delegate is looked for in CNI_PATH. If what is found there is this very binary
 //! (same device and inode, which hard links share), its verb is called in the same
 //! process; otherwise the file is executed, with our environment and the same stdin. Its
-//! error comes through with its own code.
+//! error comes through with its own code. One that hangs is ended with the verb.
 
 use std::fs::Metadata;
-use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::{Child, Command as Process, Stdio};
+use std::process::Command as Process;
+use std::rc::Rc;
 use std::time::Duration;
 
-use cnimble_cni::{CniResult, Code, Error, Version};
+use cnimble_child::{Failure, Limits, Output};
+use cnimble_cni::{CniResult, Code, Error, Version, json};
 
 use super::{Call, Command, Plugin};
 
 /// No result comes near this; one with 10,000 routes has 1 MB.
 const ANSWER_LIMIT: usize = 16 << 20;
-/// What a pipe takes before anybody reads (pipe(7)).
-const PIPE: usize = 64 << 10;
+
+/// What a delegate's ADD came to.
+#[derive(Debug)]
+pub struct Added {
+    /// Its result.
+    pub result: CniResult,
+    /// Whether it is a plugin of this binary, of which is known what it looks at.
+    pub here: bool,
+}
 
 /// ADD of plugin `name`. Its undo is on the call's stack when this returns.
 ///
 /// # Errors
 /// The delegate's, or code 104 if it can't be run.
 pub fn add(call: &Call, name: &str) -> Result<CniResult, Error> {
+    added(call, name).map(|added| added.result)
+}
+
+/// [`add`], with where the plugin is.
+///
+/// # Errors
+/// As [`add`].
+pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
     match resolve(call, name)? {
-        Delegate::Here(plugin) => plugin.add(call),
+        Delegate::Here(plugin) => Ok(Added { result: plugin.add(call)?, here: true }),
         Delegate::File(path) => {
             let undo = Execution::new(call, path.clone(), Command::Del);
-            let answer = Execution::new(call, path.clone(), Command::Add).run()?;
-            // The delegate has done its work, whatever we make of its answer.
-            call.undo.push(format!("call DEL of delegate {name}"), move || undo.run().map(drop));
-            let value = serde_json::from_slice(&answer).map_err(|err| {
-                Error::new(Code::DECODE, format!("delegate {}: result is not JSON: {err}", path.display()))
-            })?;
-            CniResult::from_value(&value, Version::V0_1_0, "")
-                .map_err(|err| err.context(format!("result of delegate {}", path.display())))
+            let outcome = Execution::new(call, path.clone(), Command::Add).run();
+            // The delegate has done its work, whatever we make of its answer; one that was cut short
+            // may have done a part of it.
+            if !matches!(outcome, Err((_, false))) {
+                let run = move || undo.run().map(drop).map_err(|(err, _)| err);
+                call.undo.push(format!("call DEL of delegate {name}"), run);
+            }
+            let answer = outcome.map_err(|(err, _)| err)?;
+            let value = json::parse(&answer, "result")
+                .map_err(|err| err.context(format_args!("delegate {}", path.display())))?;
+            let result = CniResult::from_value(&value, Version::V0_1_0, "")
+                .map_err(|err| err.context(format!("result of delegate {}", path.display())))?;
+            Ok(Added { result, here: false })
         }
     }
 }
@@ -51,9 +72,22 @@ pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
         Delegate::Here(plugin) => super::run(plugin, call, command),
         Delegate::File(path) => match Execution::new(call, path, command).run() {
             // Plugins from before 1.1.0 have neither; they have nothing to say then.
-            Err(err) if is_new(command) && err.msg.contains("unknown CNI_COMMAND") => Ok(()),
-            outcome => outcome.map(drop),
+            Err((err, _)) if is_new(command) && err.msg.contains("unknown CNI_COMMAND") => Ok(()),
+            outcome => outcome.map(drop).map_err(|(err, _)| err),
         },
+    }
+}
+
+/// DEL of an IPAM plugin that says good-bye by the pod's interface, before `plugin` removes that. An error is no
+/// reason to keep the interface; [`release`] meets it again.
+pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
+    let ipam = call.config.ipam_type.as_str();
+    let needs_it = |other: &&&dyn Plugin| other.name() == ipam && other.leaves_by_the_interface();
+    if ipam.is_empty() || plugin.name() == ipam || !call.plugins.iter().any(|other| needs_it(&other)) {
+        return;
+    }
+    if let Err(err) = self::call(call, ipam, Command::Del) {
+        log::warn!("going on without the good-bye of {ipam}: {err}");
     }
 }
 
@@ -120,7 +154,7 @@ fn is_this_program(call: &Call, found: &Metadata) -> bool {
 struct Execution {
     path: PathBuf,
     env: [(&'static str, std::ffi::OsString); 6],
-    stdin: Vec<u8>,
+    stdin: Rc<Vec<u8>>,
 }
 
 impl Execution {
@@ -134,45 +168,45 @@ impl Execution {
             ("CNI_ARGS", call.raw_args.as_str().into()),
             ("CNI_PATH", dirs),
         ];
-        Execution { path, env, stdin: call.stdin.clone() }
+        Execution { path, env, stdin: Rc::clone(&call.stdin) }
     }
 
-    fn run(&self) -> Result<Vec<u8>, Error> {
+    /// The answer; else the error, and whether the delegate may have left its work half done.
+    fn run(&self) -> Result<Vec<u8>, (Error, bool)> {
+        let path = self.path.display();
         let failed = |what: &str, err: &std::io::Error| {
-            Error::new(Code::DELEGATE, format!("{what} delegate {}: {err}", self.path.display()))
+            Error::new(Code::DELEGATE, format!("{what} delegate {path}: {err}"))
         };
-        let mut child = self.spawn().map_err(|err| failed("starting", &err))?;
-        let talk = converse(&mut child, &self.stdin);
-        if !matches!(talk, Ok(Some(_))) {
-            // It may be waiting for us to read on.
-            let _ = child.kill();
-        }
-        let status = child.wait().map_err(|err| failed("waiting for", &err))?;
-        let Some(answer) = talk.map_err(|err| failed("talking to", &err))? else {
-            let limit = format!("delegate {}: more than {ANSWER_LIMIT} bytes on stdout", self.path.display());
-            return Err(Error::new(Code::DELEGATE, limit));
-        };
+        let Output { status, stdout: answer, .. } = self.start().map_err(|failure| match failure {
+            Failure::Start(err) => (failed("starting", &err), false),
+            Failure::Talk(err) => (failed("talking to", &err), true),
+            Failure::TooMuch(limit) => (
+                Error::new(Code::DELEGATE, format!("delegate {path}: more than {limit} bytes on stdout")),
+                true,
+            ),
+            Failure::Stopped(err) => (err.context(format_args!("delegate {path}")), true),
+        })?;
         if status.success() {
             return Ok(answer);
         }
-        Err(Error::from_json(&answer).unwrap_or_else(|| {
-            Error::new(
-                Code::DELEGATE,
-                format!("delegate {} failed ({status}) without a CNI error", self.path.display()),
-            )
-            .details(first_line(&answer))
-        }))
+        match Error::from_json(&answer) {
+            Some(err) => Err((err, false)),
+            None => {
+                let msg = format!("delegate {path} failed ({status}) without a CNI error");
+                Err((Error::new(Code::DELEGATE, msg).details(first_line(&answer)), true))
+            }
+        }
     }
 
-    /// Starts the file; tries again for a moment while somebody is still writing it.
-    fn spawn(&self) -> std::io::Result<Child> {
+    /// Runs the file; tries again for a moment while somebody is still writing it.
+    fn start(&self) -> Result<Output, Failure> {
         let mut tries = 0;
         loop {
             let mut process = Process::new(&self.path);
             process.envs(self.env.iter().map(|(k, v)| (*k, v)));
-            process.stdin(Stdio::piped()).stdout(Stdio::piped());
-            match process.spawn() {
-                Err(err) if err.raw_os_error() == Some(libc::ETXTBSY) && tries < 5 => {
+            let limits = Limits { stdout: ANSWER_LIMIT, stderr: None };
+            match cnimble_child::run(&mut process, &self.stdin, limits) {
+                Err(Failure::Start(err)) if err.raw_os_error() == Some(libc::ETXTBSY) && tries < 5 => {
                     tries += 1;
                     std::thread::sleep(Duration::from_millis(50));
                 }
@@ -180,37 +214,6 @@ impl Execution {
             }
         }
     }
-}
-
-/// Hands the configuration over and reads the answer; `None` if that doesn't end.
-fn converse(child: &mut Child, config: &[u8]) -> std::io::Result<Option<Vec<u8>>> {
-    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    let write = move || {
-        let Some(mut stdin) = stdin else { return Ok(()) };
-        match stdin.write_all(config) {
-            // A delegate that doesn't read its configuration closes the pipe; its answer counts.
-            Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            outcome => outcome,
-        }
-    };
-    let mut answer = Vec::new();
-    let read = || match stdout {
-        Some(stdout) => stdout.take(ANSWER_LIMIT as u64 + 1).read_to_end(&mut answer).map(drop),
-        None => Ok(()),
-    };
-    if config.len() <= PIPE {
-        write()?;
-        read()?;
-    } else {
-        // Both would wait for ever if the delegate answers before it has read everything.
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(write);
-            // Dropping stdout, which `read` does, ends a delegate that won't stop.
-            let outcome = read();
-            outcome.and(writer.join().unwrap_or(Ok(())))
-        })?;
-    }
-    Ok(Some(answer).filter(|answer| answer.len() <= ANSWER_LIMIT))
 }
 
 fn first_line(bytes: &[u8]) -> String {

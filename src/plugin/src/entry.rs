@@ -4,15 +4,16 @@ use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use cnimble_cni::{Code, Error, PluginConfig, Version, names};
-use cnimble_netlink::NetNs;
+use cnimble_netlink::{NetNs, linger};
 
 use super::env::Env;
-use super::{Call, Command, Plugin, Undo, signal, start, undo};
+use super::{Call, Command, Plugin, Undo, delegate, signal, start, undo};
 
 /// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
 const STDIN_LIMIT: usize = 16 << 20;
@@ -30,8 +31,9 @@ pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Ite
     super::log::init();
     let mut args = args.into_iter();
     let argv0 = args.next().unwrap_or_default();
+    let args: Vec<OsString> = args.collect();
     // Installers ask for the names to link; a runtime gives no arguments.
-    if args.next().is_some_and(|arg| arg == "--list-plugins") {
+    if args.first().is_some_and(|arg| arg == "--list-plugins") {
         let names: String = plugins.iter().map(|plugin| format!("{}\n", plugin.name())).collect();
         return match print(&names) {
             Ok(()) => SUCCESS,
@@ -45,6 +47,11 @@ pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Ite
     }) else {
         return unknown_name(name, plugins);
     };
+    if !args.is_empty()
+        && let Some(status) = plugin.program(&args)
+    {
+        return status;
+    }
     let Some(command) = std::env::var_os("CNI_COMMAND").filter(|command| !command.is_empty()) else {
         return about(plugin);
     };
@@ -52,10 +59,12 @@ pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Ite
     signal::install();
 
     let outcome = run(plugin, &command, PathBuf::from(argv0), plugins);
-    match outcome {
+    let status = match outcome {
         Ok(()) => SUCCESS,
         Err((err, version)) => fail(&err, version),
-    }
+    };
+    linger::finish();
+    status
 }
 
 fn find(plugins: &[&'static dyn Plugin], name: &OsStr) -> Option<&'static dyn Plugin> {
@@ -148,7 +157,7 @@ fn run(
         return version(plugin).map_err(early);
     }
     let env = Env::read(command, |name| std::env::var_os(name)).map_err(early)?;
-    let stdin = read_stdin().map_err(early)?;
+    let stdin = Rc::new(read_stdin().map_err(early)?);
     let config = parse(command, &stdin).map_err(|err| (err, PluginConfig::version_of(&stdin)))?;
     let version = config.version;
     let call = Call {
@@ -169,14 +178,20 @@ fn run(
 }
 
 fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {
-    if command != Command::Del {
-        return PluginConfig::parse(stdin);
+    match command {
+        Command::Del => {
+            let (config, unreadable) = PluginConfig::parse_for_del(stdin)?;
+            if let Some(err) = unreadable {
+                log::warn!("going on without the result of ADD: {err}");
+            }
+            Ok(config)
+        }
+        Command::Add | Command::Version => PluginConfig::parse(stdin),
+        // Whether the version has the verb comes before whether it is known, as in the Go library.
+        Command::Check | Command::Gc | Command::Status => {
+            PluginConfig::parse(stdin).map_err(|err| PluginConfig::version_that_is_none(stdin).unwrap_or(err))
+        }
     }
-    let (config, unreadable) = PluginConfig::parse_for_del(stdin)?;
-    if let Some(err) = unreadable {
-        log::warn!("going on without the result of ADD: {err}");
-    }
-    Ok(config)
 }
 
 fn read_stdin() -> Result<Vec<u8>, Error> {
@@ -216,6 +231,13 @@ fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(),
     find_home(&mut call, netns_override)?;
     match call.command {
         Command::Add => add(plugin, &call),
+        command @ (Command::Del | Command::Gc) => {
+            linger::allow();
+            if command == Command::Del {
+                delegate::leave(&call, plugin);
+            }
+            super::run(plugin, &call, command)
+        }
         command => super::run(plugin, &call, command),
     }
 }
@@ -237,6 +259,7 @@ fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
         }
         Err(err) => {
             signal::forget();
+            linger::allow();
             Err(call.undo.rollback_into(err))
         }
     }
@@ -250,17 +273,16 @@ fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Res
         }
         Err(Error::new(
             Code::INCOMPATIBLE_VERSION,
-            format!("config version \"{}\" does not allow {}", config.version, command.as_str()),
+            format!("config version does not allow {}", command.as_str()),
         )
-        .details(format!("{} exists from CNI version {first} on", command.as_str())))
+        .details(format!(
+            "it is {}, and {} exists from {first} on",
+            config.version,
+            command.as_str()
+        )))
     };
     if !plugin.versions().contains(&config.version) {
         return Err(Version::incompatible(config.version.as_str(), plugin.versions()));
-    }
-    match command {
-        Command::Check => since(Version::V0_4_0)?,
-        Command::Gc | Command::Status => since(Version::V1_1_0)?,
-        _ => {}
     }
     if config.name.is_empty() {
         return Err(Error::config("missing network name"));
@@ -268,6 +290,11 @@ fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Res
     if !names::is_identifier(&config.name) {
         return Err(Error::config(format!("invalid network name \"{}\"", config.name.escape_default()))
             .details("it must start with a letter or digit and hold only letters, digits, _ . -"));
+    }
+    match command {
+        Command::Check => since(Version::V0_4_0)?,
+        Command::Gc | Command::Status => since(Version::V1_1_0)?,
+        _ => {}
     }
     Ok(())
 }

@@ -11,15 +11,17 @@ mod entry;
 mod env;
 pub mod interface;
 pub mod log;
-pub mod signal;
 mod start;
 pub mod undo;
 
 pub use call::Call;
+pub use cnimble_child::signal;
 pub use entry::main;
 pub use undo::Undo;
 
 pub use cnimble_cni::Verb as Command;
+
+use std::ffi::OsString;
 
 use cnimble_cni::{Attachment, CniResult, Error, Version};
 
@@ -53,6 +55,18 @@ pub trait Plugin: Sync {
     /// # Errors
     /// Only if something is left that could not be removed.
     fn del(&self, call: &Call) -> Result<(), Error>;
+
+    /// Returns true if and only if this IPAM plugin needs the pod's interface for DEL, which then comes twice:
+    /// before the interface goes, and behind it, as everybody's.
+    fn leaves_by_the_interface(&self) -> bool {
+        false
+    }
+
+    /// What the plugin does as a program of its own, with arguments, which no runtime gives. The exit status;
+    /// `None` if these arguments mean nothing to it.
+    fn program(&self, _args: &[OsString]) -> Option<i32> {
+        None
+    }
 
     /// Returns true if and only if CHECK is refused without a prevResult.
     fn checks_prev_result(&self) -> bool {

@@ -1,6 +1,8 @@
 //! What a plugin needs of the standard library's start, which it skips (see the package
-//! cnimble-plugins): three open descriptors, and no death by SIGPIPE.
+//! cnimble-plugins): three open descriptors, and no death by SIGPIPE. And what it needs of a dynamic
+//! loader, which it doesn't have: nothing writable that need not be.
 
+use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::os::fd::AsFd;
 
@@ -10,6 +12,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 
 /// To be called first.
 pub(super) fn prepare() {
+    seal();
     // A caller may have closed one. The next file that is opened would get its number, and an
     // answer meant for stdout would be written into a lease.
     fill(std::io::stdin());
@@ -32,4 +35,43 @@ fn fill(descriptor: impl AsFd) {
         // For the rest of the process's life.
         std::mem::forget(null);
     }
+}
+
+/// Makes read-only what is constant but for its relocation: tables of functions, which a write gone
+/// astray must not change. A loader does that, and glibc's start of a static program; musl's doesn't.
+fn seal() {
+    // SAFETY: the function is of the type that dl_iterate_phdr(3) calls, and needs no data.
+    unsafe { libc::dl_iterate_phdr(Some(seal_program), std::ptr::null_mut()) };
+}
+
+/// Is called for the program first, and ends there.
+unsafe extern "C" fn seal_program(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+    // SAFETY: dl_iterate_phdr(3) passes the program's headers, which are loaded for good.
+    let (base, headers) = unsafe {
+        (
+            usize::try_from((*info).dlpi_addr),
+            std::slice::from_raw_parts((*info).dlpi_phdr, (*info).dlpi_phnum.into()),
+        )
+    };
+    // SAFETY: getauxval(3) only reads.
+    let page = usize::try_from(unsafe { libc::getauxval(libc::AT_PAGESZ) });
+    let (Ok(base), Ok(page)) = (base, page) else { return 1 };
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
+        let (Ok(offset), Ok(length)) = (usize::try_from(header.p_vaddr), usize::try_from(header.p_memsz))
+        else {
+            continue;
+        };
+        // Whole pages, as a loader counts them: begun downwards, ended downwards.
+        let whole = |address: usize| address.checked_div(page).map(|pages| pages * page);
+        let (Some(start), Some(end)) = (whole(base + offset), whole(base + offset + length)) else {
+            continue;
+        };
+        // SAFETY: the linker put there only what is not written after the start.
+        let outcome =
+            unsafe { libc::mprotect(start as *mut c_void, end.saturating_sub(start), libc::PROT_READ) };
+        if outcome != 0 {
+            log::warn!("constants stay writable: {}", Errno::last());
+        }
+    }
+    1
 }

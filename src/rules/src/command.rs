@@ -1,18 +1,22 @@
 //! Running iptables.
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use cnimble_child::{Failure, Limits};
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::nft::Family;
 
-use super::xtables::FAMILIES;
+/// Both families of iptables' tables.
+pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 /// Where system commands are, for runtimes that call plugins with a bare PATH.
 const DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin"];
+
+/// A rule has some 150 bytes: room for hundreds of thousands of them, and for what goes wrong.
+const LIMITS: Limits = Limits { stdout: 64 << 20, stderr: Some(16 << 10) };
 
 /// The command, from PATH or from the usual directories.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
@@ -64,25 +68,25 @@ pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
 /// Runs it with `input` and returns what it printed.
 ///
 /// # Errors
-/// Code 100 with what it printed on stderr.
+/// Code 100 with what it printed on stderr, code 11 if a signal came first.
 pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Error> {
     let program = find(name).ok_or_else(|| missing(name))?;
-    let failed = |err: &std::io::Error| Error::io("run", &program, err);
-    let mut child = Command::new(&program)
-        .args(args.iter().map(OsStr::new))
-        .env("LC_ALL", "C")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|err| failed(&err))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // iptables reads all before it prints; one that doesn't read says why itself.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child.wait_with_output().map_err(|err| failed(&err))?;
+    let mut command = Command::new(&program);
+    command.args(args.iter().map(OsStr::new)).env("LC_ALL", "C");
+    let output = cnimble_child::run(&mut command, input.as_bytes(), LIMITS).map_err(|failure| {
+        let failed = |err: &std::io::Error| Error::io("run", &program, err);
+        match failure {
+            Failure::Start(err) | Failure::Talk(err) => failed(&err),
+            Failure::TooMuch(limit) => {
+                Error::new(Code::KERNEL, format!("{name} printed more than {limit} bytes"))
+            }
+            Failure::Stopped(err) => err.context(name),
+        }
+    })?;
     if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        // Most of it is moved and not copied: it may be large.
+        return Ok(String::from_utf8(output.stdout)
+            .unwrap_or_else(|err| String::from_utf8_lossy(err.as_bytes()).into_owned()));
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
     let said: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).take(5).collect();

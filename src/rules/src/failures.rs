@@ -16,14 +16,7 @@ pub(super) fn is_unsupported(errno: Errno) -> bool {
 
 /// Whether there can be anything in nf_tables: a kernel without it has nothing to remove.
 pub(super) fn has_nf_tables(nft: &mut Nft, failures: &mut Failures) -> bool {
-    match nft.probe() {
-        Ok(()) => true,
-        Err(err) if is_unsupported(err.errno) => false,
-        Err(err) => {
-            failures.note::<Error>(Err(err.into()));
-            false
-        }
-    }
+    failures.value(nft.is_there()).unwrap_or(false)
 }
 
 /// Several things are tried; the first failure is reported, with the others as details.

@@ -8,6 +8,7 @@
 //! masquerade and spoof check, and so that DEL can close it last (see there for why).
 //! It must be a socket of the current namespace: that is where iptables would run.
 
+pub mod apart;
 mod backend;
 mod command;
 mod elements;
@@ -15,6 +16,8 @@ mod failures;
 pub mod forward;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod hand_over;
+mod listed;
 pub mod listing;
 pub mod masquerade;
 mod packet;

@@ -4,106 +4,12 @@
 //! holds (made by the Go plugins, or by our iptables backends) the chain is named: its
 //! comment says whose it is. The legacy variant isn't looked at.
 
-use std::net::IpAddr;
-
-use ipnetwork::IpNetwork;
-use serde::Serialize;
-
-use cnimble_cni::{Owner, owner};
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Family, Nft, Table};
 
+pub use super::listed::{Effect, Listed, Whose};
 use super::xtables::{FAMILIES, nat};
 use super::{forward, masquerade, portmap, spoof};
-
-/// A rule of one attachment.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Listed {
-    /// Whose it is.
-    pub owner: Whose,
-    /// What it does.
-    pub effect: Effect,
-}
-
-/// How a rule says whose it is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Whose {
-    /// By a comment of [`Owner::comment`], whole or cut.
-    Comment(String),
-    /// By network and container, as iptables rules do.
-    Container {
-        /// The network's name.
-        network: String,
-        /// The container's ID.
-        container_id: String,
-    },
-}
-
-impl Whose {
-    /// Whether it is this attachment's. A container of iptables rules owns them through all
-    /// of its interfaces.
-    pub fn is(&self, owner: &Owner, tag: &str) -> bool {
-        match self {
-            Whose::Comment(comment) => owner::tag_of(comment) == tag,
-            Whose::Container { network, container_id } => {
-                *network == owner.network && *container_id == owner.attachment.container_id
-            }
-        }
-    }
-}
-
-/// What a rule does.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
-pub enum Effect {
-    /// What the address sends out of its network gets the node's address.
-    Masquerade {
-        /// The pod's.
-        address: IpAddr,
-        /// Its network, where nothing is changed.
-        #[serde(serialize_with = "as_text")]
-        network: IpNetwork,
-    },
-    /// A port of the node leads to the pod.
-    PortMapping {
-        /// `tcp`, `udp`, `sctp`.
-        protocol: String,
-        /// The one address of the node that it is for; `None` is all.
-        host_address: Option<IpAddr>,
-        /// The node's port.
-        host_port: u16,
-        /// The pod's address.
-        address: IpAddr,
-        /// The pod's port.
-        port: u16,
-    },
-    /// What the address sends is let through, and answers to it.
-    Forward {
-        /// The pod's.
-        address: IpAddr,
-    },
-    /// Frames from the port have this source, or are dropped.
-    MacCheck {
-        /// The port of the bridge.
-        port: String,
-        /// The one hardware address that passes.
-        mac: String,
-    },
-    /// A chain of iptables (nf_tables variant).
-    Iptables {
-        /// `masquerade` or `port mappings`.
-        purpose: String,
-        /// `ip` or `ip6`.
-        family: String,
-        /// The chain in the table `nat`.
-        chain: String,
-    },
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
-fn as_text<S: serde::Serializer>(net: &IpNetwork, to: S) -> std::result::Result<S::Ok, S::Error> {
-    to.collect_str(net)
-}
 
 /// All rules with an owner, sorted.
 ///
@@ -158,7 +64,7 @@ fn container(comment: &str) -> Option<Whose> {
 
 #[cfg(test)]
 mod tests {
-    use cnimble_cni::Attachment;
+    use cnimble_cni::{Attachment, Owner};
 
     use super::*;
 

@@ -10,18 +10,68 @@ use nix::errno::Errno;
 use cnimble_cni::Attachment;
 use cnimble_netlink as netlink;
 use cnimble_netlink::link::Mac;
-use cnimble_netlink::nft::{Batch, Family, Nft, Table};
+use cnimble_netlink::nft::{
+    Batch, Expr, Family, Header, Hook, HookPoint, Key, Meta, Nft, REG1, Table, Verdict,
+};
 
 /// The tables, each with the chain that leads to those of the ports.
 const PLACES: [(Table<'static>, &str); 2] = [
     (Table::new(Family::Bridge, "nat"), "PREROUTING"),
     (Table::new(Family::Bridge, "cni_spoofcheck"), "prerouting"),
 ];
+/// As in `spoof`: before everything else that looks at frames.
+const PRIORITY: i32 = -300;
 const PREFIX: &str = "cni-br-iface-";
 const ATTEMPTS: usize = 20;
 
 fn chain_name(attachment: &Attachment) -> String {
     format!("{PREFIX}{}-{}", attachment.container_id, attachment.ifname)
+}
+
+/// Writes them, as the releases up to 1.9.1 do; idempotent. They find the rule of the base chain by its comment.
+pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> netlink::Result<()> {
+    let [(table, base), _] = PLACES;
+    let chain = chain_name(attachment);
+    let mac_chain = format!("{chain}-mac");
+    let comment = format!("macspoofchk-{}-{}", attachment.container_id, attachment.ifname);
+    for attempt in 1.. {
+        let mut batch = Batch::new();
+        if !nft.has_table(table)? {
+            batch.create_table(table);
+        }
+        if !nft.has_chain(table.chain(base))? {
+            let hook = Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY };
+            batch.create_base_chain(table.chain(base), hook);
+        }
+        for rule in nft.rules(table, Some(base))? {
+            if rule.target().as_deref() == Some(&chain) {
+                batch.delete_rule(table.chain(base), rule.handle);
+            }
+        }
+        for name in [&chain, &mac_chain] {
+            match nft.has_chain(table.chain(name))? {
+                true => batch.flush_chain(table.chain(name)),
+                false => batch.create_chain(table.chain(name)),
+            }
+        }
+        let jump = |to: &str| Expr::verdict(Verdict::Jump(to.to_owned()));
+        let at_port =
+            [Expr::meta(Meta::Iifname, REG1), Expr::equal(REG1, Key::ifname(port).bytes()), jump(&chain)];
+        let allowed = [
+            Expr::payload(Header::Link, 6, 6, REG1),
+            Expr::equal(REG1, &mac.0),
+            Expr::verdict(Verdict::Return),
+        ];
+        batch.add_rule(table.chain(base), &at_port, &comment);
+        batch.add_rule(table.chain(&chain), &[jump(&mac_chain)], &comment);
+        batch.add_rule(table.chain(&mac_chain), &allowed, &comment);
+        batch.add_rule(table.chain(&mac_chain), &[Expr::verdict(Verdict::Drop)], &comment);
+        match nft.commit(&batch) {
+            Err(err) if attempt < ATTEMPTS && (err.is(Errno::ENOENT) || err.is(Errno::EEXIST)) => {}
+            outcome => return outcome,
+        }
+    }
+    Ok(())
 }
 
 /// Removes the attachment's chains and the rules that jump to them.

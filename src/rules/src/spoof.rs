@@ -23,7 +23,7 @@ use cnimble_netlink::nft::{
 };
 
 use super::elements::{self, Changes, Claim, Layout, Placed};
-use super::listing::{Effect, Listed, Whose};
+use super::listed::{Effect, Listed, Whose};
 use super::reference_spoof;
 
 struct Spoof;
@@ -179,7 +179,7 @@ impl Undo {
 /// # Errors
 /// What could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
-    if !supported(nft)? {
+    if !nft.is_there()? {
         return Ok(());
     }
     let mut hints = Vec::new();
@@ -194,17 +194,6 @@ pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Er
     reference_spoof::remove(nft, &owner.attachment)?;
     ours?;
     Ok(())
-}
-
-/// A kernel without nf_tables has nothing to remove.
-fn supported(nft: &mut Nft) -> Result<bool, Error> {
-    match nft.probe() {
-        Ok(()) => Ok(true),
-        Err(err) if matches!(err.errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL) => {
-            Ok(false)
-        }
-        Err(err) => Err(err.into()),
-    }
 }
 
 /// The owner's rules are in place (ours or the Go plugins').
@@ -242,7 +231,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
 /// # Errors
 /// What could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    if !supported(nft)? {
+    if !nft.is_there()? {
         return Ok(());
     }
     let ours = elements::gc::<Spoof>(nft, network, valid);
@@ -277,11 +266,16 @@ pub fn status(nft: &mut Nft) -> Result<(), Error> {
     })
 }
 
+/// The port and the MAC of an element, of those that have both.
+pub(super) fn pair_in(placed: &Placed) -> Option<(String, Mac)> {
+    placed.element.key.as_ifname_and_mac().filter(|_| placed.set == SOURCES)
+}
+
 /// Which MAC may come from which port, for [`super::listing`].
 pub(super) fn list(nft: &mut Nft) -> netlink::Result<Vec<Listed>> {
     let found = elements::find::<Spoof>(nft, |_| true)?;
-    let read = found.into_iter().filter(|placed| placed.set == SOURCES).filter_map(|placed| {
-        let (port, mac) = placed.element.key.as_ifname_and_mac()?;
+    let read = found.into_iter().filter_map(|placed| {
+        let (port, mac) = pair_in(&placed)?;
         let effect = Effect::MacCheck { port, mac: mac.to_string() };
         Some(Listed { owner: Whose::Comment(placed.element.comment), effect })
     });

@@ -5,18 +5,19 @@
 //! is a command run, and only if the kernel has a legacy table `nat` in this namespace.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble_cni::Error;
 use cnimble_cni::hash::sha512_hex;
 use cnimble_netlink as netlink;
-use cnimble_netlink::nft::{Batch, Family, Nft, Table};
+use cnimble_netlink::nft::{Batch, Destination, Family, Nft, Table};
 
 use super::command;
 
-/// Both families of iptables' tables.
-pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+pub(super) use super::command::FAMILIES;
 const ATTEMPTS: usize = 20;
 
 /// A container's chain, `CNI-`, the prefix and a hash: 28 characters, as many as iptables takes.
@@ -57,6 +58,19 @@ pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &
         }
     }
     Ok(())
+}
+
+/// Removes a chain of nf_tables' variant that nothing leads to. The kernel refuses it, and all stays as it is, if by
+/// now something does.
+pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) -> netlink::Result<()> {
+    let table = nat(family);
+    let mut batch = Batch::new();
+    batch.flush_chain(table.chain(chain));
+    batch.delete_chain(table.chain(chain));
+    match nft.commit(&batch) {
+        Err(err) if !(err.is(Errno::ENOENT) || err.is(Errno::EBUSY)) => Err(err),
+        _ => Ok(()),
+    }
 }
 
 /// Deletes a table of empty chains, unless somebody uses it by now.
@@ -180,6 +194,37 @@ pub(super) fn in_chain(rule: &str, chain: &str) -> bool {
     rule.split(' ').nth(1) == Some(chain)
 }
 
+/// What a rule as iptables-save prints it is for.
+pub(super) fn destination(rule: &str) -> Destination {
+    let words: Vec<&str> = rule.split(' ').collect();
+    let behind = |option: &str| {
+        let at = words.iter().position(|word| *word == option)?;
+        // Another than this.
+        let negated = at.checked_sub(1).and_then(|before| words.get(before)) == Some(&"!");
+        words.get(at + 1).filter(|_| !negated).copied()
+    };
+    let number = |name: &str| match name {
+        "tcp" => Some(6),
+        "udp" => Some(17),
+        "sctp" => Some(132),
+        other => other.parse().ok(),
+    };
+    let ports = behind("--dport").or_else(|| behind("--dports")).unwrap_or_default();
+    let ports = ports.split(',').filter_map(|ports| {
+        let (first, last) = ports.split_once(':').unwrap_or((ports, ports));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    });
+    let whole = |addr: &str| -> Option<IpAddr> {
+        let net: IpNetwork = addr.parse().ok()?;
+        (net.prefix() == if net.is_ipv4() { 32 } else { 128 }).then_some(net.ip())
+    };
+    Destination {
+        protocol: behind("-p").and_then(number),
+        ports: ports.collect(),
+        address: behind("-d").and_then(whole),
+    }
+}
+
 /// Whether a rule as iptables-save prints it leads from one chain to the other.
 pub(super) fn jumps_to(rule: &str, parent: &str, chain: &str) -> bool {
     in_chain(rule, parent) && rule.ends_with(&format!(" -j {chain}"))
@@ -188,6 +233,18 @@ pub(super) fn jumps_to(rule: &str, parent: &str, chain: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_in_what_iptables_prints() {
+        let rule =
+            "-A CNI-DN-x -d 192.0.2.1/32 -p udp -m udp --dport 53 -j DNAT --to-destination 10.0.0.2:53";
+        let to = destination(rule);
+        assert_eq!((to.protocol, to.ports.as_slice()), (Some(17), &[53..=53][..]));
+        assert_eq!(to.address, Some(IpAddr::from([192, 0, 2, 1])));
+        let to = destination("-A X ! -d 192.0.2.1/32 -p tcp -m multiport --dports 80,90:99 -j Y");
+        assert_eq!((to.protocol, to.address), (Some(6), None));
+        assert_eq!(to.ports, [80..=80, 90..=99]);
+    }
 
     #[test]
     fn chains_are_named_as_the_reference_does() {

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use cnimble_cni::json;
 use cnimble_cni::list::{ListEntry, NetworkList};
+use cnimble_cni::{Error, json};
 use cnimble_files::{Links, read as read_file};
 
 use super::error::ConfError;
@@ -63,16 +63,17 @@ impl ConfDir {
     pub fn list(&self) -> Result<Listing, ConfError> {
         let mut files = files(&self.dir, &["conflist"])?;
         files.extend(self::files(&self.dir, &["conf", "json"])?);
-        Ok(load(files))
+        Ok(load(files, load_file))
     }
 
     /// As [`ConfDir::list`], in the order of the files' names alone, whatever their endings:
-    /// so the kubelet and the runtimes look for the default network.
+    /// so the kubelet and the runtimes look for the default network. A list has to end in `.conflist`:
+    /// elsewhere they look for one plugin, find no type, and skip the file.
     ///
     /// # Errors
     /// As [`ConfDir::list`].
     pub fn list_by_name(&self) -> Result<Listing, ConfError> {
-        files(&self.dir, &["conf", "conflist", "json"]).map(load)
+        Ok(load(files(&self.dir, &["conf", "conflist", "json"])?, load_by_ending))
     }
 
     /// The first network called `name`.
@@ -96,7 +97,7 @@ impl ConfDir {
     }
 }
 
-fn load(files: Vec<PathBuf>) -> Listing {
+fn load(files: Vec<PathBuf>, load_file: fn(&Path) -> Result<NetworkList, ConfError>) -> Listing {
     let mut listing = Listing::default();
     for path in files {
         match load_file(&path) {
@@ -127,6 +128,21 @@ pub fn load_file(path: &Path) -> Result<NetworkList, ConfError> {
         }
     }
     list.complete().map_err(invalid)
+}
+
+/// As [`load_file`], but what doesn't end in `.conflist` is one plugin.
+fn load_by_ending(path: &Path) -> Result<NetworkList, ConfError> {
+    if path.extension().is_some_and(|ending| ending == "conflist") {
+        return load_file(path);
+    }
+    let invalid = |reason| ConfError::Invalid { path: path.to_owned(), reason };
+    let (bytes, value) = read(path)?;
+    if json::get(&value, "type").is_none() && json::get(&value, "plugins").is_some() {
+        return Err(invalid(Error::config(
+            "it is a list, and skipped: the file of a list ends in .conflist",
+        )));
+    }
+    NetworkList::parse_single(&bytes).map_err(invalid)
 }
 
 fn read(path: &Path) -> Result<(Vec<u8>, Value), ConfError> {

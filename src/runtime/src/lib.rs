@@ -46,6 +46,7 @@
 //! ```
 
 mod cache;
+mod cached_del;
 mod chain;
 mod conf;
 mod error;
@@ -56,14 +57,13 @@ pub mod fuzzing;
 mod gc;
 mod locking;
 mod observe;
-mod probe;
-mod recall;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod trace;
 mod validate;
+mod versions;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -84,7 +84,7 @@ pub use cnimble_cni::Verb;
 pub use find::{all as all_plugins, find as find_plugin};
 pub use locking::Alone;
 pub use observe::{Execution, Observer};
-pub use probe::{Versions, versions};
+pub use versions::{Versions, versions};
 
 /// One attachment of a container to a network: what libcni calls RuntimeConf.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -12,13 +12,20 @@ use super::{Error, Invoker};
 #[derive(Debug)]
 pub struct Alone {
     invoker: Invoker,
-    _held: Option<Held>,
+    held: Option<(Locks, Held)>,
 }
 
 impl Alone {
     /// What runs plugins meanwhile. It takes no locks, for they are held.
     pub fn invoker(&self) -> &Invoker {
         &self.invoker
+    }
+
+    /// Lets go, and leaves no files. For who has the whole node.
+    pub fn clear(self) {
+        if let Some((locks, held)) = self.held {
+            locks.clear(held);
+        }
     }
 }
 
@@ -31,10 +38,16 @@ impl Invoker {
     pub async fn alone(&self, network: Option<&str>) -> Result<Alone, Error> {
         let held = match (self.patient(), network) {
             (None, _) => None,
-            (Some(locks), Some(network)) => Some(locks.alone(network).await?),
-            (Some(locks), None) => Some(locks.node_alone().await?),
+            (Some(locks), Some(network)) => {
+                let held = locks.alone(network).await?;
+                Some((locks, held))
+            }
+            (Some(locks), None) => {
+                let held = locks.node_alone().await?;
+                Some((locks, held))
+            }
         };
-        Ok(Alone { invoker: Invoker { locks: None, ..self.clone() }, _held: held })
+        Ok(Alone { invoker: Invoker { locks: None, ..self.clone() }, held })
     }
 
     /// Together with other operations on this network.

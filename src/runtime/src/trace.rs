@@ -4,8 +4,10 @@
 //! operation from its beginning to its end, a span is a part of it, and `TRACEPARENT` tells a
 //! process under which span it works. Runtimes pass it to plugins in the environment.
 //!
-//! Whatever runs inside [`scope`] starts plugins with a span of their own in that trace.
-//! Outside, plugins inherit our environment, `TRACEPARENT` included.
+//! Whatever runs inside [`scope`] starts plugins with a span of their own in that trace, if we were
+//! started without a `TRACEPARENT`. If there is one, or outside, plugins inherit our environment
+//! untouched, `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` included: nobody exports spans of ours, and a
+//! span that is exported by nobody would cut the caller's trace in two.
 
 use std::fmt;
 use std::future::Future;

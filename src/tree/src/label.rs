@@ -2,10 +2,10 @@
 
 use ipnetwork::IpNetwork;
 
+use cnimble_made::pair;
 use cnimble_netlink::route::NewRoute;
-use cnimble_rules::listing::Effect;
 
-use super::model::{HostLink, Network, Place, Pod};
+use super::model::{HostLink, Network, Place, Pod, PodInterface};
 
 /// Rows of a pod: a heading, and the lines under it.
 pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
@@ -14,34 +14,43 @@ pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
         let routes = link.routes.iter().map(|route| format!("route {route}"));
         link.addresses.iter().cloned().chain(routes)
     });
+    let inside = pod.interface.iter().flat_map(|interface| {
+        let on = interface.on.iter().map(|name| format!("{} on {name}", kind(interface)));
+        let device = interface.device.iter().map(|name| format!("device {name} of the host"));
+        on.chain(interface.port_of.iter().map(|name| format!("port of {name}"))).chain(device)
+    });
     let mut rows = vec![
         ("host", host.collect()),
+        ("pod", inside.collect()),
         ("address", pod.addresses.clone()),
         ("route", pod.routes.clone()),
-        ("rule", pod.rules.iter().map(effect).collect()),
+        ("rule", pod.rules.iter().map(ToString::to_string).collect()),
         ("problem", pod.problem.iter().cloned().collect()),
     ];
     rows.retain(|(_, lines)| !lines.is_empty());
     rows
 }
 
-/// What a rule does, in a line.
-pub(super) fn effect(effect: &Effect) -> String {
-    match effect {
-        Effect::Masquerade { address, network } => format!("masquerade {address} outside {network}"),
-        Effect::PortMapping { protocol, host_address, host_port, address, port } => {
-            let host = match host_address {
-                Some(host) if host.is_ipv6() => format!("[{host}]:{host_port}"),
-                Some(host) => format!("{host}:{host_port}"),
-                None => host_port.to_string(),
-            };
-            let pod = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
-            format!("port {host}/{protocol} to {pod}:{port}")
-        }
-        Effect::Forward { address } => format!("forward {address} and answers"),
-        Effect::MacCheck { mac, .. } => format!("source MAC {mac} only"),
-        Effect::Iptables { purpose, family, chain } => format!("{purpose}: {family} nat {chain}"),
+/// What a pod is joined to its place by: the host's end of its pair, or its interface, if that is made
+/// on a link of the host.
+pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
+    match (&pod.link, &pod.interface) {
+        (Some(end), _) => Some(named(end)),
+        (None, Some(interface)) if place.link.is_some() => Some(kind(interface)),
+        _ => None,
     }
+}
+
+/// A link with what is worth saying about it.
+pub(super) fn named(of: &HostLink) -> String {
+    let mut words = vec![of.name.clone()];
+    words.extend(link(of));
+    words.join(" ")
+}
+
+/// The kind of an interface, with its settings.
+fn kind(interface: &PodInterface) -> String {
+    interface.settings.clone().unwrap_or_else(|| interface.kind.clone())
 }
 
 /// A route as `ip route` prints it, without its link.
@@ -97,7 +106,7 @@ pub(super) fn without_bridge(place: &Place) -> &'static str {
 /// What is worth saying about a link besides its name and addresses.
 pub(super) fn link(link: &HostLink) -> Vec<String> {
     let mut words = Vec::new();
-    if link.kind != "veth" && !link.kind.is_empty() {
+    if link.kind != pair::KIND && !link.kind.is_empty() {
         words.push(link.kind.clone());
     }
     if !link.up {

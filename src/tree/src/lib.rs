@@ -8,10 +8,10 @@
 //!
 //! ```no_run
 //! use cnimble_runtime::Cache;
-//! use cnimble_tree::{Look, Sources};
+//! use cnimble_tree::{Look, Notes, Sources};
 //!
 //! let cache = Cache::new("/var/lib/cni");
-//! let tree = cnimble_tree::read(&Sources { caches: &[cache], configured: &[], netns_dirs: &[] })?;
+//! let tree = cnimble_tree::read(&Sources { caches: &[cache], configured: &[], netns_dirs: &[], notes: &Notes::default() })?;
 //! print!("{}", cnimble_tree::text(&tree, Look::default()));
 //! # Ok::<(), cnimble_tree::TreeError>(())
 //! ```
@@ -28,7 +28,7 @@ mod tests;
 mod text;
 
 pub use model::{HostLink, Network, Place, Pod, PodInterface, Port, Tree};
-pub use read::{Sources, TreeError, read};
+pub use read::{Notes, Sources, TreeError, read};
 pub use svg::svg;
 pub use text::{Look, text};
 

@@ -26,7 +26,7 @@ pub struct Network {
     pub cni_version: Option<String>,
     /// The plugins of its chain.
     pub plugins: Vec<String>,
-    /// Where its pods are joined to the host: bridges by name, then whatever has none.
+    /// Where its pods are joined to the host: bridges and masters by name, then whatever has none.
     pub places: Vec<Place>,
 }
 
@@ -34,7 +34,8 @@ pub struct Network {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Place {
-    /// The bridge; `None` for pods that are routed to one by one, or not joined at all.
+    /// The bridge, or the master that pods' interfaces are made on; `None` for pods that are routed to one by
+    /// one, or not joined at all.
     pub link: Option<HostLink>,
     /// `ingressPolicy` of the bridge.
     pub policy: Option<String>,
@@ -109,6 +110,14 @@ pub struct Pod {
 pub struct PodInterface {
     /// Kind of link.
     pub kind: String,
+    /// The kind with its settings, `macvlan mode bridge` for example, for a kind that has some.
+    pub settings: Option<String>,
+    /// The link in the pod that it is made on, if it is one.
+    pub on: Option<String>,
+    /// The link in the pod that it is a port of: a VRF, a bridge.
+    pub port_of: Option<String>,
+    /// The device of the host that it is, by its name there.
+    pub device: Option<String>,
     /// Hardware address.
     pub mac: Option<String>,
     /// Bytes.
@@ -129,5 +138,10 @@ impl Pod {
     /// What people call it.
     pub fn title(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.container_id)
+    }
+
+    /// Its packet rules in words, one a line.
+    pub fn rules_in_words(&self) -> Vec<String> {
+        self.rules.iter().map(ToString::to_string).collect()
     }
 }

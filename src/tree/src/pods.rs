@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use cnimble_cni::{Attachment, CniResult, Owner, Version};
+use cnimble_made::{device, pair};
+use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_runtime::Entry;
 
 use super::label;
 use super::model::{Pod, PodInterface};
-use super::read::peers;
 
 /// RT_SCOPE_LINK (rtnetlink(7)).
 const SCOPE_LINK: u8 = 253;
@@ -26,6 +27,8 @@ pub(super) struct Attached {
     pub(super) owner: Named,
     pub(super) pod: Pod,
     pub(super) host_index: Option<u32>,
+    /// The link of the host that its interface is made on.
+    pub(super) parent: Option<u32>,
     pub(super) cni_version: Option<String>,
     pub(super) plugins: Vec<String>,
 }
@@ -46,12 +49,17 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
         netns: entry.namespace().map(str::to_owned),
         ..Pod::default()
     };
-    let mut host_index = None;
+    let (mut host_index, mut above) = (None, None);
     match pod.netns.clone() {
         Some(path) => match look_inside(Path::new(&path), &entry.ifname) {
             Ok(inside) => {
                 host_index = peers(links, &inside.link).map(|link| link.index);
+                above = parent(links, &inside.link).map(|link| link.index);
+                let device = list.as_ref().and_then(|list| device::name_on_host(list, &inside.link));
                 inside.fill(&mut pod);
+                if let Some(interface) = &mut pod.interface {
+                    interface.device = device;
+                }
             }
             Err(err) if err.is_missing() && !Path::new(&path).exists() => {
                 pod.problem = Some("its namespace is gone".to_owned());
@@ -75,6 +83,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
         owner: Named { owner, tag },
         pod,
         host_index,
+        parent: above,
         cni_version: list.as_ref().map(|list| list.version.to_string()),
         plugins: list.into_iter().flat_map(|list| list.plugins).map(|plugin| plugin.plugin_type).collect(),
     }
@@ -84,7 +93,9 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
 fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     let get = |wanted: &str| {
         let found = args.iter().find(|(key, _)| key == wanted);
-        found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+        found
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty() && !value.contains(char::is_control))
     };
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE").unwrap_or("default"), get("K8S_POD_NAME")?))
 }
@@ -95,41 +106,64 @@ fn given_addresses(entry: &Entry) -> Vec<String> {
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
 }
 
-/// Pods whose link says whose it is, and that no cache has told of.
-pub(super) fn of_aliases(links: &[Link], known: &BTreeSet<u32>, dirs: &[PathBuf]) -> Vec<Attached> {
-    let strangers = links.iter().filter(|link| link.kind == "veth" && !known.contains(&link.index));
-    let owned: Vec<(&Link, Owner)> =
-        strangers.filter_map(|link| Some((link, Owner::named(&link.alias)?))).collect();
-    if owned.is_empty() {
-        return Vec::new();
-    }
+/// Pods whose link says whose it is, the host's end or the one in the pod, and that no cache has told of.
+pub(super) fn of_aliases(links: &[Link], told: &[Attached], dirs: &[PathBuf]) -> Vec<Attached> {
+    let known: BTreeSet<u32> = told.iter().filter_map(|of| of.host_index).collect();
+    let tags: BTreeSet<&str> = told.iter().map(|of| of.owner.tag.as_str()).collect();
     let namespaces = Namespaces::read(dirs);
-    let attach = |(link, owner): (&Link, Owner)| {
-        let mut pod = Pod {
-            container_id: owner.attachment.container_id.clone(),
-            ifname: owner.attachment.ifname.clone(),
-            ..Pod::default()
-        };
-        match namespaces.behind(link, &pod.ifname) {
-            Some((path, inside)) => {
-                pod.netns = Some(path.display().to_string());
-                inside.fill(&mut pod);
-            }
-            None => pod.problem = Some("the cache doesn't know it, nor where its namespace is".to_owned()),
-        }
-        let tag = link.alias.split(',').next().unwrap_or_default().to_owned();
-        Attached {
-            owner: Named { owner, tag },
-            pod,
-            host_index: Some(link.index),
-            cni_version: None,
-            plugins: Vec::new(),
-        }
-    };
-    owned.into_iter().map(attach).collect()
+    let ends = links.iter().filter(|link| link.kind == pair::KIND && !known.contains(&link.index));
+    let mut found: Vec<Attached> = ends
+        .filter_map(|link| {
+            let behind = |owner: &Owner| namespaces.behind(link, &owner.attachment.ifname);
+            of_alias(link, links, behind, Some(link.index))
+        })
+        .collect();
+    let alone = namespaces.0.iter().flat_map(|(path, inside)| inside.iter().map(move |link| (path, link)));
+    found.extend(alone.filter(|(_, link)| link.kind != pair::KIND && !tags.contains(tag(link))).filter_map(
+        |(path, link)| {
+            of_alias(link, links, |_| Some((path.as_path(), look_inside(path, &link.name).ok()?)), None)
+        },
+    ));
+    found
 }
 
-/// Named namespaces with their veths.
+/// What an alias begins with, if it is one of ours.
+fn tag(link: &Link) -> &str {
+    link.alias.split(',').next().unwrap_or_default()
+}
+
+fn of_alias<'n>(
+    link: &Link,
+    links: &[Link],
+    inside: impl FnOnce(&Owner) -> Option<(&'n Path, Inside)>,
+    host_index: Option<u32>,
+) -> Option<Attached> {
+    let owner = Owner::named(&link.alias)?;
+    let mut pod = Pod {
+        container_id: owner.attachment.container_id.clone(),
+        ifname: owner.attachment.ifname.clone(),
+        ..Pod::default()
+    };
+    let mut above = None;
+    match inside(&owner) {
+        Some((path, inside)) => {
+            pod.netns = Some(path.display().to_string());
+            above = parent(links, &inside.link).map(|link| link.index);
+            inside.fill(&mut pod);
+        }
+        None => pod.problem = Some("the cache doesn't know it, nor where its namespace is".to_owned()),
+    }
+    Some(Attached {
+        owner: Named { owner, tag: tag(link).to_owned() },
+        pod,
+        host_index,
+        parent: above,
+        cni_version: None,
+        plugins: Vec::new(),
+    })
+}
+
+/// Named namespaces with their links.
 struct Namespaces(Vec<(PathBuf, Vec<Link>)>);
 
 impl Namespaces {
@@ -137,18 +171,21 @@ impl Namespaces {
         let entries = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.sort();
-        let veths = |path: PathBuf| {
+        let links = |path: PathBuf| {
             let mut inside = Netlink::open_in(&NetNs::open(&path).ok()?).ok()?;
-            Some((path, inside.links(&Filter { master: None, kind: Some("veth") }).ok()?))
+            Some((path, inside.links(&Filter::default()).ok()?))
         };
-        Namespaces(paths.into_iter().filter_map(veths).collect())
+        Namespaces(paths.into_iter().filter_map(links).collect())
     }
 
     fn behind(&self, link: &Link, ifname: &str) -> Option<(&Path, Inside)> {
         let is_peer = |other: &Link| {
-            other.name == ifname && Some(other.index) == link.peer && other.peer == Some(link.index)
+            other.kind == pair::KIND
+                && other.name == ifname
+                && Some(other.index) == link.peer
+                && other.peer == Some(link.index)
         };
-        let (path, _) = self.0.iter().find(|(_, veths)| veths.iter().any(is_peer))?;
+        let (path, _) = self.0.iter().find(|(_, inside)| inside.iter().any(is_peer))?;
         Some((path, look_inside(path, ifname).ok()?))
     }
 }
@@ -156,6 +193,8 @@ impl Namespaces {
 /// An interface in a pod.
 struct Inside {
     link: Link,
+    on: Option<String>,
+    port_of: Option<String>,
     addresses: Vec<String>,
     routes: Vec<String>,
 }
@@ -164,6 +203,10 @@ impl Inside {
     fn fill(self, pod: &mut Pod) {
         pod.interface = Some(PodInterface {
             kind: self.link.kind,
+            settings: self.link.settings.map(|kind| kind.to_string()),
+            on: self.on,
+            port_of: self.port_of,
+            device: None,
             mac: self.link.mac.map(|mac| mac.to_string()),
             mtu: self.link.mtu,
             up: self.link.up,
@@ -178,7 +221,10 @@ fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
     let link = inside.link(ifname)?;
     let addresses = addresses(&mut inside, link.index)?;
     let routes = routes(&mut inside, link.index)?;
-    Ok(Inside { link, addresses, routes })
+    let mut name = |index: Option<u32>| inside.link_at(index?).ok().map(|link| link.name);
+    let made = link.settings.is_some_and(Kind::has_parent) && link.far.is_none();
+    let (on, port_of) = (name(link.peer.filter(|_| made)), name(link.master));
+    Ok(Inside { link, on, port_of, addresses, routes })
 }
 
 /// Addresses of a link, without IPv6 link-local ones, which every link has.
@@ -201,4 +247,23 @@ pub(super) fn routes(netlink: &mut Netlink, index: u32) -> netlink::Result<Vec<S
     routes.retain(|route| route.via.is_some() || !comes_with(route.dst));
     routes.sort_by_key(|route| (route.dst.is_ipv6(), route.dst.prefix(), route.dst.ip(), route.via));
     Ok(routes.iter().map(label::route).collect())
+}
+
+/// The link of the host that a pod's interface is made on.
+fn parent<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
+    // Without a namespace's number the parent is in the pod.
+    let made = inside.settings.is_some_and(Kind::has_parent) && inside.far.is_some();
+    let parent = inside.peer.filter(|_| made)?;
+    links.iter().find(|link| link.index == parent)
+}
+
+/// The host's end of a pod's pair.
+fn peers<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
+    if inside.kind != pair::KIND {
+        return None;
+    }
+    let peer = inside.peer?;
+    // Both count from one: that the numbers fit both ways is no proof, but only another
+    // veth pair with the same two numbers would be mistaken.
+    links.iter().find(|link| link.index == peer && link.kind == pair::KIND && link.peer == Some(inside.index))
 }

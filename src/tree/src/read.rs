@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
-use cnimble_cni::{NetworkList, json};
+use cnimble_cni::NetworkList;
+use cnimble_made::bridge;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::{self as netlink, Netlink};
@@ -12,7 +13,7 @@ use cnimble_rules::listing::{self, Listed};
 use cnimble_runtime::{Cache, CacheError};
 
 use super::model::{HostLink, Network, Place, Pod, Port, Tree};
-use super::{label, pods};
+use super::pods;
 
 /// Where to look besides the kernel.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +24,36 @@ pub struct Sources<'a> {
     pub configured: &'a [NetworkList],
     /// Directories with namespaces, to find the pods in that no cache knows.
     pub netns_dirs: &'a [PathBuf],
+    /// What somebody else knows of pods.
+    pub notes: &'a Notes,
+}
+
+/// What a container runtime tells of pods, and what a doctor has found.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    /// `NAMESPACE/NAME` of containers, by their IDs.
+    pub names: BTreeMap<String, String>,
+    /// What is wrong with a container, by its ID.
+    pub problems: Vec<(String, String)>,
+}
+
+impl Notes {
+    /// Puts on a pod what is known of it; `noted` has what needs no other place any more.
+    pub(super) fn put<'n>(&'n self, pod: &mut Pod, noted: &mut BTreeSet<&'n str>) {
+        // From an alias alone the ID may be cut.
+        let is = |id: &str| !pod.container_id.is_empty() && id.starts_with(&pod.container_id);
+        if let Some((id, name)) = self.names.iter().find(|(id, _)| is(id)) {
+            pod.name.get_or_insert_with(|| name.clone());
+            noted.insert(id);
+        }
+        let of = self.problems.iter().filter(|(id, _)| is(id));
+        let mut problems: Vec<&str> = pod.problem.as_deref().into_iter().collect();
+        for (id, problem) in of {
+            noted.insert(id);
+            problems.push(problem);
+        }
+        pod.problem = (!problems.is_empty()).then(|| problems.join("; "));
+    }
 }
 
 /// Why there is no picture at all.
@@ -46,8 +77,12 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     let mut tree = Tree::default();
     let mut nft = Nft::new();
     let mut unread = |err| tree.problems.push(format!("packet rules can't be read: {err}"));
-    let rules = listing::list(&mut nft).map_err(&mut unread).unwrap_or_default();
-    let policies = listing::policies(&mut nft).map_err(&mut unread).unwrap_or_default();
+    // A kernel without nf_tables has no rules there that could be read.
+    let (mut rules, mut policies) = Default::default();
+    if nft.is_there().map_err(&mut unread).unwrap_or_default() {
+        rules = listing::list(&mut nft).map_err(&mut unread).unwrap_or_default();
+        policies = listing::policies(&mut nft).map_err(&mut unread).unwrap_or_default();
+    }
     let mut entries = Vec::new();
     let mut seen = BTreeSet::new();
     for cache in sources.caches {
@@ -55,15 +90,16 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     }
     entries.retain(|of| seen.insert((of.network.clone(), of.container_id.clone(), of.ifname.clone())));
     let mut attached = pods::of_cache(entries, &host.links);
-    let known: BTreeSet<u32> = attached.iter().filter_map(|of| of.host_index).collect();
-    attached.extend(pods::of_aliases(&host.links, &known, sources.netns_dirs));
+    attached.extend(pods::of_aliases(&host.links, &attached, sources.netns_dirs));
 
     let mut networks: BTreeMap<String, Builder> = BTreeMap::new();
     for list in sources.configured {
         networks.entry(list.name.clone()).or_insert_with(|| Builder::configured(list));
     }
     let mut used = vec![false; rules.len()];
+    let mut noted = BTreeSet::new();
     for mut one in attached {
+        sources.notes.put(&mut one.pod, &mut noted);
         let tag = one.owner.tag.clone();
         for (rule, used) in rules.iter().zip(&mut used) {
             if rule.owner.is(&one.owner.owner, &tag) {
@@ -77,7 +113,7 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
         }
         let link = one.host_index.and_then(|index| host.by_index.get(&index).copied());
         let link = link.and_then(|at| host.links.get(at)).cloned();
-        let master = link.as_ref().and_then(|link| link.master);
+        let master = link.as_ref().and_then(|link| link.master).or(one.parent);
         if let Some(link) = &link {
             one.pod.link = Some(host.describe(link, &mut tree.problems));
         }
@@ -85,6 +121,10 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     }
     let strays = rules.iter().zip(&used).filter(|(_, used)| !**used).map(|(rule, _)| stray(rule));
     tree.strays = strays.collect::<BTreeSet<_>>().into_iter().collect();
+    for (id, problem) in sources.notes.problems.iter().filter(|(id, _)| !noted.contains(id.as_str())) {
+        let name = sources.notes.names.get(id).map_or(id.get(..13).unwrap_or(id), String::as_str);
+        tree.problems.push(format!("{name}: {problem}"));
+    }
     for (name, network) in networks {
         tree.networks.push(network.build(name, &mut host, &policies, &mut tree.problems));
     }
@@ -96,7 +136,7 @@ fn stray(rule: &Listed) -> String {
         listing::Whose::Comment(comment) => comment.clone(),
         listing::Whose::Container { network, container_id } => format!("net: {network}, id: {container_id}"),
     };
-    format!("{} ({owner})", label::effect(&rule.effect))
+    format!("{} ({owner})", rule.effect)
 }
 
 /// A network in the making.
@@ -112,14 +152,10 @@ struct Builder {
 
 impl Builder {
     fn configured(list: &NetworkList) -> Self {
-        let bridges = list.plugins.iter().filter(|plugin| plugin.plugin_type == "bridge").map(|plugin| {
-            let name = json::get(&plugin.document, "bridge").and_then(|name| name.as_str());
-            name.filter(|name| !name.is_empty()).unwrap_or("cni0").to_owned()
-        });
         Builder {
             cni_version: Some(list.version.to_string()),
             plugins: list.plugins.iter().map(|plugin| plugin.plugin_type.clone()).collect(),
-            bridges: bridges.collect(),
+            bridges: bridge::configured(list).collect(),
             pods: BTreeMap::new(),
         }
     }
@@ -225,17 +261,6 @@ impl Host {
         let ports: Vec<Link> = ports.filter(|link| !self.described.contains(&link.index)).cloned().collect();
         ports.iter().map(|port| self.describe(port, problems)).collect()
     }
-}
-
-/// What [`pods`] finds is tied to the host's links here.
-pub(super) fn peers<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
-    if inside.kind != "veth" {
-        return None;
-    }
-    let peer = inside.peer?;
-    // Both count from one: that the numbers fit both ways is no proof, but only another
-    // veth pair with the same two numbers would be mistaken.
-    links.iter().find(|link| link.index == peer && link.kind == "veth" && link.peer == Some(inside.index))
 }
 
 #[cfg(test)]

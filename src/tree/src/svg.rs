@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use super::label;
-use super::model::{HostLink, Network, Place, Pod, Tree};
+use super::model::{Network, Place, Pod, Tree};
 
 /// Width of a letter and height of a line, at the sizes below.
 const LETTER: usize = 8;
@@ -102,18 +102,20 @@ impl Sheet {
     fn place(&mut self, place: &Place, x: usize, y: usize) -> (usize, usize) {
         let about = about(place);
         let width = widest(&about) * LETTER + 2 * PAD;
-        let labels = place.pods.iter().map(port_label).chain(place.others.iter().map(other_label));
+        let of = |pod: &Pod| label::end(place, pod).unwrap_or_default();
+        let labels = place.pods.iter().map(of).chain(place.others.iter().map(label::named));
         let wire = labels.map(|label| length(&label)).max().unwrap_or(0) * LETTER + WIRE;
         let pod_x = x + width + wire;
         let (mut end, mut right) = (y, x + width);
         for pod in &place.pods {
             let (bottom, pod_right) = self.pod(pod, pod_x, end);
-            self.wire(&port_label(pod), pod.link.is_some(), (x + width, pod_x), end);
+            let joined = label::end(place, pod);
+            self.wire(joined.as_deref().unwrap_or_default(), joined.is_some(), (x + width, pod_x), end);
             end = bottom + GAP;
             right = right.max(pod_right);
         }
         for other in &place.others {
-            self.wire(&other_label(other), true, (x + width, pod_x), end);
+            self.wire(&label::named(other), true, (x + width, pod_x), end);
             end += 2 * LINE + GAP;
             right = right.max(pod_x);
         }
@@ -188,16 +190,6 @@ fn about(place: &Place) -> Vec<(&'static str, String)> {
     lines.extend(link.addresses.iter().map(|address| ("", address.clone())));
     lines.extend(place.policy.iter().map(|policy| ("dim", format!("ingress {policy}"))));
     lines
-}
-
-fn port_label(pod: &Pod) -> String {
-    pod.link.as_ref().map(other_label).unwrap_or_default()
-}
-
-fn other_label(link: &HostLink) -> String {
-    let mut words = vec![link.name.clone()];
-    words.extend(label::link(link));
-    words.join(" ")
 }
 
 fn widest(lines: &[(&str, String)]) -> usize {

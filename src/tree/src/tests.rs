@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use cnimble_rules::listing::Effect;
 
 use super::model::{HostLink, Network, Place, Pod, PodInterface, Port, Tree};
-use super::{Look, svg, text};
+use super::{Look, Notes, svg, text};
 
 fn link(name: &str, kind: &str) -> HostLink {
     HostLink { name: name.into(), kind: kind.into(), mtu: 1500, up: true, ..HostLink::default() }
@@ -84,6 +84,35 @@ mynet  CNI 1.0.0, bridge portmap, 2 pods
 }
 
 #[test]
+fn pods_hang_on_the_master_that_their_interfaces_are_made_on() {
+    let mut tree = tree(2);
+    let place = &mut tree.networks[0].places[0];
+    place.link = Some(HostLink { addresses: vec!["10.1.0.1/24".into()], ..link("eth1", "") });
+    (place.policy, place.others) = (None, Vec::new());
+    for (pod, settings) in place.pods.iter_mut().zip(["macvlan mode bridge", "vlan id 7"]) {
+        let interface = PodInterface { settings: Some(settings.into()), ..PodInterface::default() };
+        (pod.link, pod.interface) = (None, Some(interface));
+        pod.rules.clear();
+    }
+    let inner = place.pods[1].interface.as_mut().unwrap();
+    (inner.on, inner.port_of) = (Some("net1".into()), Some("blue".into()));
+    let drawn = "\
+mynet  CNI 1.0.0, bridge portmap, 2 pods
+└─ eth1  10.1.0.1/24
+   ├─ macvlan mode bridge ── eth0  default/web-1
+   │     address  10.1.0.2/24
+   │     route    default via 10.1.0.1
+   └─ vlan id 7           ── eth0  default/web-2
+         pod      vlan id 7 on net1
+                  port of blue
+         address  10.1.0.3/24
+         route    default via 10.1.0.1
+";
+    assert_eq!(text(&tree, Look::default()), drawn);
+    assert!(svg(&tree).contains(">macvlan mode bridge</text>"));
+}
+
+#[test]
 fn nothing_and_much_are_drawn() {
     assert_eq!(text(&Tree::default(), Look::default()), "no networks\n");
     assert!(svg(&Tree::default()).contains(">no networks</text>"));
@@ -111,6 +140,24 @@ fn svg_is_well_formed_whatever_the_names() {
         assert!(x + number(line, "width").unwrap() <= width, "{line}");
         assert!(y + number(line, "height").unwrap() <= height, "{line}");
     }
+}
+
+#[test]
+fn notes_are_put_on_the_pod_whose_id_begins_so() {
+    let mut notes = Notes::default();
+    notes.names.insert("c1234".into(), "shop/a".into());
+    notes.problems = vec![("c1234".into(), "it is lost".into()), ("d".into(), "nobody's".into())];
+    let mut noted = Default::default();
+    let mut cut = Pod { container_id: "c12".into(), problem: Some("no eth0".into()), ..Pod::default() };
+    notes.put(&mut cut, &mut noted);
+    assert_eq!((cut.name.as_deref(), cut.problem.as_deref()), (Some("shop/a"), Some("no eth0; it is lost")));
+    let mut other = Pod { container_id: "c9".into(), name: Some("b".into()), ..Pod::default() };
+    notes.put(&mut other, &mut noted);
+    assert_eq!((other.name.as_deref(), other.problem), (Some("b"), None));
+    let mut nameless = Pod::default();
+    notes.put(&mut nameless, &mut noted);
+    assert_eq!(nameless, Pod::default());
+    assert_eq!(noted, ["c1234"].into());
 }
 
 #[test]

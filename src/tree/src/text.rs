@@ -1,7 +1,7 @@
 //! The picture for a terminal.
 
 use super::label;
-use super::model::{HostLink, Network, Place, Pod, Tree};
+use super::model::{Network, Place, Pod, Tree};
 
 /// How the text looks.
 #[derive(Debug, Clone, Copy, Default)]
@@ -123,14 +123,14 @@ fn node_of_place(place: &Place, look: Look) -> Node {
         None => vec![format!("({})", label::without_bridge(place))],
     };
     words.extend(place.policy.as_ref().map(|policy| format!("ingress {policy}")));
-    let of = |pod: &Pod| pod.link.as_ref().map(name_and_flags).unwrap_or_default();
-    let ends = place.pods.iter().map(of).chain(place.others.iter().map(name_and_flags));
+    let of = |pod: &Pod| label::end(place, pod).unwrap_or_default();
+    let ends = place.pods.iter().map(of).chain(place.others.iter().map(label::named));
     let width = ends.map(|end| end.chars().count()).max().unwrap_or(0);
     let ifname = place.pods.iter().map(|pod| pod.ifname.chars().count()).max().unwrap_or(0);
     let wire = look.strokes().wire;
     let pods = place.pods.iter().map(|pod| {
-        let end = match &pod.link {
-            Some(link) => format!("{:width$} {wire} ", name_and_flags(link)),
+        let end = match label::end(place, pod) {
+            Some(end) => format!("{end:width$} {wire} "),
             None if width > 0 => format!("{:width$} {:wire$} ", "", "", wire = wire.chars().count()),
             None => String::new(),
         };
@@ -138,16 +138,10 @@ fn node_of_place(place: &Place, look: Look) -> Node {
         Node { line, details: rows(pod, look), children: Vec::new() }
     });
     let others = place.others.iter().map(|link| {
-        let line = format!("{:width$}    {}", name_and_flags(link), look.dim("no pod"));
+        let line = format!("{:width$}    {}", label::named(link), look.dim("no pod"));
         Node::new(line)
     });
     Node { line: words.join("  "), details: Vec::new(), children: pods.chain(others).collect() }
-}
-
-fn name_and_flags(link: &HostLink) -> String {
-    let mut words = vec![link.name.clone()];
-    words.extend(label::link(link));
-    words.join(" ")
 }
 
 /// A heading stands beside the first of its lines only.

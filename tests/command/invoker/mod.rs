@@ -2,10 +2,16 @@
 
 mod beside;
 mod doctor;
+mod hand_over;
+mod init;
+mod interfaces;
 mod libcni;
 mod lifecycle;
+mod masters;
+mod strict;
 mod surface;
 mod tree;
+mod typing;
 
 use std::fs;
 use std::path::{Path, PathBuf};

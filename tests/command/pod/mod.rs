@@ -4,6 +4,7 @@ mod bad;
 mod conflists;
 mod crash;
 mod life;
+mod truth;
 
 use std::fs;
 use std::path::{Path, PathBuf};

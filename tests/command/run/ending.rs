@@ -108,6 +108,37 @@ fn once_ends_with_a_server_that_refuses() {
 }
 
 #[test]
+fn once_ends_with_a_directory_that_isnt_there_or_a_url_that_nobody_serves() {
+    need!("ip", "timeout");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    cluster.put_all(["web".to_owned()].into_iter());
+    // Nothing listens on a node of its own.
+    let url = "--url http://127.0.0.1:9/";
+    let missing = format!("--manifests {}", cluster.path("none").display());
+    let there = format!("--manifests {}", cluster.path("manifests").display());
+    for (sources, problem, ready) in [
+        (missing.clone(), "none: ", false),
+        (url.to_owned(), "onnection refused", false),
+        (format!("{missing} {url}"), "none: ", false),
+        (format!("{there} {url}"), "onnection refused", true),
+    ] {
+        let line = cluster.line(&format!("--once {sources}"));
+        let outcome = cluster.node.run(&format!("timeout 100 env {line}"));
+        assert_eq!(outcome.status, 1, "{}", outcome.describe());
+        assert!(outcome.stderr.contains(problem), "{}", outcome.describe());
+        assert_eq!(outcome.stderr.contains("pod default/web is ready"), ready, "{}", outcome.describe());
+    }
+    // While it goes on running, the directory may come.
+    let run = cluster.start_with("", &missing);
+    let told = || run.status()["problems"].to_string().contains("/none: ");
+    assert!(wait_until(PATIENCE, told), "{:#}", run.status());
+    std::fs::rename(cluster.path("manifests"), cluster.path("none")).unwrap();
+    wait_for_names(&run, &["web"]);
+    assert!(wait_until(PATIENCE, || run.status()["problems"] == json!([])), "{:#}", run.status());
+    run.stop();
+}
+
+#[test]
 fn a_server_that_refuses_or_is_down_is_no_good_health() {
     need!("ip");
     let cluster = Cluster::new(&bridge("10.7.0.0/24"));
@@ -134,6 +165,18 @@ fn a_server_that_refuses_or_is_down_is_no_good_health() {
     run.stop();
     let log = cluster.log();
     assert!(log.contains("pod default/host is ready: no addresses of its own ("), "{log}");
+}
+
+#[test]
+fn a_signal_ends_it_without_pods_while_the_server_keeps_the_watch_open() {
+    need!("ip");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let server = cluster.node.within(ApiServer::start);
+    let run = cluster.start_with("", &line(&cluster, &server, ""));
+    let watches = || server.requests().iter().any(|request| request.target.contains("watch="));
+    assert!(wait_until(PATIENCE, || watches() && run.status()["overall"]["sourcesReady"] == true));
+    // The server has nothing to say, and holds the watch open for longer than this waits.
+    run.stop();
 }
 
 #[test]

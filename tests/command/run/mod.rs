@@ -3,7 +3,9 @@
 mod company;
 mod ending;
 mod follow;
+mod hostile;
 mod kill;
+mod kubelet;
 mod many;
 mod service;
 mod sources;

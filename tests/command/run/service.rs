@@ -118,7 +118,7 @@ VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}'; ex
 ADD) ;;
 *) exit 0 ;;
 esac
-echo "$CNI_IFNAME $CNI_CONTAINERID $TRACEPARENT" >>"$(dirname "$0")/traces"
+echo "$CNI_IFNAME $CNI_CONTAINERID $TRACEPARENT $TRACESTATE $BAGGAGE" >>"$(dirname "$0")/traces"
 echo "$config" | jq .prevResult
 "#;
 
@@ -156,18 +156,21 @@ fn plugins_get_a_trace_context() {
     }
     assert_eq!(ids.len(), 2, "one trace for each piece of work");
 
-    // Started within a trace, it stays in it.
+    // Started within a trace, it passes on what it was given: it exports no spans that others' could
+    // hang on.
     fs::remove_file(cluster.path("bin/traces")).unwrap();
     cluster.put_all(["c".to_owned()].into_iter());
-    let env = "TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let run = cluster.start_with(env, &format!("--manifests {}", cluster.path("manifests").display()));
+    let given = ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b,c=d", "user=me"];
+    let [parent, state, baggage] = given;
+    let env = format!("TRACEPARENT={parent} TRACESTATE={state} BAGGAGE={baggage}");
+    let args = format!("--manifests {}", cluster.path("manifests").display());
+    let run = cluster.start_with(&env, &args);
     run.wait_for(3);
     run.stop();
-    let all = traces();
-    assert_eq!(all.len(), 1);
-    for (trace, span) in all.values().flatten() {
-        assert_eq!(trace, "0af7651916cd43dd8448eb211c80319c");
-        assert_ne!(span, "b7ad6b7169203331");
+    let text = fs::read_to_string(cluster.path("bin/traces")).unwrap();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    for line in text.lines() {
+        assert_eq!(line.split(' ').skip(2).collect::<Vec<_>>(), given);
     }
 }
 

@@ -137,3 +137,40 @@ fn pods_of_an_api_server_are_followed() {
     assert_eq!(run.wait_for(5), after);
     run.stop();
 }
+
+/// What a pod of the cluster is told: two variables, and a directory with a token and an authority.
+#[test]
+fn in_a_cluster_the_service_account_is_used() {
+    need!("ip", "openssl");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    let authority = Authority::new();
+    let (server, address) = cluster.node.within(|| {
+        let server = ApiServer::start();
+        let address = door(server.address(), &authority.issue("IP:127.0.0.1"), None);
+        (server, address)
+    });
+    server.require("of the account");
+    let mut pod = manifest("host");
+    (pod["spec"]["nodeName"], pod["spec"]["hostNetwork"]) = (json!("this"), json!(true));
+    server.put(pod.clone());
+    let outside = cluster.node.run(&format!("{} || true", cluster.line("--in-cluster --node-name this")));
+    assert!(outside.stderr.contains("KUBERNETES_SERVICE_HOST is not set"), "{}", outside.describe());
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+    cluster.node.sh(&format!(
+        "mkdir -p {account}; cp {} {account}/ca.crt; echo of the account >{account}/token",
+        authority.certificate().display()
+    ));
+    let env = format!("KUBERNETES_SERVICE_HOST=127.0.0.1 KUBERNETES_SERVICE_PORT={}", address.port());
+    let run = cluster.start_with(&env, "--in-cluster --node-name this");
+    let ready = || run.pods().get("host").is_some_and(|pod| pod["phase"] == "Ready");
+    assert!(wait_until(PATIENCE, ready), "{:#}\n{}", run.status(), cluster.log());
+    // The token is replaced now and then.
+    cluster.node.sh(&format!("echo another >{account}/token"));
+    server.require("another");
+    server.disconnect();
+    pod["metadata"]["name"] = json!("second");
+    server.put(pod);
+    let ready = || run.pods().get("second").is_some_and(|pod| pod["phase"] == "Ready");
+    assert!(wait_until(PATIENCE, ready), "{:#}\n{}", run.status(), cluster.log());
+    run.stop();
+}

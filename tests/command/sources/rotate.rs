@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use cnimble_tests::http::ApiServer;
-use cnimble_tests::need;
 use cnimble_tests::tls::{Authority, door};
+use cnimble_tests::{need, script};
 
 use super::api::api;
 use super::{Listener, pod, run};
@@ -110,5 +110,65 @@ fn a_server_that_has_forgotten_is_listed_again_at_once() {
         server.put(pod("b"));
         assert_eq!(listener.next().await, "Add api b");
         listener.wrong(&[]).await;
+    });
+}
+
+/// A program that answers with the token in a file beside it, and counts how often it was asked.
+const GIVER: &str = r#"#!/bin/sh
+dir=$(dirname "$0")
+echo x >>"$dir/asked"
+[ "$WHO" = me ] && [ "$1" = get ] && echo "$KUBERNETES_EXEC_INFO" | grep -q '"interactive":false' || exit 1
+echo "{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{\"token\":\"$(cat "$dir/given")\"$(cat "$dir/more")}}"
+"#;
+
+#[test]
+fn a_program_gives_tokens_and_is_asked_again_when_they_are_refused_or_expire() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        let asked = || std::fs::read_to_string(dir.path().join("asked")).unwrap_or_default().lines().count();
+        script(&dir.path().join("give"), GIVER);
+        file("given", "first");
+        file("more", "");
+        let server = ApiServer::start();
+        server.put(pod("a"));
+        server.require("first");
+        let sources = api(&server, dir.path(), None);
+        let config = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": format!("http://{}", server.address())}}],
+            "users": [{"name": "u", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1",
+                "command": "./give", "args": ["get"], "env": [{"name": "WHO", "value": "me"}],
+                "interactiveMode": "Never"}}}]});
+        file("kubeconfig", &config.to_string());
+        let mut listener = Listener::start(sources);
+        assert_eq!(listener.next().await, "Add api a");
+        // What it gave is used again, until the server refuses it.
+        server.put(pod("b"));
+        assert_eq!(listener.next().await, "Add api b");
+        assert_eq!(asked(), 1);
+        file("given", "second");
+        server.require("second");
+        server.disconnect();
+        server.put(pod("c"));
+        assert_eq!(listener.next().await, "Add api c");
+        assert_eq!(asked(), 2);
+        // What has expired isn't even tried.
+        file("given", "third");
+        file("more", r#","expirationTimestamp":"2020-01-01T00:00:00Z""#);
+        server.require("third");
+        server.disconnect();
+        server.put(pod("d"));
+        assert_eq!(listener.next().await, "Add api d");
+        let before = asked();
+        server.disconnect();
+        server.put(pod("e"));
+        assert_eq!(listener.next().await, "Add api e");
+        assert!(asked() > before);
+        // A program that fails is told, and nothing of what it says.
+        file("give", "#!/bin/sh\necho third; exit 7\n");
+        server.disconnect();
+        let told = listener.wrong(&["give failed (exit status: 7)"]).await;
+        assert!(!told[0].error.to_string().contains("third"));
+        assert_eq!(listener.pods(), ["a", "b", "c", "d", "e"]);
     });
 }

@@ -1,8 +1,10 @@
 //! ADD as runtimes write it: keys in any case, `null`, addresses and MACs that they ask for.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
-use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs, need};
+use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs, need, need_recent_go, plugin_dir};
 
 #[test]
 fn loopback_as_containerd_and_dockershim_call_it() {
@@ -149,4 +151,44 @@ fn addresses_and_macs_that_runtimes_ask_for() {
     assert_eq!(addresses, ["10.1.2.51/24", "fd00:1:2::51/64"]);
     // ctr passes an empty string.
     ask(&net, "");
+}
+
+/// `dns` of the configuration is the result's, if one of its keys is there. An empty list is.
+#[test]
+fn an_empty_list_of_name_servers_clears_those_of_ipam() {
+    need!("ip");
+    dns(plugin_dir());
+}
+
+#[test]
+fn so_it_does_for_the_go_plugins() {
+    need_recent_go!(go, "ip");
+    dns(go);
+}
+
+fn dns(plugins: &Path) {
+    let of_ipam = json!({"nameservers": ["192.0.2.53"], "domain": "ipam.example"});
+    for kind in ["bridge", "ptp"] {
+        for (given, expected) in [
+            (json!({"nameservers": []}), json!(null)),
+            (json!({"options": []}), json!(null)),
+            (json!({"search": ["b.example"], "domain": ""}), json!({"search": ["b.example"]})),
+            (json!({"domain": "c.example"}), json!({"domain": "c.example"})),
+            (json!({"nameservers": null, "domain": ""}), of_ipam.clone()),
+            (json!({}), of_ipam.clone()),
+            (json!(null), of_ipam.clone()),
+        ] {
+            let (host, pod) = (Host::hasty(), Pod::new());
+            let address = json!([{"address": "10.1.2.3/24", "gateway": "10.1.2.1"}]);
+            let ipam = json!({"type": "static", "addresses": address, "dns": of_ipam});
+            let net = Network::by(plugins, &host, configs::layer2())
+                .with("/cniVersion", json!("1.0.0"))
+                .with("/type", json!(kind))
+                .with("/ipam", ipam)
+                .with("/dns", given.clone());
+            let result = net.added(&Attachment::new("one", &pod));
+            let dns = result.get("dns").filter(|dns| **dns != json!({})).cloned().unwrap_or_default();
+            assert_eq!(dns, expected, "{kind}: {given}");
+        }
+    }
 }

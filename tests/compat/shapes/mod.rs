@@ -3,6 +3,7 @@
 
 mod del;
 mod keys;
+mod whose;
 
 use serde_json::json;
 

@@ -22,9 +22,7 @@ pub(super) fn keys(table: &mut Table) {
             table.key(&format!("/{key}"), value, 7, key);
         }
     }
-    for mtu in
-        [json!("1500"), json!(-1), json!(1.5), json!(67), json!(65536), json!(4294967296_u64), json!([])]
-    {
+    for mtu in [json!("1500"), json!(1.5), json!(67), json!(65536), json!(4294967296_u64), json!([])] {
         table.key("/mtu", mtu, 7, "mtu");
     }
     for vlan in [json!("5"), json!(-1), json!(4095), json!(65541), json!(1.5), json!({})] {
@@ -34,7 +32,6 @@ pub(super) fn keys(table: &mut Table) {
         json!(5),
         json!({}),
         json!([5]),
-        json!([{}]),
         json!([{"minID": 5}]),
         json!([{"maxID": 5}]),
         json!([{"minID": 9, "maxID": 5}]),
@@ -49,6 +46,9 @@ pub(super) fn keys(table: &mut Table) {
     }
     for backend in [json!("ebtables"), json!("nft"), json!(5), json!([])] {
         table.key("/ipMasqBackend", backend, 7, "ipMasqBackend").and("/ipMasq", json!(true));
+    }
+    for family in [json!("ipv5"), json!("IPv4"), json!(4), json!([])] {
+        table.key("/ipMasqFamily", family, 7, "ipMasqFamily").and("/ipMasq", json!(true));
     }
     for name in ["a/b", "sixteen-bytes-xx", ".", "..", "a b", "a:b"] {
         table.key("/bridge", json!(name), 7, "bridge");

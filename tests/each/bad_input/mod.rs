@@ -157,6 +157,14 @@ fn judge(row: &Row, call: &Call<'_>) -> Option<String> {
     None
 }
 
+/// A host with what samples need, and how it looks.
+fn fresh() -> (Host, Snapshot) {
+    let host = Host::new();
+    Sample::all().iter().for_each(|sample| sample.prepare(&host));
+    let before = Snapshot::settled(&host);
+    (host, before)
+}
+
 #[test]
 fn one_error_and_nothing_changed() {
     need!("ip", "nft");
@@ -177,12 +185,10 @@ fn one_error_and_nothing_changed() {
         let threads: Vec<_> = (0..workers)
             .map(|worker| {
                 scope.spawn(move || {
-                    let host = Host::new();
                     let pod = Pod::new();
-                    let before = Snapshot::of(&host);
                     let pod_before = Snapshot::of_ns(&pod);
                     let mut failures = Vec::new();
-                    let mut host = (host, before);
+                    let mut host = fresh();
                     for row in rows.iter().skip(worker).step_by(workers) {
                         let mut wrong: Vec<String> =
                             judge(row, &call(&host.0, &pod, row)).into_iter().collect();
@@ -191,9 +197,7 @@ fn one_error_and_nothing_changed() {
                         if !diff.is_empty() {
                             wrong.push(format!("changes the host:\n{diff}"));
                             // The next rows start from a clean one.
-                            let fresh = Host::new();
-                            let before = Snapshot::of(&fresh);
-                            host = (fresh, before);
+                            host = fresh();
                         }
                         for wrong in wrong {
                             failures.push(format!("{} {}, {}: {wrong}", row.plugin, row.verb, row.name));

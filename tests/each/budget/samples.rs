@@ -66,5 +66,5 @@ fn every_plugin_stays_within_its_budget() {
 
 /// Those that this kernel may not be able to serve.
 pub(crate) fn count_the_picky() {
-    count(&Sample::all().iter().filter(|sample| sample.is_picky()).collect::<Vec<_>>());
+    count(&Sample::all().iter().filter(|sample| sample.is_for_the_machine()).collect::<Vec<_>>());
 }

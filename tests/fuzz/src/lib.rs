@@ -9,8 +9,9 @@
 mod spec;
 
 pub use cnimble_dbus::fuzz as dbus;
+pub use cnimble_dhcp::fuzzing::dhcp;
 pub use cnimble_doctor::fuzzing::doctor;
-pub use cnimble_host_local::fuzzing::{index, lease};
+pub use cnimble_leases::fuzzing::{index, lease};
 pub use cnimble_netlink::fuzzing::{nft, route};
 pub use cnimble_pod::fuzzing::{checkpoint, kubeconfig, manifest, server};
 pub use cnimble_rules::fuzzing::iptables;
@@ -35,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     ("checkpoint", checkpoint),
     ("config", config),
     ("dbus", dbus),
+    ("dhcp", dhcp),
     ("doctor", doctor),
     ("index", index),
     ("iptables", iptables),

@@ -27,7 +27,7 @@ fn every_plugin_reads(config: &PluginConfig, stdin: &[u8], args: &str) {
         raw_args: args.into(),
         path: Vec::new(),
         config: config.clone(),
-        stdin: stdin.into(),
+        stdin: stdin.to_vec().into(),
         undo: Undo::new(),
         plugins: &[],
         program: "/none".into(),

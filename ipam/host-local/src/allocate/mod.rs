@@ -7,17 +7,13 @@
 
 use std::net::IpAddr;
 
-use crate::range::{Range, RangeSet};
+use cnimble_leases::range::{Range, RangeSet};
 
 /// Why an address can't be given. The texts are the reference's.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AllocateError {
     #[error("failed to allocate for range {set}: requested ip {ip} is subnet's gateway")]
     Gateway { set: usize, ip: IpAddr },
-    #[error(
-        "failed to allocate for range {set}: requested ip {ip} is the network or broadcast address of {subnet}"
-    )]
-    Reserved { set: usize, ip: IpAddr, subnet: ipnetwork::IpNetwork },
     #[error(
         "failed to allocate for range {set}: requested IP address {ip} is not available in range set {ranges}"
     )]
@@ -37,8 +33,8 @@ fn join(ips: &[IpAddr]) -> String {
     texts.join(" ")
 }
 
-/// Who holds which address; [`crate::store`] knows it from the disk.
-pub(crate) trait Ledger {
+/// Who holds which address; [`crate::ledger`] knows it from the disk.
+pub(crate) trait Holders {
     /// Whether a lease stands for `ip`, of whatever age.
     fn is_taken(&self, ip: IpAddr) -> bool;
     /// Whether the lease of `ip` is from before this boot, and so void.
@@ -61,12 +57,12 @@ pub(crate) fn choose<'a>(
     sets: &'a [RangeSet],
     requested: &[IpAddr],
     container: &str,
-    ledger: &impl Ledger,
+    holders: &impl Holders,
 ) -> Result<Vec<Choice<'a>>, AllocateError> {
     let mut requested = requested.to_vec();
     let mut choices = Vec::with_capacity(sets.len());
     for (n, set) in sets.iter().enumerate() {
-        let pool = Pool { n, set, sets, ledger };
+        let pool = Pool { n, set, sets, holders };
         let wanted = requested.iter().position(|ip| set.range_of(*ip).is_some());
         choices.push(match wanted.map(|at| requested.remove(at)) {
             Some(ip) => {
@@ -84,9 +80,9 @@ pub(crate) fn choose<'a>(
 }
 
 /// Whether each of `sets` has an address left, counting those that could be taken back.
-pub(crate) fn has_room(sets: &[RangeSet], ledger: &impl Ledger) -> Result<(), AllocateError> {
+pub(crate) fn has_room(sets: &[RangeSet], holders: &impl Holders) -> Result<(), AllocateError> {
     for (n, set) in sets.iter().enumerate() {
-        Pool { n, set, sets, ledger }.next()?;
+        Pool { n, set, sets, holders }.next()?;
     }
     Ok(())
 }
@@ -96,10 +92,10 @@ struct Pool<'a, 'l, L> {
     n: usize,
     set: &'a RangeSet,
     sets: &'a [RangeSet],
-    ledger: &'l L,
+    holders: &'l L,
 }
 
-impl<'a, L: Ledger> Pool<'a, '_, L> {
+impl<'a, L: Holders> Pool<'a, '_, L> {
     /// A gateway is one for all sets: their subnets may be the same.
     fn is_gateway(&self, ip: IpAddr) -> bool {
         let mut ranges = self.sets.iter().flat_map(RangeSet::ranges);
@@ -113,10 +109,7 @@ impl<'a, L: Ledger> Pool<'a, '_, L> {
         if self.is_gateway(ip) {
             return Err(AllocateError::Gateway { set: self.n, ip });
         }
-        if range.is_reserved(ip) {
-            return Err(AllocateError::Reserved { set: self.n, ip, subnet: range.subnet });
-        }
-        if self.ledger.is_taken(ip) && !self.ledger.is_void(ip) {
+        if self.holders.is_taken(ip) && !self.holders.is_void(ip) {
             return Err(not_available());
         }
         Ok(Choice { ip, range })
@@ -127,25 +120,25 @@ impl<'a, L: Ledger> Pool<'a, '_, L> {
     /// Both walks end after as many steps as there are leases in the set, and a few: the
     /// first step past them finds a free address.
     fn next(&self) -> Result<Choice<'a>, AllocateError> {
-        let last = self.ledger.last(self.n);
+        let last = self.holders.last(self.n);
         let usable =
-            || self.set.cycle(last).filter(|(ip, range)| !range.is_reserved(*ip) && !self.is_gateway(*ip));
+            || self.set.cycle(last).filter(|(ip, range)| !range.leaves_out(*ip) && !self.is_gateway(*ip));
         usable()
-            .find(|(ip, _)| !self.ledger.is_taken(*ip) || self.is_own_and_void(*ip))
-            .or_else(|| usable().find(|(ip, _)| self.ledger.is_void(*ip)))
+            .find(|(ip, _)| !self.holders.is_taken(*ip) || self.is_own_and_void(*ip))
+            .or_else(|| usable().find(|(ip, _)| self.holders.is_void(*ip)))
             .map(|(ip, range)| Choice { ip, range })
             .ok_or_else(|| AllocateError::Full { set: self.n, ranges: self.set.clone() })
     }
 
     /// Such a lease goes with this ADD in any case: its address is as good as free.
     fn is_own_and_void(&self, ip: IpAddr) -> bool {
-        self.ledger.own().contains(&ip) && self.ledger.is_void(ip)
+        self.holders.own().contains(&ip) && self.holders.is_void(ip)
     }
 
     /// An attachment has one address of a set. A lease that it left behind in an earlier
     /// boot is none: container IDs survive a reboot (podman's do), namespaces don't.
     fn refuse_second(&self, container: &str) -> Result<(), AllocateError> {
-        let mut own = self.ledger.own().iter().copied();
+        let mut own = self.holders.own().iter().copied();
         match own.find(|ip| self.set.range_of(*ip).is_some() && !self.is_own_and_void(*ip)) {
             None => Ok(()),
             Some(ip) => Err(AllocateError::Duplicate { set: self.n, ip, container: container.to_owned() }),

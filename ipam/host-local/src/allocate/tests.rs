@@ -3,7 +3,19 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::*;
-use crate::range::tests::{ip, set};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Subnet, first and last address; empty where the default will do.
+fn set(ranges: &[(&str, &str, &str)]) -> RangeSet {
+    let opt = |text: &str| (!text.is_empty()).then(|| ip(text));
+    let ranges = ranges
+        .iter()
+        .map(|(subnet, start, end)| Range::new(subnet.parse().unwrap(), opt(start), opt(end), None).unwrap());
+    RangeSet::new(ranges.collect()).unwrap()
+}
 
 #[derive(Default)]
 struct Book {
@@ -13,7 +25,7 @@ struct Book {
     last: BTreeMap<usize, IpAddr>,
 }
 
-impl Ledger for Book {
+impl Holders for Book {
     fn is_taken(&self, ip: IpAddr) -> bool {
         self.taken.contains(&ip)
     }
@@ -56,29 +68,49 @@ fn fill(book: &mut Book, sets: &[RangeSet]) -> Vec<String> {
 }
 
 #[test]
-fn network_broadcast_and_gateways_are_never_given_out() {
-    let all = [set(&[("10.0.0.0/29", "10.0.0.0", "10.0.0.7")])];
+fn network_broadcast_and_gateways_are_not_given_out_in_turn_on_a_shared_link() {
+    let all = [set(&[("10.0.0.0/29", "10.0.0.0", "10.0.0.7")]).on_shared_link()];
     assert_eq!(
         fill(&mut Book::default(), &all),
         ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]
     );
     // In IPv6 the last address is an ordinary one.
-    let all = [set(&[("fd00::/126", "fd00::", "fd00::3")])];
+    let all = [set(&[("fd00::/126", "fd00::", "fd00::3")]).on_shared_link()];
     assert_eq!(fill(&mut Book::default(), &all), ["fd00::2", "fd00::3"]);
     // 10.0.0.1 is the gateway of the second range, although it lies in the first.
     let halves = [set(&[("10.0.0.0/29", "10.0.0.0", "10.0.0.1"), ("10.0.0.0/29", "10.0.0.6", "10.0.0.7")])];
+    let halves = halves.map(RangeSet::on_shared_link);
     assert_eq!(fill(&mut Book::default(), &halves), ["10.0.0.6"]);
 
+    // What is asked for, and in the range, is given.
     let book = Book::default();
-    for (wanted, why) in [
-        ("10.0.0.1", "requested ip 10.0.0.1 is subnet's gateway"),
-        ("10.0.0.0", "requested ip 10.0.0.0 is the network or broadcast address of 10.0.0.0/29"),
-        ("10.0.0.7", "requested ip 10.0.0.7 is the network or broadcast address of 10.0.0.0/29"),
+    assert_eq!(
+        pick(&halves, &["10.0.0.1"], &book).unwrap_err(),
+        "failed to allocate for range 0: requested ip 10.0.0.1 is subnet's gateway"
+    );
+    for wanted in ["10.0.0.0", "10.0.0.7"] {
+        assert_eq!(pick(&halves, &[wanted], &book).unwrap(), [wanted]);
+    }
+}
+
+#[test]
+fn network_and_broadcast_are_given_out_where_the_range_says_so() {
+    for (range, expected) in [
+        (("10.0.0.0/29", "10.0.0.6", "10.0.0.7"), &["10.0.0.6", "10.0.0.7"][..]),
+        (("10.0.0.0/29", "10.0.0.0", "10.0.0.2"), &["10.0.0.0", "10.0.0.2"]),
+        (("fd00::/126", "fd00::", "fd00::2"), &["fd00::", "fd00::2"]),
+        (("10.0.0.0/23", "10.0.0.255", "10.0.1.0"), &["10.0.0.255", "10.0.1.0"]),
+        // Not by itself.
+        (("10.0.0.0/30", "", ""), &["10.0.0.2"]),
+        (("fd00::/126", "", ""), &["fd00::2", "fd00::3"]),
     ] {
-        assert_eq!(
-            pick(&halves, &[wanted], &book).unwrap_err(),
-            format!("failed to allocate for range 0: {why}")
-        );
+        assert_eq!(fill(&mut Book::default(), &[set(&[range])]), expected, "{range:?}");
+    }
+    // A subnet of two has neither; the second is the gateway.
+    for (subnet, expected) in [("10.0.0.0/31", "10.0.0.0"), ("fd00::/127", "fd00::")] {
+        let pair = set(&[(subnet, "", "")]);
+        assert_eq!(fill(&mut Book::default(), std::slice::from_ref(&pair)), [expected]);
+        assert_eq!(fill(&mut Book::default(), &[pair.on_shared_link()]), [expected]);
     }
 }
 
@@ -199,7 +231,7 @@ fn odd_ranges_give_a_good_address_or_none() {
         for (start, end) in ips.iter().flat_map(|start| ips.map(|end| (*start, end))) {
             for gateway in ips {
                 let Ok(range) = Range::new(subnet, start, end, gateway) else { continue };
-                let sets = [RangeSet::new(vec![range.clone()]).unwrap()];
+                let sets = [RangeSet::new(vec![range.clone()]).unwrap().on_shared_link()];
                 for last in ips {
                     let mut book = Book::default();
                     book.last.extend(last.map(|last| (0, last)));
@@ -207,8 +239,10 @@ fn odd_ranges_give_a_good_address_or_none() {
                     let ip = choices[0].ip;
                     let what = format!("{ip} from {range} in {subnet}");
                     assert!(range.contains(ip) && subnet.contains(ip), "{what}");
-                    assert!(ip != subnet.network() && ip != range.gateway, "{what}");
-                    assert!(ip.is_ipv6() || ip != subnet.broadcast(), "{what}");
+                    assert!(ip != range.gateway, "{what}");
+                    let is_pair = subnet.prefix() == if ip.is_ipv4() { 31 } else { 127 };
+                    assert!(is_pair || ip != subnet.network(), "{what}");
+                    assert!(is_pair || ip.is_ipv6() || ip != subnet.broadcast(), "{what}");
                     given += 1;
                 }
             }
@@ -244,7 +278,7 @@ fn agrees_with_a_simple_model() {
         }
         let ranges: Vec<(&str, &str, &str)> =
             ranges.iter().map(|(a, b, c)| (a.as_str(), b.as_str(), c.as_str())).collect();
-        let sets = [set(&ranges)];
+        let sets = [set(&ranges).on_shared_link()];
         let mut book = Book::default();
         for step in 0..200 {
             if random(3) == 0 && !book.taken.is_empty() {

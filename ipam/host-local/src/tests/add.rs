@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use cnimble_cni::Code;
 
 use super::*;
-use crate::boot;
+use cnimble_leases::boot;
 
 #[test]
 fn add_writes_what_the_reference_writes() {

@@ -8,7 +8,8 @@ use super::*;
 
 #[test]
 fn a_full_range_takes_back_leases_of_earlier_boots_only() {
-    let node = Node::small();
+    let mut node = Node::small();
+    node.ipam["notReadyWhenFull"] = json!(true);
     for n in 2..=6 {
         assert_eq!(node.add(&format!("c{n}")).unwrap(), [format!("10.0.0.{n}")]);
     }
@@ -54,10 +55,10 @@ fn without_extended_attributes_the_times_tell() {
             if let Err(err) = private {
                 return Err(err.to_string());
             }
-            let boot = crate::boot::Boot::current();
+            let boot = cnimble_leases::boot::Boot::current();
             let file = fs::File::create(path.join("10.0.0.2")).unwrap();
             boot.mark(&file);
-            assert_eq!(crate::boot::get_mark(&file).unwrap(), None);
+            assert_eq!(cnimble_leases::boot::get_mark(&file).unwrap(), None);
             assert!(!boot.is_after(&file));
             // Restored with its times; the inode tells.
             file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use cnimble_cni::Code;
+use cnimble_cni::{Attachment, Code};
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn indexed() -> Node {
 
 /// Whether a verb that comes now believes the index.
 fn asks_the_index(node: &Node) -> bool {
-    let dir = crate::store::Directory::open(&node.store()).unwrap().unwrap();
+    let dir = cnimble_leases::store::Directory::open(&node.store()).unwrap().unwrap();
     !dir.leases_of("c1", &[]).unwrap().are_all()
 }
 
@@ -76,7 +76,7 @@ fn any_change_by_somebody_else_makes_the_index_stale() {
 fn a_lying_index_does_no_harm() {
     use std::os::unix::fs::FileExt;
     let lie = |what: &str, node: &Node| {
-        let path = node.store().join(crate::index::INDEX);
+        let path = node.store().join(cnimble_leases::INDEX);
         let file = fs::File::options().read(true).write(true).open(&path).unwrap();
         let length = file.metadata().unwrap().len();
         match what {
@@ -86,7 +86,7 @@ fn a_lying_index_does_no_harm() {
             // Every slot names c1 and an address that is old0's.
             "somebody else's" => {
                 let mut slot = [0; 32];
-                slot[..8].copy_from_slice(&crate::index::key("c1").to_le_bytes());
+                slot[..8].copy_from_slice(&cnimble_leases::index::key("c1").to_le_bytes());
                 slot[8..12].copy_from_slice(&0x0a00_0002u32.to_le_bytes());
                 slot[24] = 4;
                 let slots = slot.repeat((length as usize - 80) / 32);
@@ -150,13 +150,44 @@ fn undo_makes_the_index_stale() {
 }
 
 #[test]
+fn the_index_goes_with_the_last_lease() {
+    let is_there = |node: &Node| node.names().iter().any(|name| name == cnimble_leases::INDEX);
+    let node = indexed();
+    for n in 0..80 {
+        node.del(&format!("old{n}"));
+        if n < 10 {
+            // What isn't there doesn't count: it reads all leases, and makes the index anew.
+            node.del(&format!("old{n}"));
+        }
+    }
+    assert_eq!(node.leases(), ["10.0.0.82"]);
+    assert!(is_there(&node) && asks_the_index(&node), "one is left");
+    node.del("c1");
+    assert!(node.leases().is_empty());
+    assert!(!is_there(&node));
+    // Nor does GC leave it.
+    let node = indexed();
+    let call = node.call(Command::Gc, "", "");
+    HostLocal.gc(&call, &[]).unwrap();
+    assert!(node.leases().is_empty());
+    assert!(!is_there(&node), "after GC");
+    // With many left it stays.
+    let node = indexed();
+    let valid: Vec<_> =
+        (0..70).map(|n| Attachment { container_id: format!("old{n}"), ifname: "eth0".into() }).collect();
+    HostLocal.gc(&node.call(Command::Gc, "", ""), &valid).unwrap();
+    assert_eq!(node.leases().len(), 70);
+    assert!(is_there(&node));
+}
+
+#[test]
 fn with_few_leases_there_is_no_index() {
     let node = indexed();
     for n in 0..70 {
         fs::remove_file(node.store().join(format!("10.0.0.{}", n + 2))).unwrap();
     }
     node.add("c2").unwrap();
-    assert!(!node.names().iter().any(|name| name == crate::index::INDEX));
+    assert!(!node.names().iter().any(|name| name == cnimble_leases::INDEX));
 }
 
 #[test]

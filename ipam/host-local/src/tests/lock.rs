@@ -57,14 +57,14 @@ fn a_directory_that_goes_away_under_a_waiting_add_is_made_again() {
 fn a_rollback_leaves_the_lock_of_the_next() {
     let node = Node::small();
     fs::create_dir_all(node.store()).unwrap();
-    let first = crate::store::Store::lock(&node.store()).unwrap().unwrap();
+    let first = cnimble_leases::store::Store::lock(&node.store()).unwrap().unwrap();
     first.remove_if_empty().unwrap();
     let path = node.store();
     // In a thread of its own, as a lock is no obstacle to its own thread.
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let second = crate::store::Store::lock(&path).unwrap().unwrap();
+            let second = cnimble_leases::store::Store::lock(&path).unwrap().unwrap();
             send.send(()).unwrap();
             std::thread::sleep(Duration::from_millis(50));
             drop(second);
@@ -84,7 +84,7 @@ fn undo_doesnt_wait_for_the_lock_of_its_own_thread() {
     let thread = std::thread::spawn(move || {
         let call = call(&data_dir, &ipam, &json!({}), Command::Add, "c1", "eth0");
         HostLocal.add(&call).unwrap();
-        let held = crate::store::Store::lock(&path).unwrap().unwrap();
+        let held = cnimble_leases::store::Store::lock(&path).unwrap().unwrap();
         assert_eq!(call.undo.rollback(), [""; 0]);
         assert!(held.leases().unwrap().list.is_empty());
         done.0.send(()).unwrap();
@@ -94,5 +94,5 @@ fn undo_doesnt_wait_for_the_lock_of_its_own_thread() {
     // Afterwards the lock is free for others.
     let path = node.store();
     fs::create_dir_all(&path).unwrap();
-    std::thread::spawn(move || crate::store::Store::lock(&path).unwrap().is_some()).join().unwrap();
+    std::thread::spawn(move || cnimble_leases::store::Store::lock(&path).unwrap().is_some()).join().unwrap();
 }

@@ -63,7 +63,7 @@ impl Node {
     }
 
     fn mark(&self, name: &str, mark: &str) {
-        crate::boot::set_mark(&fs::File::open(self.store().join(name)).unwrap(), mark.as_bytes());
+        cnimble_leases::boot::set_mark(&fs::File::open(self.store().join(name)).unwrap(), mark.as_bytes());
     }
 
     /// Name, mode and content of everything below the data directory.
@@ -95,7 +95,7 @@ impl Node {
     fn leases(&self) -> Vec<String> {
         self.names()
             .into_iter()
-            .filter(|name| !name.starts_with('l') && name != crate::index::INDEX)
+            .filter(|name| !name.starts_with('l') && name != cnimble_leases::INDEX)
             .collect()
     }
 
@@ -127,7 +127,7 @@ fn call(data_dir: &Path, ipam: &Value, extra: &Value, command: Command, id: &str
         raw_args: String::new(),
         path: Vec::new(),
         config: PluginConfig::parse(&stdin).unwrap(),
-        stdin,
+        stdin: stdin.into(),
         undo: Undo::new(),
         plugins: &[],
         program: PathBuf::new(),

@@ -31,14 +31,16 @@ fn check_wants_a_lease_for_every_address_of_ours() {
 }
 
 #[test]
-fn status_tells_a_full_range_and_leaves_no_trace() {
-    let node = Node::small();
+fn a_full_range_is_a_failure_of_status_only_if_it_is_asked_for() {
+    let mut node = Node::small();
     node.status().unwrap();
     assert!(node.snapshot().is_empty());
     for n in 2..=6 {
         node.add(&format!("c{n}")).unwrap();
     }
     let before = node.snapshot();
+    node.status().unwrap();
+    node.ipam["notReadyWhenFull"] = json!(true);
     let err = node.status().unwrap_err();
     assert_eq!(err.code, Code::NOT_AVAILABLE);
     assert!(err.msg.contains("no IP addresses available in range set: 10.0.0.1-10.0.0.6"), "{}", err.msg);

@@ -256,16 +256,19 @@ fn status_when_the_range_is_full() {
         net.status().success();
         net.added(&Attachment::new(&format!("pod{number}"), pod));
     }
-    let error = net.status().error();
-    assert_eq!(error.code, 50, "{error:?}");
-    assert!(error.all().contains("10.1.2."), "says which range: {error:?}");
-    let ipam = Network::new(&host, net.config.clone()).with("/type", json!("host-local"));
-    assert_eq!(ipam.status().error().code, 50);
+    // Full is not "not available": a runtime would report the whole node as not ready.
+    let ipam = net.with("/type", json!("host-local"));
+    for network in [&net, &ipam] {
+        network.status().success();
+        let error = network.with("/ipam/notReadyWhenFull", json!(true)).status().error();
+        assert_eq!(error.code, 50, "{error:?}");
+        assert!(error.all().contains("10.1.2."), "says which range: {error:?}");
+    }
     let late = Pod::new();
     let error = net.add(&Attachment::new("late", &late)).error();
     assert!(error.all().contains("no IP addresses available in range set"), "{error:?}");
     net.deleted(&Attachment::new("pod0", &pods[0]), None);
-    net.status().success();
+    net.with("/ipam/notReadyWhenFull", json!(true)).status().success();
 }
 
 #[test]

@@ -3,10 +3,12 @@
 #![cfg(test)]
 
 mod gc_status;
+mod ipam;
 mod life;
 mod masquerade;
 mod neighbours;
 mod options;
 mod spoof;
 mod state;
+mod unused;
 mod vlan;

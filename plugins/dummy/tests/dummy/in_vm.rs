@@ -15,7 +15,7 @@ fn a_pod_gets_its_addresses_and_routes_and_del_leaves_nothing() {
 
     let link = pod.link("eth0");
     assert_eq!(link["linkinfo"]["info_kind"], "dummy");
-    let interfaces = json!([{"name": "eth0", "mac": link["address"], "mtu": 1500, "sandbox": pod.path()}]);
+    let interfaces = json!([{"name": "eth0", "mac": link["address"], "sandbox": pod.path()}]);
     assert_eq!(result["interfaces"], interfaces);
     assert_eq!(result["ips"][0]["address"], "10.7.0.2/24");
     assert_eq!(result["ips"][1]["interface"], 0);
@@ -34,7 +34,7 @@ fn a_pod_gets_its_addresses_and_routes_and_del_leaves_nothing() {
 }
 
 #[test]
-fn del_works_without_a_namespace_and_gc_gives_leases_back() {
+fn del_works_without_a_namespace_and_gc_removes_interfaces_and_gives_leases_back() {
     in_vm!();
     let host = Host::new();
     let network = Network::new(&host, config(&host));
@@ -42,13 +42,15 @@ fn del_works_without_a_namespace_and_gc_gives_leases_back() {
     let attachments: Vec<_> =
         pods.iter().zip(["c0", "c1", "c2"]).map(|(pod, id)| Attachment::new(id, pod)).collect();
     let results: Vec<_> = attachments.iter().map(|attachment| network.added(attachment)).collect();
-    let [gone, ..] = pods;
+    let [gone, one, two] = pods;
     drop(gone);
     let nowhere = Attachment::new("c0", &Pod::new()).netns("");
     network.deleted(&nowhere, Some(&results[0]));
     assert_eq!(leases(&host).len(), 4, "{:?}", leases(&host));
-    network.gc(Some(json!([attachments[2].listed()]))).success();
-    assert_eq!(leases(&host).len(), 2, "{:?}", leases(&host));
+    // An interface that goes on using its address must not lose it to another pod.
+    let gc = network.gc_call(Some(json!([attachments[2].listed()])));
+    gc.pinning(host.dir(), &[&one, &two]).run().success();
+    assert_eq!((leases(&host).len(), one.links()), (2, vec!["lo".to_owned()]), "{:?}", leases(&host));
     network.check(&attachments[2], &results[2]).success();
 }
 
@@ -72,6 +74,44 @@ fn a_failed_add_leaves_the_pod_and_the_leases_as_they_were() {
     // DEL of the one whose name was taken leaves what it didn't make.
     network.deleted(&Attachment::new("c1", &pod).ifname("eth1"), None);
     assert!(pod.links().contains(&"eth1".to_owned()) || pod.link("eth1")["ifalias"].is_null());
+}
+
+#[test]
+fn del_tells_the_interface_by_what_the_pod_has_left_of_it() {
+    in_vm!();
+    let host = Host::new();
+    let network = Network::new(&host, config(&host));
+    let foreign = "7d24d33e39064c8a-1eeb2d13d47685fc";
+    let other_mac = "link set eth0 address 02:00:00:00:be:ef".to_owned();
+    // What the pod does, whether DEL succeeds, and whether the interface goes.
+    let deeds: [(&[String], bool, bool); 6] = [
+        (&["link set eth0 alias mine".into()], true, true),
+        (std::slice::from_ref(&other_mac), true, true),
+        (&["link set eth0 down".into(), "link set eth0 name x".into()], true, true),
+        (&["link set eth0 alias mine".into(), other_mac.clone()], false, false),
+        (&[format!("link set eth0 alias {foreign}")], false, false),
+        // Not to be told from one that another runtime has added again.
+        (&[format!("link set eth0 alias {foreign}"), other_mac.clone()], true, false),
+    ];
+    for (commands, succeeds, goes) in deeds {
+        let pod = Pod::new();
+        let attachment = Attachment::new("c1", &pod);
+        let result = network.added(&attachment);
+        for command in commands {
+            pod.ip(command);
+        }
+        let outcome = network.del(&attachment, Some(&result));
+        assert_eq!(outcome.status == 0, succeeds, "{commands:?}: {}", outcome.describe());
+        assert_eq!(pod.links() == ["lo"], goes, "{commands:?}: {:?}", pod.links());
+        if succeeds {
+            assert_eq!(leases(&host), [""; 0], "{commands:?}");
+        } else {
+            refused(&outcome, 102, "is in use by another interface eth0");
+            assert_eq!(leases(&host).len(), 2, "{commands:?}");
+            pod.ip("link del eth0");
+            network.deleted(&attachment, Some(&result));
+        }
+    }
 }
 
 #[test]

@@ -13,7 +13,6 @@ fn bad_configurations() {
     let a = join(&host, 1, "a");
     let before = Snapshot::of(&host);
     for (keys, word) in [
-        (json!({ "backend": "pf" }), "unknown backend \"pf\""),
         (json!({ "firewalldZone": 1 }), "firewalldZone"),
         (json!({ "backend": 1 }), "backend"),
         (json!({ "ingressPolicy": "closed" }), "unknown ingress policy"),
@@ -29,6 +28,13 @@ fn bad_configurations() {
         assert_eq!(net.check(&a.att, &a.prev).error().code, 7);
         assert_eq!(net.status().error().code, 7);
     }
+    // The Go plugin takes any backend for none.
+    let net = firewall(&host, 1, &json!({ "backend": "pf" }));
+    let outcome = net.call("ADD", &a.att, Some(&a.prev)).run().success();
+    assert!(outcome.stderr.contains("backend: pf is none of"), "{}", outcome.describe());
+    net.check(&a.att, &a.prev).success();
+    assert!(!before.diff(&Snapshot::of(&host)).is_empty(), "no rule for the pod");
+    net.deleted(&a.att, Some(&a.prev));
     let net = firewall(&host, 1, &json!({}));
     assert_eq!(net.add(&a.att).error().code, 7, "no prevResult");
     for version in ["0.3.1", "0.1.0"] {

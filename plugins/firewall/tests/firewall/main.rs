@@ -4,6 +4,7 @@
 
 mod bridges;
 mod config;
+mod doors;
 mod firewalld;
 mod hosts;
 mod iptables;

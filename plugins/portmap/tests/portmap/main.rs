@@ -4,12 +4,16 @@
 #![allow(clippy::needless_pass_by_value)]
 #![cfg(test)]
 
+mod conditions;
+mod containers;
 mod costs;
 mod localhost;
 mod owners;
 mod packets;
 mod reference;
 mod ruleset;
+mod stale;
+mod switch;
 mod undo;
 mod verbs;
 

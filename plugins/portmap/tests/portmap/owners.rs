@@ -119,7 +119,13 @@ fn many_race_for_one_port() {
                         let mut forward = forward(&[80, 9000 + n], &[&format!("10.1.2.{}/24", n + 2)]);
                         forward.snat = n % 2 == 0;
                         let made = host.within(|| {
-                            portmap::add(Backend::Nftables, &mut Nft::new(), &owner(&n.to_string()), &forward)
+                            portmap::add(
+                                Backend::Nftables,
+                                &mut Nft::new(),
+                                &owner(&n.to_string()),
+                                &forward,
+                                &|_| false,
+                            )
                         });
                         if let Err(err) = &made {
                             assert_eq!(err.code.0, 102, "{err}");

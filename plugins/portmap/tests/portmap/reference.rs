@@ -71,7 +71,7 @@ fn iptables_chains_of_the_go_plugin_are_known() {
 
 /// The table of one family, as the Go plugin wrote it before 1.6.1, since then, and since 1.9, for ports 8080 and 8081 (of
 /// one address) of `pod0` and 9090 of `pod1`; the packaged one is too old to.
-fn go_table(release: &str, family: &str, host: &str, pod: &str) -> String {
+pub(super) fn go_table(release: &str, family: &str, host: &str, pod: &str) -> String {
     let to = if family == "ip6" { format!("[{pod}]") } else { pod.to_owned() };
     let map = |port: u16| match release {
         "early" => format!("{family} protocol tcp th dport {port} dnat {family} addr . port to {pod} . 80"),

@@ -25,7 +25,7 @@ fn the_documented_ruleset_is_real() {
         network: "cluster".into(),
         attachment: Id { container_id: "shop-1".into(), ifname: "eth0".into() },
     };
-    ns.within(|| portmap::add(Backend::Nftables, &mut Nft::new(), &owner, &shop).unwrap());
+    ns.within(|| portmap::add(Backend::Nftables, &mut Nft::new(), &owner, &shop, &|_| false).unwrap());
     let real = ns.nft("list ruleset");
     let page = include_str!("../../../../docs/NFTABLES.md");
     let section = page.split("## Port mappings").nth(1).unwrap();

@@ -17,7 +17,7 @@ fn undo_is_exact() {
     host.ip("link set br0 up");
     let before = Snapshot::of_ns(&host);
     let add = |id: &str, forward: &Forward| {
-        host.within(|| portmap::add(Backend::Auto, &mut Nft::new(), &owner(id), forward).unwrap())
+        host.within(|| portmap::add(Backend::Auto, &mut Nft::new(), &owner(id), forward, &|_| false).unwrap())
     };
     // Alone: not even the table stays, and localhost is closed again.
     let one = forward(&[80, 81], &["10.1.2.3/24", "fd00::3/64"]);
@@ -54,7 +54,9 @@ fn masquerading_and_mapping_share_the_table() {
         })
     };
     let map = |id: &str| {
-        host.within(|| portmap::add(Backend::Nftables, &mut Nft::new(), &owner(id), &one).unwrap())
+        host.within(|| {
+            portmap::add(Backend::Nftables, &mut Nft::new(), &owner(id), &one, &|_| false).unwrap()
+        })
     };
     // Either may come first, and either may go first.
     for order in 0..4 {

@@ -59,7 +59,6 @@ fn bad_input_is_one_clear_error_and_changes_nothing() {
         (ports(json!([{"hostPort": 1, "containerPort": "x"}])), "portMappings[0].containerPort"),
         (ports(json!([{"hostPort": 1, "containerPort": 1, "protocol": "icmp"}])), "unknown protocol"),
         (ports(json!([{"hostPort": 1, "containerPort": 1, "hostIP": "::g"}])), "portMappings[0].hostIP"),
-        (ports(json!([{"hostPort": 1, "containerPort": 1}, {"hostPort": 1, "containerPort": 1}])), "already"),
         (ports(json!({"hostPort": 1})), "portMappings"),
         (json!({"backend": "pf"}), "unknown backend"),
         (json!({"backend": "nftables", "conditionsV4": ["-d", "192.0.2.1"]}), "conditionsV4"),

@@ -77,7 +77,7 @@ fn bad_input_is_one_clear_error() {
         ("/ipam/type", json!("../host-local"), 7, "invalid plugin name \"../host-local\""),
         ("/ipam/type", json!("nowhere"), 104, "no plugin \"nowhere\" in CNI_PATH"),
         ("/mtu", json!(67), 7, "mtu: 67 is outside 68 to 65535 bytes"),
-        ("/mtu", json!("1500"), 7, "mtu: invalid type: string \"1500\", expected u32"),
+        ("/mtu", json!("1500"), 7, "mtu: invalid type: string \"1500\", expected i64"),
         ("/ipMasq", json!("yes"), 7, "ipMasq: invalid type: string \"yes\", expected a boolean"),
         (
             "/ipMasqBackend",

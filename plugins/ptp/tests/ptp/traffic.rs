@@ -47,8 +47,8 @@ fn pods_reach_each_other_and_the_host_at_once() {
             json!({
                 "cniVersion": "1.1.0",
                 "interfaces": [
-                    {"name": veth(result), "mac": host_end["address"], "mtu": 1400},
-                    {"name": "eth0", "mac": pod_end["address"], "mtu": 1400, "sandbox": pod.path()},
+                    {"name": veth(result), "mac": host_end["address"]},
+                    {"name": "eth0", "mac": pod_end["address"], "sandbox": pod.path()},
                 ],
                 "ips": [
                     {"interface": 1, "address": format!("10.1.2.{number}/24"), "gateway": "10.1.2.1"},
@@ -185,4 +185,34 @@ fn the_kernels_own_routes_are_gone_and_no_others() {
         "{found:#?}"
     );
     net.check(&att, &result).success();
+}
+
+/// The address of the network and that of the broadcast are addresses like all others where the host
+/// has a link to each pod, and in a subnet of two everywhere.
+#[test]
+fn a_pod_at_either_end_of_its_subnet_is_reached() {
+    need!("ip", "ping");
+    for (kind, subnet, start, end, gateway) in [
+        ("ptp", "10.1.2.0/24", "10.1.2.0", "10.1.2.0", "10.1.2.1"),
+        ("ptp", "10.1.2.0/24", "10.1.2.255", "10.1.2.255", "10.1.2.1"),
+        ("ptp", "fd00:1:2::/64", "fd00:1:2::", "fd00:1:2::", "fd00:1:2::1"),
+        ("ptp", "10.1.2.0/31", "10.1.2.0", "10.1.2.1", "10.1.2.1"),
+        ("ptp", "fd00:1:2::/127", "fd00:1:2::", "fd00:1:2::1", "fd00:1:2::1"),
+        ("bridge", "10.1.2.0/31", "10.1.2.0", "10.1.2.1", "10.1.2.1"),
+        ("bridge", "10.1.2.0/23", "10.1.2.255", "10.1.2.255", "10.1.2.1"),
+    ] {
+        let (host, pod) = (Host::new(), Pod::new());
+        let range = json!([[{"subnet": subnet, "rangeStart": start, "rangeEnd": end}]]);
+        let net = Network::new(&host, configs::v4(&host))
+            .with("/type", json!(kind))
+            .with("/ipam/ranges", range)
+            .with("/ipam/routes", json!([]));
+        let attachment = Attachment::new("one", &pod);
+        let result = net.added(&attachment);
+        let (_, length) = subnet.split_once('/').unwrap();
+        assert_eq!(result["ips"][0]["address"], format!("{start}/{length}"), "{kind}");
+        assert!(pod.pings(gateway) && host.pings(start), "{kind} {start} of {subnet}");
+        net.check(&attachment, &result).success();
+        net.deleted(&attachment, Some(&result));
+    }
 }

@@ -133,5 +133,6 @@ fn status_asks_ipam_too() {
     );
     let pod = Pod::new();
     full.added(&Attachment::new("a", &pod));
-    assert_eq!(full.status().error().code, 50);
+    full.status().success();
+    assert_eq!(full.with("/ipam/notReadyWhenFull", json!(true)).status().error().code, 50);
 }

@@ -34,7 +34,6 @@ fn everything_is_set_checked_and_put_back() {
     // The result is the one before, but for what is new.
     let mut expected = chain.prev.clone();
     expected["interfaces"][2]["mac"] = json!(MAC);
-    expected["interfaces"][2]["mtu"] = json!(1400);
     assert_eq!(result, expected);
     net.check(&chain.att, &result).success();
 
@@ -148,4 +147,32 @@ fn every_version() {
         net.deleted(&att, None);
         assert_ne!(pod.link("eth0")["address"], MAC, "{version}");
     }
+}
+
+/// `all` has an effect on interfaces that differ from it, whatever its own value is.
+#[test]
+fn a_sysctl_is_written_even_if_it_has_the_value() {
+    need!("ip");
+    let chain = Chain::new();
+    chain.pod.set_sysctl("ipv6/conf/eth0/disable_ipv6", "1");
+    assert_eq!(chain.pod.sysctl("ipv6/conf/all/disable_ipv6"), "0");
+    let net = chain.net(&json!({"sysctl": {"net.ipv6.conf.all.disable_ipv6": "0"}}));
+    let result = chain.add(&net);
+    assert_eq!(chain.pod.sysctl("ipv6/conf/eth0/disable_ipv6"), "0");
+    net.check(&chain.att, &result).success();
+}
+
+#[test]
+fn a_read_only_proc_sys_will_do_for_values_that_are_there() {
+    need!("ip", "unshare");
+    const READ_ONLY: &str = "mount --bind -o ro /proc/sys /proc/sys && exec \"$0\"";
+    let chain = Chain::new();
+    chain.pod.set_sysctl("core/somaxconn", "543");
+    for (value, succeeds) in [("543", true), ("544", false)] {
+        let net = chain.net(&json!({"sysctl": {"net.core.somaxconn": value}}));
+        let call = net.call("ADD", &chain.att, Some(&chain.prev));
+        let outcome = call.under(&["unshare", "--mount", "sh", "-c", READ_ONLY]).run();
+        assert_eq!(outcome.status == 0, succeeds, "{value}: {}", outcome.describe());
+    }
+    assert_eq!(chain.pod.sysctl("core/somaxconn"), "543");
 }

@@ -6,33 +6,36 @@
 //! Where an object has two spellings of a key, the exact one wins. Errors carry the path to
 //! the value.
 //!
+//! A document's values have a bound in memory (`bounded`).
+//!
 //! *Writing*: four spaces of indent, no newline at the end, `<`, `>` and `&` escaped as
 //! Go's `encoding/json` does.
 
+mod bounded;
 mod case_blind;
 #[cfg(test)]
 mod tests;
 mod write;
 
-use serde::de::{self, DeserializeOwned};
+use std::cell::Cell;
+
+use serde::de::{self, DeserializeOwned, DeserializeSeed};
 use serde_json::Value;
 
 use super::{Code, Error};
+use bounded::{Budget, Find, Read};
 use case_blind::{CaseBlind, member, unexpected};
 
+pub(super) use bounded::Lists;
 pub use write::to_pretty;
 
 /// Reads a JSON document.
 ///
 /// # Errors
 /// Code 6 with line and column. Nesting deeper than 128 levels and numbers beyond an f64
-/// are refused, too.
+/// are refused, too, and what would take too much memory: 80 MiB, or 4 MiB of text.
 pub fn parse(bytes: &[u8], what: &str) -> Result<Value, Error> {
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(Error::new(Code::DECODE, format!("{what} is empty")));
-    }
-    serde_json::from_slice(bytes)
-        .map_err(|err| Error::new(Code::DECODE, format!("{what} is not valid JSON: {err}")))
+    read(bytes, what, None)
 }
 
 /// Reads a JSON document that has to be an object.
@@ -40,7 +43,36 @@ pub fn parse(bytes: &[u8], what: &str) -> Result<Value, Error> {
 /// # Errors
 /// As [`parse`]; code 6 also if it is something else.
 pub fn parse_object(bytes: &[u8], what: &str) -> Result<Value, Error> {
-    let value = parse(bytes, what)?;
+    object(parse(bytes, what)?, what)
+}
+
+/// As [`parse_object`]; `lists` gets the long lists in it.
+pub(super) fn parse_with_lists(bytes: &[u8], what: &str, lists: &dyn Lists) -> Result<Value, Error> {
+    object(read(bytes, what, Some(lists))?, what)
+}
+
+fn read(bytes: &[u8], what: &str, lists: Option<&dyn Lists>) -> Result<Value, Error> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(Error::new(Code::DECODE, format!("{what} is empty")));
+    }
+    let budget = Budget::new();
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = Read::document(&budget, lists).deserialize(&mut reader);
+    value.and_then(|value| reader.end().map(|()| value)).map_err(|err| match budget.exceeded() {
+        Some(bound) => Error::new(Code::DECODE, format!("{what} is too large: {bound}")),
+        None => Error::new(Code::DECODE, format!("{what} is not valid JSON: {err}")),
+    })
+}
+
+/// The text under `key` of a document that may be broken further on, or too large.
+pub(super) fn text_member(bytes: &[u8], key: &str) -> Option<String> {
+    let found = Cell::new(None);
+    // What is wrong with it has been said by now.
+    let _ = Find { key, found: &found }.deserialize(&mut serde_json::Deserializer::from_slice(bytes));
+    found.into_inner()
+}
+
+fn object(value: Value, what: &str) -> Result<Value, Error> {
     if value.is_object() {
         return Ok(value);
     }

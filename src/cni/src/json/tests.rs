@@ -210,3 +210,41 @@ fn writes_like_go() {
         "{\n    \"a\": {\n        \"\\u003c\\u0026\\u003e\": \"\\u2028\\u2029\u{7f}é\\t\\u0001\\\"\\\\/\"\n    },\n    \"b\": [],\n    \"c\": {}\n}"
     );
 }
+
+#[test]
+fn a_document_is_read_as_serde_reads_it() {
+    for text in [
+        "null",
+        " true ",
+        "-1",
+        "18446744073709551615",
+        "1e3",
+        r#""a\u00e9\n""#,
+        r#"[1,[],{},"x",null]"#,
+        r#"{"a":1,"a":{"b":[2.5]},"A":null,"":""}"#,
+    ] {
+        let expected: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(super::parse(text.as_bytes(), "it").unwrap(), expected, "{text}");
+    }
+    for text in ["[1", "[1]]", "nul", "{\"a\" 1}", &"[".repeat(200), "1e999", "\"\u{1}\""] {
+        let expected = serde_json::from_str::<Value>(text).unwrap_err();
+        let error = super::parse(text.as_bytes(), "it").unwrap_err();
+        assert_eq!(error.msg, format!("it is not valid JSON: {expected}"), "{text}");
+    }
+}
+
+#[test]
+fn what_takes_too_much_memory_is_an_error() {
+    let many = |part: &str, count: usize| format!("[{}0]", part.repeat(count));
+    for (text, bound) in [
+        (many("{\"\":0},", 200_000), "its values would take more than 80 MiB of memory"),
+        (many("0,", 1_400_000), "its values would take more than 80 MiB of memory"),
+        (many(&format!("\"{}\",", "x".repeat(1 << 20)), 5), "there are more than 4 MiB of text in it"),
+    ] {
+        let error = super::parse(text.as_bytes(), "it").unwrap_err();
+        assert_eq!((error.code, error.msg), (Code::DECODE, format!("it is too large: {bound}")));
+    }
+    for text in [many("{\"\":0},", 100_000), many("0,", 1_000_000)] {
+        super::parse(text.as_bytes(), "it").unwrap();
+    }
+}

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{ListEntry, NetworkList};
 use crate::Attachment;
-use crate::config::{OLD_ATTACHMENTS, VALID_ATTACHMENTS};
+use crate::attachments::{OLD_ATTACHMENTS, VALID_ATTACHMENTS};
 
 /// What a runtime adds to a plugin's entry for one call.
 #[derive(Debug, Clone, Copy, Default)]

@@ -46,6 +46,13 @@ pub struct NetworkList {
     pub document: Value,
 }
 
+impl ListEntry {
+    /// Whether it is a portmap that no runtime tells of ports: it hears of them by a capability only.
+    pub fn lacks_ports(&self) -> bool {
+        self.plugin_type == "portmap" && !self.capabilities.iter().any(|key| key == "portMappings")
+    }
+}
+
 /// The keys of a list, apart from those about versions.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -94,6 +101,11 @@ impl ListEntry {
 }
 
 impl NetworkList {
+    /// Whether a plugin takes this capability argument.
+    pub fn takes(&self, capability: &str) -> bool {
+        self.plugins.iter().flat_map(|plugin| &plugin.capabilities).any(|key| key == capability)
+    }
+
     /// Reads a list (`.conflist`). Without `plugins` the list is empty, and they have to
     /// come from the network's folder: see [`NetworkList::push`] and [`NetworkList::complete`].
     ///

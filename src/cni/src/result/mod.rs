@@ -136,6 +136,33 @@ impl Dns {
     }
 }
 
+/// `dns` of a configuration, where a list that is there and empty is another thing than none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DnsKeys {
+    nameservers: Option<Vec<String>>,
+    domain: String,
+    search: Option<Vec<String>>,
+    options: Option<Vec<String>>,
+}
+
+impl DnsKeys {
+    /// What the result is to have instead of IPAM's; `None` if no key is there.
+    pub fn given(self) -> Option<Dns> {
+        let DnsKeys { nameservers, domain, search, options } = self;
+        let lists = [&nameservers, &search, &options];
+        if domain.is_empty() && lists.iter().all(|list| list.is_none()) {
+            return None;
+        }
+        Some(Dns {
+            nameservers: nameservers.unwrap_or_default(),
+            domain,
+            search: search.unwrap_or_default(),
+            options: options.unwrap_or_default(),
+        })
+    }
+}
+
 /// Go leaves a plain number out when it is 0.
 fn unset(number: &Option<u32>) -> bool {
     number.unwrap_or(0) == 0

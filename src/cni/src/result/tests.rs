@@ -140,7 +140,7 @@ fn golden_files_convert_into_each_other() {
                     "extras" => {
                         to > from && to >= Version::V0_3_0 && from < Version::V1_0_0 && !same_form(from, to)
                     }
-                    "bridge" => from <= Version::V0_2_0 && to >= Version::V0_3_0,
+                    "bridge" | "macvlan" => from <= Version::V0_2_0 && to >= Version::V0_3_0,
                     _ => false,
                 };
                 if !lost {

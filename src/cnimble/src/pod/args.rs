@@ -19,7 +19,7 @@ Examples:
   Give the pod of a manifest its network, look at it, and take it away again:
       cnimble pod up web.yaml
       cnimble pod exec web -- ip address
-      cnimble pod down web
+      cnimble pod down web.yaml
 
   As a node whose share of the cluster's addresses is 10.244.3.0/24:
       cnimble pod up --pod-cidr 10.244.3.0/24 web.yaml";
@@ -62,6 +62,10 @@ pub(crate) struct PodOptions {
     /// The resolv.conf that pods inherit [default: the node's]
     #[arg(long, global = true, help_heading = COMMON, value_name = "FILE")]
     pub(crate) resolv_conf: Option<PathBuf>,
+    /// The control group of all pods, for plugins with the capability cgroupPath: they hear of
+    /// PATH/podUID. It is not made
+    #[arg(long, global = true, help_heading = COMMON, value_name = "PATH")]
+    pub(crate) cgroup_root: Option<String>,
     /// Start a process in each pod's namespace that does nothing
     #[arg(long, global = true, help_heading = COMMON)]
     pub(crate) pause: bool,
@@ -94,6 +98,7 @@ impl PodOptions {
         }
         let network = NetworkPlugin::open(options).await;
         let mut options = SandboxOptions::new(&self.state_dir, &self.run_dir);
+        options.cgroup_root.clone_from(&self.cgroup_root);
         if self.pause {
             let program = std::env::current_exe().map_err(|err| {
                 Report::new(Exit::Files, "can't find this program's own file").row("why", err.to_string())
@@ -118,7 +123,8 @@ pub(crate) enum PodCommand {
     Up(Up),
     /// Take pods' networks away
     ///
-    /// Needs neither the manifest nor the network's configuration, and may be repeated.
+    /// Needs neither the manifest nor the network's configuration, and may be repeated. What is the
+    /// name of a pod that is up is that pod, whatever files there are.
     Down(Down),
     /// List the pods
     Ls,
@@ -140,8 +146,9 @@ pub(crate) struct Up {
 
 #[derive(Debug, Args)]
 pub(crate) struct Down {
-    /// Pods: NAME in the namespace default, or NAMESPACE/NAME
-    #[arg(required_unless_present = "all", value_name = "POD")]
+    /// Pods: NAME in the namespace default, or NAMESPACE/NAME; or the manifests that they came
+    /// from, - is stdin
+    #[arg(required_unless_present = "all", value_name = "POD|FILE")]
     pub(super) pods: Vec<String>,
     /// All pods
     #[arg(long, conflicts_with = "pods")]

@@ -4,7 +4,10 @@ pub(super) mod args;
 mod exec;
 mod report;
 mod show;
+pub(super) mod tally;
 mod up;
+
+use std::time::Duration;
 
 use cnimble_pod::PodId;
 use cnimble_pod::sandbox::{Sandbox, Sandboxes};
@@ -22,7 +25,7 @@ pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
     match &given.command {
         PodCommand::Up(up) => up::up(session, &sandboxes, &given.options.dns(), up).await,
         PodCommand::Down(down) => up::down(session, &sandboxes, down).await,
-        PodCommand::Ls => show::ls(session, &sandboxes),
+        PodCommand::Ls => show::ls(session, &sandboxes).await,
         PodCommand::Status(named) => show::status(session, &sandboxes, &named.pod).await,
         PodCommand::Exec(given) => exec::exec(&sandboxes, given),
         PodCommand::Pause => Ok(()),
@@ -37,12 +40,22 @@ fn pause() -> Result<(), Report> {
 }
 
 /// `NAME` or `NAMESPACE/NAME`.
-fn pod_id(text: &str) -> Result<PodId, Report> {
+pub(super) fn pod_id(text: &str) -> Result<PodId, Report> {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
         return Err(usage(format!("\"{text}\" is no pod: expected NAME or NAMESPACE/NAME")));
     }
     Ok(PodId::new(namespace, name))
+}
+
+/// An age for a table.
+pub(super) fn age(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..120 => format!("{seconds}s"),
+        seconds @ 120..7200 => format!("{}m", seconds / 60),
+        seconds @ 7200..172_800 => format!("{}h", seconds / 3600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
 }
 
 /// The pod's sandbox.

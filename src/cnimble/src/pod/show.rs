@@ -3,30 +3,40 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+use futures::StreamExt;
 use serde_json::{Value, json};
 
-use cnimble_pod::sandbox::{Sandbox, SandboxError, Sandboxes};
+use cnimble_pod::sandbox::{Sandbox, SandboxError, SandboxStatus, Sandboxes};
 
 use super::super::report::{Exit, Report};
 use super::super::style::{rows, table};
 use super::super::{Session, print, print_json};
 use super::{find, report};
 
-pub(super) fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), Report> {
+/// How many pods are looked at at once.
+const AT_ONCE: usize = 16;
+
+pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), Report> {
     let what = "can't list the pods";
     let listing = sandboxes.list().map_err(|err| report::of(what, &err))?;
-    let states = listing.sandboxes.iter().map(|sandbox| (sandbox, state(sandboxes, sandbox)));
+    let looks = listing.sandboxes.iter().map(|sandbox| async move {
+        let (state, ips) = now(&sandboxes.inspect(&sandbox.id).await);
+        (sandbox, state, ips)
+    });
+    let states: Vec<(&Sandbox, String, Vec<IpAddr>)> =
+        futures::stream::iter(looks).buffered(AT_ONCE).collect().await;
     if session.json {
-        let pods = states.map(|(sandbox, state)| as_json(sandbox, &state, &sandbox.ips));
+        let pods = states.iter().map(|(sandbox, state, ips)| as_json(sandbox, state, ips));
         let problems = listing.problems.iter().map(|(_, problem)| problem.to_string());
         print_json(&json!({"pods": pods.collect::<Value>(), "problems": problems.collect::<Value>()}));
     } else {
         let lines: Vec<Vec<String>> = states
-            .map(|(sandbox, state)| {
+            .into_iter()
+            .map(|(sandbox, state, ips)| {
                 vec![
                     sandbox.config.pod.to_string(),
                     state,
-                    joined(&sandbox.ips),
+                    joined(&ips),
                     sandbox.network_name().unwrap_or("-").to_owned(),
                     age(sandbox),
                     short(&sandbox.id).to_owned(),
@@ -57,20 +67,16 @@ pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) 
         Ok(status)
     };
     let outcome: Result<_, SandboxError> = outcome.await;
-    let ips = outcome.as_ref().map_or(&sandbox.ips, |status| &status.ips);
-    let state = match &outcome {
-        Ok(_) => state(sandboxes, &sandbox),
-        Err(_) => "Broken".to_owned(),
-    };
+    let (state, ips) = now(&outcome);
     if session.json {
-        let mut object = as_json(&sandbox, &state, ips);
+        let mut object = as_json(&sandbox, &state, &ips);
         if let (Err(err), Some(map)) = (&outcome, object.as_object_mut()) {
             map.insert("error".to_owned(), err.to_string().into());
         }
         print_json(&object);
     } else {
         let headline = format!("{} {state}\n", session.paint.bold(&sandbox.config.pod.to_string()));
-        print(&(headline + &rows(&lines(&sandbox, ips), session.paint)));
+        print(&(headline + &rows(&lines(&sandbox, &ips), session.paint)));
     }
     let quiet = |report: Report| if session.json { Report::new(report.exit, "") } else { report };
     match outcome {
@@ -128,11 +134,12 @@ pub(super) fn as_json(sandbox: &Sandbox, state: &str, ips: &[IpAddr]) -> Value {
     })
 }
 
-/// One word for a table.
-fn state(sandboxes: &Sandboxes, sandbox: &Sandbox) -> String {
-    match sandboxes.fault(sandbox) {
-        None => "Ready".to_owned(),
-        Some(fault) => format!("{fault:?}"),
+/// How a pod is now: a word for a table, and the addresses in its namespace.
+fn now(outcome: &Result<SandboxStatus, SandboxError>) -> (String, Vec<IpAddr>) {
+    match outcome {
+        Ok(SandboxStatus { fault: None, ips, .. }) => ("Ready".to_owned(), ips.clone()),
+        Ok(SandboxStatus { fault: Some(fault), ips, .. }) => (format!("{fault:?}"), ips.clone()),
+        Err(_) => ("Broken".to_owned(), Vec::new()),
     }
 }
 
@@ -149,11 +156,5 @@ fn short(id: &str) -> &str {
 
 fn age(sandbox: &Sandbox) -> String {
     let created = SystemTime::UNIX_EPOCH + Duration::from_secs(sandbox.created);
-    let seconds = created.elapsed().map_or(0, |age| age.as_secs());
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..7200 => format!("{}m", seconds / 60),
-        7200..172_800 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
+    super::age(created.elapsed().unwrap_or_default())
 }

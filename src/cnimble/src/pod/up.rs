@@ -2,20 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use cnimble_pod::PodId;
-use cnimble_pod::manifest::{Defaults, Manifest, Origin, Parsed};
 use cnimble_pod::sandbox::{DnsOptions, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
 
+use super::super::Session;
 use super::super::interrupt::interruptible;
 use super::super::report::{Exit, Report};
-use super::super::{Session, print, print_json};
 use super::args::{Down, Up};
+use super::tally::{Tally, manifests};
 use super::{pod_id, report, show};
 
 /// How many pods are set up at once. Each is a few processes, one after the other.
@@ -35,7 +34,7 @@ pub(super) async fn up(
     let tally = RefCell::new(tally);
     let work = configs.iter().map(|config| async {
         let outcome = sandboxes.run(config).await;
-        tally.borrow_mut().up(&config.pod, outcome);
+        tell_up(&mut tally.borrow_mut(), &config.pod, outcome);
     });
     let all = futures::stream::iter(work).buffer_unordered(AT_ONCE).collect::<()>();
     if let Err(exit) = interruptible(all).await {
@@ -69,52 +68,18 @@ async fn abandon(sandboxes: &Sandboxes, configs: &[SandboxConfig], exit: Exit) -
     }
 }
 
-/// The pods in all files. A bad one doesn't keep the others out.
-fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<Manifest>, Report> {
-    let mut seen = BTreeSet::new();
-    let mut found = Vec::new();
-    for file in files {
-        let unreadable = |err: std::io::Error| {
-            Report::new(Exit::Usage, "can't read the manifest")
-                .row("file", file.display().to_string())
-                .row("why", err.to_string())
-        };
-        let (bytes, origin) = if file == Path::new("-") {
-            let mut bytes = Vec::new();
-            std::io::stdin().read_to_end(&mut bytes).map_err(unreadable)?;
-            (bytes, Origin::Other("stdin".to_owned()))
-        } else {
-            (std::fs::read(file).map_err(unreadable)?, Origin::File(file.clone()))
-        };
-        let Parsed { pods, errors } = Manifest::parse_each(&bytes, &origin, &Defaults::default());
-        for error in errors {
-            let report = Report::new(Exit::Config, "a pod can't be used").row("why", error.to_string());
-            tally.fail(None, &report);
-        }
-        for pod in pods {
-            if seen.insert(pod.id.clone()) {
-                found.push(pod);
-            } else {
-                let why = format!("{}: there is another pod {} before it", pod.origin, pod.id);
-                let report = Report::new(Exit::Config, "a pod can't be used").row("why", why);
-                tally.fail(Some(&pod.id), &report);
-            }
-        }
-    }
-    Ok(found)
-}
-
 pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down) -> Result<(), Report> {
+    let mut tally = Tally::new(session);
     let pods: BTreeSet<PodId> = if given.all {
         let listing = sandboxes.list().map_err(|err| report::of("can't list the pods", &err))?;
         listing.sandboxes.into_iter().map(|sandbox| sandbox.config.pod).collect()
     } else {
-        given.pods.iter().map(|text| pod_id(text)).collect::<Result<_, _>>()?
+        named(sandboxes, &given.pods, &mut tally)?
     };
-    let tally = RefCell::new(Tally::new(session));
+    let tally = RefCell::new(tally);
     let work = pods.iter().map(|pod| async {
         let outcome = sandboxes.down(pod).await;
-        tally.borrow_mut().down(pod, outcome);
+        tell_down(&mut tally.borrow_mut(), pod, outcome);
     });
     let all = futures::stream::iter(work).buffer_unordered(AT_ONCE).collect::<()>();
     interruptible(all)
@@ -123,71 +88,41 @@ pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down)
     tally.into_inner().finish("down", pods.len())
 }
 
-/// Tells what has become of each pod, at once on a terminal and for scripts, together in JSON.
-struct Tally<'s> {
-    session: &'s Session,
-    objects: Vec<Value>,
-    exit: Option<Exit>,
-    failed: usize,
+/// The pods of these names, and those in these files.
+fn named(sandboxes: &Sandboxes, texts: &[String], tally: &mut Tally<'_>) -> Result<BTreeSet<PodId>, Report> {
+    let (mut pods, mut files) = (BTreeSet::new(), Vec::new());
+    for text in texts {
+        let id = pod_id(text);
+        let is_up = |id: &PodId| sandboxes.find(id).is_ok_and(|found| found.is_some());
+        match id {
+            Ok(id) if text != "-" && (is_up(&id) || !Path::new(text).is_file()) => drop(pods.insert(id)),
+            Err(err) if text != "-" && !Path::new(text).exists() && !text.starts_with(['/', '.']) => {
+                return Err(err);
+            }
+            _ => files.push(PathBuf::from(text)),
+        }
+    }
+    pods.extend(manifests(&files, tally)?.into_iter().map(|manifest| manifest.id));
+    Ok(pods)
 }
 
-impl<'s> Tally<'s> {
-    fn new(session: &'s Session) -> Self {
-        Tally { session, objects: Vec::new(), exit: None, failed: 0 }
-    }
-
-    fn up(&mut self, pod: &PodId, outcome: Result<Sandbox, SandboxError>) {
-        match outcome {
-            Ok(sandbox) if self.session.json => {
-                self.objects.push(show::as_json(&sandbox, "Ready", &sandbox.ips));
-            }
-            Ok(sandbox) => {
-                let place = sandbox.network_name().map_or("the node's network", |name| name);
-                self.line(&format!("{pod} is up on {place}: {}", show::joined(&sandbox.ips)));
-            }
-            Err(err) => self.fail(Some(pod), &report::of(format!("can't bring up pod {pod}"), &err)),
+fn tell_up(tally: &mut Tally<'_>, pod: &PodId, outcome: Result<Sandbox, SandboxError>) {
+    match outcome {
+        Ok(sandbox) => {
+            let place = sandbox.network_name().map_or("the node's network", |name| name);
+            let line = format!("{pod} is up on {place}: {}", show::joined(&sandbox.ips));
+            tally.done(&line, show::as_json(&sandbox, "Ready", &sandbox.ips));
         }
+        Err(err) => tally.fail(Some(pod), &report::of(format!("can't bring up pod {pod}"), &err)),
     }
+}
 
-    fn down(&mut self, pod: &PodId, outcome: Result<bool, SandboxError>) {
-        match outcome {
-            Ok(was_up) if self.session.json => {
-                self.objects.push(json!({"namespace": pod.namespace, "name": pod.name, "wasUp": was_up}));
-            }
-            Ok(true) => self.line(&format!("{pod} is down")),
-            Ok(false) => self.line(&format!("{pod} was not up")),
-            Err(err) => self.fail(Some(pod), &report::of(format!("can't take down pod {pod}"), &err)),
+fn tell_down(tally: &mut Tally<'_>, pod: &PodId, outcome: Result<bool, SandboxError>) {
+    match outcome {
+        Ok(was_up) => {
+            let line = format!("{pod} {}", if was_up { "is down" } else { "was not up" });
+            tally.done(&line, json!({"namespace": pod.namespace, "name": pod.name, "wasUp": was_up}));
         }
-    }
-
-    fn line(&self, text: &str) {
-        print(&format!("{} {text}\n", self.session.paint.good("ok")));
-    }
-
-    /// The first failure's exit status is the command's.
-    fn fail(&mut self, pod: Option<&PodId>, report: &Report) {
-        self.failed += 1;
-        self.exit.get_or_insert(report.exit);
-        if self.session.json {
-            let mut object = json!({"error": report.json()});
-            if let (Some(pod), Some(map)) = (pod, object.as_object_mut()) {
-                map.insert("namespace".to_owned(), pod.namespace.clone().into());
-                map.insert("name".to_owned(), pod.name.clone().into());
-            }
-            self.objects.push(object);
-        } else {
-            report.print(super::super::style::Paint::of(&std::io::stderr()));
-        }
-    }
-
-    fn finish(self, verb: &str, count: usize) -> Result<(), Report> {
-        if self.session.json {
-            print_json(&Value::Array(self.objects));
-        }
-        match self.exit {
-            None => Ok(()),
-            Some(exit) if self.session.json || count < 2 => Err(Report::new(exit, "")),
-            Some(exit) => Err(Report::new(exit, format!("{} of {count} pods are not {verb}", self.failed))),
-        }
+        Err(err) => tally.fail(Some(pod), &report::of(format!("can't take down pod {pod}"), &err)),
     }
 }

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep_until};
 
 use cnimble_pod::PodId;
 use cnimble_pod::manifest::Manifest;
-use cnimble_pod::sandbox::{DnsOptions, SandboxConfig};
-use cnimble_pod::source::{Op, PodConfig, PodUpdate, SourceKind};
+use cnimble_pod::sandbox::{DnsOptions, Sandbox, SandboxConfig, Sandboxes};
+use cnimble_pod::source::{Condition, Op, PodConfig, PodUpdate, SOURCE_ANNOTATION, SourceKind};
 use cnimble_pod::sync::Input;
 
 use super::writing::Writing;
@@ -32,6 +32,10 @@ pub(super) struct Feed {
     /// Who writes the status of pods, if somebody is to.
     pub(super) writing: Option<Writing>,
     closing: Closing,
+    /// Where pods of the API server are on record, until it has told of its pods.
+    restorable: Option<Sandboxes>,
+    /// Those that were taken from there, with their UIDs.
+    restored: BTreeMap<PodId, String>,
 }
 
 /// Pods that keep their network for a while.
@@ -82,13 +86,17 @@ impl Feed {
         inputs: Inputs,
         dns: DnsOptions,
         writing: Option<Writing>,
+        restorable: Option<Sandboxes>,
     ) -> Self {
-        Feed { config, inputs, dns, writing, closing: Closing::default() }
+        let (closing, restored) = (Closing::default(), BTreeMap::new());
+        Feed { config, inputs, dns, writing, closing, restorable, restored }
     }
 
     /// Passes updates on until one of both ends.
     pub(super) async fn run(mut self, mut updates: mpsc::Receiver<PodUpdate>) {
         let mut conditions = self.config.conditions();
+        // What has failed before anybody listened counts as well.
+        conditions.mark_changed();
         let mut seen = BTreeSet::new();
         let (mut tried, mut ready) = (false, false);
         loop {
@@ -97,25 +105,68 @@ impl Feed {
                     // The loop keeps what it was told last.
                     let Some(update) = update else { return std::future::pending().await };
                     seen.insert(update.source);
-                    self.update(&update)
+                    let mut inputs = self.update(&update);
+                    inputs.extend(self.settle(&update));
+                    inputs
                 }
                 over = self.closing.over() => vec![Input::Unwant(over)],
-                Ok(()) = conditions.changed(), if !tried => Vec::new(),
+                Ok(()) = conditions.changed(), if !tried || self.restorable.is_some() => {
+                    let failing = |of: &Condition| of.source == SourceKind::Api && of.whole;
+                    let down = conditions.borrow_and_update().iter().any(failing);
+                    if down { self.restore().await } else { Vec::new() }
+                }
             };
             for input in inputs {
                 if self.inputs.send(input).await.is_err() {
                     return;
                 }
             }
-            if !tried && self.config.tried_all_sources(&seen) {
+            // Not one after the other: in between it would seem that some source can't be read, which ends a
+            // run that is to end when all has been tried.
+            if !ready && self.config.seen_all_sources(&seen) {
+                (tried, ready) = (true, true);
+                let _ = self.inputs.send(Input::SourcesReady).await;
+            } else if !tried && self.config.tried_all_sources(&seen) {
                 tried = true;
                 let _ = self.inputs.send(Input::SourcesTried).await;
             }
-            if !ready && self.config.seen_all_sources(&seen) {
-                ready = true;
-                let _ = self.inputs.send(Input::SourcesReady).await;
-            }
         }
+    }
+
+    /// The API server can't be read, and has not been since we started: the pods that we have on record
+    /// of it are wanted, also after a reboot, until it says otherwise.
+    async fn restore(&mut self) -> Vec<Input<SandboxConfig>> {
+        let Some(sandboxes) = self.restorable.take() else { return Vec::new() };
+        let listing = tokio::task::spawn_blocking(move || sandboxes.list()).await;
+        let listing = match listing {
+            Ok(Ok(listing)) => listing,
+            Ok(Err(err)) => {
+                log::warn!("pods on record can't be restored: {err}");
+                return Vec::new();
+            }
+            Err(_) => return Vec::new(),
+        };
+        let api = SourceKind::Api.to_string();
+        let ours = |of: &Sandbox| of.config.annotations.get(SOURCE_ANNOTATION) == Some(&api);
+        let pods: Vec<SandboxConfig> =
+            listing.sandboxes.into_iter().filter(ours).map(|sandbox| sandbox.config).collect();
+        self.restored = pods.iter().map(|pod| (pod.pod.clone(), pod.uid.clone())).collect();
+        if pods.is_empty() {
+            return Vec::new();
+        }
+        log::info!("the API server can't be read: {} of its pods are kept as they are on record", pods.len());
+        vec![Input::Want(pods)]
+    }
+
+    /// The API server has told of all its pods: what it didn't name isn't wanted any more.
+    fn settle(&mut self, update: &PodUpdate) -> Option<Input<SandboxConfig>> {
+        if update.source != SourceKind::Api {
+            return None;
+        }
+        self.restorable = None;
+        let mut gone = std::mem::take(&mut self.restored);
+        update.pods.iter().for_each(|pod| drop(gone.remove(&pod.id)));
+        (!gone.is_empty()).then(|| Input::Unwant(gone.into_iter().collect()))
     }
 
     fn update(&mut self, update: &PodUpdate) -> Vec<Input<SandboxConfig>> {

@@ -13,7 +13,7 @@ use crate::report::{Exit, Report};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Locks the state directory for us, until this is dropped or the process ends however it may.
-pub(super) async fn lock(dir: &Path) -> Result<FileLock, Report> {
+pub(crate) async fn lock(dir: &Path) -> Result<FileLock, Report> {
     let path = dir.join("run.lock");
     let failed = |why: String| {
         Report::new(Exit::Files, "can't run").row("file", path.display().to_string()).row("why", why)

@@ -1,7 +1,8 @@
 //! `run`: keeps the pods of manifests up, as a kubelet does.
 
 mod feed;
-mod files;
+pub(super) mod files;
+mod kubelet;
 mod metrics;
 mod notify;
 pub(super) mod progress;
@@ -66,6 +67,11 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     if let Some(annotations) = &annotations {
         annotations.store(wants_annotations(&network), Ordering::Relaxed);
     }
+    let only_managed = sources.api.as_ref().map(|api| Arc::clone(&api.only_managed));
+    if let Some(flag) = &only_managed {
+        kubelet::look(flag);
+    }
+    let restorable = sources.api.as_ref().map(|_| sandboxes.clone());
     let (config, updates) = PodConfig::start(sources).map_err(|err| cannot_run(&err))?;
     let config = Arc::new(config);
 
@@ -74,16 +80,22 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     let board = looping.board();
     let status =
         Status { board: board.clone(), network: network.clone(), conditions: config.conditions(), metrics };
+    // Before the first pod: a kubelet sets none up while the plugins say that they can't.
+    let _ = network.probe().await;
     let (inputs, received) = mpsc::channel(16);
     let looping = tokio::spawn(looping.run(received));
     if let Some(server) = server {
         tasks.spawn(server.run(Arc::new(status.clone())));
     }
-    tasks.spawn(Feed::new(Arc::clone(&config), inputs, given.options.dns(), writing).run(updates));
+    tasks
+        .spawn(Feed::new(Arc::clone(&config), inputs, given.options.dns(), writing, restorable).run(updates));
     tasks.spawn(notify::keep_telling(board.clone()));
     tasks.spawn(progress::draw(board));
     tasks.spawn(progress::tell_of_problems(config.conditions()));
     tasks.spawn(follow(network.clone(), handle.clone(), Arc::clone(&config), annotations));
+    only_managed.into_iter().for_each(|flag| drop(tasks.spawn(kubelet::watch(flag, Arc::clone(&config)))));
+    let probed = network.clone();
+    tasks.spawn(async move { probed.keep_probing(STATUS).await });
     notify::ready();
 
     let running = Running { config, network, handle, looping };
@@ -92,6 +104,9 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     tasks.shutdown().await;
     finish(session, given, &status, &ended?)
 }
+
+/// Between two questions whether the network's plugins could serve (the verb STATUS).
+const STATUS: Duration = Duration::from_secs(10);
 
 fn cannot_run(err: &dyn std::error::Error) -> Report {
     Report::new(Exit::Files, "can't run").row("why", err.to_string())

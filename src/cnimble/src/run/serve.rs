@@ -1,5 +1,6 @@
 //! `/metrics`, `/healthz` and `/pods` over HTTP, on a Unix socket or a loopback port.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::fs;
@@ -20,7 +21,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,8 +88,10 @@ impl Drop for Remove {
     }
 }
 
-/// At most so many conversations at once; each may take so long.
-const CLIENTS: usize = 16;
+/// At most so many conversations at once; each may take so long. Whoever is one too many takes the
+/// place of who is here longest: an answer takes milliseconds, and so slow clients, however many, keep
+/// none from his.
+const CLIENTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A socket that listens.
@@ -120,23 +123,33 @@ impl Server {
 
     /// Answers until it is dropped.
     pub(super) async fn run(self, pages: Arc<impl Pages>) {
-        let clients = Arc::new(Semaphore::new(CLIENTS));
+        let mut talks = JoinSet::new();
+        // The oldest first.
+        let mut clients: VecDeque<AbortHandle> = VecDeque::new();
         loop {
-            // Whoever is too many waits in the kernel's queue.
-            let Ok(client) = Arc::clone(&clients).acquire_owned().await else { return };
             let accepted = match &self.listener {
-                Listener::Tcp(listener) => listener
-                    .accept()
-                    .await
-                    .map(|(stream, _)| tokio::spawn(talk(stream, Arc::clone(&pages), client))),
-                Listener::Unix(listener) => listener
-                    .accept()
-                    .await
-                    .map(|(stream, _)| tokio::spawn(talk(stream, Arc::clone(&pages), client))),
+                Listener::Tcp(listener) => {
+                    listener.accept().await.map(|(stream, _)| talks.spawn(talk(stream, Arc::clone(&pages))))
+                }
+                Listener::Unix(listener) => {
+                    listener.accept().await.map(|(stream, _)| talks.spawn(talk(stream, Arc::clone(&pages))))
+                }
             };
-            if let Err(err) = accepted {
-                log::warn!("can't accept a connection: {err}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+            while talks.try_join_next().is_some() {}
+            clients.retain(|client| !client.is_finished());
+            match accepted {
+                Ok(client) => clients.push_back(client),
+                Err(err) => {
+                    log::warn!("can't accept a connection: {err}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+            if clients.len() > CLIENTS
+                && let Some(slow) = clients.pop_front()
+            {
+                slow.abort();
+                // It may be a burst: who came just before gets his turn to ask.
+                tokio::task::yield_now().await;
             }
         }
     }
@@ -155,11 +168,7 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-async fn talk(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    pages: Arc<impl Pages>,
-    _client: tokio::sync::OwnedSemaphorePermit,
-) {
+async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, pages: Arc<impl Pages>) {
     let service = service_fn(|request| {
         let pages = Arc::clone(&pages);
         async move { Ok::<_, Infallible>(answer(&request, pages).await) }

@@ -1,5 +1,8 @@
 //! From the command line to the sources.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cnimble_pod::manifest::Defaults;
@@ -12,7 +15,7 @@ use crate::report::usage;
 impl args::Sources {
     /// What the pods come from.
     pub(super) fn sources(&self) -> Result<Sources, Report> {
-        if self.manifests.is_none() && self.url.is_none() && self.kubeconfig.is_none() {
+        if self.manifests.is_none() && self.url.is_none() && self.kubeconfig.is_none() && !self.in_cluster {
             return Err(usage("there is nowhere to take pods from")
                 .hint("name a directory (--manifests), a URL (--url) or an API server (--kubeconfig)"));
         }
@@ -24,12 +27,22 @@ impl args::Sources {
             ..Directory::new(path)
         });
         let url = self.url.as_ref().map(|url| UrlSource {
-            headers: self.url_header.clone(),
+            headers: self.url_header.iter().filter(|text| !text.starts_with('@')).cloned().collect(),
+            header_files: self
+                .url_header
+                .iter()
+                .filter_map(|text| text.strip_prefix('@'))
+                .map(PathBuf::from)
+                .collect(),
             defaults: defaults.clone(),
             period,
             ..UrlSource::new(url)
         });
-        let api = self.kubeconfig.as_ref().map(|file| ApiSource::new(file, self.node()));
+        let api = (self.in_cluster || self.kubeconfig.is_some()).then(|| ApiSource {
+            in_cluster: self.in_cluster,
+            only_managed: Arc::new(AtomicBool::new(self.only_managed)),
+            ..ApiSource::new(self.kubeconfig.clone().unwrap_or_default(), self.node())
+        });
         Ok(Sources { directory, url, api })
     }
 

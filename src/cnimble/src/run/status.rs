@@ -10,6 +10,8 @@ use cnimble_pod::network::NetworkPlugin;
 use cnimble_pod::source::Condition;
 use cnimble_pod::sync::Board;
 
+use crate::plain;
+
 use super::metrics::{self, Metrics};
 use super::serve::Pages;
 
@@ -73,10 +75,10 @@ impl Pages for Status {
         }
         self.network.ready().map_err(|why| why.to_string())?;
         let failing = self.failing();
-        if failing.is_empty() { Ok(()) } else { Err(failing.join("\n")) }
+        if failing.is_empty() { Ok(()) } else { Err(plain::text(&failing.join("\n"))) }
     }
 
     fn pods(&self) -> String {
-        format!("{:#}\n", self.json())
+        plain::json(&format!("{:#}\n", self.json()))
     }
 }

@@ -6,12 +6,13 @@ use netlink_packet_route::link::LinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 
+use super::lacking;
 use crate::link::{self, Change, Filter, Mac, NewBridge};
 use crate::netlink::{BATCH, DUMP_ATTEMPTS};
 use crate::request::{Request, encode};
 use crate::testing::in_netns;
 use crate::uapi::netlink::{NLM_F_ECHO, NLM_F_REQUEST, NLMSG_ERROR, NLMSGHDR};
-use crate::{Netlink, Result, wire};
+use crate::{Error, Netlink, Result, addr, wire};
 
 fn bridge(name: &str) -> Request {
     link::add_bridge(&NewBridge { name, mtu: None, mac: Mac::random(), vlan_filtering: false })
@@ -183,4 +184,21 @@ fn list(
         }
         Ok(link)
     })
+}
+
+#[test]
+fn an_address_family_that_the_kernel_lacks_is_named() {
+    let net = |text: &str| addr::add(1, "eth0", text.parse().unwrap(), true);
+    let refused = |request: Request, errno: Errno| {
+        let (what, bytes) = (request.what, request.bytes.unwrap());
+        lacking(Error::new(what, errno), &bytes).to_string()
+    };
+    assert_eq!(
+        refused(net("fd00::2/64"), Errno::EOPNOTSUPP),
+        "add address fd00::2/64 to eth0: the kernel has no IPv6: built without it, or started with ipv6.disable=1"
+    );
+    for (request, errno) in [(net("10.0.0.2/24"), Errno::EOPNOTSUPP), (net("fd00::2/64"), Errno::EPERM)] {
+        let plain = Error::new(request.what.clone(), errno).to_string();
+        assert_eq!(refused(request, errno), plain);
+    }
 }

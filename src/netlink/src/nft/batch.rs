@@ -140,8 +140,17 @@ impl Batch {
 
     /// `add rule C …` at the end of the chain; an empty comment is none.
     pub fn add_rule(&mut self, chain: Chain<'_>, rule: &[Expr], comment: &str) {
+        self.new_rule(NLM_F_APPEND, chain, rule, comment);
+    }
+
+    /// `insert rule C …` in front of all others.
+    pub fn insert_rule(&mut self, chain: Chain<'_>, rule: &[Expr], comment: &str) {
+        self.new_rule(0, chain, rule, comment);
+    }
+
+    fn new_rule(&mut self, place: u16, chain: Chain<'_>, rule: &[Expr], comment: &str) {
         let what = format!("add rule to chain {chain}");
-        self.push(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, chain.table.family, what, |w| {
+        self.push(NFT_MSG_NEWRULE, NLM_F_CREATE | place, chain.table.family, what, |w| {
             w.text(NFTA_RULE_TABLE, chain.table.name);
             w.text(NFTA_RULE_CHAIN, chain.name);
             w.nest(NFTA_RULE_EXPRESSIONS, |w| rule.iter().for_each(|expr| expr.write(w)));

@@ -78,6 +78,7 @@ pub enum Header {
 #[allow(missing_docs)]
 #[repr(u32)]
 pub enum Meta {
+    Protocol = NFT_META_PROTOCOL,
     Iifname = NFT_META_IIFNAME,
     Oifname = NFT_META_OIFNAME,
     Nfproto = NFT_META_NFPROTO,

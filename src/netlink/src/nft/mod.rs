@@ -24,6 +24,7 @@
 //!   as removing a link, keeps the [`Nft`] until that is done, and the two waits overlap.
 
 mod batch;
+mod destination;
 mod element;
 mod expr;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -40,6 +41,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 pub use batch::Batch;
+pub use destination::Destination;
 pub use element::Element;
 pub use expr::{Expr, Header, Meta, REG1, REG2, Verdict, word};
 pub use key::{Key, KeyType, protocol_name};
@@ -52,6 +54,9 @@ use super::uapi::nf_tables::{NFT_MSG_GETGEN, NFTA_GEN_ID};
 use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFPROTO_UNSPEC};
 use super::wire::{self, Attributes, Writer};
 use super::{Error, NetNs, Result};
+
+/// How a kernel refuses a question for nf_tables that has none.
+const LACKING: [Errno; 4] = [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL];
 
 /// For how long a listing is begun again when something changed meanwhile. One takes well
 /// below a millisecond, so that this is many attempts.
@@ -135,18 +140,20 @@ impl Nft {
         &mut self,
         kind: u16,
         reply: u16,
-        family: Family,
+        family: u8,
         what: &str,
         fill: impl FnOnce(&mut Writer),
-        parse: impl Fn(Attributes<'_>) -> Vec<T>,
+        parse: impl Fn(u8, Attributes<'_>) -> Vec<T>,
     ) -> Result<Vec<T>> {
         let deadline = Instant::now() + PATIENCE;
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
-        let message = wire::message(type_of(kind), flags, &header(family.number()), fill);
+        let message = wire::message(type_of(kind), flags, &header(family), fill);
         loop {
             let listed = self.socket()?.list(what, &message, |message| {
                 let wanted = message.kind == type_of(reply);
-                Ok(if wanted { parse(Attributes::behind(message.body, NFGENMSG)) } else { Vec::new() })
+                let family = message.body.first().copied().unwrap_or(NFPROTO_UNSPEC);
+                let attrs = Attributes::behind(message.body, NFGENMSG);
+                Ok(if wanted { parse(family, attrs) } else { Vec::new() })
             });
             match listed.map_err(|err| missing::in_query(err, kind))? {
                 Some(found) => return Ok(found),
@@ -156,12 +163,17 @@ impl Nft {
         }
     }
 
-    /// Whether nf_tables answers at all.
+    /// Returns true if and only if the kernel has nf_tables.
     ///
     /// # Errors
-    /// The kernel's, EPROTONOSUPPORT or EINVAL where it has none.
-    pub fn probe(&mut self) -> Result<()> {
-        self.query(NFT_MSG_GETGEN, NFPROTO_UNSPEC, "ask for nf_tables", |_| {}, |_, _| {})
+    /// Anything but the errors by which a kernel says that it has none: EPERM or ENOMEM says nothing
+    /// about what there is.
+    pub fn is_there(&mut self) -> Result<bool> {
+        match self.query(NFT_MSG_GETGEN, NFPROTO_UNSPEC, "ask for nf_tables", |_| {}, |_, _| {}) {
+            Ok(()) => Ok(true),
+            Err(err) if LACKING.contains(&err.errno) => Ok(false),
+            Err(err) => Err(err),
+        }
     }
 
     /// A number that every change to nf_tables in this namespace raises.

@@ -30,6 +30,12 @@ impl Family {
             Family::Ipv6 => NFPROTO_IPV6,
         }
     }
+
+    /// The family with this number, if it is one of these.
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        let all = [Family::Inet, Family::Ipv4, Family::Ipv6, Family::Bridge];
+        all.into_iter().find(|family| family.number() == number)
+    }
 }
 
 impl fmt::Display for Family {

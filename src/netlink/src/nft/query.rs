@@ -4,16 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 use nix::errno::Errno;
 
-use super::{Chain, Element, Key, Nft, Rule, Set, Table, batch};
+use super::{Chain, Element, Family, Key, Nft, Rule, Set, Table, batch};
 use crate::Result;
 use crate::uapi::nf_tables::{
     NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_MSG_GETTABLE,
-    NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_SET_ANONYMOUS,
-    NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_COUNT,
-    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_FLAGS, NFTA_SET_NAME, NFTA_SET_TABLE,
-    NFTA_TABLE_NAME,
+    NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE,
+    NFT_SET_ANONYMOUS, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN,
+    NFTA_RULE_TABLE, NFTA_SET_COUNT, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_FLAGS,
+    NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
 };
-use crate::uapi::nfnetlink::NF_DROP;
+use crate::uapi::nfnetlink::{NF_DROP, NFPROTO_UNSPEC};
 use crate::wire::Writer;
 
 /// How often elements are listed until no resizing comes in between.
@@ -27,6 +27,24 @@ impl Nft {
     pub fn has_table(&mut self, table: Table<'_>) -> Result<bool> {
         let what = format!("look for table {table}");
         self.exists(NFT_MSG_GETTABLE, table.family, &what, |w| w.text(NFTA_TABLE_NAME, table.name))
+    }
+
+    /// The tables, of all families that are known here.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tables(&mut self) -> Result<Vec<(Family, String)>> {
+        self.list(
+            NFT_MSG_GETTABLE,
+            NFT_MSG_NEWTABLE,
+            NFPROTO_UNSPEC,
+            "list tables",
+            |_| {},
+            |family, attrs| {
+                let named = Family::from_number(family).zip(attrs.text(NFTA_TABLE_NAME));
+                named.into_iter().collect()
+            },
+        )
     }
 
     /// Whether the chain is there.
@@ -82,10 +100,10 @@ impl Nft {
         self.list(
             NFT_MSG_GETCHAIN,
             NFT_MSG_NEWCHAIN,
-            table.family,
+            table.family.number(),
             &what,
             |_| {},
-            |attrs| {
+            |_, attrs| {
                 let ours = attrs.text(NFTA_CHAIN_TABLE).as_deref() == Some(table.name);
                 ours.then(|| attrs.text(NFTA_CHAIN_NAME)).flatten().into_iter().collect()
             },
@@ -102,10 +120,10 @@ impl Nft {
         let listed = self.list(
             NFT_MSG_GETSET,
             NFT_MSG_NEWSET,
-            table.family,
+            table.family.number(),
             &what,
             |w| w.text(NFTA_SET_TABLE, table.name),
-            |attrs| {
+            |_, attrs| {
                 let ours = attrs.text(NFTA_SET_TABLE).as_deref() == Some(table.name);
                 let named = attrs.u32_be(NFTA_SET_FLAGS).is_none_or(|flags| flags & NFT_SET_ANONYMOUS == 0);
                 (ours && named).then(|| attrs.text(NFTA_SET_NAME)).flatten().into_iter().collect()
@@ -129,11 +147,12 @@ impl Nft {
                 w.text(NFTA_RULE_CHAIN, chain);
             }
         };
-        let listed = self.list(NFT_MSG_GETRULE, NFT_MSG_NEWRULE, table.family, &what, fill, |attrs| {
-            let ours = attrs.text(NFTA_RULE_TABLE).as_deref() == Some(table.name);
-            let rule = if ours { Rule::parse(attrs) } else { None };
-            rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
-        });
+        let listed =
+            self.list(NFT_MSG_GETRULE, NFT_MSG_NEWRULE, table.family.number(), &what, fill, |_, attrs| {
+                let ours = attrs.text(NFTA_RULE_TABLE).as_deref() == Some(table.name);
+                let rule = if ours { Rule::parse(attrs) } else { None };
+                rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
+            });
         none_if_missing(listed)
     }
 
@@ -170,10 +189,10 @@ impl Nft {
             let listed = none_if_missing(self.list(
                 NFT_MSG_GETSETELEM,
                 NFT_MSG_NEWSETELEM,
-                set.table.family,
+                set.table.family.number(),
                 &what,
                 fill,
-                Element::parse_list,
+                |_, attrs| Element::parse_list(attrs),
             ))?;
             let mut seen = HashSet::with_capacity(listed.len());
             let whole = listed.iter().all(|element| seen.insert(element.key.bytes().to_vec()));

@@ -17,7 +17,7 @@ pub struct Rule {
     pub handle: u64,
     /// Comment; empty for none. A comment given to iptables counts as well.
     pub comment: String,
-    expressions: Vec<(String, Vec<u8>)>,
+    pub(super) expressions: Vec<(String, Vec<u8>)>,
 }
 
 impl Rule {
@@ -84,6 +84,11 @@ impl Rule {
     /// Whether it looks something up in this set.
     pub fn uses_set(&self, set: &str) -> bool {
         self.data_of("lookup").any(|data| data.text(NFTA_LOOKUP_SET).as_deref() == Some(set))
+    }
+
+    /// The sets that it looks something up in.
+    pub fn sets(&self) -> impl Iterator<Item = String> {
+        self.data_of("lookup").filter_map(|data| data.text(NFTA_LOOKUP_SET))
     }
 
     /// Whether it has an expression of this name (`masq`, `payload` …).

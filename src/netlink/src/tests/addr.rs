@@ -29,8 +29,14 @@ fn both_families_without_waiting() {
             .unwrap();
         let addrs = netlink.addrs(link.index).unwrap();
         let find = |net| addrs.iter().find(|addr| addr.net == net).unwrap().clone();
-        assert_eq!(find(four), Addr { net: four, tentative: false, duplicate: false, scope: 0 });
-        assert_eq!(find(six), Addr { net: six, tentative: false, duplicate: false, scope: 0 });
+        assert_eq!(
+            find(four),
+            Addr { net: four, tentative: false, duplicate: false, scope: 0, permanent: true }
+        );
+        assert_eq!(
+            find(six),
+            Addr { net: six, tentative: false, duplicate: false, scope: 0, permanent: true }
+        );
         assert!(find(checked).tentative, "duplicate address detection takes its time");
 
         if let Some(shown) = json("both_families", "ip -j -4 address show v0") {
@@ -79,7 +85,7 @@ fn lists_one_link_of_many() {
         }
         for (index, net) in links {
             let addrs = netlink.addrs(index).unwrap();
-            assert_eq!(addrs, [Addr { net, tentative: false, duplicate: false, scope: 0 }]);
+            assert_eq!(addrs, [Addr { net, tentative: false, duplicate: false, scope: 0, permanent: true }]);
         }
         let gone = netlink.addrs(4711).unwrap_err();
         assert!(gone.is(Errno::ENODEV), "{gone}");

@@ -1,8 +1,10 @@
+use std::os::fd::AsFd;
+
 use nix::errno::Errno;
 
 use super::{bridge, other_netns, plain_veth, veth};
 use crate::link::{Change, Filter, Mac, NewBridge, NewVeth, add_bridge, add_veth};
-use crate::link::{del, set, set_vlan_filtering};
+use crate::link::{del, set, set_group, set_vlan_filtering};
 use crate::testing::{in_netns, json};
 use crate::{Netlink, link::Link};
 
@@ -35,6 +37,7 @@ fn veth_in_one_message() {
                 promisc: false,
                 oper_up: false,
                 master: Some(bridge.index),
+                settings: None,
                 peer: link.peer,
                 far: Some(0),
                 alias: String::new(),
@@ -96,6 +99,37 @@ fn bridge_keeps_its_mac() {
 }
 
 #[test]
+fn a_link_is_moved_named_and_marked_by_one_message_and_moved_also_where_its_name_is_taken() {
+    in_netns("moved", || {
+        let (pod, peers) = (other_netns(), other_netns());
+        let (mut here, mut there) = (Netlink::open().unwrap(), Netlink::open_in(&pod).unwrap());
+        let into = |name| Change {
+            netns: Some(pod.as_fd()),
+            name: Some(name),
+            alias: Some("v0"),
+            up: Some(true),
+            ..Change::default()
+        };
+        let link = veth(&mut here, "v0", "p0", &peers);
+        here.execute(set(link.index, "v0", &into("eth0"))).unwrap();
+        assert_eq!(here.find_link("v0").unwrap(), None);
+        let moved = there.link("eth0").unwrap();
+        assert_eq!((moved.mac, moved.alias.as_str(), moved.up), (link.mac, "v0", true));
+        // The name is taken there, but not that which it has here.
+        let second = veth(&mut here, "v1", "p1", &peers);
+        assert!(here.execute(set(second.index, "v1", &into("eth0"))).unwrap_err().is(Errno::EEXIST));
+        assert_eq!(there.link("v1").unwrap().mac, second.mac);
+        // Both are: it stays.
+        let third = veth(&mut here, "v1", "p2", &peers);
+        assert!(here.execute(set(third.index, "v1", &into("eth0"))).unwrap_err().is(Errno::EEXIST));
+        assert_eq!(here.link("v1").unwrap().mac, third.mac);
+        // That which it has here is: it gets the other one at once.
+        here.execute(set(third.index, "v1", &into("eth1"))).unwrap();
+        assert_eq!(there.link("eth1").unwrap().mac, third.mac);
+    });
+}
+
+#[test]
 fn every_change() {
     in_netns("every_change", || {
         let pod = other_netns();
@@ -110,6 +144,7 @@ fn every_change() {
             name: Some("v1"),
             alias: Some("pod web-0"),
             master: Some(bridge.index),
+            netns: None,
             promisc: Some(true),
             allmulti: Some(true),
             txqlen: Some(7),
@@ -219,5 +254,39 @@ fn lists_only_what_is_asked_for() {
         let unknown = Filter { master: None, kind: Some("nosuchkind") };
         assert_eq!(names(&mut netlink, unknown), [""; 0]);
         assert_eq!(names(&mut netlink, Filter::default()).len(), 53);
+    });
+}
+
+#[test]
+fn many_links_are_removed_at_once_and_no_others() {
+    in_netns("many_links_are_removed_at_once_and_no_others", || {
+        let mut netlink = Netlink::open().unwrap();
+        let names: Vec<String> = (0..9).map(|n| format!("br{n}")).collect();
+        let links: Vec<Link> = names.iter().map(|name| bridge(&mut netlink, name)).collect();
+        // Of a group that somebody has given.
+        netlink.execute(set_group(links[7].index, "br7", 5)).unwrap();
+        // One has gone meanwhile.
+        netlink.execute(del(links[2].index, "br2")).unwrap();
+        let before = netlink.socket.take_numbers(0);
+        netlink.remove_links(&links[..7]).unwrap();
+        // The groups, each one's group, one removal.
+        assert_eq!(netlink.socket.take_numbers(0) - before, 1 + 7 + 1);
+        let left = netlink.links(&Filter { master: None, kind: Some("bridge") }).unwrap();
+        assert_eq!(left.iter().map(|link| link.name.as_str()).collect::<Vec<_>>(), ["br7", "br8"]);
+        // All have gone; there is none at all.
+        netlink.remove_links(&links[..7]).unwrap();
+        netlink.remove_links(&[]).unwrap();
+        netlink.remove_links(&links[7..8]).unwrap();
+        assert!(netlink.find_link("br7").unwrap().is_none() && netlink.find_link("br8").unwrap().is_some());
+    });
+}
+
+#[test]
+fn a_link_that_is_gone_cant_be_removed() {
+    in_netns("a_link_that_is_gone_cant_be_removed", || {
+        let mut netlink = Netlink::open().unwrap();
+        let link = bridge(&mut netlink, "br0");
+        netlink.remove_link(link.index, "br0").unwrap();
+        assert!(netlink.remove_link(link.index, "br0").unwrap_err().is(Errno::ENODEV));
     });
 }

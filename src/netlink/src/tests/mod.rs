@@ -10,6 +10,7 @@ mod neigh;
 mod netns;
 mod port;
 mod route;
+mod rule;
 mod wait;
 
 use super::link::{Link, Mac, NewBridge, NewVeth, add_bridge, add_veth};

@@ -3,8 +3,10 @@
 //! The crate libc has many of them, but not all, and some for glibc only. A test compares every
 //! line with the headers of the machine (Debian's package linux-libc-dev).
 
+pub(crate) mod fib_rules;
 pub(crate) mod if_bridge;
 pub(crate) mod if_link;
+pub(crate) mod if_tun;
 pub(crate) mod netconf;
 pub(crate) mod netlink;
 pub(crate) mod nf_conntrack;

@@ -75,6 +75,7 @@ pub(crate) const NFTA_EXPR_DATA: u16 = 2;
 
 pub(crate) const NFTA_META_DREG: u16 = 1;
 pub(crate) const NFTA_META_KEY: u16 = 2;
+pub(crate) const NFT_META_PROTOCOL: u32 = 1;
 pub(crate) const NFT_META_IIFNAME: u32 = 6;
 pub(crate) const NFT_META_OIFNAME: u32 = 7;
 pub(crate) const NFT_META_NFPROTO: u32 = 15;

@@ -1,9 +1,11 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 12] = [
+    include_str!("fib_rules.rs"),
     include_str!("if_bridge.rs"),
     include_str!("if_link.rs"),
+    include_str!("if_tun.rs"),
     include_str!("netconf.rs"),
     include_str!("netlink.rs"),
     include_str!("nf_conntrack.rs"),
@@ -14,13 +16,16 @@ const FILES: [&str; 10] = [
     include_str!("rtnetlink.rs"),
 ];
 
-const HEADERS: [&str; 19] = [
+const HEADERS: [&str; 22] = [
     "stddef.h",
+    "sys/ioctl.h",
     "sys/socket.h",
+    "linux/fib_rules.h",
     "linux/if.h",
     "linux/if_addr.h",
     "linux/if_bridge.h",
     "linux/if_link.h",
+    "linux/if_tun.h",
     "linux/ip.h",
     "linux/ipv6.h",
     "linux/neighbour.h",

@@ -2,6 +2,7 @@
 //! are of code 103, or 7 where the result itself makes no sense.
 
 use cnimble_cni::{CniResult, Error, Interface};
+use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{Netlink, route};
 
@@ -115,7 +116,9 @@ pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(
     Ok(())
 }
 
-/// The link has all routes of `wanted`; `place` ends the sentence if one is missing. One
+/// The link has all routes of `wanted`; `place` ends the sentence if one is missing. Those of the
+/// table main are in that of its VRF, if it is a port of one, or in any, where sbr behind this
+/// plugin has moved them. One
 /// without MTU and MSS will do where they are wanted: the Go plugins' have neither.
 ///
 /// # Errors
@@ -126,7 +129,8 @@ pub fn routes(
     wanted: &[route::NewRoute],
     place: &str,
 ) -> Result<(), Error> {
-    let mut tables: Vec<Option<u32>> = wanted.iter().map(|route| route.table).collect();
+    let own = own_table(netlink, link)?;
+    let mut tables: Vec<Option<u32>> = wanted.iter().map(|route| route.table.or(own)).collect();
     tables.sort_unstable();
     tables.dedup();
     let mut present = Vec::new();
@@ -140,11 +144,26 @@ pub fn routes(
             && (then.mtu.is_none() || now.mtu.is_none() || now.mtu == then.mtu)
             && (then.advmss.is_none() || now.advmss.is_none() || now.advmss == then.advmss)
     };
-    for then in wanted {
-        if !present.iter().any(|now| same(now, then)) {
+    let missing = |present: &[route::NewRoute]| {
+        wanted.iter().find(|then| !present.iter().any(|now| same(now, then))).cloned()
+    };
+    if missing(&present).is_some_and(|then| then.table.is_none()) {
+        present.extend(netlink.routes(link.index, Some(route::ANY_TABLE))?);
+    }
+    match missing(&present) {
+        None => Ok(()),
+        Some(then) => {
             let via = then.via.map(|via| format!(" via {via}")).unwrap_or_default();
-            return Err(Error::check(format!("route {}{via} is missing {place}", then.dst)));
+            Err(Error::check(format!("route {}{via} is missing {place}", then.dst)))
         }
     }
-    Ok(())
+}
+
+/// The table of the VRF that the link is a port of.
+fn own_table(netlink: &mut Netlink, link: &Link) -> Result<Option<u32>, Error> {
+    let Some(master) = link.master else { return Ok(None) };
+    match netlink.link_at(master)?.settings {
+        Some(Kind::Vrf { table }) => Ok(Some(table)),
+        _ => Ok(None),
+    }
 }

@@ -1,10 +1,11 @@
 //! Switches of the host, with their undo.
 
 use ipnetwork::IpNetwork;
+use nix::errno::Errno;
 
 use cnimble_cni::Error;
 use cnimble_netlink::link::{Filter, Link};
-use cnimble_netlink::{Netlink, sysctl};
+use cnimble_netlink::{self as netlink, Netlink, sysctl};
 
 use crate::Call;
 
@@ -34,8 +35,7 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
             });
             Ok(())
         }
-        Err(err) if err.is_missing() => Ok(()),
-        Err(err) => Err(err.into()),
+        Err(err) => unless_deaf(interface, err),
     }
 }
 
@@ -48,10 +48,18 @@ pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
     if link.accept_ra == Some(0) {
         return Ok(());
     }
-    match sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", link.name), "0") {
-        Err(err) if !err.is_missing() => Err(err.into()),
-        _ => Ok(()),
-    }
+    sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", link.name), "0")
+        .or_else(|err| unless_deaf(&link.name, err))
+}
+
+/// Where /proc/sys is read-only, an interface without IPv6 will do, or one of a router that doesn't
+/// take advertisements all the same (2): neither believes any.
+fn unless_deaf(interface: &str, err: netlink::Error) -> Result<(), Error> {
+    let is = |key: &str, value: &str| {
+        sysctl::read(&format!("net/ipv6/conf/{interface}/{key}")).is_ok_and(|now| now == value)
+    };
+    let deaf = || is("disable_ipv6", "1") || (is("forwarding", "1") && is("accept_ra", "1"));
+    if err.is_missing() || (err.is(Errno::EROFS) && deaf()) { Ok(()) } else { Err(err.into()) }
 }
 
 /// Switches forwarding on for the families of `addrs`. It is switched off
@@ -66,15 +74,51 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
         if !addrs.iter().any(|addr| addr.is_ipv4() == v4) || host.forwards(v4).unwrap_or(false) {
             continue;
         }
-        let Some(old) = sysctl::ensure(key, "1")? else { continue };
+        let raised = if v4 { Vec::new() } else { hear_routers(host)? };
+        let Some(old) = sysctl::ensure(key, "1").or_else(|err| {
+            raised.iter().try_for_each(|key| believe(key, "1"))?;
+            Err(Error::from(err))
+        })?
+        else {
+            continue;
+        };
         call.undo.push(format!("restore {key}"), move || {
             if pods(&mut Netlink::open()?)? > 1 {
                 return Ok(());
             }
-            Ok(sysctl::write(key, &old)?)
+            sysctl::write(key, &old)?;
+            raised.iter().try_for_each(|key| believe(key, "1"))
         });
     }
     Ok(())
+}
+
+/// Lets the host's uplinks go on to hear their routers, which a host that forwards doesn't do with
+/// `accept_ra` 1: its default route would go at once. Uplinks are those by which routers have told
+/// routes. To be done before forwarding is on. Returns the keys that were raised.
+fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
+    let mut raised = Vec::new();
+    for index in host.links_of_routers()? {
+        let link = match host.link_at(index) {
+            Ok(link) => link,
+            Err(err) if err.is_missing() => continue,
+            Err(err) => return Err(err.into()),
+        };
+        if link.accept_ra == Some(1) {
+            let key = format!("net/ipv6/conf/{}/accept_ra", link.name);
+            believe(&key, "2")?;
+            raised.push(key);
+        }
+    }
+    Ok(raised)
+}
+
+/// Writes an `accept_ra`; the link may be gone.
+fn believe(key: &str, value: &str) -> Result<(), Error> {
+    match sysctl::write(key, value) {
+        Err(err) if !err.is_missing() => Err(err.into()),
+        _ => Ok(()),
+    }
 }
 
 /// How many pods there are on the host: ports of bridges, and what is named like a pod's veth.

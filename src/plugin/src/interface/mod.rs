@@ -7,51 +7,74 @@
 //!
 //! An interface without a host's end ([`alone`]) carries its owner in its own alias. The kernel
 //! removes it with the namespace, so DEL without one has nothing to remove, and GC looks into the
-//! namespaces that can be found.
+//! namespaces that are pinned by a mount. It may be made on a link of the host, its [`master`]; what
+//! the plugins of such kinds do alike is in [`upper`].
 //!
 //! - [`pair`]: a veth pair is made;
 //! - [`alone`]: an interface without a host's end is made, found again and removed;
+//! - [`master`]: what it is made on, for kinds that have such a thing;
+//! - [`upper`]: the verbs of macvlan, ipvlan and vlan;
+//! - [`mac`]: the hardware address that a configuration asks for;
 //! - [`pod`]: the interface in the pod: its switches and routes;
 //! - [`host`]: switches of the host, with their undo;
 //! - [`check`]: what CHECK compares;
-//! - [`remove`]: DEL and GC.
+//! - [`remove`]: DEL and GC; `inside` tells whose an interface in the pod is.
 
 pub mod alone;
 pub mod check;
 pub mod host;
+mod inside;
+pub mod mac;
+pub mod master;
 pub mod pair;
+pub mod pinned;
 pub mod pod;
 pub mod remove;
+pub mod upper;
 
-use cnimble_cni::{CniResult, Code, Dns, Error, Interface, Version};
+use cnimble_cni::{CniResult, Code, Dns, Error, Interface};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
-use crate::Call;
-
-/// A link of the host as it stands in a result.
+/// A link of the host as it stands in a result. Without its MTU, which results of 1.1.0 could tell: the Go
+/// plugins don't, and a plugin further down the chain may change it.
 pub fn described(link: &Link) -> Interface {
     Interface {
         name: link.name.clone(),
         mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
-        mtu: Some(link.mtu),
         ..Interface::default()
     }
 }
 
 /// The result of an ADD: IPAM's, with the interfaces that were made, and with the configuration's
-/// DNS where it has any. Results below 1.1.0 don't tell the MTU, as those of the Go plugins.
-pub fn completed(call: &Call, ipam: CniResult, interfaces: Vec<Interface>, dns: Dns) -> CniResult {
+/// DNS where it has any.
+pub fn completed(ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) -> CniResult {
     let mut result = CniResult { interfaces, ..ipam };
-    if call.config.version < Version::V1_1_0 {
-        for interface in &mut result.interfaces {
-            interface.mtu = None;
-        }
-    }
-    if !dns.is_empty() {
+    if let Some(dns) = dns {
         result.dns = dns;
     }
     result
+}
+
+/// What the kernel takes for a veth and a bridge (ETH_MIN_MTU, ETH_MAX_MTU).
+const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
+
+/// The key `mtu`; 0 is the kernel's. So is a negative number, as for the Go plugins.
+///
+/// # Errors
+/// Code 7 for what no interface can have.
+pub fn mtu(configured: i64) -> Result<Option<u32>, Error> {
+    if configured < 0 {
+        log::warn!("mtu: {configured} is negative and counts as none");
+    }
+    if configured <= 0 {
+        return Ok(None);
+    }
+    let (first, last) = (MTU_RANGE.start(), MTU_RANGE.end());
+    match u32::try_from(configured) {
+        Ok(mtu) if MTU_RANGE.contains(&configured) => Ok(Some(mtu)),
+        _ => Err(Error::config(format!("mtu: {configured} is outside {first} to {last} bytes"))),
+    }
 }
 
 /// Opens the host's socket for STATUS.

@@ -48,7 +48,6 @@ impl Pair {
         Interface {
             name: self.pod_name.clone(),
             mac: self.pod_mac.to_string(),
-            mtu: Some(self.host.mtu),
             sandbox: call.netns.clone(),
             ..Interface::default()
         }
@@ -132,11 +131,9 @@ pub fn create(
             .details(host_names(owner).collect::<Vec<_>>().join(", ")));
     };
     let (index, name) = (link.index, link.name.clone());
-    call.undo.push(format!("remove veth {name}"), move || {
-        match Netlink::open()?.execute(link::del(index, &name)) {
-            Err(err) if !err.is_missing() => Err(err.into()),
-            _ => Ok(()),
-        }
+    call.undo.push(format!("remove veth {name}"), move || match Netlink::open()?.remove_link(index, &name) {
+        Err(err) if !err.is_missing() => Err(err.into()),
+        _ => Ok(()),
     });
     let pod_index = link.peer.ok_or_else(|| {
         Error::new(Code::KERNEL, format!("the kernel didn't say what the peer of {} is", link.name))
@@ -144,7 +141,8 @@ pub fn create(
     Ok(Pair { host: link, pod_index, pod_name: call.ifname.clone(), pod_mac })
 }
 
-pub(super) fn pod_name_taken(call: &Call) -> Error {
+/// The error for an interface of the pod that has CNI_IFNAME already.
+pub fn pod_name_taken(call: &Call) -> Error {
     Error::new(Code::CONFLICT, format!("container interface name \"{}\" is already taken", call.ifname))
         .details(format!("in {}", call.netns))
 }

@@ -1,8 +1,14 @@
 //! The interface in the pod: its switches and its routes.
 
+use std::path::Path;
+
+use nix::errno::Errno;
+
 use cnimble_cni::{CniResult, Error, cidr};
 use cnimble_netlink::link::{self, Change};
-use cnimble_netlink::{self as netlink, Request, addr, route, sysctl};
+use cnimble_netlink::{self as netlink, NetNs, Request, addr, route, sysctl};
+
+use crate::Call;
 
 /// The routes of the result; one without a gateway goes through the first gateway of its
 /// family. What comes out the same (a default route of IPAM's and one of the plugin's) is one
@@ -57,9 +63,18 @@ pub fn up(
 /// IPAM owns the addresses, so nobody has to ask the network whether they are free: no
 /// duplicate address detection, unless asked for.
 ///
+/// Without `disable_ipv6` off there are no IPv6 addresses. The others make things better; where
+/// /proc/sys is read-only they stay as they are.
+///
 /// # Errors
 /// The kernel's; a switch that it doesn't have is none.
-pub fn switches(name: &str, far: Option<i32>, result: &CniResult, enable_dad: bool) -> Result<(), Error> {
+pub fn switches(
+    call: &Call,
+    name: &str,
+    far: Option<i32>,
+    result: &CniResult,
+    enable_dad: bool,
+) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{name}");
     // A kernel without the family; an IPv6 address would fail by itself.
     let Some(conf) = missing_is_none(sysctl::Dir::open(&key, far))? else {
@@ -69,13 +84,45 @@ pub fn switches(name: &str, far: Option<i32>, result: &CniResult, enable_dad: bo
         // Writing it takes the lock of all network configuration, for which the kernel
         // doesn't wait but asks over and over, while others make their pods. It is 0 already
         // nearly everywhere.
-        missing_is_none(conf.ensure("disable_ipv6", "0"))?;
-        missing_is_none(conf.write("keep_addr_on_down", "1"))?;
+        if let Some(Some(_)) = missing_is_none(conf.ensure("disable_ipv6", "0"))? {
+            enable_loopback(call)?;
+        }
+        if_writable(conf.write("keep_addr_on_down", "1"))?;
+        // IPAM's addresses, and no others that a router in earshot, or a neighbour that lies, tells.
+        // Where IPAM has no routes, a router may have them.
+        let routed = result.routes.iter().any(|route| route.dst.is_ipv6());
+        let key = if routed { "accept_ra" } else { "autoconf" };
+        if_writable(conf.write(key, "0"))?;
     }
     if enable_dad {
-        missing_is_none(conf.write("enhanced_dad", "1"))?;
+        if_writable(conf.write("enhanced_dad", "1"))?;
     }
-    missing_is_none(conf.write("accept_dad", if enable_dad { "1" } else { "0" }))?;
+    if_writable(conf.write("accept_dad", if enable_dad { "1" } else { "0" }))?;
+    Ok(())
+}
+
+/// Where new interfaces have no IPv6, lo has none either: then `::1` doesn't answer, nor do the
+/// pod's own addresses, which are reached by lo.
+fn enable_loopback(call: &Call) -> Result<(), Error> {
+    const KEY: &str = "net/ipv6/conf/lo/disable_ipv6";
+    if let Some(Some(old)) = missing_is_none(sysctl::ensure(KEY, "0"))? {
+        let netns = call.netns.clone();
+        call.undo.push("switch IPv6 of lo in the pod off again", move || {
+            Ok(NetNs::open(Path::new(&netns))?.enter(|| sysctl::write(KEY, &old))??)
+        });
+    }
+    Ok(())
+}
+
+/// Has the kernel announce the interface's IPv6 addresses when it comes up (unsolicited neighbour
+/// advertisements), as `arp_notify` does for IPv4. To be called in the pod's namespace.
+///
+/// # Errors
+/// The kernel's; a kernel without IPv6 has nothing to announce.
+pub fn advertise(name: &str, result: &CniResult) -> Result<(), Error> {
+    if result.ips.iter().any(|ip| ip.address.is_ipv6()) {
+        missing_is_none(sysctl::write(&format!("net/ipv6/conf/{name}/ndisc_notify"), "1"))?;
+    }
     Ok(())
 }
 
@@ -84,5 +131,12 @@ fn missing_is_none<T>(outcome: netlink::Result<T>) -> Result<Option<T>, Error> {
         Ok(value) => Ok(Some(value)),
         Err(err) if err.is_missing() => Ok(None),
         Err(err) => Err(err.into()),
+    }
+}
+
+fn if_writable(outcome: netlink::Result<()>) -> Result<(), Error> {
+    match outcome {
+        Err(err) if err.is_missing() || err.is(Errno::EROFS) => Ok(()),
+        outcome => Ok(outcome?),
     }
 }

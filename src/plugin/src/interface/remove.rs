@@ -1,12 +1,10 @@
 //! DEL and GC: pairs are found by whatever is left to find them by.
 
-use std::path::Path;
+use cnimble_cni::{Attachment, Error, Interface, Owner, owner};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::{Filter, Link};
 
-use cnimble_cni::{Attachment, Error, Owner};
-use cnimble_netlink::link::{self, Filter, Link};
-use cnimble_netlink::{NetNs, Netlink};
-
-use super::{check, pair};
+use super::{check, inside, pair};
 use crate::Call;
 
 /// The first error, with the others in its details.
@@ -22,14 +20,21 @@ pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), 
 }
 
 /// The host's end: ours by its name, the Go plugins' by prevResult. `is_port`: whether the
-/// plugin's are ports of a bridge.
+/// plugin's are ports of a bridge. Where there is no namespace to look into, a veth is found under
+/// whatever name.
 ///
 /// # Errors
 /// The kernel's.
 pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, is_port: bool) -> Result<Option<Link>, Error> {
-    match ours(host, owner)? {
-        Some(link) => Ok(Some(link)),
-        None => in_prev_result(call, host, is_port),
+    if let Some(link) = ours(host, owner)? {
+        return Ok(Some(link));
+    }
+    if let Some(link) = in_prev_result(call, host, is_port)? {
+        return Ok(Some(link));
+    }
+    match call.find_netns()? {
+        Some(_) => Ok(None),
+        None => renamed(call, host, owner),
     }
 }
 
@@ -37,16 +42,11 @@ pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, is_port: bool) -> Re
 ///
 /// # Errors
 /// If it is still there.
-pub fn veth(call: &Call, host: &mut Netlink, owner: &Owner, veth: Option<Link>) -> Result<(), Error> {
-    if let Some(link) = veth {
-        return delete(host, &link);
+pub fn veth(call: &Call, host: &mut Netlink, veth: Option<Link>) -> Result<(), Error> {
+    match veth {
+        Some(link) => delete(host, &link),
+        None => inside::remove(call, "veth", Some(host), None),
     }
-    if call.netns.is_empty() {
-        return Ok(());
-    }
-    // A path that is gone, or is no namespace, has no interface of ours.
-    let Ok(netns) = NetNs::open(Path::new(&call.netns)) else { return Ok(()) };
-    in_namespace(call, host, &netns, owner)
 }
 
 /// Removes the links of `kind` on the host of those attachments of `network` that aren't `valid`. They are told by
@@ -66,42 +66,47 @@ pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]
         .filter(|link| Owner::in_network(&link.alias, network))
         .filter(|link| !keep.iter().any(|owner| owner.owns(&link.alias)))
         .collect();
-    all(stale.iter().map(|link| delete(host, link)))
+    Ok(host.remove_links(&stale)?)
 }
 
-pub(super) fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
-    match netlink.execute(link::del(link.index, &link.name)) {
+/// Removes a link, if it is still there.
+///
+/// # Errors
+/// The kernel's.
+pub fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
+    match netlink.remove_link(link.index, &link.name) {
         Err(err) if !err.is_missing() => Err(err.into()),
         _ => Ok(()),
     }
 }
 
-/// The host's end, by its name; the alias says whether it really is this attachment's. A
-/// veth without one is that of an ADD that was killed before it could write it: a name of 32
-/// bits is no accident.
+/// The host's end, by its name, unless its alias names another attachment. An alias that names none
+/// says nothing: an ADD was killed before it could write it, or something else has written one
+/// since; and a name of 32 bits is no accident.
 fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
+    let mut unmarked = None;
     for name in pair::host_names(owner) {
         match host.find_link(&name)? {
-            None => return Ok(None),
+            None => break,
             Some(link) if owner.owns(&link.alias) => return Ok(Some(link)),
-            Some(link) if link.alias.is_empty() && link.kind == "veth" => return Ok(Some(link)),
+            Some(link) if link.kind == "veth" && owner::tag(&link.alias).is_none() => {
+                unmarked = unmarked.or(Some(link));
+            }
             Some(_) => {}
         }
     }
-    Ok(None)
+    Ok(unmarked)
 }
 
 /// The host's end of a pod that the Go plugins made, by name and MAC from prevResult, for
-/// a DEL without a namespace. A link with an alias is somebody else's.
+/// a DEL without a namespace. A link whose alias names an attachment is that one's.
 fn in_prev_result(call: &Call, host: &mut Netlink, is_port: bool) -> Result<Option<Link>, Error> {
-    let Some(prev) = &call.config.prev_result else { return Ok(None) };
-    for interface in prev.interfaces.iter().filter(|i| i.sandbox.is_empty() && i.name.starts_with("veth")) {
-        if let Some(link) = host.find_link(&interface.name)?
+    for told in told_on_host(call) {
+        if let Some(link) = host.find_link(&told.name)?
             && link.kind == "veth"
             && link.master.is_some() == is_port
-            && link.alias.is_empty()
-            && !interface.mac.is_empty()
-            && link.mac.is_some_and(|mac| mac.to_string() == interface.mac.to_ascii_lowercase())
+            && owner::tag(&link.alias).is_none()
+            && has_mac(&link, told)
         {
             return Ok(Some(link));
         }
@@ -109,28 +114,23 @@ fn in_prev_result(call: &Call, host: &mut Netlink, is_port: bool) -> Result<Opti
     Ok(None)
 }
 
-/// The pod's end, by CNI_IFNAME in its namespace: what the Go plugins do. But a name alone
-/// proves little: an ADD may have failed because it was taken, or the namespace's path, of a
-/// process that is dead, may lead to another pod by now. So nothing goes that is no veth,
-/// that has another MAC than prevResult tells, or whose other end says that it belongs to
-/// another attachment.
-fn in_namespace(call: &Call, host: &mut Netlink, netns: &NetNs, owner: &Owner) -> Result<(), Error> {
-    let mut inside = Netlink::open_in(netns)?;
-    let Some(link) = inside.find_link(&call.ifname)? else { return Ok(()) };
+/// The host's end under another name than ADD gave it: by its alias, or by its MAC.
+fn renamed(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
+    let is_ours = |link: &Link| match owner::tag(&link.alias) {
+        Some(_) => owner.owns(&link.alias),
+        None => told_on_host(call).any(|told| has_mac(link, told)),
+    };
+    let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
+    Ok(veths.into_iter().find(is_ours))
+}
+
+/// The host's ends in prevResult. Not a bridge: it may have the MAC of any of its ports.
+pub(super) fn told_on_host(call: &Call) -> impl Iterator<Item = &Interface> {
     let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
-    let mut told = told.filter(|told| told.name == call.ifname && !told.sandbox.is_empty());
-    if link.kind != "veth" || told.any(|told| check::same_mac(&link, told).is_err()) {
-        log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
-        return Ok(());
-    }
-    if let Some(peer) = link.peer
-        && let Ok(other_end) = host.link_at(peer)
-        && other_end.peer == Some(link.index)
-        && !other_end.alias.is_empty()
-        && !owner.owns(&other_end.alias)
-    {
-        log::warn!("{} in {} belongs to {}; left alone", call.ifname, call.netns, other_end.alias);
-        return Ok(());
-    }
-    delete(&mut inside, &link)
+    told.filter(|told| told.sandbox.is_empty() && told.name.starts_with("veth"))
+}
+
+/// Whether the link has the MAC that is told; not if none is.
+pub(super) fn has_mac(link: &Link, told: &Interface) -> bool {
+    !told.mac.is_empty() && check::same_mac(link, told).is_ok()
 }

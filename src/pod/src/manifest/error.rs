@@ -61,6 +61,9 @@ pub enum Problem {
     /// It is another kind of object: which.
     #[error("expected a Pod, PodList or List of apiVersion v1, got {0}")]
     Kind(String),
+    /// There is more wrong than is told: how much.
+    #[error("{0} more things are wrong")]
+    More(usize),
     /// A field of the wrong type.
     #[error("{0}")]
     Type(String),
@@ -103,5 +106,16 @@ pub(super) fn shown(steps: &[Step]) -> String {
             Step::Key(key) => text.push_str(&format!("[{}]", key.escape_debug())),
         }
     }
-    text
+    short(text)
+}
+
+/// How many characters of a text from outside an error shows.
+const SHOWN: usize = 300;
+
+/// A text as an error shows it: not without end.
+pub(super) fn short(text: String) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
 }

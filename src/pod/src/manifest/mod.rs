@@ -39,6 +39,7 @@
 mod access;
 mod error;
 mod facts;
+mod limits;
 mod names;
 mod parse;
 mod scalar;
@@ -56,6 +57,7 @@ use k8s_openapi::api::core::v1::Pod;
 pub use access::DnsPolicy;
 pub use error::{ManifestError, Problem};
 use facts::Facts;
+pub(super) use limits::MAX_MEMBERS;
 pub(super) use parse::document;
 #[cfg(feature = "fuzzing")]
 pub(super) use parse::whole;
@@ -168,9 +170,10 @@ impl Manifest {
     }
 }
 
-/// A pod's ID, if it has a name.
+/// A pod's ID, if it has a name, and one that isn't longer than any name.
 fn id(pod: &Pod) -> Option<PodId> {
-    let namespace = pod.metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty());
-    let name = pod.metadata.name.as_deref().filter(|name| !name.is_empty())?;
+    let namespace =
+        pod.metadata.namespace.as_deref().filter(|namespace| (1..=253).contains(&namespace.len()));
+    let name = pod.metadata.name.as_deref().filter(|name| (1..=253).contains(&name.len()))?;
     Some(PodId::new(namespace.unwrap_or("default"), name))
 }

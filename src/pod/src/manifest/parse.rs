@@ -9,7 +9,8 @@ use sha2::{Digest, Sha256};
 
 use cnimble_cni::hash::hex;
 
-use super::error::{Step, shown};
+use super::error::{Step, short, shown};
+use super::limits::{self, MAX_FAULTS, MAX_MEMBERS, MAX_VALUES};
 use super::{
     Defaults, HASH_ANNOTATION, MAX_SIZE, Manifest, ManifestError, Origin, Parsed, Problem, id, validate, yaml,
 };
@@ -20,6 +21,8 @@ struct Parser<'a> {
     origin: Arc<Origin>,
     defaults: &'a Defaults,
     parsed: Parsed,
+    /// How many faults aren't told of.
+    more: usize,
     /// What the pods were completed to.
     #[cfg(feature = "fuzzing")]
     whole: Vec<Pod>,
@@ -29,6 +32,17 @@ struct Parser<'a> {
 pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
     let mut parser = Parser::new(origin, defaults);
     parser.text(bytes);
+    let more = std::mem::take(&mut parser.more);
+    if more > 0 {
+        let (origin, problem) = (origin.clone(), Problem::More(more));
+        parser.parsed.errors.push(ManifestError {
+            origin,
+            position: None,
+            pod: None,
+            path: String::new(),
+            problem,
+        });
+    }
     parser.parsed
 }
 
@@ -49,12 +63,21 @@ impl<'a> Parser<'a> {
             origin: Arc::new(origin.clone()),
             defaults,
             parsed: Parsed::default(),
+            more: 0,
             #[cfg(feature = "fuzzing")]
             whole: Vec::new(),
         }
     }
 
     fn fail(&mut self, position: Option<(usize, usize)>, pod: Option<PodId>, way: &[Step], problem: Problem) {
+        if self.parsed.errors.len() >= MAX_FAULTS {
+            self.more += 1;
+            return;
+        }
+        let problem = match problem {
+            Problem::Syntax(text) => Problem::Syntax(short(text)),
+            other => other,
+        };
         self.parsed.errors.push(ManifestError {
             origin: Origin::clone(&self.origin),
             position,
@@ -73,6 +96,10 @@ impl<'a> Parser<'a> {
         };
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         if text.trim_start().starts_with('{') {
+            if limits::values(text) > MAX_VALUES {
+                let problem = Problem::TooComplex(format!("it has more than {MAX_VALUES} values"));
+                return self.fail(None, None, &[], problem);
+            }
             match serde_json::from_str::<Value>(text) {
                 Ok(value) => {
                     // YAML knows the lines of nearly all JSON; it isn't asked until somebody
@@ -139,14 +166,17 @@ impl<'a> Parser<'a> {
 
     /// One pod, which is at the end of `base` in its document.
     fn pod(&mut self, value: &Value, base: &[Step], locate: &Locate<'_>) {
+        if let Some(crowd) = limits::crowded(value) {
+            let way: Vec<Step> = base.iter().cloned().chain(crowd).collect();
+            let problem = Problem::TooComplex(format!("there are more than {MAX_MEMBERS}"));
+            return self.fail(locate(&way), named(value), &way, problem);
+        }
         let mut pod: Pod = match serde_path_to_error::deserialize(value) {
             Ok(pod) => pod,
             Err(err) => {
                 let way: Vec<Step> = base.iter().cloned().chain(err.path().iter().filter_map(step)).collect();
-                let meta = |key: &str| value.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
-                let pod = meta("name").map(|name| PodId::new(meta("namespace").unwrap_or("default"), name));
-                let problem = Problem::Type(err.inner().to_string());
-                return self.fail(locate(&way), pod, &way, problem);
+                let problem = Problem::Type(short(err.inner().to_string()));
+                return self.fail(locate(&way), named(value), &way, problem);
             }
         };
         self.complete(&mut pod);
@@ -204,9 +234,17 @@ pub(crate) fn document(bytes: &[u8]) -> Result<Value, String> {
     documents.first().map(yaml::Node::value).ok_or_else(|| "it is empty".to_owned())
 }
 
+/// Which pod it is, as far as that can be told.
+fn named(pod: &Value) -> Option<PodId> {
+    let meta = |key: &str| pod.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
+    meta("name")
+        .filter(|name| name.len() <= 253)
+        .map(|name| PodId::new(meta("namespace").unwrap_or("default"), name))
+}
+
 fn other_kind(api_version: &str, kind: &str) -> Problem {
-    let (kind, api_version) = (kind.escape_debug(), api_version.escape_debug());
-    Problem::Kind(format!("kind \"{kind}\" of apiVersion \"{api_version}\""))
+    let shown = |text: &str| short(text.escape_debug().to_string());
+    Problem::Kind(format!("kind \"{}\" of apiVersion \"{}\"", shown(kind), shown(api_version)))
 }
 
 fn step(segment: &serde_path_to_error::Segment) -> Option<Step> {

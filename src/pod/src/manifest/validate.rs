@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodDNSConfig, Po
 
 use super::access::{address, containers_with_ports, protocol};
 use super::error::Step;
+use super::error::short;
+use super::limits::MAX_FAULTS;
 use super::names;
 use crate::network::Bandwidth;
 
@@ -35,7 +37,9 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn add(&mut self, way: Vec<Step>, text: impl Into<String>) {
-        self.0.push(Finding { way, text: text.into() });
+        if self.0.len() < MAX_FAULTS {
+            self.0.push(Finding { way, text: short(text.into()) });
+        }
     }
 
     /// Adds what is wrong with a value, if anything is.

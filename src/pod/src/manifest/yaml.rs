@@ -9,12 +9,11 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::Value;
 
 use super::error::{Problem, Step};
+use super::limits::MAX_VALUES;
 use super::scalar;
 
 /// How deep a manifest may be nested. A Pod needs about 15.
 const MAX_DEPTH: usize = 100;
-/// How many values all documents together may have, aliases resolved.
-const MAX_VALUES: usize = 1_000_000;
 /// How many bytes of text aliases may add.
 const MAX_ALIAS_BYTES: usize = 16 << 20;
 

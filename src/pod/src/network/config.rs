@@ -15,8 +15,8 @@ use serde_json::Value;
 use cnimble_cni::{NetworkList, json};
 use cnimble_runtime::{ConfDir, Invoker, Listing, Network, find_plugin};
 
-/// How long a plugin may take to say which versions it speaks.
-const PROBE: Duration = Duration::from_secs(10);
+/// How long a plugin may take to say which versions it speaks, or whether it could serve.
+pub(super) const PROBE: Duration = Duration::from_secs(10);
 
 /// What the directory said when it was last read.
 #[derive(Debug, Default, Clone)]

@@ -164,6 +164,8 @@ struct Inner {
     /// Held while the directory is being read.
     reading: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
+    /// What the plugins said when they were asked last whether they could serve, and of which network.
+    status: RwLock<Option<(Arc<Network>, NetworkNotReady)>>,
     pods: Locks<PodId>,
     /// Operations on pods share it; clean-up has it alone.
     everything: tokio::sync::RwLock<()>,
@@ -178,6 +180,7 @@ impl NetworkPlugin {
             state: RwLock::default(),
             reading: tokio::sync::Mutex::default(),
             changes: watch::Sender::new(0),
+            status: RwLock::default(),
             pods: Locks::default(),
             everything: tokio::sync::RwLock::default(),
             options: NetworkOptions {
@@ -212,6 +215,12 @@ impl NetworkPlugin {
                 Some(network) => {
                     let (name, file) = (&network.list.name, network.path.display());
                     log::info!("the default network is {name} from {file}");
+                    if network.list.plugins.iter().any(cnimble_cni::list::ListEntry::lacks_ports) {
+                        log::warn!(
+                            "{file}: plugin portmap publishes no ports: its `capabilities` don't have \
+                             `\"portMappings\": true`"
+                        );
+                    }
                 }
                 None => log::warn!("there is no network in {}", conf.dir().display()),
             }
@@ -240,28 +249,67 @@ impl NetworkPlugin {
         self.state().problems.clone()
     }
 
-    /// Whether there is a network to set pods up with.
+    /// Whether there is a network to set pods up with, and whether its plugins could serve when
+    /// [`NetworkPlugin::probe`] asked them last.
     ///
     /// # Errors
     /// The condition of the node, and what is wrong with the files that are there.
     pub fn ready(&self) -> Result<(), NetworkNotReady> {
-        self.require().map(|_| ())
+        let network = self.require()?;
+        let status = self.inner.status.read().unwrap_or_else(PoisonError::into_inner);
+        match &*status {
+            Some((asked, why)) if Arc::ptr_eq(asked, &network) => Err(why.clone()),
+            _ => Ok(()),
+        }
     }
 
     /// As [`NetworkPlugin::ready`], and asks the plugins whether they could serve (the verb
-    /// STATUS, from version 1.1.0 on).
+    /// STATUS, from version 1.1.0 on). [`NetworkPlugin::ready`] knows of it from then on, and that it is
+    /// another way than before counts as a change.
     ///
     /// # Errors
     /// As [`NetworkPlugin::ready`]; what a plugin answered.
     pub async fn probe(&self) -> Result<(), NetworkNotReady> {
         let network = self.require()?;
-        self.invoker(&network.list).status(&network.list).await.map_err(|err| {
+        let asked = self.invoker(&network.list).with_time_limit(config::PROBE).status(&network.list).await;
+        let outcome = asked.map_err(|err| {
             let text = err.to_spec();
             NetworkNotReady {
                 message: format!("Network plugin returns error: {}", one_line(&text.to_string())),
                 details: vec![format!("network {} from {}", network.list.name, network.path.display())],
             }
-        })
+        });
+        let status = outcome.clone().err().map(|why| (Arc::clone(&network), why));
+        let before = std::mem::replace(
+            &mut *self.inner.status.write().unwrap_or_else(PoisonError::into_inner),
+            status,
+        );
+        let was_ready = before.is_none_or(|(asked, _)| !Arc::ptr_eq(&asked, &network));
+        match &outcome {
+            Err(why) if was_ready => log::warn!("{}", why.condition()),
+            Ok(()) if !was_ready => log::info!("network {} is ready again", network.list.name),
+            _ => {}
+        }
+        if was_ready != outcome.is_ok() {
+            self.inner.changes.send_modify(|count| *count += 1);
+        }
+        outcome
+    }
+
+    /// Probes now and then, for ever: every `period`, and as soon as the networks change.
+    pub async fn keep_probing(&self, period: Duration) {
+        let mut changes = self.changes();
+        loop {
+            changes.mark_unchanged();
+            // What isn't ready is asked more often: pods wait for it.
+            let wait = match self.probe().await {
+                Ok(()) => period,
+                Err(_) => period / 5,
+            };
+            // Its own news isn't any.
+            changes.mark_unchanged();
+            let _ = tokio::time::timeout(wait, changes.changed()).await;
+        }
     }
 
     fn require(&self) -> Result<Arc<Network>, NetworkNotReady> {

@@ -35,6 +35,10 @@ impl NetworkPlugin {
             Some(network) => Arc::clone(network),
             None => Arc::new(self.require()?.list.clone()),
         };
+        if !pod.ports.is_empty() && !network.takes("portMappings") {
+            let (pod, name) = (&pod.pod, &network.name);
+            log::warn!("no plugin of network {name} takes portMappings: pod {pod} gets no host ports");
+        }
         let attach = |ifname| pod.attach(ifname, &self.inner.options.pod_cidrs);
         let mut added: Vec<(&NetworkList, Attach)> = Vec::new();
         let order = loopback().map(|list| (list, LOOPBACK)).into_iter().chain([(&*network, INTERFACE)]);
@@ -170,9 +174,10 @@ impl NetworkPlugin {
     /// The path for the plugins: none if there is no namespace. A path alone may be what is
     /// left of a bind mount.
     fn living(&self, netns: &Path) -> String {
-        match NetNs::open(netns) {
-            Ok(_) => netns.to_string_lossy().into_owned(),
-            Err(_) => String::new(),
+        match NetNs::find(netns) {
+            Ok(None) => String::new(),
+            // What can't be opened for want of a descriptor is there for the plugins.
+            _ => netns.to_string_lossy().into_owned(),
         }
     }
 }

@@ -7,7 +7,7 @@ use cnimble_netlink::NetNs;
 
 use super::config::{Sandbox, State};
 use super::error::{Action, Cause, SandboxError};
-use super::{Sandboxes, process};
+use super::{Sandboxes, links, process};
 
 /// Why a sandbox is of no use to its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,10 @@ pub enum Fault {
     NoNamespace,
     /// Its pause process has died.
     NoProcess,
+    /// A link of its network is gone from the host.
+    NoLink,
+    /// An address that it was given is not in its namespace.
+    NoAddress,
 }
 
 impl fmt::Display for Fault {
@@ -32,6 +36,8 @@ impl fmt::Display for Fault {
             Fault::Stale => "it is from before a reboot",
             Fault::NoNamespace => "its network namespace is gone",
             Fault::NoProcess => "its pause process has died",
+            Fault::NoLink => "a link of its network is gone from the host",
+            Fault::NoAddress => "an address that it was given is not in its namespace",
         })
     }
 }
@@ -57,7 +63,7 @@ impl Sandboxes {
             State::Ready => {}
         }
         if let Some(netns) = &sandbox.netns
-            && NetNs::open(netns).is_err()
+            && matches!(NetNs::find(netns), Ok(None))
         {
             return Some(Fault::NoNamespace);
         }
@@ -65,20 +71,34 @@ impl Sandboxes {
         dead.then_some(Fault::NoProcess)
     }
 
-    /// Looks at a sandbox: the record, the namespace, the process.
+    /// Looks at a sandbox: the record, the namespace with its addresses, the process, the host's
+    /// links. Asks no plugins.
     ///
     /// # Errors
     /// There is none with this ID; its namespace can't be read, for example because its
     /// interface has gone.
     pub async fn inspect(&self, id: &str) -> Result<SandboxStatus, SandboxError> {
         let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
-        let fault = self.fault(&sandbox);
+        let mut fault = self.fault(&sandbox);
         let mut ips = Vec::new();
         if fault.is_none() && sandbox.netns.is_some() {
             let status = self.inner.network.status(&sandbox.network()).await;
             ips = status.map_err(|err| inspecting(&sandbox, err.into()))?.ips;
+            // It may have more: those that it has made itself by router advertisements.
+            if sandbox.ips.iter().any(|ip| !ips.contains(ip)) {
+                fault = Some(Fault::NoAddress);
+            } else if self.lacks_link(&sandbox).await {
+                fault = Some(Fault::NoLink);
+            }
         }
         Ok(SandboxStatus { sandbox, fault, ips })
+    }
+
+    async fn lacks_link(&self, sandbox: &Sandbox) -> bool {
+        let links = self.links_of(sandbox);
+        // The kernel is asked: not on a thread that others wait for.
+        let present = tokio::task::spawn_blocking(links::present).await.ok().flatten();
+        present.is_some_and(|present| links.iter().any(|link| !present.contains(link)))
     }
 
     /// Asks the plugins whether a sandbox' network is as they set it up. Nothing to ask on the

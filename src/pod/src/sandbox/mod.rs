@@ -41,6 +41,7 @@ mod error;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod inspect;
+pub(crate) mod links;
 mod manifest;
 mod netns;
 mod process;
@@ -53,6 +54,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cnimble_cni::hash::hex;
+use cnimble_leases::boot;
 use cnimble_locks::{FileLock, Kind, Wait, private_dir};
 
 use super::PodId;
@@ -240,9 +242,7 @@ impl Sandboxes {
 }
 
 fn boot_id() -> Result<String, Cause> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let text = std::fs::read_to_string(path).map_err(Cause::file("reading", path))?;
-    Ok(text.trim().to_owned())
+    boot::boot_id().map_err(Cause::file("reading", Path::new(boot::BOOT_ID)))
 }
 
 /// 64 hexadecimal digits, as container IDs are.

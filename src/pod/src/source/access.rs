@@ -2,7 +2,8 @@
 //! certificates are replaced while we run.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -10,28 +11,53 @@ use hyper::{Method, Response, Uri};
 
 use cnimble_files::{self as files, Links};
 
+use super::exec::Credential;
 use super::http::Client;
 use super::kubeconfig::{self, Access, Credentials};
-use super::{HttpError, SourceError, StartError};
+use super::{ApiSource, HttpError, SourceError, StartError};
 
 /// Servers take headers of 1 MiB at most.
 const TOKEN_LIMIT: usize = 1 << 20;
 
-/// A server, and how to speak to it now.
-pub(super) struct Connection {
+/// Who tells of a server.
+#[derive(Debug, Clone)]
+struct Way {
     kubeconfig: PathBuf,
     context: Option<String>,
+    in_cluster: bool,
+}
+
+impl Way {
+    fn read(&self) -> Result<Access, StartError> {
+        match self.in_cluster {
+            true => kubeconfig::in_cluster(),
+            false => kubeconfig::read(&self.kubeconfig, self.context.as_deref()),
+        }
+    }
+}
+
+/// A server, and how to speak to it now.
+pub(super) struct Connection {
+    way: Way,
     access: Access,
+    /// What a program gave, if it is one that does.
+    given: Option<Credential>,
+    /// Whether the server has refused it.
+    refused: AtomicBool,
     server: String,
     client: Client,
 }
 
 impl Connection {
-    pub(super) fn new(kubeconfig: &Path, context: Option<&str>) -> Result<Self, StartError> {
-        let access = kubeconfig::read(kubeconfig, context)?;
+    /// What a program gives is there after [`Connection::renew`].
+    pub(super) fn new(source: &ApiSource) -> Result<Self, StartError> {
+        let ApiSource { kubeconfig, context, in_cluster, .. } = source.clone();
+        let way = Way { kubeconfig, context, in_cluster };
+        let access = way.read()?;
         Ok(Connection {
-            kubeconfig: kubeconfig.to_owned(),
-            context: context.map(str::to_owned),
+            way,
+            given: None,
+            refused: AtomicBool::new(false),
             server: address(&access),
             client: Client::new(&access.server, &access.tls)?,
             access,
@@ -46,12 +72,23 @@ impl Connection {
     /// Reads the kubeconfig and the files that it names again. If they say something else than
     /// before, no connection from before is used any more.
     pub(super) async fn renew(&mut self) -> Result<(), SourceError> {
-        let (kubeconfig, context) = (self.kubeconfig.clone(), self.context.clone());
-        let read = move || {
-            let access = kubeconfig::read(&kubeconfig, context.as_deref())?;
-            Ok(access)
+        let way = self.way.clone();
+        let mut access = blocking(move || way.read()).await.map_err(SourceError::Access)?;
+        let given = match &access.credentials {
+            Credentials::Exec(program) => {
+                let same = access.credentials == self.access.credentials;
+                let refused = self.refused.swap(false, Ordering::Relaxed);
+                Some(match self.given.take().filter(|given| same && !refused && given.is_fresh()) {
+                    Some(given) => given,
+                    None => program.run().await.map_err(|reason| self.unusable(reason))?,
+                })
+            }
+            _ => None,
         };
-        let access = blocking(read).await.map_err(SourceError::Access)?;
+        if let Some(client) = given.as_ref().and_then(|given| given.client.clone()) {
+            access.tls.client = Some(client);
+        }
+        self.given = given;
         if access == self.access {
             return Ok(());
         }
@@ -67,7 +104,8 @@ impl Connection {
     pub(super) async fn get(&self, target: &str) -> Result<Response<Incoming>, SourceError> {
         let url = self.url(target)?;
         let headers = self.headers().await?;
-        self.client.get(&url, &headers).await.map_err(|err| self.error(target, err))
+        let answer = self.client.get(&url, &headers).await.map_err(|err| self.error(target, err))?;
+        Ok(self.heard(answer))
     }
 
     /// Sends JSON (or what `kind` says) to a path.
@@ -81,7 +119,18 @@ impl Connection {
         let url = self.url(target)?;
         let mut headers = self.headers().await?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        self.client.send(method, &url, &headers, body).await.map_err(|err| self.error(target, err))
+        let answer = self.client.send(method, &url, &headers, body).await;
+        Ok(self.heard(answer.map_err(|err| self.error(target, err))?))
+    }
+
+    /// Notes that the server refuses whom it doesn't know.
+    fn heard(&self, answer: Response<Incoming>) -> Response<Incoming> {
+        self.refused.fetch_or(answer.status().as_u16() == 401, Ordering::Relaxed);
+        answer
+    }
+
+    fn unusable(&self, reason: String) -> SourceError {
+        SourceError::Access(StartError::Kubeconfig { path: self.way.kubeconfig.clone(), reason })
     }
 
     /// What is wrong with a request; its query is not shown.
@@ -103,6 +152,10 @@ impl Connection {
         let text = match &self.access.credentials {
             Credentials::None => return Ok(headers),
             Credentials::Header(text) => text.clone(),
+            Credentials::Exec(_) => match self.given.as_ref().and_then(|given| given.token.as_ref()) {
+                Some(token) => format!("Bearer {token}"),
+                None => return Ok(headers),
+            },
             Credentials::TokenFile(path) => {
                 let file = path.clone();
                 let token =
@@ -113,10 +166,8 @@ impl Connection {
                 format!("Bearer {}", token.trim())
             }
         };
-        let mut value = HeaderValue::from_str(&text).map_err(|_| {
-            let reason = "the credentials don't fit into a header".to_owned();
-            SourceError::Access(StartError::Kubeconfig { path: self.kubeconfig.clone(), reason })
-        })?;
+        let misfit = || self.unusable("the credentials don't fit into a header".to_owned());
+        let mut value = HeaderValue::from_str(&text).map_err(|_| misfit())?;
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
         Ok(headers)

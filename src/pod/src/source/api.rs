@@ -32,7 +32,9 @@ const PAGES: usize = 1000;
 const LIST_LIMIT: usize = 1 << 30;
 /// … and so many pods, and so many bytes that are kept of them.
 const PODS: usize = 20_000;
-const KEPT: usize = 256 << 20;
+const KEPT: usize = 64 << 20;
+/// Who has so many pods that can't be used speaks another language.
+const BAD: usize = 1000;
 /// How large one event of a watch may be.
 const EVENT_LIMIT: usize = ITEM_LIMIT + (64 << 10);
 /// What asks for the next page has a few hundred bytes.
@@ -41,10 +43,12 @@ const TOKEN_LIMIT: usize = 16 << 10;
 /// The pods that an API server has for this node.
 #[derive(Debug, Clone)]
 pub struct ApiSource {
-    /// Says how to reach the server. Token, tokenFile, client certificate, or name and
-    /// password; not `exec`. It is read again, with the files that it names, for each list and
+    /// Says how to reach the server. Token, tokenFile, client certificate, name and
+    /// password, or a program (`exec`). It is read again, with the files that it names, for each list and
     /// each watch.
     pub kubeconfig: PathBuf,
+    /// Instead of a kubeconfig: what the pod is told that we run in.
+    pub in_cluster: bool,
     /// Which context of it, if not the current one.
     pub context: Option<String>,
     /// The node's name: pods with this `spec.nodeName` are ours.
@@ -61,6 +65,12 @@ pub struct ApiSource {
     ///
     /// [`PodConfig::reread`]: super::PodConfig::reread
     pub annotations: Arc<AtomicBool>,
+    /// Whether only pods are taken that are marked as ours, with [`MANAGED_ANNOTATION`]: beside a
+    /// kubelet. When it changes, [`PodConfig::reread`] makes it count for those that are known.
+    ///
+    /// [`MANAGED_ANNOTATION`]: crate::manifest::MANAGED_ANNOTATION
+    /// [`PodConfig::reread`]: super::PodConfig::reread
+    pub only_managed: Arc<AtomicBool>,
 }
 
 impl ApiSource {
@@ -68,12 +78,14 @@ impl ApiSource {
     pub fn new(kubeconfig: impl Into<PathBuf>, node: impl Into<String>) -> Self {
         ApiSource {
             kubeconfig: kubeconfig.into(),
+            in_cluster: false,
             context: None,
             node: node.into(),
             backoff: Duration::from_millis(800),
             max_backoff: Duration::from_secs(30),
             watch_limit: Duration::from_secs(300),
             annotations: Arc::new(AtomicBool::new(true)),
+            only_managed: Arc::default(),
         }
     }
 }
@@ -99,9 +111,11 @@ impl Reader {
         if source.node.is_empty() {
             return Err(StartError::NoNode);
         }
-        let connection = Connection::new(&source.kubeconfig, source.context.as_deref())?;
+        let connection = Connection::new(&source)?;
         let annotations = Arc::clone(&source.annotations);
-        let listed = Listed::new(connection.server().to_owned(), source.node.clone(), annotations);
+        let only_managed = Arc::clone(&source.only_managed);
+        let listed =
+            Listed::new(connection.server().to_owned(), source.node.clone(), annotations, only_managed);
         Ok(Reader { connection, listed, source })
     }
 
@@ -226,7 +240,14 @@ impl Reader {
                 left.checked_sub(piece.len()).ok_or_else(|| self.http(HttpError::TooLarge(LIST_LIMIT)))?;
             let listed = &mut self.listed;
             let each = |item: &[u8]| {
+                pods.seen += 1;
+                if pods.seen > PODS {
+                    return Err(Stop::TooMuch(format!("{PODS} pods")));
+                }
                 let pod = listed.item(item)?;
+                if listed.bad_pods() > BAD {
+                    return Err(Stop::TooMuch(format!("{BAD} pods that can't be used")));
+                }
                 pod.map_or(Ok(()), |pod| pods.push(pod))
             };
             splitter.take(&piece, each).map_err(|stop| match stop {
@@ -277,6 +298,10 @@ impl Reader {
                     Event::Pod(change) => self.change(change, reporter).await,
                     Event::Gone => return Ok(Step::Gone),
                 }
+                if self.listed.bad_pods() > BAD {
+                    *version = None;
+                    return Err(self.too_much(format!("{BAD} pods that can't be used")));
+                }
                 if let Some(complaints) = self.listed.news() {
                     reporter.complain(complaints);
                 }
@@ -312,14 +337,13 @@ impl Reader {
 struct Pods {
     pods: Vec<Arc<Manifest>>,
     weight: usize,
+    /// How many there were, those that can't be used among them.
+    seen: usize,
 }
 
 impl Pods {
     fn push(&mut self, pod: Arc<Manifest>) -> Result<(), Stop> {
         self.weight += pod.weight();
-        if self.pods.len() >= PODS {
-            return Err(Stop::TooMuch(format!("{PODS} pods")));
-        }
         if self.weight > KEPT {
             return Err(Stop::TooMuch(format!("{KEPT} bytes of pods")));
         }

@@ -1,4 +1,4 @@
-//! A directory of manifests.
+//! A directory of manifests, or a single file of them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -11,11 +11,11 @@ use super::{Complaint, Reporter, SourceError};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin, Parsed};
 use crate::watch::DirWatch;
 
-/// A directory of manifests, watched.
+/// A directory of manifests, watched; or one file with manifests.
 ///
 /// Every file counts whatever its name ends in, but those that begin with a dot; directories
 /// are not entered. Files are read in the order of their names. A directory that doesn't exist
-/// has no pods; one that can't be read keeps those that it had.
+/// has no pods, and is told of; one that can't be read keeps those that it had.
 #[derive(Debug, Clone)]
 pub struct Directory {
     /// Where.
@@ -35,7 +35,10 @@ impl Directory {
 
 /// Reads the directory for ever.
 pub(super) async fn read(directory: Directory, mut reporter: Reporter) {
-    let mut watch = DirWatch::new([directory.path.clone()], directory.period);
+    let path = directory.path.clone();
+    // A file is replaced as a rule, which its directory tells.
+    let parent = path.parent().filter(|_| !path.is_dir()).map(std::path::Path::to_owned);
+    let mut watch = DirWatch::new([path].into_iter().chain(parent), directory.period);
     let mut scan = Scan { directory, files: BTreeMap::new() };
     loop {
         let done = tokio::task::spawn_blocking(move || {
@@ -86,7 +89,12 @@ impl Scan {
         let path = &self.directory.path;
         let paths = match list(path) {
             Ok(paths) => paths,
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Vec::new(),
+            // As under a kubelet: it has no pods, and may come.
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                self.files.clear();
+                let error = SourceError::Read { path: path.clone(), source };
+                return Ok(vec![Complaint::new(&Origin::File(path.clone()), error)]);
+            }
             Err(source) => return Err(SourceError::Read { path: path.clone(), source }),
         };
         let mut files = BTreeMap::new();
@@ -162,6 +170,9 @@ fn stamp(meta: &std::fs::Metadata) -> [i64; 7] {
 
 /// The files that may be manifests, by name.
 fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    if std::fs::metadata(dir)?.is_file() {
+        return Ok(vec![dir.to_owned()]);
+    }
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;

@@ -125,6 +125,9 @@ pub enum HttpError {
     /// It answers too much.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
+    /// What is to be sent can't be read.
+    #[error(transparent)]
+    Header(#[from] StartError),
     /// It sends us elsewhere, without end or to no URL.
     #[error("bad redirection to \"{}\"", .0.escape_debug())]
     Redirect(String),
@@ -144,6 +147,14 @@ pub enum StartError {
     /// A header that is none: its name, if it has one.
     #[error("header \"{}\" is not of the form NAME: VALUE", .0.escape_debug())]
     Header(String),
+    /// A file of headers that can't be read.
+    #[error("headers in {}: {reason}", path.display())]
+    HeaderFile {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// A kubeconfig that can't be used.
     #[error("{}: {reason}", path.display())]
     Kubeconfig {

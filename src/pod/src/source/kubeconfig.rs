@@ -1,7 +1,7 @@
 //! kubeconfig files: how to reach an API server, and as whom.
 //!
-//! The format is clientcmd's v1 Config. Programs that fetch credentials (`exec`,
-//! `auth-provider`) and proxies are refused rather than ignored.
+//! The format is clientcmd's v1 Config. `auth-provider` and proxies are refused rather than ignored.
+//! In a pod there is none: its service account says the same.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use serde_json::Value;
 use cnimble_files::{self as files, Links};
 
 use super::StartError;
+use super::exec::Program;
 use super::http::{Tls, parse_url};
 use crate::manifest::{self, MAX_SIZE};
 
@@ -85,11 +86,35 @@ pub(super) enum Credentials {
     Header(String),
     /// A token in a file, read for each request: it changes.
     TokenFile(PathBuf),
+    /// A program gives them.
+    Exec(Box<Program>),
 }
 
 /// Reads a kubeconfig; `context` instead of its current one.
 pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Access, StartError> {
     access(path, context).map_err(|reason| StartError::Kubeconfig { path: path.to_owned(), reason })
+}
+
+/// Where a pod finds its service account.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// What a pod of the cluster is told of the API server.
+pub(super) fn in_cluster() -> Result<Access, StartError> {
+    let failed = |reason| StartError::Kubeconfig { path: PathBuf::from(ACCOUNT), reason };
+    let variable = |name: &str| {
+        let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+        value.ok_or_else(|| failed(format!("{name} is not set: is this a pod of a cluster?")))
+    };
+    let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let authorities = limited(&Path::new(ACCOUNT).join("ca.crt")).map_err(failed)?;
+    let token = Path::new(ACCOUNT).join("token");
+    limited(&token).map_err(failed)?;
+    Ok(Access {
+        server: parse_url(&format!("https://{host}:{port}"))?,
+        tls: Tls { authorities: Some(authorities), ..Tls::default() },
+        credentials: Credentials::TokenFile(token),
+    })
 }
 
 fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
@@ -117,14 +142,20 @@ fn understood(
     if cluster.proxy_url.is_some_and(|url| !url.is_empty()) {
         return Err(format!("cluster \"{}\": proxy-url is not supported", context.cluster));
     }
-    for (key, value) in [("exec", &user.exec), ("auth-provider", &user.auth_provider)] {
-        if value.as_ref().is_some_and(|value| !value.is_null()) {
-            return Err(format!(
-                "user \"{}\": {key} is not supported; use a token, a tokenFile or a client certificate",
-                context.user
-            ));
-        }
+    if user.auth_provider.as_ref().is_some_and(|value| !value.is_null()) {
+        return Err(format!(
+            "user \"{}\": auth-provider is not supported; use exec, a token, a tokenFile or a client certificate",
+            context.user
+        ));
     }
+    let whose = format!("user \"{}\": ", context.user);
+    let exec = match &user.exec {
+        Some(value) if !value.is_null() => {
+            let program: Program = typed(value, &format!("{whose}exec: "))?;
+            Some(program.checked(dir).map_err(|err| format!("{whose}{err}"))?)
+        }
+        _ => None,
+    };
     let server = parse_url(cluster.server.trim_end_matches('/')).map_err(|err| format!("server: {err}"))?;
     let pem = |what: &str, data: Option<String>, path: Option<PathBuf>| match path {
         _ if data.as_ref().is_some_and(|data| !data.is_empty()) => {
@@ -167,7 +198,8 @@ fn understood(
             let both = format!("{name}:{}", user.password.unwrap_or_default());
             Credentials::Header(format!("Basic {}", STANDARD.encode(both)))
         }
-        _ => Credentials::None,
+        // As under kubectl, what is there already isn't asked for.
+        _ => exec.map_or(Credentials::None, |program| Credentials::Exec(Box::new(program))),
     };
     let tls = Tls {
         authorities,
@@ -266,7 +298,12 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_said_in_words() {
         for (cluster, user, words) in [
-            ("server: 'https://k'", "exec: {command: aws}", "user \"u\": exec is not supported"),
+            (
+                "server: 'https://k'",
+                "exec: {command: aws}",
+                "user \"u\": exec: .: missing field `apiVersion`",
+            ),
+            ("server: 'https://k'", "exec: {apiVersion: v1, command: aws}", "exec: apiVersion is not"),
             ("server: 'https://k'", "auth-provider: {name: gcp}", "auth-provider is not supported"),
             ("server: 'https://k', proxy-url: 'http://p'", "", "proxy-url is not supported"),
             ("server: k", "", "is not an http or https URL"),

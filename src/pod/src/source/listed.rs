@@ -17,6 +17,8 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Of so many bad pods it is told what is wrong with them; of the others that they are bad.
 const TOLD: usize = 100;
+/// How long a name may be.
+const NAME: usize = 253;
 
 /// How the pods are that the server has told of so far.
 pub(super) struct Listed {
@@ -25,6 +27,8 @@ pub(super) struct Listed {
     pub(super) origin: Arc<Origin>,
     /// Whether plugins want all annotations.
     annotations: Arc<AtomicBool>,
+    /// Whether pods that aren't marked as ours are another's.
+    only_managed: Arc<AtomicBool>,
     /// What most pods have, and share.
     usual: Arc<BTreeMap<String, String>>,
     /// Pods that can't be used; of those that are too many only the names.
@@ -45,11 +49,16 @@ pub(super) enum Event {
 }
 
 impl Listed {
-    pub(super) fn new(server: String, node: String, annotations: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(
+        server: String,
+        node: String,
+        annotations: Arc<AtomicBool>,
+        only_managed: Arc<AtomicBool>,
+    ) -> Self {
         let usual = BTreeMap::from([(SOURCE_ANNOTATION.to_owned(), SourceKind::Api.to_string())]);
         let origin = Arc::new(Origin::Api(server.clone()));
         let usual = Arc::new(usual);
-        Listed { server, node, origin, annotations, usual, bad: BTreeMap::new(), news: false }
+        Listed { server, node, origin, annotations, only_managed, usual, bad: BTreeMap::new(), news: false }
     }
 
     /// What is wrong with pods.
@@ -71,6 +80,10 @@ impl Listed {
     /// The names of bad pods, of which it isn't known what they want.
     pub(super) fn bad(&self) -> BTreeSet<PodId> {
         self.bad.keys().cloned().collect()
+    }
+
+    pub(super) fn bad_pods(&self) -> usize {
+        self.bad.len()
     }
 
     pub(super) fn answer(&self, reason: impl AsRef<str>) -> SourceError {
@@ -137,6 +150,8 @@ impl Listed {
 
     /// Notes that a pod can't be used. What there was of it before stays.
     pub(super) fn spoilt(&mut self, id: PodId, err: SourceError) {
+        // No pod has such a name, and it would be kept.
+        let id = if id.namespace.len().max(id.name.len()) > NAME { PodId::new("", "") } else { id };
         let told =
             self.bad.values().flatten().count() < TOLD || self.bad.get(&id).is_some_and(Option::is_some);
         let complaint = told.then(|| {
@@ -175,7 +190,9 @@ impl Listed {
             return None;
         };
         // A server may not know what it was asked for.
-        if object.annotation(MIRROR).is_some() || object.node() != Some(&self.node) {
+        let managed = object.annotation(MANAGED_ANNOTATION) == Some("true");
+        let anothers = !managed && self.only_managed.load(Ordering::Relaxed);
+        if anothers || object.annotation(MIRROR).is_some() || object.node() != Some(&self.node) {
             self.good(&id);
             return Some(Change::Drop(id));
         }
@@ -210,7 +227,7 @@ fn named(text: &str) -> Named<'_> {
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
     use super::page::{SplitError, Splitter};
-    let mut listed = Listed::new("https://k".to_owned(), "n".to_owned(), Arc::default());
+    let mut listed = Listed::new("https://k".to_owned(), "n".to_owned(), Arc::default(), Arc::default());
     let mut splitter = Splitter::default();
     let each = |item: &[u8]| {
         let _ = listed.item(item);

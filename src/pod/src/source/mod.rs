@@ -42,6 +42,7 @@ mod access;
 mod api;
 mod directory;
 mod error;
+mod exec;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod http;

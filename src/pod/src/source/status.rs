@@ -42,7 +42,7 @@ impl StatusWriter {
     /// # Errors
     /// The kubeconfig can't be used.
     pub fn new(source: &ApiSource) -> Result<Self, StartError> {
-        let connection = Connection::new(&source.kubeconfig, source.context.as_deref())?;
+        let connection = Connection::new(source)?;
         Ok(StatusWriter { connection })
     }
 

@@ -1,10 +1,13 @@
 //! A URL that answers with manifests.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION};
 use hyper::{StatusCode, Uri};
+
+use cnimble_files::{self as files, Links};
 
 use super::directory::keep_last_good;
 use super::http::{self, Client, Tls};
@@ -12,6 +15,8 @@ use super::{Complaint, HttpError, Reporter, SourceError, StartError};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin};
 
 const REDIRECTIONS: usize = 10;
+/// How much a file of headers may have. Servers take less.
+const HEADERS: usize = 64 << 10;
 
 /// A URL that is asked again and again for manifests, in any form that a file may have.
 ///
@@ -24,6 +29,9 @@ pub struct UrlSource {
     pub url: String,
     /// Headers to send, `NAME: VALUE` each. To another host, after a redirection, they don't go.
     pub headers: Vec<String>,
+    /// Files with headers, one a line, read for each request: secrets don't belong on a command
+    /// line, and are replaced.
+    pub header_files: Vec<PathBuf>,
     /// What its pods get that they don't say.
     pub defaults: Defaults,
     /// How often it is asked. 20 s under the kubelet.
@@ -36,6 +44,7 @@ impl UrlSource {
         UrlSource {
             url: url.into(),
             headers: Vec::new(),
+            header_files: Vec::new(),
             defaults: Defaults::default(),
             period: Duration::from_secs(20),
         }
@@ -46,6 +55,7 @@ pub(super) struct Reader {
     url: Uri,
     origin: Origin,
     headers: HeaderMap,
+    header_files: Vec<PathBuf>,
     client: Client,
     defaults: Defaults,
     period: Duration,
@@ -61,16 +71,13 @@ impl Reader {
     pub(super) fn new(source: UrlSource) -> Result<Reader, StartError> {
         let url = http::parse_url(&source.url)?;
         let mut headers = HeaderMap::new();
-        for text in &source.headers {
-            // Its value is a secret as a rule.
-            let wrong = || StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned());
-            let (name, value) = text.split_once(':').ok_or_else(wrong)?;
-            let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
-            headers.append(name, HeaderValue::from_str(value.trim()).map_err(|_| wrong())?);
-        }
+        source.headers.iter().try_for_each(|text| add(&mut headers, text))?;
+        // What can't be read now is told at once.
+        from_files(&source.header_files, &mut headers.clone())?;
         let client = Client::new(&url, &Tls::default())?;
-        let origin = Origin::Url(source.url);
-        Ok(Reader { url, origin, headers, client, defaults: source.defaults, period: source.period })
+        let origin = Origin::Url(source.url.clone());
+        let UrlSource { header_files, defaults, period, .. } = source;
+        Ok(Reader { url, origin, headers, header_files, client, defaults, period })
     }
 
     /// Asks for ever.
@@ -121,7 +128,12 @@ impl Reader {
     /// One request, with the redirections that it leads to.
     async fn ask(&self, tag: Option<&HeaderValue>) -> Result<Answer, HttpError> {
         let mut url = self.url.clone();
-        let mut headers = self.headers.clone();
+        let (files, mut headers) = (self.header_files.clone(), self.headers.clone());
+        if !files.is_empty() {
+            let read = move || from_files(&files, &mut headers).map(|()| headers);
+            let read = tokio::task::spawn_blocking(read).await;
+            headers = read.map_err(|err| HttpError::Connect(err.to_string()))??;
+        }
         if let Some(tag) = tag {
             headers.insert(IF_NONE_MATCH, tag.clone());
         }
@@ -150,6 +162,30 @@ impl Reader {
         }
         Err(HttpError::Redirect(http::without_query(&url)))
     }
+}
+
+/// One more header, `NAME: VALUE`.
+fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
+    // Its value is a secret as a rule.
+    let wrong = || StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned());
+    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+    let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
+    let mut value = HeaderValue::from_str(value.trim()).map_err(|_| wrong())?;
+    value.set_sensitive(true);
+    headers.append(name, value);
+    Ok(())
+}
+
+fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartError> {
+    for path in files {
+        let wrong = |reason: String| StartError::HeaderFile { path: path.clone(), reason };
+        let bytes = files::read(path, HEADERS, Links::Follow).map_err(|err| wrong(err.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            add(headers, line).map_err(|err| wrong(err.to_string()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Where a redirection leads: to a URL, or to a path at the same server. From https never to

@@ -3,12 +3,18 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodDNSConfig, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, Pod, PodDNSConfig, PodDNSConfigOption, PodSpec, PodStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use serde::Deserialize;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::PodId;
+use crate::manifest::MAX_MEMBERS;
 
 /// A pod, or a Status or a bookmark in its place.
 #[derive(Deserialize, Default)]
@@ -45,10 +51,10 @@ struct Spec {
     node_name: Option<String>,
     host_network: Option<bool>,
     hostname: Option<String>,
-    containers: Option<Vec<Member>>,
-    init_containers: Option<Vec<Member>>,
+    containers: Option<Few<Member>>,
+    init_containers: Option<Few<Member>>,
     dns_policy: Option<String>,
-    dns_config: Option<PodDNSConfig>,
+    dns_config: Option<Dns>,
     termination_grace_period_seconds: Option<i64>,
 }
 
@@ -57,13 +63,49 @@ struct Spec {
 struct Member {
     name: String,
     restart_policy: Option<String>,
-    ports: Option<Vec<ContainerPort>>,
+    ports: Option<Few<ContainerPort>>,
+}
+
+/// A list of as many as a pod may have: a few bytes of text may become a hundred times as many.
+struct Few<T>(Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Taker<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Taker<T> {
+            type Value = Few<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T>, A::Error> {
+                let mut few = Vec::new();
+                while let Some(one) = list.next_element()? {
+                    if few.len() >= MAX_MEMBERS {
+                        return Err(A::Error::custom(format_args!("there are more than {MAX_MEMBERS}")));
+                    }
+                    few.push(one);
+                }
+                Ok(Few(few))
+            }
+        }
+        from.deserialize_seq(Taker(PhantomData))
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Dns {
+    nameservers: Option<Few<String>>,
+    searches: Option<Few<String>>,
+    options: Option<Few<PodDNSConfigOption>>,
 }
 
 impl From<Member> for Container {
     fn from(member: Member) -> Container {
         let Member { name, restart_policy, ports } = member;
-        Container { name, restart_policy, ports, ..Container::default() }
+        Container { name, restart_policy, ports: ports.map(|few| few.0), ..Container::default() }
     }
 }
 
@@ -91,8 +133,8 @@ impl Object {
         let Meta {
             name, namespace, uid, annotations, deletion_timestamp, deletion_grace_period_seconds, ..
         } = self.metadata;
-        let list = |members: Option<Vec<Member>>| {
-            members.map(|members| members.into_iter().map(Container::from).collect::<Vec<_>>())
+        let list = |members: Option<Few<Member>>| {
+            members.map(|members| members.0.into_iter().map(Container::from).collect::<Vec<_>>())
         };
         let spec = self.spec.map(|spec| PodSpec {
             host_network: spec.host_network,
@@ -100,7 +142,11 @@ impl Object {
             containers: list(spec.containers).unwrap_or_default(),
             init_containers: list(spec.init_containers),
             dns_policy: spec.dns_policy,
-            dns_config: spec.dns_config,
+            dns_config: spec.dns_config.map(|dns| PodDNSConfig {
+                nameservers: dns.nameservers.map(|few| few.0),
+                searches: dns.searches.map(|few| few.0),
+                options: dns.options.map(|few| few.0),
+            }),
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
             ..PodSpec::default()
         });

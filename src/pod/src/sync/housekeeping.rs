@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff::Backoff;
 use super::entry::Entry;
-use super::looping::{Ended, SyncLoop};
+use super::sync_loop::{Ended, SyncLoop};
 use super::work::Work;
 use super::{Command, Event};
 

@@ -69,9 +69,9 @@
 mod backoff;
 mod entry;
 mod housekeeping;
-mod looping;
 mod report;
-mod sandboxed;
+mod sandbox_work;
+mod sync_loop;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -88,9 +88,9 @@ use cnimble_runtime::trace::TraceContext;
 use super::PodId;
 
 pub use backoff::BackoffOptions;
-pub use looping::{Ended, SyncLoop};
 pub use report::{Board, Overall, Phase, PodReport};
-pub use sandboxed::SandboxWork;
+pub use sandbox_work::SandboxWork;
+pub use sync_loop::{Ended, SyncLoop};
 pub use work::{Cause, Condition, Up, Wanted, Work};
 
 /// What comes from the sources.

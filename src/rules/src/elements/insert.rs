@@ -1,11 +1,13 @@
 //! Elements are put in place, and taken back.
 
+use std::collections::BTreeSet;
+
 use nix::errno::Errno;
 
-use cnimble_netlink::nft::{Batch, Element, Key, Nft};
+use cnimble_netlink::nft::{Batch, Key, Nft};
 use cnimble_netlink::{Error, Result};
 
-use super::plan::{Changes, create_part};
+use super::plan::{Changes, Refusal, create_part};
 use super::{ATTEMPTS, Layout, Placed, delete, drop_unused, lists_part, set};
 
 /// Whether the kernel could make the part, and a set of those that come and go.
@@ -33,33 +35,31 @@ pub(crate) fn try_out<L: Layout>(nft: &mut Nft, set: Option<&str>) -> Result<()>
     }
 }
 
-/// Why elements were not put in place.
-#[derive(Debug)]
-pub(crate) enum Refusal {
-    /// The kernel refused.
-    Kernel(Error),
-    /// In the place of one is another that may not be replaced.
-    Taken(Box<Element>),
-}
-
-impl From<Error> for Refusal {
-    fn from(err: Error) -> Self {
-        Refusal::Kernel(err)
-    }
-}
-
 /// Puts the owner's elements in place, as the [`Claim`](super::Claim) on each set says. An
 /// element that is the owner's already stays.
 pub(crate) fn insert<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> Result<Changes> {
-    insert_if_free::<L>(nft, wanted).map_err(|refusal| match refusal {
+    insert_if_free::<L>(nft, wanted, None, &|_, _| Ok(())).map_err(|refusal| match refusal {
         Refusal::Kernel(err) => err,
-        Refusal::Taken(old) => Error::new(format!("create element {}", old.key), Errno::EEXIST),
+        Refusal::Taken(old) => Error::new(format!("create element {}", old.element.key), Errno::EEXIST),
+        Refusal::Lacks(sets) => Error::new(format!("look for set {}", sets.join(", ")), Errno::ENOENT),
     })
 }
 
-fn insert_if_free<L: Layout>(nft: &mut Nft, wanted: &[Placed]) -> std::result::Result<Changes, Refusal> {
+/// Looks whether something in these sets is in the way.
+type LookAround<'l> = &'l dyn Fn(&mut Nft, &BTreeSet<String>) -> std::result::Result<(), Refusal>;
+
+fn insert_if_free<L: Layout>(
+    nft: &mut Nft,
+    wanted: &[Placed],
+    container: Option<&str>,
+    look_around: LookAround<'_>,
+) -> std::result::Result<Changes, Refusal> {
     for attempt in 1.. {
-        let plan = Changes::after_look::<L>(nft, wanted)?;
+        let mut plan = Changes::after_look::<L>(nft, wanted, container)?;
+        if !plan.lacks.is_empty() {
+            return Err(Refusal::Lacks(std::mem::take(&mut plan.lacks)));
+        }
+        look_around(nft, &plan.looked_at)?;
         match nft.commit(&plan.batch::<L>()) {
             Ok(()) => return Ok(plan),
             // Somebody was faster: made the table, took or left the address.
@@ -74,18 +74,38 @@ fn is_overtaken(err: &Error) -> bool {
     matches!(err.errno, Errno::ENOENT | Errno::EEXIST | Errno::EBUSY)
 }
 
-/// [`insert`] for many elements that are most likely not there yet: they are created
+/// [`insert`] for many elements of a container that are most likely not there yet: they are created
 /// without a look at each, and only if the kernel has one of them already, all are looked at.
+/// `look_around` is asked before, with all sets that rules look at.
 pub(crate) fn insert_many<L: Layout>(
     nft: &mut Nft,
     wanted: &[Placed],
+    container: &str,
+    look_around: LookAround<'_>,
 ) -> std::result::Result<Changes, Refusal> {
-    let plan = Changes::unseen::<L>(nft, wanted)?;
+    let mut plan = Changes::unseen::<L>(nft, wanted)?;
+    look_around(nft, &plan.looked_at)?;
+    if !plan.lacks.is_empty() {
+        return Err(Refusal::Lacks(std::mem::take(&mut plan.lacks)));
+    }
     match nft.commit(&plan.batch::<L>()) {
         Ok(()) => Ok(plan),
-        Err(err) if is_overtaken(&err) => insert_if_free::<L>(nft, wanted),
+        Err(err) if is_overtaken(&err) => insert_if_free::<L>(nft, wanted, Some(container), look_around),
         Err(err) => Err(err.into()),
     }
+}
+
+/// Makes the part and repairs it, without elements.
+pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
+    for attempt in 1.. {
+        let plan = Changes::without_elements::<L>(nft)?;
+        match nft.commit(&plan.batch::<L>()) {
+            Ok(()) => return Ok(plan),
+            Err(err) if attempt < ATTEMPTS && is_overtaken(&err) => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Err(Error::new(format!("make table {}", L::TABLE), Errno::EBUSY))
 }
 
 /// Deletes an element that belonged to one that [`insert`] replaced, and notes it there. Returns

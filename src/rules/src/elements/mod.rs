@@ -8,20 +8,21 @@
 //!
 //! [`plan`] finds out what is missing, [`insert`] does it and takes it back, [`owned`] finds
 //! and removes elements by their owner, [`unused`] deletes what nobody needs any more, and
-//! [`beside`] is for addresses that two networks give out.
+//! [`overlap`] is for addresses that two networks give out.
 
-mod beside;
 mod insert;
+mod overlap;
 mod owned;
 mod plan;
 mod unused;
 
-pub(super) use beside::{There, first, look_up};
-pub(super) use insert::{Refusal, also_delete, insert, insert_many, revert, try_out};
-pub(super) use owned::{delete, find, forget, gc, remove, still_there};
-pub(super) use plan::Changes;
+pub(super) use insert::{also_delete, insert, insert_many, prepare, revert, try_out};
+pub(super) use overlap::{There, first, look_up};
+pub(super) use owned::{delete, expel, find, forget, gc, remove, still_there};
+pub(super) use plan::{Changes, Refusal};
 pub(super) use unused::{drop_all_unused, drop_part, drop_unused, is_idle};
 
+use cnimble_cni::owner::tag;
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Element, Nft, Rule, Set, Table};
 
@@ -53,6 +54,18 @@ pub(super) trait Layout {
     /// Who keeps a place in the set that two attachments want. Asked with its [`first`] name.
     fn claim(set: &str) -> Claim;
 
+    /// What tells a set beside this one from others beside it, by the comment on an element: the network.
+    /// Asked with its [`first`] name.
+    fn apart(_set: &str, comment: &str) -> Option<String> {
+        Some(tag(comment)?.split_once('-')?.0.to_owned())
+    }
+
+    /// Whether [`create_set`](Self::create_set) and [`add_rule`](Self::add_rule) make this set and its rule.
+    /// What can't be made here has to be there before elements are put into it.
+    fn makes(_set: &str) -> bool {
+        true
+    }
+
     /// Creates a chain.
     fn create_chain(batch: &mut Batch, chain: &str);
 
@@ -62,12 +75,18 @@ pub(super) trait Layout {
     /// Creates a set.
     fn create_set(batch: &mut Batch, set: &str);
 
-    /// Adds the rule over a set, if it is this set that it is made for.
+    /// Adds the rules over a set, if it is this set that they are made for.
     fn add_rule(batch: &mut Batch, set: &str);
 
-    /// Whether this is the rule over a set.
+    /// Whether this is a rule over a set.
     fn is_rule_over(rule: &Rule, set: &str) -> bool {
         rule.uses_set(set)
+    }
+
+    /// Whether all rules over a set are among these. What an earlier version made may lack some: then those that
+    /// are there are replaced, all at once.
+    fn has_rules(rules: &[Rule], set: &str) -> bool {
+        rules.iter().any(|rule| Self::is_rule_over(rule, set))
     }
 }
 
@@ -79,10 +98,11 @@ pub(super) enum Claim {
     /// Who comes last; and what is the same for many stays until the last of them goes. One
     /// that finds it there sees to it that no concurrent DEL takes it away.
     Shared,
-    /// Who came first, until it goes.
-    First,
+    /// Who came first, until it goes. Another attachment of the same container gets a place [`overlap`]; what
+    /// another container has there stays.
+    Container,
     /// An address is its network's to give: what the same network has there is stale and
-    /// replaced. What another network has there may live, and both keep a place ([`beside`]).
+    /// replaced. What another network has there may live, and both keep a place ([`overlap`]).
     Network,
 }
 

@@ -9,7 +9,7 @@ use cnimble_cni::{Attachment, Owner};
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Key, Nft};
 
-use super::beside::look_beside;
+use super::overlap::look_beside;
 use super::{ATTEMPTS, CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, our_sets, set};
 
 /// All elements of the part whose comment `matches`.
@@ -99,6 +99,28 @@ fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
         }
     }
     if removed.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
+}
+
+/// Deletes all elements with this tag, of an owner that is gone; returns them. Others may do the same
+/// at the same time and have a place by now: nothing is deleted that wasn't seen.
+pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> {
+    let (mut expelled, mut attempts) = (Vec::new(), 0);
+    loop {
+        let generation = nft.generation()?;
+        let mut found = find::<L>(nft, |comment| tag_of(comment) == tag)?;
+        found.truncate(CHUNK);
+        let mut batch = Batch::only_in(generation);
+        for placed in &found {
+            batch.delete_element(set::<L>(&placed.set), &placed.element.key);
+        }
+        match nft.commit(&batch) {
+            Ok(()) if found.is_empty() => return Ok(expelled),
+            Ok(()) => expelled.append(&mut found),
+            // Something has changed in between.
+            Err(err) if err.is(Errno::ERESTART) && attempts < ATTEMPTS => attempts += 1,
+            Err(err) => return Err(err),
+        }
+    }
 }
 
 /// Removes the elements of all attachments of `network` that aren't in `valid`, and then

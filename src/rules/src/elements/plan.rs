@@ -2,13 +2,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cnimble_cni::Owner;
 use cnimble_cni::owner::tag_of;
-use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Element, Nft, Rule};
+use cnimble_netlink::{Error, Result};
 
-use super::beside::{beside, elsewhere};
-use super::insert::Refusal;
+use super::overlap::{beside, elsewhere};
 use super::{Claim, Layout, Placed, first, is_fixed, lists_part, our_rules, set};
+
+/// Why elements were not put in place.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The kernel refused.
+    Kernel(Error),
+    /// In the place of one is this, which may not be replaced.
+    Taken(Box<Placed>),
+    /// These sets have to be made before, with their rules: [`Layout::makes`].
+    Lacks(Vec<String>),
+}
+
+impl From<Error> for Refusal {
+    fn from(err: Error) -> Self {
+        Refusal::Kernel(err)
+    }
+}
 
 /// What [`insert`](super::insert()) changed.
 #[derive(Debug, Default)]
@@ -28,6 +45,10 @@ pub(crate) struct Changes {
     sets: BTreeSet<String>,
     /// Those that aren't there.
     missing: Vec<String>,
+    /// All sets that rules of the part look at.
+    pub(super) looked_at: BTreeSet<String>,
+    /// Sets that [`Layout`] doesn't make and that aren't there, or have no rule.
+    pub(super) lacks: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -35,8 +56,10 @@ struct Repairs {
     chains: Vec<&'static str>,
     /// Chains that are empty.
     first_rules: Vec<&'static str>,
-    /// Sets without their rule.
+    /// Sets without their rules.
     rules: Vec<String>,
+    /// What is there of these rules, by chain and handle.
+    replaced: Vec<(String, u64)>,
 }
 
 impl Changes {
@@ -48,6 +71,17 @@ impl Changes {
     /// Whether this element is one of those that were put there.
     pub(crate) fn has_inserted(&self, set: &str, element: &Element) -> bool {
         self.inserted.iter().any(|(placed, _)| placed.set == set && placed.element == *element)
+    }
+
+    /// Notes what was made for these changes before.
+    pub(crate) fn also_made(&mut self, other: Changes) {
+        self.made_part |= other.made_part;
+        self.made_sets.extend(other.made_sets);
+    }
+
+    /// The same of sets that were made elsewhere.
+    pub(crate) fn also_made_sets(&mut self, sets: Vec<String>) {
+        self.made_sets.extend(sets);
     }
 
     /// Whether the part was made: nothing of it had been there.
@@ -64,12 +98,20 @@ impl Changes {
     pub(super) fn after_look<L: Layout>(
         nft: &mut Nft,
         wanted: &[Placed],
+        container: Option<&str>,
     ) -> std::result::Result<Self, Refusal> {
         let mut plan = Changes::default();
         for placed in wanted {
-            plan.place::<L>(nft, placed)?;
+            plan.place::<L>(nft, placed, container)?;
         }
-        plan.complete::<L>(nft)?;
+        plan.complete::<L>(nft, false)?;
+        Ok(plan)
+    }
+
+    /// What has to be done for the part alone.
+    pub(super) fn without_elements<L: Layout>(nft: &mut Nft) -> Result<Self> {
+        let mut plan = Changes::default();
+        plan.complete::<L>(nft, true)?;
         Ok(plan)
     }
 
@@ -83,11 +125,17 @@ impl Changes {
                 plan.missing.push(name.clone());
             }
         }
-        plan.complete::<L>(nft)?;
+        plan.complete::<L>(nft, false)?;
         Ok(plan)
     }
 
-    fn place<L: Layout>(&mut self, nft: &mut Nft, placed: &Placed) -> std::result::Result<(), Refusal> {
+    /// `container` is the owner's, where others of its attachments matter.
+    fn place<L: Layout>(
+        &mut self,
+        nft: &mut Nft,
+        placed: &Placed,
+        container: Option<&str>,
+    ) -> std::result::Result<(), Refusal> {
         let there = if self.missing.contains(&placed.set) {
             None
         } else if nft.has_set(set::<L>(&placed.set))? {
@@ -108,22 +156,27 @@ impl Changes {
             return Ok(());
         }
         let same_owner = tag_of(&there.comment) == tag_of(&placed.element.comment);
-        if L::claim(first(&placed.set)) == Claim::First && !same_owner {
-            return Err(Refusal::Taken(Box::new(there)));
+        if L::claim(first(&placed.set)) == Claim::Container && !same_owner {
+            let same_container = container.is_some_and(|id| Owner::is_of_container(&there.comment, id));
+            return match beside::<L>(placed).filter(|_| same_container) {
+                Some(beside) => self.place::<L>(nft, &beside, container),
+                None => Err(Refusal::Taken(Box::new(Placed { set: placed.set.clone(), element: there }))),
+            };
         }
         if let Some(elsewhere) = elsewhere::<L>(placed, &there) {
-            return self.place::<L>(nft, &elsewhere);
+            return self.place::<L>(nft, &elsewhere, container);
         }
         self.inserted.push((placed.clone(), Some(there)));
         Ok(())
     }
 
-    /// Notes what has to be made besides the elements.
-    fn complete<L: Layout>(&mut self, nft: &mut Nft) -> Result<()> {
-        self.made_table = !self.missing.is_empty() && !nft.has_table(L::TABLE)?;
+    /// Notes what has to be made besides the elements; the part in any case, if it is wanted `always`.
+    fn complete<L: Layout>(&mut self, nft: &mut Nft, always: bool) -> Result<()> {
+        let lacking = always || !self.missing.is_empty();
+        self.made_table = lacking && !nft.has_table(L::TABLE)?;
         self.made_part = self.made_table
             // A chain that somebody deleted is made again; here the part has never been.
-            || !self.missing.is_empty()
+            || lacking
                 && !lists_part::<L>(nft)?
                 && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(first(set)));
         let rules = if self.made_part { Vec::new() } else { our_rules::<L>(nft)? };
@@ -133,6 +186,11 @@ impl Changes {
         if !self.made_part {
             self.look_at_rules::<L>(nft, &rules)?;
         }
+        self.looked_at = rules.iter().flat_map(Rule::sets).collect();
+        self.looked_at.extend(self.repairs.rules.iter().cloned());
+        // Of the sets of others, nobody knows here how they are made.
+        let wanted = self.repairs.rules.iter().filter(|set| self.sets.contains(*set));
+        self.lacks = self.made_sets.iter().chain(wanted).filter(|set| !L::makes(set)).cloned().collect();
         Ok(())
     }
 
@@ -144,14 +202,16 @@ impl Changes {
         for (placed, old) in self.inserted.drain(..) {
             let beside = beside::<L>(&placed)
                 .filter(|beside| flushed || rules.iter().any(|rule| rule.uses_set(&beside.set)));
-            let is_beside = match beside {
-                Some(Placed { set: name, element }) => {
-                    nft.element(set::<L>(&name), &element.key)?.as_ref() == Some(&element)
-                }
-                None => false,
+            let there = match &beside {
+                Some(Placed { set: name, element }) => nft.element(set::<L>(name), &element.key)?,
+                None => None,
             };
-            if !is_beside {
-                left.push((placed, old));
+            match (beside, there) {
+                (Some(beside), Some(there)) if there == beside.element => {}
+                (Some(beside), Some(there)) if tag_of(&there.comment) == tag_of(&beside.element.comment) => {
+                    left.push((beside, Some(there)));
+                }
+                _ => left.push((placed, old)),
             }
         }
         self.inserted = left;
@@ -183,8 +243,10 @@ impl Changes {
         }
         sets.extend(self.sets.iter().cloned());
         for set in sets {
-            let there = rules.iter().any(|rule| L::is_rule_over(rule, &set));
+            let there = L::has_rules(rules, &set);
             if !there && !self.made_sets.contains(&set) && !self.repairs.rules.contains(&set) {
+                let some = rules.iter().filter(|rule| L::is_rule_over(rule, &set));
+                self.repairs.replaced.extend(some.map(|rule| (rule.chain.clone(), rule.handle)));
                 self.repairs.rules.push(set);
             }
         }
@@ -209,6 +271,9 @@ impl Changes {
         for set in &self.made_sets {
             L::create_set(&mut batch, set);
             L::add_rule(&mut batch, set);
+        }
+        for (chain, handle) in &self.repairs.replaced {
+            batch.delete_rule(L::TABLE.chain(chain), *handle);
         }
         for set in &self.repairs.rules {
             L::add_rule(&mut batch, set);

@@ -147,7 +147,7 @@ pub(crate) fn fuzz(text: &str) {
         let forward = Forward {
             addrs: addrs.to_vec(),
             policy,
-            bridge: Some("br0".to_owned()),
+            doors: vec!["br0".to_owned()],
             admin_chain: "CNI-ADMIN".to_owned(),
             ..Forward::default()
         };
@@ -177,7 +177,7 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
         if addrs.is_empty() {
             continue;
         }
-        if nft.probe().is_ok() && !nft.has_table(filter(family))? {
+        if nft.is_there()? && !nft.has_table(filter(family))? {
             made.tables.push(family);
         }
         if let Err(err) = add_family(family, forward, &addrs, &mut made) {
@@ -190,7 +190,12 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
     Ok(made)
 }
 
-fn add_family(family: Family, forward: &Forward, addrs: &[IpAddr], made: &mut Made) -> Result<(), Error> {
+pub(super) fn add_family(
+    family: Family,
+    forward: &Forward,
+    addrs: &[IpAddr],
+    made: &mut Made,
+) -> Result<(), Error> {
     for attempt in 1.. {
         let saved = command::run(&command::tool(family, "save"), &["-t", "filter"], "")?;
         let plan = plan(&Saved::new(&saved), forward, addrs);

@@ -76,8 +76,8 @@ fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
 
 /// Adds to a plan what the policy of the bridge takes.
 pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
-    let Some(bridge) = forward.bridge.as_deref() else { return };
     let mut wanted = Vec::new();
+    let ours = |bridge: &str| forward.doors.iter().any(|door| door == bridge);
     if forward.policy != Policy::Open {
         for chain in [STAGE1, STAGE2] {
             if !saved.has_chain(chain) {
@@ -93,10 +93,10 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
         if let Some(line) = plan.shared.first().cloned() {
             plan.lacks(&line);
         }
-        wanted = bridge_rules(bridge, forward.policy);
+        wanted.extend(forward.doors.iter().flat_map(|door| bridge_rules(door, forward.policy)));
     }
     let bare: Vec<String> = wanted.iter().map(|rule| uncommented(rule)).collect();
-    let there: Vec<&str> = saved.rules().filter(|rule| bridge_of(rule) == Some(bridge)).collect();
+    let there: Vec<&str> = saved.rules().filter(|rule| bridge_of(rule).is_some_and(ours)).collect();
     for rule in there.iter().filter(|rule| !bare.contains(&uncommented(rule))) {
         let line = format!("-D {rule}");
         if forward.policy != Policy::Open {
@@ -118,13 +118,16 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
 
 /// Whether policies are in iptables that the bridge has to be put beside, or for `open` its own.
 pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Result<bool, Error> {
-    let Some(bridge) = forward.bridge.as_deref() else { return Ok(false) };
+    if forward.doors.is_empty() {
+        return Ok(false);
+    }
     let rules = nf_tables(nft, family)?;
     let legacy = xtables::legacy_rules_of(family, "filter")?.unwrap_or_default();
     let legacy = || legacy.iter().filter_map(|rule| bridge_of(rule.strip_prefix("-A ")?));
     let bridges = || rules.iter().filter_map(named);
     Ok(if forward.policy == Policy::Open {
-        bridges().any(|name| name == bridge) || legacy().any(|name| name == bridge)
+        bridges().any(|name| forward.doors.contains(&name))
+            || legacy().any(|name| forward.doors.iter().any(|door| door == name))
     } else {
         bridges().next().is_some() || legacy().next().is_some()
     })
@@ -147,7 +150,7 @@ fn named(rule: &Rule) -> Option<String> {
 /// Removes the rules of bridges that are unused, of `own` also if no pod has rules any more, and
 /// with the last of them the chains. Nothing is removed if anything has changed between the look
 /// and the removal.
-pub(super) fn remove_nf_tables(nft: &mut Nft, own: Option<&str>, unused: Unused<'_>) -> Result<(), Error> {
+pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>) -> Result<(), Error> {
     for family in xtables::FAMILIES {
         let mut with_chains = true;
         for _ in 0..ATTEMPTS {
@@ -156,7 +159,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: Option<&str>, unused: Unused<
             let names: BTreeSet<String> = rules.iter().filter_map(named).collect();
             let mut dead = BTreeSet::new();
             for name in names {
-                if unused(&name)? || own == Some(&name) && !nftables::has_pods(nft)? {
+                if unused(&name)? || own.contains(&name) && !nftables::has_pods(nft)? {
                     dead.insert(name);
                 }
             }
@@ -247,7 +250,7 @@ mod tests {
     use super::*;
 
     fn planned(saved: &str, policy: Policy) -> Plan {
-        let forward = Forward { policy, bridge: Some("br0".into()), ..Forward::default() };
+        let forward = Forward { policy, doors: vec!["br0".into()], ..Forward::default() };
         let mut made = Plan::default();
         plan(&Saved::new(saved), &forward, &mut made);
         made

@@ -18,6 +18,7 @@
 //! and then looks at the other place, so that of two concurrent ones at least one sees the other.
 
 mod firewalld;
+pub(super) mod hand_over;
 pub(super) mod iptables;
 mod isolation;
 pub(super) mod nftables;
@@ -36,7 +37,7 @@ use cnimble_netlink::nft::{Family, Nft};
 
 use super::backend::{self as rules, Made};
 use super::failures::{Failures, has_nf_tables};
-use super::listing::Listed;
+use super::listed::Listed;
 use super::{command, xtables};
 use others::Found;
 use walk::{Pods, Way};
@@ -53,7 +54,8 @@ pub enum Backend {
 }
 
 /// Which pods may open connections to a pod (`ingressPolicy`). It is the bridge's: all its
-/// pods share it, and the latest ADD decides.
+/// pods share it, and the latest ADD decides. A vlan's gateway counts as a bridge of its own, and
+/// so does the host's end of a pod that is on none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
     /// All.
@@ -83,8 +85,9 @@ pub struct Forward {
     pub addrs: Vec<IpAddr>,
     /// Who may reach it.
     pub policy: Policy,
-    /// The bridge that it is on; needed for any policy but `Open`.
-    pub bridge: Option<String>,
+    /// The interfaces that its packets come to the host by: the bridge that it is on, and its
+    /// vlan's gateway; or its own end, without a bridge. Any policy but `Open` needs one.
+    pub doors: Vec<String>,
     /// The administrator's chain, for iptables.
     pub admin_chain: String,
     /// Whether it was asked for by name. Then iptables is needed.
@@ -94,9 +97,9 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// The bridge, if it has a policy.
-    fn policed(&self) -> Option<&str> {
-        self.bridge.as_deref().filter(|_| self.policy != Policy::Open)
+    /// The interfaces that have a policy.
+    fn policed(&self) -> &[String] {
+        if self.policy == Policy::Open { &[] } else { &self.doors }
     }
 
     fn of_family(&self, family: Family) -> impl Iterator<Item = IpAddr> {
@@ -123,7 +126,7 @@ pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> 
     if let Some(backend) = configured {
         return chosen(backend);
     }
-    if nft.probe().is_err() {
+    if !nft.is_there()? {
         // An error about nf_tables says more than one about a command that isn't there.
         return chosen(if command::installed() { Backend::Iptables } else { Backend::Nftables });
     }
@@ -178,7 +181,7 @@ fn add_all(
     if backend == Backend::Firewalld {
         undo.sources = Some(firewalld::add(&forward.zone, &forward.addrs)?);
     }
-    if backend != Backend::Firewalld || forward.policed().is_some() {
+    if backend != Backend::Firewalld || !forward.policed().is_empty() {
         let socket = RefCell::new(&mut *nft);
         let who =
             if backend == Backend::Iptables { rules::Backend::Iptables } else { rules::Backend::Nftables };
@@ -188,10 +191,10 @@ fn add_all(
             || iptables::add(&mut socket.borrow_mut(), forward),
         )?);
     }
-    if forward.bridge.is_none() {
+    if forward.doors.is_empty() {
         return Ok(());
     }
-    if backend != Backend::Nftables && nft.probe().is_ok() {
+    if backend != Backend::Nftables && nft.is_there()? {
         undo.rules.push(Made::Nftables(Box::new(nftables::add_policy(nft, owner, forward)?)));
     }
     if backend != Backend::Iptables && has_iptables {
@@ -233,8 +236,8 @@ pub struct Leaving<'a> {
     pub zone: &'a str,
     /// The pod's addresses.
     pub addrs: &'a [IpAddr],
-    /// The bridge that it was on.
-    pub bridge: Option<&'a str>,
+    /// The interfaces that its packets came by, as in [`Forward`].
+    pub doors: &'a [String],
 }
 
 /// Removes what accepts the pod's traffic: ours by its owner, and iptables' rules and firewalld's
@@ -268,13 +271,17 @@ pub fn remove(
         in_iptables |= failures.value(iptables::remove_nf_tables(nft, leaving.addrs)).unwrap_or_default();
     }
     let legacy = failures.value(iptables::remove_legacy(leaving.addrs)).unwrap_or_default();
-    let Some(bridge) = leaving.bridge else { return failures.outcome() };
+    if leaving.doors.is_empty() {
+        return failures.outcome();
+    }
     if policed {
-        failures.note(nftables::remove_policy(nft, bridge, &mut unused));
+        for door in leaving.doors {
+            failures.note(nftables::remove_policy(nft, door, &mut unused));
+        }
     }
     // Other bridges' go along if they are unused, too: the Go plugin never removes any.
     if nf_tables && (policed || in_iptables) {
-        failures.note(isolation::remove_nf_tables(nft, Some(bridge), &mut unused));
+        failures.note(isolation::remove_nf_tables(nft, leaving.doors, &mut unused));
     }
     if legacy {
         failures.note(isolation::remove_legacy(&mut unused));
@@ -297,7 +304,7 @@ pub fn gc(
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
         failures.note(nftables::gc(nft, network, valid, &mut unused));
-        failures.note(isolation::remove_nf_tables(nft, None, &mut unused));
+        failures.note(isolation::remove_nf_tables(nft, &[], &mut unused));
     }
     failures.note(isolation::remove_legacy(&mut unused));
     failures.outcome()

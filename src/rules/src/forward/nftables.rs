@@ -31,7 +31,7 @@ use cnimble_netlink::nft::{
 use super::isolation::Unused;
 use super::{Forward, Leaving, Policy, iptables};
 use crate::elements::{self, Changes, Claim, Layout, Placed, There, first};
-use crate::listing::{Effect, Listed, Whose};
+use crate::listed::{Effect, Listed, Whose};
 use crate::packet::{DESTINATION, SOURCE, load_address, of_family};
 
 pub(super) struct Part;
@@ -158,7 +158,7 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
             wanted.push(placed);
         }
     };
-    if let Some(bridge) = forward.policed() {
+    for bridge in forward.policed() {
         let comment = policy_comment(forward.policy);
         if forward.policy == Policy::SameBridge {
             put(INSIDE, pair(bridge), comment);
@@ -186,14 +186,15 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::R
 
 /// Deletes what an earlier ADD with another policy has left of the bridge.
 fn forget_other_policies(nft: &mut Nft, forward: &Forward, changes: &mut Changes) -> netlink::Result<()> {
-    let Some(bridge) = forward.bridge.as_deref() else { return Ok(()) };
-    let has_inside = match forward.policy {
-        Policy::Open => elements::also_delete::<Part>(nft, changes, BRIDGES, &Key::ifname(bridge))?,
-        Policy::SameBridge => false,
-        Policy::Isolated => true,
-    };
-    if has_inside {
-        elements::also_delete::<Part>(nft, changes, INSIDE, &pair(bridge))?;
+    for bridge in &forward.doors {
+        let has_inside = match forward.policy {
+            Policy::Open => elements::also_delete::<Part>(nft, changes, BRIDGES, &Key::ifname(bridge))?,
+            Policy::SameBridge => false,
+            Policy::Isolated => true,
+        };
+        if has_inside {
+            elements::also_delete::<Part>(nft, changes, INSIDE, &pair(bridge))?;
+        }
     }
     Ok(())
 }
@@ -211,8 +212,12 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> net
     let addrs = leaving.addrs.iter();
     let hints: Vec<(String, Key)> = addrs.map(|ip| (pods(*ip).to_owned(), Key::ip(*ip))).collect();
     elements::remove::<Part>(nft, owner, &hints)?;
-    let Some(bridge) = leaving.bridge else { return Ok(false) };
-    Ok(nft.element(Part::TABLE.set(BRIDGES), &Key::ifname(bridge))?.is_some())
+    for door in leaving.doors {
+        if nft.element(Part::TABLE.set(BRIDGES), &Key::ifname(door))?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Removes the policy of a bridge that is unused. Nothing is removed if anything has changed
@@ -271,10 +276,10 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink:
             There::Nothing => return Ok(Some(format!("set {place} lacks {}", element.key))),
         }
     }
-    let bridge = forward.policed().filter(|_| forward.policy == Policy::Isolated);
-    if let Some(bridge) = bridge
-        && nft.element(table.set(INSIDE), &pair(bridge))?.is_some()
-    {
+    for bridge in forward.policed().iter().filter(|_| forward.policy == Policy::Isolated) {
+        if nft.element(table.set(INSIDE), &pair(bridge))?.is_none() {
+            continue;
+        }
         return Ok(Some(format!("set {} has {bridge}, which should be isolated", table.set(INSIDE))));
     }
     missing_rule(nft, &pods, forward)
@@ -290,7 +295,7 @@ fn missing_rule(nft: &mut Nft, pods: &[String], forward: &Forward) -> netlink::R
             return Ok(Some(format!("chain {} has no jump to {target}", table.chain(FORWARD))));
         }
     }
-    if forward.policed().is_some() && !in_chain(POLICY).any(|rule| rule.uses_set(BRIDGES)) {
+    if !forward.policed().is_empty() && !in_chain(POLICY).any(|rule| rule.uses_set(BRIDGES)) {
         return Ok(Some(format!("chain {} has no rule for bridges", table.chain(POLICY))));
     }
     for set in pods {
@@ -349,6 +354,17 @@ pub(crate) fn bridge(placed: &Placed) -> Option<String> {
     [BRIDGES, INSIDE].contains(&placed.set.as_str()).then(|| String::from_utf8_lossy(&name).into_owned())
 }
 
+/// The address of an element, of those that are a pod's.
+pub(crate) fn address(placed: &Placed) -> Option<IpAddr> {
+    let is_pod = [PODS4, PODS6].contains(&first(&placed.set));
+    placed.element.key.as_ip().filter(|_| is_pod)
+}
+
+/// How many rules of the operator's own there are.
+pub(crate) fn admin_rules(nft: &mut Nft) -> netlink::Result<usize> {
+    Ok(nft.rules(Part::TABLE, Some(ADMIN))?.len())
+}
+
 /// Whether the kernel would take the rules.
 pub(super) fn usable(nft: &mut Nft) -> netlink::Result<()> {
     elements::try_out::<Part>(nft, None)
@@ -357,16 +373,15 @@ pub(super) fn usable(nft: &mut Nft) -> netlink::Result<()> {
 /// The element of every pod's address, read.
 pub(super) fn list(nft: &mut Nft) -> netlink::Result<Vec<Listed>> {
     let found = elements::find::<Part>(nft, |_| true)?;
-    let read = found.into_iter().filter_map(|Placed { set, element }| {
-        let is_pod = [PODS4, PODS6].contains(&first(&set));
-        let effect = Effect::Forward { address: element.key.as_ip().filter(|_| is_pod)? };
-        Some(Listed { owner: Whose::Comment(element.comment), effect })
+    let read = found.into_iter().filter_map(|placed| {
+        let effect = Effect::Forward { address: address(&placed)? };
+        Some(Listed { owner: Whose::Comment(placed.element.comment), effect })
     });
     Ok(read.collect())
 }
 
 /// Which bridges have which policy, by name.
-pub(super) fn policies(nft: &mut Nft) -> netlink::Result<Vec<(String, Policy)>> {
+pub(crate) fn policies(nft: &mut Nft) -> netlink::Result<Vec<(String, Policy)>> {
     let all = [Policy::SameBridge, Policy::Isolated];
     let found = nft.elements(Part::TABLE.set(BRIDGES))?;
     let mut read: Vec<_> = found

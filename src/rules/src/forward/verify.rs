@@ -5,6 +5,7 @@ use cnimble_netlink::nft::Nft;
 
 use super::walk::{Pods, Way};
 use super::{Backend, Forward, firewalld, iptables, nftables, others};
+use crate::failures::is_unsupported;
 use crate::{backend as rules, command, xtables};
 
 /// Everything is in place, with either backend, and nothing that others have put into `FORWARD`
@@ -18,26 +19,30 @@ pub fn check(
     owner: &Owner,
     forward: &Forward,
 ) -> Result<(), Error> {
-    let probed = nft.probe();
-    let usual = configured.is_none() && probed.is_ok() && firewalld::is_running(nft)?;
+    let has_nf_tables = nft.is_there()?;
+    let usual = configured.is_none() && has_nf_tables && firewalld::is_running(nft)?;
     if usual || configured == Some(Backend::Firewalld) {
         let mut missing = firewalld::check(&forward.zone, &forward.addrs)?;
-        if missing.is_none() && forward.policed().is_some() {
+        if missing.is_none() && !forward.policed().is_empty() {
             missing = nftables::check(nft, owner, forward)?;
         }
         return missing.map_or(Ok(()), |missing| Err(absent().details(missing)));
     }
-    let missing = match probed.and_then(|()| nftables::check(nft, owner, forward)) {
-        Ok(None) if configured != Some(Backend::Iptables) => {
+    let found = match nftables::check(nft, owner, forward) {
+        // A family that the kernel lacks.
+        Err(err) if is_unsupported(err.errno) => Some(err.to_string()),
+        found => found?,
+    };
+    let missing = match found {
+        None if configured != Some(Backend::Iptables) => {
             let Some(problem) = passed_by(configured, nft, forward)? else { return Ok(()) };
             if iptables::check(forward)?.is_none() {
                 return in_front(nft, forward);
             }
             return Err(problem);
         }
-        Ok(None) => "nf_tables has them, but not iptables, which is configured".to_owned(),
-        Ok(Some(missing)) => missing,
-        Err(err) => err.to_string(),
+        None => "nf_tables has them, but not iptables, which is configured".to_owned(),
+        Some(missing) => missing,
     };
     match iptables::check(forward)? {
         None => in_front(nft, forward),

@@ -33,7 +33,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<M
         if addrs.is_empty() {
             continue;
         }
-        if nft.probe().is_ok() && !nft.has_table(Table::new(family, "nat"))? {
+        if nft.is_there()? && !nft.has_table(Table::new(family, "nat"))? {
             made.tables.push(family);
         }
         match add_family(owner, family, &addrs) {
@@ -64,6 +64,15 @@ fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec
     let lines: Vec<String> = missing.iter().map(Line::add).collect();
     restore(family, &lines)?;
     Ok(missing.iter().map(Line::delete).collect())
+}
+
+/// What the table `nat`, as iptables-save prints it, lacks for these addresses of a container.
+pub(crate) fn missing(owner: &Owner, family: Family, addrs: &[&IpNetwork], saved: &str) -> Vec<String> {
+    let rules = || Rules::new(owner, family, addrs);
+    match rules().missing(saved) {
+        Some(missing) => missing.iter().map(Line::add).collect(),
+        None => rules().whole(),
+    }
 }
 
 /// A rule that is to be added.

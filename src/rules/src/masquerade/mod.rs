@@ -20,7 +20,7 @@ use cnimble_netlink::nft::Nft;
 use super::backend::Made;
 use super::command;
 use super::failures::{Failures, has_nf_tables};
-use super::listing::Listed;
+use super::listed::Listed;
 
 /// The configured backend (`ipMasqBackend`); for `None` nf_tables where it works and iptables
 /// elsewhere.
@@ -34,8 +34,49 @@ pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error>
         Some(other) => Err(Error::config(format!("ipMasqBackend: unknown backend \"{other}\""))
             .details("allowed are \"nftables\" and \"iptables\"")),
         // An error about nf_tables says more than one about a command that isn't there.
-        None if nft.probe().is_err() && command::installed() => Ok(Backend::Iptables),
+        None if !nft.is_there()? && command::installed() => Ok(Backend::Iptables),
         None => Ok(Backend::Auto),
+    }
+}
+
+/// Which addresses of a pod are masqueraded (`ipMasqFamily`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Families {
+    /// All.
+    #[default]
+    Both,
+    /// IPv4 alone.
+    V4,
+    /// IPv6 alone.
+    V6,
+}
+
+impl Families {
+    /// Reads the key; empty is both.
+    ///
+    /// # Errors
+    /// Code 7 for another name.
+    pub fn read(key: &str) -> Result<Self, Error> {
+        match key {
+            "" => Ok(Families::Both),
+            "ipv4" => Ok(Families::V4),
+            "ipv6" => Ok(Families::V6),
+            other => {
+                let other = other.escape_debug();
+                Err(Error::config(format!("ipMasqFamily: unknown family \"{other}\", expected ipv4 or ipv6")))
+            }
+        }
+    }
+
+    /// Those of `addrs` that are masqueraded.
+    pub fn of(self, addrs: impl Iterator<Item = IpNetwork>) -> Vec<IpNetwork> {
+        addrs
+            .filter(|addr| match self {
+                Families::Both => true,
+                Families::V4 => addr.is_ipv4(),
+                Families::V6 => addr.is_ipv6(),
+            })
+            .collect()
     }
 }
 
@@ -46,6 +87,9 @@ pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error>
 /// # Errors
 /// The kernel's, or what iptables printed.
 pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Undo, Error> {
+    if addrs.is_empty() {
+        return Ok(Undo(Made::Nftables(Box::default())));
+    }
     let socket = RefCell::new(nft);
     let made = backend.add(
         "masquerading",

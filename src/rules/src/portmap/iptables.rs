@@ -11,13 +11,14 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::nft::{Family, Nft, Table};
 
-use super::{Forward, Protocol, reference};
+use super::holder::IsGone;
+use super::{Forward, Protocol, foreign, reference};
 use crate::command;
 use crate::xtables::{self, in_chain, jumps_to, legacy_rules, nat};
 
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQ: &str = "CNI-HOSTPORT-MASQ";
-const GUARD: &str = "CNI-HOSTPORT-GUARD";
+pub(super) const GUARD: &str = "CNI-HOSTPORT-GUARD";
 /// How many ports the match `multiport` takes.
 const MULTIPORT: usize = 15;
 
@@ -27,7 +28,16 @@ pub(super) struct Made {
     owner: Owner,
 }
 
-pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Made, Error> {
+pub(super) fn add(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    is_gone: IsGone<'_>,
+) -> Result<Made, Error> {
+    if nft.is_there()? {
+        super::nftables::refuse_taken(nft, owner, forward, is_gone)?;
+    }
+    foreign::refuse(nft, owner, forward, is_gone)?;
     let made = Made { owner: owner.clone() };
     // What a run before left of this container would be in front of what comes.
     revert(nft, &made)?;
@@ -51,7 +61,7 @@ pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Mad
 
 /// What there is of the chains that containers share.
 #[derive(Debug, Default)]
-struct There {
+pub(super) struct There {
     dnat: bool,
     prerouting: bool,
     output: bool,
@@ -60,7 +70,7 @@ struct There {
 }
 
 impl There {
-    fn look(nft: &mut Nft, family: Family) -> Result<Self, Error> {
+    pub(super) fn look(nft: &mut Nft, family: Family) -> Result<Self, Error> {
         if !xtables::is_legacy(&command::tool(family, "restore")) {
             let rules = nft.rules(nat(family), None)?;
             let leads = |from: &str, to: &str| {
@@ -111,8 +121,19 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, there: &There) -> St
         lines.push("COMMIT".to_owned());
     }
     lines.push("*nat".to_owned());
-    if forward.snat && forward.external_mark_chain.is_none() {
-        let mark = format!("{0:#x}/{0:#x}", 1_u32 << (forward.mark_bit & 31));
+    let marks = forward.snat && forward.external_mark_chain.is_none();
+    shared(&mut lines, marks.then_some(forward.mark_bit), there);
+    lines.push(format!(":{} - [0:0]", reference::chain(&owner.network, &owner.attachment.container_id)));
+    container(&mut lines, owner, forward, pod);
+    lines.push("COMMIT\n".to_owned());
+    lines.join("\n")
+}
+
+/// The chains of the table `nat` that containers share; `mark` is the bit of those that
+/// masquerade.
+pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, there: &There) {
+    if let Some(bit) = mark {
+        let mark = format!("{0:#x}/{0:#x}", 1_u32 << (bit & 31));
         lines.push(format!(":{SETMARK} - [0:0]"));
         lines.push(format!(":{MASQ} - [0:0]"));
         let comment = quoted("CNI portfwd masquerade mark");
@@ -132,19 +153,15 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, there: &There) -> St
             lines.push(format!("-A {chain} -m addrtype --dst-type LOCAL -j {}", reference::DNAT));
         }
     }
-    container(&mut lines, owner, forward, pod);
-    lines.push("COMMIT\n".to_owned());
-    lines.join("\n")
 }
 
-/// The container's own chain, and what leads to it.
-fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
+/// The rules of the container's own chain, and what leads to it.
+pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
     let Owner { network, attachment } = owner;
     let chain = reference::chain(network, &attachment.container_id);
     let comment = quoted(&reference::comment(network, &attachment.container_id));
     let conditions = if pod.is_ipv4() { &forward.conditions_v4 } else { &forward.conditions_v6 };
     let conditions: String = conditions.iter().map(|argument| format!(" {}", quoted(argument))).collect();
-    lines.push(format!(":{chain} - [0:0]"));
     let mut by_protocol: BTreeMap<Protocol, Vec<u16>> = BTreeMap::new();
     for (mapping, _) in forward.targets().filter(|(_, used)| *used == pod) {
         by_protocol.entry(mapping.protocol).or_default().push(mapping.host_port);
@@ -180,7 +197,7 @@ fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &Ip
 }
 
 pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
-    if nft.probe().is_ok() {
+    if nft.is_there()? {
         reference::remove_nf_tables(nft, &made.owner)?;
     }
     reference::remove_legacy(&made.owner)

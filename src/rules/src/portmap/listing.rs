@@ -5,7 +5,7 @@ use cnimble_netlink::nft::{Nft, protocol_name};
 
 use super::nftables::Portmap;
 use crate::elements::{self, Placed};
-use crate::listing::{Effect, Listed, Whose};
+use crate::listed::{Effect, Listed, Whose};
 
 /// All mappings. What goes with them (hairpin, localhost) isn't among them.
 pub(super) fn list(nft: &mut Nft) -> Result<Vec<Listed>> {

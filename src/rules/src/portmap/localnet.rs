@@ -21,30 +21,31 @@ const ON: &str = "1";
 /// On by us.
 const OURS: &str = "2";
 
-/// What was switched on.
+/// What was noted, and then switched on.
 #[derive(Debug)]
 pub(super) struct Opened {
     /// The link's name.
     pub(super) link: String,
 }
 
-/// Lets packets of 127.0.0.0/8 leave by the link towards the pod; `None` if they could before,
-/// or if there is no such link. `note` is told before; also of a link that was opened earlier,
-/// if the notes are `lost`.
+/// Lets packets of 127.0.0.0/8 leave by the link towards the pod, unless they could before or there is
+/// no such link. `note` is told before; also of a link that was opened earlier, if the notes are
+/// `lost`. `opened` is what has to be taken back: a note stays behind where /proc/sys is read-only.
 pub(super) fn open(
     pod: IpAddr,
     lost: bool,
     note: impl FnOnce(&str) -> Result<(), Error>,
-) -> Result<Option<Opened>, Error> {
-    let Some(link) = towards_or_warn(pod)? else { return Ok(None) };
+    opened: &mut Option<Opened>,
+) -> Result<(), Error> {
+    let Some(link) = towards_or_warn(pod)? else { return Ok(()) };
     match value(&link)?.as_str() {
         OFF => {
             note(&link)?;
-            reopen(&link)?;
-            Ok(Some(Opened { link }))
+            let Opened { link } = opened.insert(Opened { link });
+            Ok(reopen(link)?)
         }
-        OURS if lost => note(&link).map(|()| None),
-        _ => Ok(None),
+        OURS if lost => note(&link),
+        _ => Ok(()),
     }
 }
 

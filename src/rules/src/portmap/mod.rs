@@ -16,29 +16,34 @@
 //!   of ::1 is left to whoever listens there.
 //! - **UDP** has no connections to end: the kernel would go on sending the packets of a busy
 //!   client where it sent the first. So what it remembers of a mapped port is dropped when
-//!   the mapping comes and when it goes (`stale`).
+//!   the mapping comes and when it goes (`conntrack`).
 
+mod conntrack;
+mod foreign;
+pub(super) mod hand_over;
+mod holder;
 mod iptables;
 mod listing;
 mod localnet;
 pub(super) mod nftables;
 pub(super) mod reference;
-mod stale;
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
 pub use super::backend::Backend;
-use cnimble_cni::{Attachment, Error, Owner};
+use cnimble_cni::{Attachment, Code, Error, Owner};
 use cnimble_netlink::nft::Nft;
+pub use holder::{Holder, IsGone};
 
 use super::backend::Made;
 use super::command;
 use super::failures::{Failures, has_nf_tables};
-use super::listing::Listed;
+use super::listed::Listed;
 
 /// Protocols that have ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +63,11 @@ impl Protocol {
             "sctp" => Protocol::Sctp,
             _ => return None,
         })
+    }
+
+    /// The one with this `IPPROTO_*`.
+    fn numbered(number: u8) -> Option<Self> {
+        [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|of| of.number() == number)
     }
 
     /// `IPPROTO_*`
@@ -94,15 +104,19 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether both would take the same packets, and neither is more special.
+    /// Whether both would take the same packets, of one family at least, and neither is more special.
     pub fn collides_with(&self, other: &Mapping) -> bool {
         let family = |ip: Option<IpAddr>| ip.map(|ip| ip.is_ipv4());
         let same_family = match (family(self.host_ip), family(other.host_ip)) {
             (Some(one), Some(two)) => one == two,
             _ => true,
         };
-        (self.protocol, self.host_port, self.address()) == (other.protocol, other.host_port, other.address())
-            && same_family
+        self.place() == other.place() && same_family
+    }
+
+    /// What a pod can have once in each family.
+    fn place(&self) -> (Protocol, u16, Option<IpAddr>) {
+        (self.protocol, self.host_port, self.address())
     }
 
     /// The one address of the host that it is for.
@@ -113,6 +127,14 @@ impl Mapping {
     /// Whether it is for packets of this family.
     fn is_for(&self, pod: &IpNetwork) -> bool {
         self.host_ip.is_none_or(|ip| ip.is_ipv4() == pod.is_ipv4())
+    }
+}
+
+impl Mapping {
+    /// `8080/tcp`, or `8080/tcp of 192.0.2.1`.
+    fn port_text(&self) -> String {
+        let on = self.address().map(|ip| format!(" of {ip}")).unwrap_or_default();
+        format!("{}/{}{on}", self.host_port, self.protocol)
     }
 }
 
@@ -142,18 +164,19 @@ pub struct Forward {
     pub mark_bit: u8,
     /// A chain of somebody else's that sets the mark (`externalSetMarkChain`), for iptables.
     pub external_mark_chain: Option<String>,
-    /// More matches for the IPv4 rules (`conditionsV4`), for iptables.
+    /// More matches for the IPv4 rules (`conditionsV4`), in the language of the backend's command.
     pub conditions_v4: Vec<String>,
-    /// More matches for the IPv6 rules (`conditionsV6`), for iptables.
+    /// The same for the IPv6 rules (`conditionsV6`).
     pub conditions_v6: Vec<String>,
 }
 
 impl Forward {
-    /// Each mapping with the pod's address that it leads to.
+    /// Each mapping with the pod's address that it leads to. Of a port that is there twice, the first.
     fn targets(&self) -> impl Iterator<Item = (&Mapping, &IpNetwork)> {
         self.addrs.iter().flat_map(|pod| {
+            let mut seen = HashSet::new();
             let mappings = self.mappings.iter().filter(move |mapping| mapping.is_for(pod));
-            mappings.map(move |mapping| (mapping, pod))
+            mappings.filter(move |mapping| seen.insert(mapping.place())).map(move |mapping| (mapping, pod))
         })
     }
 
@@ -167,36 +190,43 @@ impl Forward {
 
 /// Leads the ports to the pod. Idempotent. Takes back what it did if it fails half-way.
 ///
+/// A port belongs to a container, whichever of its interfaces it leads to, and in whichever form it was
+/// mapped. What has it of a container that `is_gone` is removed, as by that one's DEL.
+///
 /// # Errors
 /// Code 102 naming the owner of a port that is taken, the kernel's, or what iptables printed.
-pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
+pub fn add(
+    backend: Backend,
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    is_gone: IsGone<'_>,
+) -> Result<Undo, Error> {
     let socket = RefCell::new(&mut *nft);
     let made = backend.add(
         "mapping ports",
-        || nftables::add(&mut socket.borrow_mut(), owner, forward),
-        || iptables::add(&mut socket.borrow_mut(), owner, forward),
+        || nftables::add(&mut socket.borrow_mut(), owner, forward, is_gone),
+        || iptables::add(&mut socket.borrow_mut(), owner, forward, is_gone),
     )?;
     let mut undo = Undo { made, localnet: None, forward: forward.clone() };
     if let Some(pod) = forward.localhost() {
         let opened = match &undo.made {
             // Whatever of the part was there has been flushed, and the notes with it.
             Made::Nftables(changes) => {
-                localnet::open(pod, changes.has_made_part(), |link| Ok(nftables::note_link(nft, link)?))
+                let note = |link: &str| Ok(nftables::note_link(nft, link)?);
+                localnet::open(pod, changes.has_made_part(), note, &mut undo.localnet)
             }
             // The guard of this backend stays.
-            Made::Iptables(_) => localnet::open_for_good(pod).map(|()| None),
+            Made::Iptables(_) => localnet::open_for_good(pod),
         };
-        match opened {
-            Ok(opened) => undo.localnet = opened,
-            Err(err) => {
-                return Err(match undo.run() {
-                    Ok(()) => err,
-                    Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
-                });
-            }
+        if let Err(err) = opened {
+            return Err(match undo.run() {
+                Ok(()) => err,
+                Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
+            });
         }
     }
-    stale::before(forward);
+    conntrack::before(forward);
     Ok(undo)
 }
 
@@ -221,7 +251,7 @@ impl Undo {
             failures.note(nftables::close_link(&mut nft, changes, &opened.link));
         }
         failures.note(self.made.revert::<nftables::Portmap>(&mut nft, iptables::revert));
-        stale::after(stale::targets(&self.forward));
+        conntrack::after(conntrack::targets(&self.forward));
         failures.outcome()
     }
 }
@@ -257,11 +287,11 @@ pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
 /// What could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
     let mut failures = Failures::default();
-    let mut flows = forward.map(stale::targets).unwrap_or_default();
+    let mut flows = forward.map(conntrack::targets).unwrap_or_default();
     if has_nf_tables(nft, &mut failures) {
         match nftables::remove(nft, owner, forward) {
             Ok(removed) => {
-                flows.extend(stale::of_elements(&removed));
+                flows.extend(conntrack::of_elements(&removed));
                 // Flushed, perhaps: then nothing but the link tells what else there was.
                 if let (true, Some(pod)) = (removed.is_empty(), forward.and_then(Forward::localhost)) {
                     let opened = localnet::opened_towards(pod).map(Vec::from_iter);
@@ -273,7 +303,7 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
         failures.note(reference::remove_nf_tables(nft, owner));
     }
     failures.note(reference::remove_legacy(owner));
-    stale::after(flows);
+    conntrack::after(flows);
     failures.outcome()
 }
 
@@ -307,7 +337,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
         match nftables::gc(nft, network, valid) {
-            Ok(removed) => stale::after(stale::of_elements(&removed).collect()),
+            Ok(removed) => conntrack::after(conntrack::of_elements(&removed).collect()),
             Err(err) => failures.note::<Error>(Err(err.into())),
         }
         failures.note(close_links(nft));
@@ -323,6 +353,15 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 /// Code 50.
 pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
     backend.status(|| nftables::usable(nft), || command::usable("nat", "backend"))
+}
+
+/// Whether conditions in the language of the `nft` command can be used now.
+///
+/// # Errors
+/// Code 50.
+pub fn conditions_status() -> Result<(), Error> {
+    nftables::conditions::available()
+        .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))
 }
 
 /// All mappings in nf_tables, for [`super::listing`].

@@ -24,6 +24,7 @@ use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Table};
 
+use super::holder::Holder;
 use super::{Forward, Mapping};
 use crate::packet::octets;
 use crate::xtables::{self, FAMILIES, in_chain, jumps_to, legacy_rules, nat};
@@ -60,6 +61,14 @@ pub(super) fn comment(network: &str, container_id: &str) -> String {
         comment.push('"');
     }
     comment
+}
+
+/// Whose a rule with such a comment is, which may be among other words.
+pub(super) fn holder(comment: &str) -> Option<Holder> {
+    let (_, rest) = comment.split_once("dnat name: \"")?;
+    let (network, rest) = rest.split_once("\" id: \"")?;
+    let (container, _) = rest.split_once('"')?;
+    Some(Holder { network: Some(network.to_owned()), container: container.to_owned(), tag: None })
 }
 
 fn comment_prefix(network: &str) -> String {
@@ -212,7 +221,7 @@ pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Resu
         if count == 0 {
             continue;
         }
-        if nft.probe().is_ok() {
+        if nft.is_there()? {
             let rules = nft.rules(nat(family), None)?;
             let leads = |from: &str, to: &str| {
                 rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))

@@ -17,7 +17,7 @@ pub use cnimble_cni::owner::tag;
 use cnimble_netlink::nft::{Batch, Family, Key, Nft, Table};
 
 use super::portmap::nftables as portmap;
-use super::{forward, spoof};
+use super::{apart, forward, spoof};
 
 /// Something that is for one pod.
 #[derive(Debug, Clone)]
@@ -58,24 +58,27 @@ enum Place {
 
 /// The parts of our tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+pub(super) enum Part {
     Masquerade,
     Forward,
     Portmap,
     Spoof,
+    Apart,
 }
 
-const PARTS: [Part; 4] = [Part::Masquerade, Part::Forward, Part::Portmap, Part::Spoof];
-const TABLES: [Table<'static>; 2] =
+pub(super) const PARTS: [Part; 5] =
+    [Part::Masquerade, Part::Forward, Part::Portmap, Part::Spoof, Part::Apart];
+pub(super) const TABLES: [Table<'static>; 2] =
     [Table::new(Family::Inet, "cnimble"), Table::new(Family::Bridge, "cnimble")];
 
 impl Part {
-    fn all(self, nft: &mut Nft) -> Result<Vec<Placed>, Error> {
+    pub(super) fn all(self, nft: &mut Nft) -> Result<Vec<Placed>, Error> {
         Ok(match self {
             Part::Masquerade => masquerade::all(nft),
             Part::Forward => forward::nftables::all(nft),
             Part::Portmap => portmap::all(nft),
             Part::Spoof => spoof::all(nft),
+            Part::Apart => apart::all(nft),
         }?)
     }
 
@@ -85,6 +88,7 @@ impl Part {
             Part::Forward => forward::nftables::is_idle(nft),
             Part::Portmap => portmap::is_idle(nft),
             Part::Spoof => spoof::is_idle(nft),
+            Part::Apart => apart::is_idle(nft),
         }?)
     }
 
@@ -94,11 +98,20 @@ impl Part {
             Part::Forward => forward::nftables::forget(nft, found),
             Part::Portmap => portmap::forget(nft, found),
             Part::Spoof => spoof::forget(nft, found),
+            Part::Apart => apart::forget(nft, found),
         }?)
     }
 
+    /// The same for elements of living pods that other rules have taken the place of.
+    pub(super) fn let_go(self, nft: &mut Nft, found: &[Placed]) -> Result<(), Error> {
+        match self {
+            Part::Portmap => Ok(portmap::let_go(nft, found)?),
+            other => other.forget(nft, found),
+        }
+    }
+
     fn table(self) -> Table<'static> {
-        let family = if self == Part::Spoof { Family::Bridge } else { Family::Inet };
+        let family = if matches!(self, Part::Spoof | Part::Apart) { Family::Bridge } else { Family::Inet };
         Table::new(family, "cnimble")
     }
 
@@ -109,6 +122,7 @@ impl Part {
             Part::Forward => "forwarding",
             Part::Portmap => "port mappings",
             Part::Spoof => "the MAC check",
+            Part::Apart => "isolated ports",
         }
     }
 }
@@ -119,7 +133,7 @@ impl Part {
 /// The kernel's, or what iptables printed.
 pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
     let mut traces = Vec::new();
-    let nf_tables = has_nf_tables(nft)?;
+    let nf_tables = nft.is_there()?;
     if nf_tables {
         for part in PARTS {
             traces.extend(part.all(nft)?.into_iter().map(|placed| of_element(part, placed)));
@@ -135,6 +149,7 @@ fn of_element(part: Part, placed: Placed) -> Trace {
         Part::Forward => forward::nftables::bridge(&placed),
         // The pair of port and MAC names its owner, too, but goes by the port.
         Part::Spoof => Some(link_in(element.key.bytes())),
+        Part::Apart => element.key.as_ifname(),
         Part::Masquerade | Part::Portmap => None,
     };
     let mut addrs = Vec::new();
@@ -168,6 +183,18 @@ impl Trace {
         }
     }
 
+    /// Whether it is an element of ours, rather than what the Go plugins make.
+    pub fn is_element(&self) -> bool {
+        self.element().is_some()
+    }
+
+    pub(super) fn element(&self) -> Option<(Part, &Placed)> {
+        match &self.place {
+            Place::Element(part, placed) => Some((*part, placed)),
+            Place::Reference(_) => None,
+        }
+    }
+
     /// Whether it is a bridge's rather than a pod's (an `ingressPolicy`).
     pub fn is_of_bridge(&self) -> bool {
         matches!(&self.place, Place::Element(Part::Forward, placed) if forward::nftables::bridge(placed).is_some())
@@ -191,7 +218,7 @@ impl Trace {
 /// The kernel's.
 pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut idle = Vec::new();
-    if !has_nf_tables(nft)? {
+    if !nft.is_there()? {
         return Ok(idle);
     }
     for part in PARTS {
@@ -233,14 +260,6 @@ pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn has_nf_tables(nft: &mut Nft) -> Result<bool, Error> {
-    match nft.probe() {
-        Ok(()) => Ok(true),
-        Err(err) if super::failures::is_unsupported(err.errno) => Ok(false),
-        Err(err) => Err(err.into()),
-    }
 }
 
 /// The container's ID in a comment or alias of ours, and whether it is all of it: a comment

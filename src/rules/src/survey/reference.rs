@@ -17,6 +17,8 @@ use super::{Named, Trace};
 pub(super) enum Place {
     /// A container's chain of iptables, and the chain that leads to it.
     Chain { family: Family, parent: &'static str, chain: String, legacy: bool },
+    /// One that nothing leads to (nf_tables' variant).
+    Unused { family: Family, chain: String },
     /// Rules in `inet cni_plugins_masquerade`.
     Masquerade { tag: String },
     /// Rules in `ip cni_hostport`, or `ip6`.
@@ -40,6 +42,7 @@ impl Place {
                     if there { BTreeSet::from([chain.clone()]) } else { BTreeSet::new() }
                 })
             }
+            Place::Unused { family, chain } => Ok(xtables::remove_unused_chain(nft, *family, chain)?),
             Place::Masquerade { tag } => {
                 Ok(masquerade::remove_go_rules(nft, |comment| owner::tag_of(comment) == tag)?)
             }
@@ -48,7 +51,7 @@ impl Place {
             }
             Place::Spoof { chain } => Ok(reference_spoof::remove_chain(nft, chain)?),
             Place::Forward { ip } => {
-                if nft.probe().is_ok() {
+                if nft.is_there()? {
                     forward::iptables::remove_nf_tables(nft, &[*ip])?;
                 }
                 forward::iptables::remove_legacy(&[*ip]).map(drop)
@@ -64,8 +67,11 @@ pub(super) fn traces(nft: &mut Nft, nf_tables: bool, traces: &mut Vec<Trace>) ->
     let mut forwarded = BTreeSet::new();
     for family in FAMILIES {
         if nf_tables {
-            let jumps = nft.rules(nat(family), None)?.into_iter().filter_map(|rule| {
-                Some((rule.chain.clone(), rule.target()?, rule.comment.clone(), addresses(&rule, family)))
+            let rules = nft.rules(nat(family), None)?;
+            let of = rules.iter().map(|rule| (rule.chain.as_str(), rule.target(), rule.comment.as_str()));
+            traces.extend(unused(family, &of.collect::<Vec<_>>()));
+            let jumps = rules.iter().filter_map(|rule| {
+                Some((rule.chain.clone(), rule.target()?, rule.comment.clone(), addresses(rule, family)))
             });
             traces.extend(chains(family, false, jumps.collect()));
             hostports(nft, family, traces)?;
@@ -146,6 +152,24 @@ fn chains(family: Family, legacy: bool, jumps: Vec<(String, String, String, Vec<
             place: of(Place::Chain { family, parent, chain, legacy }),
         })
         .collect()
+}
+
+/// Containers' chains for masquerading that nothing leads to, among all rules: chain, target, comment. The plugin
+/// fills such a chain before it leads there, and may be killed in between. The addresses in it are no pod's.
+fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> {
+    let used: BTreeSet<&str> = rules.iter().filter_map(|(_, target, _)| target.as_deref()).collect();
+    let filled =
+        rules.iter().filter(|(chain, ..)| masquerade::is_container_chain(chain) && !used.contains(chain));
+    let found: BTreeMap<&str, (String, String)> =
+        filled.filter_map(|(chain, _, comment)| Some((*chain, names(comment)?))).collect();
+    let version = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
+    let trace = |(chain, (network, id)): (&str, _)| Trace {
+        what: format!("chain {chain} in {version}' table nat, which nothing leads to"),
+        named: Named::Container { network: Some(network), id },
+        addrs: Vec::new(),
+        place: of(Place::Unused { family, chain: chain.to_owned() }),
+    };
+    found.into_iter().map(trace).collect()
 }
 
 /// Network and container of `… name: "NETWORK" id: "CONTAINER"`.
@@ -231,5 +255,17 @@ mod tests {
         assert_eq!(names(&rule.replace("\\\"", "\"")), Some(("n".to_owned(), "c1".to_owned())));
         assert_eq!(sources(rule), [IpAddr::from([10, 0, 0, 2])]);
         assert_eq!(names("-A POSTROUTING -j X"), None);
+    }
+
+    #[test]
+    fn a_chain_that_nothing_leads_to_is_a_trace_of_its_own() {
+        let comment = r#"name: "n" id: "c1""#;
+        let chain = "CNI-0123456789abcdef01234567";
+        let mut rules = vec![(chain, None, comment), (chain, None, comment), ("mine", None, comment)];
+        let found = unused(Family::Ipv4, &rules);
+        let named = Named::Container { network: Some("n".to_owned()), id: "c1".to_owned() };
+        assert_eq!(found.iter().map(|trace| &trace.named).collect::<Vec<_>>(), [&named]);
+        rules.push((masquerade::POSTROUTING, Some(chain.to_owned()), comment));
+        assert!(unused(Family::Ipv4, &rules).is_empty());
     }
 }

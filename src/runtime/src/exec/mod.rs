@@ -203,7 +203,9 @@ impl Exec {
             })
             .process_group(0)
             .kill_on_drop(true);
-        if let Some(context) = TraceContext::current() {
+        // A caller's is passed on as it is.
+        let callers = std::env::var_os("TRACEPARENT").is_some_and(|text| !text.is_empty());
+        if let Some(context) = TraceContext::current().filter(|_| !callers) {
             command.env("TRACEPARENT", context.child().to_string());
         }
         let mut waited = Duration::ZERO;

@@ -280,3 +280,25 @@ fn doctor_closes_localhost_after_a_flush() {
     assert_eq!(node.host.sysctl("ipv4/conf/br1/route_localnet"), "0");
     assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
 }
+
+/// As a Go plugin leaves it that is killed between filling its container's chain and leading there.
+#[test]
+fn doctor_removes_a_chain_that_nothing_leads_to_unless_its_container_lives() {
+    need!("ip", "nft", "iptables-nft");
+    let node = Node::new();
+    node.network("doc", &chain(&node, "doc", "br1", "10.213.9.0/24"));
+    let pod = Pod::new();
+    node.add(plugin_dir(), "doc", &pod, "live", 8091);
+    let chains = [("live", "CNI-0123456789abcdef01234567"), ("dead", "CNI-76543210fedcba9876543210")];
+    for (id, chain) in chains {
+        let comment = format!("name: \"doc\" id: \"{id}\"");
+        node.host.shell(&format!(
+            "iptables-nft -t nat -N {chain}; \
+             iptables-nft -t nat -A {chain} -d 10.213.9.0/24 -m comment --comment '{comment}' -j ACCEPT"
+        ));
+    }
+    let found = findings(&node.doctor(&["--repair", "--grace", "0"]), 0);
+    assert_eq!(kinds(&found), ["rules repaired dead"]);
+    let nat = node.host.sh("iptables-nft-save -t nat");
+    assert!(nat.contains(chains[0].1) && !nat.contains(chains[1].1), "{nat}");
+}

@@ -38,14 +38,23 @@ fn what_was_flushed_is_made_again() {
     let pod = owner("net1", "pod1");
     add(&path.node, &owner("net1", "pod2"), &["10.1.0.6/16"]);
     let whole = |listed: &str| {
-        ["224.0.0.0/4 return", "ff00::/8 return", "masquerade"].map(|rule| listed.matches(rule).count())
+        ["224.0.0.0/4 return", "ff00::/8 return", "masquerade", "drop", "jump masq-invalid"]
+            .map(|rule| listed.matches(rule).count())
     };
-    assert_eq!(whole(&ruleset(&path.node)), [1, 1, 1]);
-    for damage in ["flush table inet cnimble", "delete chain inet cnimble postrouting", "flush ruleset"] {
+    // Multicast leaves two chains.
+    const WHOLE: [usize; 5] = [2, 2, 1, 1, 1];
+    assert_eq!(whole(&ruleset(&path.node)), WHOLE);
+    for damage in [
+        "flush table inet cnimble",
+        "delete chain inet cnimble postrouting",
+        "flush chain inet cnimble masq-invalid",
+        "delete chain inet cnimble masq-guard",
+        "flush ruleset",
+    ] {
         path.node.nft(damage);
         let undone = add(&path.node, &pod, &["10.1.0.5/16"]);
         check(&path.node, &pod, &["10.1.0.5/16"]).unwrap();
-        assert_eq!(whole(&ruleset(&path.node)), [1, 1, 1], "{damage}");
+        assert_eq!(whole(&ruleset(&path.node)), WHOLE, "{damage}");
         assert_eq!(path.seen("192.0.2.9"), "192.0.2.1", "{damage}");
         undo(&path.node, undone);
         assert!(!ruleset(&path.node).contains("10.1.0.5"), "{damage}");

@@ -81,3 +81,65 @@ fn force_address() {
     other.with("/forceAddress", json!(true)).added(&att);
     assert_eq!(host.addrs("br0"), ["10.9.9.1/24"]);
 }
+
+#[test]
+fn a_link_local_gateway_stands_beside_the_bridges_other_addresses() {
+    need!("ip", "ping");
+    let host = Host::new();
+    // As the kernel gives one to every link, whenever it comes up.
+    host.ip("link add br0 type bridge");
+    host.ip("link set br0 up");
+    host.ip("addr add fe80::99/64 dev br0 nodad");
+    host.ip("link set lo up");
+    host.ip("addr add 2001:db8:7::1/128 dev lo nodad");
+    let ranges = json!([[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00:1:2::/112", "gateway": "fe80::1"}]]);
+    let net = Network::new(&host, configs::dual(&host))
+        .with("/ipam/ranges", ranges)
+        .with("/isDefaultGateway", json!(true));
+    for force in [false, true] {
+        let net = net.with("/forceAddress", json!(force));
+        let pod = Pod::new();
+        let att = Attachment::new(&format!("force-{force}"), &pod);
+        let result = net.added(&att);
+        assert!(pod.ip("-6 route").contains("default via fe80::1 dev eth0"), "{}", pod.ip("-6 route"));
+        assert!(pod.pings("2001:db8:7::1"), "by way of fe80::1");
+        let addrs = host.ip("-6 addr show dev br0");
+        assert!(addrs.contains("fe80::1/64") && addrs.contains("fe80::99/64"), "{addrs}");
+        net.check(&att, &result).success();
+    }
+}
+
+#[test]
+fn an_uplink_goes_on_to_hear_its_router_when_forwarding_is_switched_on() {
+    need!("ip");
+    let host = Host::new();
+    for link in ["uplink", "silent", "off"] {
+        host.ip(&format!("link add {link} type veth peer name far-{link}"));
+        host.ip(&format!("link set {link} up"));
+        host.ip(&format!("link set far-{link} up"));
+    }
+    host.set_sysctl("ipv6/conf/off/accept_ra", "0");
+    host.ip("-6 route add default via fe80::42 dev uplink proto ra");
+    host.ip("-6 route add 2001:db8:9::/64 via fe80::42 dev off proto ra");
+    let heard = |link: &str| host.sysctl(&format!("ipv6/conf/{link}/accept_ra"));
+    let state = || ["uplink", "silent", "off"].map(heard);
+    let net = Network::new(&host, configs::dual(&host));
+    // A failed ADD takes it back.
+    let pod = Pod::new();
+    let att = Attachment::new("one", &pod);
+    let late = net.call("ADD", &att, None).under(&["sh", "-c", "exec \"$0\" >/dev/full"]);
+    assert_eq!(late.run().status, 1);
+    assert_eq!(state(), ["1", "1", "0"]);
+    let v4 = json!([[{"subnet": "10.1.2.0/24"}]]);
+    let only_v4 = net.with("/ipam/ranges", v4).with("/ipam/routes", json!(null));
+    let result = only_v4.added(&att);
+    assert_eq!(state(), ["1", "1", "0"], "IPv6 isn't forwarded");
+    only_v4.deleted(&att, Some(&result));
+    net.added(&att);
+    assert_eq!(host.sysctl("ipv6/conf/all/forwarding"), "1");
+    assert_eq!(state(), ["2", "1", "0"], "only the one that has a route of a router, and listens");
+    // Later ones leave alone what the administrator has set since.
+    host.set_sysctl("ipv6/conf/uplink/accept_ra", "1");
+    net.added(&Attachment::new("two", &Pod::new()));
+    assert_eq!(state(), ["1", "1", "0"]);
+}

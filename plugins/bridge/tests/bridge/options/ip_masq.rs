@@ -97,3 +97,32 @@ fn masquerade_leaves_the_own_network_and_multicast_alone() {
     let line = seen(&outside, "192.0.2.2");
     assert!(line.contains("192.0.2.1 > 192.0.2.2"), "{line}");
 }
+
+#[test]
+fn ip_masq_of_one_family() {
+    need!("ip", "nft", "ping", "iptables");
+    for (backend, kind) in [("nftables", "bridge"), ("iptables", "bridge"), ("nftables", "ptp")] {
+        for (family, masqueraded, other) in
+            [("ipv4", "192.0.2.2", "2001:db8:2::2"), ("ipv6", "2001:db8:2::2", "192.0.2.2")]
+        {
+            let host = Host::new();
+            let _outside = outside(&host);
+            let pod = Pod::new();
+            let net = Network::new(&host, configs::dual(&host))
+                .with("/type", json!(kind))
+                .with("/ipMasq", json!(true))
+                .with("/ipMasqBackend", json!(backend))
+                .with("/ipMasqFamily", json!(family));
+            let att = Attachment::new("one", &pod);
+            let result = net.added(&att);
+            assert!(pod.pings(masqueraded), "{kind} {backend} {family}");
+            assert!(pod.misses(other), "{kind} {backend} {family}");
+            net.check(&att, &result).success();
+            // What is asked for both is missing one.
+            assert_eq!(net.with("/ipMasqFamily", json!("")).check(&att, &result).error().code, 103);
+            net.deleted(&att, Some(&result));
+            let left = host.nft("list ruleset");
+            assert!(!left.contains("10.1.2.") && !left.contains("fd00:"), "{left}");
+        }
+    }
+}

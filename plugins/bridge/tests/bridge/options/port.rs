@@ -61,6 +61,65 @@ fn port_isolation() {
     net.check(&Attachment::new("one", &one), &result).success();
 }
 
+/// The host routes what comes to the gateway, back to the bridge also.
+#[test]
+fn isolated_pods_dont_reach_each_other_by_way_of_the_gateway() {
+    need!("ip", "nft", "ping");
+    let host = Host::new();
+    let pods = [Pod::new(), Pod::new(), Pod::new()];
+    let [one, two, free] = &pods;
+    let net = Network::new(&host, configs::dual(&host)).with("/portIsolation", json!(true));
+    let open = net.with("/portIsolation", json!(false));
+    let atts = [Attachment::new("one", one), Attachment::new("two", two), Attachment::new("free", free)];
+    let results = [net.added(&atts[0]), net.added(&atts[1]), open.added(&atts[2])];
+    let ip = |pod: usize, family: usize| {
+        results[pod]["ips"][family]["address"].as_str().unwrap().split('/').next().unwrap()
+    };
+    // By way of the gateway, whoever it is for.
+    for (pod, others) in [(0, [1, 2]), (1, [0, 2]), (2, [0, 1])] {
+        for other in others {
+            pods[pod].ip(&format!("route add {} via 10.1.2.1", ip(other, 0)));
+            pods[pod].ip(&format!("route add {} via fd00:1:2::1", ip(other, 1)));
+        }
+    }
+    for family in [0, 1] {
+        for (from, to) in [(0, 2), (1, 2), (2, 0), (2, 1)] {
+            assert!(pods[from].pings(ip(to, family)), "{from} to {to}: one of them is not isolated");
+        }
+        assert!(one.misses(ip(1, family)) && two.misses(ip(0, family)), "both are");
+        assert!(host.pings(ip(0, family)));
+    }
+    // A source that lies.
+    let lie = format!("ip saddr {} ip daddr {}", ip(2, 0), ip(1, 0));
+    two.nft("add table ip seen");
+    two.nft("add chain ip seen in { type filter hook prerouting priority -300; }");
+    two.nft(&format!("add rule ip seen in {lie} counter"));
+    one.ip(&format!("addr add {}/32 dev eth0", ip(2, 0)));
+    for pod in [one, free] {
+        pod.run(&format!("ping -n -c 3 -i 0.2 -W 0.2 -I {} {}", ip(2, 0), ip(1, 0)));
+        let seen = two.nft("list table ip seen");
+        assert_eq!(!seen.contains("packets 0 "), std::ptr::eq(pod, free), "{seen}");
+    }
+
+    for (att, result) in atts.iter().zip(&results).take(2) {
+        net.check(att, result).success();
+    }
+    host.nft("flush chain bridge cnimble isolation");
+    assert_eq!(net.check(&atts[0], &results[0]).error().code, 103);
+    net.deleted(&atts[0], Some(&results[0]));
+    let left = host.nft("list ruleset");
+    assert!(!left.contains("id: one") && left.contains("id: two"), "{left}");
+    net.deleted(&atts[1], None);
+    assert_eq!(host.nft("list ruleset"), "");
+    open.check(&atts[2], &results[2]).success();
+    // GC knows them, too.
+    let (again, valid) = (Pod::new(), json!([{ "containerID": "free", "ifname": "eth0" }]));
+    net.added(&Attachment::new("again", &again));
+    assert!(host.nft("list ruleset").contains("id: again"));
+    net.with("/cniVersion", json!(configs::newest())).gc(Some(valid)).success();
+    assert_eq!(host.nft("list ruleset"), "");
+}
+
 #[test]
 fn macspoofchk() {
     need!("ip", "nft", "ping");

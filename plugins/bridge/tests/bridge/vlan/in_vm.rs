@@ -9,12 +9,12 @@ fn an_access_port_has_its_vlan_and_keeps_the_default_one_if_wanted() {
     in_vm!();
     let host = Host::new();
     for (keys, wanted) in [
-        (json!({"vlan": 100}), &["1 untagged", "100 pvid untagged"][..]),
+        (json!({"vlan": 100}), &["100 pvid untagged"][..]),
         (json!({"vlan": 100, "preserveDefaultVlan": true}), &["1 untagged", "100 pvid untagged"]),
         (json!({"vlan": 100, "preserveDefaultVlan": false}), &["100 pvid untagged"]),
-        (json!({"vlan": 1, "preserveDefaultVlan": false}), &["1 pvid untagged"]),
-        (json!({"vlan": 4094, "preserveDefaultVlan": false}), &["4094 pvid untagged"]),
-        (json!({"preserveDefaultVlan": false}), &["1 pvid untagged"]),
+        (json!({"vlan": 1}), &["1 pvid untagged"]),
+        (json!({"vlan": 4094}), &["4094 pvid untagged"]),
+        (json!({}), &["1 pvid untagged"]),
     ] {
         let network = network(&host, &keys);
         let member = Member::of(&network, "one");
@@ -59,11 +59,14 @@ fn a_trunk_carries_the_vlans_that_it_lists() {
         keys["ipam"] = json!({});
         network(&host, &keys)
     };
-    let kept = Member::of(&trunk(json!({})), "kept");
-    assert_eq!(vids(&host, kept.port()), ["1 pvid untagged", "5", "6", "7", "8", "10", "42"]);
-    let network_of_trunk = trunk(json!({"preserveDefaultVlan": false}));
+    let native = trunk(json!({"vlan": 7}));
+    let member = Member::of(&native, "native");
+    assert_eq!(vids(&host, member.port()), ["5", "6", "7 pvid untagged", "8", "10", "42"]);
+    native.check(&member.attachment, &member.result).success();
+    native.deleted(&member.attachment, Some(&member.result));
+    let network_of_trunk = trunk(json!({}));
     let trunk = Member::of(&network_of_trunk, "trunk");
-    assert_eq!(vids(&host, trunk.port()), ["5", "6", "7", "8", "10", "42"]);
+    assert_eq!(vids(&host, trunk.port()), ["1 pvid untagged", "5", "6", "7", "8", "10", "42"]);
     network_of_trunk.check(&trunk.attachment, &trunk.result).success();
 
     let access = |vlan: u16| Member::of(&network(&host, &json!({"vlan": vlan})), &format!("access{vlan}"));
@@ -195,20 +198,6 @@ fn check_tells_when_a_vlan_is_gone() {
 }
 
 #[test]
-fn a_bridge_that_does_not_filter_is_made_to() {
-    in_vm!();
-    let host = Host::new();
-    let plain = network(&host, &json!({}));
-    let (one, two) = (Member::of(&plain, "one"), Member::of(&plain, "two"));
-    assert!(!filters(&host), "no vlan, no filter");
-    let tagged = Member::of(&network(&host, &json!({"vlan": 100})), "tagged");
-    assert!(filters(&host));
-    assert_eq!(vids(&host, tagged.port()), ["1 untagged", "100 pvid untagged"]);
-    assert!(one.reaches(two.address()), "the pods that were there go on");
-    assert!(one.misses(tagged.address()) && tagged.misses(one.address()));
-}
-
-#[test]
 fn a_failed_add_leaves_everything_as_before() {
     in_vm!();
     // What is there before: nothing; a bridge that doesn't filter; one with pods in the
@@ -288,27 +277,5 @@ fn a_pod_that_comes_beside_a_failing_one_keeps_its_vlan_and_gateway() {
         assert_eq!(vids(&host, member.port()), ["1 untagged", "100 pvid untagged"]);
         assert!(member.reaches("10.9.0.1") && member.reaches("fd09::1"), "{delay} ms");
         working.check(&member.attachment, &member.result).success();
-    }
-}
-
-#[test]
-fn pods_of_the_go_plugins_share_vlan_and_gateway_with_ours() {
-    in_vm!();
-    let Some(go) = cnimble_tests::go_plugins() else { skip!("no Go plugins here") };
-    for go_comes_first in [true, false] {
-        let host = Host::new();
-        let ours = network(&host, &json!({"vlan": 100, "isGateway": true}));
-        let theirs = ours.served_by(go);
-        let (first, second) = if go_comes_first { (&theirs, &ours) } else { (&ours, &theirs) };
-        let (one, two) = (Member::of(first, "one"), Member::of(second, "two"));
-        assert_eq!(one.result["interfaces"][3], two.result["interfaces"][3]);
-        assert!(one.reaches(two.address()) && one.reaches("10.9.0.1") && two.reaches("10.9.0.1"));
-        // The other side's CHECK and DEL.
-        second.check(&one.attachment, &one.result).success();
-        first.check(&two.attachment, &two.result).success();
-        second.deleted(&one.attachment, Some(&one.result));
-        assert!(two.reaches("10.9.0.1"));
-        first.deleted(&two.attachment, Some(&two.result));
-        assert_eq!((one.pod.links(), two.pod.links()), (vec!["lo".into()], vec!["lo".into()]));
     }
 }

@@ -2,6 +2,7 @@
 //! tests run on can't filter vlans; and what such a kernel makes of them.
 
 mod in_vm;
+mod others_in_vm;
 
 use serde_json::{Value, json};
 

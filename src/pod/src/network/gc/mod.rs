@@ -98,13 +98,13 @@ impl NetworkPlugin {
             Err(err) => return vec![Error::Node(cni::Error::new(Code::INTERNAL, err.to_string()))],
         };
         let dead = |entry: &&&Entry| {
-            let judged = sight.world.entries.iter().find(|judged| judged.own && judged.entry == ***entry);
+            let judged = sight.node.entries.iter().find(|judged| judged.own && judged.entry == ***entry);
             known.lost.contains(&entry.container_id)
                 || judged.is_some_and(|judged| matches!(judged.verdict, Verdict::Orphan(_)))
         };
         let dead: BTreeSet<(&str, &str)> = unwanted.iter().filter(dead).map(|entry| key(entry)).collect();
         for entry in unwanted.iter().filter(|entry| dead.contains(&key(entry))) {
-            let with_result = !sight.world.is_anothers(entry);
+            let with_result = !sight.node.is_anothers(entry);
             failures.extend(invoker.del_entry(entry, with_result).await.err());
         }
         if !own {

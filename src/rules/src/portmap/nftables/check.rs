@@ -6,7 +6,7 @@ use cnimble_cni::Owner;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Element, Nft};
 
-use super::layout::{ADDR_PORTS, DISPATCH, GUARD, OUTPUT, PORTS, POSTROUTING, PREROUTING, Portmap};
+use super::layout::{DISPATCH, GUARD, OUTPUT, POSTROUTING, PREROUTING, Portmap, has_ports};
 use super::wanted;
 use crate::elements::{self, Layout, There};
 use crate::portmap::Forward;
@@ -56,8 +56,7 @@ fn missing_rule(
         Ok(Some(format!("chain {} has no rule {what}", Portmap::TABLE.chain(chain))))
     };
     for set in sets {
-        let is_map = [PORTS, ADDR_PORTS].iter().flatten().any(|name| name == set);
-        let (chain, action) = if is_map { (DISPATCH, "nat") } else { (POSTROUTING, "masq") };
+        let (chain, action) = if has_ports(set) { (DISPATCH, "nat") } else { (POSTROUTING, "masq") };
         if !rules.iter().any(|rule| rule.chain == chain && rule.uses_set(set) && rule.has(action)) {
             return missing(chain, &format!("for {set}"));
         }

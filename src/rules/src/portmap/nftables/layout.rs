@@ -4,6 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
+use cnimble_cni::Owner;
+use cnimble_cni::hash::hash16;
+use cnimble_cni::owner::tag;
 use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, REG1, Table, Verdict, word,
 };
@@ -37,6 +40,12 @@ pub(super) const ALL: [&str; 2] = ["portmap-all4", "portmap-all6"];
 /// Pods of a network: what comes from there is masqueraded. The network is in the name.
 pub(super) const HAIRPIN: &str = "portmap-hairpin-";
 
+/// Mappings for packets that meet conditions of a configuration, with their hash and what follows in the name:
+/// [`conditions`](super::conditions).
+pub(super) const WHEN: &str = "portmap-when-";
+const ENDS: [&str; 2] = ["-4", "-6"];
+const ADDR_ENDS: [&str; 2] = ["-addr4", "-addr6"];
+
 /// `priority dstnat`, `srcnat` and `raw` (nft(8)).
 const DSTNAT: i32 = -100;
 const SRCNAT: i32 = 100;
@@ -68,18 +77,32 @@ impl Layout for Portmap {
     const STAYS: bool = true;
 
     fn is_ours(set: &str) -> bool {
-        Self::FIXED.contains(&set) || set.starts_with(HAIRPIN)
+        Self::FIXED.contains(&set) || set.starts_with(HAIRPIN) || is_conditional(set)
     }
 
-    /// A port is whose it was first.
+    fn makes(set: &str) -> bool {
+        !is_conditional(set)
+    }
+
+    /// A port is whose it was first, and that is a container.
     fn claim(set: &str) -> Claim {
-        if PORTS.contains(&set) || ADDR_PORTS.contains(&set) {
-            Claim::First
+        if has_ports(set) {
+            Claim::Container
         } else if set == LINKS {
             Claim::Last
         } else {
             Claim::Network
         }
+    }
+
+    /// A container may want a port for two of its interfaces in one network.
+    fn apart(set: &str, comment: &str) -> Option<String> {
+        let tag = tag(comment)?;
+        if !has_ports(set) {
+            return Some(tag.split_once('-')?.0.to_owned());
+        }
+        let Owner { network, attachment } = Owner::named(comment)?;
+        Some(hash16(&format!("{network}:{}", attachment.ifname)))
     }
 
     fn create_chain(batch: &mut Batch, chain: &str) {
@@ -112,11 +135,11 @@ impl Layout for Portmap {
         if set == LINKS {
             return batch.create_set(place, &[KeyType::Ifname]);
         }
-        let Some(ip) = family(set) else { return };
+        let Some(ip) = family(set).filter(|_| Self::makes(set)) else { return };
         let addr = addr_type(ip);
-        if PORTS.contains(&set) {
+        if is_in(&PORTS, set) {
             batch.create_map(place, &[InetProto, InetService], &[addr, InetService]);
-        } else if ADDR_PORTS.contains(&set) {
+        } else if is_in(&ADDR_PORTS, set) {
             batch.create_map(place, &[addr, InetProto, InetService], &[addr, InetService]);
         } else {
             batch.create_set(place, &[addr]);
@@ -124,9 +147,14 @@ impl Layout for Portmap {
     }
 
     fn add_rule(batch: &mut Batch, set: &str) {
-        let Some(ip) = family(set) else { return };
-        if PORTS.contains(&set) || ADDR_PORTS.contains(&set) {
-            return batch.add_rule(Self::TABLE.chain(DISPATCH), &dnat(set, ip), "");
+        let Some(ip) = family(set).filter(|_| Self::makes(set)) else { return };
+        let dispatch = Self::TABLE.chain(DISPATCH);
+        if is_in(&ADDR_PORTS, set) && first(set) != set {
+            // In front of all that is for every address.
+            return batch.insert_rule(dispatch, &dnat(set, ip), "");
+        }
+        if has_ports(set) {
+            return batch.add_rule(dispatch, &dnat(set, ip), "");
         }
         // Which sources are masqueraded on their way to a pod of the set.
         let sources = match first(set) {
@@ -145,8 +173,32 @@ impl Layout for Portmap {
     }
 }
 
+/// Whether a set is one of these, or beside one.
+fn is_in(names: &[&str; 2], set: &str) -> bool {
+    names.contains(&first(set))
+}
+
+/// Whether mappings are in a set.
+pub(in crate::portmap) fn has_ports(set: &str) -> bool {
+    is_in(&PORTS, set) || is_in(&ADDR_PORTS, set) || is_conditional(set)
+}
+
+/// Whether mappings in a set are for packets that meet conditions.
+pub(in crate::portmap) fn is_conditional(set: &str) -> bool {
+    set.starts_with(WHEN)
+}
+
+/// Whether the mappings in a set are for one address each.
+pub(super) fn is_of_addresses(set: &str) -> bool {
+    is_in(&ADDR_PORTS, set) || is_conditional(set) && is_in_any(&ADDR_ENDS, set)
+}
+
+fn is_in_any(ends: &[&str; 2], set: &str) -> bool {
+    ends.iter().any(|end| first(set).ends_with(end))
+}
+
 /// The family of a set of ours, as an address.
-fn family(set: &str) -> Option<IpAddr> {
+pub(super) fn family(set: &str) -> Option<IpAddr> {
     match hairpin_network(set) {
         Some(network) => Some(network.ip()),
         None if first(set).ends_with('4') => Some(V4),
@@ -207,7 +259,7 @@ fn dnat(map: &str, ip: IpAddr) -> Vec<Expr> {
     let behind = if ip.is_ipv4() { 1 } else { 4 };
     let mut rule = Vec::new();
     let mut at = 0;
-    if ADDR_PORTS.contains(&map) {
+    if is_of_addresses(map) {
         rule.extend(of_family(ip));
         rule.push(load_address(ip, DESTINATION));
         at = behind;
@@ -235,19 +287,28 @@ pub(super) fn hairpin_set(pod: &IpNetwork) -> String {
     format!("{HAIRPIN}{}", network_name(pod))
 }
 
-fn hairpin_network(set: &str) -> Option<IpNetwork> {
+pub(in crate::portmap) fn hairpin_network(set: &str) -> Option<IpNetwork> {
     network_named(first(set).strip_prefix(HAIRPIN)?)
 }
 
-/// The element of a mapping, without a comment.
-pub(super) fn element(mapping: &Mapping, pod: &IpNetwork) -> Placed {
+/// Whether a set is one of pods with `masqAll`.
+pub(in crate::portmap) fn is_all(set: &str) -> bool {
+    ALL.contains(&first(set))
+}
+
+/// The element of a mapping, without a comment; `hash` is that of conditions.
+pub(super) fn element(mapping: &Mapping, pod: &IpNetwork, hash: Option<&str>) -> Placed {
     let number = mapping.protocol.number();
-    let (set, key) = match mapping.address() {
-        Some(ip) => (for_family(ADDR_PORTS, ip), Key::ip(ip).and_port(number, mapping.host_port)),
-        None => (for_family(PORTS, pod.ip()), Key::port(number, mapping.host_port)),
+    let (names, ends, key) = match mapping.address() {
+        Some(ip) => (ADDR_PORTS, ADDR_ENDS, Key::ip(ip).and_port(number, mapping.host_port)),
+        None => (PORTS, ENDS, Key::port(number, mapping.host_port)),
+    };
+    let set = match hash {
+        Some(hash) => format!("{WHEN}{hash}{}", for_family(ends, pod.ip())),
+        None => for_family(names, pod.ip()).to_owned(),
     };
     let target = Key::ip(pod.ip()).and_service(mapping.container_port);
-    Placed { set: set.to_owned(), element: Element::mapped(key, target, "") }
+    Placed { set, element: Element::mapped(key, target, "") }
 }
 
 #[cfg(test)]
@@ -268,6 +329,16 @@ mod tests {
                 assert_eq!((back.ip(), back.prefix()), (pod.network(), pod.prefix()));
             }
             assert!(Portmap::is_ours(name));
+        }
+        for (set, of_addresses, v4) in [
+            ("portmap-when-b70a60970e0f5394-4", false, true),
+            ("portmap-when-b70a60970e0f5394-addr6", true, false),
+            ("portmap-when-b70a60970e0f5394-6-0123456789abcdef", false, false),
+            ("portmap-when-b70a60970e0f5394-addr4-0123456789abcdef", true, true),
+        ] {
+            assert!(Portmap::is_ours(first(set)) && has_ports(set) && !Portmap::makes(set));
+            assert_eq!((is_of_addresses(set), family(set).unwrap().is_ipv4()), (of_addresses, v4), "{set}");
+            assert_eq!(first(set) == set, set.len() < 40);
         }
         assert!(Portmap::is_ours("portmap4") && !Portmap::is_ours("masq-10.1.0.0/16"));
         for set in Portmap::FIXED {

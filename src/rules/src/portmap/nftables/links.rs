@@ -31,10 +31,15 @@ pub(in crate::portmap) fn note_link(nft: &mut Nft, link: &str) -> netlink::Resul
     }
 }
 
-/// Switches `route_localnet` off again, unless others than those of `changes` need it by now.
+/// Switches `route_localnet` off again, unless pods of others than of `changes` are that way.
 pub(in crate::portmap) fn close_link(nft: &mut Nft, changes: &Changes, link: &str) -> netlink::Result<()> {
-    if local(nft)?.iter().any(|placed| !changes.has_inserted(&placed.set, &placed.element)) {
-        return Ok(());
+    for Placed { set, element } in local(nft)? {
+        let others = element.key.as_ip().filter(|_| !changes.has_inserted(&set, &element));
+        if let Some(pod) = others
+            && localnet::towards(pod)?.as_deref() == Some(link)
+        {
+            return Ok(());
+        }
     }
     localnet::close(link)?;
     forget_links(nft, &[Element::new(Key::ifname(link), "")])

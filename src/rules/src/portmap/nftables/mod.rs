@@ -11,27 +11,31 @@
 //! else's port 80 is none of our business, although its packets may pass (CVE-2025-67499).
 
 mod check;
+pub(super) mod conditions;
+mod conflict;
 mod layout;
 mod links;
-mod taken;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
+use nix::errno::Errno;
 
-use cnimble_cni::{Attachment, Owner};
+use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Element, Key, Nft};
 
-use super::Forward;
+use super::holder::{Holder, IsGone};
+use super::{Forward, foreign};
 use crate::backend::Refused;
 use crate::elements::{self, Changes, Layout, Placed, Refusal, first};
 pub(super) use check::check;
 pub(super) use layout::Portmap;
 use layout::{ALL, HAIRPIN, LINKS, LOCAL, element, for_family, hairpin_set};
+pub(super) use layout::{hairpin_network, has_ports, is_all, is_conditional};
 use links::leave;
 pub(super) use links::{close_link, close_orphans, note_link, orphans};
-use taken::{refuse_overlap, taken};
 
 /// The owner's comment with the number of its elements behind the tag, so that DEL knows
 /// whether it has found all.
@@ -46,7 +50,12 @@ fn count_in(comment: &str) -> Option<usize> {
 }
 
 fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
-    let mut wanted: Vec<Placed> = forward.targets().map(|(mapping, pod)| element(mapping, pod)).collect();
+    let hashes = [&forward.conditions_v4, &forward.conditions_v6].map(|words| conditions::hash(words));
+    let [v4, v6] = hashes.each_ref().map(Option::as_deref);
+    let mut wanted: Vec<Placed> = forward
+        .targets()
+        .map(|(mapping, pod)| element(mapping, pod, if pod.is_ipv4() { v4 } else { v6 }))
+        .collect();
     let used: Vec<IpNetwork> =
         forward.addrs.iter().filter(|pod| forward.targets().any(|(_, used)| used == *pod)).copied().collect();
     for pod in used.iter().filter(|_| forward.snat) {
@@ -71,14 +80,98 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
 
 /// How many elements DEL asks for one by one.
 const ONE_BY_ONE: usize = 64;
+/// How often maps for conditions are made.
+const ATTEMPTS: usize = 10;
 
-pub(super) fn add(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Changes, Refused> {
+/// Puts the owner's elements in place. What is there of a container that `is_gone` goes, as by its DEL; it
+/// stays gone when the rest is taken back.
+pub(super) fn add(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    is_gone: IsGone<'_>,
+) -> Result<Changes, Refused> {
+    foreign::refuse(nft, owner, forward, is_gone)?;
     let wanted = wanted(owner, forward);
-    refuse_overlap(nft, owner, &wanted)?;
-    match elements::insert_many::<Portmap>(nft, &wanted) {
-        Ok(changes) => Ok(changes),
-        Err(Refusal::Kernel(err)) => Err(Refused::Kernel(err)),
-        Err(Refusal::Taken(old)) => Err(taken(&old)),
+    let mut made = Changes::default();
+    match insert(nft, owner, &wanted, forward, is_gone, &mut made) {
+        Ok(mut changes) => {
+            changes.also_made(made);
+            Ok(changes)
+        }
+        Err(refused) if made.is_empty() => Err(refused),
+        Err(refused) => match elements::revert::<Portmap>(nft, &made) {
+            Ok(()) => Err(refused),
+            Err(undo) => Err(Refused::Taken(
+                Error::from(refused).details(format!("and what was added could not be removed: {undo}")),
+            )),
+        },
+    }
+}
+
+/// `made` is what has to be taken back besides the elements, if they are.
+fn insert(
+    nft: &mut Nft,
+    owner: &Owner,
+    wanted: &[Placed],
+    forward: &Forward,
+    is_gone: IsGone<'_>,
+    made: &mut Changes,
+) -> Result<Changes, Refused> {
+    let id = &owner.attachment.container_id;
+    let around =
+        |nft: &mut Nft, sets: &BTreeSet<String>| conflict::look_around(nft, owner, wanted, sets, false);
+    let mut attempts = 0;
+    loop {
+        match elements::insert_many::<Portmap>(nft, wanted, id, &around) {
+            Ok(changes) => return Ok(changes),
+            Err(Refusal::Kernel(err)) => return Err(Refused::Kernel(err)),
+            Err(Refusal::Taken(old)) => make_room(nft, &old.element, is_gone)?,
+            // Each time, somebody else's last mapping may take them along.
+            Err(Refusal::Lacks(sets)) if attempts < ATTEMPTS => {
+                attempts += 1;
+                made.also_made(elements::prepare::<Portmap>(nft)?);
+                match conditions::make(nft, &sets, forward) {
+                    Ok(()) => made.also_made_sets(sets),
+                    Err(err) if attempts < ATTEMPTS && conditions::may_be_overtaken(&err) => {}
+                    Err(err) => return Err(Refused::Taken(err)),
+                }
+            }
+            Err(Refusal::Lacks(sets)) => {
+                let what = format!("fill set {}", Portmap::TABLE.set(&sets.join(", ")));
+                return Err(Refused::Kernel(netlink::Error::new(what, Errno::EBUSY)));
+            }
+        }
+    }
+}
+
+/// Removes what a container that is gone has left.
+fn make_room(nft: &mut Nft, old: &Element, is_gone: IsGone<'_>) -> Result<(), Refused> {
+    let gone = conflict::holder(old).filter(is_gone);
+    let Some(Holder { tag: Some(tag), .. }) = gone else { return Err(Refused::Taken(conflict::taken(old))) };
+    let expelled = elements::expel::<Portmap>(nft, &tag)?;
+    log::info!("{} port mappings of {} are removed: it is gone", expelled.len(), old.comment);
+    super::conntrack::after(super::conntrack::of_elements(&expelled).collect());
+    Ok(())
+}
+
+/// Refuses ports that elements of other containers lead away, for the backend that has none.
+pub(super) fn refuse_taken(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    is_gone: IsGone<'_>,
+) -> Result<(), Refused> {
+    let wanted = wanted(owner, forward);
+    loop {
+        let sets: BTreeSet<String> = elements::our_sets::<Portmap>(nft)?.into_iter().collect();
+        match conflict::look_around(nft, owner, &wanted, &sets, true) {
+            Ok(()) => return Ok(()),
+            Err(Refusal::Kernel(err)) => return Err(Refused::Kernel(err)),
+            Err(Refusal::Taken(old)) => make_room(nft, &old.element, is_gone)?,
+            // Nothing is put anywhere.
+            Err(Refusal::Lacks(_)) => return Ok(()),
+        }
     }
 }
 
@@ -165,7 +258,14 @@ pub(crate) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
 pub(crate) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
     let there = elements::still_there::<Portmap>(nft, found)?;
     elements::delete::<Portmap>(nft, &there)?;
-    super::stale::after(super::stale::of_elements(&there).collect());
+    super::conntrack::after(super::conntrack::of_elements(&there).collect());
+    leave(nft, &[])
+}
+
+/// The same for mappings that another chain has by now: connections stay what they are.
+pub(crate) fn let_go(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
+    let there = elements::still_there::<Portmap>(nft, found)?;
+    elements::delete::<Portmap>(nft, &there)?;
     leave(nft, &[])
 }
 

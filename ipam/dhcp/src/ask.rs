@@ -1,0 +1,149 @@
+//! The verb's side: the keeper is asked, and started if there is none.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cnimble_cni::{Code, Error};
+use cnimble_plugin::signal;
+
+use crate::keeper::{READY, TAKEN};
+use crate::talk::{Ask, LONGEST_LINE, Reply};
+
+/// How long a keeper may take to begin to listen, or to end so that another can begin.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two attempts, while one keeper goes and another comes.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Asks the keeper of this socket. A keeper that ends before it has answered is followed by another, which
+/// is asked again: every question may be asked twice.
+///
+/// # Errors
+/// The keeper's; code 5 if there is none and none can be started.
+pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Reply, Error> {
+    let mut question = serde_json::to_vec(ask).map_err(|err| unreachable(socket, &err))?;
+    question.push(b'\n');
+    let end = Instant::now() + PATIENCE;
+    let mut failed = 0;
+    loop {
+        signal::check()?;
+        let begun = Instant::now();
+        let why = match UnixStream::connect(socket) {
+            Ok(stream) => match exchange(stream, &question) {
+                Ok(Some(answer)) => return read(socket, &answer)?.checked(),
+                Ok(None) => "it has ended before it answered".to_owned(),
+                Err(err) => err.to_string(),
+            },
+            Err(err) if is_alone(&err) => match start(socket)? {
+                true => continue,
+                false => "another one is about to begin".to_owned(),
+            },
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
+            Err(err) => err.to_string(),
+        };
+        // One that has worked for a while and was killed counts as little as one that was ending.
+        failed += 1;
+        if Instant::now() > end && (begun.elapsed() < PATIENCE || failed > 3) {
+            return Err(unreachable(socket, &why));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Nothing listens there.
+fn is_alone(err: &io::Error) -> bool {
+    matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn unreachable(socket: &Path, why: &dyn std::fmt::Display) -> Error {
+    Error::new(Code::IO, format!("asking the keeper of DHCP leases at {}: {why}", socket.display()))
+}
+
+/// The answer's line; `None` if the keeper has ended.
+fn exchange(mut stream: UnixStream, question: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    match stream.write_all(question) {
+        Err(err) if is_end(&err) => return Ok(None),
+        written => written?,
+    }
+    let mut answer = Vec::new();
+    let mut reader = BufReader::new(stream.take(LONGEST_LINE as u64));
+    loop {
+        match reader.fill_buf() {
+            Ok([]) => return Ok(answer.ends_with(b"\n").then_some(answer)),
+            Ok(piece) => {
+                let length = piece.len();
+                answer.extend_from_slice(piece);
+                reader.consume(length);
+                // A Go daemon keeps the connection open behind its answer, which needn't end a line.
+                if answer.ends_with(b"\n") || is_http(&answer) {
+                    return Ok(Some(answer));
+                }
+            }
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {
+                signal::check().map_err(io::Error::other)?;
+            }
+            Err(err) if is_end(&err) => return Ok(None),
+            Err(err) => return Err(err),
+        }
+    }
+}
+
+fn is_http(answer: &[u8]) -> bool {
+    answer.starts_with(b"HTTP/")
+}
+
+fn is_end(err: &io::Error) -> bool {
+    matches!(err.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+fn read(socket: &Path, answer: &[u8]) -> Result<Reply, Error> {
+    if is_http(answer) {
+        let err = Error::new(
+            Code::INVALID_CONFIG,
+            format!("the Go plugins' dhcp daemon listens at {}", socket.display()),
+        );
+        return Err(err.details(
+            "this plugin has a keeper of its own: leave ipam.daemonSocketPath out, or end that daemon",
+        ));
+    }
+    serde_json::from_slice(answer).map_err(|err| unreachable(socket, &format_args!("its answer: {err}")))
+}
+
+/// Starts a keeper, in a session of its own; whether it is the one.
+///
+/// # Errors
+/// Code 5 with what it says.
+fn start(socket: &Path) -> Result<bool, Error> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::new(Code::IO, format!("starting a keeper of DHCP leases: {why}"))
+    };
+    let child = Command::new("/proc/self/exe")
+        .arg0("dhcp")
+        .args(["daemon", "-once", "-socketpath"])
+        .arg(socket)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    // It is no child to wait for: it outlives us.
+    let mut said = String::new();
+    let Some(mut stdout) = child.map_err(|err| failed(&err))?.stdout else { return Ok(false) };
+    loop {
+        match stdout.read_to_string(&mut said) {
+            Ok(_) => break,
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => signal::check()?,
+            Err(err) => return Err(failed(&err)),
+        }
+    }
+    match said.trim() {
+        READY => Ok(true),
+        TAKEN => Ok(false),
+        "" => Err(failed(&"it has ended without a word")),
+        why => Err(failed(&why)),
+    }
+}

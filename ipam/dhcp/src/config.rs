@@ -1,0 +1,293 @@
+//! The configuration of dhcp.
+//!
+//! | key | default | |
+//! |---|---|---|
+//! | `ipam.daemonSocketPath` | `/run/cnimble/dhcp.sock` | where the keeper listens |
+//! | `ipam.provide[]` | none | options for the server: a value, or one out of CNI_ARGS |
+//! | `ipam.request[]` | none | options that the server is asked for, too |
+//! | `ipam.priority` | none | the metric of all routes |
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use cnimble_cni::{Error, PluginConfig, fields};
+
+use crate::message::code;
+
+/// Where the keeper listens unless the configuration says otherwise. Not the Go daemon's path: that one
+/// speaks another language.
+pub(crate) const SOCKET: &str = "/run/cnimble/dhcp.sock";
+
+/// sun_path of unix(7), with its NUL.
+const LONGEST_PATH: usize = 107;
+
+/// What an option has room for.
+const LONGEST_VALUE: usize = 255;
+
+/// The names that the Go plugin knows, from dhcp-options(5). Any option can be given by its number.
+const NAMES: &[(&str, u8)] = &[
+    ("dhcp-client-identifier", code::CLIENT_ID),
+    ("subnet-mask", code::SUBNET_MASK),
+    ("routers", code::ROUTERS),
+    ("host-name", code::HOST_NAME),
+    ("user-class", code::USER_CLASS),
+    ("vendor-class-identifier", code::VENDOR_CLASS),
+];
+
+/// What the protocol says itself, and a configuration can't.
+const RESERVED: &[u8] = &[
+    code::PAD,
+    code::REQUESTED_ADDRESS,
+    code::OVERLOAD,
+    code::MESSAGE_TYPE,
+    code::SERVER,
+    code::REQUEST_LIST,
+    code::END,
+];
+
+/// What a server is asked for by default. Classless routes stand in front of the router (RFC 3442).
+const REQUEST: &[u8] = &[
+    code::CLASSLESS_ROUTES,
+    code::CLASSLESS_ROUTES_MS,
+    code::ROUTERS,
+    code::SUBNET_MASK,
+    code::NAME_SERVERS,
+    code::DOMAIN_NAME,
+    code::DOMAIN_SEARCH,
+    code::MTU,
+];
+
+/// What ADD needs to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) socket: PathBuf,
+    /// For every message to a server, without the client's ID unless the configuration has one.
+    pub(crate) provide: Vec<(u8, Vec<u8>)>,
+    pub(crate) request: Vec<u8>,
+    pub(crate) priority: Option<u32>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    ipam: Option<Ipam>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Ipam {
+    #[serde(deserialize_with = "fields::text_opt")]
+    daemon_socket_path: Option<String>,
+    provide: Vec<Provide>,
+    request: Vec<Request>,
+    #[serde(deserialize_with = "fields::nonzero_opt")]
+    priority: Option<u32>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Provide {
+    option: String,
+    value: String,
+    #[serde(rename = "fromArg")]
+    from_arg: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Request {
+    skip_default: bool,
+    option: String,
+}
+
+impl Config {
+    /// Reads what concerns dhcp. CNI_ARGS may hold anything: it isn't ours to refuse.
+    ///
+    /// # Errors
+    /// Code 7 with the path to the bad value.
+    pub(crate) fn read(config: &PluginConfig, args: &str) -> Result<Self, Error> {
+        let document: Document = config.decode()?;
+        let ipam = document.ipam.ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))?;
+        Ok(Config {
+            socket: socket(ipam.daemon_socket_path)?,
+            provide: provided(&ipam.provide, args)?,
+            request: requested(&ipam.request)?,
+            priority: ipam.priority,
+        })
+    }
+}
+
+/// Where the keeper is, for DEL: whatever else the configuration has become.
+///
+/// # Errors
+/// Code 7.
+pub(crate) fn socket_of(config: &PluginConfig) -> Result<PathBuf, Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Ipam {
+        #[serde(deserialize_with = "fields::text_opt")]
+        daemon_socket_path: Option<String>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Document {
+        ipam: Ipam,
+    }
+    socket(config.decode::<Document>()?.ipam.daemon_socket_path)
+}
+
+fn socket(path: Option<String>) -> Result<PathBuf, Error> {
+    let path = PathBuf::from(path.unwrap_or_else(|| SOCKET.to_owned()));
+    let why = if !path.is_absolute() {
+        "it must be an absolute path"
+    } else if path.as_os_str().len() > LONGEST_PATH {
+        "the path of a socket has at most 107 bytes"
+    } else if path.file_name().is_none() {
+        "it must be the path of a file"
+    } else {
+        return Ok(path);
+    };
+    let path = path.display().to_string();
+    Err(Error::config(format!("ipam.daemonSocketPath: invalid path: {}", path.escape_debug())).details(why))
+}
+
+fn provided(provide: &[Provide], args: &str) -> Result<Vec<(u8, Vec<u8>)>, Error> {
+    let mut options: Vec<(u8, Vec<u8>)> = Vec::new();
+    for (n, Provide { option, value, from_arg }) in provide.iter().enumerate() {
+        let at = format!("ipam.provide[{n}]");
+        let code = code_of(option, &at)?;
+        if RESERVED.contains(&code) {
+            return Err(Error::config(format!("{at}.option: {code} is the protocol's own option")));
+        }
+        let values = [Some(value.as_str()).filter(|value| !value.is_empty()), argument(args, from_arg)];
+        for value in values.into_iter().flatten() {
+            if value.len() > LONGEST_VALUE {
+                return Err(Error::config(format!("{at}: the value for option \"{option}\" is too long"))
+                    .details(format!("it has {} bytes, and an option has room for 255", value.len())));
+            }
+            options.retain(|(other, _)| *other != code);
+            options.push((code, value.as_bytes().to_vec()));
+        }
+    }
+    Ok(options)
+}
+
+/// A value of CNI_ARGS.
+fn argument<'a>(args: &'a str, name: &str) -> Option<&'a str> {
+    let pairs = args.split(';').filter_map(|pair| pair.split_once('='));
+    pairs.filter(|(key, _)| !name.is_empty() && *key == name).map(|(_, value)| value).next_back()
+}
+
+fn requested(request: &[Request]) -> Result<Vec<u8>, Error> {
+    let mut codes = Vec::new();
+    for (n, Request { option, .. }) in request.iter().enumerate() {
+        if !option.is_empty() {
+            codes.push(code_of(option, &format!("ipam.request[{n}]"))?);
+        }
+    }
+    if !request.iter().any(|request| request.skip_default) {
+        codes.extend_from_slice(REQUEST);
+    }
+    let mut seen = [false; 256];
+    codes.retain(|code| {
+        let seen = seen.get_mut(usize::from(*code));
+        seen.is_some_and(|seen| !std::mem::replace(seen, true))
+    });
+    Ok(codes)
+}
+
+/// The code of an option, by its name or number.
+fn code_of(option: &str, at: &str) -> Result<u8, Error> {
+    let named = NAMES.iter().find(|(name, _)| *name == option).map(|(_, code)| *code);
+    // parse() would take a sign.
+    let number = || option.bytes().all(|byte| byte.is_ascii_digit()).then(|| option.parse().ok()).flatten();
+    named.or_else(number).ok_or_else(|| {
+        let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+        let shown: String = option.chars().take(80).flat_map(char::escape_debug).collect();
+        Error::config(format!("{at}.option: unknown DHCP option \"{shown}\""))
+            .details(format!("it is a number from 0 to 255, or one of {}", names.join(", ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(ipam: &Value, args: &str) -> Result<Config, Error> {
+        let document = json!({ "cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": ipam });
+        Config::read(&PluginConfig::parse(document.to_string().as_bytes())?, args)
+    }
+
+    #[test]
+    fn nothing_is_needed() {
+        let config = read(&json!({ "type": "dhcp" }), "").unwrap();
+        let expected = Config {
+            socket: "/run/cnimble/dhcp.sock".into(),
+            provide: vec![],
+            request: REQUEST.to_vec(),
+            priority: None,
+        };
+        assert_eq!(config, expected);
+        let nulls = json!({ "daemonSocketPath": null, "provide": null, "request": null, "priority": 0 });
+        assert_eq!(read(&nulls, "").unwrap(), expected);
+    }
+
+    #[test]
+    fn options_by_name_and_number_and_out_of_cni_args() {
+        let ipam = json!({
+            "daemonSocketPath": "/run/x/y.sock",
+            "priority": 50,
+            "provide": [
+                { "option": "vendor-class-identifier", "value": "old" },
+                { "option": "60", "value": "new" },
+                { "option": "host-name", "fromArg": "K8S_POD_NAME" },
+                { "option": "user-class", "value": "a", "fromArg": "NONE" },
+                { "option": "77", "fromArg": "" },
+            ],
+            "request": [{ "skipDefault": true }, { "option": "routers" }, { "option": "42" }, { "option": "3" }],
+        });
+        let config = read(&ipam, "IgnoreUnknown=1;K8S_POD_NAME=web=1;x;=y").unwrap();
+        let provide = vec![(60, b"new".to_vec()), (12, b"web=1".to_vec()), (77, b"a".to_vec())];
+        let socket = "/run/x/y.sock".into();
+        assert_eq!(config, Config { socket, provide, request: vec![3, 42], priority: Some(50) });
+        let ipam = json!({ "request": [{ "option": "42" }, { "option": "1" }] });
+        assert_eq!(read(&ipam, "").unwrap().request, [42, 1, 121, 249, 3, 6, 15, 119, 26]);
+    }
+
+    #[test]
+    fn says_what_is_wrong_and_where() {
+        let long = "x".repeat(256);
+        for (ipam, msg) in [
+            (json!({ "daemonSocketPath": "x" }), "ipam.daemonSocketPath: invalid path: x"),
+            (json!({ "daemonSocketPath": "/" }), "ipam.daemonSocketPath: invalid path: /"),
+            (
+                json!({ "provide": [{ "option": "hostname", "value": "a" }] }),
+                "ipam.provide[0].option: unknown DHCP option \"hostname\"",
+            ),
+            (json!({ "provide": [{}] }), "ipam.provide[0].option: unknown DHCP option \"\""),
+            (
+                json!({ "request": [{}, { "option": "+3" }] }),
+                "ipam.request[1].option: unknown DHCP option \"+3\"",
+            ),
+            (
+                json!({ "request": [{ "option": "256" }] }),
+                "ipam.request[0].option: unknown DHCP option \"256\"",
+            ),
+            (
+                json!({ "provide": [{ "option": "53", "value": "x" }] }),
+                "ipam.provide[0].option: 53 is the protocol's own option",
+            ),
+            (
+                json!({ "provide": [{ "option": "12", "value": long }] }),
+                "ipam.provide[0]: the value for option \"12\" is too long",
+            ),
+        ] {
+            let err = read(&ipam, "").unwrap_err();
+            assert_eq!((err.code.0, err.msg.as_str()), (7, msg));
+        }
+        assert!(read(&Value::Null, "").is_err());
+    }
+}

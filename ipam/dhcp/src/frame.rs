@@ -1,0 +1,207 @@
+//! What is around a DHCP message: the headers of IPv4 and UDP, and ARP's questions.
+//!
+//! The interface has no address while it asks for one, so the headers are ours to write. Their checksums
+//! are verified, but for a UDP checksum that the sender left to hardware: over a veth pair it arrives as the
+//! sum of the pseudo-header alone (CHECKSUM_PARTIAL, linux/skbuff.h).
+
+use std::net::Ipv4Addr;
+
+use cnimble_netlink::link::Mac;
+
+/// RFC 2131, section 4.1.
+const SERVER_PORT: u16 = 67;
+const CLIENT_PORT: u16 = 68;
+
+const UDP: u8 = 17;
+const IP_HEADER: usize = 20;
+const UDP_HEADER: usize = 8;
+
+/// "More fragments", and the offset.
+const FRAGMENT: u16 = 0x3fff;
+
+/// A datagram from `source`, port 68, to `destination`, port 67.
+pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> Vec<u8> {
+    // A message of ours has some hundred bytes.
+    let udp_length = u16::try_from(UDP_HEADER + message.len()).unwrap_or(u16::MAX);
+    let length = udp_length.saturating_add(IP_HEADER as u16);
+    let mut header = vec![0x45, 0x10];
+    header.extend_from_slice(&length.to_be_bytes());
+    header.extend_from_slice(&[0, 0, 0x40, 0, 64, UDP, 0, 0]);
+    header.extend_from_slice(&source.octets());
+    header.extend_from_slice(&destination.octets());
+    let checksum = !sum(&header, 0);
+    put(&mut header, 10, checksum);
+    let mut udp = Vec::with_capacity(UDP_HEADER + message.len());
+    for field in [CLIENT_PORT, SERVER_PORT, udp_length, 0] {
+        udp.extend_from_slice(&field.to_be_bytes());
+    }
+    udp.extend_from_slice(message);
+    // Zero means "none" (RFC 768).
+    let checksum = match !sum(&udp, pseudo(source, destination, udp_length)) {
+        0 => u16::MAX,
+        checksum => checksum,
+    };
+    put(&mut udp, 6, checksum);
+    header.append(&mut udp);
+    header
+}
+
+/// The message in a datagram to port 68; `None` for anything else.
+pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
+    let first = *packet.first()?;
+    let header_length = usize::from(first & 0x0f) * 4;
+    if first >> 4 != 4 || header_length < IP_HEADER || *packet.get(9)? != UDP {
+        return None;
+    }
+    let total = usize::from(word(packet, 2)?);
+    // Behind it there may be what fills up an Ethernet frame.
+    let packet = packet.get(..total)?;
+    let (header, udp) = packet.split_at_checked(header_length)?;
+    if sum(header, 0) != u16::MAX || word(header, 6)? & FRAGMENT != 0 {
+        return None;
+    }
+    let (source, destination) = (address(header, 12)?, address(header, 16)?);
+    let length = word(udp, 4)?;
+    let udp = udp.get(..usize::from(length)).filter(|udp| udp.len() >= UDP_HEADER)?;
+    if word(udp, 2)? != CLIENT_PORT {
+        return None;
+    }
+    let pseudo = pseudo(source, destination, length);
+    let checksum = word(udp, 6)?;
+    let left_to_hardware = checksum == fold(pseudo);
+    if checksum != 0 && !left_to_hardware && sum(udp, pseudo) != u16::MAX {
+        return None;
+    }
+    udp.get(UDP_HEADER..)
+}
+
+/// An ARP probe (RFC 5227): who has this address?
+pub(crate) fn probe(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
+    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
+    packet.extend_from_slice(&mac.0);
+    packet.extend_from_slice(&[0; 4]);
+    packet.extend_from_slice(&[0; 6]);
+    packet.extend_from_slice(&address.octets());
+    packet
+}
+
+/// The hardware address of a host that an ARP packet shows to have `address`, or to be about to take it.
+pub(crate) fn holder(packet: &[u8], address: Ipv4Addr) -> Option<Mac> {
+    if packet.get(..6)? != [0, 1, 8, 0, 6, 4] {
+        return None;
+    }
+    let mac = Mac(packet.get(8..14)?.try_into().ok()?);
+    let (sender, target) = (self::address(packet, 14)?, self::address(packet, 24)?);
+    let asks = word(packet, 6)? == 1 && sender.is_unspecified() && target == address;
+    (sender == address || asks).then_some(mac)
+}
+
+/// The sum of the pseudo-header (RFC 768), not folded yet.
+fn pseudo(source: Ipv4Addr, destination: Ipv4Addr, length: u16) -> u32 {
+    let [a, b] = [source, destination].map(u32::from);
+    [a >> 16, a & 0xffff, b >> 16, b & 0xffff, u32::from(UDP), u32::from(length)].iter().sum()
+}
+
+/// The ones' complement sum (RFC 1071).
+fn sum(bytes: &[u8], start: u32) -> u16 {
+    let add = |sum: u32, pair: &[u8]| {
+        let high = u32::from(pair.first().copied().unwrap_or(0)) << 8;
+        sum + high + u32::from(pair.get(1).copied().unwrap_or(0))
+    };
+    // A packet has at most 65535 bytes, so that this can't overflow.
+    fold(bytes.chunks(2).fold(start, add))
+}
+
+fn fold(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    u16::try_from((once & 0xffff) + (once >> 16)).unwrap_or(u16::MAX)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn address(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
+    let octets: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+    Some(Ipv4Addr::from(octets))
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u16) {
+    if let Some(place) = bytes.get_mut(at..at + 2) {
+        place.copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 1);
+
+    /// A datagram from a server to port 68.
+    fn answer(message: &[u8]) -> Vec<u8> {
+        let mut packet = wrap(SERVER, Ipv4Addr::BROADCAST, message);
+        put(&mut packet, 20, SERVER_PORT);
+        put(&mut packet, 22, CLIENT_PORT);
+        packet
+    }
+
+    #[test]
+    fn what_is_wrapped_is_unwrapped_and_every_flipped_bit_is_seen() {
+        for message in [&b""[..], b"x", b"an odd one", b"four"] {
+            let packet = answer(message);
+            assert_eq!(unwrap(&packet), Some(message));
+            let mut filled = packet.clone();
+            filled.extend_from_slice(&[0; 9]);
+            assert_eq!(unwrap(&filled), Some(message));
+            for length in 0..packet.len() {
+                assert_eq!(unwrap(&packet[..length]), None, "{length} bytes");
+            }
+            for bit in 0..packet.len() * 8 {
+                let mut broken = packet.clone();
+                broken[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(unwrap(&broken), None, "bit {bit} of {packet:?}");
+            }
+        }
+        // To the server's port.
+        assert_eq!(unwrap(&wrap(SERVER, Ipv4Addr::BROADCAST, b"x")), None);
+    }
+
+    #[test]
+    fn a_checksum_may_be_left_to_hardware_or_out() {
+        let mut packet = answer(b"message");
+        put(&mut packet, 26, fold(pseudo(SERVER, Ipv4Addr::BROADCAST, 15)));
+        assert_eq!(unwrap(&packet), Some(&b"message"[..]));
+        put(&mut packet, 26, 0);
+        assert_eq!(unwrap(&packet), Some(&b"message"[..]));
+        put(&mut packet, 26, 1);
+        assert_eq!(unwrap(&packet), None);
+    }
+
+    #[test]
+    fn fragments_are_no_datagrams() {
+        for bits in [0x2000_u16, 0x0001, 0x1fff] {
+            let mut packet = answer(b"message");
+            put(&mut packet, 6, bits);
+            put(&mut packet, 10, 0);
+            let checksum = !sum(&packet[..20], 0);
+            put(&mut packet, 10, checksum);
+            assert_eq!(unwrap(&packet), None, "{bits:#x}");
+        }
+    }
+
+    #[test]
+    fn arp_tells_who_has_an_address_or_wants_it() {
+        let (ours, theirs) = (Mac([2; 6]), Mac([4; 6]));
+        let address = Ipv4Addr::new(10, 1, 2, 9);
+        assert_eq!(holder(&probe(theirs, address), address), Some(theirs));
+        assert_eq!(holder(&probe(ours, Ipv4Addr::new(10, 1, 2, 8)), address), None);
+        let mut reply = probe(theirs, Ipv4Addr::UNSPECIFIED);
+        reply[7] = 2;
+        reply[14..18].copy_from_slice(&address.octets());
+        assert_eq!(holder(&reply, address), Some(theirs));
+        for length in 0..reply.len() {
+            assert_eq!(holder(&reply[..length], address), None);
+        }
+    }
+}

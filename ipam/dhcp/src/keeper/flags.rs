@@ -1,0 +1,194 @@
+//! The options of `dhcp daemon`: the Go daemon's, and in which form Go reads them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::config;
+
+/// How a keeper was started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Flags {
+    pub(crate) pidfile: Option<PathBuf>,
+    pub(crate) host_prefix: String,
+    pub(crate) socket: PathBuf,
+    pub(crate) broadcast: bool,
+    /// Milliseconds; of the longest pause before a message is sent again, the smaller of the two.
+    pub(crate) timeout: u64,
+    pub(crate) resend_max: u64,
+    /// Milliseconds that an ADD may take.
+    pub(crate) resend_timeout: u64,
+    /// Ours: it ends behind its last lease.
+    pub(crate) once: bool,
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Flags {
+            pidfile: None,
+            host_prefix: String::new(),
+            socket: config::SOCKET.into(),
+            broadcast: false,
+            timeout: 10_000,
+            resend_max: 62_000,
+            resend_timeout: 208_000,
+            once: false,
+        }
+    }
+}
+
+/// For whoever gives another one.
+pub(crate) const USAGE: &str = "usage: dhcp daemon [OPTION]...
+  -pidfile PATH            write the process ID there
+  -hostprefix PATH         the host's root directory, where the keeper runs in a container
+  -socketpath PATH         where to listen (default /run/cnimble/dhcp.sock)
+  -timeout DURATION        of one message, before it is sent again (default 10s)
+  -resendmax DURATION      the longest pause before a message is sent again (default 1m2s)
+  -resendtimeout DURATION  of an ADD (default 3m28s)
+  -broadcast               ask servers to broadcast their answers
+  -once                    end when the last lease has ended
+";
+
+impl Flags {
+    /// Reads what follows `daemon`.
+    ///
+    /// # Errors
+    /// Which option is wrong.
+    pub(crate) fn read(args: &[OsString]) -> Result<Flags, String> {
+        let mut flags = Flags::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let text = arg.to_str().ok_or("an option is not valid UTF-8")?;
+            let name =
+                text.strip_prefix("--").or_else(|| text.strip_prefix('-')).ok_or(format!("{text}?"))?;
+            let (name, inline) = match name.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (name, None),
+            };
+            if let Some(flag) = flags.switch(name) {
+                *flag = match inline.as_deref() {
+                    None | Some("true" | "1" | "t" | "T" | "TRUE" | "True") => true,
+                    Some("false" | "0" | "f" | "F" | "FALSE" | "False") => false,
+                    Some(other) => return Err(format!("-{name}={other}: it is true or false")),
+                };
+                continue;
+            }
+            let mut value = || match &inline {
+                Some(value) => Ok(value.clone()),
+                None => match args.next().map(|value| value.to_str()) {
+                    Some(Some(value)) => Ok(value.to_owned()),
+                    _ => Err(format!("-{name} needs a value")),
+                },
+            };
+            match name {
+                "pidfile" => {
+                    let path = value()?;
+                    flags.pidfile = (!path.is_empty()).then(|| path.into());
+                }
+                "hostprefix" => flags.host_prefix = value()?,
+                "socketpath" => {
+                    let path = value()?;
+                    if !path.is_empty() {
+                        flags.socket = path.into();
+                    }
+                }
+                "timeout" => flags.timeout = duration(&value()?)?,
+                "resendmax" => flags.resend_max = duration(&value()?)?,
+                "resendtimeout" => flags.resend_timeout = duration(&value()?)?,
+                _ => return Err(format!("unknown option -{name}")),
+            }
+        }
+        match &flags.pidfile {
+            Some(path) if !path.is_absolute() => {
+                Err(format!("Error writing pidfile \"{}\": path not absolute", path.display()))
+            }
+            _ => Ok(flags),
+        }
+    }
+
+    fn switch(&mut self, name: &str) -> Option<&mut bool> {
+        match name {
+            "broadcast" => Some(&mut self.broadcast),
+            "once" => Some(&mut self.once),
+            _ => None,
+        }
+    }
+
+    /// A path of the host, as the keeper sees it.
+    pub(crate) fn on_host(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("{}{path}", self.host_prefix))
+    }
+}
+
+/// Milliseconds of a duration as Go writes it: `1m30s`, `1.5s`, `300ms`.
+fn duration(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text} is no duration, such as 10s or 1m30s");
+    let (mut rest, mut sum) = (text, 0_f64);
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+        let (number, tail) = rest.split_at(end);
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_end);
+        let factor = match unit {
+            "h" => 3_600_000.0,
+            "m" => 60_000.0,
+            "s" => 1000.0,
+            "ms" => 1.0,
+            "us" | "µs" => 0.001,
+            "ns" => 0.000_001,
+            _ => return Err(bad()),
+        };
+        sum += number.parse::<f64>().map_err(|_| bad())? * factor;
+        rest = tail;
+    }
+    // A million years would do.
+    if text.is_empty() || sum > 1e15 { Err(bad()) } else { Ok(sum as u64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Flags, String> {
+        Flags::read(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_go_daemons_options() {
+        let flags = read(
+            "-pidfile /run/dhcp.pid -hostprefix=/host --socketpath /run/cni/dhcp.sock -broadcast=true \
+             -timeout 1.5s -resendmax=1m2s -resendtimeout 300ms",
+        )
+        .unwrap();
+        let expected = Flags {
+            pidfile: Some("/run/dhcp.pid".into()),
+            host_prefix: "/host".into(),
+            socket: "/run/cni/dhcp.sock".into(),
+            broadcast: true,
+            timeout: 1500,
+            resend_max: 62_000,
+            resend_timeout: 300,
+            once: false,
+        };
+        assert_eq!(flags, expected);
+        assert_eq!(read("").unwrap(), Flags::default());
+        assert_eq!(flags.on_host("/run/x"), PathBuf::from("/host/run/x"));
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for line in [
+            "x",
+            "-x",
+            "-timeout",
+            "-timeout 5",
+            "-timeout=s",
+            "-timeout=-1s",
+            "-timeout=1x",
+            "-timeout=99999999999999h",
+            "-broadcast=x",
+            "-pidfile x",
+        ] {
+            assert!(read(line).is_err(), "{line}");
+        }
+    }
+}

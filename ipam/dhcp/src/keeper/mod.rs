@@ -1,0 +1,369 @@
+//! The keeper: one process that asks servers for addresses, and prolongs them, for all pods of a node.
+//!
+//! It is `dhcp daemon`, started by systemd, by hand, or by the first ADD. It holds the lock of its leases'
+//! directory as long as it lives, so that there is one for each socket. A single thread waits for verbs,
+//! answers and times, and never for one of them alone. All that it must know to go on is in the files
+//! ([`store`]) before an ADD is answered: it may be killed at any moment, and the next one goes on.
+
+mod flags;
+mod journal;
+mod pod;
+mod start;
+pub(crate) mod store;
+mod visitors;
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::link::Mac;
+use cnimble_plugin::signal;
+
+use crate::client::Action;
+use crate::lease::Lease;
+use crate::talk::{Ask, Reply, Wanted, Whose};
+use flags::Flags;
+use journal::Journal;
+use pod::{Heard, Pod};
+use store::{Record, Store};
+use visitors::Visitors;
+
+pub(crate) use start::{READY, TAKEN, program};
+
+/// Milliseconds between two looks for pods that have died.
+const ROUND: u64 = 5000;
+/// Milliseconds that a keeper without leases waits for the next one.
+const LINGER: u64 = 1000;
+
+/// Milliseconds since the machine's boot.
+fn now() -> u64 {
+    use nix::time::{ClockId, clock_gettime};
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME);
+    time.map_or(0, |time| {
+        let number = |value: i64| u64::try_from(value).unwrap_or(0);
+        number(time.tv_sec()) * 1000 + number(time.tv_nsec()) / 1_000_000
+    })
+}
+
+struct Keeper {
+    flags: Flags,
+    journal: Journal,
+    store: Store,
+    listener: UnixListener,
+    visitors: Visitors,
+    /// By the tags of their owners.
+    pods: BTreeMap<String, Pod>,
+    /// Leases of the keeper before whose pods couldn't be looked at yet.
+    left: Vec<Record>,
+    round: u64,
+    busy: u64,
+}
+
+impl Keeper {
+    /// Goes on where the one before was.
+    fn new(flags: Flags, journal: Journal, store: Store, listener: UnixListener) -> std::io::Result<Keeper> {
+        let now = now();
+        let left = store.load()?;
+        let (visitors, pods) = (Visitors::default(), BTreeMap::new());
+        let (round, busy) = (now + ROUND, now);
+        let mut keeper = Keeper { flags, journal, store, listener, visitors, pods, left, round, busy };
+        keeper.adopt(now);
+        Ok(keeper)
+    }
+
+    /// Takes over the leases of the keeper before. One whose pod can't be looked at now is tried again.
+    fn adopt(&mut self, now: u64) {
+        for record in std::mem::take(&mut self.left) {
+            let whose = record.wanted.whose.words();
+            let tag = record.wanted.whose.owner().tag();
+            let known = Some((Mac(record.mac), record.lease.clone()));
+            let found = match Pod::find(&self.flags, record.wanted.clone(), now, known) {
+                Ok(pod) => {
+                    self.pods.insert(tag, pod);
+                    continue;
+                }
+                Err(err) => err,
+            };
+            let gone = matches!(found.code, Code::INVALID_NETNS | Code::UNKNOWN_CONTAINER);
+            if gone && self.store.remove(&tag).is_ok() {
+                self.journal.tell(&format!("{whose}: its pod is gone, and its lease forgotten: {found}"));
+            } else {
+                self.journal.tell(&format!("{whose}: its lease can't be kept now: {found}"));
+                self.left.push(record);
+            }
+        }
+    }
+
+    /// Until the last lease has ended, or a signal has come. The lock is still held.
+    fn run(mut self) -> Store {
+        while signal::check().is_ok() {
+            let now = now();
+            if !self.pods.is_empty() || !self.left.is_empty() || !self.visitors.is_empty() {
+                self.busy = now;
+            } else if self.flags.once && now >= self.busy + LINGER {
+                break;
+            }
+            self.wait(now);
+            let now = self::now();
+            self.visitors.welcome(&self.listener, now);
+            let (asked, gone) = self.visitors.serve(now);
+            for number in gone {
+                self.left(number, now);
+            }
+            for (number, ask) in asked {
+                let reply = match ask {
+                    Ok(ask) => self.asked(number, now, ask),
+                    Err(why) => Some(Error::new(Code::DECODE, format!("no question: {why}")).into()),
+                };
+                if let Some(reply) = reply {
+                    self.visitors.answer(number, now, &reply);
+                }
+            }
+            self.hear(now);
+            self.tick(now);
+        }
+        self.store
+    }
+
+    /// Waits for what comes next.
+    fn wait(&self, now: u64) {
+        let idle = if self.pods.is_empty() && self.left.is_empty() { u64::MAX } else { self.round };
+        let times = self
+            .pods
+            .values()
+            .flat_map(|pod| [pod.client.next(), pod.waiting.map_or(u64::MAX, |(_, until)| until)]);
+        let linger = if self.flags.once && self.pods.is_empty() { self.busy + LINGER } else { u64::MAX };
+        let next = times.chain([idle, linger, self.visitors.next()]).min().unwrap_or(u64::MAX);
+        // A millisecond more, as the clock is cut off.
+        let left = next.saturating_sub(now).min(60_000);
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut descriptors = Vec::new();
+        if self.visitors.has_room() {
+            descriptors.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
+        }
+        for (descriptor, writes) in self.visitors.descriptors() {
+            let more = if writes { PollFlags::POLLOUT } else { PollFlags::empty() };
+            descriptors.push(PollFd::new(descriptor, PollFlags::POLLIN | more));
+        }
+        for socket in self.pods.values().flat_map(Pod::sockets) {
+            descriptors.push(PollFd::new(socket.as_fd(), PollFlags::POLLIN));
+        }
+        // A signal ends it, too; whoever is ready is asked in any case.
+        let _ = poll(&mut descriptors, timeout);
+    }
+
+    /// A verb's question; `None` if the answer comes later.
+    fn asked(&mut self, number: u64, now: u64, ask: Ask) -> Option<Reply> {
+        match ask {
+            Ask::Status => Some(Reply::Done),
+            Ask::Add(wanted) => self.add(number, now, wanted).unwrap_or_else(|err| Some(err.into())),
+            Ask::Check(whose) => Some(match self.pods.get(&whose.owner().tag()) {
+                Some(pod) => pod.client.lease().map_or(Reply::Nothing, |lease| Reply::Lease(lease.clone())),
+                None => Reply::Nothing,
+            }),
+            Ask::Del(whose) => Some(self.end(&whose.owner().tag(), now, "its verb has come")),
+            Ask::Gc { network, valid } => Some(self.clean(&network, &valid, now)),
+        }
+    }
+
+    fn add(&mut self, number: u64, now: u64, wanted: Wanted) -> Result<Option<Reply>, Error> {
+        let tag = wanted.whose.owner().tag();
+        let path = self.flags.on_host(&wanted.netns);
+        // As the Go daemon: one that has a lease keeps it.
+        if let Some(pod) = self.pods.get(&tag)
+            && pod.is_in(&path)
+            && let Some(lease) = pod.client.lease()
+        {
+            return Ok(Some(Reply::Lease(lease.clone())));
+        }
+        self.end(&tag, now, "it is asked for anew").checked()?;
+        let mut pod = Pod::find(&self.flags, wanted, now, None)?;
+        pod.waiting = Some((number, now.saturating_add(self.flags.resend_timeout)));
+        self.pods.insert(tag, pod);
+        Ok(None)
+    }
+
+    /// Gives a lease back.
+    fn end(&mut self, tag: &str, now: u64, why: &str) -> Reply {
+        if let Err(err) = self.store.remove(tag) {
+            return Error::new(Code::IO, format!("removing a lease: {err}")).into();
+        }
+        self.left.retain(|record| record.wanted.whose.owner().tag() != tag);
+        let Some(mut pod) = self.pods.remove(tag) else { return Reply::Nothing };
+        let whose = pod.wanted.whose.words();
+        // Nobody has an address that another may get.
+        if let Err(err) = pod.taken() {
+            self.journal.tell(&format!("{whose}: taking away its address: {err}"));
+        }
+        if let Some(Action::Send { question, from, to }) = pod.client.release(now) {
+            let address = question.address;
+            match pod.send(&question, from, to) {
+                Ok(()) => self.journal.tell(&format!("{whose}: {address} is released: {why}")),
+                Err(err) => self
+                    .journal
+                    .tell(&format!("{whose}: {address} is dropped: {why}; telling its server: {err}")),
+            }
+        }
+        if let Some((number, _)) = pod.waiting {
+            let err = Error::new(Code::TRY_AGAIN_LATER, "the lease was given back while it was asked for");
+            self.visitors.answer(number, now, &err.into());
+        }
+        Reply::Done
+    }
+
+    fn clean(&mut self, network: &str, valid: &[(String, String)], now: u64) -> Reply {
+        let stale = |whose: &Whose| {
+            whose.network == network
+                && !valid.iter().any(|(id, ifname)| (id, ifname) == (&whose.container, &whose.ifname))
+        };
+        // One that is being asked for isn't in the list yet.
+        let all = self.pods.iter().filter(|(_, pod)| pod.waiting.is_none() && stale(&pod.wanted.whose));
+        let tags: Vec<String> = all.map(|(tag, _)| tag.clone()).collect();
+        for tag in tags {
+            let reply = self.end(&tag, now, "it isn't valid any more");
+            if matches!(reply, Reply::Error { .. }) {
+                return reply;
+            }
+        }
+        Reply::Done
+    }
+
+    /// A verb is gone before it was answered: nobody knows of its lease.
+    fn left(&mut self, number: u64, now: u64) {
+        let of = |pod: &Pod| pod.waiting.is_some_and(|(waiting, _)| waiting == number);
+        let tag = self.pods.iter().find(|(_, pod)| of(pod)).map(|(tag, _)| tag.clone());
+        if let Some(tag) = tag {
+            self.end(&tag, now, "its verb is gone");
+        }
+    }
+
+    fn hear(&mut self, now: u64) {
+        let tags: Vec<String> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.sockets().next().is_some())
+            .map(|(tag, _)| tag.clone())
+            .collect();
+        for tag in tags {
+            let heard = self.pods.get_mut(&tag).map(Pod::hear).unwrap_or_default();
+            for heard in heard {
+                let Some(pod) = self.pods.get_mut(&tag) else { break };
+                let actions = match heard {
+                    Heard::Answer(from, answer) => pod.client.answer(now, from, &answer),
+                    Heard::Holder(mac) => pod.client.conflict(now, mac),
+                };
+                self.act(&tag, now, actions);
+            }
+        }
+    }
+
+    /// What time brings.
+    fn tick(&mut self, now: u64) {
+        let tags: Vec<String> = self.pods.keys().cloned().collect();
+        let round = now >= self.round;
+        if round {
+            self.round = now + ROUND;
+            self.adopt(now);
+        }
+        for tag in tags {
+            let Some(pod) = self.pods.get_mut(&tag) else { continue };
+            if round && pod.has_died(&self.flags) {
+                self.end(&tag, now, "its pod has died");
+                continue;
+            }
+            if let Some((number, until)) = pod.waiting
+                && now >= until
+            {
+                pod.waiting = None;
+                let ifname = pod.wanted.whose.ifname.clone();
+                self.end(&tag, now, "no server has answered in time");
+                let seconds = self.flags.resend_timeout / 1000;
+                let err = Error::new(
+                    Code::TRY_AGAIN_LATER,
+                    format!("no DHCP server has given an address to {ifname} within {seconds} s"),
+                )
+                .details("no more tries");
+                self.visitors.answer(number, now, &err.into());
+                continue;
+            }
+            let actions = pod.client.tick(now);
+            self.act(&tag, now, actions);
+        }
+    }
+
+    fn act(&mut self, tag: &str, now: u64, actions: Vec<Action>) {
+        for action in actions {
+            let Some(pod) = self.pods.get_mut(tag) else { return };
+            let whose = pod.wanted.whose.words();
+            let failed = match action {
+                Action::Tell(line) => {
+                    self.journal.tell(&format!("{whose}: {line}"));
+                    Ok(())
+                }
+                Action::Send { question, from, to } => {
+                    let word = question.kind.word();
+                    let sent = pod.listen().and_then(|()| pod.send(&question, from, to));
+                    sent.map_err(|err| format!("sending {word}: {err}"))
+                }
+                Action::Probe(address) => {
+                    let sent = pod.listen().and_then(|()| pod.probe(address));
+                    sent.map_err(|err| format!("asking who has {address}: {err}"))
+                }
+                Action::Bound(lease) => self.bound(tag, now, &lease),
+                Action::Lost(lease, why) => self.lost(tag, &lease, why),
+            };
+            if let Err(why) = failed {
+                self.journal.tell(&format!("{whose}: {why}"));
+            }
+        }
+        if let Some(pod) = self.pods.get_mut(tag)
+            && let Err(err) = pod.listen()
+        {
+            self.journal.tell(&format!("{}: opening a socket: {err}", pod.wanted.whose.words()));
+        }
+    }
+
+    /// There is a lease: on the disk, and then in the answer or on the interface.
+    fn bound(&mut self, tag: &str, now: u64, lease: &Lease) -> Result<(), String> {
+        let Some(pod) = self.pods.get_mut(tag) else { return Ok(()) };
+        let whose = pod.wanted.whose.words();
+        let seconds = lease.expires.saturating_sub(now) / 1000;
+        self.journal.tell(&format!("{whose}: {} from {} for {seconds} s", lease.address, lease.server));
+        let written = self.store.write(&pod.wanted, pod.mac.0, Some(lease));
+        match pod.waiting.take() {
+            Some((number, _)) => {
+                pod.handed_over(lease);
+                let reply = match written {
+                    Ok(()) => Reply::Lease(lease.clone()),
+                    Err(err) => {
+                        self.end(tag, now, "it can't be written down");
+                        Error::new(Code::IO, format!("writing the lease of {}: {err}", lease.address)).into()
+                    }
+                };
+                self.visitors.answer(number, now, &reply);
+                Ok(())
+            }
+            None => {
+                let changed = pod.renewed(lease);
+                if let Some(change) =
+                    changed.map_err(|err| format!("following to {}: {err}", lease.address))?
+                {
+                    self.journal.tell(&format!("{whose}: {change}"));
+                }
+                written.map_err(|err| format!("writing the lease of {}: {err}", lease.address))
+            }
+        }
+    }
+
+    fn lost(&mut self, tag: &str, lease: &Lease, why: &str) -> Result<(), String> {
+        let Some(pod) = self.pods.get_mut(tag) else { return Ok(()) };
+        let whose = pod.wanted.whose.words();
+        self.journal.tell(&format!("{whose}: {} is taken away: {why}", lease.address));
+        let taken = pod.taken().map_err(|err| format!("taking away {}: {err}", lease.address));
+        let written = self.store.write(&pod.wanted, pod.mac.0, None);
+        taken.and(written.map_err(|err| format!("writing that {} is lost: {err}", lease.address)))
+    }
+}

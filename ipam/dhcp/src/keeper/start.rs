@@ -1,0 +1,160 @@
+//! `dhcp daemon`: from the arguments to a keeper that listens, and its end.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use cnimble_plugin::signal;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::{Mode, umask};
+
+use super::flags::{Flags, USAGE};
+use super::journal::Journal;
+use super::store::Store;
+use super::{Keeper, store};
+
+/// What a keeper says to the plugin that has started it, on stdout.
+pub(crate) const READY: &str = "ready";
+/// Another one was faster.
+pub(crate) const TAKEN: &str = "taken";
+
+/// The first descriptor behind the standard ones; sd_listen_fds(3) begins there.
+const FIRST: i32 = 3;
+
+/// Runs the keeper, if the arguments ask for it.
+pub(crate) fn program(args: &[OsString]) -> Option<i32> {
+    let (first, rest) = args.split_first()?;
+    if first != "daemon" {
+        return None;
+    }
+    let flags = match Flags::read(rest) {
+        Ok(flags) => flags,
+        Err(why) => {
+            eprint!("dhcp daemon: {why}\n{USAGE}");
+            return Some(2);
+        }
+    };
+    signal::install();
+    let once = flags.once;
+    match run(flags) {
+        Ok(true) => Some(0),
+        Ok(false) if once => Some(0),
+        Ok(false) => {
+            eprintln!("dhcp daemon: another keeper runs for this socket");
+            Some(1)
+        }
+        Err(why) => {
+            // A plugin that has started it reads stdout; a person reads stderr.
+            if once {
+                announce(&why);
+            }
+            eprintln!("dhcp daemon: {why}");
+            Some(1)
+        }
+    }
+}
+
+/// Whether it was the one keeper of its socket.
+fn run(flags: Flags) -> Result<bool, String> {
+    // A namespace for each pod: the usual limit is that of select(2).
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+    // Leases and socket are root's.
+    umask(Mode::from_bits_truncate(0o077));
+    let activated = inherited();
+    if flags.once && activated.is_none() {
+        leave_home();
+    }
+    let path = flags.on_host(&flags.socket.to_string_lossy());
+    let failed =
+        |what: &str, path: &Path, err: &dyn std::fmt::Display| format!("{what} {}: {err}", path.display());
+    let directory = store::directory(&path);
+    let store = Store::open(&path).map_err(|err| failed("opening", &directory, &err))?;
+    let Some(store) = store else {
+        announce(TAKEN);
+        return Ok(false);
+    };
+    let own = activated.is_none();
+    let listener = match activated {
+        Some(listener) => listener,
+        None => listen(&path).map_err(|err| failed("listening on", &path, &err))?,
+    };
+    listener.set_nonblocking(true).map_err(|err| failed("listening on", &path, &err))?;
+    if let Some(pidfile) = &flags.pidfile {
+        write_pid(pidfile).map_err(|err| failed("Error writing pidfile", pidfile, &err))?;
+    }
+    let pidfile = flags.pidfile.clone();
+    let journal = Journal::open(flags.once && own);
+    let keeper = Keeper::new(flags, journal, store, listener);
+    let keeper = keeper.map_err(|err| failed("reading the leases in", &directory, &err))?;
+    announce(READY);
+    let store = keeper.run();
+    // Before the lock is given back: the next keeper has a socket of its own.
+    if own {
+        let _ = std::fs::remove_file(&path);
+    }
+    if let Some(pidfile) = pidfile {
+        let _ = std::fs::remove_file(pidfile);
+    }
+    drop(store);
+    Ok(true)
+}
+
+/// The socket that systemd has opened for us (sd_listen_fds(3)).
+fn inherited() -> Option<UnixListener> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+    if number("LISTEN_PID")? != std::process::id() || number("LISTEN_FDS")? != 1 {
+        return None;
+    }
+    // SAFETY: systemd has opened this descriptor for us, and nothing else of ours uses it.
+    Some(unsafe { OwnedFd::from_raw_fd(FIRST) }.into())
+}
+
+/// Lets go of whatever the plugin that started us, and its runtime, had: session, directory, descriptors.
+fn leave_home() {
+    // We are no leader of a process group: a plugin has forked us.
+    let _ = nix::unistd::setsid();
+    let _ = nix::unistd::chdir("/");
+    // SAFETY: all descriptors of ours are the standard ones; close_range(2) takes numbers.
+    unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
+}
+
+/// Listens there. What is left of a keeper that was killed is removed, but nothing that lives.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(err) if err.kind() == io::ErrorKind::AddrInUse => {}
+        bound => return bound,
+    }
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(io::Error::other("what is there is no socket"));
+    }
+    if UnixStream::connect(path).is_ok() {
+        return Err(io::Error::other("another program listens there, such as the Go plugins' dhcp daemon"));
+    }
+    std::fs::remove_file(path)?;
+    UnixListener::bind(path)
+}
+
+fn write_pid(path: &Path) -> io::Result<()> {
+    let mut file = std::fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o644)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)?;
+    write!(file, "{}", std::process::id())
+}
+
+/// Tells the plugin that waits, and closes stdout: it reads to the end.
+fn announce(word: &str) {
+    let _ = writeln!(io::stdout(), "{word}");
+    let _ = io::stdout().flush();
+    if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdout(&null);
+    }
+}

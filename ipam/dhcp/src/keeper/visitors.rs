@@ -1,0 +1,154 @@
+//! The verbs that talk to the keeper: connections that it never waits for.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use nix::sys::socket::{getsockopt, sockopt};
+
+use crate::talk::{Ask, LONGEST_LINE, Reply};
+
+/// At once; a node has no more verbs.
+const MOST: usize = 1024;
+/// Milliseconds that a verb has for its question and its answer.
+const PATIENCE: u64 = 10_000;
+
+struct Visitor {
+    number: u64,
+    stream: UnixStream,
+    question: Vec<u8>,
+    answer: Vec<u8>,
+    /// It has been asked for something that takes time.
+    waits: bool,
+    since: u64,
+    gone: bool,
+}
+
+/// A visitor's number, and what it asks if that can be read.
+pub(super) type Asked = (u64, Result<Ask, String>);
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Visitors {
+    all: Vec<Visitor>,
+    last: u64,
+}
+
+impl Visitors {
+    /// Lets those in who knock.
+    pub(super) fn welcome(&mut self, listener: &UnixListener, now: u64) {
+        while self.all.len() < MOST {
+            let Ok((stream, _)) = listener.accept() else { return };
+            // Root, or whoever runs us; the socket's mode says the same.
+            let allowed = getsockopt(&stream, sockopt::PeerCredentials)
+                .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw());
+            if !allowed || stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            self.last += 1;
+            let (question, answer) = (Vec::new(), Vec::new());
+            let number = self.last;
+            self.all.push(Visitor {
+                number,
+                stream,
+                question,
+                answer,
+                waits: false,
+                since: now,
+                gone: false,
+            });
+        }
+    }
+
+    /// Whether nobody is here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// When somebody's time is over.
+    pub(super) fn next(&self) -> u64 {
+        let hasty = self.all.iter().filter(|visitor| !visitor.waits);
+        hasty.map(|visitor| visitor.since + PATIENCE).min().unwrap_or(u64::MAX)
+    }
+
+    /// What to poll for, and whether there is something to write.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+        self.all.iter().map(|visitor| (visitor.stream.as_fd(), !visitor.answer.is_empty()))
+    }
+
+    /// Whether there is room for another.
+    pub(super) fn has_room(&self) -> bool {
+        self.all.len() < MOST
+    }
+
+    /// Reads and writes what can be; the questions that are whole, and who is gone.
+    pub(super) fn serve(&mut self, now: u64) -> (Vec<Asked>, Vec<u64>) {
+        let mut asked = Vec::new();
+        for visitor in &mut self.all {
+            asked.extend(visitor.listen().map(|ask| (visitor.number, ask)));
+            visitor.speak();
+            visitor.gone |= !visitor.waits && now >= visitor.since + PATIENCE;
+        }
+        let gone = self.all.iter().filter(|visitor| visitor.gone).map(|visitor| visitor.number).collect();
+        self.all.retain(|visitor| !visitor.gone);
+        (asked, gone)
+    }
+
+    /// Answers.
+    pub(super) fn answer(&mut self, number: u64, now: u64, reply: &Reply) {
+        let Some(visitor) = self.all.iter_mut().find(|visitor| visitor.number == number) else { return };
+        visitor.answer = serde_json::to_vec(reply).unwrap_or_default();
+        visitor.answer.push(b'\n');
+        visitor.waits = false;
+        visitor.since = now;
+        visitor.speak();
+        self.all.retain(|visitor| !visitor.gone);
+    }
+}
+
+impl Visitor {
+    /// The question, when it is whole.
+    fn listen(&mut self) -> Option<Result<Ask, String>> {
+        let mut piece = [0; 4096];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => {
+                    self.gone = true;
+                    return None;
+                }
+                // One question each.
+                Ok(_) if self.waits || !self.answer.is_empty() => {}
+                Ok(length) => {
+                    self.question.extend_from_slice(piece.get(..length).unwrap_or_default());
+                    if self.question.len() > LONGEST_LINE {
+                        self.gone = true;
+                        return None;
+                    }
+                    if self.question.last() == Some(&b'\n') {
+                        self.waits = true;
+                        let question = std::mem::take(&mut self.question);
+                        return Some(serde_json::from_slice(&question).map_err(|err| err.to_string()));
+                    }
+                }
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                Err(err) => {
+                    self.gone |= err.kind() != io::ErrorKind::WouldBlock;
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn speak(&mut self) {
+        while !self.answer.is_empty() && !self.gone {
+            match self.stream.write(&self.answer) {
+                Ok(length) => drop(self.answer.drain(..length)),
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.gone = true,
+            }
+            // All said.
+            self.gone |= self.answer.is_empty();
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! A lease: what a server has given, as a result of ADD and as a file.
+//!
+//! Times are milliseconds since the machine's boot (CLOCK_BOOTTIME): no clock that is set, and no sleep of
+//! the machine, moves them.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnetwork::{IpNetwork, Ipv4Network};
+use serde::{Deserialize, Serialize};
+
+use cnimble_cni::{CniResult, Dns, IpConfig, Route};
+use cnimble_netlink::link::Mac;
+
+use crate::domains;
+use crate::message::{Answer, code};
+
+/// Where a server says nothing (as the Go plugin).
+const DEFAULT_SECONDS: u32 = 3600;
+/// "For ever" (RFC 2131, section 3.3).
+const FOR_EVER: u32 = u32::MAX;
+/// A server must not have us ask without a pause.
+const SHORTEST_SECONDS: u32 = 2;
+/// What every host must be able to receive (RFC 791); less is an attack or an accident.
+const SMALLEST_MTU: u16 = 576;
+/// `link`, as in rtnetlink(7).
+const SCOPE_LINK: u8 = 253;
+
+/// What a server has given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lease {
+    pub(crate) address: Ipv4Addr,
+    pub(crate) prefix: u8,
+    pub(crate) server: Ipv4Addr,
+    /// Whom to send to for the server: itself, or the relay in front of it.
+    pub(crate) server_mac: [u8; 6],
+    pub(crate) gateway: Option<Ipv4Addr>,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) dns: Dns,
+    /// T1.
+    pub(crate) renew: u64,
+    /// T2.
+    pub(crate) rebind: u64,
+    pub(crate) expires: u64,
+}
+
+impl Lease {
+    /// What `answer`, which came at `now` from `mac`, gives. A server needn't repeat everything in a
+    /// renewal of `before`.
+    ///
+    /// # Errors
+    /// Why it can't be taken.
+    pub(crate) fn of(
+        answer: &Answer,
+        now: u64,
+        mac: Mac,
+        before: Option<&Lease>,
+    ) -> Result<Lease, &'static str> {
+        let address = answer.address;
+        if !is_usable(address) {
+            return Err("the address is none that a host can have");
+        }
+        let server = answer.address_of(code::SERVER).or(before.map(|lease| lease.server));
+        let server = server.filter(|server| is_usable(*server)).ok_or("it doesn't say which server it is")?;
+        let prefix = match answer.option(code::SUBNET_MASK) {
+            Some(mask) => prefix(mask).ok_or("the subnet mask is none")?,
+            None => before.map(|lease| lease.prefix).ok_or("DHCP option Subnet Mask is missing")?,
+        };
+        let gateway = answer.address_of(code::ROUTERS).filter(|gateway| is_usable(*gateway));
+        let times = Times::of(answer);
+        let after = |seconds: u32| now.saturating_add(u64::from(seconds) * 1000);
+        Ok(Lease {
+            address,
+            prefix,
+            server,
+            server_mac: mac.0,
+            gateway,
+            routes: routes(answer, gateway),
+            dns: dns(answer),
+            renew: after(times.renew),
+            rebind: after(times.rebind),
+            expires: if times.lease == FOR_EVER { u64::MAX } else { after(times.lease) },
+        })
+    }
+
+    /// The address with its prefix length.
+    pub(crate) fn net(&self) -> IpNetwork {
+        // The prefix was made from a mask, or read from a file that might have any.
+        let host = || Ipv4Network::from(self.address);
+        IpNetwork::V4(Ipv4Network::new(self.address, self.prefix).unwrap_or_else(|_| host()))
+    }
+
+    /// Who sends for the server.
+    pub(crate) fn mac(&self) -> Mac {
+        Mac(self.server_mac)
+    }
+
+    /// Its routes, with the configuration's `priority`.
+    pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
+        let with = |route: &Route| Route { priority, ..route.clone() };
+        self.routes.iter().map(with).collect()
+    }
+
+    /// What ADD returns.
+    pub(crate) fn result(&self, priority: Option<u32>) -> CniResult {
+        let ip = IpConfig { interface: None, address: self.net(), gateway: self.gateway.map(IpAddr::V4) };
+        CniResult {
+            ips: vec![ip],
+            routes: self.routes(priority),
+            dns: self.dns.clone(),
+            ..CniResult::default()
+        }
+    }
+}
+
+/// T1, T2 and the end, in seconds from now on.
+struct Times {
+    renew: u32,
+    rebind: u32,
+    lease: u32,
+}
+
+impl Times {
+    fn of(answer: &Answer) -> Times {
+        let lease = answer.number(code::LEASE_TIME).unwrap_or(DEFAULT_SECONDS).max(SHORTEST_SECONDS);
+        let (half, late) = (lease / 2, lease - lease / 8);
+        let renew = answer.number(code::RENEWAL).unwrap_or(half);
+        let rebind = answer.number(code::REBINDING).unwrap_or(late);
+        if lease == FOR_EVER {
+            return Times { renew: FOR_EVER, rebind: FOR_EVER, lease };
+        }
+        // Times that make no sense together are RFC 2131's (section 4.4.5).
+        if renew >= 1 && renew <= rebind && rebind <= lease {
+            Times { renew, rebind, lease }
+        } else {
+            Times { renew: half, rebind: late, lease }
+        }
+    }
+}
+
+/// Whether a host can have the address.
+pub(crate) fn is_usable(address: Ipv4Addr) -> bool {
+    let [first, ..] = address.octets();
+    first != 0 && first < 224 && !address.is_loopback()
+}
+
+/// The length of the prefix that a mask tells.
+fn prefix(mask: &[u8]) -> Option<u8> {
+    let mask: [u8; 4] = mask.try_into().ok()?;
+    let prefix = u8::try_from(u32::from_be_bytes(mask).leading_ones()).ok()?;
+    (ipnetwork::ipv4_mask_to_prefix(mask.into()).ok()? == prefix && prefix > 0).then_some(prefix)
+}
+
+/// The routes: classless ones alone (RFC 3442), or static ones and by the router. The MTU is for each.
+fn routes(answer: &Answer, gateway: Option<Ipv4Addr>) -> Vec<Route> {
+    let classless = [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS];
+    let classless = classless.into_iter().filter_map(|code| answer.option(code));
+    let mut routes = match classless.map(classless_routes).find(|routes| !routes.is_empty()) {
+        Some(routes) => routes,
+        None => {
+            let default = gateway.map(|gateway| (Ipv4Addr::UNSPECIFIED, 0, gateway));
+            let all = static_routes(answer).into_iter().chain(default);
+            all.filter_map(|(to, prefix, by)| route(to, prefix, by)).collect()
+        }
+    };
+    let mtu = answer.option(code::MTU).and_then(|bytes| Some(u16::from_be_bytes(bytes.try_into().ok()?)));
+    for route in &mut routes {
+        route.mtu = mtu.filter(|mtu| *mtu >= SMALLEST_MTU).map(u32::from);
+    }
+    routes
+}
+
+/// RFC 3442: each destination as its prefix length, and as many octets as that has.
+fn classless_routes(mut bytes: &[u8]) -> Vec<Route> {
+    let mut routes = Vec::new();
+    while let Some((prefix, rest)) = bytes.split_first() {
+        let octets = usize::from(*prefix).div_ceil(8);
+        let Some((significant, rest)) = rest.split_at_checked(octets) else { break };
+        let Some((router, rest)) = rest.split_first_chunk::<4>() else { break };
+        let mut destination = [0; 4];
+        let Some(place) = destination.get_mut(..octets) else { break };
+        place.copy_from_slice(significant);
+        routes.extend(route(destination.into(), *prefix, (*router).into()));
+        bytes = rest;
+    }
+    routes
+}
+
+/// RFC 2132, section 5.8: destinations of the old classes, each with a router. None is the default.
+fn static_routes(answer: &Answer) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
+    let addresses: Vec<Ipv4Addr> = answer.addresses(code::STATIC_ROUTES).collect();
+    let pairs = addresses.as_chunks::<2>().0.iter();
+    pairs
+        .filter(|[destination, _]| is_usable(*destination))
+        .map(|[destination, router]| {
+            let [first, ..] = destination.octets();
+            let prefix = if first < 128 {
+                8
+            } else if first < 192 {
+                16
+            } else {
+                24
+            };
+            (*destination, prefix, *router)
+        })
+        .collect()
+}
+
+/// A router of 0.0.0.0 is the link itself.
+fn route(destination: Ipv4Addr, prefix: u8, router: Ipv4Addr) -> Option<Route> {
+    let net = Ipv4Network::new(destination, prefix).ok()?;
+    let dst = IpNetwork::V4(Ipv4Network::new(net.network(), prefix).ok()?);
+    if router.is_unspecified() {
+        return Some(Route { scope: Some(SCOPE_LINK), ..Route::new(dst, None) });
+    }
+    is_usable(router).then(|| Route::new(dst, Some(IpAddr::V4(router))))
+}
+
+fn dns(answer: &Answer) -> Dns {
+    let servers = answer.addresses(code::NAME_SERVERS).filter(|server| !server.is_unspecified());
+    Dns {
+        nameservers: servers.map(|server| server.to_string()).collect(),
+        domain: answer.option(code::DOMAIN_NAME).and_then(domains::text).unwrap_or_default(),
+        search: answer.option(code::DOMAIN_SEARCH).map(domains::search).unwrap_or_default(),
+        options: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Type;
+    use crate::message::tests::{MAC, answer};
+
+    const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 50);
+    const SERVER: (u8, &[u8]) = (code::SERVER, &[10, 1, 2, 1]);
+    const MASK: (u8, &[u8]) = (code::SUBNET_MASK, &[255, 255, 255, 0]);
+    const ROUTER: (u8, &[u8]) = (code::ROUTERS, &[10, 1, 2, 1]);
+
+    fn read(address: Ipv4Addr, options: &[(u8, &[u8])]) -> Result<Lease, &'static str> {
+        let answer = Answer::parse(&answer(Type::Ack, 1, address, options), MAC).unwrap();
+        Lease::of(&answer, 1000, MAC, None)
+    }
+
+    fn told(lease: &Lease) -> Vec<String> {
+        let via = |route: &Route| match route.gw {
+            Some(gw) => format!("{} via {gw}", route.dst),
+            None => format!("{} scope {:?}", route.dst, route.scope),
+        };
+        lease.routes.iter().map(via).collect()
+    }
+
+    #[test]
+    fn address_gateway_and_routes() {
+        let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, (code::MTU, &[5, 120])]).unwrap();
+        let result = lease.result(Some(7));
+        assert_eq!(result.ips[0].address.to_string(), "10.1.2.50/24");
+        assert_eq!(result.ips[0].gateway, Some(IpAddr::from([10, 1, 2, 1])));
+        assert_eq!(told(&lease), ["0.0.0.0/0 via 10.1.2.1"]);
+        assert_eq!((result.routes[0].mtu, result.routes[0].priority), (Some(1400), Some(7)));
+    }
+
+    #[test]
+    fn classless_routes_replace_router_and_static_ones() {
+        let fixed = (code::STATIC_ROUTES, &[172, 16, 0, 0, 10, 1, 2, 3, 0, 0, 0, 0, 10, 1, 2, 4][..]);
+        let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, fixed]).unwrap();
+        assert_eq!(told(&lease), ["172.16.0.0/16 via 10.1.2.3", "0.0.0.0/0 via 10.1.2.1"]);
+        let bytes = [0, 10, 1, 2, 1, 12, 172, 31, 10, 1, 2, 5, 32, 10, 9, 9, 9, 0, 0, 0, 0, 24, 10];
+        for code in [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS] {
+            let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, fixed, (code, &bytes)]).unwrap();
+            let expected =
+                ["0.0.0.0/0 via 10.1.2.1", "172.16.0.0/12 via 10.1.2.5", "10.9.9.9/32 scope Some(253)"];
+            assert_eq!(told(&lease), expected);
+        }
+        for none in [&[33, 1, 2, 3, 4, 5, 10, 1, 2, 1][..], &[255; 9], &[8]] {
+            let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, (code::CLASSLESS_ROUTES, none)]).unwrap();
+            assert_eq!(told(&lease), ["0.0.0.0/0 via 10.1.2.1"]);
+        }
+    }
+
+    #[test]
+    fn what_no_host_can_have_is_refused() {
+        for address in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "255.255.255.255"] {
+            assert!(read(address.parse().unwrap(), &[SERVER, MASK]).is_err(), "{address}");
+        }
+        for mask in [&[0, 0, 0, 0][..], &[255, 0, 255, 0], &[255, 255], &[0, 255, 255, 255]] {
+            assert!(read(ADDRESS, &[SERVER, (code::SUBNET_MASK, mask)]).is_err(), "{mask:?}");
+        }
+        assert_eq!(read(ADDRESS, &[SERVER]), Err("DHCP option Subnet Mask is missing"));
+        assert!(read(ADDRESS, &[MASK]).is_err());
+    }
+
+    #[test]
+    fn times_make_sense_whatever_the_server_says() {
+        let number = u32::to_be_bytes;
+        let times = |lease: u32, renew: u32, rebind: u32| {
+            let (lease, renew, rebind) = (number(lease), number(renew), number(rebind));
+            let times = [(code::LEASE_TIME, &lease[..]), (code::RENEWAL, &renew), (code::REBINDING, &rebind)];
+            let lease = read(ADDRESS, &[&[SERVER, MASK][..], &times].concat()).unwrap();
+            (lease.renew, lease.rebind, lease.expires)
+        };
+        assert_eq!(times(100, 10, 20), (11_000, 21_000, 101_000));
+        for (renew, rebind) in [(0, 20), (30, 20), (10, 101), (0, 0)] {
+            assert_eq!(times(100, renew, rebind), (51_000, 89_000, 101_000));
+        }
+        assert_eq!(times(0, 0, 0), (2_000, 3_000, 3_000));
+        assert_eq!(times(u32::MAX, 1, 1).2, u64::MAX);
+        let default = read(ADDRESS, &[SERVER, MASK]).unwrap();
+        assert_eq!((default.renew, default.expires), (1_801_000, 3_601_000));
+    }
+
+    #[test]
+    fn a_lease_survives_its_file() {
+        let options = [SERVER, MASK, ROUTER, (code::NAME_SERVERS, &[10, 1, 2, 1, 10, 1, 2, 2])];
+        let lease = read(ADDRESS, &options).unwrap();
+        let text = serde_json::to_string(&lease).unwrap();
+        assert_eq!(serde_json::from_str::<Lease>(&text).unwrap(), lease);
+        assert_eq!(lease.dns.nameservers, ["10.1.2.1", "10.1.2.2"]);
+    }
+}

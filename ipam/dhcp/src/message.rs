@@ -1,0 +1,251 @@
+//! DHCPv4 messages: RFC 2131, section 2, options by RFC 2132, long ones by RFC 3396.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use cnimble_netlink::link::Mac;
+
+/// Codes of options.
+pub(crate) mod code {
+    pub(crate) const PAD: u8 = 0;
+    pub(crate) const SUBNET_MASK: u8 = 1;
+    pub(crate) const ROUTERS: u8 = 3;
+    pub(crate) const NAME_SERVERS: u8 = 6;
+    pub(crate) const HOST_NAME: u8 = 12;
+    pub(crate) const DOMAIN_NAME: u8 = 15;
+    pub(crate) const MTU: u8 = 26;
+    pub(crate) const STATIC_ROUTES: u8 = 33;
+    pub(crate) const REQUESTED_ADDRESS: u8 = 50;
+    pub(crate) const LEASE_TIME: u8 = 51;
+    pub(crate) const OVERLOAD: u8 = 52;
+    pub(crate) const MESSAGE_TYPE: u8 = 53;
+    pub(crate) const SERVER: u8 = 54;
+    pub(crate) const REQUEST_LIST: u8 = 55;
+    pub(crate) const MESSAGE: u8 = 56;
+    pub(crate) const LARGEST_MESSAGE: u8 = 57;
+    pub(crate) const RENEWAL: u8 = 58;
+    pub(crate) const REBINDING: u8 = 59;
+    pub(crate) const VENDOR_CLASS: u8 = 60;
+    pub(crate) const CLIENT_ID: u8 = 61;
+    pub(crate) const USER_CLASS: u8 = 77;
+    pub(crate) const DOMAIN_SEARCH: u8 = 119;
+    pub(crate) const CLASSLESS_ROUTES: u8 = 121;
+    /// Microsoft's number for the same.
+    pub(crate) const CLASSLESS_ROUTES_MS: u8 = 249;
+    pub(crate) const END: u8 = 255;
+}
+
+/// Option 53.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Type {
+    Discover = 1,
+    Offer = 2,
+    Request = 3,
+    Decline = 4,
+    Ack = 5,
+    Nak = 6,
+    Release = 7,
+}
+
+impl Type {
+    fn of(number: u8) -> Option<Type> {
+        use Type::{Ack, Decline, Discover, Nak, Offer, Release, Request};
+        [Discover, Offer, Request, Decline, Ack, Nak, Release].into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// The word of RFC 2131.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Type::Discover => "DISCOVER",
+            Type::Offer => "OFFER",
+            Type::Request => "REQUEST",
+            Type::Decline => "DECLINE",
+            Type::Ack => "ACK",
+            Type::Nak => "NAK",
+            Type::Release => "RELEASE",
+        }
+    }
+}
+
+const COOKIE: [u8; 4] = [99, 130, 83, 99];
+const HEADER: usize = 236;
+/// BOOTP's size (RFC 1542, section 2.1); some relays drop what is shorter.
+const SHORTEST: usize = 300;
+const BROADCAST: u16 = 0x8000;
+
+/// What a client says.
+#[derive(Debug, Clone)]
+pub(crate) struct Question {
+    pub(crate) kind: Type,
+    pub(crate) xid: u32,
+    pub(crate) seconds: u16,
+    /// Answers shall be broadcast.
+    pub(crate) broadcast: bool,
+    /// The address that the client has.
+    pub(crate) address: Ipv4Addr,
+    pub(crate) mac: Mac,
+    /// In this order, behind the type.
+    pub(crate) options: Vec<(u8, Vec<u8>)>,
+}
+
+impl Question {
+    /// The message's bytes.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        // BOOTREQUEST, Ethernet, six bytes of hardware address, no hops.
+        let mut bytes = vec![1, 1, 6, 0];
+        bytes.extend_from_slice(&self.xid.to_be_bytes());
+        bytes.extend_from_slice(&self.seconds.to_be_bytes());
+        bytes.extend_from_slice(&if self.broadcast { BROADCAST } else { 0 }.to_be_bytes());
+        bytes.extend_from_slice(&self.address.octets());
+        bytes.resize(28, 0);
+        bytes.extend_from_slice(&self.mac.0);
+        bytes.resize(HEADER, 0);
+        bytes.extend_from_slice(&COOKIE);
+        bytes.extend_from_slice(&[code::MESSAGE_TYPE, 1, self.kind as u8]);
+        for (code, value) in &self.options {
+            // One without value is one all the same.
+            let pieces = value.chunks(255).chain(value.is_empty().then_some(&[][..]));
+            for piece in pieces {
+                bytes.push(*code);
+                bytes.push(u8::try_from(piece.len()).unwrap_or(u8::MAX));
+                bytes.extend_from_slice(piece);
+            }
+        }
+        bytes.push(code::END);
+        bytes.resize(bytes.len().max(SHORTEST), code::PAD);
+        bytes
+    }
+}
+
+/// What a server says.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) kind: Type,
+    pub(crate) xid: u32,
+    /// The address that the client gets.
+    pub(crate) address: Ipv4Addr,
+    options: BTreeMap<u8, Vec<u8>>,
+}
+
+impl Answer {
+    /// Reads a server's answer to the client of this hardware address; `None` is anything else.
+    pub(crate) fn parse(bytes: &[u8], mac: Mac) -> Option<Answer> {
+        if *bytes.first()? != 2 || bytes.get(28..34)? != mac.0 || bytes.get(HEADER..HEADER + 4)? != COOKIE {
+            return None;
+        }
+        let xid = u32::from_be_bytes(bytes.get(4..8)?.try_into().ok()?);
+        let address: [u8; 4] = bytes.get(16..20)?.try_into().ok()?;
+        let mut options = BTreeMap::new();
+        read_options(bytes.get(HEADER + 4..)?, &mut options);
+        // Options may go on in the fields for a file's and a server's name.
+        let overload = options.get(&code::OVERLOAD).and_then(|value: &Vec<u8>| value.first().copied());
+        if overload.is_some_and(|bits| bits & 1 != 0) {
+            read_options(bytes.get(108..HEADER)?, &mut options);
+        }
+        if overload.is_some_and(|bits| bits & 2 != 0) {
+            read_options(bytes.get(44..108)?, &mut options);
+        }
+        let kind = match options.get(&code::MESSAGE_TYPE)?.as_slice() {
+            [number] => Type::of(*number)?,
+            _ => return None,
+        };
+        matches!(kind, Type::Offer | Type::Ack | Type::Nak).then_some(())?;
+        Some(Answer { kind, xid, address: address.into(), options })
+    }
+
+    /// An option's value, if it is there.
+    pub(crate) fn option(&self, code: u8) -> Option<&[u8]> {
+        self.options.get(&code).map(Vec::as_slice)
+    }
+
+    /// A number of four bytes.
+    pub(crate) fn number(&self, code: u8) -> Option<u32> {
+        Some(u32::from_be_bytes(self.option(code)?.try_into().ok()?))
+    }
+
+    /// The first of one address or several.
+    pub(crate) fn address_of(&self, code: u8) -> Option<Ipv4Addr> {
+        self.addresses(code).next()
+    }
+
+    /// A list of addresses.
+    pub(crate) fn addresses(&self, code: u8) -> impl Iterator<Item = Ipv4Addr> {
+        let value = self.option(code).unwrap_or_default();
+        value.chunks_exact(4).filter_map(|four| <[u8; 4]>::try_from(four).ok()).map(Ipv4Addr::from)
+    }
+}
+
+/// Adds what is written there. An option that goes on behind the end is left out, with all that follows.
+fn read_options(mut bytes: &[u8], options: &mut BTreeMap<u8, Vec<u8>>) {
+    loop {
+        match bytes {
+            [code::PAD, rest @ ..] => bytes = rest,
+            [] | [code::END, ..] => return,
+            [code, length, rest @ ..] => {
+                let Some((value, behind)) = rest.split_at_checked(usize::from(*length)) else { return };
+                options.entry(*code).or_default().extend_from_slice(value);
+                bytes = behind;
+            }
+            [_] => return,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+
+    /// A server's message.
+    pub(crate) fn answer(kind: Type, xid: u32, address: Ipv4Addr, options: &[(u8, &[u8])]) -> Vec<u8> {
+        let options = options.iter().map(|(code, value)| (*code, value.to_vec())).collect();
+        let unset = Ipv4Addr::UNSPECIFIED;
+        let question =
+            Question { kind, xid, seconds: 0, broadcast: false, address: unset, mac: MAC, options };
+        let mut bytes = question.encode();
+        bytes[0] = 2;
+        bytes[16..20].copy_from_slice(&address.octets());
+        bytes
+    }
+
+    #[test]
+    fn an_answer_is_read_whatever_is_cut_off() {
+        let long = vec![7; 300];
+        let server = [10, 0, 0, 1];
+        let options =
+            [(code::SERVER, &server[..]), (code::MESSAGE, &long), (code::LEASE_TIME, &[0, 0, 1, 0])];
+        let address = Ipv4Addr::new(10, 0, 0, 9);
+        let bytes = answer(Type::Ack, 77, address, &options);
+        let read = Answer::parse(&bytes, MAC).unwrap();
+        assert_eq!((read.kind, read.xid, read.address), (Type::Ack, 77, address));
+        assert_eq!(read.option(code::MESSAGE), Some(long.as_slice()));
+        assert_eq!(read.number(code::LEASE_TIME), Some(256));
+        assert_eq!(read.address_of(code::SERVER), Some(server.into()));
+        assert!(Answer::parse(&bytes, Mac([1; 6])).is_none());
+        for length in 0..bytes.len() {
+            let cut = Answer::parse(&bytes[..length], MAC);
+            assert!(length >= 243 || cut.is_none(), "{length}");
+        }
+        for kind in [Type::Discover, Type::Request, Type::Decline, Type::Release] {
+            assert!(Answer::parse(&answer(kind, 1, address, &[]), MAC).is_none(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn options_go_on_in_the_names_fields() {
+        let mut bytes = answer(Type::Offer, 1, Ipv4Addr::LOCALHOST, &[(code::OVERLOAD, &[3])]);
+        bytes[44..50].copy_from_slice(&[code::ROUTERS, 4, 10, 0, 0, 1]);
+        bytes[108..112].copy_from_slice(&[code::MTU, 2, 5, 120]);
+        let read = Answer::parse(&bytes, MAC).unwrap();
+        assert_eq!(read.address_of(code::ROUTERS), Some(Ipv4Addr::new(10, 0, 0, 1)));
+        assert_eq!(read.option(code::MTU), Some(&[5, 120][..]));
+    }
+
+    #[test]
+    fn a_question_has_bootps_size_and_its_options() {
+        let bytes = answer(Type::Request, 1, Ipv4Addr::UNSPECIFIED, &[]);
+        assert_eq!(bytes.len(), SHORTEST);
+        assert_eq!(bytes[240..244], [53, 1, 3, 255]);
+    }
+}

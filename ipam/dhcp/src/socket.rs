@@ -1,0 +1,176 @@
+//! Packet sockets (packet(7)): what an interface without an address talks by.
+//!
+//! They are there only while something is asked, and a filter keeps all but the answers out: a pod's own
+//! traffic doesn't wake the keeper.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use cnimble_netlink::link::Mac;
+
+/// linux/if_ether.h
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_ARP: u16 = 0x0806;
+
+/// What a socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// UDP datagrams to port 68.
+    Dhcp,
+    /// ARP.
+    Arp,
+}
+
+/// Instructions of the classic filter (linux/filter.h): load a byte, a word of two, jump if equal, jump if
+/// a bit is set, the header's length, load behind it, answer.
+const LDB: u16 = 0x30;
+const LDH: u16 = 0x28;
+const JEQ: u16 = 0x15;
+const JSET: u16 = 0x45;
+const LDX_HEADER: u16 = 0xb1;
+const LDH_BEHIND: u16 = 0x48;
+const RET: u16 = 0x06;
+
+/// UDP, no later fragment, destination port 68. The packet begins with the header of IPv4.
+const TO_CLIENTS: [libc::sock_filter; 8] = [
+    instruction(LDB, 0, 0, 9),
+    instruction(JEQ, 0, 5, 17),
+    instruction(LDH, 0, 0, 6),
+    instruction(JSET, 3, 0, 0x1fff),
+    instruction(LDX_HEADER, 0, 0, 0),
+    instruction(LDH_BEHIND, 0, 0, 2),
+    instruction(JEQ, 1, 0, 68),
+    instruction(RET, 0, 0, 0),
+];
+const TAKE: libc::sock_filter = instruction(RET, 0, 0, u32::MAX);
+
+const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
+/// A packet socket of one interface.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    index: i32,
+    protocol: u16,
+}
+
+impl Socket {
+    /// One of the interface with this index, in the namespace of this thread.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn open(kind: Kind, index: u32) -> io::Result<Socket> {
+        let protocol = match kind {
+            Kind::Dhcp => ETH_P_IP,
+            Kind::Arp => ETH_P_ARP,
+        };
+        let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // Of no protocol until it is bound: nothing comes before the filter is there.
+        // SAFETY: socket(2) takes numbers, and its result is checked.
+        let fd = checked(unsafe { libc::socket(libc::AF_PACKET, flags, 0) })?;
+        // SAFETY: the descriptor is new, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let index = i32::try_from(index).map_err(io::Error::other)?;
+        let socket = Socket { fd, index, protocol };
+        if kind == Kind::Dhcp {
+            socket.filter()?;
+        }
+        let address = socket.address(Mac([0xff; 6]));
+        // SAFETY: the address is a live sockaddr_ll, of the length that is said.
+        checked(unsafe { libc::bind(socket.fd.as_raw_fd(), (&raw const address).cast(), LENGTH) })?;
+        Ok(socket)
+    }
+
+    fn filter(&self) -> io::Result<()> {
+        let mut program = TO_CLIENTS.to_vec();
+        program.push(TAKE);
+        let length = u16::try_from(program.len()).map_err(io::Error::other)?;
+        let program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+        let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
+        // SAFETY: the program and what it points to live until the kernel has copied them.
+        checked(unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size,
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Sends to the host of this hardware address; the kernel makes the frame's header.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn send(&self, to: Mac, packet: &[u8]) -> io::Result<()> {
+        let address = self.address(to);
+        // SAFETY: packet and address are live, and of the lengths that are said.
+        let sent = unsafe {
+            libc::sendto(
+                self.fd.as_raw_fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                0,
+                (&raw const address).cast(),
+                LENGTH,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// What has come, and from which hardware address; `None` if nothing has.
+    ///
+    /// # Errors
+    /// The kernel's, such as that of an interface that is gone or down.
+    pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Mac, &'b [u8])>> {
+        let mut address = self.address(Mac([0; 6]));
+        let mut length = LENGTH;
+        // SAFETY: buffer and address are live and writable, and of the lengths that are said.
+        let got = unsafe {
+            libc::recvfrom(
+                self.fd.as_raw_fd(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                0,
+                (&raw mut address).cast(),
+                &raw mut length,
+            )
+        };
+        let Ok(got) = usize::try_from(got) else {
+            let err = io::Error::last_os_error();
+            let nothing = matches!(err.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+            return if nothing { Ok(None) } else { Err(err) };
+        };
+        let [a, b, c, d, e, f, ..] = address.sll_addr;
+        Ok(Some((Mac([a, b, c, d, e, f]), buffer.get(..got).unwrap_or_default())))
+    }
+
+    fn address(&self, mac: Mac) -> libc::sockaddr_ll {
+        let [a, b, c, d, e, f] = mac.0;
+        libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: self.protocol.to_be(),
+            sll_ifindex: self.index,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 6,
+            sll_addr: [a, b, c, d, e, f, 0, 0],
+        }
+    }
+}
+
+const LENGTH: libc::socklen_t = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+
+fn checked(outcome: libc::c_int) -> io::Result<libc::c_int> {
+    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(outcome) }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,92 @@
+//! What a verb and the keeper say to each other: one line of JSON each way, on a socket of unix(7).
+
+use serde::{Deserialize, Serialize};
+
+use cnimble_cni::{Attachment, Code, Error, Owner};
+
+use crate::lease::Lease;
+
+/// Of a question, and of an answer. A list of 10,000 attachments has 1 MB.
+pub(crate) const LONGEST_LINE: usize = 16 << 20;
+
+/// The container's interface in a network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Whose {
+    pub(crate) network: String,
+    pub(crate) container: String,
+    pub(crate) ifname: String,
+}
+
+impl Whose {
+    pub(crate) fn of(owner: &Owner) -> Whose {
+        let Attachment { container_id, ifname } = &owner.attachment;
+        let (container, ifname) = (container_id.clone(), ifname.clone());
+        Whose { network: owner.network.clone(), container, ifname }
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        let attachment = Attachment { container_id: self.container.clone(), ifname: self.ifname.clone() };
+        Owner { network: self.network.clone(), attachment }
+    }
+
+    /// As it stands in the log, and as the Go daemon tells a server who asks.
+    pub(crate) fn words(&self) -> String {
+        format!("{}/{}/{}", self.container, self.network, self.ifname)
+    }
+}
+
+/// An interface that wants an address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    pub(crate) whose: Whose,
+    pub(crate) netns: String,
+    pub(crate) provide: Vec<(u8, Vec<u8>)>,
+    pub(crate) request: Vec<u8>,
+    pub(crate) priority: Option<u32>,
+}
+
+/// A verb's question.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Ask {
+    Add(Wanted),
+    Del(Whose),
+    Check(Whose),
+    /// With those that are valid: container and interface.
+    Gc {
+        network: String,
+        valid: Vec<(String, String)>,
+    },
+    Status,
+}
+
+/// The keeper's answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Reply {
+    Done,
+    Lease(Lease),
+    /// There is no such lease.
+    Nothing,
+    Error {
+        code: u32,
+        msg: String,
+        details: String,
+    },
+}
+
+impl From<Error> for Reply {
+    fn from(err: Error) -> Reply {
+        Reply::Error { code: err.code.0, msg: err.msg, details: err.details }
+    }
+}
+
+impl Reply {
+    /// The keeper's error as one of ours.
+    pub(crate) fn checked(self) -> Result<Reply, Error> {
+        match self {
+            Reply::Error { code, msg, details } => Err(Error { code: Code(code), msg, details }),
+            reply => Ok(reply),
+        }
+    }
+}

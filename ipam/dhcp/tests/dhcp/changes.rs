@@ -1,0 +1,129 @@
+//! A lease in the course of time: renewed, refused, lost, found again.
+
+use std::process::Stdio;
+
+use cnimble_tests::{Background, plugin_dir};
+use server::{DISCOVER, REQUEST};
+
+use super::*;
+
+/// A keeper as an administrator starts it, whose log the test reads.
+fn keeper(host: &Host, options: &[&str]) -> Background {
+    let mut command = host.command(plugin_dir().join("dhcp"));
+    command.args(["daemon", "-socketpath"]).arg(socket(host)).args(options);
+    let log = std::fs::File::create(host.dir().join("keeper.log")).unwrap();
+    let keeper = Background::start(command.stdin(Stdio::null()).stderr(log));
+    assert!(wait_until(PATIENCE, || socket(host).exists()));
+    keeper
+}
+
+fn log(host: &Host) -> String {
+    std::fs::read_to_string(host.dir().join("keeper.log")).unwrap()
+}
+
+/// A pod with a lease that wants to be renewed in a second.
+fn bound<'h>(host: &'h Host, server: &Server, pod: &Pod) -> (Network<'h>, Attachment, Value) {
+    server.now(|manner| (manner.seconds, manner.times) = (60, Some((1, 50))));
+    server.now(|manner| manner.more = vec![(3, OWN.octets().to_vec())]);
+    let network = network(host);
+    let attachment = Attachment::new("c1", pod);
+    let result = network.added(&attachment);
+    assert_eq!(address(&result), "10.8.0.50/24");
+    (network, attachment, result)
+}
+
+#[test]
+fn a_lease_is_renewed_by_its_server_and_nothing_changes() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    let (network, attachment, result) = bound(&host, &server, &pod);
+    // The first request had no address yet.
+    let said = server.wait(REQUEST, 3);
+    assert_eq!(said.has, FIRST);
+    assert!(!said.options.contains_key(&50) && !said.options.contains_key(&54));
+    assert_eq!(server.said(DISCOVER).len(), 1);
+    network.check(&attachment, &result).success();
+    network.deleted(&attachment, Some(&result));
+}
+
+#[test]
+fn the_interface_follows_to_another_address_and_the_log_says_so() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    let _keeper = keeper(&host, &[]);
+    let (network, attachment, result) = bound(&host, &server, &pod);
+    server.now(|manner| manner.first = Ipv4Addr::new(10, 8, 0, 60));
+    wait_for(&pod, &["10.8.0.60/24"]);
+    assert!(wait_until(PATIENCE, || pod.ip("route show default").contains("via 10.8.0.1")));
+    assert!(wait_until(PATIENCE, || log(&host).contains("followed from 10.8.0.50/24 to 10.8.0.60/24")));
+    assert!(pod.pings("10.8.0.1"));
+    assert!(network.check(&attachment, &result).error().code > 0);
+    network.deleted(&attachment, Some(&result));
+}
+
+#[test]
+fn a_refusal_takes_the_address_away_and_brings_another() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    let _keeper = keeper(&host, &[]);
+    let (network, attachment, _) = bound(&host, &server, &pod);
+    server.now(|manner| manner.refuses = true);
+    wait_for(&pod, &[]);
+    server.now(|manner| (manner.refuses, manner.first) = (false, Ipv4Addr::new(10, 8, 0, 70)));
+    wait_for(&pod, &["10.8.0.70/24"]);
+    assert!(log(&host).contains("10.8.0.50 is taken away"), "{}", log(&host));
+    assert!(pod.pings("10.8.0.1"));
+    network.deleted(&attachment, None);
+}
+
+#[test]
+fn a_lease_expires_with_its_server_and_comes_back_with_it() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    let _keeper = keeper(&host, &["-resendmax", "1s"]);
+    let (network, attachment, _) = bound(&host, &server, &pod);
+    server.now(|manner| (manner.seconds, manner.times) = (3, Some((1, 2))));
+    let renewed = server.said(REQUEST).len();
+    server.wait(REQUEST, renewed + 1);
+    server.now(|manner| manner.silent = true);
+    wait_for(&pod, &[]);
+    assert!(log(&host).contains("rebinding"), "{}", log(&host));
+    server.now(|manner| (manner.silent, manner.seconds, manner.times) = (false, 3600, None));
+    wait_for(&pod, &["10.8.0.50/24"]);
+    assert!(pod.pings("10.8.0.1"));
+    network.deleted(&attachment, None);
+}
+
+#[test]
+fn of_two_servers_one_is_taken_and_the_other_prolongs_in_its_place() {
+    let (host, pod, beside) = (host(), Pod::new(), Pod::new());
+    let one = server(&host);
+    host.cable("other", &beside, "eth0");
+    host.ip("link set other master br0");
+    beside.ip("address add 10.8.0.2/24 dev eth0");
+    let other = Ipv4Addr::new(10, 8, 0, 2);
+    let second = Server::start(&beside, other, Manner { silent: true, ..Manner::new(FIRST, 3600) });
+    one.now(|manner| (manner.seconds, manner.times) = (60, Some((1, 2))));
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    network.added(&attachment);
+    one.now(|manner| manner.silent = true);
+    second.now(|manner| manner.silent = false);
+    assert!(wait_until(PATIENCE, || second.said(REQUEST).iter().any(|said| said.has == FIRST)));
+    assert_eq!(ipv4(&pod), ["10.8.0.50/24"]);
+    let known = || std::fs::read_to_string(&leases(&host)[0]).unwrap().contains("\"server\":\"10.8.0.2\"");
+    assert!(wait_until(PATIENCE, known));
+    network.deleted(&attachment, None);
+}
+
+#[test]
+fn without_a_server_add_ends_in_time_and_leaves_nothing() {
+    let (host, pod) = (host(), Pod::new());
+    let mut keeper = keeper(&host, &["-once", "-resendtimeout=300ms"]);
+    let network = network(&host);
+    let err = network.add(&Attachment::new("c1", &pod)).error();
+    assert!(err.code == 11 && err.all().contains("no DHCP server"), "{err:?}");
+    assert_eq!(pod.links(), ["lo"]);
+    assert!(wait_until(PATIENCE, || !keeper.running()));
+    assert_ended(&host);
+}

@@ -1,0 +1,156 @@
+//! The keeper: started, killed, replaced, and in the place of another.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use server::{DISCOVER, RELEASE, REQUEST};
+
+use super::*;
+
+#[track_caller]
+fn kill_keeper(host: &Host) {
+    let keepers = keepers(&socket(host));
+    let [keeper] = keepers[..] else { panic!("{keepers:?}") };
+    kill(Pid::from_raw(keeper), Signal::SIGKILL).unwrap();
+    assert!(wait_until(PATIENCE, || self::keepers(&socket(host)).is_empty()));
+}
+
+#[test]
+fn a_keeper_that_is_killed_has_lost_nothing() {
+    let (host, pod, other) = (host(), Pod::new(), Pod::new());
+    let server = server(&host);
+    server.now(|manner| (manner.seconds, manner.times) = (3600, Some((2, 3000))));
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    let result = network.added(&attachment);
+    let id = b"\0c1/lan/eth0";
+    let discovers = || server.said(DISCOVER).iter().filter(|said| said.options[&61] == id).count();
+    let asked = discovers();
+    kill_keeper(&host);
+    // What was being written then.
+    std::fs::write(host.dir().join("dhcp.leases/.new-x"), "{\"half").unwrap();
+    let renewals = || server.said(REQUEST).iter().filter(|said| said.has == FIRST).count();
+    let before = renewals();
+    // The next verb, whoever's it is, brings a new one, which goes on.
+    network.added(&Attachment::new("c2", &other));
+    assert!(wait_until(PATIENCE, || renewals() > before));
+    assert_eq!((discovers(), leases(&host).len()), (asked, 2), "{:?}", leases(&host));
+    network.check(&attachment, &result).success();
+    kill_keeper(&host);
+    network.deleted(&attachment, Some(&result));
+    server.wait(RELEASE, 1);
+    network.deleted(&Attachment::new("c2", &other), None);
+    assert_ended(&host);
+}
+
+#[test]
+fn an_add_outlives_its_keeper() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    server.now(|manner| manner.silent = true);
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    std::thread::scope(|scope| {
+        let added = scope.spawn(|| network.added(&attachment));
+        server.wait(DISCOVER, 1);
+        kill_keeper(&host);
+        server.now(|manner| manner.silent = false);
+        assert_eq!(address(&added.join().unwrap()), "10.8.0.50/24");
+    });
+    network.deleted(&attachment, None);
+    assert_ended(&host);
+}
+
+#[test]
+fn the_lease_of_a_verb_that_was_killed_is_given_back() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    server.now(|manner| manner.silent = true);
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    let call = network.call("ADD", &attachment, None).under(&["timeout", "--signal=TERM", "1"]);
+    let stopped = call.run();
+    assert!(stopped.status == 124 && stopped.text().contains("SIGTERM"), "{}", stopped.describe());
+    assert!(!server.said(DISCOVER).is_empty());
+    assert_eq!(pod.links(), ["lo"]);
+    assert_ended(&host);
+}
+
+#[test]
+fn a_pod_that_died_gives_its_address_back() {
+    let host = host();
+    let server = server(&host);
+    let pod = Pod::new();
+    network(&host).added(&Attachment::new("c1", &pod));
+    drop(pod);
+    let said = server.wait(RELEASE, 1);
+    assert_eq!(said.has, FIRST);
+    assert_ended(&host);
+}
+
+#[test]
+fn leases_of_another_boot_and_files_that_are_none_are_void() {
+    let (host, pod) = (host(), Pod::new());
+    let _server = server(&host);
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    let result = network.added(&attachment);
+    kill_keeper(&host);
+    let file = leases(&host).pop().unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let mut record: Value = serde_json::from_str(&text).unwrap();
+    record["boot"] = json!("another");
+    std::fs::write(&file, record.to_string()).unwrap();
+    std::fs::write(file.with_file_name("README"), "not ours").unwrap();
+    let err = network.check(&attachment, &result).error();
+    assert!(err.code == 103 && err.all().contains("no lease"), "{err:?}");
+    assert_eq!(leases(&host), [file.with_file_name("README")]);
+    network.deleted(&attachment, None);
+}
+
+#[test]
+fn a_go_daemon_at_the_socket_is_named() {
+    let (host, pod) = (host(), Pod::new());
+    let listener = UnixListener::bind(socket(&host)).unwrap();
+    let daemon = std::thread::spawn(move || {
+        // ADD, and STATUS.
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n").unwrap();
+        }
+    });
+    let network = network(&host);
+    let err = network.add(&Attachment::new("c1", &pod)).error();
+    assert!(err.code == 7 && err.all().contains("Go plugins' dhcp daemon"), "{err:?}");
+    assert_eq!(pod.links(), ["lo"]);
+    let err = network.status().error();
+    assert!(err.code == 50, "{err:?}");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn where_no_keeper_can_be_status_says_why() {
+    let host = host();
+    let network = network(&host).with("/ipam/daemonSocketPath", json!("/proc/nowhere/dhcp.sock"));
+    let err = network.status().error();
+    assert!(err.code == 50 && err.all().contains("/proc/nowhere/dhcp.leases"), "{err:?}");
+}
+
+#[test]
+fn a_second_keeper_of_a_socket_ends_at_once() {
+    let (host, pod) = (host(), Pod::new());
+    let _server = server(&host);
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    network.added(&attachment);
+    let program = cnimble_tests::plugin_dir().join("dhcp");
+    let line = format!("{} daemon -socketpath {}", program.display(), socket(&host).display());
+    let second = host.run(&line);
+    assert!(second.status == 1 && second.stderr.contains("another keeper runs"), "{}", second.describe());
+    let none = host.run(&format!("{} daemon -nonsense", program.display()));
+    assert!(none.status == 2 && none.stderr.contains("usage: dhcp daemon"), "{}", none.describe());
+    network.deleted(&attachment, None);
+}

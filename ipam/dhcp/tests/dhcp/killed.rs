@@ -1,0 +1,91 @@
+//! A verb that is killed at a system call, or told that one has failed. Its keeper goes on.
+
+use std::process::Stdio;
+
+use cnimble_tests::trace::{self, Fate, Syscall};
+use cnimble_tests::{Background, plugin_dir, skip};
+use nix::errno::Errno;
+
+use super::*;
+
+/// Every point with CNIMBLE_STRESS=all, else one of some.
+fn step() -> usize {
+    if std::env::var("CNIMBLE_STRESS").is_ok_and(|all| all == "all") { 1 } else { 19 }
+}
+
+/// A keeper of its own: what a traced process has started would be killed with it.
+fn keeper(host: &Host) -> Background {
+    let mut command = host.command(plugin_dir().join("dhcp"));
+    command.args(["daemon", "-socketpath"]).arg(socket(host)).stdin(Stdio::null()).stderr(Stdio::null());
+    let keeper = Background::start(&mut command);
+    assert!(wait_until(PATIENCE, || socket(host).exists()));
+    keeper
+}
+
+/// dhcp alone, in a pod that has its interface.
+fn site(host: &Host) -> (Network<'_>, Pod, Attachment) {
+    let pod = Pod::new();
+    host.cable("port", &pod, "eth0");
+    host.ip("link set port master br0");
+    let mut network = network(host);
+    network.config["type"] = json!("dhcp");
+    let attachment = Attachment::new("c1", &pod);
+    (network, pod, attachment)
+}
+
+/// The calls of a verb.
+fn calls(network: &Network<'_>, verb: &str, attachment: &Attachment) -> Vec<Syscall> {
+    network.call(verb, attachment, None).traced(&Fate::Watched).1.calls
+}
+
+#[test]
+fn an_add_that_is_killed_leaves_nothing_that_del_doesnt_know() {
+    if let Some(why) = trace::untraceable() {
+        skip!("{why}");
+    }
+    let host = host();
+    let (_keeper, _server) = (keeper(&host), server(&host));
+    let (network, pod, attachment) = site(&host);
+    let all = calls(&network, "ADD", &attachment).len();
+    network.deleted(&attachment, None);
+    assert!(all > 20, "{all} calls");
+    for point in (0..all).step_by(step()) {
+        network.call("ADD", &attachment, None).traced(&Fate::KilledAt(point));
+        network.deleted(&attachment, None);
+        // The keeper may be asking still, and sees that the verb is gone.
+        assert!(wait_until(PATIENCE, || leases(&host).is_empty()), "killed at {point}");
+        assert_eq!(ipv4(&pod), [""; 0]);
+    }
+    let all = {
+        network.added(&attachment);
+        calls(&network, "DEL", &attachment).len()
+    };
+    for point in (0..all).step_by(step()) {
+        network.added(&attachment);
+        network.call("DEL", &attachment, None).traced(&Fate::KilledAt(point));
+        network.deleted(&attachment, None);
+        assert!(leases(&host).is_empty(), "DEL killed at {point}");
+    }
+}
+
+#[test]
+fn an_add_that_fails_gives_its_lease_back() {
+    if let Some(why) = trace::untraceable() {
+        skip!("{why}");
+    }
+    let host = host();
+    let (_keeper, _server) = (keeper(&host), server(&host));
+    let (network, _pod, attachment) = site(&host);
+    let all = calls(&network, "ADD", &attachment);
+    network.deleted(&attachment, None);
+    for Syscall { number, nth, .. } in all.iter().step_by(step()) {
+        let fate = Fate::Told { call: *number, nth: *nth, error: Errno::EIO };
+        let (outcome, traced) = network.call("ADD", &attachment, None).traced(&fate);
+        let what = format!("call {number}, {nth}: {}", outcome.describe());
+        assert!(!traced.hung, "{what}");
+        if outcome.status == 0 {
+            network.deleted(&attachment, None);
+        }
+        assert!(wait_until(PATIENCE, || leases(&host).is_empty()), "{what}");
+    }
+}

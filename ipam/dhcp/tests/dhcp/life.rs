@@ -1,0 +1,110 @@
+//! ADD to DEL, with real servers.
+
+use std::process::Stdio;
+
+use cnimble_tests::{Background, Lan, Ns, Snapshot, need, with_kind};
+
+use super::*;
+
+/// dnsmasq on an interface, with addresses from 10 to 99 of its /24 network. It refuses what it doesn't know,
+/// and doesn't ask whether an address is in use: that takes it three seconds.
+fn dnsmasq(ns: &Ns, dir: &Path, interface: &str, net: &str) -> Background {
+    let mut command = ns.command("dnsmasq");
+    command.args([
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--port=0",
+        "--no-ping",
+        "--bind-dynamic",
+    ]);
+    command.args(["--user=root", "--pid-file=", "--dhcp-authoritative", "--leasefile-ro", "--log-dhcp"]);
+    command.arg(format!("--interface={interface}"));
+    command.arg(format!("--dhcp-range={net}.10,{net}.99,2m"));
+    command.args(["--dhcp-option=option:dns-server,192.0.2.53", "--domain=example.org"]);
+    command
+        .arg(format!("--dhcp-option=option:classless-static-route,10.99.0.0/16,{net}.7,0.0.0.0/0,{net}.1"));
+    command.arg("--log-facility=-").stderr(std::fs::File::create(dir.join("dnsmasq.log")).unwrap());
+    Background::start(command.stdin(Stdio::null()))
+}
+
+fn log(dir: &Path) -> String {
+    std::fs::read_to_string(dir.join("dnsmasq.log")).unwrap()
+}
+
+#[test]
+fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
+    need!("dnsmasq");
+    let (host, pod) = (host(), Pod::new());
+    let _server = dnsmasq(&host, host.dir(), "br0", "10.8.0");
+    let network = network(&host);
+    network.status().success();
+    let attachment = Attachment::new("c1", &pod);
+    // A bridge that has had a port looks otherwise than one that never had any.
+    network.added(&attachment);
+    network.deleted(&attachment, None);
+    let before = Snapshot::of(&host);
+    let result = network.added(&attachment);
+    assert!(address(&result).starts_with("10.8.0.") && address(&result).ends_with("/24"), "{result:#}");
+    assert_eq!(ipv4(&pod), [address(&result)]);
+    assert!(pod.ip("route show 10.99.0.0/16").contains("via 10.8.0.7 dev eth0"));
+    assert!(pod.ip("route show default").contains("via 10.8.0.1 dev eth0"));
+    assert_eq!(result["dns"]["nameservers"], json!(["192.0.2.53"]));
+    assert_eq!(result["dns"]["domain"], "example.org");
+    assert!(pod.pings("10.8.0.1"));
+    network.check(&attachment, &result).success();
+    network.deleted(&attachment, Some(&result));
+    assert!(wait_until(PATIENCE, || log(host.dir()).contains("DHCPRELEASE")), "{}", log(host.dir()));
+    assert_ended(&host);
+    before.without("leases").assert_same(&Snapshot::of(&host).without("leases"), "after DEL");
+}
+
+#[test]
+fn on_a_macvlan_dnsmasq_gives_addresses_and_gets_them_back() {
+    need!("dnsmasq");
+    with_kind!("macvlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let lan = Lan::behind(&host, "uplink");
+    let _server = dnsmasq(&lan, host.dir(), "lan0", "10.7.0");
+    let ipam = json!({"type": "dhcp", "daemonSocketPath": socket(&host)});
+    let config = json!({"cniVersion": "1.0.0", "name": "outside", "type": "macvlan", "master": "uplink", "ipam": ipam});
+    let network = Network::new(&host, config);
+    let attachment = Attachment::new("c1", &pod);
+    let result = network.added(&attachment);
+    assert_eq!(ipv4(&pod), [address(&result)]);
+    assert!(pod.pings("10.7.0.1"));
+    network.check(&attachment, &result).success();
+    network.deleted(&attachment, None);
+    assert_eq!(pod.links(), ["lo"]);
+    assert!(wait_until(PATIENCE, || log(host.dir()).contains("DHCPRELEASE")), "{}", log(host.dir()));
+    assert_ended(&host);
+}
+
+#[test]
+fn twenty_pods_have_one_keeper_and_an_address_each() {
+    let host = host();
+    let _server = server(&host);
+    let network = network(&host);
+    let pods: Vec<Pod> = (0..20).map(|_| Pod::new()).collect();
+    let attachments: Vec<Attachment> =
+        pods.iter().enumerate().map(|(n, pod)| Attachment::new(&format!("c{n}"), pod)).collect();
+    let mut addresses: Vec<String> = std::thread::scope(|scope| {
+        let network = &network;
+        let add = |one| scope.spawn(move || address(&network.added(one)).to_owned());
+        let all: Vec<_> = attachments.iter().map(add).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!((addresses.len(), leases(&host).len(), keepers(&socket(&host)).len()), (20, 20, 1));
+    // A clean-up that knows half of them.
+    let valid: Vec<Value> = attachments[..10].iter().map(Attachment::listed).collect();
+    network.gc(Some(json!(valid))).success();
+    assert_eq!(leases(&host).len(), 10);
+    std::thread::scope(|scope| {
+        let network = &network;
+        for one in &attachments {
+            scope.spawn(move || network.deleted(one, None));
+        }
+    });
+    assert_ended(&host);
+}

@@ -1,0 +1,94 @@
+//! The plugin dhcp behind bridge and macvlan, with servers of all sorts. Each test has a keeper of its own, by
+//! the path of its socket.
+#![cfg(test)]
+
+mod changes;
+mod keeper;
+mod killed;
+mod life;
+mod options;
+mod reference;
+mod server;
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, wait_until};
+use server::{Manner, Server};
+
+/// The server's own address, and the first that it gives.
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
+const FIRST: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 50);
+
+/// A node with a bridge, on which a server can be.
+fn host() -> Host {
+    let host = Host::hasty();
+    host.ip("link add br0 type bridge");
+    host.ip("address add 10.8.0.1/24 dev br0");
+    host.ip("link set br0 up");
+    host
+}
+
+fn socket(host: &Host) -> PathBuf {
+    host.dir().join("dhcp.sock")
+}
+
+/// A network of that bridge, with addresses by DHCP.
+fn network(host: &Host) -> Network<'_> {
+    let ipam = json!({"type": "dhcp", "daemonSocketPath": socket(host)});
+    let config =
+        json!({"cniVersion": "1.1.0", "name": "lan", "type": "bridge", "bridge": "br0", "ipam": ipam});
+    Network::new(host, config)
+}
+
+/// A server on the bridge with leases of an hour.
+fn server(host: &Host) -> Server {
+    Server::start(host, OWN, Manner::new(FIRST, 3600))
+}
+
+/// The files of leases.
+fn leases(host: &Host) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(host.dir().join("dhcp.leases")) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.file_name().unwrap() != "lock").collect()
+}
+
+/// The processes that keep leases for this socket.
+fn keepers(socket: &Path) -> Vec<i32> {
+    let of = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        let path = socket.to_str()?.as_bytes();
+        (words.contains(&&b"daemon"[..]) && words.contains(&path)).then_some(pid)
+    };
+    std::fs::read_dir("/proc").unwrap().filter_map(of).collect()
+}
+
+/// The keeper has ended, and has left nothing.
+#[track_caller]
+fn assert_ended(host: &Host) {
+    assert!(wait_until(PATIENCE, || keepers(&socket(host)).is_empty()), "the keeper goes on");
+    assert!(!socket(host).exists() && leases(host).is_empty(), "{:?}", leases(host));
+}
+
+/// The addresses of eth0, when they have become these.
+#[track_caller]
+fn wait_for(pod: &Pod, addresses: &[&str]) {
+    assert!(wait_until(PATIENCE, || ipv4(pod) == addresses), "{:?}, expected {addresses:?}", ipv4(pod));
+}
+
+fn ipv4(pod: &Pod) -> Vec<String> {
+    let all = pod.addrs("eth0");
+    all.into_iter().filter(|address| !address.contains(':')).collect()
+}
+
+/// The only address of a result.
+#[track_caller]
+fn address(result: &Value) -> &str {
+    assert_eq!(result["ips"].as_array().unwrap().len(), 1, "{result:#}");
+    result["ips"][0]["address"].as_str().unwrap()
+}

@@ -1,0 +1,51 @@
+//! Beside the Go plugin and its daemon.
+
+use std::process::Stdio;
+
+use cnimble_tests::{Background, need_recent_go};
+use server::REQUEST;
+
+use super::*;
+
+#[test]
+fn the_go_daemon_gives_the_same_address_and_routes() {
+    need_recent_go!(go);
+    let host = host();
+    let server = server(&host);
+    server.now(|manner| {
+        manner.more = vec![(3, OWN.octets().to_vec()), (33, vec![172, 16, 0, 0, 10, 8, 0, 9])];
+    });
+    let path = host.dir().join("go.sock");
+    let mut daemon = host.command(go.join("dhcp"));
+    daemon.args(["daemon", "-socketpath"]).arg(&path).stdin(Stdio::null()).stderr(Stdio::null());
+    let _daemon = Background::start(&mut daemon);
+    assert!(wait_until(PATIENCE, || path.exists()));
+    let ours = network(&host)
+        .with("/ipam/priority", json!(7))
+        .with(
+            "/ipam/provide",
+            json!([{"option": "host-name", "value": "web"}, {"option": "60", "value": "x"}]),
+        )
+        .with(
+            "/ipam/request",
+            json!([{"skipDefault": true}, {"option": "3"}, {"option": "1"}, {"option": "33"}]),
+        );
+    let theirs = ours.served_by(go).with("/ipam/daemonSocketPath", json!(path));
+    let by = |network: &Network<'_>| {
+        let pod = Pod::new();
+        let attachment = Attachment::new("c1", &pod);
+        let result = network.added(&attachment);
+        network.deleted(&attachment, Some(&result));
+        let mut said = server.said(REQUEST).pop().unwrap().options;
+        // Ours tells how long a message may be.
+        said.remove(&57);
+        (result["ips"].clone(), result["routes"].clone(), said)
+    };
+    let go = by(&theirs);
+    assert_eq!(by(&ours), go);
+    // At the daemon's socket ours says who is there.
+    let pod = Pod::new();
+    let mixed = ours.with("/ipam/daemonSocketPath", json!(path));
+    let err = mixed.add(&Attachment::new("c2", &pod)).error();
+    assert!(err.code == 7 && err.all().contains("Go plugins' dhcp daemon"), "{err:?}");
+}

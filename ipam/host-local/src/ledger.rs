@@ -1,0 +1,80 @@
+//! Who holds which address, as the store says: what [`crate::allocate`] decides upon.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::net::IpAddr;
+
+use cnimble_cni::Attachment;
+use cnimble_leases::boot::{self, Boot};
+use cnimble_leases::files;
+use cnimble_leases::owner::Owner;
+use cnimble_leases::store::{Directory, Leases};
+
+use crate::allocate::Holders;
+
+/// The leases of a directory, seen by one attachment.
+pub(crate) struct Ledger<'a> {
+    dir: &'a Directory,
+    leases: &'a Leases,
+    own: Vec<IpAddr>,
+    boot: &'a Boot,
+    /// Asked for only when it matters: most ADDs find a free address.
+    shared: OnceCell<bool>,
+}
+
+impl<'a> Ledger<'a> {
+    /// `attachment` is `None` where nobody in particular asks.
+    pub(crate) fn new(
+        dir: &'a Directory,
+        leases: &'a Leases,
+        attachment: Option<&Attachment>,
+        boot: &'a Boot,
+    ) -> Self {
+        let own = leases.list.iter().filter(|lease| {
+            attachment.is_some_and(|own| lease.owner.is(own) || lease.owner.is_container_of(own))
+        });
+        Ledger { dir, leases, own: own.map(|lease| lease.ip).collect(), boot, shared: OnceCell::new() }
+    }
+
+    /// Whether a file has to go before `ip` can be given.
+    pub(crate) fn is_occupied(&self, ip: IpAddr) -> bool {
+        self.owner(ip).is_some()
+    }
+
+    fn owner(&self, ip: IpAddr) -> Option<Cow<'_, Owner>> {
+        match self.leases.owner(ip) {
+            Some(owner) => Some(Cow::Borrowed(owner)),
+            None if self.leases.are_all() => None,
+            None => self.dir.owner(ip).map(Cow::Owned),
+        }
+    }
+}
+
+impl Holders for Ledger<'_> {
+    /// An empty or broken lease file holds nothing: we have the lock, under which the
+    /// reference writes as well, so nobody is about to fill it.
+    fn is_taken(&self, ip: IpAddr) -> bool {
+        self.owner(ip).is_some_and(|owner| *owner != Owner::Nobody)
+    }
+
+    fn is_void(&self, ip: IpAddr) -> bool {
+        if *self.shared.get_or_init(|| boot::is_shared(self.dir.fd())) {
+            return false;
+        }
+        match self.owner(ip).as_deref() {
+            None | Some(Owner::Unknown) => false,
+            Some(_) => match files::open_regular(self.dir.fd(), &ip.to_string()) {
+                Ok(Ok(file)) => self.boot.is_after(&file),
+                _ => false,
+            },
+        }
+    }
+
+    fn own(&self) -> &[IpAddr] {
+        &self.own
+    }
+
+    fn last(&self, set: usize) -> Option<IpAddr> {
+        self.dir.last(set)
+    }
+}

@@ -1,0 +1,230 @@
+//! The keys of a bridge configuration, checked.
+
+mod trunk;
+
+use serde::Deserialize;
+
+use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, names};
+use cnimble_made::bridge;
+use cnimble_netlink::link::Mac;
+use cnimble_plugin::interface::mac::{self, Source};
+use cnimble_plugin::{Call, interface};
+use cnimble_rules::masquerade::Families;
+
+use trunk::Trunk;
+
+/// 4095 is reserved (IEEE 802.1Q); 0 means "no vlan".
+pub(crate) const MAX_VLAN: u16 = 4094;
+
+/// As it stands in the JSON.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    bridge: String,
+    is_gateway: bool,
+    is_default_gateway: bool,
+    force_address: bool,
+    ip_masq: bool,
+    ip_masq_backend: String,
+    ip_masq_family: String,
+    mtu: i64,
+    hairpin_mode: bool,
+    promisc_mode: bool,
+    vlan: u16,
+    vlan_trunk: Option<Vec<Trunk>>,
+    preserve_default_vlan: bool,
+    #[serde(rename = "macspoofchk")]
+    mac_spoof_check: bool,
+    port_isolation: bool,
+    #[serde(rename = "enabledad")]
+    enable_dad: bool,
+    disable_container_interface: bool,
+    remove_unused_bridge: bool,
+    dns: DnsKeys,
+    args: Args,
+    runtime_config: MacKey,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Args {
+    cni: MacKey,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct MacKey {
+    mac: String,
+}
+
+/// A checked configuration.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) bridge: String,
+    pub(crate) is_gateway: bool,
+    pub(crate) is_default_gateway: bool,
+    pub(crate) force_address: bool,
+    pub(crate) ip_masq: bool,
+    /// Which of its addresses.
+    pub(crate) ip_masq_families: Families,
+    /// As configured; `None` lets the library choose.
+    pub(crate) ip_masq_backend: Option<String>,
+    /// Bytes; `None` is the kernel's.
+    pub(crate) mtu: Option<u32>,
+    pub(crate) hairpin: bool,
+    pub(crate) promisc: bool,
+    /// The vlan that the network is in, and its gateway.
+    pub(crate) vlan: Option<u16>,
+    /// The untagged vlan of the port: that one, or the default one of a trunk.
+    pub(crate) native: Option<u16>,
+    /// Tagged vlans of the port, as ranges, sorted, without overlap and without the native one.
+    pub(crate) trunk: Vec<(u16, u16)>,
+    /// Whether a bridge that is made tells vlans apart. `vlanTrunk` asks for it, also an empty one.
+    pub(crate) filters_vlans: bool,
+    pub(crate) preserve_default_vlan: bool,
+    pub(crate) mac_spoof_check: bool,
+    pub(crate) isolated: bool,
+    pub(crate) enable_dad: bool,
+    /// Whether the container's end comes up.
+    pub(crate) container_up: bool,
+    /// Whether a bridge that is made goes with its last pod.
+    pub(crate) remove_unused: bool,
+    /// `None` leaves IPAM's.
+    pub(crate) dns: Option<Dns>,
+    /// `None` is a layer 2 network.
+    pub(crate) ipam: Option<String>,
+    /// The MAC that `runtimeConfig`, else `args.cni` asks for.
+    mac: Option<String>,
+}
+
+impl Config {
+    /// Reads the configuration for a verb that needs all of it.
+    ///
+    /// # Errors
+    /// Code 7 with the path or the keys that don't go together.
+    pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
+        let keys: Keys = config.decode()?;
+        if let Some(problem) = names::interface_problem(&keys.bridge).filter(|_| !keys.bridge.is_empty()) {
+            return Err(Error::config(format!("bridge: invalid name \"{}\"", keys.bridge)).details(problem));
+        }
+        let mtu = interface::mtu(keys.mtu)?;
+        if keys.vlan > MAX_VLAN {
+            return Err(Error::config(format!(
+                "vlan: invalid VLAN ID {} (must be between 0 and {MAX_VLAN})",
+                keys.vlan
+            )));
+        }
+        let trunk = trunk::ranges(keys.vlan_trunk.as_deref().unwrap_or_default())?;
+        let vlan = Some(keys.vlan).filter(|vlan| *vlan != 0);
+        let native = vlan.or((!trunk.is_empty()).then_some(trunk::NATIVE));
+        if keys.hairpin_mode && keys.promisc_mode {
+            return Err(Error::config(
+                "hairpinMode, promiscMode: cannot set hairpin mode and promiscuous mode at the same time",
+            ));
+        }
+        if keys.disable_container_interface && !config.ipam_type.is_empty() {
+            return Err(Error::config(
+                "disableContainerInterface: cannot be used with IPAM: addresses need an interface that is up",
+            ));
+        }
+        if !matches!(keys.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
+            return Err(Error::config(format!(
+                "ipMasqBackend: unknown backend \"{}\", expected iptables or nftables",
+                keys.ip_masq_backend
+            )));
+        }
+        let bridge = if keys.bridge.is_empty() { bridge::DEFAULT_NAME.to_owned() } else { keys.bridge };
+        if keys.vlan != 0 && (keys.is_gateway || keys.is_default_gateway) {
+            let name = vlan_gateway_name(&bridge, keys.vlan);
+            if let Some(problem) = names::interface_problem(&name) {
+                return Err(Error::config(format!(
+                    "bridge, vlan: the gateway interface would be \"{name}\""
+                ))
+                .details(problem));
+            }
+        }
+        let mac = [keys.runtime_config.mac, keys.args.cni.mac].into_iter().find(|mac| !mac.is_empty());
+        Ok(Config {
+            bridge,
+            is_gateway: keys.is_gateway || keys.is_default_gateway,
+            is_default_gateway: keys.is_default_gateway,
+            force_address: keys.force_address,
+            ip_masq: keys.ip_masq,
+            ip_masq_families: Families::read(&keys.ip_masq_family)?,
+            ip_masq_backend: Some(keys.ip_masq_backend).filter(|backend| !backend.is_empty()),
+            mtu,
+            hairpin: keys.hairpin_mode,
+            promisc: keys.promisc_mode,
+            vlan,
+            native,
+            trunk: trunk::without(trunk, native),
+            filters_vlans: vlan.is_some() || keys.vlan_trunk.is_some(),
+            preserve_default_vlan: keys.preserve_default_vlan,
+            mac_spoof_check: keys.mac_spoof_check,
+            isolated: keys.port_isolation,
+            enable_dad: keys.enable_dad,
+            container_up: !keys.disable_container_interface,
+            remove_unused: keys.remove_unused_bridge,
+            dns: keys.dns.given(),
+            ipam: Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty()),
+            mac,
+        })
+    }
+
+    /// The MAC that the container's end is to have: `runtimeConfig.mac`, then
+    /// `args.cni.mac`, then `MAC` of CNI_ARGS.
+    ///
+    /// # Errors
+    /// Code 7, or 4 if CNI_ARGS is to blame.
+    pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
+        let args = call.args()?;
+        mac::first([
+            (Source::Config, self.mac.as_deref().unwrap_or_default()),
+            (Source::Args, args.get("MAC").unwrap_or_default()),
+        ])
+    }
+
+    /// Whether the port has vlans of its own, and the bridge has to tell them apart.
+    pub(crate) fn uses_vlans(&self) -> bool {
+        self.native.is_some()
+    }
+
+    /// Whether the pod gets addresses.
+    pub(crate) fn layer3(&self) -> bool {
+        self.ipam.is_some()
+    }
+}
+
+/// The interface that holds the gateway addresses of a vlan.
+pub(crate) fn vlan_gateway_name(bridge: &str, vlan: u16) -> String {
+    format!("{bridge}.{vlan}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Config, Error> {
+        Config::read(&PluginConfig::parse(json.as_bytes())?)
+    }
+
+    #[test]
+    fn defaults_are_the_reference_ones() {
+        let config = read(r#"{"cniVersion":"1.1.0","name":"n","type":"bridge"}"#).unwrap();
+        assert_eq!(config.bridge, "cni0");
+        assert_eq!(config.mtu, None);
+        assert!(!config.preserve_default_vlan && config.container_up);
+        assert!(!config.is_gateway && !config.layer3() && !config.uses_vlans());
+    }
+
+    #[test]
+    fn keys_match_in_any_case_and_null_is_absent() {
+        let config = read(
+            r#"{"cniVersion":"1.1.0","name":"n","type":"bridge","ISDEFAULTGATEWAY":true,"Bridge":"br7",
+                "mtu":null,"ipam":null,"args":null,"dns":{}}"#,
+        )
+        .unwrap();
+        assert!(config.is_gateway && config.is_default_gateway);
+        assert_eq!(config.bridge, "br7");
+    }
+}

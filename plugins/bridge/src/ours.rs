@@ -1,0 +1,40 @@
+//! Bridges that we made: how they are told, and how their MAC stays.
+
+use cnimble_netlink::link::{self, Change, Link, Mac};
+use cnimble_netlink::{self as netlink, Netlink};
+
+/// The alias of a bridge that we made.
+pub(crate) const OURS: &str = "bridge, made by cnimble";
+
+/// The alias of one that we made for a network with `removeUnusedBridge`.
+pub(crate) const GOES: &str = "bridge, made by cnimble, goes with its last pod";
+
+/// Whether we made it, and it has been left to us since.
+pub(crate) fn is_ours(bridge: &Link) -> bool {
+    bridge.alias == OURS || goes(bridge)
+}
+
+/// Whether it goes with its last pod.
+pub(crate) fn goes(bridge: &Link) -> bool {
+    bridge.alias == GOES
+}
+
+/// Gives `bridge` the MAC back that it had before `port` joined, if that was made to follow
+/// the ports: the pods' neighbour entries, and what earlier results say, stay true. (The
+/// kernel takes the lowest of the ports' unless somebody has ever set one; which is the case
+/// isn't to be learned by netlink.) Returns the bridge's MAC.
+pub(crate) fn hold_mac(host: &mut Netlink, bridge: &Link, port: &Link) -> netlink::Result<Option<Mac>> {
+    /// What a bridge has that has lost its last port; it can't be set.
+    const NONE: Option<Mac> = Some(Mac([0; 6]));
+    // A bridge that is up has a port already, so it has either the lowest MAC of its ports',
+    // which ours isn't, or one that was set.
+    if bridge.oper_up && bridge.mac < port.mac {
+        return Ok(bridge.mac);
+    }
+    let now = host.link_at(bridge.index)?.mac;
+    if now == bridge.mac || now != port.mac || bridge.mac == NONE {
+        return Ok(now);
+    }
+    host.execute(link::set(bridge.index, &bridge.name, &Change { mac: bridge.mac, ..Change::default() }))?;
+    Ok(bridge.mac)
+}

@@ -1,0 +1,179 @@
+//! Bridges that go with their last pod (`removeUnusedBridge`), and the vlans' gateways on them.
+//!
+//! The kernel deletes a bridge without a word about its ports, so an ADD that has found one could lose it. A lock keeps
+//! the two apart: ADD holds it from the look for the bridge until its port is there, DEL and GC from the
+//! look for ports until the bridge is gone. Only bridges that were made so are concerned: their alias says it, and
+//! every ADD goes by that, whatever its own configuration has.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+
+use ipnetwork::IpNetwork;
+use nix::fcntl::OFlag;
+use serde::Deserialize;
+
+use cnimble_cni::{Code, Error};
+use cnimble_leases::lock::{Lock, LockError};
+use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::{self as netlink, Netlink};
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::remove;
+
+use crate::config::{Config, vlan_gateway_name};
+use crate::{ours, pod, vlan_gateway};
+
+const DIR: &str = "/run/cnimble";
+const FILE: &str = "/run/cnimble/bridges.lock";
+/// How often to look again at what other DELs have just removed.
+const ATTEMPTS: usize = 20;
+
+/// Waits for the lock of all bridges that go with their last pod.
+pub(crate) fn lock() -> Result<Lock, Error> {
+    open().map_err(LockError::Io).and_then(Lock::wait).map_err(|why| match why {
+        LockError::Stopped(err) => err,
+        LockError::Io(err) => {
+            Error::new(Code::IO, format!("removeUnusedBridge: lock {FILE}")).details(err.to_string())
+        }
+    })
+}
+
+fn open() -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(0o755).create(DIR)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(FILE)
+}
+
+/// Whether the bridge has been removed meanwhile.
+pub(crate) fn is_gone(host: &mut Netlink, bridge: &Link) -> Result<bool, Error> {
+    match host.link_at(bridge.index) {
+        Ok(_) => Ok(false),
+        Err(err) if err.is_missing() => Ok(true),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Removes the vlan's gateway, and the bridge, if the configuration has it so and nothing uses them.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
+    let Some(config) = Config::read(&call.config).ok().filter(|config| config.remove_unused) else {
+        return Ok(());
+    };
+    // Other DELs' ports go without the lock, and without it the bridge may go, too.
+    match unused(call, host, &config) {
+        Ok(links) if links.is_empty() => return Ok(()),
+        Err(err) if !err.is_missing() => return Err(err.into()),
+        _ => {}
+    }
+    let _alone = lock()?;
+    let mut links = unused(call, host, &config);
+    for _ in 0..ATTEMPTS {
+        match links {
+            Err(err) if err.is_missing() => links = unused(call, host, &config),
+            _ => break,
+        }
+    }
+    for link in links? {
+        remove::delete(host, &link)?;
+    }
+    Ok(())
+}
+
+/// What can go, in this order.
+fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
+    let mut unused = Vec::new();
+    let bridge = host.find_link(&config.bridge)?;
+    let Some(bridge) = bridge.filter(|link| link.kind == "bridge" && ours::goes(link)) else {
+        return Ok(unused);
+    };
+    let gateways = gateways(call);
+    let mut ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
+    if let Some(vlan) = config.vlan {
+        let name = vlan_gateway_name(&bridge.name, vlan);
+        let port = vlan_gateway::port_name(&name);
+        let gateway = host.find_link(&name)?;
+        let gateway =
+            gateway.filter(|link| link.alias == vlan_gateway::lasting(vlan) && link.master.is_none());
+        if let Some(gateway) = gateway
+            && let Some(at) = ports.iter().position(|link| link.name == port)
+            && !is_in(host, vlan, ports.iter().filter(|link| link.name != port))?
+            && is_plain(host, &gateway, &gateways)?
+        {
+            // The gateway is its other end.
+            unused.push(ports.remove(at));
+        }
+    }
+    if ports.is_empty() && is_plain(host, &bridge, &gateways)? {
+        unused.push(bridge);
+    }
+    Ok(unused)
+}
+
+/// Whether one of these ports is in the vlan.
+fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link>) -> netlink::Result<bool> {
+    for port in ports {
+        if host.vlans(port.index)?.iter().any(|of| of.id == vlan) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a link has no addresses but the gateways, and no link on the host is made on it.
+fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink::Result<bool> {
+    let own = |net: IpNetwork| match net {
+        IpNetwork::V6(net) if net.ip().is_unicast_link_local() => true,
+        net => gateways.contains(&net),
+    };
+    if host.addrs(link.index)?.into_iter().any(|addr| !own(addr.net)) {
+        return Ok(false);
+    }
+    let all = host.links(&Filter { master: None, kind: None })?;
+    Ok(!all.iter().any(|other| other.peer == Some(link.index) && other.far.is_none() && other.kind != "veth"))
+}
+
+/// What tells the gateways of a configuration that no prevResult came with.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Keys {
+    ipam: Ipam,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Ipam {
+    #[serde(flatten)]
+    single: Range,
+    /// host-local's.
+    ranges: Vec<Vec<Range>>,
+    /// static's.
+    addresses: Vec<Range>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Range {
+    #[serde(alias = "address")]
+    subnet: String,
+    gateway: String,
+}
+
+impl Range {
+    fn gateway(&self) -> Option<IpNetwork> {
+        let net: IpNetwork = self.subnet.parse().ok()?;
+        let gateway = self.gateway.parse().unwrap_or_else(|_| pod::first_address(net));
+        IpNetwork::new(gateway, net.prefix()).ok()
+    }
+}
+
+/// The addresses that ADD gives the bridge, as far as it can be known.
+fn gateways(call: &Call) -> Vec<IpNetwork> {
+    let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
+    let told = ips.filter_map(|ip| IpNetwork::new(ip.gateway?, ip.address.prefix()).ok());
+    let Keys { ipam } = call.config.decode().unwrap_or_default();
+    let ranges = ipam.ranges.iter().flatten().chain(&ipam.addresses).chain([&ipam.single]);
+    told.chain(ranges.filter_map(Range::gateway)).collect()
+}

@@ -1,0 +1,193 @@
+//! The keys of a host-device configuration, checked.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, names};
+use cnimble_netlink::link::Mac;
+
+const DEFAULT_DATA_DIR: &str = "/run/cni/host-device";
+
+/// As it stands in the JSON.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Keys {
+    device: String,
+    hwaddr: String,
+    kernelpath: String,
+    #[serde(rename = "pciBusID")]
+    pci_bus_id: String,
+    dns: DnsKeys,
+    #[serde(rename = "runtimeConfig")]
+    runtime_config: RuntimeConfig,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RuntimeConfig {
+    #[serde(rename = "deviceID")]
+    device_id: String,
+}
+
+/// What the device is known by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// `device`
+    Name(String),
+    /// `hwaddr`
+    Mac(Mac),
+    /// `kernelpath`, below /sys/devices.
+    KernelPath(PathBuf),
+    /// `pciBusID`
+    Pci(String),
+    /// `runtimeConfig.deviceID`: an address on the PCI bus, or a device of the auxiliary bus.
+    Id(String),
+}
+
+/// A checked configuration.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// The first that is given, in the Go plugin's order.
+    pub(crate) wanted: Wanted,
+    /// `runtimeConfig.deviceID`, else `pciBusID`: whose driver decides whether there is an interface.
+    pub(crate) bus_id: Option<Wanted>,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) ipam: Option<String>,
+    pub(crate) dns: Option<Dns>,
+}
+
+impl Config {
+    /// Reads the configuration for a verb that needs all of it.
+    ///
+    /// # Errors
+    /// Code 7 with the key.
+    pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
+        let keys: Keys = config.decode()?;
+        let id = |key: &str, text: &str| match text {
+            "." | ".." => Err(Error::config(format!("{key}: \"{text}\" is no device of a bus"))),
+            _ if text.contains(['/', '\0']) => {
+                Err(Error::config(format!("{key}: \"{}\" is no device of a bus", text.escape_default())))
+            }
+            _ => Ok(text.to_owned()),
+        };
+        let bus_id = match (keys.runtime_config.device_id.as_str(), keys.pci_bus_id.as_str()) {
+            ("", "") => None,
+            ("", pci) => Some(Wanted::Pci(id("pciBusID", pci)?)),
+            (device, _) => Some(Wanted::Id(id("runtimeConfig.deviceID", device)?)),
+        };
+        let wanted = if !keys.device.is_empty() {
+            if let Some(problem) = names::interface_problem(&keys.device) {
+                let name = keys.device.escape_default();
+                return Err(Error::config(format!("device: invalid name \"{name}\"")).details(problem));
+            }
+            Wanted::Name(keys.device)
+        } else if !keys.hwaddr.is_empty() {
+            Wanted::Mac(Mac::parse(&keys.hwaddr).ok_or_else(|| {
+                Error::config(format!(
+                    "hwaddr: invalid hardware address \"{}\"",
+                    keys.hwaddr.escape_default()
+                ))
+                .details("expected six bytes like 02:00:5e:10:00:01")
+            })?)
+        } else if !keys.kernelpath.is_empty() {
+            Wanted::KernelPath(kernel_path(&keys.kernelpath)?)
+        } else if let Some(id) = &bus_id {
+            id.clone()
+        } else {
+            return Err(Error::config(
+                "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\"",
+            )
+            .details("or the runtime has to tell a deviceID"));
+        };
+        Ok(Config {
+            wanted,
+            bus_id,
+            data_dir: data_dir(config)?,
+            ipam: Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty()),
+            dns: keys.dns.given(),
+        })
+    }
+}
+
+/// Where records are: all that DEL and GC need.
+///
+/// # Errors
+/// Code 7 if it is no text.
+pub(crate) fn data_dir(config: &PluginConfig) -> Result<PathBuf, Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Key {
+        data_dir: String,
+    }
+    let Key { data_dir } = config.decode()?;
+    Ok(if data_dir.is_empty() { DEFAULT_DATA_DIR.into() } else { data_dir.into() })
+}
+
+fn kernel_path(text: &str) -> Result<PathBuf, Error> {
+    let path = Path::new(text);
+    let below = path.strip_prefix("/sys/devices").ok();
+    let plain = below.is_some_and(|below| {
+        below.components().next().is_some()
+            && below.components().all(|part| matches!(part, Component::Normal(_)))
+    });
+    if !plain || text.contains('\0') {
+        let text = text.escape_default();
+        return Err(Error::config(format!(
+            "kernelpath: \"{text}\" must be absolute and begin with /sys/devices/"
+        )));
+    }
+    Ok(path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Config, Error> {
+        Config::read(&PluginConfig::parse(json.as_bytes())?)
+    }
+
+    #[test]
+    fn the_first_key_counts_and_the_runtimes_device_goes_before_that_of_the_configuration() {
+        let wanted = |json: &str| read(json).unwrap().wanted;
+        let all = r#"{"name":"n","Device":"eth7","hwaddr":"02:00:00:00:00:01","kernelpath":"/sys/devices/a",
+                      "pciBusID":"0000:03:00.1","runtimeConfig":{"deviceID":"0000:03:00.2"}}"#;
+        assert_eq!(wanted(all), Wanted::Name("eth7".to_owned()));
+        let all = all.replace(r#""Device":"eth7","#, "");
+        assert_eq!(wanted(&all), Wanted::Mac(Mac([2, 0, 0, 0, 0, 1])));
+        let all = all.replace(r#""hwaddr":"02:00:00:00:00:01","#, "");
+        assert_eq!(wanted(&all), Wanted::KernelPath("/sys/devices/a".into()));
+        let all = all.replace(r#""kernelpath":"/sys/devices/a","#, "");
+        assert_eq!(wanted(&all), Wanted::Id("0000:03:00.2".to_owned()));
+        let all = all.replace(r#""0000:03:00.2""#, r#""""#);
+        assert_eq!(wanted(&all), Wanted::Pci("0000:03:00.1".to_owned()));
+    }
+
+    #[test]
+    fn what_is_known_of_the_directory_is_read_without_the_device() {
+        let config = |json: &str| PluginConfig::parse(json.as_bytes()).unwrap();
+        assert_eq!(data_dir(&config(r#"{"name":"n"}"#)).unwrap(), Path::new("/run/cni/host-device"));
+        assert_eq!(data_dir(&config(r#"{"name":"n","dataDir":"/x"}"#)).unwrap(), Path::new("/x"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (json, msg) in [
+            (r"{}", "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\""),
+            (r#"{"device":"a b"}"#, "device: invalid name \"a b\""),
+            (r#"{"hwaddr":"02:00"}"#, "hwaddr: invalid hardware address \"02:00\""),
+            (r#"{"kernelpath":"/sys/class/net"}"#, "kernelpath: \"/sys/class/net\" must be absolute"),
+            (r#"{"kernelpath":"/sys/devices/../class"}"#, "kernelpath: \"/sys/devices/../class\" must be"),
+            (r#"{"kernelpath":"/sys/devices/"}"#, "kernelpath: \"/sys/devices/\" must be"),
+            (r#"{"pciBusID":"../x"}"#, "pciBusID: \"../x\" is no device of a bus"),
+            (
+                r#"{"runtimeConfig":{"deviceID":".."}}"#,
+                "runtimeConfig.deviceID: \"..\" is no device of a bus",
+            ),
+        ] {
+            let err = read(json).unwrap_err();
+            assert!(err.code.0 == 7 && err.msg.starts_with(msg), "{json}: {err:?}");
+        }
+    }
+}

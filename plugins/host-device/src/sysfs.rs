@@ -1,0 +1,199 @@
+//! Which interface a device has, and which driver: what sysfs tells (sysfs(5)).
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use cnimble_cni::{Code, Error};
+use cnimble_files::is_absent;
+
+use crate::config::Wanted;
+
+/// Drivers that give a PCI device to a program: it has no interface (DPDK).
+const USERSPACE: &[&str] = &["vfio-pci", "uio_pci_generic", "igb_uio"];
+
+/// The file system, by its root.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sysfs<'a>(pub(crate) &'a Path);
+
+impl Sysfs<'_> {
+    fn pci(self, id: &str) -> PathBuf {
+        self.0.join("bus/pci/devices").join(id)
+    }
+
+    fn auxiliary(self, id: &str) -> PathBuf {
+        self.0.join("bus/auxiliary/devices").join(id)
+    }
+
+    /// The device's directory.
+    ///
+    /// # Errors
+    /// Code 100 if neither bus has it.
+    fn device(self, wanted: &Wanted) -> Result<PathBuf, Error> {
+        match wanted {
+            Wanted::Pci(id) => Ok(self.pci(id)),
+            Wanted::Id(id) => {
+                for path in [self.pci(id), self.auxiliary(id)] {
+                    match path.symlink_metadata() {
+                        Ok(_) => return Ok(path),
+                        Err(err) if is_absent(&err) => {}
+                        Err(err) => return Err(Error::io("look up", &path, &err)),
+                    }
+                }
+                Err(Error::new(Code::KERNEL, format!("device \"{id}\" is missing on the host")).details(
+                    "neither the PCI bus nor the auxiliary bus has it; runtimeConfig.deviceID names it",
+                ))
+            }
+            Wanted::KernelPath(path) => Ok(self.0.join(path.strip_prefix("/sys").unwrap_or(path))),
+            Wanted::Name(_) | Wanted::Mac(_) => Ok(self.0.to_owned()),
+        }
+    }
+
+    /// Whether the device of a bus belongs to a driver that leaves it to a program.
+    ///
+    /// # Errors
+    /// Code 100 if it is missing.
+    pub(crate) fn is_for_programs(self, wanted: &Wanted) -> Result<bool, Error> {
+        let device = self.device(wanted)?;
+        if !device.starts_with(self.0.join("bus/pci")) {
+            return Ok(false);
+        }
+        let link = device.join("driver");
+        match std::fs::read_link(&link) {
+            Ok(driver) => {
+                let name = driver.file_name().unwrap_or_default();
+                Ok(USERSPACE.iter().any(|driver| name == *driver))
+            }
+            Err(err) if is_absent(&err) => Err(Error::new(
+                Code::KERNEL,
+                format!("PCI device \"{}\" is missing on the host, or has no driver", name_of(&device)),
+            )
+            .details(Error::io("read", &link, &err).to_string())),
+            Err(err) => Err(Error::io("read", &link, &err)),
+        }
+    }
+
+    /// The name of the device's interface: of several the first by name, as the Go plugin takes it.
+    ///
+    /// # Errors
+    /// Code 100 if it has none here.
+    pub(crate) fn interface(self, wanted: &Wanted) -> Result<String, Error> {
+        let device = self.device(wanted)?;
+        let of = |device: &Path| names(&device.join("net"));
+        let mut found = of(&device)?;
+        if found.is_empty() && matches!(wanted, Wanted::Pci(_) | Wanted::Id(_)) {
+            // The PCI device of a paravirtual one has it one level below.
+            let mut below = names(&device)?;
+            below.retain(|name| name.starts_with("virtio"));
+            below.sort();
+            for name in below {
+                found.extend(of(&device.join(name))?);
+            }
+        }
+        found.into_iter().min().ok_or_else(|| {
+            Error::new(Code::KERNEL, format!("device \"{}\" has no interface on the host", name_of(&device)))
+                .details(format!("{} lists none", device.join("net").display()))
+        })
+    }
+}
+
+fn name_of(device: &Path) -> String {
+    device.file_name().unwrap_or_default().to_string_lossy().escape_default().to_string()
+}
+
+/// The names in a directory; none if it isn't there.
+///
+/// # Errors
+/// Code 5.
+pub(crate) fn names(dir: &Path) -> Result<Vec<String>, Error> {
+    // The standard library's directory panics when it can't be closed.
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let failed = |err: &io::Error| Error::io("list", dir, err);
+    let mut entries = match Dir::open(dir, flags, Mode::empty()).map_err(io::Error::from) {
+        Ok(entries) => entries,
+        Err(err) if is_absent(&err) => return Ok(Vec::new()),
+        Err(err) => return Err(failed(&err)),
+    };
+    let mut found = Vec::new();
+    for entry in entries.iter() {
+        let entry = entry.map_err(|errno| failed(&errno.into()))?;
+        let name = std::ffi::OsStr::from_bytes(entry.file_name().to_bytes()).to_string_lossy().into_owned();
+        if name != "." && name != ".." {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::create_dir_all;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// The two buses, and what the kernel has behind them.
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        for path in [
+            "devices/pci0000:00/0000:00:03.0/virtio2/net/eth0",
+            "devices/pci0000:00/0000:00:04.0/net/ens4",
+            "devices/pci0000:00/0000:00:04.0/net/ens4rep1",
+            "devices/pci0000:00/0000:00:04.0/sf.4/net/sf4",
+            "devices/pci0000:00/0000:00:05.0",
+            "devices/pci0000:00/0000:00:06.0/net",
+            "bus/pci/devices",
+            "bus/auxiliary/devices",
+        ] {
+            create_dir_all(at(path)).unwrap();
+        }
+        for driver in ["virtio-pci", "ice", "vfio-pci", "e1000e"] {
+            create_dir_all(at("bus/pci/drivers").join(driver)).unwrap();
+        }
+        for (id, driver) in [("3", "virtio-pci"), ("4", "ice"), ("5", "vfio-pci"), ("6", "e1000e")] {
+            let device = format!("0000:00:0{id}.0");
+            symlink(format!("../../../devices/pci0000:00/{device}"), at("bus/pci/devices").join(&device))
+                .unwrap();
+            let drivers = format!("../../../bus/pci/drivers/{driver}");
+            symlink(drivers, at("devices/pci0000:00").join(&device).join("driver")).unwrap();
+        }
+        symlink("../../../devices/pci0000:00/0000:00:04.0/sf.4", at("bus/auxiliary/devices/mlx5_core.sf.4"))
+            .unwrap();
+        dir
+    }
+
+    #[test]
+    fn an_interface_is_found_by_its_device() {
+        let dir = tree();
+        let name = |wanted: Wanted| Sysfs(dir.path()).interface(&wanted).map_err(|err| err.msg);
+        let pci = |id: &str| Wanted::Pci(format!("0000:00:0{id}.0"));
+        assert_eq!(name(pci("3")), Ok("eth0".to_owned()));
+        assert_eq!(name(pci("4")), Ok("ens4".to_owned()));
+        assert_eq!(name(Wanted::Id("0000:00:04.0".to_owned())), Ok("ens4".to_owned()));
+        assert_eq!(name(Wanted::Id("mlx5_core.sf.4".to_owned())), Ok("sf4".to_owned()));
+        let path = Wanted::KernelPath("/sys/devices/pci0000:00/0000:00:03.0/virtio2".into());
+        assert_eq!(name(path), Ok("eth0".to_owned()));
+        let none = |id: &str| Err(format!("device \"0000:00:0{id}.0\" has no interface on the host"));
+        // Another network namespace has it; there is none such.
+        assert_eq!((name(pci("6")), name(pci("9"))), (none("6"), none("9")));
+        let missing = Err("device \"mlx5_core.sf.9\" is missing on the host".to_owned());
+        assert_eq!(name(Wanted::Id("mlx5_core.sf.9".to_owned())), missing);
+    }
+
+    #[test]
+    fn a_device_of_a_program_is_told_by_its_driver() {
+        let dir = tree();
+        let is = |wanted: Wanted| Sysfs(dir.path()).is_for_programs(&wanted).map_err(|err| err.msg);
+        let pci = |id: &str| Wanted::Pci(format!("0000:00:0{id}.0"));
+        assert_eq!((is(pci("4")), is(pci("5"))), (Ok(false), Ok(true)));
+        assert_eq!(is(Wanted::Id("0000:00:05.0".to_owned())), Ok(true));
+        assert_eq!(is(Wanted::Id("mlx5_core.sf.4".to_owned())), Ok(false));
+        let missing = "PCI device \"0000:00:09.0\" is missing on the host, or has no driver";
+        assert_eq!(is(pci("9")), Err(missing.to_owned()));
+    }
+}

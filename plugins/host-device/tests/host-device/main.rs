@@ -1,0 +1,84 @@
+//! The plugin host-device: an end of a veth pair stands for a network card, whose other end is a network
+//! outside.
+#![cfg(test)]
+
+mod failures;
+mod leftovers;
+mod life;
+mod reference;
+mod state;
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Lan, Network, Outcome, Pod};
+
+/// A network of two families on the device `card`.
+fn config(host: &Host) -> Value {
+    json!({
+        "cniVersion": "1.1.0",
+        "name": "cards",
+        "type": "host-device",
+        "device": "card",
+        "dataDir": records(host),
+        "ipam": {
+            "type": "host-local",
+            "dataDir": host.data_dir(),
+            "ranges": [
+                [{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.10"}],
+                [{"subnet": "fd00:7::/64", "rangeStart": "fd00:7::10"}],
+            ],
+            "routes": [{"dst": "10.99.0.0/16"}],
+        },
+    })
+}
+
+/// Where the plugin keeps its records.
+fn records(host: &Host) -> std::path::PathBuf {
+    host.dir().join("records")
+}
+
+/// How many records there are.
+fn recorded(host: &Host) -> usize {
+    std::fs::read_dir(records(host)).map_or(0, Iterator::count)
+}
+
+/// The leases of the network.
+fn leases(host: &Host) -> Vec<String> {
+    let all = cnimble_tests::leases(&host.data_dir());
+    all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
+}
+
+/// The host's device `card`, as an administrator has set it up, and what it leads to.
+fn card(host: &Host) -> Lan {
+    let lan = Lan::behind(host, "card");
+    host.ip("link set card down");
+    host.ip("link set card mtu 1400 address 02:00:00:00:00:77 alias uplink up");
+    host.ip("address add 10.7.0.2/24 brd + dev card");
+    host.ip("address add fd00:7::2/64 dev card");
+    lan
+}
+
+/// What the kernel does with hardware when a namespace goes, and not with what is virtual.
+fn kernel_gives_back(pod: &Pod, name: &str, host: &Host) {
+    pod.ip(&format!("link set {name} netns {}", host.path()));
+}
+
+/// The verb failed with this code, and says `why`.
+#[track_caller]
+fn refused(outcome: &Outcome, code: u64, why: &str) {
+    let err = outcome.error();
+    assert!(err.code == code && err.all().contains(why), "{err:?}");
+}
+
+fn attachment(id: &str, pod: &Pod) -> Attachment {
+    Attachment::new(id, pod).ifname("net1")
+}
+
+/// Names of the host's links.
+fn names(host: &Host) -> Vec<String> {
+    host.links()
+}
+
+fn network(host: &Host) -> Network<'_> {
+    Network::new(host, config(host))
+}

@@ -1,0 +1,62 @@
+//! Beside the Go plugin.
+
+use cnimble_tests::{Snapshot, need, recent_go_to_meet};
+
+use super::*;
+
+#[test]
+fn either_set_moves_the_device_and_checks_and_brings_home_what_the_other_moved() {
+    need!("ip");
+    let go = match recent_go_to_meet() {
+        Ok(go) => go,
+        Err(why) => cnimble_tests::skip!("{why}"),
+    };
+    let mut seen = Vec::new();
+    for ours_first in [true, false] {
+        let (host, pod) = (Host::hasty(), Pod::new());
+        // As the Go plugin leaves it: it doesn't know what was.
+        let lan = Pod::new();
+        host.ip(&format!("link add card type veth peer name lan0 netns {}", lan.path()));
+        lan.ip("link set lan0 up");
+        let before = Snapshot::of_ns(&host);
+        let ours = network(&host).with("/cniVersion", json!("1.0.0"));
+        let theirs = ours.served_by(go);
+        let (one, other) = if ours_first { (&ours, &theirs) } else { (&theirs, &ours) };
+        let attachment = attachment("c1", &pod);
+        let result = one.added(&attachment);
+        assert_eq!(pod.link("net1")["ifalias"], "card");
+        other.check(&attachment, &result).success();
+        seen.push((result["ips"].clone(), result["routes"].clone(), pod.ip("route show")));
+        other.deleted(&attachment, Some(&result));
+        // The Go plugin of Debian's older suites leaves its alias.
+        host.shell("ip link set card alias ''");
+        before.assert_same(&Snapshot::of_ns(&host), "after the other's DEL");
+        assert_eq!(pod.links(), ["lo"]);
+        // What ours has kept goes with its own DEL, and takes nothing along.
+        ours.deleted(&attachment, Some(&result));
+        before.assert_same(&Snapshot::of_ns(&host), "after our DEL");
+        assert_eq!(recorded(&host), 0);
+    }
+    assert_eq!(seen[0], seen[1]);
+}
+
+#[test]
+fn the_device_of_a_dead_pod_is_not_put_back_by_the_go_plugin_and_is_by_ours() {
+    need!("ip");
+    let go = match recent_go_to_meet() {
+        Ok(go) => go,
+        Err(why) => cnimble_tests::skip!("{why}"),
+    };
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = card(&host);
+    let before = Snapshot::of_ns(&host);
+    let attachment = attachment("c1", &pod);
+    let result = network(&host).added(&attachment);
+    kernel_gives_back(&pod, "net1", &host);
+    drop(pod);
+    let gone = attachment.netns("");
+    network(&host).served_by(go).del(&gone, Some(&result));
+    assert_eq!(names(&host), ["lo", "net1"]);
+    network(&host).deleted(&gone, Some(&result));
+    before.assert_same(&Snapshot::of_ns(&host), "after our DEL");
+}

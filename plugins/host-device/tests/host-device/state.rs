@@ -1,0 +1,107 @@
+//! Whatever the pod has done to the device, and wherever its name is taken.
+
+use cnimble_tests::Snapshot;
+
+use super::*;
+
+#[test]
+fn what_a_pod_has_changed_is_put_back() {
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = card(&host);
+    let before = Snapshot::of_ns(&host);
+    let attachment = attachment("c1", &pod);
+    for change in [
+        "ip link set net1 mtu 1300 address 02:00:00:00:00:01",
+        "ip link set net1 down; ip link set net1 name other",
+        // It lies: the host has no such device, or another one.
+        "ip link set net1 alias lo",
+        "ip link set net1 down; ip link set net1 name other alias '' up",
+    ] {
+        let result = network(&host).added(&attachment);
+        pod.shell(change);
+        network(&host).deleted(&attachment, Some(&result));
+        assert_eq!((pod.links(), recorded(&host)), (vec!["lo".to_owned()], 0), "{change}");
+        before.assert_same(&Snapshot::of_ns(&host), change);
+    }
+}
+
+#[test]
+fn the_pod_may_have_the_name_of_the_host_and_the_host_that_of_the_pod() {
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = card(&host);
+    host.ip("link add net1 type veth peer name end1");
+    // Behind the number that the device has on the host, which it keeps.
+    pod.ip("link add card index 20 type veth peer name end2 index 21");
+    let (before, inside) = (Snapshot::of_ns(&host), Snapshot::of_ns(&pod));
+    let attachment = attachment("c1", &pod);
+    let result = network(&host).added(&attachment);
+    assert_eq!(pod.links(), ["card", "end2", "lo", "net1"]);
+    network(&host).check(&attachment, &result).success();
+    network(&host).deleted(&attachment, Some(&result));
+    before.assert_same(&Snapshot::of_ns(&host), "the host");
+    inside.assert_same(&Snapshot::of_ns(&pod), "the pod");
+}
+
+#[test]
+fn a_name_that_is_taken_on_the_host_leaves_the_pod_its_device_until_the_next_del() {
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = card(&host);
+    let before = Snapshot::of_ns(&host);
+    let attachment = attachment("c1", &pod);
+    let result = network(&host).added(&attachment);
+    let inside = Snapshot::of_ns(&pod);
+    host.ip("link add card type veth peer name end");
+    refused(
+        &network(&host).del(&attachment, Some(&result)),
+        102,
+        "the name card of the device is taken on the host",
+    );
+    inside.assert_same(&Snapshot::of_ns(&pod), "after a DEL that failed");
+    assert_eq!((leases(&host).len(), recorded(&host)), (2, 1));
+    network(&host).check(&attachment, &result).success();
+    host.ip("link del card");
+    network(&host).deleted(&attachment, Some(&result));
+    before.assert_same(&Snapshot::of_ns(&host), "after DEL");
+}
+
+#[test]
+fn another_interface_of_the_pod_is_left_alone() {
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = card(&host);
+    let network = network(&host);
+    // Of no device: neither alias nor record.
+    pod.ip("link add net1 type veth peer name end");
+    network.deleted(&attachment("c1", &pod), None);
+    // Marked by a plugin of ours, or by somebody in words.
+    for alias in ["0123456789abcdef-0123456789abcdef,net", "my card"] {
+        pod.shell(&format!("ip link set net1 alias '{alias}'"));
+        network.deleted(&attachment("c1", &pod), None);
+    }
+    assert_eq!(pod.links(), ["end", "lo", "net1"]);
+    pod.ip("link del net1");
+    // Another container's.
+    let attachment = attachment("c1", &pod);
+    let result = network.added(&attachment);
+    let other = Attachment { id: "c2".to_owned(), ifname: "net2".to_owned(), ..attachment.clone() };
+    network.deleted(&other, None);
+    network.check(&attachment, &result).success();
+    network.deleted(&attachment, Some(&result));
+}
+
+#[test]
+fn an_address_that_another_interface_has_is_not_given_back() {
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = card(&host);
+    let attachment = attachment("c1", &pod);
+    let result = network(&host).added(&attachment);
+    // The device is destroyed, and something else has its place.
+    pod.shell(
+        "ip link del net1; ip link add net1 type veth peer name end; ip address add 10.7.0.10/24 dev net1",
+    );
+    refused(&network(&host).check(&attachment, &result), 103, "isn't the device that was moved into the pod");
+    refused(&network(&host).del(&attachment, Some(&result)), 102, "10.7.0.10/24 is in use");
+    assert_eq!((pod.links().len(), leases(&host).len()), (3, 2));
+    pod.ip("link del net1");
+    network(&host).deleted(&attachment, Some(&result));
+    assert_eq!((leases(&host).len(), recorded(&host)), (0, 0));
+}

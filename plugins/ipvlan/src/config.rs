@@ -1,0 +1,133 @@
+//! The keys of an ipvlan configuration, checked.
+
+use serde::Deserialize;
+
+use cnimble_cni::{DnsKeys, Error, PluginConfig, fields, names};
+use cnimble_netlink::kind::{IpvlanMode, Kind};
+use cnimble_plugin::interface::master;
+use cnimble_plugin::interface::upper::{Addresses, Upper};
+
+/// As it stands in the JSON.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    master: String,
+    mode: String,
+    #[serde(deserialize_with = "fields::nonzero_opt")]
+    mtu: Option<u32>,
+    link_in_container: bool,
+    dns: DnsKeys,
+}
+
+/// Reads the configuration for CHECK and STATUS: the master is the key's, or that of the default route.
+///
+/// # Errors
+/// Code 7 with the key.
+pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
+    let keys: Keys = config.decode()?;
+    if let Some(problem) = names::interface_problem(&keys.master).filter(|_| !keys.master.is_empty()) {
+        return Err(Error::config(format!("master: invalid name \"{}\"", keys.master)).details(problem));
+    }
+    let mode = match keys.mode.as_str() {
+        "" => Some(IpvlanMode::L2),
+        wanted => IpvlanMode::ALL.into_iter().find(|mode| mode.name() == wanted),
+    };
+    let mode = mode.ok_or_else(|| {
+        Error::config(format!("mode: unknown ipvlan mode \"{}\"", keys.mode))
+            .details("expected l2, l3 or l3s")
+    })?;
+    let ipam = Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty());
+    let name = Some(keys.master).filter(|name| !name.is_empty());
+    Ok(Upper {
+        kind: Kind::Ipvlan(mode),
+        master: master::Wanted { name, in_pod: keys.link_in_container },
+        mtu: keys.mtu,
+        // As the Go plugin has it.
+        mtu_is_free: true,
+        mac: None,
+        addresses: ipam.map_or(Addresses::Previous, Addresses::Ipam),
+        dns: keys.dns.given(),
+    })
+}
+
+/// Reads the configuration for ADD. Behind another plugin the master may be the interface that this
+/// one has made, and addresses may be those that it was given.
+///
+/// # Errors
+/// Code 7 with the key.
+pub(crate) fn read_for_add(config: &PluginConfig) -> Result<Upper, Error> {
+    let mut upper = read(config)?;
+    let prev = config.prev_result.as_ref();
+    if let (None, Some(prev)) = (&upper.master.name, prev) {
+        upper.master.name = match prev.interfaces.as_slice() {
+            [only] if !only.name.is_empty() => Some(only.name.clone()),
+            _ => {
+                return Err(Error::config(
+                    "chained master failure: prevResult lacks a single named interface",
+                )
+                .details("without the key master, the master is the interface of prevResult"));
+            }
+        };
+    }
+    if upper.addresses == Addresses::Previous && prev.is_none_or(|prev| prev.ips.is_empty()) {
+        return Err(Error::config("ipvlan requires an IPAM configuration")
+            .details("ipam.type is missing, and no plugin in front has addresses"));
+    }
+    Ok(upper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(json: &str) -> PluginConfig {
+        PluginConfig::parse(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn defaults_are_the_reference_ones() {
+        let upper = read_for_add(&config(r#"{"name":"n","ipam":{"type":"static"}}"#)).unwrap();
+        assert_eq!(upper.kind, Kind::Ipvlan(IpvlanMode::L2));
+        assert_eq!(upper.master, master::Wanted { name: None, in_pod: false });
+        assert_eq!((upper.mtu, upper.addresses), (None, Addresses::Ipam("static".to_owned())));
+    }
+
+    #[test]
+    fn every_key_is_read_in_any_case() {
+        let json = r#"{"name":"n","Master":"eth7","MODE":"l3s","mtu":1400,"LinkInContainer":true,
+                       "ipam":{"type":"static"}}"#;
+        let upper = read_for_add(&config(json)).unwrap();
+        assert_eq!(upper.kind, Kind::Ipvlan(IpvlanMode::L3s));
+        assert_eq!(upper.master, master::Wanted { name: Some("eth7".to_owned()), in_pod: true });
+        assert_eq!(upper.mtu, Some(1400));
+    }
+
+    #[test]
+    fn in_a_chain_master_and_addresses_are_those_in_front() {
+        let read = |interfaces: &str, ips: &str| {
+            let prev = format!(r#"{{"interfaces":{interfaces},"ips":{ips}}}"#);
+            read_for_add(&config(&format!(r#"{{"cniVersion":"1.0.0","name":"n","prevResult":{prev}}}"#)))
+        };
+        let (one, ip) = (r#"[{"name":"eth5"}]"#, r#"[{"address":"10.0.0.2/24"}]"#);
+        let upper = read(one, ip).unwrap();
+        assert_eq!(upper.master.name.as_deref(), Some("eth5"));
+        assert_eq!(upper.addresses, Addresses::Previous);
+        for interfaces in ["[]", r#"[{"name":""}]"#, r#"[{"name":"a"},{"name":"b"}]"#] {
+            assert!(read(interfaces, ip).unwrap_err().msg.contains("a single named interface"));
+        }
+        assert_eq!(read(one, "[]").unwrap_err().msg, "ipvlan requires an IPAM configuration");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (json, msg) in [
+            (r#"{"mode":"l4"}"#, "mode: unknown ipvlan mode \"l4\""),
+            (r#"{"master":".."}"#, "master: invalid name \"..\""),
+            (r#"{"mtu":-1}"#, "mtu: invalid value: integer `-1`, expected u32"),
+            ("{}", "ipvlan requires an IPAM configuration"),
+        ] {
+            let err = read_for_add(&config(json)).unwrap_err();
+            assert_eq!((err.code.0, err.msg.as_str()), (7, msg));
+        }
+    }
+}

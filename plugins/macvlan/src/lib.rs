@@ -1,0 +1,54 @@
+//! The CNI plugin `macvlan`: a pod on the network of one of the host's interfaces, the master, with
+//! a hardware address of its own (`ip link add eth0 link MASTER type macvlan`).
+//!
+//! ADD, DEL and the rest are those of every interface that is made on a master
+//! ([`cnimble_plugin::interface::upper`]).
+
+mod config;
+
+use cnimble_cni::{Attachment, CniResult, Error};
+use cnimble_netlink::kind::{Kind, MacvlanMode};
+use cnimble_plugin::interface::upper::{self, Upper};
+use cnimble_plugin::{Call, Plugin};
+
+use config::Config;
+
+/// Any macvlan, whatever its settings.
+const ANY: Kind = Kind::Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None };
+
+/// The plugin.
+pub static PLUGIN: &dyn Plugin = &Macvlan;
+
+struct Macvlan;
+
+impl Plugin for Macvlan {
+    fn name(&self) -> &'static str {
+        "macvlan"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config)?.requested_mac(call).map(drop)
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config)?;
+        let mac = config.requested_mac(call)?;
+        upper::add(call, Upper { mac, ..config.upper() })
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        upper::del(call, ANY)
+    }
+
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
+        upper::check(call, &Config::read(&call.config)?.upper(), prev)
+    }
+
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
+        upper::gc(call, ANY, valid)
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        upper::status(call, &Config::read(&call.config)?.upper())
+    }
+}

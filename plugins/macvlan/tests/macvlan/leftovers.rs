@@ -1,0 +1,84 @@
+//! DEL and GC with less than everything.
+
+use cnimble_tests::with_kind;
+
+use super::*;
+
+#[test]
+fn del_works_without_a_namespace_without_a_master_and_after_the_configuration_has_changed() {
+    with_kind!("macvlan");
+    let host = Host::hasty();
+    let lan = Lan::behind(&host, "uplink");
+    let network = Network::new(&host, config(&host));
+    let pods = [Pod::new(), Pod::new(), Pod::new()];
+    let attachments: Vec<_> =
+        pods.iter().zip(["c0", "c1", "c2"]).map(|(pod, id)| Attachment::new(id, pod)).collect();
+    let results: Vec<_> = attachments.iter().map(|attachment| network.added(attachment)).collect();
+    let [gone, one, two] = pods;
+    drop(gone);
+    network.deleted(&attachments[0].clone().netns(""), Some(&results[0]));
+    assert_eq!(leases(&host).len(), 4, "{:?}", leases(&host));
+    network.with("/mode", json!("passthru")).with("/master", json!("none")).deleted(&attachments[1], None);
+    assert_eq!((leases(&host).len(), one.links()), (2, vec!["lo".to_owned()]));
+    // The kernel takes the pod's interface away with its master.
+    host.ip("link del uplink");
+    drop(lan);
+    network.deleted(&attachments[2], Some(&results[2]));
+    assert_eq!((leases(&host).len(), two.links()), (0, vec!["lo".to_owned()]));
+}
+
+#[test]
+fn del_leaves_what_isnt_the_attachments() {
+    with_kind!("macvlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let _lan = Lan::behind(&host, "uplink");
+    let network = Network::new(&host, config(&host));
+    let result = network.added(&Attachment::new("c1", &pod));
+    // Another container's; another network's.
+    network.deleted(&Attachment::new("c2", &pod), None);
+    network.with("/name", json!("other")).deleted(&Attachment::new("c1", &pod), None);
+    // Without an alias, another MAC than was told; it has the address, which so isn't free.
+    let mut told = result.clone();
+    told["interfaces"][0]["mac"] = json!("02:00:00:00:00:99");
+    pod.shell("ip link set eth0 alias ''");
+    refused(&network.del(&Attachment::new("c1", &pod), Some(&told)), 102, "is in use");
+    assert_eq!(pod.links(), ["eth0", "lo"]);
+    network.deleted(&Attachment::new("c1", &pod), Some(&result));
+    assert_eq!(pod.links(), ["lo"]);
+}
+
+#[test]
+fn gc_removes_interfaces_in_pinned_namespaces_and_gives_leases_back() {
+    with_kind!("macvlan");
+    let host = Host::hasty();
+    let _lan = Lan::behind(&host, "uplink");
+    let network = Network::new(&host, config(&host));
+    let pods: Vec<Pod> = (0..4).map(|_| Pod::new()).collect();
+    let add = |number: usize| {
+        let attachment = Attachment::new(&format!("c{number}"), &pods[number]);
+        let result = network.added(&attachment);
+        (attachment, result)
+    };
+    let (valid, result) = add(0);
+    let _stale = add(1);
+    // Of another network, of the user, and of the Go plugins, which write no alias.
+    let elsewhere =
+        network.with("/name", json!("elsewhere")).with("/ipam/ranges", json!([[{"subnet": "10.8.0.0/24"}]]));
+    elsewhere.added(&Attachment::new("c2", &pods[2]));
+    host.ip(&format!("link add link uplink name net1 netns {} type macvlan", pods[2].path()));
+    // Nothing pins this one: what is in it goes with it.
+    let _unpinned = add(3);
+    let gc = || network.gc_call(Some(json!([valid.listed()])));
+    gc().pinning(host.dir(), &[&pods[0], &pods[1], &pods[2], &host]).run().success();
+    assert_eq!(pods[1].links(), ["lo"]);
+    assert_eq!(
+        (pods[0].links(), pods[3].links()),
+        (pods[3].links(), vec!["eth0".to_owned(), "lo".to_owned()])
+    );
+    assert_eq!(pods[2].links(), ["eth0", "lo", "net1"]);
+    assert_eq!(leases(&host).len(), 2 + 1, "{:?}", leases(&host));
+    network.check(&valid, &result).success();
+    // No list is not an empty list.
+    network.gc_call(None).pinning(host.dir(), &[&pods[0]]).run().success();
+    assert_eq!(pods[0].links(), ["eth0", "lo"]);
+}

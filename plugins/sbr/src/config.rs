@@ -1,0 +1,103 @@
+//! The keys of an sbr configuration, checked.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+use cnimble_cni::{CniResult, Error, IpConfig, PluginConfig, fields};
+
+/// As it stands in the JSON.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    table: Option<u32>,
+    #[serde(deserialize_with = "fields::ips")]
+    gateways: Vec<IpAddr>,
+    add_source_hints: bool,
+}
+
+/// A checked configuration.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// The user's table, which has its routes; `None` is one of its own for each address.
+    pub(crate) table: Option<u32>,
+    /// At most one of each family.
+    gateways: Vec<IpAddr>,
+    /// Whether the table main keeps routes to the networks of the addresses.
+    pub(crate) add_source_hints: bool,
+}
+
+impl Config {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// Code 7 with the key.
+    pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
+        let Keys { table, gateways, add_source_hints } = config.decode()?;
+        if table == Some(0) {
+            return Err(Error::config("table: 0 is no routing table"));
+        }
+        for (name, of) in [("IPv4", IpAddr::is_ipv4 as fn(&IpAddr) -> bool), ("IPv6", IpAddr::is_ipv6)] {
+            if gateways.iter().filter(|gateway| of(gateway)).count() > 1 {
+                return Err(Error::config(format!("gateways: there is more than one {name} address")));
+            }
+        }
+        if let Some(gateway) =
+            gateways.iter().find(|gateway| gateway.is_unspecified() || gateway.is_multicast())
+        {
+            return Err(Error::config(format!("gateways: {gateway} can't be a gateway")));
+        }
+        Ok(Config { table, gateways, add_source_hints })
+    }
+
+    /// Whether the table main is to have a route to the address's network, by this address.
+    pub(crate) fn hints(&self, ip: &IpConfig) -> bool {
+        let whole = if ip.address.is_ipv4() { 32 } else { 128 };
+        self.add_source_hints && ip.address.prefix() < whole
+    }
+
+    /// The configured gateway of the address's family.
+    pub(crate) fn gateway_for(&self, ip: &IpConfig) -> Option<IpAddr> {
+        self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == ip.address.is_ipv4())
+    }
+}
+
+/// The addresses of the interface `ifname` in the result; one that tells no interface counts.
+pub(crate) fn addresses<'a>(result: &'a CniResult, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
+    result.ips.iter().filter(move |ip| {
+        let told = ip.interface.and_then(|index| result.interfaces.get(usize::try_from(index).ok()?));
+        told.is_none_or(|interface| interface.name == ifname)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Config, Error> {
+        Config::read(&PluginConfig::parse(json.as_bytes())?)
+    }
+
+    #[test]
+    fn keys_are_read_in_any_case() {
+        assert_eq!(read("{}").unwrap(), Config::default());
+        let json = r#"{"TABLE":7,"Gateways":["10.0.0.1","fd00::1"],"addsourcehints":true}"#;
+        let gateways = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        assert_eq!(read(json).unwrap(), Config { table: Some(7), gateways, add_source_hints: true });
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (json, msg) in [
+            (r#"{"table":0}"#, "table: 0 is no routing table"),
+            (r#"{"table":-1}"#, "table: invalid value: integer `-1`, expected u32"),
+            (r#"{"gateways":["10.0.0.1","10.0.0.2"]}"#, "gateways: there is more than one IPv4 address"),
+            (r#"{"gateways":["fd00::1","fd00::2"]}"#, "gateways: there is more than one IPv6 address"),
+            (r#"{"gateways":["::"]}"#, "gateways: :: can't be a gateway"),
+        ] {
+            let err = read(json).unwrap_err();
+            assert_eq!((err.code.0, err.msg.as_str()), (7, msg));
+        }
+        assert_eq!(read(r#"{"gateways":["x"]}"#).unwrap_err().code.0, 7);
+    }
+}

@@ -1,0 +1,288 @@
+//! The CNI plugin `sbr` (source based routing), a part of a chain: what comes from an address of the
+//! pod's interface leaves by that interface, whatever the default routes of the others are.
+//!
+//! ADD, in order, each step with its undo:
+//!
+//! 1. a rule for each address, to a table that has neither rules nor routes (`tables`);
+//! 2. the interface's routes, and a default route by the gateway, into these tables (`routes`);
+//! 3. the routes leave the table main, or those that aren't hints do.
+//!
+//! The result is the one that came in. DEL removes the rules, and the routes in their tables.
+
+mod config;
+mod routes;
+mod tables;
+
+use std::net::IpAddr;
+
+use cnimble_cni::{Attachment, CniResult, Code, Error, IpConfig};
+use cnimble_netlink::link::Link;
+use cnimble_netlink::route::NewRoute;
+use cnimble_netlink::rule::Rule;
+use cnimble_netlink::{Netlink, Request, route, rule};
+use cnimble_plugin::interface::pinned::in_pinned;
+use cnimble_plugin::interface::{check, pod, remove, unusable, usable_netlink};
+use cnimble_plugin::{Call, Plugin};
+
+use config::Config;
+use tables::{PROTOCOL, Tables};
+
+/// The table main (rtnetlink(7)).
+const MAIN: u32 = 254;
+
+/// The plugin.
+pub static PLUGIN: &dyn Plugin = &Sbr;
+
+struct Sbr;
+
+impl Plugin for Sbr {
+    fn name(&self) -> &'static str {
+        "sbr"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config).map(drop)
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config)?;
+        let result = call.previous()?.clone();
+        let ips: Vec<&IpConfig> = config::addresses(&result, &call.ifname).collect();
+        if ips.is_empty() {
+            return Err(Error::config(format!("No IP addresses supplied on interface: {}", call.ifname)));
+        }
+        let mut inside = Netlink::open_in(&call.open_netns()?)?;
+        let link = inside.find_link(&call.ifname)?.ok_or_else(|| {
+            let what = format!("interface {} is missing in {}", call.ifname, call.netns);
+            Error::new(Code::KERNEL, what)
+        })?;
+        if let Some(table) = config.table {
+            // The kernel would take the same rule twice.
+            let present = inside.rules()?;
+            let is_new =
+                |from: &IpAddr| !present.contains(&Rule { from: Some(*from), table, protocol: PROTOCOL });
+            let rules: Vec<_> =
+                ips.iter().map(|ip| ip.address.ip()).filter(is_new).map(|from| (from, table)).collect();
+            call.step("add rules", || add_rules(call, &mut inside, &rules))?;
+            return Ok(result);
+        }
+        let main = inside.routes(link.index, None)?;
+        let lock = call.step("lock the namespace", || tables::lock(call))?;
+        let given: Vec<u32> = {
+            let tables = Tables::read(&mut inside)?;
+            tables.free().take(ips.len()).collect()
+        };
+        let rules: Vec<_> = ips.iter().map(|ip| ip.address.ip()).zip(given).collect();
+        call.step("add rules", || add_rules(call, &mut inside, &rules))?;
+        // What can't be unlocked goes with the process.
+        drop(lock.unlock());
+        call.step("fill the tables", || {
+            let of = |(ip, (_, table)): (&&IpConfig, &(IpAddr, u32))| {
+                routes::of(ip, &ips, &main, &link, &config, *table)
+            };
+            let wanted: Vec<NewRoute> = ips.iter().zip(&rules).flat_map(of).collect();
+            add_routes(call, &mut inside, &link, &wanted)
+        })?;
+        call.step("clear the table main", || clear(call, &mut inside, &link, &config, &ips, main))?;
+        Ok(result)
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        let Some(netns) = call.find_netns()? else { return Ok(()) };
+        let mut inside = Netlink::open_in(&netns)?;
+        let link = inside.find_link(&call.ifname)?;
+        let mut addrs: Vec<IpAddr> = match &call.config.prev_result {
+            Some(prev) => config::addresses(prev, &call.ifname).map(|ip| ip.address.ip()).collect(),
+            None => Vec::new(),
+        };
+        if let Some(link) = &link {
+            addrs.extend(inside.addrs(link.index)?.iter().map(|addr| addr.net.ip()));
+        }
+        let tables = Tables::read(&mut inside)?;
+        let ours = |rule: &Rule| tables.is_ours(rule, link.as_ref(), &addrs, config.table);
+        take_down(&mut inside, &tables, link.as_ref(), config.table, ours)
+    }
+
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        let mut inside = Netlink::open_in(&call.open_netns()?)?;
+        let link = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
+        let rules = inside.rules()?;
+        let routes = inside.routes(link.index, Some(route::ANY_TABLE))?;
+        for ip in config::addresses(prev, &call.ifname) {
+            check_address(&config, prev, ip, &rules, &routes)?;
+        }
+        Ok(())
+    }
+
+    /// Rules whose interfaces have been removed, by the GC of their plugins.
+    fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        in_pinned(|inside| {
+            let tables = Tables::read(inside)?;
+            if !tables.rules.iter().any(|rule| rule.protocol == PROTOCOL) {
+                return Ok(());
+            }
+            // Behind the rules: an address is there before its rule.
+            let present = tables::all_addresses(inside)?;
+            let stale = |rule: &Rule| tables.is_stale(rule, &present, config.table);
+            take_down(inside, &tables, None, config.table, stale)
+        })
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config)?;
+        usable_netlink()?.rules().map(drop).map_err(|err| unusable("rules of routing", &err))
+    }
+}
+
+/// Adds the rules, with their undo.
+fn add_rules(call: &Call, inside: &mut Netlink, rules: &[(IpAddr, u32)]) -> Result<(), Error> {
+    for (from, table) in rules.iter().copied() {
+        // Before the change: an answer that is lost doesn't say whether it was made.
+        let home = call.open_netns()?;
+        call.undo.push(format!("delete the rule from {from}"), move || {
+            if_there(Netlink::open_in(&home)?.execute(rule::del(from, table, PROTOCOL)))
+        });
+        inside.execute(rule::add(from, table, PROTOCOL))?;
+    }
+    Ok(())
+}
+
+/// Adds the routes, with their undo.
+fn add_routes(call: &Call, inside: &mut Netlink, link: &Link, wanted: &[NewRoute]) -> Result<(), Error> {
+    let (home, name, made) = (call.open_netns()?, link.name.clone(), wanted.to_vec());
+    call.undo.push("delete the routes of the interface's tables", move || {
+        delete(&mut Netlink::open_in(&home)?, made.iter().map(|route| route::del(route, &name)).collect())
+    });
+    Ok(inside.execute_all(wanted.iter().map(|wanted| route::prepend(wanted, &link.name)).collect())?)
+}
+
+/// Removes the interface's routes from the table main, with their undo.
+fn clear(
+    call: &Call,
+    inside: &mut Netlink,
+    link: &Link,
+    config: &Config,
+    ips: &[&IpConfig],
+    main: Vec<NewRoute>,
+) -> Result<(), Error> {
+    let hints: Vec<NewRoute> = ips
+        .iter()
+        .filter(|ip| config.hints(ip))
+        .filter(|ip| !main.iter().any(|route| routes::is_hint(route, ip)))
+        .map(|ip| routes::hint(ip, link))
+        .collect();
+    let keeps = |route: &NewRoute| {
+        // RT_SCOPE_LINK (rtnetlink(7)), which IPv6 doesn't have.
+        routes::stays(route) || config.add_source_hints && route.scope == Some(253)
+    };
+    let gone: Vec<NewRoute> = main.into_iter().filter(|route| !keeps(route)).collect();
+    let of_addresses: Vec<_> = ips.iter().map(|ip| cnimble_cni::cidr::network_of(ip.address)).collect();
+    let (home, name) = (call.open_netns()?, link.name.clone());
+    let (lost, extra) = (gone.clone(), hints.clone());
+    call.undo.push("put the routes into the table main again", move || {
+        let mut inside = Netlink::open_in(&home)?;
+        delete(&mut inside, extra.iter().map(|route| route::del(route, &name)).collect())?;
+        let present = inside.routes(lost.first().map_or(0, |route| route.index), None)?;
+        let mut lost: Vec<&NewRoute> = lost.iter().filter(|route| !present.contains(route)).collect();
+        lost.sort_by_key(|route| route.via.is_some());
+        let again = lost.iter().map(|lost| match lost.via {
+            None if of_addresses.contains(&lost.dst) => route::restore(lost, &name),
+            _ => route::prepend(lost, &name),
+        });
+        Ok(inside.execute_all(again.collect())?)
+    });
+    inside.execute_all(hints.iter().map(|hint| route::prepend(hint, &link.name)).collect())?;
+    delete(inside, gone.iter().map(|route| route::del(route, &link.name)).collect())
+}
+
+/// Removes the rules that are `ours`, and before them the routes in their tables, but for the user's.
+fn take_down(
+    inside: &mut Netlink,
+    tables: &Tables,
+    link: Option<&Link>,
+    user: Option<u32>,
+    ours: impl Fn(&Rule) -> bool,
+) -> Result<(), Error> {
+    let rules: Vec<&Rule> = tables.rules.iter().filter(|rule| ours(rule)).collect();
+    let mut requests = Vec::new();
+    if let Some(link) = link {
+        let is_theirs = |table: u32| {
+            user != Some(table) && tables.is_of(table, link) && rules.iter().any(|rule| rule.table == table)
+        };
+        let routes = inside.routes(link.index, Some(route::ANY_TABLE))?;
+        let routes = routes.iter().filter(|route| route.table.is_some_and(is_theirs));
+        requests.extend(routes.map(|route| route::del(route, &link.name)));
+    }
+    requests.extend(rules.iter().filter_map(|rule| Some(rule::del(rule.from?, rule.table, rule.protocol))));
+    delete(inside, requests)
+}
+
+/// Carries out requests to delete; what isn't there is deleted.
+fn delete(inside: &mut Netlink, requests: Vec<Request>) -> Result<(), Error> {
+    match inside.execute_all(requests.clone()) {
+        // The others have been tried, but their errors aren't known.
+        Err(err) if err.is_missing() => {
+            remove::all(requests.into_iter().map(|request| if_there(inside.execute(request))))
+        }
+        outcome => Ok(outcome?),
+    }
+}
+
+fn if_there(outcome: cnimble_netlink::Result<()>) -> Result<(), Error> {
+    match outcome {
+        Err(err) if !err.is_missing() => Err(err.into()),
+        _ => Ok(()),
+    }
+}
+
+/// CHECK of an address: its rule, and what its table has. `routes` are those of the interface in all tables.
+fn check_address(
+    config: &Config,
+    prev: &CniResult,
+    ip: &IpConfig,
+    rules: &[Rule],
+    routes: &[NewRoute],
+) -> Result<(), Error> {
+    let from = ip.address.ip();
+    let mut of_address = rules.iter().filter(|rule| rule.from == Some(from));
+    let rule = match config.table {
+        Some(table) => of_address.find(|rule| rule.table == table),
+        None => of_address.find(|rule| rule.table >= tables::FIRST),
+    };
+    let Some(rule) = rule else {
+        let where_to = config.table.map(|table| format!(" to table {table}")).unwrap_or_default();
+        return Err(Error::check(format!("the rule from {from}{where_to} is missing")));
+    };
+    if config.table.is_some() {
+        return Ok(());
+    }
+    let present = || routes.iter().filter(|route| route.table == Some(rule.table));
+    let missing = |what: String| Err(Error::check(format!("{what} is missing in table {}", rule.table)));
+    let default = |route: &&NewRoute| route.dst.prefix() == 0 && route.dst.is_ipv4() == ip.address.is_ipv4();
+    if let Some(gateway) = config.gateway_for(ip) {
+        if !present().filter(default).any(|route| route.via == Some(gateway)) {
+            return missing(format!("the default route via {gateway}"));
+        }
+    } else if ip.gateway.is_some_and(|gateway| !gateway.is_unspecified())
+        && !present().any(|route| default(&route))
+    {
+        return missing(format!("the default route for {from}"));
+    }
+    for wanted in pod::routes(0, prev) {
+        let own = wanted.table.is_none()
+            && wanted.dst.is_ipv4() == ip.address.is_ipv4()
+            && wanted.dst.prefix() > 0
+            && wanted.via.is_some_and(|via| ip.address.contains(via));
+        if own && !present().any(|route| route.dst == wanted.dst && route.via == wanted.via) {
+            return missing(format!("route {}", wanted.dst));
+        }
+    }
+    let hinted = |route: &NewRoute| route.table == Some(MAIN) && routes::is_hint(route, ip);
+    if config.hints(ip) && !routes.iter().any(hinted) {
+        return Err(Error::check(format!("the route to the network of {from} is missing in table main")));
+    }
+    Ok(())
+}

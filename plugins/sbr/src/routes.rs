@@ -1,0 +1,78 @@
+//! Which routes an address's table gets, and which the table main keeps.
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::{IpConfig, cidr};
+use cnimble_netlink::link::Link;
+use cnimble_netlink::route::NewRoute;
+
+use super::config::Config;
+
+/// A route of the interface that stays in the table main: no rule by source address is about link-local
+/// addresses.
+pub(crate) fn stays(route: &NewRoute) -> bool {
+    matches!(route.dst, IpNetwork::V6(dst) if dst.ip().is_unicast_link_local())
+}
+
+/// The routes for the table of the address `ip`, of those that the interface has in the table main, in
+/// an order in which the kernel takes them. `all` are the addresses of the interface.
+pub(crate) fn of(
+    ip: &IpConfig,
+    all: &[&IpConfig],
+    main: &[NewRoute],
+    link: &Link,
+    config: &Config,
+    table: u32,
+) -> Vec<NewRoute> {
+    let fixed = config.gateway_for(ip);
+    let belongs = |route: &&NewRoute| {
+        let is_in =
+            |ip: &IpConfig| [route.src, route.via].into_iter().flatten().any(|at| ip.address.contains(at));
+        // What belongs to no address in particular is everybody's.
+        route.dst.is_ipv4() == ip.address.is_ipv4()
+            && !(fixed.is_some() && route.dst.prefix() == 0)
+            && (is_in(ip) || !all.iter().any(|ip| is_in(ip)))
+    };
+    let mut routes: Vec<NewRoute> =
+        main.iter().filter(belongs).map(|route| NewRoute { table: Some(table), ..route.clone() }).collect();
+    let has_default = routes.iter().any(|route| route.dst.prefix() == 0);
+    // Another plugin may have removed it.
+    if let Some(gateway) = fixed.or(ip.gateway).filter(|gateway| !has_default && !gateway.is_unspecified()) {
+        routes.push(NewRoute { via: Some(gateway), table: Some(table), ..plain(link, any(ip)) });
+    }
+    routes.sort_by_key(|route| (route.via.is_some(), route.dst.prefix() == 0));
+    routes
+}
+
+/// The route to the address's network that the table main gets with `addSourceHints`.
+pub(crate) fn hint(ip: &IpConfig, link: &Link) -> NewRoute {
+    NewRoute { src: Some(ip.address.ip()), ..plain(link, cidr::network_of(ip.address)) }
+}
+
+/// Whether `route` leads to the address's network, by that address.
+pub(crate) fn is_hint(route: &NewRoute, ip: &IpConfig) -> bool {
+    route.dst == cidr::network_of(ip.address) && route.via.is_none() && route.src == Some(ip.address.ip())
+}
+
+fn any(ip: &IpConfig) -> IpNetwork {
+    let zero = match ip.address {
+        IpNetwork::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpNetwork::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    IpNetwork::new(zero, 0).unwrap_or(ip.address)
+}
+
+fn plain(link: &Link, dst: IpNetwork) -> NewRoute {
+    NewRoute {
+        dst,
+        via: None,
+        index: link.index,
+        src: None,
+        mtu: None,
+        advmss: None,
+        priority: None,
+        table: None,
+        scope: None,
+        onlink: false,
+    }
+}

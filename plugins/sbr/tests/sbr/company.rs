@@ -1,0 +1,103 @@
+//! Several at once, and what is left of others.
+
+use std::collections::BTreeSet;
+
+use cnimble_tests::{need, recent_go_to_meet};
+
+use super::*;
+
+/// Interfaces of the pod, with an address each.
+fn crowd(site: &Site, count: u8) -> Vec<(Attachment, Value)> {
+    (0..count)
+        .map(|number| {
+            let name = format!("net{number}");
+            site.pod.ip(&format!("link add {name} type veth peer name peer{number}"));
+            site.pod.ip(&format!("link set peer{number} up"));
+            site.pod.ip(&format!("addr add 10.8.{number}.2/24 dev {name}"));
+            site.pod.ip(&format!("link set {name} up"));
+            let prev = json!({
+                "cniVersion": "1.1.0",
+                "interfaces": [{"name": name, "sandbox": site.pod.path()}],
+                "ips": [{"address": format!("10.8.{number}.2/24"), "gateway": format!("10.8.{number}.1"), "interface": 0}],
+            });
+            (site.attachment(&name), prev)
+        })
+        .collect()
+}
+
+/// Twenty ADDs at once, every other one by these plugins.
+fn all_at_once(site: &Site, others: &Network<'_>) {
+    let (sbr, crowd) = (site.sbr(), crowd(site, 20));
+    std::thread::scope(|scope| {
+        for (number, (attachment, prev)) in crowd.iter().enumerate() {
+            let sbr = if number % 2 == 0 { others } else { &sbr };
+            scope.spawn(move || add(sbr, attachment, prev).result());
+        }
+    });
+    let rules = site.rules();
+    let tables: BTreeSet<&String> = rules.iter().map(|(_, table)| table).collect();
+    assert_eq!((rules.len(), tables.len()), (20, 20), "{rules:?}");
+    for (number, (attachment, prev)) in crowd.iter().enumerate() {
+        assert_eq!(site.way(&format!("10.8.{number}.2")), attachment.ifname);
+        sbr.check(attachment, prev).success();
+    }
+    std::thread::scope(|scope| {
+        for (attachment, _) in crowd.iter().skip(1) {
+            let sbr = &sbr;
+            scope.spawn(move || sbr.deleted(attachment, None));
+        }
+    });
+    assert_eq!(site.rules().len(), 1, "{:?}", site.rules());
+}
+
+#[test]
+fn twenty_adds_at_once_have_twenty_tables() {
+    need!("ip");
+    let site = Site::new();
+    let ours = site.sbr();
+    all_at_once(&site, &ours);
+}
+
+#[test]
+fn adds_of_both_sets_at_once_have_twenty_tables() {
+    need!("ip");
+    let go = match recent_go_to_meet() {
+        Ok(go) => go,
+        Err(why) => cnimble_tests::skip!("{why}"),
+    };
+    let site = Site::new();
+    let theirs = site.sbr().served_by(go);
+    all_at_once(&site, &theirs);
+}
+
+#[test]
+fn gc_removes_the_rules_of_interfaces_that_are_gone() {
+    need!("ip");
+    let site = Site::new();
+    let (sbr, crowd) = (site.sbr(), crowd(&site, 3));
+    for (attachment, prev) in &crowd {
+        add(&sbr, attachment, prev).result();
+    }
+    site.pod.ip("rule add from 10.9.9.9 table 200");
+    site.pod.ip("link del net0");
+    sbr.gc_call(Some(json!([]))).pinning(site.host.dir(), &[&site.pod]).run().success();
+    let left: Vec<String> = site.rules().into_iter().map(|(from, _)| from).collect();
+    assert_eq!(left, ["10.8.1.2", "10.8.2.2", "10.9.9.9"]);
+}
+
+#[test]
+fn a_namespace_that_is_locked_is_waited_for() {
+    need!("ip");
+    let site = Site::new();
+    let (sbr, crowd) = (site.sbr(), crowd(&site, 1));
+    let (attachment, prev) = &crowd[0];
+    let file = std::fs::File::open(site.pod.path()).unwrap();
+    file.lock().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| add(&sbr, attachment, prev).result());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!waiting.is_finished() && site.rules().is_empty());
+        file.unlock().unwrap();
+    });
+    assert_eq!(site.rules().len(), 1);
+}

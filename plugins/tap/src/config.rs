@@ -1,0 +1,143 @@
+//! The keys of a tap configuration, checked.
+
+use serde::Deserialize;
+
+use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, fields, names};
+use cnimble_netlink::kind::Kind;
+use cnimble_netlink::link::Mac;
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::mac::{self, Source};
+
+/// As it stands in the JSON.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    multi_queue: bool,
+    #[serde(deserialize_with = "fields::nonzero_opt")]
+    mtu: Option<u32>,
+    mac: String,
+    /// 0 is root, and not "nobody".
+    owner: Option<u32>,
+    group: Option<u32>,
+    #[serde(deserialize_with = "fields::text_opt")]
+    selinux_context: Option<String>,
+    #[serde(deserialize_with = "fields::text_opt")]
+    bridge: Option<String>,
+    dns: DnsKeys,
+    runtime_config: RuntimeConfig,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RuntimeConfig {
+    mac: String,
+}
+
+/// A checked configuration.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) multi_queue: bool,
+    /// Bytes; `None` is the kernel's.
+    pub(crate) mtu: Option<u32>,
+    pub(crate) owner: Option<u32>,
+    pub(crate) group: Option<u32>,
+    pub(crate) selinux_context: Option<String>,
+    /// A bridge in the pod.
+    pub(crate) bridge: Option<String>,
+    pub(crate) dns: Option<Dns>,
+    /// `None` is a layer 2 network.
+    pub(crate) ipam: Option<String>,
+    mac: String,
+    runtime_mac: String,
+}
+
+impl Config {
+    /// Reads the configuration for a verb that needs all of it.
+    ///
+    /// # Errors
+    /// Code 7 with the key.
+    pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
+        let keys: Keys = config.decode()?;
+        if let Some(name) = &keys.bridge
+            && let Some(problem) = names::interface_problem(name)
+        {
+            return Err(Error::config(format!("bridge: invalid name \"{name}\"")).details(problem));
+        }
+        if keys.selinux_context.as_ref().is_some_and(|context| context.contains(char::is_control)) {
+            return Err(Error::config("selinuxContext: a context has no control characters"));
+        }
+        Ok(Config {
+            multi_queue: keys.multi_queue,
+            mtu: keys.mtu,
+            owner: keys.owner,
+            group: keys.group,
+            selinux_context: keys.selinux_context,
+            bridge: keys.bridge,
+            dns: keys.dns.given(),
+            ipam: Some(config.ipam_type.clone()).filter(|kind| !kind.is_empty()),
+            mac: keys.mac,
+            runtime_mac: keys.runtime_config.mac,
+        })
+    }
+
+    /// The hardware address that is asked for: `runtimeConfig.mac`, then `MAC` of CNI_ARGS, then `mac`,
+    /// which is the Go plugin's order.
+    ///
+    /// # Errors
+    /// Code 7, or 4 if CNI_ARGS is to blame.
+    pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
+        let args = call.args()?;
+        mac::first([
+            (Source::Config, self.runtime_mac.as_str()),
+            (Source::Args, args.get("MAC").unwrap_or_default()),
+            (Source::Config, self.mac.as_str()),
+        ])
+    }
+
+    /// The interface.
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::Tap { owner: self.owner, group: self.group, multi_queue: self.multi_queue }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Config, Error> {
+        Config::read(&PluginConfig::parse(json.as_bytes())?)
+    }
+
+    #[test]
+    fn defaults_are_the_reference_ones() {
+        let config = read(r#"{"name":"n","type":"tap"}"#).unwrap();
+        assert_eq!(config.kind(), Kind::Tap { owner: None, group: None, multi_queue: false });
+        assert_eq!(
+            (config.mtu, config.bridge, config.ipam, config.selinux_context),
+            (None, None, None, None)
+        );
+    }
+
+    #[test]
+    fn every_key_is_read_in_any_case_and_owner_0_is_root() {
+        let json = r#"{"name":"n","MultiQueue":true,"MTU":1400,"OWNER":0,"group":107,"Bridge":"br0",
+                       "SelinuxContext":"system_u:system_r:container_t:s0","args":{"cni":{}},"ipam":{"type":"static"}}"#;
+        let config = read(json).unwrap();
+        assert_eq!(config.kind(), Kind::Tap { owner: Some(0), group: Some(107), multi_queue: true });
+        assert_eq!((config.mtu, config.bridge.as_deref()), (Some(1400), Some("br0")));
+        assert_eq!(config.selinux_context.as_deref(), Some("system_u:system_r:container_t:s0"));
+        assert_eq!(config.ipam.as_deref(), Some("static"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (json, msg) in [
+            (r#"{"bridge":"a/b"}"#, "bridge: invalid name \"a/b\""),
+            (r#"{"owner":-1}"#, "owner: invalid value: integer `-1`, expected u32"),
+            (r#"{"selinuxContext":"a\nb"}"#, "selinuxContext: a context has no control characters"),
+        ] {
+            let err = read(json).unwrap_err();
+            assert_eq!((err.code.0, err.msg.as_str()), (7, msg));
+        }
+    }
+}

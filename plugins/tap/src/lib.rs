@@ -1,0 +1,139 @@
+//! The CNI plugin `tap`: a tap device in the pod, for a virtual machine that runs there
+//! (`ip tuntap add eth0 mode tap`).
+//!
+//! ADD, in order, each step with its undo:
+//!
+//! 1. the device, made in the pod (`make`);
+//! 2. its hardware address, its MTU, its bridge;
+//! 3. addresses from IPAM; none is a layer 2 network;
+//! 4. addresses, up, routes.
+//!
+//! DEL removes the device and then gives the addresses back.
+
+mod config;
+mod make;
+
+use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_netlink::kind::Kind;
+use cnimble_netlink::link::{self, Change, Link, Mac};
+use cnimble_netlink::{Netlink, tap};
+use cnimble_plugin::interface::{alone, completed, remove, unusable, usable_netlink};
+use cnimble_plugin::{Call, Command, Plugin, delegate};
+
+use config::Config;
+
+/// Where the pod's interface stands in the result.
+const POD_INTERFACE: u32 = 0;
+
+/// Any tap, whatever its settings.
+const ANY: Kind = Kind::Tap { owner: None, group: None, multi_queue: false };
+
+/// The plugin.
+pub static PLUGIN: &dyn Plugin = &TapDevice;
+
+struct TapDevice;
+
+impl Plugin for TapDevice {
+    fn name(&self) -> &'static str {
+        "tap"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config)?.requested_mac(call).map(drop)
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config)?;
+        let mac = config.requested_mac(call)?;
+        let netns = call.open_netns()?;
+        let (made, mut inside) = call.step("set up the tap", || make::create(call, &netns, &config))?;
+        let link = call.step("set up the tap", || set(&mut inside, &made, &config, mac))?;
+        let mut result = match &config.ipam {
+            Some(ipam) => delegate::add(call, ipam)?,
+            None => CniResult::default(),
+        };
+        if let Some(ipam) = config.ipam.as_ref().filter(|_| result.ips.is_empty()) {
+            return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
+                .details(format!("IPAM plugin {ipam}")));
+        }
+        for ip in &mut result.ips {
+            ip.interface = Some(POD_INTERFACE);
+        }
+        call.step(&format!("configure {} in the pod", call.ifname), || {
+            alone::configure(call, &netns, &mut inside, &link, &result, false)
+        })?;
+        Ok(completed(result, vec![alone::described(call, &link)], config.dns))
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        let interface = alone::delete(call, ANY);
+        let lease = delegate::release(call, &interface, Command::Del);
+        remove::all([interface, lease])
+    }
+
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        let (link, mut inside) = alone::check(call, config.kind(), prev)?;
+        if let Some(mtu) = config.mtu
+            && link.mtu > mtu
+        {
+            let now = link.mtu;
+            return Err(Error::check(format!(
+                "interface {} has MTU {now}, expected at most {mtu}",
+                link.name
+            )));
+        }
+        if let Some(name) = &config.bridge {
+            let bridge = inside.find_link(name)?;
+            if bridge.is_none_or(|bridge| link.master != Some(bridge.index)) {
+                return Err(Error::check(format!(
+                    "interface {} is no port of bridge {name} in the pod",
+                    link.name
+                )));
+            }
+        }
+        match &config.ipam {
+            Some(ipam) => delegate::call(call, ipam, Command::Check),
+            None => Ok(()),
+        }
+    }
+
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
+        let interfaces = alone::stale(call, ANY, valid);
+        let leases = delegate::release(call, &interfaces, Command::Gc);
+        remove::all([interfaces, leases])
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        usable_netlink()?;
+        tap::usable().map_err(|err| unusable("/dev/net/tun", &err))?;
+        match &config.ipam {
+            Some(ipam) => delegate::call(call, ipam, Command::Status),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Gives the device what ioctl(2) can't; returns it as it is then.
+fn set(inside: &mut Netlink, tap: &Link, config: &Config, mac: Option<Mac>) -> Result<Link, Error> {
+    let master = match &config.bridge {
+        None => None,
+        Some(name) => {
+            let bridge = inside.find_link(name)?.ok_or_else(|| {
+                Error::new(Code::KERNEL, format!("bridge \"{name}\" is missing in the pod"))
+            })?;
+            if bridge.kind != "bridge" {
+                let what = format!("\"{name}\" in the pod already exists but is not a bridge");
+                return Err(Error::new(Code::CONFLICT, what));
+            }
+            Some(bridge.index)
+        }
+    };
+    if mac.is_none() && config.mtu.is_none() && master.is_none() {
+        return Ok(tap.clone());
+    }
+    let change = Change { mac, mtu: config.mtu, master, ..Change::default() };
+    inside.execute(link::set(tap.index, &tap.name, &change))?;
+    Ok(Link { mac: mac.or(tap.mac), mtu: config.mtu.unwrap_or(tap.mtu), ..tap.clone() })
+}

@@ -1,0 +1,96 @@
+//! The device, made in the pod.
+
+use std::process::{Command, Stdio};
+
+use nix::errno::Errno;
+
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::link::Link;
+use cnimble_netlink::tap::{NewTap, Tap};
+use cnimble_netlink::{NetNs, Netlink};
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::alone;
+
+use super::ANY;
+use super::config::Config;
+
+/// Makes the tap, down, with its owner in its alias, and returns it with a socket inside.
+///
+/// Until it is marked, it goes with this process. Under an SELinux context it is made by the command
+/// `ip`, because the kernel labels a tap by the process that makes it, and a process gets another
+/// context by executing something; that one stays from the beginning.
+///
+/// # Errors
+/// Code 102 if the pod has an interface of that name; the kernel's.
+pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
+    let mut inside = Netlink::open_in(netns)?;
+    let home = call.open_netns()?;
+    let tap = match &config.selinux_context {
+        None => {
+            let new = NewTap {
+                name: &call.ifname,
+                owner: config.owner,
+                group: config.group,
+                multi_queue: config.multi_queue,
+            };
+            let made = netns.enter(|| Tap::make(&new))?;
+            Some(made.or_else(|err| match err.errno {
+                // Of another tap, and of any other interface.
+                Errno::EBUSY | Errno::EINVAL if inside.find_link(&call.ifname)?.is_some() => Err(taken(call)),
+                _ => Err(err.into()),
+            })?)
+        }
+        Some(context) => {
+            if inside.find_link(&call.ifname)?.is_some() {
+                return Err(taken(call));
+            }
+            let (unmarked, name) = (call.open_netns()?, call.ifname.clone());
+            call.undo.push(format!("remove tap {name} from the pod"), move || {
+                alone::remove_unfinished(&mut Netlink::open_in(&unmarked)?, &name, ANY)
+            });
+            netns.enter(|| by_command(call, config, context))??;
+            None
+        }
+    };
+    let link = inside.link(&call.ifname)?;
+    alone::claim(call, home, &mut inside, &link, None)?;
+    if let Some(tap) = tap {
+        tap.keep()?;
+    }
+    Ok((link, inside))
+}
+
+fn taken(call: &Call) -> Error {
+    Error::new(Code::CONFLICT, format!("container interface name \"{}\" is already taken", call.ifname))
+        .details(format!("in {}", call.netns))
+}
+
+/// The file that says which context the next program of this thread gets (proc_pid_attr(5)).
+const NEXT_CONTEXT: &str = "/proc/thread-self/attr/exec";
+
+/// `ip tuntap add`, in the namespace of this thread and with this context.
+fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> {
+    std::fs::write(NEXT_CONTEXT, context).map_err(|err| {
+        Error::new(Code::KERNEL, format!("selinuxContext: can't set the context \"{context}\""))
+            .details(format!("{NEXT_CONTEXT}: {err}"))
+    })?;
+    let mut command = Command::new("ip");
+    command.args(["tuntap", "add", "mode", "tap", "name", &call.ifname]);
+    for (word, id) in [("user", config.owner), ("group", config.group)] {
+        if let Some(id) = id {
+            command.args([word.to_owned(), id.to_string()]);
+        }
+    }
+    if config.multi_queue {
+        command.arg("multi_queue");
+    }
+    let output = command.stdin(Stdio::null()).output();
+    // No program after it is to have it. Executing one doesn't change that of this thread.
+    let _ = std::fs::write(NEXT_CONTEXT, "");
+    let failed = |why: String| Error::new(Code::KERNEL, "ip tuntap add failed").details(why);
+    let output = output.map_err(|err| failed(format!("the command ip: {err}")))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}

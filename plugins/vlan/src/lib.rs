@@ -1,0 +1,50 @@
+//! The CNI plugin `vlan`: a pod in a VLAN (802.1Q) of one of the host's interfaces, the master
+//! (`ip link add eth0 link MASTER type vlan id ID`).
+//!
+//! ADD, DEL and the rest are those of every interface that is made on a master
+//! ([`cnimble_plugin::interface::upper`]).
+
+mod config;
+
+use cnimble_cni::{Attachment, CniResult, Error};
+use cnimble_netlink::kind::Kind;
+use cnimble_plugin::interface::upper;
+use cnimble_plugin::{Call, Plugin};
+
+/// Any VLAN.
+const ANY: Kind = Kind::Vlan { id: 0 };
+
+/// The plugin.
+pub static PLUGIN: &dyn Plugin = &Vlan;
+
+struct Vlan;
+
+impl Plugin for Vlan {
+    fn name(&self) -> &'static str {
+        "vlan"
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        config::read(&call.config).map(drop)
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        upper::add(call, config::read(&call.config)?)
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        upper::del(call, ANY)
+    }
+
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
+        upper::check(call, &config::read(&call.config)?, prev)
+    }
+
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
+        upper::gc(call, ANY, valid)
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        upper::status(call, &config::read(&call.config)?)
+    }
+}

@@ -1,0 +1,69 @@
+//! The keys of a vrf configuration, checked.
+
+use serde::Deserialize;
+
+use cnimble_cni::{Error, PluginConfig, fields, names};
+
+/// As it stands in the JSON.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Keys {
+    vrfname: String,
+    #[serde(deserialize_with = "fields::nonzero_opt")]
+    table: Option<u32>,
+}
+
+/// A checked configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// The VRF's name in the pod.
+    pub(crate) name: String,
+    /// Its routing table; `None` is that of the VRF that is there, or else a free one.
+    pub(crate) table: Option<u32>,
+}
+
+impl Config {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// Code 7 with the key.
+    pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
+        let Keys { vrfname: name, table } = config.decode()?;
+        if name.is_empty() {
+            return Err(Error::config("configuration is expected to have a valid vrf name")
+                .details("the key vrfname is missing"));
+        }
+        if let Some(problem) = names::interface_problem(&name) {
+            return Err(Error::config(format!("vrfname: invalid name \"{name}\"")).details(problem));
+        }
+        Ok(Config { name, table })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Config, Error> {
+        Config::read(&PluginConfig::parse(json.as_bytes())?)
+    }
+
+    #[test]
+    fn keys_are_read_in_any_case_and_table_0_is_none() {
+        let config = |table| Config { name: "blue".to_owned(), table };
+        assert_eq!(read(r#"{"VrfName":"blue","TABLE":100}"#).unwrap(), config(Some(100)));
+        assert_eq!(read(r#"{"vrfname":"blue","table":0}"#).unwrap(), config(None));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (json, msg) in [
+            ("{}", "configuration is expected to have a valid vrf name"),
+            (r#"{"vrfname":"a/b"}"#, "vrfname: invalid name \"a/b\""),
+            (r#"{"vrfname":"a","table":-1}"#, "table: invalid value: integer `-1`, expected u32"),
+        ] {
+            let err = read(json).unwrap_err();
+            assert_eq!((err.code.0, err.msg.as_str()), (7, msg));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The VRF: found or made in the pod, and removed with its last port.
+
+use std::collections::BTreeSet;
+
+use nix::errno::Errno;
+
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::kind::{self, Kind, NewLink};
+use cnimble_netlink::link::{self, Change, Filter, Link};
+use cnimble_netlink::{self as netlink, Netlink};
+use cnimble_plugin::Call;
+use cnimble_plugin::interface::remove;
+
+use super::config::Config;
+
+/// What stands in the alias of a VRF that was made here.
+const ALIAS: &str = "cnimble: removed with its last port";
+
+/// The tables default, main and local, which are no VRF's (rtnetlink(7)).
+const KERNELS: std::ops::RangeInclusive<u32> = 253..=255;
+
+/// A VRF.
+#[derive(Debug)]
+pub(crate) struct Vrf {
+    pub(crate) link: Link,
+    pub(crate) table: u32,
+}
+
+/// The VRF with this name, if there is one.
+///
+/// # Errors
+/// Code 102 if the name is another link's; the kernel's.
+pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
+    let Some(link) = inside.find_link(name)? else { return Ok(None) };
+    match link.settings {
+        Some(Kind::Vrf { table }) => Ok(Some(Vrf { link, table })),
+        _ => Err(Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a VRF"))),
+    }
+}
+
+/// The VRF with this name, or `None`, also if the name is another link's.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
+    match find(inside, name) {
+        Err(err) if err.code == Code::CONFLICT => Ok(None),
+        found => found,
+    }
+}
+
+/// Finds the VRF or makes it, up, with its undo.
+///
+/// # Errors
+/// Code 102 if it has another table than is asked for; the kernel's.
+pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
+    if let Some(found) = find(inside, &config.name)? {
+        return matching(found, config);
+    }
+    let table = match config.table {
+        Some(table) => table,
+        None => free_table(inside)?,
+    };
+    // Opened first: an error after the VRF is made would leave it.
+    let (home, name) = (call.open_netns()?, config.name.clone());
+    let new = NewLink {
+        name: &config.name,
+        kind: Kind::Vrf { table },
+        parent: None,
+        netns: None,
+        mtu: None,
+        mac: None,
+    };
+    let link = match inside.create_link(kind::add(&new)) {
+        Ok(link) => link,
+        // By an ADD at the same time.
+        Err(err) if err.is(Errno::EEXIST) => {
+            let found = find(inside, &config.name)?.ok_or(err)?;
+            return matching(found, config);
+        }
+        Err(err) if err.is(Errno::EOPNOTSUPP) => {
+            return Err(unknown(Code::KERNEL).details(err.to_string()));
+        }
+        Err(err) => return Err(err.into()),
+    };
+    call.undo.push(format!("remove VRF {name}"), move || {
+        let mut inside = Netlink::open_in(&home)?;
+        match find(&mut inside, &name)? {
+            Some(vrf) => remove_if_empty(&mut inside, &vrf),
+            None => Ok(()),
+        }
+    });
+    let change = Change { up: Some(true), alias: Some(ALIAS), ..Change::default() };
+    inside.execute(link::set(link.index, &link.name, &change))?;
+    Ok(Vrf { link, table })
+}
+
+fn matching(found: Vrf, config: &Config) -> Result<Vrf, Error> {
+    match config.table {
+        Some(table) if table != found.table => {
+            let (name, now) = (&config.name, found.table);
+            Err(Error::new(Code::CONFLICT, format!("VRF {name} already exists with another routing table"))
+                .details(format!("it has {now}, the configuration {table}")))
+        }
+        _ => Ok(found),
+    }
+}
+
+/// The error for a kernel without VRFs.
+pub(crate) fn unknown(code: Code) -> Error {
+    Error::new(code, "this kernel has no interfaces of the kind vrf").details("it needs the module vrf")
+}
+
+/// The lowest number that is no VRF's table.
+fn free_table(inside: &mut Netlink) -> Result<u32, Error> {
+    let vrfs = inside.links(&Filter { master: None, kind: Some("vrf") })?;
+    let taken: BTreeSet<u32> = vrfs
+        .iter()
+        .filter_map(|link| match link.settings {
+            Some(Kind::Vrf { table }) => Some(table),
+            _ => None,
+        })
+        .collect();
+    let free = (1..=u32::MAX).find(|table| !taken.contains(table) && !KERNELS.contains(table));
+    free.ok_or_else(|| Error::new(Code::CONFLICT, "every routing table is some VRF's"))
+}
+
+/// Removes the VRF, unless it has ports.
+///
+/// # Errors
+/// If it is still there.
+pub(crate) fn remove_if_empty(inside: &mut Netlink, vrf: &Vrf) -> Result<(), Error> {
+    if !inside.links(&Filter { master: Some(vrf.link.index), kind: None })?.is_empty() {
+        return Ok(());
+    }
+    remove::delete(inside, &vrf.link)
+}
+
+impl Vrf {
+    /// Whether it was made here.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.link.alias == ALIAS
+    }
+}
+
+/// Whether a port's master has gone since it was found: its last port has left.
+pub(crate) fn has_gone(err: &netlink::Error) -> bool {
+    matches!(err.errno, Errno::ENODEV | Errno::EINVAL)
+}

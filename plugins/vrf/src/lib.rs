@@ -1,0 +1,160 @@
+//! The CNI plugin `vrf`, a part of a chain: the pod's interface becomes a port of a VRF (virtual routing
+//! and forwarding), which has a routing table of its own. Interfaces of several networks may be in one.
+//!
+//! ADD, in order, each step with its undo:
+//!
+//! 1. the VRF, made in the pod if it is missing (`domain`);
+//! 2. the interface becomes its port, and gets its IPv6 addresses and its routes back (`port`).
+//!
+//! The result is the one that came in. DEL takes the interface out, and removes the VRF with its last port.
+
+mod config;
+mod domain;
+mod port;
+
+use std::rc::Rc;
+
+use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::kind::Kind;
+use cnimble_netlink::link::Link;
+use cnimble_plugin::interface::pinned::in_pinned;
+use cnimble_plugin::interface::{unusable, usable_netlink};
+use cnimble_plugin::{Call, Plugin};
+
+use config::Config;
+use port::Belongings;
+
+/// How often a VRF is made again that goes with its last port in the moment when another one comes.
+const ATTEMPTS: usize = 5;
+
+/// The plugin.
+pub static PLUGIN: &dyn Plugin = &Vrf;
+
+struct Vrf;
+
+impl Plugin for Vrf {
+    fn name(&self) -> &'static str {
+        "vrf"
+    }
+
+    fn versions(&self) -> &'static [Version] {
+        &[Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config).map(drop)
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let config = Config::read(&call.config)?;
+        let result = call.previous()?.clone();
+        let netns = call.open_netns()?;
+        let mut inside = Netlink::open_in(&netns)?;
+        let link = free_interface(call, &mut inside)?;
+        let belongings = Rc::new(Belongings::read(&mut inside, &link, port::MAIN)?);
+        let table = call.step(&format!("join VRF {}", config.name), || {
+            join(call, &mut inside, &config, &link, &belongings)
+        })?;
+        call.step(&format!("put addresses and routes of {} back", link.name), || {
+            belongings.put_back(&mut inside, &link, table)
+        })?;
+        Ok(result)
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        let Some(netns) = call.find_netns()? else { return Ok(()) };
+        let mut inside = Netlink::open_in(&netns)?;
+        let Some(vrf) = domain::find_vrf(&mut inside, &config.name)? else { return Ok(()) };
+        let port = inside.find_link(&call.ifname)?.filter(|link| link.master == Some(vrf.link.index));
+        if let Some(port) = &port {
+            match port::set_master(&mut inside, port, 0) {
+                Err(err) if !err.is_missing() => return Err(err.into()),
+                _ => {}
+            }
+        }
+        // An empty one that somebody else made stays.
+        if port.is_some() || vrf.is_ours() { domain::remove_if_empty(&mut inside, &vrf) } else { Ok(()) }
+    }
+
+    fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        let netns = call.open_netns()?;
+        let mut inside = Netlink::open_in(&netns)?;
+        let place = format!("in {}", call.netns);
+        let vrf = domain::find(&mut inside, &config.name).map_err(|err| Error::check(err.msg))?;
+        let vrf = vrf.ok_or_else(|| Error::check(format!("VRF {} is missing {place}", config.name)))?;
+        if !vrf.link.up {
+            return Err(Error::check(format!("VRF {} is down", config.name)));
+        }
+        if let Some(table) = config.table.filter(|table| *table != vrf.table) {
+            let now = vrf.table;
+            return Err(Error::check(format!("VRF {} has table {now}, expected {table}", config.name)));
+        }
+        let link = inside.find_link(&call.ifname)?;
+        if link.is_none_or(|link| link.master != Some(vrf.link.index)) {
+            return Err(Error::check(format!("interface {} is no port of VRF {}", call.ifname, config.name)));
+        }
+        Ok(())
+    }
+
+    /// A VRF without ports that was made here: the interfaces in it have been removed by the GC of their
+    /// plugins.
+    fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
+        let config = Config::read(&call.config)?;
+        in_pinned(|inside| match domain::find_vrf(inside, &config.name)? {
+            Some(vrf) if vrf.is_ours() => domain::remove_if_empty(inside, &vrf),
+            _ => Ok(()),
+        })
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        Config::read(&call.config)?;
+        let known = usable_netlink()?.knows_kind(Kind::Vrf { table: 0 });
+        match known.map_err(|err| unusable("netlink", &err))? {
+            true => Ok(()),
+            false => Err(domain::unknown(Code::NOT_AVAILABLE)),
+        }
+    }
+}
+
+/// The pod's interface, which must not be a port of anything.
+fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
+    let link = inside.find_link(&call.ifname)?.ok_or_else(|| {
+        let place = &call.netns;
+        Error::new(Code::KERNEL, format!("interface {} is missing in {place}", call.ifname))
+    })?;
+    match link.master {
+        None => Ok(link),
+        Some(index) => {
+            let master = inside.link_at(index).map_or_else(|_| format!("number {index}"), |link| link.name);
+            let what = format!("interface {} has already a master set: {master}", link.name);
+            Err(Error::new(Code::CONFLICT, what))
+        }
+    }
+}
+
+/// Makes the interface a port of the VRF, with its undo; returns that one's table.
+fn join(
+    call: &Call,
+    inside: &mut Netlink,
+    config: &Config,
+    link: &Link,
+    belongings: &Rc<Belongings>,
+) -> Result<u32, Error> {
+    let mut attempt = 1;
+    loop {
+        let vrf = domain::ensure(call, inside, config)?;
+        // Before the change: an answer that is lost doesn't say whether it was made.
+        let (home, index, kept) = (call.open_netns()?, link.index, Rc::clone(belongings));
+        call.undo.push(format!("take {} out of VRF {}", link.name, config.name), move || {
+            port::take_out(&mut Netlink::open_in(&home)?, index, &kept)
+        });
+        match port::set_master(inside, link, vrf.link.index) {
+            Ok(()) => return Ok(vrf.table),
+            Err(err) if attempt < ATTEMPTS && domain::has_gone(&err) => attempt += 1,
+            Err(err) => return Err(err.into()),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The pod's interface as a port of a VRF, with its addresses and routes.
+//!
+//! The kernel takes a port down and up again. It loses its routes, but for those to the networks of its
+//! addresses, and its IPv6 addresses, unless `keep_addr_on_down` is set; both are put back.
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::Error;
+use cnimble_netlink::link::{self, Change, Link};
+use cnimble_netlink::route::NewRoute;
+use cnimble_netlink::{self as netlink, Netlink, addr, route};
+
+/// The table main (rtnetlink(7)).
+pub(crate) const MAIN: u32 = 254;
+
+/// RT_SCOPE_UNIVERSE (rtnetlink(7)).
+const GLOBAL: u8 = 0;
+
+/// What a port has to keep.
+#[derive(Debug)]
+pub(crate) struct Belongings {
+    addrs: Vec<IpNetwork>,
+    routes: Vec<NewRoute>,
+}
+
+impl Belongings {
+    /// Reads them, with the routes of this table.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn read(inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<Self> {
+        let present = inside.addrs(link.index)?;
+        let mut routes = inside.routes(link.index, Some(table))?;
+        // The kernel makes them itself, of the addresses.
+        let comes_with = |route: &NewRoute| {
+            route.via.is_none()
+                && present.iter().any(|addr| {
+                    addr.net.network() == route.dst.ip() && addr.net.prefix() == route.dst.prefix()
+                })
+        };
+        routes.retain(|route| !comes_with(route));
+        // Next hops may be behind others.
+        routes.sort_by_key(|route| route.via.is_some());
+        let global = present.into_iter().filter(|addr| addr.net.is_ipv6() && addr.scope == GLOBAL);
+        Ok(Belongings { addrs: global.map(|addr| addr.net).collect(), routes })
+    }
+
+    /// Puts back what is missing, the routes into this table.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn put_back(&self, inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<()> {
+        let addrs = inside.addrs(link.index)?;
+        let lost = self.addrs.iter().filter(|net| !addrs.iter().any(|addr| addr.net == **net));
+        let mut requests: Vec<_> = lost.map(|net| addr::add(link.index, &link.name, *net, true)).collect();
+        let routes = inside.routes(link.index, Some(table))?;
+        let wanted = self.routes.iter().map(|route| NewRoute { table: Some(table), ..route.clone() });
+        let lost = wanted.filter(|route| !routes.contains(route));
+        requests.extend(lost.map(|wanted| route::prepend(&wanted, &link.name)));
+        inside.execute_all(requests)
+    }
+}
+
+/// Makes the interface a port of the master with this index, or of none (0).
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn set_master(inside: &mut Netlink, link: &Link, master: u32) -> netlink::Result<()> {
+    let change = Change { master: Some(master), ..Change::default() };
+    inside.execute(link::set(link.index, &link.name, &change))
+}
+
+/// Takes the interface out of its VRF, and puts its belongings back into the table main.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn take_out(inside: &mut Netlink, index: u32, belongings: &Belongings) -> Result<(), Error> {
+    let link = match inside.link_at(index) {
+        Err(err) if err.is_missing() => return Ok(()),
+        link => link?,
+    };
+    if link.master.is_some() {
+        set_master(inside, &link, 0)?;
+    }
+    Ok(belongings.put_back(inside, &link, MAIN)?)
+}

@@ -1,0 +1,215 @@
+//! A document as a [`Value`], as long as it stays small in memory.
+//!
+//! A `Value` may take a hundred times as much memory as its text: each object of one key is a node of
+//! 600 bytes. So what is read is charged as it comes, by what it takes at worst, and reading ends where
+//! the bound is: before memory is gone, which would be a death without an answer.
+//!
+//! Lists that may be long by right (GC's attachments) don't become values: [`Lists`] gets their elements
+//! one by one.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// Bytes of memory for the values of one document. All 65,536 ports published, 75,000 routes or
+/// 400,000 attachments stay below.
+const MEMORY: usize = 80 << 20;
+/// Bytes of text among them, keys too. It may have to be written again, six times as long.
+const TEXT: usize = 4 << 20;
+
+/// A value in a list, which grows by doubling.
+const SLOT: usize = 64;
+/// What an allocator adds to a text.
+const ALLOCATED: usize = 32;
+/// A node of a map, and how many entries it has at least where there are more nodes.
+const NODE: usize = 640;
+const ENTRIES: usize = 5;
+
+/// What is left of the bounds.
+pub(super) struct Budget {
+    memory: Cell<usize>,
+    text: Cell<usize>,
+}
+
+impl Budget {
+    pub(super) const fn new() -> Self {
+        Budget { memory: Cell::new(MEMORY), text: Cell::new(TEXT) }
+    }
+
+    /// Which bound ended the reading, if one did.
+    pub(super) fn exceeded(&self) -> Option<String> {
+        match (self.memory.get(), self.text.get()) {
+            (0, _) => Some(format!("its values would take more than {} MiB of memory", MEMORY >> 20)),
+            (_, 0) => Some(format!("there are more than {} MiB of text in it", TEXT >> 20)),
+            _ => None,
+        }
+    }
+
+    fn charge<E: de::Error>(left: &Cell<usize>, bytes: usize) -> Result<(), E> {
+        // Nothing left is a bound exceeded.
+        left.set(left.get().saturating_sub(bytes));
+        if left.get() == 0 { Err(E::custom("it is too large")) } else { Ok(()) }
+    }
+
+    fn charge_memory<E: de::Error>(&self, bytes: usize) -> Result<(), E> {
+        Self::charge(&self.memory, bytes)
+    }
+
+    fn charge_text<E: de::Error>(&self, text: &str) -> Result<(), E> {
+        Self::charge(&self.text, text.len())?;
+        self.charge_memory(ALLOCATED + text.len())
+    }
+}
+
+/// What becomes of the long lists of a document.
+pub(crate) trait Lists {
+    /// Whether the member of this key is one.
+    fn take(&self, key: &str) -> bool;
+    /// Begins the list under this key; its number.
+    fn begin(&self, key: &str) -> usize;
+    /// The next element of the list that began last; how many bytes of memory it takes there.
+    fn push(&self, element: &Value) -> usize;
+}
+
+/// Reads one value of a document.
+#[derive(Clone, Copy)]
+pub(super) struct Read<'a> {
+    budget: &'a Budget,
+    place: Place<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    /// The document itself.
+    Document(&'a dyn Lists),
+    /// The member of this key, a long list.
+    Long(&'a dyn Lists, &'a str),
+    /// Anything else.
+    Plain,
+}
+
+impl<'a> Read<'a> {
+    /// A document. Where a long list was, a list of its number is left.
+    pub(super) fn document(budget: &'a Budget, lists: Option<&'a dyn Lists>) -> Self {
+        Read { budget, place: lists.map_or(Place::Plain, Place::Document) }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Read<'_> {
+    type Value = Value;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Read<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Value, E> {
+        self.budget.charge_text(text)?;
+        Ok(text.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let plain = Read { place: Place::Plain, ..self };
+        if let Place::Long(lists, key) = self.place {
+            let number = lists.begin(key);
+            loop {
+                let (memory, text) = (self.budget.memory.get(), self.budget.text.get());
+                let Some(element) = seq.next_element_seed(plain)? else {
+                    return Ok(Value::Array(vec![number.into()]));
+                };
+                // The value goes at once, what is made of it stays.
+                self.budget.memory.set(memory);
+                self.budget.text.set(text);
+                self.budget.charge_memory(lists.push(&element))?;
+            }
+        }
+        let mut list = Vec::new();
+        while let Some(element) = seq.next_element_seed(plain)? {
+            self.budget.charge_memory(SLOT)?;
+            list.push(element);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        let mut entries = 0;
+        while let Some(key) = map.next_key::<String>()? {
+            self.budget.charge_text(&key)?;
+            if entries % ENTRIES == 0 {
+                self.budget.charge_memory(NODE)?;
+            }
+            entries += 1;
+            let place = match self.place {
+                Place::Document(lists) if lists.take(&key) => Place::Long(lists, &key),
+                _ => Place::Plain,
+            };
+            let value = map.next_value_seed(Read { place, ..self })?;
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+/// Finds the text that a document has under a key, which may be all that can be read of it.
+pub(super) struct Find<'a> {
+    pub(super) key: &'a str,
+    pub(super) found: &'a Cell<Option<String>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Find<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Find<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut is_exact = false;
+        while let Some(key) = map.next_key::<String>()? {
+            let exact = key == self.key;
+            if key.eq_ignore_ascii_case(self.key) && (exact || !is_exact) {
+                self.found.set(Some(map.next_value()?));
+                is_exact = exact;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! `cnimble cri set-pod-cidr`.
+
+use ipnetwork::IpNetwork;
+use serde_json::json;
+
+use cnimble_cri::{Client, Cni, CriError};
+
+use super::{pods, report};
+use crate::report::{Exit, Report, usage};
+use crate::{Session, print_json};
+
+pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork]) -> Result<(), Report> {
+    let what = "can't tell the runtime the pods' addresses";
+    let families = cidrs.iter().filter(|cidr| cidr.is_ipv6()).count();
+    if families > 1 || cidrs.len() - families > 1 {
+        return Err(usage("there may be one network for each address family"));
+    }
+    if let Some(cidr) = cidrs.iter().find(|cidr| cidr.network() != cidr.ip()) {
+        let network = cidr.network();
+        return Err(usage(format!("{cidr} is no network: did you mean {network}/{}?", cidr.prefix())));
+    }
+    let before = client.status().await.map_err(|err| report(what, &err))?.cni;
+    let list = cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    match client.set_pod_cidr(&list).await {
+        Err(CriError::Unimplemented { method }) => {
+            let name = &client.version().name;
+            return Err(Report::new(Exit::Plugin, what)
+                .row("why", format!("{name} doesn't implement {method}"))
+                .hint("write the network's configuration into its directory"));
+        }
+        outcome => outcome.map_err(|err| report(what, &err))?,
+    }
+    let effect = effect(client, before.as_ref());
+    let words = format!("{} was told {}", client.version().name, pods::joined(cidrs));
+    match session.json {
+        true => print_json(&json!({"podCIDR": list, "note": effect})),
+        false => {
+            session.done(&words, &json!(null));
+            if let Some(effect) = effect {
+                eprintln!("cnimble: {effect}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Why nothing may come of it, though the runtime has accepted it.
+fn effect(client: &Client, cni: Option<&Cni>) -> Option<String> {
+    let name = &client.version().name;
+    match cni {
+        Some(cni) if cni.conf_template.is_none() => Some(format!(
+            "{name} accepts it and does nothing with it: it has no conf_template to make a configuration from"
+        )),
+        Some(cni) if !cni.networks.is_empty() => Some(format!(
+            "{name} writes a configuration from its template while it has none, and it has loaded one"
+        )),
+        Some(_) => None,
+        None => Some(format!("{name} doesn't tell whether it does anything with it")),
+    }
+}

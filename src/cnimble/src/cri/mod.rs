@@ -1,0 +1,89 @@
+//! `cnimble cri`: the container runtime's pods.
+
+pub(super) mod args;
+mod cidr;
+mod inspect;
+mod pods;
+mod status;
+mod up;
+pub(super) mod witness;
+
+use std::ffi::OsStr;
+
+use cnimble_cri::{Client, CriError, Sandbox};
+
+use super::Session;
+use super::interrupt::interruptible;
+use super::report::{Exit, Report};
+
+use args::{Cri, CriCommand};
+
+pub(super) async fn cri(session: &Session, given: &Cri) -> Result<(), Report> {
+    let what = "can't ask the container runtime";
+    let work = async {
+        let client = connect(given.socket.as_deref(), what).await?;
+        match &given.command {
+            CriCommand::Status => status::status(session, &client).await,
+            CriCommand::Pods => pods::pods(session, &client).await,
+            CriCommand::Inspect(named) => inspect::inspect(session, &client, &named.pod).await,
+            CriCommand::Up(given) => up::up(session, &client, given).await,
+            CriCommand::Down(given) => up::down(session, &client, given).await,
+            CriCommand::SetPodCidr(given) => cidr::set(session, &client, &given.cidrs).await,
+        }
+    };
+    interruptible(work).await.map_err(|exit| Report::new(exit, "interrupted").hint("run it again"))?
+}
+
+/// The runtime at this socket, or at the one that is found.
+pub(super) async fn connect(given: Option<&OsStr>, what: &str) -> Result<Client, Report> {
+    let socket = cnimble_cri::find(given).map_err(|err| report(what, &err))?;
+    Client::connect(&socket).await.map_err(|err| report(what, &err))
+}
+
+/// What the runtime has refused, or why there was no asking.
+pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
+    let exit = match err {
+        CriError::Endpoint { .. } => Exit::Usage,
+        CriError::Refused { .. } | CriError::Unimplemented { .. } | CriError::NoSandbox { .. } => {
+            Exit::Plugin
+        }
+        _ => Exit::Execution,
+    };
+    let report = Report::new(exit, what).row("why", err.to_string());
+    match err {
+        CriError::NoSocket { .. } => {
+            report.hint("is the runtime running? --cri SOCKET (--socket) names another place")
+        }
+        CriError::Connect { .. } if !nix::unistd::geteuid().is_root() => report.hint("run it as root"),
+        CriError::Connect { .. } => report.hint("is the runtime running?"),
+        CriError::NotCri { .. } => report.hint("name the runtime's socket: --cri SOCKET (--socket)"),
+        CriError::Late { .. } => report.hint("is the runtime busy, or stuck? its log may tell"),
+        _ => report,
+    }
+}
+
+/// The sandboxes of a pod, the newest first: by name, or by the beginning of the ID.
+fn of_pod<'s>(sandboxes: &'s [Sandbox], text: &str) -> Vec<&'s Sandbox> {
+    let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+    let named = |of: &&Sandbox| of.namespace == namespace && of.name == name;
+    let mut found: Vec<&Sandbox> = sandboxes.iter().filter(named).collect();
+    found.sort_by_key(|of| (!of.ready, std::cmp::Reverse((of.attempt, of.created))));
+    if found.is_empty() && text.len() >= 4 {
+        found = sandboxes.iter().filter(|of| of.id.starts_with(text)).collect();
+        // Two pods can't be meant.
+        found.truncate(if found.len() == 1 { 1 } else { 0 });
+    }
+    found
+}
+
+/// The error for a pod without a sandbox.
+fn no_pod(what: impl Into<String>, text: &str) -> Report {
+    Report::new(Exit::Usage, what)
+        .row("why", format!("the runtime has no pod {text}"))
+        .hint("`cnimble cri pods` lists the pods")
+}
+
+/// The first letters of an ID, as crictl shows them.
+fn short(id: &str) -> &str {
+    id.get(..13).unwrap_or(id)
+}

@@ -1,0 +1,193 @@
+//! `cnimble cri up` and `down`: pods by the runtime, as a kubelet makes them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::Path;
+
+use futures::StreamExt;
+use serde_json::json;
+
+use cnimble_cri::{Client, PodConfig, Port, Protocol, Sandbox, SandboxStatus};
+use cnimble_netlink::{self as netlink, NetNs, Netlink};
+use cnimble_pod::network as pod_network;
+use cnimble_pod::sandbox::{DnsOptions, SandboxConfig};
+
+use super::args::{Down, Up};
+use super::{no_pod, of_pod, pods, report};
+use crate::Session;
+use crate::pod::tally::{Tally, manifests};
+use crate::report::{Exit, Report};
+
+/// How many sandboxes are made at once.
+const AT_ONCE: usize = 8;
+
+pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result<(), Report> {
+    let mut tally = Tally::new(session);
+    let dns = DnsOptions::default();
+    let configs: Vec<SandboxConfig> = manifests(&given.files, &mut tally)?
+        .iter()
+        .map(|manifest| SandboxConfig::from_manifest(manifest, &dns))
+        .collect();
+    let listed = client.sandboxes().await.map_err(|err| report("can't list the runtime's pods", &err))?;
+    let tally = RefCell::new(tally);
+    let work = configs.iter().map(|config| async {
+        let pod = &config.pod;
+        match one_up(client, config, given, &listed).await {
+            Ok((status, was_up)) => {
+                let words = if was_up { "is up already" } else { "is up" };
+                let place = match status.host_network {
+                    true => "the node's network".to_owned(),
+                    false => pods::joined(&status.ips),
+                };
+                let object = pods::as_json(&status.sandbox, Some(&status));
+                tally.borrow_mut().done(&format!("{pod} {words}: {place}"), object);
+            }
+            Err(failed) => tally.borrow_mut().fail(Some(pod), &failed),
+        }
+    });
+    futures::stream::iter(work).buffer_unordered(AT_ONCE).collect::<()>().await;
+    tally.into_inner().finish("up", configs.len())
+}
+
+/// The pod's sandbox, and whether it was there.
+async fn one_up(
+    client: &Client,
+    config: &SandboxConfig,
+    given: &Up,
+    listed: &[Sandbox],
+) -> Result<(SandboxStatus, bool), Report> {
+    let pod = config.pod.to_string();
+    let what = format!("can't bring up pod {pod}");
+    let failed = |err: cnimble_cri::CriError| report(what.as_str(), &err);
+    let own = of_pod(listed, &pod);
+    let ready = own.iter().find(|of| of.ready && of.uid == config.uid);
+    let mut was_up = false;
+    let id = match ready {
+        Some(sandbox) => {
+            was_up = true;
+            sandbox.id.clone()
+        }
+        None => {
+            // As a kubelet: what isn't Ready, or of an earlier pod of that name, is stopped first.
+            for sandbox in &own {
+                client.stop(&sandbox.id).await.map_err(failed)?;
+            }
+            let before = own.iter().filter(|of| of.uid == config.uid).map(|of| of.attempt).max();
+            let attempt = before.map_or(0, |attempt| attempt.saturating_add(1));
+            let made = client.run(pod_config(config, attempt, &given.cgroup_parent), &given.handler).await;
+            made.map_err(|err| {
+                failed(err)
+                    .hint(format!("`cnimble cri status`; `cnimble cri down {pod}` removes what is left"))
+            })?
+        }
+    };
+    let status = client.sandbox(&id).await.map_err(failed)?;
+    match verify(&status) {
+        Ok(()) => Ok((status, was_up)),
+        Err(why) => Err(Report::new(Exit::Plugin, format!("pod {pod} is not as the runtime says"))
+            .row("why", why)
+            .hint(format!("`cnimble cri inspect {pod}` shows it; `cnimble cri down {pod}` takes it away"))),
+    }
+}
+
+/// What a kubelet would send of this pod.
+fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfig {
+    let (name, namespace) = (&of.pod.name, &of.pod.namespace);
+    let port = |port: &pod_network::PortMapping| Port {
+        protocol: match port.protocol {
+            pod_network::Protocol::Tcp => Protocol::Tcp,
+            pod_network::Protocol::Udp => Protocol::Udp,
+            pod_network::Protocol::Sctp => Protocol::Sctp,
+        },
+        container_port: port.container_port,
+        host_port: port.host_port,
+        host_ip: port.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
+    };
+    let labels = [("name", name), ("namespace", namespace), ("uid", &of.uid)];
+    PodConfig {
+        name: name.clone(),
+        namespace: namespace.clone(),
+        uid: of.uid.clone(),
+        attempt,
+        hostname: if of.host_network { String::new() } else { of.hostname.clone() },
+        log_directory: format!("/var/log/pods/{namespace}_{name}_{}", of.uid),
+        dns_servers: of.dns.servers.clone(),
+        dns_searches: of.dns.searches.clone(),
+        dns_options: of.dns.options.clone(),
+        ports: of.ports.iter().map(port).collect(),
+        labels: labels.map(|(key, value)| (format!("io.kubernetes.pod.{key}"), value.clone())).into(),
+        annotations: BTreeMap::clone(&of.annotations),
+        cgroup_parent: cgroup_parent.to_owned(),
+        host_network: of.host_network,
+    }
+}
+
+/// Asks the kernel whether the pod has what the runtime says.
+fn verify(status: &SandboxStatus) -> Result<(), String> {
+    if !status.sandbox.ready {
+        return Err("the runtime says that the sandbox isn't Ready".to_owned());
+    }
+    if status.host_network {
+        return Ok(());
+    }
+    let Some(netns) = &status.netns else {
+        return Err("the runtime doesn't tell the sandbox' namespace".to_owned());
+    };
+    if status.ips.is_empty() {
+        return Err("the runtime tells no address".to_owned());
+    }
+    let kernel = addresses(netns).map_err(|err| format!("{}: {err}", netns.display()))?;
+    let lost: Vec<IpAddr> = status.ips.iter().copied().filter(|ip| !kernel.contains(ip)).collect();
+    match lost.as_slice() {
+        [] => Ok(()),
+        lost => Err(format!("{} is not in {}", pods::joined(lost), netns.display())),
+    }
+}
+
+/// Those of interfaces that are up.
+fn addresses(netns: &Path) -> netlink::Result<BTreeSet<IpAddr>> {
+    let mut inside = Netlink::open_in(&NetNs::open(netns)?)?;
+    let mut found = BTreeSet::new();
+    for link in inside.links(&netlink::link::Filter::default())?.iter().filter(|link| link.up) {
+        found.extend(inside.addrs(link.index)?.into_iter().map(|addr| addr.net.ip()));
+    }
+    Ok(found)
+}
+
+pub(super) async fn down(session: &Session, client: &Client, given: &Down) -> Result<(), Report> {
+    let listed = client.sandboxes().await.map_err(|err| report("can't list the runtime's pods", &err))?;
+    let mut tally = Tally::new(session);
+    for pod in &given.pods {
+        match one_down(client, of_pod(&listed, pod), pod).await {
+            Ok(count) => tally.done(&format!("{pod} is down"), json!({"pod": pod, "sandboxes": count})),
+            Err(failed) => tally.fail(None, &failed),
+        }
+    }
+    tally.finish("down", given.pods.len())
+}
+
+async fn one_down(client: &Client, sandboxes: Vec<&Sandbox>, pod: &str) -> Result<usize, Report> {
+    let what = format!("can't take down pod {pod}");
+    if sandboxes.is_empty() {
+        return Err(no_pod(what, pod));
+    }
+    for sandbox in &sandboxes {
+        let netns = match client.sandbox(&sandbox.id).await {
+            Ok(status) => status.netns.filter(|_| !status.host_network),
+            Err(err) if err.is_no_sandbox() => continue,
+            Err(err) => return Err(report(what, &err)),
+        };
+        client.stop(&sandbox.id).await.map_err(|err| report(what.as_str(), &err))?;
+        client.remove(&sandbox.id).await.map_err(|err| report(what.as_str(), &err))?;
+        if let Some(netns) = netns.filter(|netns| !matches!(NetNs::find(netns), Ok(None))) {
+            return Err(Report::new(Exit::Plugin, what)
+                .row(
+                    "why",
+                    format!("the runtime has removed the sandbox, and {} is still there", netns.display()),
+                )
+                .hint("`cnimble doctor --cri` shows what is left"));
+        }
+    }
+    Ok(sandboxes.len())
+}

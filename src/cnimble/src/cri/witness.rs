@@ -1,0 +1,52 @@
+//! The container runtime as the judge's witness.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cnimble_cni::{Code, Error};
+use cnimble_cri::{CriError, blocking, find};
+use cnimble_life::runtime::{Detail, Runtime, Sandbox};
+
+use super::report;
+use crate::report::Report;
+
+/// Asks anew each time: what it says is judged by at that moment.
+#[derive(Debug)]
+struct Witness {
+    socket: PathBuf,
+}
+
+/// The runtime at this socket, or at the one that is found. It is asked once, so that one that isn't
+/// there is an error before anything else.
+pub(crate) fn witness(given: &OsStr, what: &str) -> Result<Arc<dyn Runtime>, Report> {
+    let socket = find(Some(given)).map_err(|err| report(what, &err))?;
+    blocking(&socket, |client| async move { client.sandboxes().await }).map_err(|err| report(what, &err))?;
+    Ok(Arc::new(Witness { socket }))
+}
+
+fn failed(err: &CriError) -> Error {
+    Error::new(Code::TRY_AGAIN_LATER, format!("the container runtime: {err}"))
+}
+
+impl Runtime for Witness {
+    fn sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
+        let listed = blocking(&self.socket, |client| async move { client.sandboxes().await });
+        let sandbox = |of: cnimble_cri::Sandbox| Sandbox { pod: of.pod(), ready: of.ready, id: of.id };
+        Ok(listed.map_err(|err| failed(&err))?.into_iter().map(sandbox).collect())
+    }
+
+    fn sandbox(&self, id: &str) -> Result<Option<Detail>, Error> {
+        let id = id.to_owned();
+        match blocking(&self.socket, |client| async move { client.sandbox(&id).await }) {
+            Ok(of) => Ok(Some(Detail {
+                ready: of.sandbox.ready,
+                ips: of.ips,
+                netns: of.netns,
+                host_network: of.host_network,
+            })),
+            Err(err) if err.is_no_sandbox() => Ok(None),
+            Err(err) => Err(failed(&err)),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! `explain`: what an error code, a rule of `validate --strict` or a key of a configuration means.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use cnimble_cni::Code;
+use cnimble_lint::{Key, Page, Rule, nearest, pages};
+
+use super::report::{Exit, Report};
+use super::{Session, print, print_json};
+
+/// Every code, what it says, and what helps.
+const CODES: &[(Code, &str, &str)] = &[
+    (
+        Code::INCOMPATIBLE_VERSION,
+        "the configuration's or a result's CNI version isn't supported",
+        "`cnimble plugins` lists the versions of each plugin; write one of them as cniVersion",
+    ),
+    (
+        Code::UNSUPPORTED_FIELD,
+        "a field of the configuration isn't supported; the message has key and value",
+        "remove the key, or install a plugin that has it; `cnimble explain KEY` tells what it is",
+    ),
+    (
+        Code::UNKNOWN_CONTAINER,
+        "the container is unknown or doesn't exist; the runtime need not clean up",
+        "nothing is left to do",
+    ),
+    (
+        Code::INVALID_ENVIRONMENT,
+        "an environment variable is missing or invalid; the message names it",
+        "it comes from the runtime: CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_ARGS, CNI_PATH",
+    ),
+    (
+        Code::IO,
+        "reading or writing failed: stdin, a lease file, a socket",
+        "look at the path in the message: is the disk full, the directory writable?",
+    ),
+    (
+        Code::DECODE,
+        "bytes that should decode did not: the JSON of a configuration or a result",
+        "`cnimble validate --strict FILE` tells the line",
+    ),
+    (
+        Code::INVALID_CONFIG,
+        "the configuration decodes but makes no sense; the message begins with the key",
+        "`cnimble validate --strict NETWORK` finds every fault, `cnimble explain KEY` tells what a key takes",
+    ),
+    (
+        Code::INVALID_NETNS,
+        "the network namespace is wrong, for example the plugin's own",
+        "the namespace has to be the pod's",
+    ),
+    (Code::TRY_AGAIN_LATER, "a passing condition", "the runtime tries again later"),
+    (
+        Code::NOT_AVAILABLE,
+        "STATUS: the plugin can't serve ADD now",
+        "the message says what is missing; running pods are not concerned",
+    ),
+    (
+        Code::LIMITED_CONNECTIVITY,
+        "STATUS: the plugin can't serve ADD now, and running pods may have limited connectivity",
+        "the message says what is missing",
+    ),
+    (
+        Code::KERNEL,
+        "the kernel refused a request; the message has the object and the kernel's error",
+        "EPERM takes root and CAP_NET_ADMIN; EOPNOTSUPP is a kernel without the module",
+    ),
+    (
+        Code::NO_ADDRESS,
+        "no address can be given: the range is full, or a requested one is taken",
+        "`cnimble doctor` lists leases of pods that are gone, and frees them with --repair",
+    ),
+    (
+        Code::CONFLICT,
+        "something that exists stands in the way: a link of that name, another address",
+        "`cnimble tree` shows what is there",
+    ),
+    (
+        Code::CHECK_FAILED,
+        "CHECK: the state of the host is not what ADD left",
+        "`cnimble doctor` finds lost packet rules; otherwise `cnimble del` and `cnimble add`",
+    ),
+    (
+        Code::DELEGATE,
+        "a delegate could not be run, or its answer not understood",
+        "`cnimble plugins` lists what is installed; is the IPAM plugin among it?",
+    ),
+    (
+        Code::INTERNAL,
+        "anything unclassified: what the Go plugins give for most errors, or a defect of the plugin",
+        "the message says more",
+    ),
+];
+
+pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
+    if let Ok(number) = word.parse::<u32>() {
+        return code(session, number);
+    }
+    if let Some(rule) = Rule::ALL.iter().find(|rule| rule.name() == word) {
+        tell(
+            session,
+            &format!("{}: {}\n", rule.name(), rule.about()),
+            &json!({"rule": word, "about": rule.about()}),
+        );
+        return Ok(());
+    }
+    let found = keys(word);
+    if found.is_empty() {
+        return Err(unknown(word));
+    }
+    let text: String = found.iter().map(|(page, key)| shown(page, key)).collect::<Vec<_>>().join("\n");
+    let list = found.iter().map(|(page, key)| {
+        json!({
+            "plugin": page.name,
+            "key": key.path,
+            "type": key.kind,
+            "default": key.default,
+            "example": key.example,
+            "about": key.about,
+        })
+    });
+    tell(session, &text, &list.collect());
+    Ok(())
+}
+
+fn tell(session: &Session, text: &str, object: &Value) {
+    if session.json {
+        print_json(object);
+    } else {
+        print(text);
+    }
+}
+
+fn code(session: &Session, number: u32) -> Result<(), Report> {
+    let Some((_, about, help)) = CODES.iter().find(|(code, ..)| code.0 == number) else {
+        let why = match number {
+            0..100 => "the specification has no such code, or reserves it",
+            _ => "codes from 100 on belong to each plugin, and ours have no such one",
+        };
+        return Err(Report::new(Exit::Usage, format!("no error code {number} is known")).row("why", why));
+    };
+    let object = json!({"code": number, "about": about, "help": help});
+    tell(session, &format!("error code {number}: {about}\n  {help}\n"), &object);
+    Ok(())
+}
+
+/// The keys that are meant: `isGateway`, `ipam.ranges`, or with the plugin in front, `bridge.mtu`.
+fn keys(word: &str) -> Vec<(&'static Page, &'static Key)> {
+    let plain = |path: &str| path.replace("[]", "");
+    let wanted = plain(word);
+    let all = || pages().iter().flat_map(|page| page.keys.iter().map(move |key| (page, key)));
+    let is = |(page, key): &(&Page, &Key)| {
+        let path = plain(key.path);
+        path.eq_ignore_ascii_case(&wanted) || format!("{}.{path}", page.name).eq_ignore_ascii_case(&wanted)
+    };
+    let exact: Vec<_> = all().filter(is).collect();
+    if !exact.is_empty() {
+        return exact;
+    }
+    // What stands below it, and its last name alone.
+    let near = |(_, key): &(&Page, &Key)| {
+        let path = plain(key.path).to_ascii_lowercase();
+        let wanted = wanted.to_ascii_lowercase();
+        path.starts_with(&format!("{wanted}.")) || path.ends_with(&format!(".{wanted}"))
+    };
+    all().filter(near).collect()
+}
+
+fn shown(page: &Page, key: &Key) -> String {
+    let mut text = format!("{} of {}: {}\n", key.path, page.name, key.about);
+    for (name, value) in [("type", key.kind), ("default", key.default), ("example", key.example)] {
+        if !value.is_empty() {
+            let _ = writeln!(text, "  {name:7}  {}", value.replace('`', ""));
+        }
+    }
+    text
+}
+
+fn unknown(word: &str) -> Report {
+    let known = pages()
+        .iter()
+        .flat_map(|page| &page.keys)
+        .map(|key| key.path)
+        .chain(Rule::ALL.iter().map(|rule| rule.name()));
+    let report = Report::new(Exit::Usage, format!("{word} can't be explained"))
+        .row("why", "it is no error code, no key of a plugin, and no rule of `validate --strict`");
+    match nearest(word, known) {
+        Some(near) => report.hint(format!("did you mean {near}?")),
+        None => report.hint("`cnimble schema --all` has all keys"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_of_ours_is_explained() {
+        let source = include_str!("../../cni/src/error.rs");
+        let codes = source
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("pub const ")?.split_once("Code("))
+            .collect::<Vec<_>>();
+        assert!(codes.len() > 15, "{codes:?}");
+        for (name, rest) in codes {
+            let number: u32 = rest.trim_end_matches(");").parse().unwrap();
+            assert!(CODES.iter().any(|(code, ..)| code.0 == number), "{name}");
+        }
+    }
+
+    #[test]
+    fn keys_are_found_by_their_paths_names_and_plugins() {
+        let names = |word: &str| {
+            keys(word).iter().map(|(page, key)| format!("{} {}", page.name, key.path)).collect::<Vec<_>>()
+        };
+        assert_eq!(names("isgateway"), ["bridge isGateway"]);
+        assert_eq!(names("bridge.mtu"), ["bridge mtu"]);
+        assert!(names("mtu").len() > 4);
+        assert_eq!(names("ipam.ranges.subnet"), ["host-local ipam.ranges[][].subnet"]);
+        assert_eq!(
+            names("rangeStart"),
+            ["host-local ipam.ranges[][].rangeStart", "host-local ipam.rangeStart"]
+        );
+        assert_eq!(names("vlanTrunk").len(), 3);
+        assert!(names("isGatway").is_empty());
+    }
+}

@@ -1,0 +1,228 @@
+//! `init`: a network's file for a purpose, checked before it is written.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ipnetwork::IpNetwork;
+use serde_json::{Value, json};
+
+use cnimble_cni::{cidr, hash16, names};
+use cnimble_lint::{self as lint, Document, File, Finding, Host, Level};
+use cnimble_netlink::Netlink;
+
+use super::args::{Init, Purpose};
+use super::lint::host;
+use super::report::{Exit, Report, usage};
+use super::{Session, print};
+
+const VERSION: &str = "1.0.0";
+/// k3s reads no other directory.
+const K3S_DIR: &str = "/var/lib/rancher/k3s/agent/etc/cni/net.d";
+
+pub(super) fn init(session: &Session, given: &Init) -> Result<(), Report> {
+    if !names::is_identifier(&given.name) {
+        return Err(usage(format!("{}: a network's name has letters, digits, _ . - only", given.name)));
+    }
+    let dir = match given.purpose {
+        Purpose::K3s if !session.own_conf => PathBuf::from(K3S_DIR),
+        _ => session.conf.dir().to_owned(),
+    };
+    let path = dir.join(format!("{}-{}.conflist", order(given.purpose), given.name));
+    let networks = networks(&dir)?;
+    if let Some(other) = networks.iter().find(|other| other.root.text_of("name") == Some(&given.name)) {
+        return Err(failed(given).row("why", format!("{} has a network of this name", other.file.path)));
+    }
+    let (text, host) = (|subnet| text(given, subnet), host::read()?);
+    let document = match (given.subnet, given.purpose) {
+        (Some(subnet), _) => checked(given, &path, text(Some(cidr::network_of(subnet)))?, &networks, &host)?,
+        (None, Purpose::Dhcp) => checked(given, &path, text(None)?, &networks, &host)?,
+        (None, Purpose::Macvlan) => {
+            return Err(usage(
+                "macvlan: the addresses are of the master's network, so --subnet has to name it",
+            )
+            .hint("`cnimble init dhcp NAME` leaves addresses to the network's DHCP server"));
+        }
+        (None, _) => free(given, &path, &networks, &host)?,
+    };
+    if given.dry_run {
+        print(&document.file.text);
+        return Ok(());
+    }
+    write(&path, &document.file.text).map_err(|err| {
+        failed(given)
+            .row("file", path.display().to_string())
+            .row("why", err.to_string())
+            .hint("run it as root, or name another directory with --conf-dir")
+    })?;
+    session.done(
+        &format!("{} is there: try `cnimble add {} NETNS`", path.display(), given.name),
+        &json!({"network": given.name, "file": path}),
+    );
+    Ok(())
+}
+
+fn failed(given: &Init) -> Report {
+    Report::new(Exit::Config, format!("network {} is not made", given.name))
+}
+
+/// Runtimes take the first file of the directory as the default network.
+fn order(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Containerd | Purpose::K3s => "10",
+        Purpose::Podman => "87",
+        _ => "50",
+    }
+}
+
+/// The networks that are there; what can't be read is `validate`'s business.
+fn networks(dir: &Path) -> Result<Vec<Document>, Report> {
+    let files = super::lint::files::in_directory(dir)?;
+    Ok(files.into_iter().filter_map(|file| Document::parse(file).ok()).collect())
+}
+
+/// The first /24 of 10.88.0.0/13 that nothing here has: podman and containerd begin there, too.
+fn free(given: &Init, path: &Path, networks: &[Document], host: &Host) -> Result<Document, Report> {
+    for second in 88..96_u8 {
+        for third in 0..=255_u8 {
+            let subnet = IpNetwork::new([10, second, third, 0].into(), 24).ok();
+            let document = parsed(path, text(given, subnet)?)?;
+            if overlaps(&document, networks, host).is_empty() {
+                return Ok(document);
+            }
+        }
+    }
+    Err(failed(given).row("why", "every subnet of 10.88.0.0/13 is taken").hint("name one with --subnet"))
+}
+
+fn parsed(path: &Path, text: String) -> Result<Document, Report> {
+    Document::parse(File { path: path.display().to_string(), text })
+        .map_err(|failed| Report::new(Exit::Config, failed.1.message))
+}
+
+fn overlaps(document: &Document, networks: &[Document], host: &Host) -> Vec<Finding> {
+    let mut found = lint::together(document, networks);
+    found.extend(lint::on_host(document, host));
+    found
+}
+
+/// What was asked for, if nothing is wrong with it.
+fn checked(
+    given: &Init,
+    path: &Path,
+    text: String,
+    networks: &[Document],
+    host: &Host,
+) -> Result<Document, Report> {
+    let document = parsed(path, text)?;
+    let mut found = lint::lint(&document);
+    found.extend(overlaps(&document, networks, host));
+    found.retain(|finding| finding.level > Level::Note);
+    if found.is_empty() {
+        return Ok(document);
+    }
+    Err(found.iter().fold(failed(given), |report, finding| report.row("why", &finding.message)))
+}
+
+/// The file. Keys that begin with `_` say why; plugins don't read them.
+fn text(given: &Init, subnet: Option<IpNetwork>) -> Result<String, Report> {
+    let portmap = || json!({"type": "portmap", "capabilities": {"portMappings": true}});
+    let bandwidth = || json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
+    let ipam = || {
+        let subnet = subnet.map(|subnet| subnet.to_string()).unwrap_or_default();
+        let default = if subnet.contains(':') { "::/0" } else { "0.0.0.0/0" };
+        json!({"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": default}]})
+    };
+    let bridge = |name: String| {
+        json!({
+            "type": "bridge",
+            "bridge": name,
+            "isGateway": true,
+            "ipMasq": true,
+            "hairpinMode": true,
+            "ipam": ipam(),
+        })
+    };
+    let own = || bridge_name(&given.name);
+    let (why, plugins) = match given.purpose {
+        Purpose::Bridge => (
+            "a bridge of the host, which is the pods' gateway; what leaves it gets the host's address, ports can be published",
+            vec![bridge(own()), portmap()],
+        ),
+        Purpose::Ptp => (
+            "a pair for each pod, routed by the host: pods see no frames of each other",
+            vec![json!({"type": "ptp", "ipMasq": true, "ipam": ipam()}), portmap()],
+        ),
+        Purpose::Podman => (
+            "as podman makes its networks: published ports, a firewall that lets the pods out, and podman's --mac-address by tuning",
+            vec![bridge(own()), portmap(), json!({"type": "firewall"}), json!({"type": "tuning"})],
+        ),
+        Purpose::Containerd => (
+            "the first file of the directory is the default network of containerd and CRI-O; hostPort and bandwidth annotations work",
+            vec![bridge("cni0".to_owned()), portmap(), bandwidth()],
+        ),
+        Purpose::K3s => (
+            "for k3s --flannel-backend=none: the subnet has to be the node's podCIDR, and routes between nodes are not made here",
+            vec![bridge("cni0".to_owned()), portmap(), bandwidth()],
+        ),
+        Purpose::Macvlan => (
+            "pods with MACs of their own on the master's network; the host itself can't reach them",
+            vec![json!({"type": "macvlan", "master": master(given)?, "mode": "bridge", "ipam": ipam()})],
+        ),
+        Purpose::Dhcp => (
+            "pods with MACs of their own on the master's network, and addresses of its DHCP server; the plugin keeps the leases by itself, with the Go plugin a daemon has to run",
+            vec![
+                json!({"type": "macvlan", "master": master(given)?, "mode": "bridge", "ipam": {"type": "dhcp"}}),
+            ],
+        ),
+    };
+    let mut network = json!({"_why": why, "cniVersion": VERSION, "name": given.name, "plugins": plugins});
+    if let (Some(subnet), None, Value::Object(network)) = (subnet, given.subnet, &mut network) {
+        let why = format!("{subnet} is free: no other network here and no route of this host overlaps it");
+        network.insert("_subnet".to_owned(), why.into());
+    }
+    Ok(cnimble_cni::json::to_pretty(&network) + "\n")
+}
+
+fn bridge_name(network: &str) -> String {
+    let name = format!("br-{network}");
+    match names::interface_problem(&name) {
+        None => name,
+        Some(_) => format!("br-{}", hash16(network).get(..8).unwrap_or_default()),
+    }
+}
+
+/// The interface of the default route, if none was named.
+fn master(given: &Init) -> Result<String, Report> {
+    if let Some(master) = &given.master {
+        return Ok(master.clone());
+    }
+    let found = || -> cnimble_netlink::Result<Option<String>> {
+        let mut netlink = Netlink::open()?;
+        let Some(index) = netlink.default_link()? else { return Ok(None) };
+        Ok(Some(netlink.link_at(index)?.name))
+    };
+    match found() {
+        Ok(Some(name)) => Ok(name),
+        Ok(None) => Err(failed(given)
+            .row("why", "there is no default route, whose interface would be the master")
+            .hint("name it with --master")),
+        Err(err) => Err(failed(given).row("why", err.to_string())),
+    }
+}
+
+/// Never over a file that is there, and never half a file.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(dir)?;
+    let draft = dir.join(format!(".{}.{}", std::process::id(), "cnimble-init"));
+    let outcome = (|| {
+        let mut file = std::fs::File::options().write(true).create_new(true).open(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        // Unlike a renaming, it fails where the name is taken.
+        std::fs::hard_link(&draft, path)
+    })();
+    // Gone or never made: nothing to do.
+    let _ = std::fs::remove_file(&draft);
+    outcome
+}

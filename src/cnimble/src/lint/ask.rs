@@ -1,0 +1,106 @@
+//! What the plugins themselves say: their versions, and STATUS, for which they read their configuration.
+
+use std::path::Path;
+
+use cnimble_cni::{Code, NetworkList, Version};
+use cnimble_lint::{Document, Finding, Level, Named, Rule, meant, named};
+use cnimble_runtime::{Error, Exec, PluginError, Stderr, find_plugin, load_file, versions};
+
+use crate::Session;
+
+/// What the plugins find beside `found`.
+pub(super) async fn ask(
+    session: &Session,
+    document: &Document,
+    own_entry: bool,
+    found: &[Finding],
+) -> Vec<Finding> {
+    let network = network(document, own_entry);
+    let mut findings = Vec::new();
+    let mut silent: Vec<String> = Vec::new();
+    for plugin in named(document) {
+        let version = network.as_ref().map(|network| network.version);
+        match supported(session, &plugin, version).await {
+            Ok(newest) if newest < Version::V1_1_0 => silent.push(plugin.name),
+            Ok(_) => {}
+            Err(finding) => {
+                // Said once for each place.
+                findings.push(finding);
+                silent.push(plugin.name);
+            }
+        }
+    }
+    let Some(network) = network else { return findings };
+    let mut last = None;
+    for plugin in named(document) {
+        let (at, range) = plugin.entry.clone();
+        // One fault at a time: a plugin tells of its first only, which may be known.
+        let inside = |finding: &&Finding| {
+            finding.level == Level::Error
+                && range.start <= finding.range.start
+                && finding.range.start < range.end
+        };
+        let told = found.iter().find(inside).is_some() || silent.contains(&plugin.name);
+        if last == Some(at) || told || !plugin.known {
+            last = last.or(told.then_some(at));
+            continue;
+        }
+        last = Some(at);
+        findings.extend(status(session, &network, document, &plugin).await);
+    }
+    findings
+}
+
+/// The network as a runtime reads it, if it can.
+fn network(document: &Document, own_entry: bool) -> Option<NetworkList> {
+    let text = document.file.text.as_bytes();
+    match document.file.path.as_str() {
+        _ if own_entry => None,
+        "-" if document.root.get("plugins").is_some() => NetworkList::parse(text).ok()?.complete().ok(),
+        "-" => NetworkList::parse_single(text).ok(),
+        path => load_file(Path::new(path)).ok(),
+    }
+}
+
+/// The newest version of a plugin that speaks the network's.
+async fn supported(session: &Session, plugin: &Named, wanted: Option<Version>) -> Result<Version, Finding> {
+    let path = session.invoker.path();
+    let exec = Exec {
+        limit: Some(session.timeout).filter(|limit| !limit.is_zero()),
+        stderr: Stderr::Capture,
+        ..Exec::default()
+    };
+    let wrong = |err: PluginError| Finding::error(Rule::Plugin, plugin.place.clone(), err.to_string());
+    let file = find_plugin(&plugin.name, path).map_err(wrong)?;
+    let versions = versions(&exec, &file, path).await.map_err(wrong)?;
+    if let Some(wanted) = wanted.filter(|wanted| !versions.has(*wanted)) {
+        let message = format!(
+            "{} speaks {}, and not {wanted} ({})",
+            plugin.name,
+            versions.supported.join(", "),
+            file.display()
+        );
+        return Err(Finding::error(Rule::Version, plugin.place.clone(), message));
+    }
+    let known = Version::ALL.iter().rev().find(|version| versions.has(**version));
+    Ok(known.copied().unwrap_or(Version::V0_1_0))
+}
+
+/// What a plugin has against its configuration. Whether it could serve now is another question.
+async fn status(
+    session: &Session,
+    network: &NetworkList,
+    document: &Document,
+    plugin: &Named,
+) -> Option<Finding> {
+    let entry = network.plugins.get(plugin.entry.0)?.clone();
+    // STATUS is of 1.1.0; what a configuration means doesn't depend on that.
+    let alone = NetworkList { version: Version::V1_1_0, plugins: vec![entry], ..network.clone() };
+    let Err(Error::Plugins(failures)) = session.invoker.status(&alone).await else { return None };
+    let PluginError::Refused { error, .. } = failures.first.cause else { return None };
+    if ![Code::DECODE, Code::INVALID_CONFIG, Code::UNSUPPORTED_FIELD].contains(&error.code) {
+        return None;
+    }
+    let place = meant(document, plugin.entry.0, &error.msg).unwrap_or_else(|| plugin.place.clone());
+    Some(Finding::error(Rule::InvalidValue, place, format!("{} refuses it: {error}", plugin.name)))
+}

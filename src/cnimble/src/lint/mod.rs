@@ -1,0 +1,66 @@
+//! `validate --strict`: every fault of a network's configuration, with its place.
+
+mod ask;
+pub(super) mod files;
+pub(super) mod host;
+mod show;
+
+use cnimble_lint::{self as lint, Document, File, Finding, Level, Rule};
+
+use super::Session;
+use super::args::Validate;
+use super::report::{Exit, Report};
+use files::{Source, sources};
+
+/// A file, and what was found in it.
+struct Checked {
+    file: File,
+    network: Option<String>,
+    findings: Vec<Finding>,
+}
+
+pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Report> {
+    let mut sources = sources(session, given)?;
+    let host = if given.offline { None } else { Some(host::read()?) };
+    let mut checked = Vec::new();
+    // What isn't JSON is told of and can't be compared with the others.
+    let (documents, broken) = std::mem::take(&mut sources.wanted).into_iter().fold(
+        (Vec::new(), Vec::new()),
+        |(mut documents, mut broken), Source { file, own_entry }| {
+            match Document::parse(file) {
+                Ok(document) => documents.push((document, own_entry)),
+                Err(failed) => broken.push(*failed),
+            }
+            (documents, broken)
+        },
+    );
+    for (file, finding) in broken {
+        checked.push(Checked { file, network: None, findings: vec![finding] });
+    }
+    for (document, own_entry) in documents {
+        let mut findings = match own_entry {
+            true => lint::lint_entry(&document),
+            false => lint::lint(&document),
+        };
+        if !own_entry {
+            findings.extend(lint::together(&document, &sources.networks));
+        }
+        if let Some(host) = &host {
+            findings.extend(lint::on_host(&document, host));
+            findings.extend(ask::ask(session, &document, own_entry, &findings).await);
+        }
+        findings.sort_by_key(|finding| (finding.range.start, finding.rule));
+        findings.dedup();
+        let network = document.root.text_of("name").map(str::to_owned);
+        checked.push(Checked { file: document.file, network, findings });
+    }
+    checked.sort_by(|one, other| one.file.path.cmp(&other.file.path));
+    show::show(session, given, &checked);
+    let wrong = || checked.iter().flat_map(|of| &of.findings).filter(|finding| finding.level > Level::Note);
+    // A fault that has been told, in its own form: only the exit status is left to give.
+    match (wrong().count(), wrong().all(|finding| finding.rule == Rule::Plugin)) {
+        (0, _) => Ok(()),
+        (_, true) => Err(Report::new(Exit::Execution, "")),
+        (_, false) => Err(Report::new(Exit::Config, "")),
+    }
+}

@@ -1,0 +1,97 @@
+//! Manifests from the command line, and what becomes of each pod.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use cnimble_pod::PodId;
+use cnimble_pod::manifest::{Defaults, Manifest, Origin, Parsed};
+
+use crate::report::{Exit, Report};
+use crate::{Session, print, print_json};
+
+/// The pods in all files. A bad one doesn't keep the others out.
+pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<Manifest>, Report> {
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for file in files {
+        let unreadable = |err: std::io::Error| {
+            Report::new(Exit::Usage, "can't read the manifest")
+                .row("file", file.display().to_string())
+                .row("why", err.to_string())
+        };
+        let (bytes, origin) = if file == Path::new("-") {
+            let mut bytes = Vec::new();
+            std::io::stdin().read_to_end(&mut bytes).map_err(unreadable)?;
+            (bytes, Origin::Other("stdin".to_owned()))
+        } else {
+            (std::fs::read(file).map_err(unreadable)?, Origin::File(file.clone()))
+        };
+        let Parsed { pods, errors } = Manifest::parse_each(&bytes, &origin, &Defaults::default());
+        for error in errors {
+            let report = Report::new(Exit::Config, "a pod can't be used").row("why", error.to_string());
+            tally.fail(None, &report);
+        }
+        for pod in pods {
+            if seen.insert(pod.id.clone()) {
+                found.push(pod);
+            } else {
+                let why = format!("{}: there is another pod {} before it", pod.origin, pod.id);
+                let report = Report::new(Exit::Config, "a pod can't be used").row("why", why);
+                tally.fail(Some(&pod.id), &report);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Tells what has become of each pod, at once on a terminal and for scripts, together in JSON.
+pub(crate) struct Tally<'s> {
+    session: &'s Session,
+    objects: Vec<Value>,
+    exit: Option<Exit>,
+    failed: usize,
+}
+
+impl<'s> Tally<'s> {
+    pub(crate) fn new(session: &'s Session) -> Self {
+        Tally { session, objects: Vec::new(), exit: None, failed: 0 }
+    }
+
+    /// One that succeeded: a line for people, an object for programs.
+    pub(crate) fn done(&mut self, line: &str, object: Value) {
+        match self.session.json {
+            true => self.objects.push(object),
+            false => print(&format!("{} {line}\n", self.session.paint.good("ok"))),
+        }
+    }
+
+    /// The first failure's exit status is the command's.
+    pub(crate) fn fail(&mut self, pod: Option<&PodId>, report: &Report) {
+        self.failed += 1;
+        self.exit.get_or_insert(report.exit);
+        if self.session.json {
+            let mut object = json!({"error": report.json()});
+            if let (Some(pod), Some(map)) = (pod, object.as_object_mut()) {
+                map.insert("namespace".to_owned(), pod.namespace.clone().into());
+                map.insert("name".to_owned(), pod.name.clone().into());
+            }
+            self.objects.push(object);
+        } else {
+            report.print(crate::style::Paint::of(&std::io::stderr()));
+        }
+    }
+
+    pub(crate) fn finish(self, verb: &str, count: usize) -> Result<(), Report> {
+        if self.session.json {
+            print_json(&Value::Array(self.objects));
+        }
+        match self.exit {
+            None => Ok(()),
+            Some(exit) if self.session.json || count < 2 => Err(Report::new(exit, "")),
+            Some(exit) => Err(Report::new(exit, format!("{} of {count} pods are not {verb}", self.failed))),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! `schema`: what editors check configurations by.
+
+use cnimble_lint::{pages, schema};
+
+use super::args::Schema;
+use super::print_json;
+use super::report::{Exit, Report};
+
+pub(super) fn schema(given: &Schema) -> Result<(), Report> {
+    let Some(name) = given.plugin.as_deref().filter(|_| !given.all) else {
+        print_json(&schema::of_network());
+        return Ok(());
+    };
+    let Some(schema) = schema::of_plugin(name) else {
+        let known: Vec<&str> = pages().iter().map(|page| page.name).collect();
+        return Err(Report::new(Exit::Usage, format!("there is no schema of {name}"))
+            .row("why", "the keys of this plugin aren't known")
+            .hint(format!("known are {}", known.join(", "))));
+    };
+    print_json(&schema);
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! A runtime's answers in plain types. Every text in them is fit for a terminal.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use prost::Message;
+use serde_json::Value;
+
+use crate::clean::{clean, is_hostile};
+use crate::{CriError, wire};
+
+/// More sandboxes than any node has.
+const MAX_SANDBOXES: usize = 20_000;
+
+/// What a runtime says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Version {
+    /// `containerd`, `cri-o`, …
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// CRI's.
+    pub api: String,
+}
+
+/// A condition of the runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// `RuntimeReady`, `NetworkReady`, …
+    pub kind: String,
+    /// Whether it holds.
+    pub holds: bool,
+    /// A word.
+    pub reason: String,
+    /// The runtime's words.
+    pub message: String,
+}
+
+/// How a runtime is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Its conditions.
+    pub conditions: Vec<Condition>,
+    /// What it tells about CNI; runtimes differ in that.
+    pub cni: Option<Cni>,
+}
+
+/// What containerd tells about CNI.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cni {
+    /// Its directory with configurations.
+    pub conf_dir: Option<PathBuf>,
+    /// Its directories with plugins.
+    pub plugin_dirs: Vec<PathBuf>,
+    /// The networks that it has loaded, without loopback.
+    pub networks: Vec<Loaded>,
+    /// What became of the last loading, if not `OK`.
+    pub load_error: Option<String>,
+    /// The template from which it writes a configuration when it hears of the pods' addresses.
+    pub conf_template: Option<PathBuf>,
+}
+
+/// A network that a runtime has loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Types of its plugins.
+    pub plugins: Vec<String>,
+    /// The interface that a pod gets in it.
+    pub ifname: String,
+}
+
+/// A pod's sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Its ID, which is the plugins' container ID.
+    pub id: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's Kubernetes namespace.
+    pub namespace: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// How many sandboxes the pod has had before.
+    pub attempt: u32,
+    /// Whether it is `SANDBOX_READY`.
+    pub ready: bool,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+}
+
+/// A sandbox in detail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxStatus {
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// The addresses that it has, as the runtime knows them.
+    pub ips: Vec<IpAddr>,
+    /// Whether it uses the node's network.
+    pub host_network: bool,
+    /// Its network namespace, where the runtime tells.
+    pub netns: Option<PathBuf>,
+    /// Its process, where the runtime tells.
+    pub pid: Option<u32>,
+}
+
+impl Sandbox {
+    /// `NAMESPACE/NAME`.
+    pub fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Its state in a word.
+    pub fn state(&self) -> &'static str {
+        if self.ready { "Ready" } else { "NotReady" }
+    }
+
+    fn new(
+        method: &'static str,
+        id: String,
+        metadata: Option<wire::PodSandboxMetadata>,
+        state: i32,
+        created_at: i64,
+    ) -> Result<Self, CriError> {
+        let metadata = metadata.unwrap_or_default();
+        Ok(Sandbox {
+            id: self::id(method, id)?,
+            name: clean(&metadata.name),
+            namespace: clean(&metadata.namespace),
+            uid: clean(&metadata.uid),
+            attempt: metadata.attempt,
+            ready: state == 0,
+            created: u64::try_from(created_at / 1_000_000_000).unwrap_or(0),
+        })
+    }
+}
+
+/// An ID is compared with that of leases and links: it is right, or the answer is wrong.
+pub(crate) fn id(method: &'static str, id: String) -> Result<String, CriError> {
+    let fits = !id.is_empty() && id.len() <= 256;
+    match fits && !id.contains(|letter| is_hostile(letter) || letter == '/' || letter == ' ') {
+        true => Ok(id),
+        false => Err(CriError::Answer { method, why: format!("{:.64} is no sandbox' ID", clean(&id)) }),
+    }
+}
+
+pub(crate) fn sandboxes(answer: &wire::ListPodSandboxResponse) -> Result<Vec<Sandbox>, CriError> {
+    let method = "ListPodSandbox";
+    let wrong = |why: String| CriError::Answer { method, why };
+    if answer.items.len() > MAX_SANDBOXES {
+        return Err(wrong(format!("{} sandboxes are more than {MAX_SANDBOXES}", answer.items.len())));
+    }
+    let parsed = answer.items.iter().map(|item| {
+        let item = wire::PodSandbox::decode(item.as_ref()).map_err(|err| wrong(err.to_string()))?;
+        Sandbox::new(method, item.id, item.metadata, item.state, item.created_at)
+    });
+    let mut all = parsed.collect::<Result<Vec<_>, _>>()?;
+    all.sort_by_cached_key(|of| (of.pod(), std::cmp::Reverse(of.attempt), of.id.clone()));
+    Ok(all)
+}
+
+pub(crate) fn sandbox(answer: wire::PodSandboxStatusResponse) -> Result<SandboxStatus, CriError> {
+    let method = "PodSandboxStatus";
+    let status = answer.status.unwrap_or_default();
+    let network = status.network.unwrap_or_default();
+    let ips = std::iter::once(network.ip).chain(network.additional_ips.into_iter().map(|of| of.ip));
+    let options = status.linux.and_then(|linux| linux.namespaces?.options);
+    let info: Option<Value> = answer.info.get("info").and_then(|info| serde_json::from_str(info).ok());
+    let pid = info.as_ref().and_then(|info| u32::try_from(info.get("pid")?.as_u64()?).ok());
+    Ok(SandboxStatus {
+        sandbox: Sandbox::new(method, status.id, status.metadata, status.state, status.created_at)?,
+        ips: ips.filter_map(|ip| ip.parse().ok()).collect(),
+        host_network: options.is_some_and(|options| options.network == wire::NODE),
+        netns: info.as_ref().and_then(netns),
+        pid: pid.filter(|pid| *pid > 0),
+    })
+}
+
+/// The path of the network namespace in the OCI configuration that the runtime shows.
+fn netns(info: &Value) -> Option<PathBuf> {
+    let namespaces = info.pointer("/runtimeSpec/linux/namespaces")?.as_array()?;
+    let network = namespaces.iter().find(|of| of.get("type").and_then(Value::as_str) == Some("network"))?;
+    path(network.get("path")?)
+}
+
+/// An absolute path without strange characters.
+fn path(value: &Value) -> Option<PathBuf> {
+    let path = value.as_str()?;
+    (path.starts_with('/') && !path.contains(is_hostile)).then(|| PathBuf::from(path))
+}
+
+pub(crate) fn status(answer: wire::StatusResponse) -> Status {
+    let conditions = answer.status.unwrap_or_default().conditions.into_iter().map(|of| Condition {
+        kind: clean(&of.kind),
+        holds: of.status,
+        reason: clean(&of.reason),
+        message: clean(&of.message),
+    });
+    Status { conditions: conditions.collect(), cni: cni(&answer.info) }
+}
+
+/// containerd shows what go-cni has loaded, and its own configuration.
+fn cni(info: &BTreeMap<String, String>) -> Option<Cni> {
+    let parse = |key: &str| serde_json::from_str::<Value>(info.get(key)?).ok();
+    let shown = parse("cniconfig")?;
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(clean);
+    let list =
+        |value: &Value, key: &str| value.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    let loaded = list(&shown, "Networks").into_iter().filter_map(|network| {
+        let config = network.get("Config")?;
+        let plugins = list(config, "Plugins");
+        let types = plugins.iter().filter_map(|plugin| plugin.pointer("/Network/type")?.as_str().map(clean));
+        Some(Loaded {
+            name: text(config, "Name")?,
+            version: text(config, "CNIVersion").unwrap_or_default(),
+            plugins: types.collect(),
+            ifname: text(&network, "IFName").unwrap_or_default(),
+        })
+    });
+    let template = parse("config").and_then(|config| {
+        let template = config.pointer("/cni/confTemplate")?;
+        path(template)
+    });
+    let load_error = ["lastCNILoadStatus", "lastCNILoadStatus.default"]
+        .iter()
+        .find_map(|key| info.get(*key))
+        .map(|text| clean(text.trim_matches('"')))
+        .filter(|text| text != "OK");
+    Some(Cni {
+        conf_dir: shown.get("PluginConfDir").and_then(path),
+        plugin_dirs: list(&shown, "PluginDirs").iter().filter_map(path).collect(),
+        networks: loaded.filter(|network| network.plugins != ["loopback"]).collect(),
+        load_error,
+        conf_template: template,
+    })
+}

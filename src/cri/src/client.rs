@@ -1,0 +1,236 @@
+//! Calls of the runtime service.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use prost::Message;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use crate::answer::{self, Sandbox, SandboxStatus, Version};
+use crate::clean::clean;
+use crate::error::{CriError, innermost};
+use crate::{PodConfig, wire};
+
+/// How long a runtime may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long it may take to answer a question. The kubelet gives it two minutes for anything.
+const QUERY: Duration = Duration::from_secs(20);
+
+/// How long making or ending a sandbox may take: the kubelet's two minutes, twice.
+pub const WORK_LIMIT: Duration = Duration::from_secs(240);
+
+/// The largest answer that is read, in bytes: 20,000 sandboxes are in it.
+const MAX_ANSWER: usize = 8 << 20;
+
+/// The largest header of an answer.
+const MAX_HEADERS: u32 = 64 << 10;
+
+/// A connection to a runtime.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+    grpc: Grpc<Channel>,
+    version: Version,
+}
+
+macro_rules! method {
+    ($name:literal) => {
+        ($name, PathAndQuery::from_static(concat!("/runtime.v1.RuntimeService/", $name)))
+    };
+}
+
+impl Client {
+    /// Connects, and asks for the version: so it is known to be a CRI runtime.
+    ///
+    /// # Errors
+    /// It can't be reached, or it is something else.
+    pub async fn connect(socket: &Path) -> Result<Client, CriError> {
+        let failed = |why: String| CriError::Connect { socket: socket.to_owned(), why };
+        let path = std::path::absolute(socket).map_err(|err| failed(err.to_string()))?;
+        let path = path.to_str().ok_or_else(|| failed("its path is not UTF-8".to_owned()))?.to_owned();
+        // For an error in the system's own words.
+        let reached = limited(socket, "connect", CONNECT, tokio::net::UnixStream::connect(&path)).await?;
+        reached.map_err(|err| match err.kind() {
+            std::io::ErrorKind::NotFound => CriError::NoSocket { tried: vec![socket.to_owned()] },
+            _ => failed(clean(&err.to_string())),
+        })?;
+        let endpoint =
+            Endpoint::from_shared(format!("unix://{path}")).map_err(|err| failed(innermost(&err)))?;
+        let endpoint = endpoint.connect_timeout(CONNECT).http2_max_header_list_size(MAX_HEADERS);
+        let channel = limited(socket, "connect", CONNECT, endpoint.connect()).await?;
+        let strange = |why| CriError::NotCri { socket: socket.to_owned(), why };
+        let channel = channel.map_err(|err| strange(innermost(&err)))?;
+        let grpc = Grpc::new(channel).max_decoding_message_size(MAX_ANSWER);
+        let mut client = Client { socket: socket.to_owned(), grpc, version: Version::default() };
+        client.version = client.ask_version().await?;
+        Ok(client)
+    }
+
+    /// What the runtime says of itself.
+    pub fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    async fn ask_version(&mut self) -> Result<Version, CriError> {
+        let strange = |why: String| CriError::NotCri { socket: self.socket.clone(), why };
+        let answer = self.call(method!("Version"), wire::VersionRequest {}, QUERY).await;
+        let answer: wire::VersionResponse = answer.map_err(|err| match err {
+            CriError::Unimplemented { .. } => strange(
+                "it speaks gRPC, but has no runtime.v1.RuntimeService (is CRI switched off there, or the runtime old?)"
+                    .to_owned(),
+            ),
+            err => err,
+        })?;
+        match answer.runtime_name.is_empty() {
+            true => Err(strange("it doesn't tell its name".to_owned())),
+            false => Ok(Version {
+                name: clean(&answer.runtime_name),
+                version: clean(&answer.runtime_version),
+                api: clean(&answer.runtime_api_version),
+            }),
+        }
+    }
+
+    /// The runtime's conditions, and what it tells about its networks.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub async fn status(&self) -> Result<answer::Status, CriError> {
+        let answer = self.call(method!("Status"), wire::StatusRequest { verbose: true }, QUERY).await?;
+        Ok(answer::status(answer))
+    }
+
+    /// All sandboxes, in whatever state.
+    ///
+    /// # Errors
+    /// The runtime's; an answer with something that can't be the name of a sandbox.
+    pub async fn sandboxes(&self) -> Result<Vec<Sandbox>, CriError> {
+        let answer = self.call(method!("ListPodSandbox"), wire::ListPodSandboxRequest {}, QUERY).await?;
+        answer::sandboxes(&answer)
+    }
+
+    /// A sandbox in detail.
+    ///
+    /// # Errors
+    /// The runtime's; that there is none.
+    pub async fn sandbox(&self, id: &str) -> Result<SandboxStatus, CriError> {
+        let request = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
+        answer::sandbox(self.call(method!("PodSandboxStatus"), request, QUERY).await?)
+    }
+
+    /// Makes a sandbox, with its network; returns its ID.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub async fn run(&self, config: PodConfig, handler: &str) -> Result<String, CriError> {
+        let request =
+            wire::RunPodSandboxRequest { config: Some(config.into()), runtime_handler: handler.to_owned() };
+        let answer: wire::RunPodSandboxResponse =
+            self.call(method!("RunPodSandbox"), request, WORK_LIMIT).await?;
+        answer::id("RunPodSandbox", answer.pod_sandbox_id)
+    }
+
+    /// Ends a sandbox' processes and takes its network away. May be repeated.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub async fn stop(&self, id: &str) -> Result<(), CriError> {
+        let request = wire::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        let _: wire::Empty = self.call(method!("StopPodSandbox"), request, WORK_LIMIT).await?;
+        Ok(())
+    }
+
+    /// Removes a sandbox. May be repeated.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub async fn remove(&self, id: &str) -> Result<(), CriError> {
+        let request = wire::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        let _: wire::Empty = self.call(method!("RemovePodSandbox"), request, WORK_LIMIT).await?;
+        Ok(())
+    }
+
+    /// Tells the runtime the node's share of the pods' addresses (UpdateRuntimeConfig).
+    ///
+    /// # Errors
+    /// The runtime's; that it doesn't implement it.
+    pub async fn set_pod_cidr(&self, cidr: &str) -> Result<(), CriError> {
+        let network_config = Some(wire::NetworkConfig { pod_cidr: cidr.to_owned() });
+        let runtime_config = Some(wire::RuntimeConfig { network_config });
+        let request = wire::UpdateRuntimeConfigRequest { runtime_config };
+        let _: wire::Empty = self.call(method!("UpdateRuntimeConfig"), request, QUERY).await?;
+        Ok(())
+    }
+
+    async fn call<Q, A>(
+        &self,
+        (name, path): (&'static str, PathAndQuery),
+        request: Q,
+        limit: Duration,
+    ) -> Result<A, CriError>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc.clone();
+        let mut request = Request::new(request);
+        // The runtime hears of it, and gives up, too. A little later, for the error is ours then.
+        request.set_timeout(limit + CONNECT);
+        let call = async {
+            grpc.ready().await.map_err(|err| Status::from_error(err.into()))?;
+            grpc.unary(request, path, ProstCodec::default()).await
+        };
+        let outcome = limited(&self.socket, name, limit, call).await?;
+        let answer = outcome.map_err(|status| match status.code() {
+            Code::DeadlineExceeded => self.late(name, limit),
+            _ => CriError::of(&self.socket, name, &status),
+        })?;
+        Ok(answer.into_inner())
+    }
+
+    fn late(&self, method: &'static str, limit: Duration) -> CriError {
+        CriError::Late { socket: self.socket.clone(), method, limit }
+    }
+}
+
+/// With a limit of time.
+async fn limited<T>(
+    socket: &Path,
+    method: &'static str,
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Result<T, CriError> {
+    let late = |_| CriError::Late { socket: socket.to_owned(), method, limit };
+    tokio::time::timeout(limit, work).await.map_err(late)
+}
+
+/// Does something with a runtime from code that isn't async, on a thread of its own: the caller's may
+/// belong to an async runtime.
+///
+/// # Errors
+/// Those of connecting, and the work's.
+pub fn blocking<T, F>(socket: &Path, work: impl FnOnce(Client) -> F + Send) -> Result<T, CriError>
+where
+    T: Send,
+    F: Future<Output = Result<T, CriError>>,
+{
+    let failed = |why: String| CriError::Connect { socket: socket.to_owned(), why };
+    let task = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|err| failed(err.to_string()))?;
+        runtime.block_on(async { work(Client::connect(socket).await?).await })
+    };
+    let outcome = std::thread::scope(|scope| scope.spawn(task).join());
+    outcome.unwrap_or_else(|_| Err(failed("the thread that asks it has died".to_owned())))
+}

@@ -1,0 +1,123 @@
+//! What may go wrong between us and a runtime.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+use crate::clean::clean;
+
+/// Why a runtime gave no answer that could be used. Its words are in here without control characters.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CriError {
+    /// No runtime's socket is there.
+    #[error("no container runtime's socket is there: {}", list(.tried))]
+    NoSocket {
+        /// Where one was looked for.
+        tried: Vec<PathBuf>,
+    },
+    /// What was given, or configured, names no Unix socket.
+    #[error("{endpoint} names no Unix socket{origin}: a path is needed, or unix:// and a path")]
+    Endpoint {
+        /// What it says.
+        endpoint: String,
+        /// Where that was read, with a comma in front.
+        origin: String,
+    },
+    /// The socket can't be connected to.
+    #[error("{}: {why}", .socket.display())]
+    Connect {
+        /// The socket.
+        socket: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// Something else listens there.
+    #[error("{} is not the socket of a CRI runtime: {why}", .socket.display())]
+    NotCri {
+        /// The socket.
+        socket: PathBuf,
+        /// What came instead of an answer.
+        why: String,
+    },
+    /// It took too long.
+    #[error("{}: {method} had no answer within {} s", .socket.display(), .limit.as_secs())]
+    Late {
+        /// The socket.
+        socket: PathBuf,
+        /// What was called.
+        method: &'static str,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// The runtime doesn't have this call.
+    #[error("the runtime doesn't implement {method}")]
+    Unimplemented {
+        /// What was called.
+        method: &'static str,
+    },
+    /// There is no such sandbox.
+    #[error("the runtime has no such sandbox: {why}")]
+    NoSandbox {
+        /// The runtime's words.
+        why: String,
+    },
+    /// The runtime says no.
+    #[error("{method}: {why} ({code})")]
+    Refused {
+        /// What was called.
+        method: &'static str,
+        /// gRPC's code, by name.
+        code: String,
+        /// The runtime's words.
+        why: String,
+    },
+    /// An answer that makes no sense.
+    #[error("{method}: the runtime's answer can't be used: {why}")]
+    Answer {
+        /// What was called.
+        method: &'static str,
+        /// Why.
+        why: String,
+    },
+}
+
+fn list(tried: &[PathBuf]) -> String {
+    tried.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+impl CriError {
+    /// A call that failed.
+    pub(crate) fn of(socket: &Path, method: &'static str, status: &Status) -> Self {
+        let why = clean(status.message());
+        // What the other side has sent has no source; what went wrong on the way has.
+        if let Some(source) = std::error::Error::source(status) {
+            return CriError::NotCri { socket: socket.to_owned(), why: innermost(source) };
+        }
+        match status.code() {
+            Code::Unimplemented => CriError::Unimplemented { method },
+            Code::NotFound => CriError::NoSandbox { why },
+            Code::OutOfRange => CriError::Answer { method, why },
+            code => CriError::Refused { method, code: format!("{code:?}"), why },
+        }
+    }
+
+    /// Whether there is no such sandbox (any more).
+    pub fn is_no_sandbox(&self) -> bool {
+        match self {
+            CriError::NoSandbox { .. } => true,
+            // containerd 1.6 says so with a code of its own for calls on the sandbox' task.
+            CriError::Refused { why, .. } => why.contains("not found"),
+            _ => false,
+        }
+    }
+}
+
+/// The last of the causes: the others only say that there was one.
+pub(crate) fn innermost(err: &dyn std::error::Error) -> String {
+    let mut last = err;
+    while let Some(next) = last.source() {
+        last = next;
+    }
+    clean(&last.to_string())
+}

@@ -1,0 +1,113 @@
+//! Where the runtime listens.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::CriError;
+use crate::clean::clean;
+
+/// What crictl is configured by.
+pub const CRICTL_CONFIG: &str = "/etc/crictl.yaml";
+
+/// The variable that crictl reads.
+pub const ENDPOINT_VARIABLE: &str = "CONTAINER_RUNTIME_ENDPOINT";
+
+/// Where runtimes listen unless they are told otherwise: containerd, CRI-O, k3s (and RKE2),
+/// cri-dockerd.
+pub const USUAL: [&str; 4] = [
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/k3s/containerd/containerd.sock",
+    "/run/cri-dockerd.sock",
+];
+
+/// More than any configuration of crictl.
+const LIMIT: u64 = 64 << 10;
+
+/// The runtime's socket: what was given, else what crictl would use (its variable, then its
+/// file), else the first of the usual ones that is there.
+///
+/// # Errors
+/// There is none, or what is given or configured names none.
+pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
+    if let Some(given) = given.filter(|given| !given.is_empty()) {
+        return path_of(&given.to_string_lossy(), "");
+    }
+    if let Some(endpoint) = std::env::var_os(ENDPOINT_VARIABLE).filter(|endpoint| !endpoint.is_empty()) {
+        return path_of(&endpoint.to_string_lossy(), ENDPOINT_VARIABLE);
+    }
+    if let Some(endpoint) = configured(Path::new(CRICTL_CONFIG)) {
+        return path_of(&endpoint, CRICTL_CONFIG);
+    }
+    let is_socket = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    let usual = || USUAL.into_iter().map(PathBuf::from);
+    usual().find(|path| is_socket(path)).ok_or_else(|| CriError::NoSocket { tried: usual().collect() })
+}
+
+/// The path in an endpoint: `unix:///run/x.sock`, `unix:/run/x.sock` or the path itself.
+fn path_of(endpoint: &str, origin: &str) -> Result<PathBuf, CriError> {
+    let path =
+        endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
+    if path.starts_with('/') || (path.contains('/') && !path.contains(':')) {
+        return Ok(PathBuf::from(path));
+    }
+    let origin = if origin.is_empty() { String::new() } else { format!(" (in {origin})") };
+    Err(CriError::Endpoint { endpoint: clean(endpoint), origin })
+}
+
+/// `runtime-endpoint` of crictl's file, if there is one.
+fn configured(file: &Path) -> Option<String> {
+    // A pipe in its place isn't waited for.
+    let file = File::options().read(true).custom_flags(NONBLOCK).open(file).ok()?;
+    let mut text = String::new();
+    file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    file.take(LIMIT).read_to_string(&mut text).ok()?;
+    endpoint(&text)
+}
+
+/// O_NONBLOCK, on every architecture that we are built for.
+const NONBLOCK: i32 = 0o4000;
+
+/// The file is YAML, of which crictl itself writes and documents one plain key a line.
+fn endpoint(text: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix("runtime-endpoint:"))?;
+    let value = line.split(" #").next().unwrap_or_default().trim();
+    let value = value.trim_matches(|quote| quote == '"' || quote == '\'');
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read_as_crictl_reads_them() {
+        let of = |text: &str| endpoint(text);
+        assert_eq!(
+            of("timeout: 2\nruntime-endpoint: \"unix:///run/x.sock\" # here\ndebug: true\n").as_deref(),
+            Some("unix:///run/x.sock")
+        );
+        assert_eq!(of("runtime-endpoint: ''\n"), None);
+        assert_eq!(of("image-endpoint: unix:///run/y.sock\n"), None);
+        for text in ["unix:///run/x.sock", "unix:/run/x.sock", "/run/x.sock"] {
+            assert_eq!(path_of(text, "").unwrap(), Path::new("/run/x.sock"), "{text}");
+        }
+        for text in ["mynet", "tcp://127.0.0.1:1", "npipe:////./pipe/x", "unix://x", "\u{1b}[0m"] {
+            let err = path_of(text, "a file").unwrap_err().to_string();
+            assert!(err.contains("names no Unix socket (in a file)") && !err.contains('\u{1b}'), "{err}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_crictls_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(configured(dir.path()), None);
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert_eq!(configured(&pipe), None);
+    }
+}

@@ -1,0 +1,35 @@
+//! A client of container runtimes, by CRI, the kubelet's interface to them.
+//!
+//! CRI is gRPC over a Unix socket. The service is `runtime.v1.RuntimeService`, of which the calls about
+//! pods' sandboxes are here. A runtime is believed only so far: every call has a time limit, answers
+//! have sizes that they may not exceed, and no control character of it gets into a text.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), cnimble_cri::CriError> {
+//! let client = cnimble_cri::Client::connect(&cnimble_cri::find(None)?).await?;
+//! for sandbox in client.sandboxes().await? {
+//!     println!("{} {}", sandbox.pod(), sandbox.state());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod answer;
+mod clean;
+mod client;
+mod config;
+mod error;
+mod find;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use answer::{Cni, Condition, Loaded, Sandbox, SandboxStatus, Status, Version};
+pub use client::{Client, WORK_LIMIT, blocking};
+pub use config::{PodConfig, Port, Protocol};
+pub use error::CriError;
+pub use find::{CRICTL_CONFIG, ENDPOINT_VARIABLE, USUAL, find};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,207 @@
+//! A node is handed over to the Go plugins: their DEL removes nothing from our tables, so living
+//! pods get their rules in the Go plugins' form, and our tables go.
+//!
+//! All of it is done with the whole node locked, by the same judge as everything else. What can't be
+//! told or can't be written stays as it is, and unless it is forced, then nothing is changed at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cnimble_cni::{Error, Owner};
+use cnimble_leases::INDEX;
+use cnimble_leases::owner::Owner as Holder;
+use cnimble_life::node::Node;
+use cnimble_life::rules::judge;
+use cnimble_life::{Sight, Verdict};
+use cnimble_made::{pair, rules};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::hand_over::{self, HandOver, Pod};
+use cnimble_rules::survey::{self, Trace};
+use cnimble_runtime::Entry;
+
+use super::rules::names;
+use super::{Doctor, Whose};
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing: only tell.
+    Look,
+    /// All of it, or nothing.
+    All,
+    /// What is possible.
+    Possible,
+}
+
+/// What is handed over, and what isn't.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Living pods, each with what it has.
+    pub pods: Vec<(Whose, Vec<String>)>,
+    /// Policies of bridges.
+    pub policies: Vec<String>,
+    /// Rules of pods that are gone, which are removed.
+    pub orphans: Vec<String>,
+    /// What can't be handed over, each with the reason.
+    pub refused: Vec<(Whose, String)>,
+    /// What stays of our tables although no pod has anything in it.
+    pub left: Vec<String>,
+    /// Whether it has been done.
+    pub done: bool,
+}
+
+impl Report {
+    /// Whether our tables have nothing that somebody would have to be told of.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.policies.is_empty() && self.orphans.is_empty() && self.refused.is_empty()
+    }
+}
+
+/// What a look found.
+struct Plan<'t> {
+    over: HandOver,
+    orphans: Vec<&'t Trace>,
+    report: Report,
+}
+
+impl Doctor<'_> {
+    /// Hands the living pods' rules over to the Go plugins. May be repeated, also after a kill.
+    ///
+    /// # Errors
+    /// What is needed for judging can't be read; the node could not be locked; rules could not be
+    /// written, and then none of ours is removed.
+    pub async fn hand_over(&self, mode: Mode) -> Result<Report, Error> {
+        let alone = match mode {
+            Mode::Look => None,
+            _ => Some(self.invoker.alone(None).await.map_err(|err| err.to_spec())?),
+        };
+        let sight = Sight::look(&self.witnesses)?;
+        let nft = &mut Nft::new();
+        let Plan { over, orphans, mut report } = plan(nft, &sight)?;
+        if mode == Mode::Look || mode == Mode::All && !report.refused.is_empty() {
+            return Ok(report);
+        }
+        over.write(nft)?;
+        // A DEL may have come for one of them since.
+        let left = over.left(nft)?;
+        over.take_back(nft, &left)?;
+        over.let_go(nft)?;
+        for orphan in orphans {
+            orphan.remove(nft)?;
+        }
+        // A DEL of the Go plugins, which leaves our elements.
+        if !over.pods().is_empty() {
+            let sight = Sight::look(&self.witnesses)?;
+            let surely = surely(&sight.node);
+            let is_gone = |pod: &&Pod| !surely.contains(&pod.owner.tag());
+            over.take_back(nft, &over.pods().iter().filter(is_gone).collect::<Vec<_>>())?;
+        }
+        report.left = hand_over::finish(nft)?;
+        for network in sight.node.leases.stores() {
+            let index = network.path.join(INDEX);
+            match std::fs::remove_file(&index) {
+                Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::io("remove", &index, &err));
+                }
+                _ => {}
+            }
+        }
+        report.done = true;
+        if let Some(alone) = alone {
+            alone.clear();
+        }
+        Ok(report)
+    }
+}
+
+fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
+    let mut report = Report::default();
+    let (mut living, mut bridges, mut orphans) =
+        (BTreeMap::<&str, Vec<&Trace>>::new(), Vec::new(), Vec::new());
+    let mut doubts: BTreeMap<&str, (&str, String)> = BTreeMap::new();
+    for trace in sight.traces.iter().filter(|trace| trace.is_element()) {
+        let comment = trace.comment().unwrap_or_default();
+        match (judge(&sight.node, trace), survey::tag(comment)) {
+            (Verdict::Lives, _) if trace.is_of_bridge() => bridges.push(trace),
+            (Verdict::Lives, Some(tag)) => living.entry(tag).or_default().push(trace),
+            // Another program's element in our table.
+            (Verdict::Lives, None) => {}
+            (Verdict::Orphan(why), _) => {
+                report.orphans.push(format!("{}: {why}", trace.what));
+                orphans.push(trace);
+            }
+            (Verdict::Doubt(why), tag) => drop(doubts.insert(tag.unwrap_or(comment), (comment, why))),
+        }
+    }
+    for (comment, why) in doubts.into_values() {
+        report.refused.push((names(comment), format!("it isn't known whether it lives: {why}")));
+    }
+    let (owners, surely) = (owners(&sight.node), surely(&sight.node));
+    let mut pods = Vec::new();
+    for (tag, traces) in living {
+        let comment = traces.first().and_then(|trace| trace.comment()).unwrap_or_default();
+        if !surely.contains(tag) {
+            let why = "it isn't known whether it lives: it has no interface any more, and its DEL isn't done";
+            report.refused.push((names(comment), why.to_owned()));
+            continue;
+        }
+        let Some((owner, entry)) = owners.get(tag) else {
+            let why = "its whole name is in no result cache, in no lease and on no link, and the Go plugins' rules are named by it";
+            report.refused.push((names(comment), why.to_owned()));
+            continue;
+        };
+        // What the configuration that it was added with says.
+        let settings = entry.and_then(|entry| entry.network_list().ok()).map(|list| rules::settings(&list));
+        let settings = settings.unwrap_or_default();
+        let pod = Pod::new(owner.clone(), settings, traces);
+        let whose = Whose::of(&owner.network, &owner.attachment);
+        match pod.problem(nft)? {
+            Some(why) => report.refused.push((whose, why)),
+            None => {
+                report.pods.push((whose, pod.summary()));
+                pods.push(pod);
+            }
+        }
+    }
+    let mut over = HandOver::new(nft, pods, bridges.iter().copied())?;
+    if let Some(why) = over.problem() {
+        report.refused.extend(over.policies().map(|policy| (Whose::default(), format!("{policy}: {why}"))));
+        over = over.without_policies();
+    }
+    report.policies = over.policies().collect();
+    Ok(Plan { over, orphans, report })
+}
+
+/// Those that live without any doubt, by tag: rules for one that is just being deleted would stay.
+fn surely(node: &Node) -> BTreeSet<String> {
+    let mut surely = BTreeSet::new();
+    let entries = node.entries.iter().filter(|known| known.verdict == Verdict::Lives);
+    surely.extend(entries.map(|known| known.owner().tag()));
+    let ends = node.links.iter().filter(|link| pair::leads_to_a_pod(link));
+    surely.extend(ends.filter_map(|link| survey::tag(&link.alias)).map(str::to_owned));
+    for (network, lease) in node.leases.all().filter(|(_, lease)| lease.verdict == Verdict::Lives) {
+        if let Some((_, Holder::Attachment(attachment))) = &lease.held {
+            let owner = Owner { network: network.name.clone(), attachment: attachment.clone() };
+            surely.insert(owner.tag());
+        }
+    }
+    surely
+}
+
+/// Everybody whose whole name is known, with what the cache has, by tag.
+fn owners(node: &Node) -> BTreeMap<String, (Owner, Option<&Entry>)> {
+    let mut owners: BTreeMap<String, (Owner, Option<&Entry>)> = BTreeMap::new();
+    let mut put = |owner: Owner, entry| {
+        owners.entry(owner.tag()).or_insert((owner, entry));
+    };
+    for known in &node.entries {
+        put(known.owner(), Some(&known.entry));
+    }
+    for (network, lease) in node.leases.all() {
+        if let Some((_, Holder::Attachment(attachment))) = &lease.held {
+            put(Owner { network: network.name.clone(), attachment: attachment.clone() }, None);
+        }
+    }
+    // A name that was cut has another tag, and is found by no element.
+    node.links.iter().filter_map(|link| Owner::named(&link.alias)).for_each(|owner| put(owner, None));
+    owners
+}

@@ -1,0 +1,227 @@
+//! The configuration of addresses, validated.
+//!
+//! | key | meaning |
+//! |---|---|
+//! | `ipam.subnet`, `rangeStart`, `rangeEnd`, `gateway` | one range, the oldest form |
+//! | `ipam.ranges` | range sets; an attachment gets one address of each |
+//! | `runtimeConfig.ipRanges` | range sets of the runtime (capability `ipRanges`) |
+//! | CNI_ARGS `IP`, `args.cni.ips`, `runtimeConfig.ips` | addresses that are asked for |
+//! | `ipam.routes` | copied to the result |
+//! | `ipam.resolvConf` | a file that becomes the result's `dns` |
+//! | `ipam.dataDir` | where the networks' directories are |
+//! | `ipam.notReadyWhenFull` | whether STATUS fails when a range set has no address left |
+//!
+//! Range sets count from 0 in the order runtime's, oldest form, `ranges`: the number is
+//! part of a file's name in the store.
+
+mod ranges;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+use serde_json::Value;
+
+use cnimble_cni::fields::{self, RequestedIp};
+use cnimble_cni::list::{Injection, ListEntry};
+use cnimble_cni::{CniArgs, Code, Error, NetworkList, PluginConfig, Route, cidr, json};
+
+use crate::range::{Range, RangeSet};
+use ranges::{RangeFields, range_sets};
+
+/// The plugin whose configuration this is, as `ipam.type` names it.
+const PLUGIN: &str = "host-local";
+
+/// Where the networks' directories are unless `ipam.dataDir` says otherwise.
+pub const DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// What ADD, CHECK and STATUS need to know.
+#[derive(Debug)]
+pub struct Config {
+    /// Pools: an attachment gets one address of each.
+    pub sets: Vec<RangeSet>,
+    /// Without repetitions, the most important first.
+    pub requested: Vec<IpAddr>,
+    /// `ipam.routes`
+    pub routes: Vec<Route>,
+    /// `ipam.resolvConf`
+    pub resolv_conf: Option<PathBuf>,
+    /// The network's directory.
+    pub store: PathBuf,
+    /// Whether STATUS fails when a set has no address left.
+    pub not_ready_when_full: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Document {
+    ipam: Option<Ipam>,
+    runtime_config: RuntimeConfig,
+    args: Args,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Ipam {
+    #[serde(deserialize_with = "fields::cidr_opt")]
+    subnet: Option<IpNetwork>,
+    #[serde(deserialize_with = "fields::ip_opt")]
+    range_start: Option<IpAddr>,
+    #[serde(deserialize_with = "fields::ip_opt")]
+    range_end: Option<IpAddr>,
+    #[serde(deserialize_with = "fields::ip_opt")]
+    gateway: Option<IpAddr>,
+    ranges: Vec<Vec<RangeFields>>,
+    routes: Vec<Route>,
+    #[serde(deserialize_with = "fields::text_opt")]
+    data_dir: Option<String>,
+    #[serde(deserialize_with = "fields::text_opt")]
+    resolv_conf: Option<String>,
+    not_ready_when_full: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RuntimeConfig {
+    #[serde(rename = "ipRanges")]
+    ip_ranges: Vec<Vec<RangeFields>>,
+    ips: Vec<RequestedIp>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Args {
+    cni: CniArguments,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CniArguments {
+    ips: Vec<RequestedIp>,
+}
+
+/// All that DEL and GC need. They must work when the rest of the configuration has gone bad.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct StoreOnly {
+    ipam: Option<StoreOnlyIpam>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct StoreOnlyIpam {
+    #[serde(deserialize_with = "fields::text_opt")]
+    data_dir: Option<String>,
+}
+
+fn no_ipam() -> Error {
+    Error::config("IPAM config missing 'ipam' key")
+}
+
+/// The directory of the network in `config`.
+///
+/// # Errors
+/// Code 7 if there is no `ipam`, or `dataDir` can't be a path.
+pub fn store_path(config: &PluginConfig) -> Result<PathBuf, Error> {
+    let ipam = config.decode::<StoreOnly>()?.ipam.ok_or_else(no_ipam)?;
+    join(ipam.data_dir.as_deref(), &config.name)
+}
+
+/// The skeleton has made sure that `network` is a plain file name.
+fn join(data_dir: Option<&str>, network: &str) -> Result<PathBuf, Error> {
+    let data_dir = data_dir.unwrap_or(DATA_DIR);
+    if data_dir.contains('\0') {
+        return Err(Error::config("ipam.dataDir: a path can't hold a NUL character"));
+    }
+    Ok(Path::new(data_dir).join(network))
+}
+
+/// Whether a plugin of a network gives its addresses from ranges, with leases.
+pub fn is_used_by(plugin: &ListEntry) -> bool {
+    let ipam = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
+    ipam.and_then(Value::as_str) == Some(PLUGIN)
+}
+
+/// The directories that a network's configuration names (`dataDir`).
+pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
+    let of = |document| json::get(json::get(document, "ipam")?, "dataDir")?.as_str();
+    let dirs = list.plugins.iter().filter_map(|plugin| of(&plugin.document));
+    dirs.filter(|dir| !dir.is_empty()).map(PathBuf::from).collect()
+}
+
+impl Config {
+    /// The same for a plugin of a network, when no runtime adds anything.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn of(list: &NetworkList, plugin: &ListEntry) -> Result<Self, Error> {
+        let document = list.configuration(plugin, &Injection::default()).to_string();
+        Self::read(&PluginConfig::parse(document.as_bytes())?, &CniArgs::default())
+    }
+
+    /// How many addresses of a range may be given to pods.
+    pub fn capacity(&self, range: &Range) -> u128 {
+        let gateways = self.sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway);
+        let edges = [range.subnet.network(), range.subnet.broadcast()];
+        let reserved = gateways.chain(edges.into_iter().filter(|ip| range.leaves_out(*ip)));
+        let reserved: BTreeSet<IpAddr> = reserved.filter(|ip| range.contains(*ip)).collect();
+        range.size().saturating_sub(reserved.len() as u128)
+    }
+
+    /// Reads and validates the configuration.
+    ///
+    /// # Errors
+    /// Code 7 with the path of what is wrong, 4 for a bad `IP` in CNI_ARGS.
+    pub fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
+        let document: Document = config.decode()?;
+        let ipam = document.ipam.ok_or_else(no_ipam)?;
+        let mut requested = Vec::new();
+        if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
+            let (ip, _) = cidr::parse_ip_or_cidr(text).ok_or_else(|| {
+                Error::new(
+                    Code::INVALID_ENVIRONMENT,
+                    format!("CNI_ARGS: IP: cannot understand ip: {}", text.escape_debug()),
+                )
+            })?;
+            requested.push(ip);
+        }
+        for wanted in document.args.cni.ips.iter().chain(&document.runtime_config.ips) {
+            if !requested.contains(&wanted.ip) {
+                requested.push(wanted.ip);
+            }
+        }
+
+        let legacy = ipam.subnet.map(|subnet| RangeFields {
+            subnet: Some(subnet),
+            range_start: ipam.range_start,
+            range_end: ipam.range_end,
+            gateway: ipam.gateway,
+        });
+        let named = |sets: Vec<Vec<RangeFields>>, key: &'static str| {
+            let sets = sets.into_iter().enumerate();
+            sets.map(move |(n, set)| (set, format!("{key}[{n}]")))
+        };
+        let all = named(document.runtime_config.ip_ranges, "runtimeConfig.ipRanges")
+            .chain(legacy.map(|range| (vec![range], "ipam.subnet".to_owned())))
+            .chain(named(ipam.ranges, "ipam.ranges"));
+        let mut sets = range_sets(all, config.version)?;
+        if config.plugin_type == "bridge" {
+            sets = sets.into_iter().map(RangeSet::on_shared_link).collect();
+        }
+
+        let path = ipam.resolv_conf.map(PathBuf::from);
+        Ok(Config {
+            sets,
+            requested,
+            routes: ipam.routes,
+            resolv_conf: path,
+            store: join(ipam.data_dir.as_deref(), &config.name)?,
+            not_ready_when_full: ipam.not_ready_when_full,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! An index beside the leases: which addresses a container may have.
+//!
+//! Whose a lease is stands in the lease, so finding a container's leases means reading all
+//! of them. That is quick for a hundred and slow for fifty thousand. From [`MANY`] leases on
+//! the file `.cnimble-index` says where to look. It is a hash table with fixed places, so
+//! that a verb reads one piece of it and writes a few bytes. The reference reads the file
+//! like any other and finds nobody's lease in it.
+//!
+//! **It is checked before it is believed.** After each change, under the lock, the directory
+//! gets a time of modification that nobody else would give it: a second in the past, with
+//! random nanoseconds. The index names that time, the directory's time of change, its
+//! inode and the boot. Whoever adds, removes or renames anything, be it a Go plugin or `rm`,
+//! and be it within the same tick of the kernel's clock, thereby sets another time of
+//! modification, and the index counts for nothing. So does one that a killed process left
+//! half-written: its directory was changed before, and the header is written last. Whoever
+//! restores the time of modification, say from a backup, sets another time of change.
+//!
+//! **It is rebuilt** by the next ADD or DEL that had to read everything. Its header counts the
+//! entries, and it goes with the last of them.
+//!
+//! **It is never needed.** It only proposes addresses; what counts are the leases, which are
+//! read. An address is given by making its file, which fails if there is one. And before
+//! a verb says that there is no lease, where that would be an error or would leave one
+//! behind, it reads all of them, as it does where there is no index, on file systems that
+//! several machines may share or that keep no nanoseconds, and after any trouble here.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, futimens};
+use nix::sys::time::TimeSpec;
+
+use crate::{INDEX, boot, files};
+
+/// With fewer leases there is no index: reading them is as quick.
+pub(crate) const MANY: usize = 64;
+
+/// Changes with the format.
+const MAGIC: u64 = u64::from_le_bytes(*b"cnimidx2");
+const HEADER: usize = 80;
+/// Where in the header the number of entries is: behind all that is compared.
+const COUNT: usize = 72;
+const SLOT: usize = 32;
+/// Slots from its own one on in which an entry may lie.
+const WINDOW: usize = 96;
+/// More are no index: 2²⁴ entries are 512 MB.
+const MAX_SLOTS: u64 = 1 << 24;
+
+/// What is in a slot's byte 24.
+const FREE: u8 = 0;
+const REMOVED: u8 = 1;
+const V4: u8 = 4;
+const V6: u8 = 6;
+
+/// An entry: a container, as a hash of its ID, may have an address.
+type Entry = (u64, IpAddr);
+
+/// The hash of a container's ID. Of all plugins of all versions the same (FNV-1a and a last
+/// stirring), or they would not find each other's entries.
+pub fn key(container_id: &str) -> u64 {
+    let hash = container_id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// An index that was found to be true, at the moment of opening it.
+#[derive(Debug)]
+pub struct Index {
+    file: File,
+    slots: u64,
+    entries: Cell<u64>,
+}
+
+impl Index {
+    /// The index of `dir`, if there is one and it may be believed.
+    pub(crate) fn open(dir: BorrowedFd<'_>) -> Option<Self> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        let file = File::from(openat(dir, INDEX, OFlag::O_RDWR | flags, Mode::empty()).ok()?);
+        let mut header = [0; HEADER];
+        file.read_exact_at(&mut header, 0).ok()?;
+        let slots = u64::from_le_bytes(header.get(8..16)?.try_into().ok()?);
+        let stat = fstat(&file).ok()?;
+        let size = length_for(slots)?;
+        let is_ours = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits()
+            && stat.st_nlink == 1
+            && u64::try_from(stat.st_size).ok()? == size;
+        let (said, entries) = header.split_at(COUNT);
+        let entries = Cell::new(u64::from_le_bytes(entries.try_into().ok()?));
+        let is_true = is_ours && said == header_for(dir, slots, 0)?.get(..COUNT)?;
+        is_true.then_some(Index { file, slots, entries })
+    }
+
+    /// The addresses that the container with this key may have.
+    pub(crate) fn find(&self, key: u64) -> Option<Vec<IpAddr>> {
+        let window = self.window(key).ok()?;
+        let entries = window.chunks_exact(SLOT).map_while(|slot| match kind(slot) {
+            FREE => None,
+            _ => Some(entry(slot)),
+        });
+        Some(entries.flatten().filter(|(own, _)| *own == key).map(|(_, ip)| ip).collect())
+    }
+
+    /// Notes changes that have been made in `dir`, whose lock is held. With the last entry the
+    /// index goes. On any failure it stays what the change has made it: worthless.
+    pub(crate) fn change(
+        &self,
+        dir: BorrowedFd<'_>,
+        key: u64,
+        added: &[IpAddr],
+        removed: &[IpAddr],
+    ) -> Option<()> {
+        for ip in removed {
+            self.remove((key, *ip))?;
+        }
+        for ip in added {
+            self.insert((key, *ip))?;
+        }
+        if self.entries.get() == 0 {
+            discard(dir);
+            return Some(());
+        }
+        seal(&self.file, dir, self.slots, self.entries.get())
+    }
+
+    #[cfg(feature = "fuzzing")]
+    fn over(file: File) -> Self {
+        Index { file, slots: 1, entries: Cell::new(0) }
+    }
+
+    fn window(&self, key: u64) -> io::Result<Vec<u8>> {
+        let mut window = vec![0; WINDOW * SLOT];
+        self.file.read_exact_at(&mut window, self.place(key))?;
+        Ok(window)
+    }
+
+    /// Where the window of `key` begins in the file.
+    fn place(&self, key: u64) -> u64 {
+        HEADER as u64 + home(key, self.slots) * SLOT as u64
+    }
+
+    fn put(&self, key: u64, at: usize, slot: &[u8]) -> Option<()> {
+        self.file.write_all_at(slot, self.place(key) + (at * SLOT) as u64).ok()
+    }
+
+    fn insert(&self, new: Entry) -> Option<()> {
+        let window = self.window(new.0).ok()?;
+        let at = window.chunks_exact(SLOT).position(|slot| matches!(kind(slot), FREE | REMOVED))?;
+        self.put(new.0, at, &slot(new))?;
+        self.entries.set(self.entries.get().saturating_add(1));
+        Some(())
+    }
+
+    fn remove(&self, old: Entry) -> Option<()> {
+        let window = self.window(old.0).ok()?;
+        let mut gone = [0; SLOT];
+        *gone.get_mut(24)? = REMOVED;
+        match window.chunks_exact(SLOT).position(|slot| entry(slot) == Some(old)) {
+            Some(at) => self.put(old.0, at, &gone)?,
+            None => return Some(()),
+        }
+        self.entries.set(self.entries.get().saturating_sub(1));
+        Some(())
+    }
+}
+
+/// Makes the index of `dir`, whose lock is held, anew. Without one things are slower, so
+/// failures are only logged.
+pub(crate) fn rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) {
+    if boot::is_shared(dir) {
+        return;
+    }
+    if try_rebuild(dir, entries).is_none() {
+        log::debug!("no index could be made of {} leases", entries.len());
+        discard(dir);
+    }
+}
+
+/// Removes the index.
+pub(crate) fn discard(dir: BorrowedFd<'_>) {
+    if let Err(err) = files::remove(dir, INDEX) {
+        log::debug!("removing {INDEX}: {err}");
+    }
+}
+
+fn try_rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) -> Option<()> {
+    // Half full at most, and room to grow.
+    let slots = (entries.len() as u64 * 4).next_power_of_two().max(1024);
+    let mut table = vec![0; usize::try_from(length_for(slots)?).ok()?];
+    for new in entries {
+        let start = HEADER + usize::try_from(home(new.0, slots)).ok()? * SLOT;
+        let window = table.get_mut(start..start + WINDOW * SLOT)?;
+        window.chunks_exact_mut(SLOT).find(|slot| kind(slot) == FREE)?.copy_from_slice(&slot(*new));
+    }
+    files::remove(dir, INDEX).ok()?;
+    let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = File::from(openat(dir, INDEX, flags, files::MODE).ok()?);
+    file.write_all_at(&table, 0).ok()?;
+    seal(&file, dir, slots, entries.len() as u64)
+}
+
+/// Gives `dir` a time of modification of its own and writes the header that names it.
+fn seal(file: &File, dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<()> {
+    let mut random = [0; 4];
+    // SAFETY: the buffer is as long as said.
+    let length = unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+    if length != 4 {
+        return None;
+    }
+    let nanos = i64::from(u32::from_ne_bytes(random)) % 1_000_000_000;
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME).ok()?;
+    let time = TimeSpec::new(now.tv_sec() - 2, nanos);
+    futimens(dir, &TimeSpec::UTIME_OMIT, &time).ok()?;
+    let stat = fstat(dir).ok()?;
+    if (stat.st_mtime, stat.st_mtime_nsec) != (time.tv_sec(), time.tv_nsec()) {
+        return None;
+    }
+    file.write_all_at(&header_for(dir, slots, entries)?, 0).ok()
+}
+
+/// The header that is true of `dir` as it is now, with a number of entries.
+fn header_for(dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<[u8; HEADER]> {
+    let FileStat { st_dev, st_ino, st_mtime, st_mtime_nsec, st_ctime, st_ctime_nsec, .. } =
+        fstat(dir).ok()?;
+    let boot = boot_key()?;
+    let times = [st_mtime, st_mtime_nsec, st_ctime, st_ctime_nsec].map(i64::cast_unsigned);
+    let [mtime, mtime_nsec, ctime, ctime_nsec] = times;
+    let mut header = [0; HEADER];
+    let words = [MAGIC, slots, st_dev, st_ino, mtime, mtime_nsec, ctime, ctime_nsec, boot, entries];
+    for (place, word) in header.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    Some(header)
+}
+
+/// This boot's ID, hashed. A boot that left a directory half-written takes its index along.
+fn boot_key() -> Option<u64> {
+    static BOOT: OnceLock<Option<u64>> = OnceLock::new();
+    *BOOT.get_or_init(|| boot::boot_id().ok().map(|id| key(&id)))
+}
+
+/// How long the file is; `None` for a number of slots that can't be.
+fn length_for(slots: u64) -> Option<u64> {
+    let valid = slots.is_power_of_two() && slots <= MAX_SLOTS;
+    // The last entry has a whole window, too.
+    valid.then(|| HEADER as u64 + (slots + WINDOW as u64) * SLOT as u64)
+}
+
+/// The slot that an entry lies in if that is free.
+fn home(key: u64, slots: u64) -> u64 {
+    (key >> 32) & (slots - 1)
+}
+
+fn kind(slot: &[u8]) -> u8 {
+    slot.get(24).copied().unwrap_or(FREE)
+}
+
+fn slot((key, ip): Entry) -> [u8; SLOT] {
+    let (kind, octets) = match ip {
+        IpAddr::V4(ip) => (V4, u128::from(u32::from(ip))),
+        IpAddr::V6(ip) => (V6, u128::from(ip)),
+    };
+    let mut slot = [0; SLOT];
+    let bytes = key.to_le_bytes().into_iter().chain(octets.to_le_bytes()).chain([kind]);
+    for (place, byte) in slot.iter_mut().zip(bytes) {
+        *place = byte;
+    }
+    slot
+}
+
+fn entry(slot: &[u8]) -> Option<Entry> {
+    let key = u64::from_le_bytes(slot.get(..8)?.try_into().ok()?);
+    let octets = u128::from_le_bytes(slot.get(8..24)?.try_into().ok()?);
+    let ip = match kind(slot) {
+        V4 => IpAddr::V4(u32::try_from(octets).ok()?.into()),
+        V6 => IpAddr::V6(octets.into()),
+        _ => return None,
+    };
+    Some((key, ip))
+}
+
+/// For fuzzers: an index with these bytes for entries, an entry put in and taken out.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(file: File, entries: &[u8], key: u64, ip: IpAddr) -> io::Result<()> {
+    let length = length_for(1).unwrap_or_default();
+    crate::fuzzing::fill(&file, length, HEADER, entries)?;
+    let index = Index::over(file);
+    let before = index.count(key, ip);
+    if index.insert((key, ip)).is_some() {
+        assert_eq!(index.count(key, ip), before.map(|count| count + 1));
+        assert!(index.remove((key, ip)).is_some());
+    }
+    assert_eq!(index.count(key, ip), before);
+    Ok(())
+}

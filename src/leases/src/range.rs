@@ -1,0 +1,380 @@
+//! Ranges of addresses, and sets of them: validation and arithmetic.
+//!
+//! An address is counted as a `u128` and a range is its two ends, so an IPv6 /64 costs as
+//! much as an IPv4 /29. A gateway is never given out. The network address (in IPv6 the
+//! subnet-router anycast address, RFC 4291 section 2.6.1) and the IPv4 broadcast address are, if
+//! `rangeStart` and `rangeEnd` include them: a router's own link to a pod (ptp) has no use for
+//! either. On the bridge, where both have, only if they are asked for. A subnet of two addresses has
+//! neither (RFC 3021, RFC 6164).
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::IpNetwork;
+
+/// Why a range or a set of ranges can't be used. The texts are the reference's where it
+/// has one.
+#[allow(missing_docs)] // the fields are what the texts name
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// A set without ranges.
+    #[error("empty range set")]
+    EmptySet,
+    /// IPv4 and IPv6 in one set.
+    #[error("mixed address families")]
+    MixedFamilies,
+    /// Two ranges of a set have an address in common.
+    #[error("subnets {} and {} overlap", .0.0, .0.1)]
+    Overlap(Box<(Range, Range)>),
+    /// A range without `subnet`.
+    #[error("subnet is missing")]
+    NoSubnet,
+    /// A subnet of one address.
+    #[error("Network {0} too small to allocate from")]
+    TooSmall(IpNetwork),
+    /// The subnet is written with an address of a host.
+    #[error(
+        "Network has host bits set. For a subnet mask of length {length} the network address is {network}"
+    )]
+    HostBits { length: u8, network: IpAddr },
+    /// IPv4 in IPv6, or the other way round.
+    #[error("IP {ip} is not the same protocol as subnet {subnet}")]
+    OtherFamily { ip: IpAddr, subnet: IpNetwork },
+    /// `rangeStart` is in another network.
+    #[error("RangeStart {ip} not in network {subnet}")]
+    StartOutside { ip: IpAddr, subnet: IpNetwork },
+    /// `rangeEnd` is in another network.
+    #[error("RangeEnd {ip} not in network {subnet}")]
+    EndOutside { ip: IpAddr, subnet: IpNetwork },
+    /// `rangeEnd` is before `rangeStart`.
+    #[error("RangeEnd {end} is before RangeStart {start} in network {subnet}")]
+    Backwards { start: IpAddr, end: IpAddr, subnet: IpNetwork },
+}
+
+/// A run of addresses inside one network, both ends included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Range {
+    /// The network.
+    pub subnet: IpNetwork,
+    /// The first address.
+    pub start: IpAddr,
+    /// The last address.
+    pub end: IpAddr,
+    /// The router, which may lie outside.
+    pub gateway: IpAddr,
+    /// Whether the pods share a link on which network and broadcast address mean something.
+    pub on_shared_link: bool,
+}
+
+/// The address as a number.
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u32::from(ip).into(),
+        IpAddr::V6(ip) => ip.into(),
+    }
+}
+
+/// The address of that number in the family of `like`.
+fn address(number: u128, like: IpAddr) -> IpAddr {
+    match like {
+        // Only numbers between two IPv4 addresses come in; the cut loses nothing.
+        IpAddr::V4(_) => Ipv4Addr::from(number as u32).into(),
+        IpAddr::V6(_) => Ipv6Addr::from(number).into(),
+    }
+}
+
+fn same_family(a: IpAddr, b: IpAddr) -> bool {
+    a.is_ipv4() == b.is_ipv4()
+}
+
+impl Range {
+    /// Fills in what isn't given: the gateway is the first address after the network's,
+    /// the range all addresses that hosts may have. The gateway may lie outside.
+    ///
+    /// # Errors
+    /// What is given makes no range.
+    pub fn new(
+        subnet: IpNetwork,
+        start: Option<IpAddr>,
+        end: Option<IpAddr>,
+        gateway: Option<IpAddr>,
+    ) -> Result<Self, RangeError> {
+        let bits = if subnet.is_ipv4() { 32 } else { 128 };
+        if subnet.prefix() > bits - 1 {
+            return Err(RangeError::TooSmall(subnet));
+        }
+        let network = subnet.network();
+        if subnet.ip() != network {
+            return Err(RangeError::HostBits { length: subnet.prefix(), network });
+        }
+        for ip in [start, end, gateway].into_iter().flatten() {
+            if !same_family(ip, network) {
+                return Err(RangeError::OtherFamily { ip, subnet });
+            }
+        }
+        let first = address(number(network) + 1, network);
+        let is_pair = subnet.prefix() == bits - 1;
+        let start = start.unwrap_or(if is_pair { network } else { first });
+        if !subnet.contains(start) {
+            return Err(RangeError::StartOutside { ip: start, subnet });
+        }
+        let last = match subnet.broadcast() {
+            IpAddr::V4(broadcast) if !is_pair => address(number(broadcast.into()) - 1, network),
+            last => last,
+        };
+        let end = end.unwrap_or(last);
+        if !subnet.contains(end) {
+            return Err(RangeError::EndOutside { ip: end, subnet });
+        }
+        if end < start {
+            return Err(RangeError::Backwards { start, end, subnet });
+        }
+        Ok(Range { subnet, start, end, gateway: gateway.unwrap_or(first), on_shared_link: false })
+    }
+
+    /// Whether `ip` lies in the range.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        same_family(self.start, ip) && self.start <= ip && ip <= self.end
+    }
+
+    /// How many addresses it has; one less where numbers don't go further.
+    pub fn size(&self) -> u128 {
+        (number(self.end) - number(self.start)).saturating_add(1)
+    }
+
+    fn overlaps(&self, other: &Range) -> bool {
+        same_family(self.start, other.start) && self.start <= other.end && other.start <= self.end
+    }
+
+    /// Whether `ip`, which names the network itself or everybody in it, is left out unless it is asked
+    /// for.
+    pub fn leaves_out(&self, ip: IpAddr) -> bool {
+        let bits = if self.subnet.is_ipv4() { 32 } else { 128 };
+        let is_reserved = ip == self.subnet.network() || ip.is_ipv4() && ip == self.subnet.broadcast();
+        self.on_shared_link && self.subnet.prefix() < bits - 1 && is_reserved
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.start, self.end)
+    }
+}
+
+/// A pool: ranges of one family that don't overlap. An attachment gets one address of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeSet(Vec<Range>);
+
+impl RangeSet {
+    /// A set of these.
+    ///
+    /// # Errors
+    /// There are none, or they don't go together.
+    pub fn new(ranges: Vec<Range>) -> Result<Self, RangeError> {
+        let Some(first) = ranges.first() else {
+            return Err(RangeError::EmptySet);
+        };
+        if ranges.iter().any(|range| !same_family(range.start, first.start)) {
+            return Err(RangeError::MixedFamilies);
+        }
+        for (n, range) in ranges.iter().enumerate() {
+            if let Some(other) = ranges.iter().skip(n + 1).find(|other| range.overlaps(other)) {
+                return Err(RangeError::Overlap(Box::new((range.clone(), other.clone()))));
+            }
+        }
+        Ok(RangeSet(ranges))
+    }
+
+    /// The same for pods that share a link.
+    pub fn on_shared_link(mut self) -> Self {
+        self.0.iter_mut().for_each(|range| range.on_shared_link = true);
+        self
+    }
+
+    /// In the order of the configuration.
+    pub fn ranges(&self) -> &[Range] {
+        &self.0
+    }
+
+    /// The set's family.
+    pub fn is_ipv4(&self) -> bool {
+        self.0.iter().any(|range| range.start.is_ipv4())
+    }
+
+    /// The range that `ip` lies in.
+    pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
+        self.0.iter().find(|range| range.contains(ip))
+    }
+
+    /// Whether the two have an address in common.
+    pub fn overlaps(&self, other: &RangeSet) -> bool {
+        self.0.iter().any(|range| other.0.iter().any(|other| range.overlaps(other)))
+    }
+
+    /// Every address once, with its range: from the one after `last` on, across the ranges
+    /// and around to `last`. From the set's start where `last` isn't in the set.
+    pub fn cycle(&self, last: Option<IpAddr>) -> impl Iterator<Item = (IpAddr, &Range)> {
+        let last = last.and_then(|last| {
+            let at = self.0.iter().position(|range| range.contains(last))?;
+            Some((at, number(last)))
+        });
+        let count = self.0.len();
+        let (at, last) = match last {
+            Some((at, last)) => (at, Some(last)),
+            None => (0, None),
+        };
+        // The range with `last` comes twice: its rest at first, its beginning in the end.
+        let rest = self.0.get(at).into_iter().filter_map(move |range| {
+            let from = match last {
+                None => number(range.start),
+                Some(last) => last.checked_add(1)?,
+            };
+            Some((range, from, number(range.end)))
+        });
+        let others = self.0.iter().cycle().skip(at + 1).take(count.saturating_sub(1));
+        let others = others.map(|range| (range, number(range.start), number(range.end)));
+        let beginning =
+            self.0.get(at).into_iter().filter_map(move |range| Some((range, number(range.start), last?)));
+        rest.chain(others)
+            .chain(beginning)
+            .flat_map(|(range, from, to)| (from..=to).map(move |n| (address(n, range.start), range)))
+    }
+}
+
+impl fmt::Display for RangeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, range) in self.0.iter().enumerate() {
+            if n > 0 {
+                f.write_str(",")?;
+            }
+            range.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn build(subnet: &str, start: &str, end: &str, gateway: &str) -> Result<Range, RangeError> {
+        let opt = |text: &str| (!text.is_empty()).then(|| ip(text));
+        Range::new(subnet.parse().unwrap(), opt(start), opt(end), opt(gateway))
+    }
+
+    /// `10.0.0.0/29` or `10.0.0.0/29:START-END`, with an optional `@GATEWAY`; IPv6 too.
+    fn set(ranges: &[(&str, &str, &str)]) -> RangeSet {
+        let ranges = ranges.iter().map(|(subnet, start, end)| build(subnet, start, end, "").unwrap());
+        RangeSet::new(ranges.collect()).unwrap()
+    }
+
+    fn addresses(set: &RangeSet, last: &str) -> Vec<String> {
+        let last = (!last.is_empty()).then(|| ip(last));
+        set.cycle(last).take(100).map(|(ip, _)| ip.to_string()).collect()
+    }
+
+    #[test]
+    fn fills_in_the_defaults() {
+        for (subnet, range, gateway) in [
+            ("10.1.2.0/24", "10.1.2.1-10.1.2.254", "10.1.2.1"),
+            ("10.1.2.4/30", "10.1.2.5-10.1.2.6", "10.1.2.5"),
+            ("0.0.0.0/0", "0.0.0.1-255.255.255.254", "0.0.0.1"),
+            ("fd00::/64", "fd00::1-fd00::ffff:ffff:ffff:ffff", "fd00::1"),
+            ("fd00::4/126", "fd00::5-fd00::7", "fd00::5"),
+            ("::/0", "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "::1"),
+        ] {
+            let made = build(subnet, "", "", "").unwrap();
+            assert_eq!(made.to_string(), range);
+            assert_eq!(made.gateway, ip(gateway));
+        }
+        let outside = build("10.1.2.0/24", "10.1.2.0", "10.1.2.255", "192.168.0.1").unwrap();
+        assert_eq!(outside.gateway, ip("192.168.0.1"));
+        assert_eq!(outside.to_string(), "10.1.2.0-10.1.2.255");
+    }
+
+    #[test]
+    fn refuses_odd_ranges_in_the_words_of_the_reference() {
+        for ((subnet, start, end, gateway), error) in [
+            (("10.1.2.1/32", "", "", ""), "Network 10.1.2.1/32 too small to allocate from"),
+            (("fd00::1/128", "", "", ""), "Network fd00::1/128 too small to allocate from"),
+            (
+                ("10.1.2.3/24", "", "", ""),
+                "Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0",
+            ),
+            (("10.1.2.0/24", "10.1.3.1", "", ""), "RangeStart 10.1.3.1 not in network 10.1.2.0/24"),
+            (("10.1.2.0/24", "", "10.1.1.1", ""), "RangeEnd 10.1.1.1 not in network 10.1.2.0/24"),
+            (
+                ("10.1.2.0/24", "10.1.2.9", "10.1.2.8", ""),
+                "RangeEnd 10.1.2.8 is before RangeStart 10.1.2.9 in network 10.1.2.0/24",
+            ),
+            (("10.1.2.0/24", "fd00::1", "", ""), "IP fd00::1 is not the same protocol as subnet 10.1.2.0/24"),
+            (("fd00::/64", "", "", "10.0.0.1"), "IP 10.0.0.1 is not the same protocol as subnet fd00::/64"),
+            // The default start lies behind an explicit end: only the network address.
+            (
+                ("10.1.2.0/24", "", "10.1.2.0", ""),
+                "RangeEnd 10.1.2.0 is before RangeStart 10.1.2.1 in network 10.1.2.0/24",
+            ),
+            (
+                ("10.1.2.0/24", "10.1.2.255", "", ""),
+                "RangeEnd 10.1.2.254 is before RangeStart 10.1.2.255 in network 10.1.2.0/24",
+            ),
+        ] {
+            assert_eq!(build(subnet, start, end, gateway).unwrap_err().to_string(), error);
+        }
+    }
+
+    #[test]
+    fn a_set_is_of_one_family_and_without_overlap() {
+        let of = |subnets: &[&str]| {
+            let ranges = subnets.iter().map(|subnet| build(subnet, "", "", "").unwrap());
+            RangeSet::new(ranges.collect()).map_err(|err| err.to_string())
+        };
+        assert_eq!(of(&[]).unwrap_err(), "empty range set");
+        assert_eq!(of(&["10.0.0.0/24", "fd00::/64"]).unwrap_err(), "mixed address families");
+        assert_eq!(
+            of(&["10.0.0.0/24", "10.1.0.0/24", "10.0.0.128/25"]).unwrap_err(),
+            "subnets 10.0.0.1-10.0.0.254 and 10.0.0.129-10.0.0.254 overlap"
+        );
+        assert_eq!(
+            of(&["10.0.0.0/30", "10.0.0.4/30"]).unwrap().to_string(),
+            "10.0.0.1-10.0.0.2,10.0.0.5-10.0.0.6"
+        );
+        assert!(of(&["::/0"]).unwrap().overlaps(&of(&["fd00::/64"]).unwrap()));
+        assert!(!of(&["0.0.0.0/0"]).unwrap().overlaps(&of(&["::/0"]).unwrap()));
+    }
+
+    #[test]
+    fn the_cycle_goes_around_once() {
+        let one = set(&[("10.0.0.0/29", "", "")]);
+        assert_eq!(
+            addresses(&one, ""),
+            ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]
+        );
+        assert_eq!(
+            addresses(&one, "10.0.0.4"),
+            ["10.0.0.5", "10.0.0.6", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]
+        );
+        assert_eq!(addresses(&one, "10.0.0.6"), addresses(&one, ""));
+        assert_eq!(addresses(&one, "10.9.9.9"), addresses(&one, ""));
+
+        let two = set(&[("10.0.0.0/30", "", ""), ("10.0.1.0/30", "", "")]);
+        assert_eq!(addresses(&two, "10.0.0.1"), ["10.0.0.2", "10.0.1.1", "10.0.1.2", "10.0.0.1"]);
+        assert_eq!(addresses(&two, "10.0.1.1"), ["10.0.1.2", "10.0.0.1", "10.0.0.2", "10.0.1.1"]);
+    }
+
+    #[test]
+    fn the_largest_ranges_end_without_overflow() {
+        let all = set(&[("::/0", "", "")]);
+        assert_eq!(
+            addresses(&all, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe")[..3],
+            ["ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "::1", "::2"]
+        );
+        assert_eq!(addresses(&all, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")[0], "::1");
+        let all = set(&[("0.0.0.0/0", "0.0.0.0", "255.255.255.255")]);
+        assert_eq!(addresses(&all, "255.255.255.255")[..2], ["0.0.0.0", "0.0.0.1"]);
+    }
+}

@@ -1,0 +1,55 @@
+//! What the errors of a store are, and what may be done about each: try again, or pass over a
+//! bad block.
+
+use std::io;
+use std::path::PathBuf;
+
+use cnimble_cni::{Code, Error};
+
+/// What can go wrong on the disk.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The system's.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Another try may go better.
+    #[error("{} appears and disappears; other programs write to it without its lock", .0.display())]
+    Unsettled(PathBuf),
+    /// A signal came first.
+    #[error("waiting for the lock of the store: {0}")]
+    Stopped(Error),
+}
+
+impl From<StoreError> for Error {
+    fn from(err: StoreError) -> Self {
+        let msg = err.to_string();
+        match err {
+            StoreError::Io { .. } => Error::new(Code::IO, msg),
+            StoreError::Unsettled(_) => Error::new(Code::TRY_AGAIN_LATER, msg),
+            StoreError::Stopped(err) => err.context("waiting for the lock of the store"),
+        }
+    }
+}
+
+impl StoreError {
+    /// Whether another try may go better: the directory went away just now.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            StoreError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            StoreError::Unsettled(_) => true,
+            StoreError::Stopped(_) => false,
+        }
+    }
+
+    /// A part of the disk that can't be read any more (EIO).
+    pub fn is_bad_block(&self) -> bool {
+        matches!(self, StoreError::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
+    }
+}

@@ -1,0 +1,123 @@
+//! The way to a locked directory: made if need be, opened, locked, and looked at once more.
+//!
+//! An ADD that fails removes the directory that it made, maybe while others wait for the lock
+//! in it. They get the lock of a file that has no name any more: [`Lock::guards`] sees it, and
+//! they begin again.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+
+use super::{Directory, Result, Store, StoreError};
+use crate::lock::{LOCK, Lock, LockError};
+
+/// Who wants to know what was made on the way to the lock, to take it back.
+pub trait Noted {
+    /// This directory was made.
+    fn made_directory(&self, path: &Path);
+    /// The lock's file was made.
+    fn made_lock(&self);
+}
+
+/// How often another process may remove the directory between our making and locking it.
+const TRIES: u32 = 100;
+
+impl Store {
+    /// Locks the directory; `None` if there is none, and none is made.
+    ///
+    /// # Errors
+    /// The system's, or a signal came first.
+    pub fn lock(path: &Path) -> Result<Option<Self>> {
+        Self::lock_with(path, None)
+    }
+
+    /// Makes the directory if need be and locks it. What is made is noted.
+    ///
+    /// # Errors
+    /// As [`Store::lock`].
+    pub fn lock_or_create(path: &Path, noted: &dyn Noted) -> Result<Self> {
+        Self::lock_with(path, Some(noted))?.ok_or_else(|| StoreError::Unsettled(path.to_owned()))
+    }
+
+    fn lock_with(path: &Path, noted: Option<&dyn Noted>) -> Result<Option<Self>> {
+        let mut outcome = Self::try_lock(path, noted);
+        for _ in 1..TRIES {
+            match &outcome {
+                Err(err) if err.is_passing() => outcome = Self::try_lock(path, noted),
+                _ => break,
+            }
+        }
+        outcome
+    }
+
+    fn try_lock(path: &Path, noted: Option<&dyn Noted>) -> Result<Option<Self>> {
+        let unsettled = || StoreError::Unsettled(path.to_owned());
+        if let Some(noted) = noted {
+            make_directories(path, noted)?;
+        }
+        let dir = match (Directory::open(path)?, noted) {
+            (Some(dir), _) => dir,
+            (None, Some(_)) => return Err(unsettled()),
+            (None, None) => return Ok(None),
+        };
+        let lock = Lock::wait(open_lock(&dir, noted)?).map_err(|err| match err {
+            LockError::Stopped(err) => StoreError::Stopped(err),
+            LockError::Io(err) => dir.failed("locking", LOCK, err),
+        })?;
+        if lock.guards(dir.fd(), path) { Ok(Some(Store { dir, lock })) } else { Err(unsettled()) }
+    }
+}
+
+/// Makes `path` and what is missing above it, as `mkdir -p` does.
+fn make_directories(path: &Path, noted: &dyn Noted) -> Result<()> {
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .filter(|path| !path.as_os_str().is_empty())
+        .take_while(|path| matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound))
+        .collect();
+    for path in missing.into_iter().rev() {
+        match std::fs::DirBuilder::new().mode(0o755).create(path) {
+            Ok(()) => noted.made_directory(path),
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => {
+                return Err(StoreError::Io { what: "making directory", path: path.to_owned(), source });
+            }
+        }
+    }
+    match path.metadata() {
+        Ok(meta) if !meta.is_dir() => {
+            Err(StoreError::Io { what: "opening", path: path.to_owned(), source: Errno::ENOTDIR.into() })
+        }
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(StoreError::Io { what: "opening", path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Opens the lock file, making it if need be.
+fn open_lock(dir: &Directory, noted: Option<&dyn Noted>) -> Result<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    match openat(dir.fd(), LOCK, flags, Mode::empty()) {
+        Ok(file) => return Ok(file.into()),
+        Err(Errno::ENOENT) => {}
+        Err(err) => return Err(dir.failed("opening", LOCK, err)),
+    }
+    let mode = Mode::from_bits_truncate(0o750);
+    match openat(dir.fd(), LOCK, flags | OFlag::O_CREAT | OFlag::O_EXCL, mode) {
+        Ok(file) => {
+            if let Some(noted) = noted {
+                noted.made_lock();
+            }
+            Ok(file.into())
+        }
+        // Somebody else made it in between.
+        Err(Errno::EEXIST) => Err(StoreError::Unsettled(dir.path().join(LOCK))),
+        Err(err) => Err(dir.failed("making", LOCK, err)),
+    }
+}

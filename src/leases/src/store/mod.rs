@@ -1,0 +1,139 @@
+//! The store: a directory for each network, with a file for each lease.
+//!
+//! The layout is the reference's to the byte, so that either set of plugins can take over
+//! from the other at any moment:
+//!
+//! | file | content | mode |
+//! |---|---|---|
+//! | the address, `10.1.2.3` or `fd00::2` | [`crate::owner`] | 0600 |
+//! | `last_reserved_ip.N` | the address that was given last from range set N | 0600 |
+//! | `lock` | nothing; `flock(2)` | 0750 |
+//!
+//! [`Directory`] reads, [`Store`] holds the lock ([`locking`]) and writes. One lock spans a
+//! whole verb: what ADD decided upon is what it writes. Who holds what ([`Leases`]) is learnt
+//! by reading every lease once ([`Directory::leases`]), or where there are many, and only one
+//! container's matter, by asking the [`index`] ([`Directory::leases_of`]).
+
+mod directory;
+mod error;
+mod locking;
+mod reading;
+
+use std::net::IpAddr;
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use crate::lock::{LOCK, Lock};
+use crate::{INDEX, files, index};
+
+pub use directory::{Directory, probe_writing};
+pub use error::StoreError;
+pub use locking::Noted;
+pub use reading::{Found, Identity, Lease, Leases};
+
+type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// The file with the address that was given last from range set `set`.
+pub fn last_name(set: usize) -> String {
+    format!("last_reserved_ip.{set}")
+}
+
+/// A network's directory with its lock held; the lock goes with the value.
+#[derive(Debug)]
+pub struct Store {
+    dir: Directory,
+    lock: Lock,
+}
+
+impl std::ops::Deref for Store {
+    type Target = Directory;
+    fn deref(&self) -> &Directory {
+        &self.dir
+    }
+}
+
+impl Store {
+    /// Notes in the index what was changed since `leases` were read: the container's
+    /// addresses that were `added` and `removed`. Call it when all else is done.
+    pub fn note(&self, leases: &Leases, container_id: &str, added: &[IpAddr], removed: &[IpAddr]) {
+        let key = index::key(container_id);
+        if let Some(index) = &leases.index {
+            if index.change(self.fd(), key, added, removed).is_none() {
+                log::debug!("the index of {} is out of date", self.path().display());
+            }
+            return;
+        }
+        let old = leases.list.iter().filter(|lease| !removed.contains(&lease.ip));
+        let old = old.filter_map(|lease| Some((index::key(lease.owner.container()?), lease.ip)));
+        let entries: Vec<_> = old.chain(added.iter().map(|ip| (key, *ip))).collect();
+        if entries.len() >= index::MANY {
+            index::rebuild(self.fd(), &entries);
+        } else if leases.has_index {
+            index::discard(self.fd());
+        }
+    }
+
+    /// Removes the index if too few of `leases` are left to need one, with `removed` gone.
+    pub fn forget_index(&self, leases: &Leases, removed: usize) {
+        if leases.has_index && leases.list.len().saturating_sub(removed) < index::MANY {
+            index::discard(self.fd());
+        }
+    }
+
+    /// Removes what a killed process left half-written.
+    pub fn sweep(&self, leases: &Leases) {
+        for name in &leases.temporary {
+            if let Err(err) = files::remove(self.fd(), name) {
+                log::warn!("removing {}: {err}", self.path().join(name).display());
+            }
+        }
+    }
+
+    /// Removes the lease of `ip`; it may be gone already.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self, ip: IpAddr) -> Result<()> {
+        let name = ip.to_string();
+        log::debug!("releasing {}", self.path().join(&name).display());
+        files::remove(self.fd(), &name).map_err(|err| self.failed("removing", &name, err))
+    }
+
+    /// Removes a file if it is still the one that was found.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove_found(&self, name: &str, found: Identity) -> Result<()> {
+        // Another process was faster, or has given the address to another pod.
+        if self.identity(name)? != Some(found) {
+            return Ok(());
+        }
+        files::remove(self.fd(), name).map_err(|err| self.failed("removing", name, err))
+    }
+
+    /// Removes the lock if nothing else is in the directory. Not another's: once the lock that
+    /// we hold has lost its name, somebody may have made the next, and work under it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove_if_empty(&self) -> Result<()> {
+        if !self.lock.guards(self.fd(), self.path()) {
+            return Ok(());
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let failed = |err: Errno| self.failed("listing", "", err);
+        let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
+        for entry in dir.iter() {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b".." | b"lock") && name != INDEX.as_bytes() {
+                return Ok(());
+            }
+        }
+        files::remove(self.fd(), INDEX).map_err(|err| self.failed("removing", INDEX, err))?;
+        files::remove(self.fd(), LOCK).map_err(|err| self.failed("removing", LOCK, err))
+    }
+}

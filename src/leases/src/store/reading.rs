@@ -1,0 +1,89 @@
+//! What a reading of the store has brought.
+
+use std::net::IpAddr;
+
+use nix::sys::stat::FileStat;
+
+use cnimble_cni::Attachment;
+
+use super::StoreError;
+use crate::index::Index;
+use crate::owner::Owner;
+
+/// A lease file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Its address.
+    pub ip: IpAddr,
+    /// What it says.
+    pub owner: Owner,
+}
+
+/// A lease file, looked at by itself.
+#[derive(Debug)]
+pub struct Found {
+    /// What it says.
+    pub owner: Owner,
+    /// Of the file that was read.
+    pub identity: Identity,
+    /// Whether it was made before this boot.
+    pub before_boot: bool,
+}
+
+/// Device, inode and times: another file under the same name has others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity(u64, u64, i64, i64, i64, i64);
+
+impl Identity {
+    pub(super) fn of(stat: &FileStat) -> Self {
+        let changed = (stat.st_ctime, stat.st_ctime_nsec);
+        Identity(stat.st_dev, stat.st_ino, stat.st_mtime, stat.st_mtime_nsec, changed.0, changed.1)
+    }
+}
+
+/// What the directory holds.
+#[derive(Debug, Default)]
+pub struct Leases {
+    /// Sorted by address.
+    pub list: Vec<Lease>,
+    /// Leases that could not be read, so that nobody knows whose they are.
+    pub unread: Vec<(IpAddr, StoreError)>,
+    /// Files that a killed process left half-written.
+    pub temporary: Vec<String>,
+    /// The list has one container's leases only: those that this index knew of.
+    pub(crate) index: Option<Index>,
+    /// There is a file of the index's name.
+    pub(crate) has_index: bool,
+}
+
+impl Leases {
+    /// Whether the list has all leases.
+    pub fn are_all(&self) -> bool {
+        self.index.is_none()
+    }
+
+    /// Takes out why leases couldn't be read that may matter. One bad block must not stop every
+    /// pod of the node: a file that can't be read (EIO) only counts if `concerns` says so. A
+    /// lack of memory or descriptors may have hidden anybody's.
+    pub fn hidden(&mut self, concerns: impl Fn(IpAddr) -> bool) -> Vec<StoreError> {
+        let unread = std::mem::take(&mut self.unread).into_iter();
+        unread.filter(|(ip, err)| !err.is_bad_block() || concerns(*ip)).map(|(_, err)| err).collect()
+    }
+
+    /// Who holds `ip`; `None` if there is no lease.
+    pub fn owner(&self, ip: IpAddr) -> Option<&Owner> {
+        let at = self.list.binary_search_by_key(&ip, |lease| lease.ip).ok()?;
+        self.list.get(at).map(|lease| &lease.owner)
+    }
+
+    /// `attachment`'s leases. Those that name only the container count where no lease names
+    /// the interface too, as in the reference.
+    pub fn of(&self, attachment: &Attachment) -> Vec<IpAddr> {
+        let pick = |is: &dyn Fn(&Owner) -> bool| -> Vec<IpAddr> {
+            let own = self.list.iter().filter(|lease| is(&lease.owner));
+            own.map(|lease| lease.ip).collect()
+        };
+        let own = pick(&|owner| owner.is(attachment));
+        if own.is_empty() { pick(&|owner| owner.is_container_of(attachment)) } else { own }
+    }
+}

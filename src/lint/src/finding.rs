@@ -1,0 +1,95 @@
+//! What was found, and where.
+
+use std::ops::Range;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Worth knowing; nothing is wrong.
+    Note,
+    /// It works, and does something else than it says.
+    Warning,
+    /// A plugin or the runtime refuses it.
+    Error,
+}
+
+impl Level {
+    /// Its name; SARIF has the same.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Note => "note",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        }
+    }
+}
+
+macro_rules! rules {
+    ($($variant:ident $name:literal $about:literal)*) => {
+        /// The rule that a finding breaks.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Rule { $(#[doc = $about] $variant,)* }
+
+        impl Rule {
+            /// All rules.
+            pub const ALL: &[Rule] = &[$(Rule::$variant),*];
+
+            /// Its name in reports.
+            pub fn name(self) -> &'static str {
+                match self { $(Rule::$variant => $name),* }
+            }
+
+            /// What it is about.
+            pub fn about(self) -> &'static str {
+                match self { $(Rule::$variant => $about),* }
+            }
+        }
+    };
+}
+
+rules! {
+    Syntax "syntax" "The file is no JSON, or no object."
+    UnknownKey "unknown-key" "A key that the plugin doesn't read: it has no effect. Most are misspelt."
+    DuplicateKey "duplicate-key" "A key that stands in an object twice: one of both is lost."
+    WrongType "wrong-type" "A value of another type than the plugin reads."
+    InvalidValue "invalid-value" "A value that no plugin accepts."
+    MissingKey "missing-key" "A key that the plugin can't do without."
+    Conflict "conflict" "Keys that don't go together."
+    NoEffect "no-effect" "A key that does nothing because of another one."
+    Overlap "overlap" "A subnet that another network, a bridge or a route of the host has, too."
+    ChainOrder "chain-order" "Plugins in an order that makes one of them fail or do nothing."
+    Capability "capability" "A capability that no plugin takes, or one that a plugin needs and doesn't get."
+    Version "version" "A version of the specification that there isn't, or that a plugin doesn't speak."
+    Plugin "plugin" "A plugin that is missing, can't be asked, or refuses its configuration."
+    UnknownPlugin "unknown-plugin" "A plugin whose keys aren't known here: they were not checked."
+}
+
+/// Something that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The rule.
+    pub rule: Rule,
+    /// How bad it is.
+    pub level: Level,
+    /// Bytes of the file.
+    pub range: Range<usize>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Finding {
+    /// An error.
+    pub fn error(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
+        Finding { rule, level: Level::Error, range, message: message.into() }
+    }
+
+    /// A warning.
+    pub fn warning(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
+        Finding { rule, level: Level::Warning, range, message: message.into() }
+    }
+
+    /// A note.
+    pub fn note(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
+        Finding { rule, level: Level::Note, range, message: message.into() }
+    }
+}

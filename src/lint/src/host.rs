@@ -1,0 +1,73 @@
+//! A network beside what the host has already.
+
+use ipnetwork::IpNetwork;
+
+use super::rules::addresses::share;
+use super::subnets::{gateway, of_host};
+use super::{Document, Finding, Rule};
+
+/// What is asked of the host.
+#[derive(Debug, Clone, Default)]
+pub struct Host {
+    /// Its routes, of the table main.
+    pub routes: Vec<Route>,
+    /// The addresses of bridges, by their names.
+    pub bridges: Vec<(String, Vec<IpNetwork>)>,
+}
+
+/// A route of the host.
+#[derive(Debug, Clone)]
+pub struct Route {
+    /// Destination.
+    pub to: IpNetwork,
+    /// Its link.
+    pub link: String,
+    /// Whether it has a next hop: what it leads to isn't on the link itself.
+    pub via: bool,
+    /// Whether the link is a pod's, or another of the network plugins' own.
+    pub pods: bool,
+}
+
+/// What is wrong with a network on this host.
+pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (entry, pools) in of_host(document) {
+        let bridge = (entry.plugin == "bridge").then(|| entry.node.text_of("bridge").unwrap_or("cni0"));
+        let own = |link: &str| bridge.is_some_and(|bridge| link == bridge || is_vlan_of(link, bridge));
+        for pool in pools {
+            // A wider route by a router is what most networks are cut from.
+            let route = host.routes.iter().find(|route| {
+                let inside = !route.via || pool.subnet.prefix() <= route.to.prefix();
+                let other = !own(&route.link) && !route.pods && route.to.prefix() > 0;
+                other && inside && share(route.to, pool.subnet)
+            });
+            if let Some(route) = route {
+                let message = format!(
+                    "subnet: {} overlaps the host's route to {} by {}",
+                    pool.subnet, route.to, route.link
+                );
+                found.push(Finding::warning(Rule::Overlap, pool.place.clone(), message));
+            }
+            let force = entry.node.is_true("forceAddress");
+            let vlan = entry.node.get("vlan").and_then(super::Node::integer).filter(|vlan| *vlan > 0);
+            let Some(bridge) = bridge.filter(|_| !force) else { continue };
+            let link = vlan.map_or(bridge.to_owned(), |vlan| format!("{bridge}.{vlan}"));
+            let addresses = host.bridges.iter().filter(|(name, _)| *name == link).flat_map(|(_, all)| all);
+            let Some(wanted) = gateway(&entry, &pool) else { continue };
+            let mut others = addresses.filter(|has| share(**has, wanted) && **has != wanted);
+            if let Some(has) = others.next() {
+                let message = format!(
+                    "subnet: {link} has the address {has}, and {wanted} would be added: the same network twice; forceAddress replaces it"
+                );
+                found.push(Finding::warning(Rule::Overlap, pool.place.clone(), message));
+            }
+        }
+    }
+    found
+}
+
+fn is_vlan_of(link: &str, bridge: &str) -> bool {
+    link.strip_prefix(bridge)
+        .and_then(|rest| rest.strip_prefix('.'))
+        .is_some_and(|id| id.parse::<u16>().is_ok())
+}

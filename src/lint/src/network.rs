@@ -1,0 +1,384 @@
+//! A network's file: the keys of the list, and each plugin's.
+
+use std::path::Path;
+
+use cnimble_cni::{Version, names};
+
+use super::page::{Role, page, pages};
+use super::rules;
+use super::shape::{self, Fields, Shape};
+use super::walk::{Walk, is_remark, nearest};
+use super::{Data, Document, Finding, Node, Rule};
+
+/// The keys of a list.
+const LIST_KEYS: [&str; 7] =
+    ["cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"];
+
+/// A plugin's entry, with what is known of the plugin.
+pub(crate) struct Entry<'a> {
+    pub(crate) node: &'a Node,
+    /// `type`
+    pub(crate) plugin: &'a str,
+    /// Where that stands.
+    pub(crate) place: std::ops::Range<usize>,
+    /// `ipam.type`
+    pub(crate) ipam: Option<&'a str>,
+    /// Its configuration's shape; `None` if the plugin isn't known.
+    pub(crate) shape: Option<Shape>,
+}
+
+impl<'a> Entry<'a> {
+    pub(crate) fn of(node: &'a Node) -> Option<Self> {
+        let of = node.get("type")?;
+        let plugin = of.text()?;
+        let ipam = node.get("ipam").and_then(|ipam| ipam.text_of("type"));
+        Some(Entry { node, plugin, place: of.range.clone(), ipam, shape: shape_of(plugin, ipam) })
+    }
+}
+
+impl Entry<'_> {
+    /// Whether the runtime hands this capability on. Capabilities that are no object have been told of.
+    pub(crate) fn declares(&self, capability: &str) -> bool {
+        self.node.get("capabilities").is_some_and(|map| match &map.data {
+            Data::Object(_) => map.is_true(capability),
+            _ => true,
+        })
+    }
+}
+
+/// Whether the file is a list: by its name, or because it has plugins.
+pub(crate) fn is_list(document: &Document) -> bool {
+    let ending = Path::new(&document.file.path).extension();
+    ending.is_some_and(|ending| ending == "conflist") || document.root.get("plugins").is_some()
+}
+
+/// The entries of a file.
+pub(crate) fn entries(document: &Document) -> Vec<Entry<'_>> {
+    if !is_list(document) {
+        return Entry::of(&document.root).into_iter().collect();
+    }
+    let list = document.root.get("plugins").map(Node::elements).unwrap_or_default();
+    list.iter().filter_map(Entry::of).collect()
+}
+
+/// A plugin that a network names.
+#[derive(Debug, Clone)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+    /// Whether its keys are known.
+    pub known: bool,
+    /// Where its name stands.
+    pub place: std::ops::Range<usize>,
+    /// The entry that it is in, counted from 0, and the bytes of that.
+    pub entry: (usize, std::ops::Range<usize>),
+}
+
+/// The plugins of a network with their IPAM plugins, in their order.
+pub fn named(document: &Document) -> Vec<Named> {
+    let mut all = Vec::new();
+    for (n, entry) in entries(document).iter().enumerate() {
+        let of = (n, entry.node.range.clone());
+        let known = entry.shape.is_some();
+        let name = entry.plugin.to_owned();
+        all.push(Named { name, known, place: entry.place.clone(), entry: of.clone() });
+        let ipam = entry.node.path(&["ipam", "type"]);
+        if let Some((ipam, name)) = ipam.and_then(|node| Some((node, node.text()?))) {
+            let known = page(name).is_some();
+            all.push(Named { name: name.to_owned(), known, place: ipam.range.clone(), entry: of });
+        }
+    }
+    all
+}
+
+/// The value of an entry that an error of its plugin begins with: `ipam.ranges[0][1].subnet: …`.
+pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::ops::Range<usize>> {
+    let path = message.split([':', ' ', ',']).next().filter(|path| !path.is_empty())?;
+    let mut node = entries(document).get(entry)?.node;
+    let mut place = None;
+    for part in path.split('.') {
+        let (key, elements) = part.split_once('[').map_or((part, ""), |(key, rest)| (key, rest));
+        node = node.get(key)?;
+        for n in elements.trim_end_matches(']').split("][").filter(|n| !n.is_empty()) {
+            node = node.elements().get(n.parse::<usize>().ok()?)?;
+        }
+        place = Some(node.range.clone());
+    }
+    place
+}
+
+/// What is wrong with a file of a network's folder, which is one plugin's entry without a name.
+pub fn lint_entry(document: &Document) -> Vec<Finding> {
+    let mut found = Vec::new();
+    plugin(&document.root, true, &mut found);
+    if let Some(entry) = Entry::of(&document.root) {
+        rules::check(&entry, false, &mut found);
+    }
+    found.sort_by_key(|finding| (finding.range.start, finding.rule));
+    found
+}
+
+fn count(document: &Document) -> usize {
+    let list = document.root.get("plugins").map_or(0, |list| list.elements().len());
+    if is_list(document) { list } else { 1 }
+}
+
+/// Everything that the file alone tells, in its order.
+pub fn lint(document: &Document) -> Vec<Finding> {
+    let root = &document.root;
+    if !matches!(root.data, Data::Object(_)) {
+        return vec![Finding::error(Rule::Syntax, root.range.clone(), "a network is an object")];
+    }
+    let mut found = Vec::new();
+    common(root, &mut found);
+    if is_list(document) {
+        list(document, &mut found);
+    } else {
+        plugin(root, true, &mut found);
+    }
+    let entries = entries(document);
+    // An entry that isn't one could be anything.
+    if entries.len() == count(document) {
+        rules::chain::check(&entries, &mut found);
+    }
+    for (n, entry) in entries.iter().enumerate() {
+        rules::check(entry, n == 0, &mut found);
+    }
+    found.sort_by_key(|finding| (finding.range.start, finding.rule));
+    found.dedup();
+    found
+}
+
+/// The keys that a list and a single plugin's file have in common.
+fn common(root: &Node, found: &mut Vec<Finding>) {
+    let start = root.range.start..root.range.start + 1;
+    let mut one = |node: &Node, key: &str| match &node.data {
+        Data::Text(text) if Version::parse(text).is_ok() => {}
+        Data::Text(text) => {
+            let hint = match text.trim().strip_prefix('v').map(Version::parse) {
+                Some(Ok(version)) => format!("did you mean {version}?"),
+                _ => format!("the newest is {}", Version::LATEST),
+            };
+            let text = text.escape_debug();
+            found.push(Finding::error(
+                Rule::Version,
+                node.range.clone(),
+                format!("{key}: there is no version \"{text}\" of the specification: {hint}"),
+            ));
+        }
+        Data::Null => {}
+        _ => found.push(Finding::error(
+            Rule::WrongType,
+            node.range.clone(),
+            format!("{key}: expected a text, like \"1.0.0\""),
+        )),
+    };
+    let version = root.get("cniVersion");
+    let versions = root.get("cniVersions");
+    version.iter().for_each(|node| one(node, "cniVersion"));
+    versions.into_iter().flat_map(Node::elements).for_each(|node| one(node, "cniVersions"));
+    if version.is_none() && versions.is_none_or(|list| list.elements().is_empty()) {
+        let message =
+            "cniVersion is missing: it counts as 0.1.0, which runtimes and plugins of today may refuse";
+        found.push(Finding::warning(Rule::MissingKey, start.clone(), message));
+    }
+    match root.get("name").map(|node| (node, &node.data)) {
+        Some((node, Data::Text(name))) if !names::is_identifier(name) => {
+            let message = format!(
+                "name: \"{}\" can't be a network's name: letters, digits, _ . - only, a letter or digit first",
+                name.escape_debug()
+            );
+            found.push(Finding::error(Rule::InvalidValue, node.range.clone(), message));
+        }
+        Some((_, Data::Text(_))) => {}
+        Some((node, _)) => {
+            found.push(Finding::error(Rule::WrongType, node.range.clone(), "name: expected a text"));
+        }
+        None => found.push(Finding::error(Rule::MissingKey, start, "the network needs a name")),
+    }
+}
+
+fn list(document: &Document, found: &mut Vec<Finding>) {
+    let root = &document.root;
+    list_keys(root, found);
+    for key in ["disableCheck", "disableGC", "loadOnlyInlinedPlugins"] {
+        let Some(node) = root.get(key) else { continue };
+        let fits = match &node.data {
+            Data::Bool(_) => true,
+            Data::Text(text) => ["true", "false"].iter().any(|word| text.eq_ignore_ascii_case(word)),
+            _ => false,
+        };
+        if !fits {
+            let message = format!("{key}: expected true or false");
+            found.push(Finding::error(Rule::WrongType, node.range.clone(), message));
+        }
+    }
+    let start = root.range.start..root.range.start + 1;
+    let only_inlined = root.is_true("loadOnlyInlinedPlugins");
+    match root.get("plugins") {
+        Some(node) if !matches!(node.data, Data::List(_)) => {
+            found.push(Finding::error(Rule::WrongType, node.range.clone(), "plugins: expected a list"));
+        }
+        Some(node) => {
+            let ending = Path::new(&document.file.path).extension();
+            if ending.is_some_and(|ending| ending == "conf" || ending == "json") {
+                found.push(Finding::warning(
+                    Rule::NoEffect,
+                    root.member("plugins").map_or(start, |member| member.range.clone()),
+                    "runtimes skip this file: that of a list ends in .conflist",
+                ));
+            }
+            if node.elements().is_empty() {
+                found.push(Finding::error(
+                    Rule::MissingKey,
+                    node.range.clone(),
+                    "plugins: the list is empty",
+                ));
+            }
+            for entry in node.elements() {
+                plugin(entry, false, found);
+            }
+        }
+        None if root.get("type").is_some() => found.push(Finding::error(
+            Rule::MissingKey,
+            start,
+            "a .conflist has a list of plugins; the file of a single plugin ends in .conf",
+        )),
+        None if only_inlined => {
+            let message = "plugins is missing, and loadOnlyInlinedPlugins rules out any other source";
+            found.push(Finding::error(Rule::MissingKey, start, message));
+        }
+        // They are in the network's folder.
+        None => {}
+    }
+}
+
+/// A list may have keys of its runtime's (nerdctl's, podman's): only what was meant otherwise is told.
+fn list_keys(root: &Node, found: &mut Vec<Finding>) {
+    for (n, member) in root.members().iter().enumerate() {
+        let key = member.key.as_str();
+        let range = member.range.clone();
+        if let Some(other) = root.members().iter().take(n).find(|it| it.key.eq_ignore_ascii_case(key)) {
+            let message = format!("{} stands there twice: one of both is lost", other.key);
+            found.push(Finding::warning(Rule::DuplicateKey, range, message));
+        } else if LIST_KEYS.iter().any(|known| known.eq_ignore_ascii_case(key))
+            || is_remark(key)
+            || key == "args"
+        {
+        } else if let Some(near) = nearest(key, LIST_KEYS.into_iter()) {
+            let message = format!("a list has no key {key}: did you mean {near}?");
+            found.push(Finding::warning(Rule::UnknownKey, range, message));
+        } else if is_of_plugins(key) && root.get("plugins").is_some() {
+            let message = format!("a list has no key {key}: it belongs into a plugin's entry");
+            found.push(Finding::warning(Rule::UnknownKey, range, message));
+        }
+    }
+}
+
+fn is_of_plugins(key: &str) -> bool {
+    let first = |path: &'static str| path.split(['.', '[']).next().unwrap_or(path);
+    ["type", "capabilities", "runtimeConfig"].contains(&key)
+        || pages().iter().flat_map(|page| &page.keys).any(|known| first(known.path) == key)
+}
+
+/// A plugin's keys.
+fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
+    if !matches!(node.data, Data::Object(_)) {
+        found.push(Finding::error(Rule::WrongType, node.range.clone(), "a plugin's entry is an object"));
+        return;
+    }
+    let Some(entry) = Entry::of(node) else {
+        let (rule, place) = match node.get("type") {
+            Some(of) if !matches!(of.data, Data::Text(_)) => (Rule::WrongType, of.range.clone()),
+            Some(of) => (Rule::MissingKey, of.range.clone()),
+            None => (Rule::MissingKey, node.range.start..node.range.start + 1),
+        };
+        let what = if alone { "the file" } else { "a plugin's entry" };
+        found.push(Finding::error(rule, place, format!("{what} needs a type: the plugin's name")));
+        return;
+    };
+    match &entry.shape {
+        // The chain's rules tell that it has no place here.
+        Some(_) if page(entry.plugin).is_some_and(|page| page.role == Role::Ipam) => {}
+        Some(_) => known(&entry, true, found),
+        None => strange(&entry, found),
+    }
+}
+
+/// A plugin that has a page.
+fn known(entry: &Entry<'_>, complete: bool, found: &mut Vec<Finding>) {
+    let Some(shape) = &entry.shape else { return };
+    let mut walk = Walk { plugin: entry.plugin, ipam: entry.ipam, root: shape, complete, found: Vec::new() };
+    walk.value(entry.node, shape, "", false);
+    found.append(&mut walk.found);
+    let Some(ipam) = entry.ipam.filter(|ipam| page(ipam).is_none()) else { return };
+    if let Some(place) = entry.node.path(&["ipam", "type"]) {
+        found.push(not_known(ipam, place.range.clone()));
+    }
+}
+
+/// A plugin of others. Two of them hand configurations on to ours.
+fn strange(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+    found.push(not_known(entry.plugin, entry.place.clone()));
+    if let Some(delegate) = entry.node.get("delegate").filter(|_| entry.plugin == "flannel") {
+        // flannel writes the rest: addresses, and bridge where there is no type.
+        let plugin = delegate.text_of("type").unwrap_or("bridge");
+        let ipam = delegate.get("ipam").and_then(|ipam| ipam.text_of("type"));
+        let shape = shape_of(plugin, ipam);
+        known(&Entry { node: delegate, plugin, place: delegate.range.clone(), ipam, shape }, false, found);
+    }
+    let delegates = entry.node.get("delegates").filter(|_| entry.plugin == "multus");
+    for delegate in delegates.map(Node::elements).unwrap_or_default() {
+        match delegate.get("plugins") {
+            Some(list) => list.elements().iter().for_each(|node| plugin(node, false, found)),
+            None => plugin(delegate, false, found),
+        }
+    }
+}
+
+fn not_known(name: &str, place: std::ops::Range<usize>) -> Finding {
+    match nearest(name, pages().iter().map(|page| page.name)) {
+        Some(near) if name.len() > 3 => {
+            let message = format!("no plugin {} is known: did you mean {near}?", name.escape_debug());
+            Finding::warning(Rule::UnknownPlugin, place, message)
+        }
+        _ => {
+            let message = format!("the keys of {} aren't known: they were not checked", name.escape_debug());
+            Finding::note(Rule::UnknownPlugin, place, message)
+        }
+    }
+}
+
+/// The shape of an entry: the plugin's keys, its IPAM plugin's, and those of every plugin.
+pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
+    let own = &page(plugin)?.shape;
+    let takes_ipam = shape::find(own, "ipam.type").is_some();
+    let mut shape = own.clone();
+    match ipam.map(page) {
+        Some(Some(ipam)) if takes_ipam => shape = shape::merge(&shape, &ipam.shape),
+        // Which keys and capabilities that takes isn't known.
+        Some(None) if takes_ipam => {
+            let any = |name: &str| (name.to_owned(), (Shape::Any, false));
+            let Shape::Object(fields) = &mut shape else { return None };
+            fields.extend(["ipam", "runtimeConfig"].map(any));
+        }
+        _ => {}
+    }
+    Some(shape::merge(&shape, &every_plugins()))
+}
+
+/// The keys that every plugin's entry may have.
+pub(crate) fn every_plugins() -> Shape {
+    let open = || Shape::Object(Fields::new());
+    let fields = [
+        ("type", Shape::Text, true),
+        ("name", Shape::Text, false),
+        ("cniVersion", Shape::Text, false),
+        ("capabilities", Shape::Map(Box::new(Shape::Bool)), false),
+        ("args", open(), false),
+        ("runtimeConfig", open(), false),
+        ("prevResult", Shape::Any, false),
+        ("dns", shape::dns(), false),
+    ];
+    Shape::Object(fields.map(|(name, shape, required)| (name.to_owned(), (shape, required))).into())
+}

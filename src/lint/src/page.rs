@@ -1,0 +1,88 @@
+//! The plugins' pages: which keys each reads.
+
+use std::sync::OnceLock;
+
+use super::shape::{self, Shape};
+
+/// Name, role, first sentence and table of each page.
+const PAGES: &[(&str, &str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
+
+/// Where a plugin stands in a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It makes the interface.
+    Main,
+    /// It works on the interface that another has made.
+    Chained,
+    /// It gives addresses.
+    Ipam,
+}
+
+/// A plugin and its keys.
+#[derive(Debug)]
+pub struct Page {
+    /// The plugin.
+    pub name: &'static str,
+    /// Where it stands.
+    pub role: Role,
+    /// What it is, in a sentence.
+    pub about: &'static str,
+    /// Its keys, in the page's order.
+    pub keys: Vec<Key>,
+    /// The configuration that they make.
+    pub shape: Shape,
+}
+
+/// A key as a page has it.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// `ipam.ranges[][].subnet`
+    pub path: &'static str,
+    /// The column *type*.
+    pub kind: &'static str,
+    /// The column *default*; `required` is none.
+    pub default: &'static str,
+    /// The column *example*: of the key or, where several share a row, of one of them.
+    pub example: &'static str,
+    /// What it does.
+    pub about: &'static str,
+}
+
+impl Key {
+    /// Whether the plugin can't do without it.
+    pub fn required(&self) -> bool {
+        self.default.starts_with("required")
+    }
+}
+
+/// All pages, by name.
+pub fn pages() -> &'static [Page] {
+    static ALL: OnceLock<Vec<Page>> = OnceLock::new();
+    ALL.get_or_init(|| PAGES.iter().map(read).collect())
+}
+
+/// The page of this plugin.
+pub fn page(name: &str) -> Option<&'static Page> {
+    pages().iter().find(|page| page.name == name)
+}
+
+fn read(&(name, role, about, table): &(&'static str, &str, &'static str, &'static str)) -> Page {
+    let role = match role {
+        "main" => Role::Main,
+        "chained" => Role::Chained,
+        _ => Role::Ipam,
+    };
+    let keys: Vec<Key> = table.lines().flat_map(row).collect();
+    let shape = shape::of(&keys);
+    Page { name, role, about, keys, shape }
+}
+
+/// The keys of a row.
+fn row(line: &'static str) -> Vec<Key> {
+    let mut cells = line.trim_start_matches("| ").trim_end_matches('|').split(" | ").map(str::trim);
+    let mut cell = || cells.next().unwrap_or_default();
+    let (paths, kind, default, example) = (cell(), cell(), cell(), cell().trim_matches('`'));
+    let about = cell();
+    let paths = paths.split('`').skip(1).step_by(2);
+    paths.map(|path| Key { path, kind, default, example, about }).collect()
+}

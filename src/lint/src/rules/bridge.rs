@@ -1,0 +1,44 @@
+//! Keys of bridge that don't go together.
+
+use cnimble_cni::names;
+
+use crate::network::Entry;
+use crate::{Finding, Rule};
+
+pub(super) fn check(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+    let node = entry.node;
+    let at = |key: &str| node.member(key).map_or(entry.place.clone(), |member| member.range.clone());
+    if node.is_true("hairpinMode") && node.is_true("promiscMode") {
+        let message = "hairpinMode and promiscMode exclude each other";
+        found.push(Finding::error(Rule::Conflict, at("promiscMode"), message));
+    }
+    if node.is_true("disableContainerInterface") && entry.ipam.is_some() {
+        let message = "disableContainerInterface: addresses need an interface that is up, and there is ipam";
+        found.push(Finding::error(Rule::Conflict, at("disableContainerInterface"), message));
+    }
+    let vlan = node.get("vlan").and_then(crate::Node::integer).filter(|vlan| *vlan > 0);
+    let gateway = node.is_true("isGateway") || node.is_true("isDefaultGateway");
+    if let Some(vlan) = vlan.filter(|_| gateway) {
+        let name = format!("{}.{vlan}", node.text_of("bridge").unwrap_or("cni0"));
+        if let Some(why) = names::interface_problem(&name) {
+            let message = format!("the vlan's gateway would be the interface \"{name}\": {why}");
+            found.push(Finding::error(Rule::Conflict, at("vlan"), message));
+        }
+    }
+    trunk(entry, found);
+}
+
+fn trunk(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+    let items = entry.node.get("vlanTrunk").map(crate::Node::elements).unwrap_or_default();
+    for (n, item) in items.iter().enumerate() {
+        let number = |key: &str| item.get(key).and_then(crate::Node::integer);
+        let message = match (number("minID"), number("maxID")) {
+            (Some(min), Some(max)) if max < min => format!("minID {min} is greater than maxID {max}"),
+            (Some(_), None) => "minID without maxID".to_owned(),
+            (None, Some(_)) => "maxID without minID".to_owned(),
+            _ => continue,
+        };
+        let message = format!("vlanTrunk[{n}]: {message}");
+        found.push(Finding::error(Rule::Conflict, item.range.clone(), message));
+    }
+}

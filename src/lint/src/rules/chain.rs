@@ -1,0 +1,106 @@
+//! The order of plugins, and their capabilities.
+
+use crate::network::Entry;
+use crate::page::{Role, page};
+use crate::shape::{self, Shape};
+use crate::walk::nearest;
+use crate::{Data, Finding, Node, Rule};
+
+pub(crate) fn check(entries: &[Entry<'_>], found: &mut Vec<Finding>) {
+    let role = |entry: &Entry<'_>| page(entry.plugin).map(|page| page.role);
+    for (n, entry) in entries.iter().enumerate() {
+        let (before, after) = entries.split_at(n);
+        let mut tell = |message: String| {
+            found.push(Finding::error(Rule::ChainOrder, entry.place.clone(), message));
+        };
+        match role(entry) {
+            // A plugin that isn't known may make an interface.
+            Some(Role::Chained) if before.iter().all(|other| role(other) == Some(Role::Chained)) => {
+                let main = after.iter().find(|other| role(other) == Some(Role::Main));
+                tell(match main {
+                    Some(main) => format!(
+                        "{} stands before {}: it works on the interface that {} makes",
+                        entry.plugin, main.plugin, main.plugin
+                    ),
+                    None => format!(
+                        "{} needs a plugin in front of it: it works on the interface that another has made",
+                        entry.plugin
+                    ),
+                });
+            }
+            Some(Role::Ipam) => tell(format!(
+                "{} gives addresses: it belongs into the `ipam` of another plugin",
+                entry.plugin
+            )),
+            Some(Role::Main) => {
+                let other = before.iter().find(|other| makes_interface(other.plugin));
+                if let Some(other) =
+                    other.filter(|_| makes_interface(entry.plugin) && entry.plugin != "ipvlan")
+                {
+                    tell(format!("{} and {} both make the pod's interface", other.plugin, entry.plugin));
+                }
+            }
+            _ => {}
+        }
+        if ["portmap", "firewall", "bandwidth"].contains(&entry.plugin)
+            && before.iter().any(|other| other.plugin == entry.plugin)
+        {
+            let message = format!("{} stands there twice: the second does what the first did", entry.plugin);
+            found.push(Finding::warning(Rule::ChainOrder, entry.place.clone(), message));
+        }
+        if entry.plugin == "firewall" {
+            policy(entry, before, found);
+        }
+        capabilities(entry, entries, found);
+    }
+}
+
+/// loopback has an interface of its own.
+fn makes_interface(plugin: &str) -> bool {
+    plugin != "loopback" && page(plugin).is_some_and(|page| page.role == Role::Main)
+}
+
+/// firewall keeps bridges and pairs apart, by the host's end.
+fn policy(entry: &Entry<'_>, before: &[Entry<'_>], found: &mut Vec<Finding>) {
+    let Some(policy) = entry.node.get("ingressPolicy") else { return };
+    let main = before.iter().find(|other| makes_interface(other.plugin));
+    let Some(main) = main.filter(|main| !["bridge", "ptp"].contains(&main.plugin)) else { return };
+    if policy.text().is_some_and(|policy| policy != "open") {
+        let message = format!(
+            "ingressPolicy: {} has no interface on the host, and only open goes with that",
+            main.plugin
+        );
+        found.push(Finding::error(Rule::Conflict, policy.range.clone(), message));
+    }
+}
+
+/// What a plugin hears of; `None` if that isn't known.
+fn taken<'a>(entry: &'a Entry<'_>) -> Option<Vec<&'a str>> {
+    match shape::find(entry.shape.as_ref()?, "runtimeConfig") {
+        Some(Shape::Object(fields)) => Some(fields.keys().map(String::as_str).collect()),
+        Some(_) => None,
+        None => Some(Vec::new()),
+    }
+}
+
+fn capabilities(entry: &Entry<'_>, entries: &[Entry<'_>], found: &mut Vec<Finding>) {
+    let Some(taken) = taken(entry) else { return };
+    for member in entry.node.get("capabilities").map(Node::members).unwrap_or_default() {
+        let on = matches!(member.value.data, Data::Bool(true));
+        // Capabilities aren't keys of Go's: their case counts.
+        if !on || taken.contains(&member.key.as_str()) {
+            continue;
+        }
+        let message = format!("{} doesn't take the capability {}", entry.plugin, member.key.escape_debug());
+        let other = entries
+            .iter()
+            .find(|other| self::taken(other).is_some_and(|keys| keys.contains(&member.key.as_str())));
+        let hint = match (nearest(&member.key, taken.iter().copied()), other, taken.as_slice()) {
+            (Some(near), ..) => format!(": did you mean {near}?"),
+            (None, Some(other), _) => format!(": {} does", other.plugin),
+            (None, None, []) => ": it takes none".to_owned(),
+            (None, None, keys) => format!(": it takes {}", keys.join(", ")),
+        };
+        found.push(Finding::warning(Rule::Capability, member.range.clone(), message + &hint));
+    }
+}

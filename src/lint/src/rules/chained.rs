@@ -1,0 +1,113 @@
+//! Keys of chained plugins that don't go together.
+
+use std::collections::BTreeMap;
+
+use crate::network::Entry;
+use crate::{Finding, Node, Rule};
+
+pub(super) fn portmap(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+    let node = entry.node;
+    let chain = node.member("externalSetMarkChain").filter(|chain| chain.value.text().is_some());
+    if let (Some(chain), Some(_)) = (chain, node.get("markMasqBit")) {
+        let message = "externalSetMarkChain and markMasqBit exclude each other";
+        found.push(Finding::error(Rule::Conflict, chain.range.clone(), message));
+    }
+    let ports = node.path(&["runtimeConfig", "portMappings"]).is_some();
+    if !ports && !entry.declares("portMappings") {
+        let message = "portmap publishes no ports: its capabilities don't have \"portMappings\": true";
+        found.push(Finding::warning(Rule::Capability, entry.place.clone(), message));
+    }
+}
+
+pub(super) fn bandwidth(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+    let node = entry.node;
+    let mut limits = false;
+    for place in [Some(node), node.path(&["runtimeConfig", "bandwidth"])].into_iter().flatten() {
+        for (rate, burst) in [("ingressRate", "ingressBurst"), ("egressRate", "egressBurst")] {
+            let number = |key: &str| place.get(key).and_then(Node::integer).filter(|number| *number != 0);
+            let at = |key: &str| place.member(key).map_or(entry.place.clone(), |member| member.range.clone());
+            let mut error = |key: &str, message: String| {
+                found.push(Finding::error(Rule::Conflict, at(key), message));
+            };
+            match (number(rate), number(burst)) {
+                (Some(_), None) => error(rate, format!("{rate} needs {burst}")),
+                (None, Some(_)) => error(burst, format!("{burst} needs {rate}")),
+                (Some(of), Some(_)) if (1..8).contains(&of) => {
+                    error(rate, format!("{rate}: {of} bits per second are less than a byte"));
+                }
+                (Some(_), Some(of)) if (1..8).contains(&of) => {
+                    error(burst, format!("{burst}: {of} bits are less than a byte"));
+                }
+                (Some(_), Some(of)) if of / 8 >= i128::from(u32::MAX) => {
+                    error(burst, format!("{burst}: {of} bits are more than 4 GB"));
+                }
+                (Some(_), Some(_)) => limits = true,
+                (None, None) => {}
+            }
+        }
+        let some = |key: &str| place.get(key).is_some_and(|list| !list.elements().is_empty());
+        if let Some(member) =
+            place.member("unshapedSubnets").filter(|_| some("shapedSubnets") && some("unshapedSubnets"))
+        {
+            let message = "shapedSubnets and unshapedSubnets exclude each other";
+            found.push(Finding::error(Rule::Conflict, member.range.clone(), message));
+        }
+    }
+    let told = ["ingressRate", "egressRate", "ingressBurst", "egressBurst"]
+        .iter()
+        .any(|key| node.get(key).is_some());
+    if !limits && !told && !entry.declares("bandwidth") {
+        let message =
+            "bandwidth limits nothing: it has no rates, and its capabilities don't have \"bandwidth\": true";
+        found.push(Finding::warning(Rule::Capability, entry.place.clone(), message));
+    }
+}
+
+pub(super) fn tuning(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    for member in entry.node.get("sysctl").map(Node::members).unwrap_or_default() {
+        let path = file_of(&member.key);
+        let parts = || path.split('/');
+        if parts().next() != Some("net")
+            || parts().count() < 2
+            || parts().any(|part| matches!(part, "" | "." | ".."))
+        {
+            let message = format!(
+                "sysctl: \"{}\" isn't below net, and only such can be set for a pod",
+                member.key.escape_debug()
+            );
+            found.push(Finding::error(Rule::InvalidValue, member.range.clone(), message));
+        }
+        // The same key twice is the walk's.
+        if let Some(other) = seen.insert(path, &member.key).filter(|other| *other != member.key) {
+            let message = format!("sysctl: {} and {other} are the same key", member.key);
+            found.push(Finding::error(Rule::DuplicateKey, member.range.clone(), message));
+        }
+    }
+}
+
+/// The file of a key below /proc/sys: the first separator decides, as with sysctl(8).
+fn file_of(key: &str) -> String {
+    let written = key.strip_prefix('/').unwrap_or(key);
+    match written.find(['.', '/']).and_then(|at| written.get(at..)) {
+        Some(rest) if rest.starts_with('/') => written.to_owned(),
+        _ => written.replace('.', "/"),
+    }
+}
+
+pub(super) fn sbr(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+    let list = entry.node.get("gateways").map(Node::elements).unwrap_or_default();
+    let addresses = list.iter().filter_map(|node| Some((node, cnimble_cni::cidr::parse_ip(node.text()?)?)));
+    let (mut four, mut six) = (false, false);
+    for (node, address) in addresses {
+        let seen = if address.is_ipv4() { &mut four } else { &mut six };
+        if std::mem::replace(seen, true) {
+            let message = format!("gateways: {address} is the second of its family");
+            found.push(Finding::error(Rule::Conflict, node.range.clone(), message));
+        }
+        if address.is_unspecified() || address.is_multicast() {
+            let message = format!("gateways: {address} can't be a gateway");
+            found.push(Finding::error(Rule::InvalidValue, node.range.clone(), message));
+        }
+    }
+}

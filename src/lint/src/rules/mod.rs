@@ -1,0 +1,67 @@
+//! What keys don't say of themselves: which go together, and which order plugins have.
+
+pub(crate) mod addresses;
+mod bridge;
+pub(crate) mod chain;
+mod chained;
+
+use super::network::Entry;
+use super::page::{Role, page};
+use super::{Finding, Rule};
+
+/// Looks at one plugin's entry; `first` if no other is in front of it.
+pub(crate) fn check(entry: &Entry<'_>, first: bool, found: &mut Vec<Finding>) {
+    // The keys of a plugin that isn't known mean what they like.
+    if entry.shape.is_none() {
+        return;
+    }
+    mtu(entry, found);
+    ipam(entry, first, found);
+    match entry.plugin {
+        "bridge" => bridge::check(entry, found),
+        "portmap" => chained::portmap(entry, found),
+        "bandwidth" => chained::bandwidth(entry, found),
+        "tuning" => chained::tuning(entry, found),
+        "sbr" => chained::sbr(entry, found),
+        _ => {}
+    }
+    match entry.ipam {
+        Some("host-local") => addresses::host_local(entry, found),
+        Some("static") => addresses::fixed(entry, found),
+        _ => {}
+    }
+}
+
+/// What no interface takes. 0 and, where it is taken, a negative number are the kernel's.
+fn mtu(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+    let Some(node) = entry.node.get("mtu") else { return };
+    if let Some(mtu) = node.integer().filter(|mtu| (1..68).contains(mtu) || *mtu > 65535) {
+        let message = format!("mtu: {mtu} is outside 68 to 65535");
+        found.push(Finding::error(Rule::InvalidValue, node.range.clone(), message));
+    }
+}
+
+/// A plugin that can't do without addresses, and addresses without a plugin that gives them.
+fn ipam(entry: &Entry<'_>, first: bool, found: &mut Vec<Finding>) {
+    let Some(page) = page(entry.plugin).filter(|page| page.role == Role::Main) else { return };
+    if entry.ipam.is_some() {
+        return;
+    }
+    let node = entry.node.member("ipam").filter(|ipam| !ipam.value.members().is_empty());
+    let required = page.keys.iter().any(|key| key.path == "ipam.type" && key.required());
+    // ipvlan takes the addresses of the plugin in front of it.
+    let spared = entry.plugin == "ipvlan" && !first;
+    match node {
+        // Said by the walk: the object is there, and lacks the key.
+        Some(_) if required => {}
+        Some(ipam) => {
+            let message = "ipam.type is missing: the network gets no addresses";
+            found.push(Finding::error(Rule::MissingKey, ipam.range.clone(), message));
+        }
+        None if required && !spared => {
+            let message = format!("{} needs ipam.type", entry.plugin);
+            found.push(Finding::error(Rule::MissingKey, entry.place.clone(), message));
+        }
+        None => {}
+    }
+}

@@ -1,0 +1,60 @@
+//! Findings in SARIF 2.1.0, which code hosts and editors show beside the lines.
+
+use serde_json::{Value, json};
+
+use super::{File, Finding, Rule};
+
+/// The report of a run: each file with its findings.
+pub fn report<'a>(version: &str, files: impl IntoIterator<Item = (&'a File, &'a [Finding])>) -> Value {
+    let rules: Vec<Value> = Rule::ALL
+        .iter()
+        .map(|rule| json!({"id": rule.name(), "shortDescription": {"text": rule.about()}}))
+        .collect();
+    let results: Vec<Value> = files
+        .into_iter()
+        .flat_map(|(file, findings)| findings.iter().map(move |finding| result(file, finding)))
+        .collect();
+    json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {
+                "name": "cnimble",
+                "version": version,
+                "informationUri": "https://github.com/cnimble/cnimble",
+                "rules": rules,
+            }},
+            "columnKind": "unicodeCodePoints",
+            "results": results,
+        }],
+    })
+}
+
+fn result(file: &File, finding: &Finding) -> Value {
+    let (line, column) = file.position(finding.range.start);
+    let (end_line, end_column) = file.position(finding.range.end);
+    json!({
+        "ruleId": finding.rule.name(),
+        "level": finding.level.name(),
+        "message": {"text": finding.message},
+        "locations": [{"physicalLocation": {
+            "artifactLocation": {"uri": uri(&file.path)},
+            "region": {
+                "startLine": line,
+                "startColumn": column,
+                "endLine": end_line,
+                "endColumn": end_column,
+            },
+        }}],
+    })
+}
+
+/// A path as a URI: relative ones stay so.
+fn uri(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let escaped: String = path
+        .bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect();
+    if path.starts_with('/') { format!("file://{escaped}") } else { escaped }
+}

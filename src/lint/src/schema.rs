@@ -1,0 +1,172 @@
+//! JSON Schema (draft 2020-12) of the plugins' configurations, for editors.
+
+use serde_json::{Map, Value, json};
+
+use cnimble_cni::Version;
+
+use super::network::{every_plugins, shape_of};
+use super::page::{Key, Page, Role, page, pages};
+use super::shape::{self, Shape};
+
+const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
+
+/// The schema of one plugin's configuration; `None` if the plugin isn't known. For an IPAM plugin it is that
+/// of the plugin that delegates to it, as far as it concerns IPAM.
+pub fn of_plugin(name: &str) -> Option<Value> {
+    let page = page(name)?;
+    let mut schema = entry(page);
+    let object = schema.as_object_mut()?;
+    object.insert("$schema".to_owned(), DRAFT.into());
+    object.insert("title".to_owned(), format!("CNI plugin {name}").into());
+    object.insert("description".to_owned(), page.about.into());
+    Some(schema)
+}
+
+/// The schema of a network: a list of plugins, or a single one.
+pub fn of_network() -> Value {
+    let plugins = || pages().iter().filter(|page| page.role != Role::Ipam);
+    let cases = |to: fn(&Page) -> Value| plugins().map(to).collect::<Vec<_>>();
+    let defs: Map<String, Value> = plugins().map(|page| (page.name.to_owned(), entry(page))).collect();
+    json!({
+        "$schema": DRAFT,
+        "title": "CNI network",
+        "description": "A network of the Container Network Interface: a list of plugins (.conflist), or one plugin (.conf)",
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "cniVersion": version(),
+            "cniVersions": {"type": "array", "items": version()},
+            "name": {"type": "string", "pattern": "^[a-zA-Z0-9][a-zA-Z0-9_.-]*$"},
+            "disableCheck": {"type": ["boolean", "string"]},
+            "disableGC": {"type": ["boolean", "string"]},
+            "loadOnlyInlinedPlugins": {"type": ["boolean", "string"]},
+            "plugins": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/entry"}},
+        },
+        "if": {"required": ["type"]},
+        "then": {"$ref": "#/$defs/entry"},
+        "$defs": merged(defs, json!({
+            "entry": {
+                "type": "object",
+                "required": ["type"],
+                "properties": {"type": {"type": "string", "minLength": 1}},
+                "allOf": cases(|page| json!({
+                    "if": {"properties": {"type": {"const": page.name}}, "required": ["type"]},
+                    "then": {"$ref": format!("#/$defs/{}", page.name)},
+                })),
+            },
+        })),
+    })
+}
+
+fn merged(mut into: Map<String, Value>, more: Value) -> Value {
+    if let Value::Object(more) = more {
+        into.extend(more);
+    }
+    Value::Object(into)
+}
+
+fn version() -> Value {
+    let all: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
+    json!({"type": "string", "enum": all})
+}
+
+/// A plugin's entry. Its `ipam` is that of the IPAM plugin which it names.
+fn entry(page: &Page) -> Value {
+    let shape = match page.role {
+        Role::Ipam => shape::merge(&page.shape, &every_plugins()),
+        _ => shape_of(page.name, None).unwrap_or(Shape::Any),
+    };
+    let mut schema = of(&shape, "", page);
+    let takes_ipam = page.role != Role::Ipam && shape::find(&page.shape, "ipam.type").is_some();
+    let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return schema };
+    if page.role != Role::Ipam {
+        fields.insert("type".to_owned(), json!({"const": page.name}));
+    }
+    fields.insert("cniVersion".to_owned(), version());
+    // Those of IPAM plugins, too; and those of others, which aren't known.
+    for open in ["runtimeConfig", "args", "prevResult"] {
+        if let Some(field) = fields.get_mut(open).and_then(Value::as_object_mut) {
+            field.remove("additionalProperties");
+        }
+    }
+    let ipams = pages().iter().filter(|ipam| ipam.role == Role::Ipam && takes_ipam);
+    let cases: Vec<Value> = ipams
+        .filter_map(|ipam| {
+            let shape = shape::find(&ipam.shape, "ipam")?;
+            Some(json!({
+                "if": {"properties": {"type": {"const": ipam.name}}, "required": ["type"]},
+                "then": of(&shape::merge(shape, shape::find(&page.shape, "ipam")?), "ipam", ipam),
+            }))
+        })
+        .collect();
+    if let Some(ipam) = fields.get_mut("ipam").and_then(Value::as_object_mut).filter(|_| takes_ipam) {
+        ipam.remove("additionalProperties");
+        ipam.remove("patternProperties");
+        ipam.insert("allOf".to_owned(), cases.into());
+    }
+    schema
+}
+
+/// The schema of a shape.
+fn of(shape: &Shape, path: &str, page: &Page) -> Value {
+    let mut schema = match shape {
+        Shape::Any => json!({}),
+        Shape::Bool => json!({"type": "boolean"}),
+        Shape::Integer(low, high) => {
+            let mut schema = json!({"type": "integer"});
+            let bounds = [("minimum", low), ("maximum", high)];
+            // What is beyond 2⁵³ no editor tells apart.
+            for (name, bound) in bounds.into_iter().filter(|(_, bound)| bound.unsigned_abs() < 1 << 53) {
+                if let (Some(object), Ok(bound)) = (schema.as_object_mut(), i64::try_from(*bound)) {
+                    object.insert(name.to_owned(), bound.into());
+                }
+            }
+            schema
+        }
+        Shape::Text => json!({"type": "string"}),
+        // An empty text is as good as none.
+        Shape::OneOf(words) => {
+            json!({"enum": std::iter::once("").chain(words.iter().map(String::as_str)).collect::<Vec<_>>()})
+        }
+        Shape::Interface => json!({"type": "string", "maxLength": 15, "pattern": "^[^/:\\s]*$"}),
+        Shape::Mac => json!({"type": "string", "pattern": "^([0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5})?$"}),
+        Shape::Address => json!({"type": "string", "pattern": "^[0-9a-fA-F:.]*$"}),
+        Shape::Network => json!({"type": "string", "pattern": "^([0-9a-fA-F:.]+/[0-9]{1,3})?$"}),
+        Shape::AddressOrNetwork => json!({"type": "string", "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$"}),
+        Shape::List(item) => json!({"type": "array", "items": of(item, &format!("{path}[]"), page)}),
+        Shape::Map(item) => json!({"type": "object", "additionalProperties": of(item, "", page)}),
+        Shape::Object(fields) => {
+            let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            let required: Vec<&String> =
+                fields.iter().filter(|(_, (_, required))| *required).map(|(name, _)| name).collect();
+            let properties: Map<String, Value> = fields
+                .iter()
+                .map(|(name, (shape, _))| (name.clone(), of(shape, &below(name), page)))
+                .collect();
+            let mut schema = json!({
+                "type": "object",
+                "properties": properties,
+                "patternProperties": {"^(_|\\$|#|/|x-|cni\\.dev/)": {}},
+                "additionalProperties": false,
+            });
+            if let Some(object) = schema.as_object_mut().filter(|_| !required.is_empty()) {
+                object.insert("required".to_owned(), json!(required));
+            }
+            schema
+        }
+    };
+    if let (Some(object), Some(key)) = (schema.as_object_mut(), page.keys.iter().find(|key| key.path == path))
+    {
+        describe(object, key);
+    }
+    schema
+}
+
+fn describe(schema: &mut Map<String, Value>, key: &Key) {
+    if !key.about.is_empty() {
+        schema.insert("description".to_owned(), key.about.into());
+    }
+    if let Ok(default) = serde_json::from_str::<Value>(key.default.trim_matches('`')) {
+        schema.insert("default".to_owned(), default);
+    }
+}

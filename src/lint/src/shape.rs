@@ -1,0 +1,186 @@
+//! What a value may be: the words of the column *type*, and the tree that the keys of a page make.
+//!
+//! | type | |
+//! |---|---|
+//! | `bool`, `text`, `integer`, `object` | |
+//! | `number`, `number A to B` | whole, not negative; both ends included |
+//! | ``text: `a`, `b` or `c` `` | one of these |
+//! | `interface`, `MAC`, `address`, `network`, `address or network` | texts of that form |
+//! | `list of …`, `object of texts` | |
+//! | ``object of `a`, `b` `` | an object with these keys of the page |
+//! | ``as `key` ``, `as above` | as that key; as the key of the same last name |
+//! | `routes`, `DNS` | as in a result |
+
+use std::collections::BTreeMap;
+
+use super::page::{Key, Page};
+
+/// What a value may be. `null` is no value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shape {
+    /// Anything.
+    Any,
+    /// `true` or `false`.
+    Bool,
+    /// A whole number between both, included.
+    Integer(i128, i128),
+    /// A text.
+    Text,
+    /// One of these texts.
+    OneOf(Vec<String>),
+    /// The name of an interface.
+    Interface,
+    /// An IP address.
+    Address,
+    /// An IP address and its prefix length.
+    Network,
+    /// One of the two.
+    AddressOrNetwork,
+    /// A hardware address of one interface.
+    Mac,
+    /// A list of such.
+    List(Box<Shape>),
+    /// An object of such, under any keys.
+    Map(Box<Shape>),
+    /// An object with these keys.
+    Object(Fields),
+}
+
+/// The keys of an object, and whether each is required.
+pub(crate) type Fields = BTreeMap<String, (Shape, bool)>;
+
+/// Bounds of a number without bounds.
+const NATURAL: Shape = Shape::Integer(0, u64::MAX as i128);
+
+/// The configuration that these keys make.
+pub(crate) fn of(keys: &[Key]) -> Shape {
+    let mut root = Shape::Object(Fields::new());
+    // Those that refer to others come last.
+    let (refer, plain): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| refers(key.kind));
+    for key in plain.into_iter().chain(refer) {
+        let shape = named(key.kind, &root).or_else(|| similar(key, &root)).unwrap_or(Shape::Any);
+        insert(&mut root, key.path, &shape, key.required());
+    }
+    root
+}
+
+/// Whether the words of a key's type mean something.
+pub fn understood(page: &Page, key: &Key) -> bool {
+    named(key.kind, &page.shape).or_else(|| similar(key, &page.shape)).is_some()
+}
+
+fn refers(kind: &str) -> bool {
+    kind.starts_with("as ") || kind.starts_with("object of `")
+}
+
+/// The shape that the words mean; `None` for words that aren't known.
+pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
+    if let Some(of) = kind.strip_prefix("list of ").or_else(|| kind.strip_prefix("lists of ")) {
+        return Some(Shape::List(Box::new(named(of, root)?)));
+    }
+    let quoted = || kind.split('`').skip(1).step_by(2);
+    Some(match kind {
+        "bool" | "boolean" => Shape::Bool,
+        "integer" => Shape::Integer(i128::from(i64::MIN), i128::from(i64::MAX)),
+        "number" | "numbers" => NATURAL,
+        "text" | "texts" => Shape::Text,
+        "interface" | "interfaces" => Shape::Interface,
+        "address" | "addresses" => Shape::Address,
+        "network" | "networks" => Shape::Network,
+        "address or network" | "addresses or networks" => Shape::AddressOrNetwork,
+        "MAC" => Shape::Mac,
+        "list" => Shape::List(Box::new(Shape::Any)),
+        "object" | "objects" => Shape::Any,
+        "object of texts" => Shape::Map(Box::new(Shape::Text)),
+        "routes" => routes(),
+        "DNS" => dns(),
+        _ if kind.starts_with("text: `") => Shape::OneOf(quoted().map(str::to_owned).collect()),
+        _ if kind.starts_with("object of `") => Shape::Object(
+            quoted().filter_map(|key| Some((key.to_owned(), (find(root, key)?.clone(), false)))).collect(),
+        ),
+        _ if kind.starts_with("as `") => find(root, quoted().next()?)?.clone(),
+        _ => {
+            let (low, high) = kind.strip_prefix("number ")?.split_once(" to ")?;
+            Shape::Integer(low.parse().ok()?, high.parse().ok()?)
+        }
+    })
+}
+
+/// `as above`: the key of the same last name.
+fn similar(key: &Key, root: &Shape) -> Option<Shape> {
+    let last = key.path.rsplit('.').next()?;
+    find(root, last).filter(|_| key.kind == "as above").cloned()
+}
+
+/// The shape below a path; `[]` is an element.
+pub(crate) fn find<'a>(root: &'a Shape, path: &str) -> Option<&'a Shape> {
+    path.split('.').try_fold(root, |shape, part| {
+        let Shape::Object(fields) = shape else { return None };
+        let mut shape = &fields.get(part.trim_end_matches("[]"))?.0;
+        for _ in 0..part.matches("[]").count() {
+            let Shape::List(of) = shape else { return None };
+            shape = of;
+        }
+        Some(shape)
+    })
+}
+
+fn insert(root: &mut Shape, path: &str, leaf: &Shape, required: bool) {
+    let Shape::Object(fields) = root else { return };
+    let (part, rest) = path.split_once('.').map_or((path, None), |(part, rest)| (part, Some(rest)));
+    let (name, lists) = (part.trim_end_matches("[]"), part.matches("[]").count());
+    let Some(rest) = rest else {
+        let shape = (0..lists).fold(leaf.clone(), |shape, _| Shape::List(Box::new(shape)));
+        fields.insert(name.to_owned(), (shape, required));
+        return;
+    };
+    let empty = || (0..lists).fold(Shape::Object(Fields::new()), |shape, _| Shape::List(Box::new(shape)));
+    let mut below = &mut fields.entry(name.to_owned()).or_insert_with(|| (empty(), false)).0;
+    while let Shape::List(of) = below {
+        below = of;
+    }
+    insert(below, rest, leaf, required);
+}
+
+/// Both, for a plugin and its IPAM plugin: their objects become one.
+pub(crate) fn merge(one: &Shape, other: &Shape) -> Shape {
+    let (Shape::Object(one), Shape::Object(other)) = (one, other) else { return one.clone() };
+    let mut fields = one.clone();
+    for (name, (shape, required)) in other {
+        let merged = match fields.get(name) {
+            Some((mine, needed)) => (merge(mine, shape), *required || *needed),
+            None => (shape.clone(), *required),
+        };
+        fields.insert(name.clone(), merged);
+    }
+    Shape::Object(fields)
+}
+
+fn object(fields: &[(&str, Shape, bool)]) -> Shape {
+    let fields =
+        fields.iter().map(|(name, shape, required)| ((*name).to_owned(), (shape.clone(), *required)));
+    Shape::Object(fields.collect())
+}
+
+fn routes() -> Shape {
+    let number = || Shape::Integer(0, i128::from(u32::MAX));
+    Shape::List(Box::new(object(&[
+        ("dst", Shape::Network, true),
+        ("gw", Shape::Address, false),
+        ("mtu", number(), false),
+        ("advmss", number(), false),
+        ("priority", number(), false),
+        ("table", number(), false),
+        ("scope", Shape::Integer(0, 255), false),
+    ])))
+}
+
+pub(crate) fn dns() -> Shape {
+    let texts = || Shape::List(Box::new(Shape::Text));
+    object(&[
+        ("nameservers", texts(), false),
+        ("domain", Shape::Text, false),
+        ("search", texts(), false),
+        ("options", texts(), false),
+    ])
+}

@@ -1,0 +1,98 @@
+//! Addresses that two networks give out, or that the host needs for both.
+
+use ipnetwork::IpNetwork;
+
+use super::network::{Entry, entries};
+use super::rules::addresses::{Pool, sets, share};
+use super::{Document, Finding, Node, Rule};
+
+/// A network's addresses, and where its pods are.
+struct Net<'a> {
+    document: &'a Document,
+    name: &'a str,
+    segment: Option<Segment<'a>>,
+    /// Whether the host has a route to the subnets.
+    routed: bool,
+    pools: Vec<Pool>,
+}
+
+/// The link that pods of several networks may share.
+#[derive(PartialEq)]
+enum Segment<'a> {
+    Bridge(&'a str, i128),
+    Master(&'a str, i128),
+}
+
+/// What is wrong with a network beside others: of two, the later one is told of.
+/// `networks` are in the order of their files' names.
+pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Finding> {
+    let Some(own) = net(document) else { return Vec::new() };
+    let before = networks.iter().take_while(|other| other.file.path != document.file.path);
+    let mut found = Vec::new();
+    for other in before.filter_map(net) {
+        let whose = format!("network {} ({})", other.name, other.document.file.path);
+        if own.name == other.name && !own.name.is_empty() {
+            let place = document.root.get("name").map_or(0..0, |node| node.range.clone());
+            let message = format!("name: {whose} has the same name, and the first file counts");
+            found.push(Finding::warning(Rule::Conflict, place, message));
+            continue;
+        }
+        let shared = own.segment.is_some() && own.segment == other.segment;
+        for pool in &own.pools {
+            let twin = other.pools.iter().find(|twin| match shared {
+                // Each network has leases of its own.
+                true => twin.overlaps(pool),
+                false => own.routed && other.routed && share(twin.subnet, pool.subnet),
+            });
+            if let Some(twin) = twin {
+                let message = format!("subnet: {} overlaps {} of {whose}", pool.subnet, twin.subnet);
+                found.push(Finding::warning(Rule::Overlap, pool.place.clone(), message));
+            }
+        }
+    }
+    found
+}
+
+fn net(document: &Document) -> Option<Net<'_>> {
+    let entry = entries(document).into_iter().find(|entry| entry.ipam == Some("host-local"))?;
+    let pools = sets(&entry).into_iter().flatten().collect();
+    let name = document.root.text_of("name").unwrap_or_default();
+    Some(Net { document, name, segment: segment(&entry), routed: routed(&entry), pools })
+}
+
+fn segment<'a>(entry: &Entry<'a>) -> Option<Segment<'a>> {
+    let number = |key: &str| entry.node.get(key).and_then(Node::integer).unwrap_or(0);
+    match entry.plugin {
+        "bridge" => Some(Segment::Bridge(entry.node.text_of("bridge").unwrap_or("cni0"), number("vlan"))),
+        "macvlan" | "ipvlan" | "vlan" => {
+            Some(Segment::Master(entry.node.text_of("master")?, number("vlanId")))
+        }
+        _ => None,
+    }
+}
+
+/// Whether the host gets routes to the pods.
+pub(crate) fn routed(entry: &Entry<'_>) -> bool {
+    let gateway = || entry.node.is_true("isGateway") || entry.node.is_true("isDefaultGateway");
+    entry.plugin == "ptp" || entry.plugin == "bridge" && gateway()
+}
+
+/// The subnets that the host gets routes to, and the entry that makes them.
+pub(crate) fn of_host(document: &Document) -> Vec<(Entry<'_>, Vec<Pool>)> {
+    let all = entries(document).into_iter().filter(|entry| entry.ipam == Some("host-local") && routed(entry));
+    all.map(|entry| {
+        let pools = sets(&entry).into_iter().flatten().collect();
+        (entry, pools)
+    })
+    .collect()
+}
+
+/// The bridge's address for pods of this range.
+pub(crate) fn gateway(entry: &Entry<'_>, pool: &Pool) -> Option<IpNetwork> {
+    let ranges = entry.node.path(&["ipam", "ranges"]).map(Node::elements).unwrap_or_default();
+    let written = ranges.iter().flat_map(Node::elements).chain(entry.node.get("ipam"));
+    let mut at = written.filter(|range| range.get("subnet").is_some_and(|node| node.range == pool.place));
+    let told = at.next()?.text_of("gateway").and_then(cnimble_cni::cidr::parse_ip);
+    let first = pool.subnet.iter().nth(1);
+    IpNetwork::new(told.or(first)?, pool.subnet.prefix()).ok()
+}

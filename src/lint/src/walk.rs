@@ -1,0 +1,268 @@
+//! A value held against its shape: types, forms, keys that aren't known, keys that are missing.
+
+use std::ops::Range;
+
+use cnimble_cni::{cidr, names};
+
+use super::page::{Page, pages};
+use super::shape::{Fields, Shape};
+use super::{Data, Finding, Node, Rule};
+
+/// What is being looked at.
+pub(crate) struct Walk<'a> {
+    /// Whose keys they are: the plugin at the top, the IPAM plugin below `ipam`.
+    pub(crate) plugin: &'a str,
+    pub(crate) ipam: Option<&'a str>,
+    /// The whole configuration's shape.
+    pub(crate) root: &'a Shape,
+    /// Whether required keys are asked for.
+    pub(crate) complete: bool,
+    pub(crate) found: Vec<Finding>,
+}
+
+impl Walk<'_> {
+    /// Looks at the value at `path`; `in_list` is for elements, of which an empty text is one, too.
+    pub(crate) fn value(&mut self, node: &Node, shape: &Shape, path: &str, in_list: bool) {
+        if matches!(node.data, Data::Null) {
+            return;
+        }
+        match (shape, &node.data) {
+            (Shape::Any, _) | (Shape::Bool, Data::Bool(_)) | (Shape::Text, Data::Text(_)) => {}
+            (Shape::Integer(low, high), Data::Number(_)) => self.number(node, *low, *high, path),
+            (Shape::List(of), Data::List(list)) => {
+                for (n, element) in list.iter().enumerate() {
+                    self.value(element, of, &format!("{path}[{n}]"), true);
+                }
+            }
+            (Shape::Map(of), Data::Object(members)) => {
+                self.twice(node, path, str::eq);
+                for member in members {
+                    self.value(&member.value, of, &format!("{path}.{}", member.key), false);
+                }
+            }
+            (Shape::Object(fields), Data::Object(_)) => self.object(node, fields, path),
+            (_, Data::Text(text)) if is_text(shape) => {
+                if let Some(problem) = problem(shape, text).filter(|_| in_list || !text.is_empty()) {
+                    self.error(Rule::InvalidValue, node.range.clone(), format!("{path}: {problem}"));
+                }
+            }
+            _ => self.error(
+                Rule::WrongType,
+                node.range.clone(),
+                format!("{path}: expected {}, found {}", expected(shape), found(node)),
+            ),
+        }
+    }
+
+    fn error(&mut self, rule: Rule, range: Range<usize>, message: String) {
+        self.found.push(Finding::error(rule, range, message));
+    }
+
+    fn number(&mut self, node: &Node, low: i128, high: i128, path: &str) {
+        match node.integer() {
+            None => self.error(
+                Rule::WrongType,
+                node.range.clone(),
+                format!("{path}: expected a whole number, found {}", found(node)),
+            ),
+            Some(number) if !(low..=high).contains(&number) => {
+                let text = match (low, high) {
+                    (0, high) if high > i128::from(u32::MAX) => format!("{path}: {number} is negative"),
+                    _ => format!("{path}: {number} is outside {low} to {high}"),
+                };
+                self.error(Rule::InvalidValue, node.range.clone(), text);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Keys that an object has twice, of which plugins see one.
+    fn twice(&mut self, node: &Node, path: &str, same: fn(&str, &str) -> bool) {
+        let members = node.members();
+        for (n, member) in members.iter().enumerate() {
+            let earlier = members.iter().take(n);
+            if let Some(other) = earlier.into_iter().find(|other| same(&other.key, &member.key)) {
+                let also =
+                    if other.key == member.key { String::new() } else { format!(", as {}", other.key) };
+                self.found.push(Finding::warning(
+                    Rule::DuplicateKey,
+                    member.range.clone(),
+                    format!("{} stands there twice{also}: one of both is lost", below(path, &member.key)),
+                ));
+            }
+        }
+    }
+
+    fn object(&mut self, node: &Node, fields: &Fields, path: &str) {
+        self.twice(node, path, str::eq_ignore_ascii_case);
+        for member in node.members() {
+            let known = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(&member.key));
+            match known {
+                Some((name, (shape, _))) => self.value(&member.value, shape, &below(path, name), false),
+                None if is_remark(&member.key) || path.starts_with("args") => {}
+                None => {
+                    let message = self.unknown(fields, path, &member.key);
+                    self.found.push(Finding::warning(Rule::UnknownKey, member.range.clone(), message));
+                }
+            }
+        }
+        let required = fields.iter().filter(|(_, (_, required))| *required && self.complete);
+        for (name, _) in required {
+            let there = node
+                .get(name)
+                .is_some_and(|value| !matches!(&value.data, Data::Text(text) if text.is_empty()));
+            if !there {
+                // The type stands for an entry: its brace says little.
+                let place = node.get("type").filter(|_| path.is_empty());
+                let place = place.map_or(node.range.start..node.range.start + 1, |of| of.range.clone());
+                let message = format!("{} needs {}", self.subject(path), below(path, name));
+                self.found.push(Finding::error(Rule::MissingKey, place, message));
+            }
+        }
+    }
+
+    fn subject(&self, path: &str) -> &str {
+        self.ipam.filter(|_| path.starts_with("ipam")).unwrap_or(self.plugin)
+    }
+
+    /// What to say of a key that isn't known.
+    fn unknown(&self, fields: &Fields, path: &str, key: &str) -> String {
+        let message = format!("{} has no key {}", self.subject(path), below(path, key));
+        if let Some(near) = nearest(key, fields.keys().map(String::as_str)) {
+            return format!("{message}: did you mean {}?", below(path, near));
+        }
+        if let Some(place) = elsewhere(self.root, "", key) {
+            return format!("{message}: did you mean {place}?");
+        }
+        let has =
+            |page: &&Page| page.keys.iter().any(|known| known.path.eq_ignore_ascii_case(&below(path, key)));
+        let others: Vec<&str> = pages().iter().filter(has).map(|page| page.name).collect();
+        match others.as_slice() {
+            [] => message,
+            [one] => format!("{message} ({one} has it)"),
+            [some @ .., last] => format!("{message} ({} and {last} have it)", some.join(", ")),
+        }
+    }
+}
+
+/// A path and a key below it.
+fn below(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+/// What people write for themselves and their editors.
+pub(crate) fn is_remark(key: &str) -> bool {
+    key.starts_with(['_', '$', '#', '/']) || key.starts_with("x-") || key.starts_with("cni.dev/")
+}
+
+/// Where in the configuration a key of this name is.
+fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
+    match shape {
+        Shape::List(of) => elsewhere(of, &format!("{path}[]"), key),
+        Shape::Object(fields) => {
+            let here = fields.keys().find(|name| name.eq_ignore_ascii_case(key));
+            // Short names are in many places.
+            if let Some(name) = here.filter(|_| key.len() > 4 || path == "ipam") {
+                return Some(below(path, name));
+            }
+            let inner = fields.iter().filter(|(name, _)| *name != "args" && *name != "runtimeConfig");
+            inner.into_iter().find_map(|(name, (shape, _))| elsewhere(shape, &below(path, name), key))
+        }
+        _ => None,
+    }
+}
+
+/// The word that was meant, if one is near enough.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = word.to_ascii_lowercase();
+    let far = (word.chars().count() / 3).clamp(1, 3);
+    // hairpin for hairpinMode.
+    let begins = |known: &str| lower.len() > 3 && known.to_ascii_lowercase().starts_with(&lower);
+    let known: Vec<&str> = known.collect();
+    let whole = known.iter().copied();
+    whole
+        .map(|known| (strsim::osa_distance(&lower, &known.to_ascii_lowercase()), known))
+        .filter(|(distance, known)| *distance <= far && *distance < known.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+        .or_else(|| known.iter().copied().find(|known| begins(known)))
+}
+
+fn is_text(shape: &Shape) -> bool {
+    matches!(
+        shape,
+        Shape::OneOf(_)
+            | Shape::Interface
+            | Shape::Address
+            | Shape::Network
+            | Shape::AddressOrNetwork
+            | Shape::Mac
+    )
+}
+
+/// What is wrong with a text of this form.
+fn problem(shape: &Shape, text: &str) -> Option<String> {
+    let shown = format!("\"{}\"", text.escape_debug());
+    match shape {
+        Shape::OneOf(words) => {
+            let near = nearest(text, words.iter().map(String::as_str));
+            let hint = near.map_or(String::new(), |near| format!(": did you mean {near}?"));
+            let known = words.iter().any(|word| word == text);
+            (!known).then(|| format!("{shown} is none of {}{hint}", words.join(", ")))
+        }
+        Shape::Interface => names::interface_problem(text).map(|why| format!("{shown}: {why}")),
+        Shape::Address => cidr::parse_ip(text).is_none().then(|| {
+            let hint = if text.contains('/') { " without a prefix length" } else { "" };
+            format!("{shown} is no address{hint}")
+        }),
+        Shape::Network => cidr::parse_cidr(text).is_none().then(|| match cidr::parse_ip(text) {
+            Some(_) => format!("{shown} has no prefix length: expected {text}/24, for example"),
+            None => format!("{shown} is no network: expected an address and its prefix length, 10.1.2.0/24"),
+        }),
+        Shape::AddressOrNetwork => {
+            cidr::parse_ip_or_cidr(text).is_none().then(|| format!("{shown} is no address"))
+        }
+        Shape::Mac => mac_problem(text).map(|why| format!("{shown} {why}")),
+        _ => None,
+    }
+}
+
+fn mac_problem(text: &str) -> Option<&'static str> {
+    let bytes: Option<Vec<u8>> = text
+        .split([':', '-'])
+        .map(|part| match part.len() {
+            2 => u8::from_str_radix(part, 16).ok(),
+            _ => None,
+        })
+        .collect();
+    match bytes.as_deref() {
+        Some([0, 0, 0, 0, 0, 0]) => Some("is all zero"),
+        Some([first, _, _, _, _, _]) if first & 1 == 1 => Some("is a multicast address"),
+        Some([_, _, _, _, _, _]) => None,
+        _ => Some("is no hardware address: expected six bytes like 02:00:5e:10:00:01"),
+    }
+}
+
+fn expected(shape: &Shape) -> &'static str {
+    match shape {
+        Shape::Any => "any value",
+        Shape::Bool => "true or false",
+        Shape::Integer(..) => "a number",
+        Shape::List(_) => "a list",
+        Shape::Map(_) | Shape::Object(_) => "an object",
+        _ => "a text",
+    }
+}
+
+fn found(node: &Node) -> String {
+    match &node.data {
+        Data::Null => "null".to_owned(),
+        Data::Bool(bool) => bool.to_string(),
+        Data::Number(number) => number.clone(),
+        Data::Text(text) => {
+            format!("the text \"{}\"", text.chars().take(40).collect::<String>().escape_debug())
+        }
+        Data::List(_) => "a list".to_owned(),
+        Data::Object(_) => "an object".to_owned(),
+    }
+}

@@ -1,0 +1,60 @@
+//! The ifb of the plugin bandwidth: what a pod sends is limited there.
+//!
+//! Its name is made of network and container, as the Go plugin's is; ours has an alias, too,
+//! which names the owner.
+
+use cnimble_cni::Error;
+use cnimble_cni::hash::sha512_hex;
+use cnimble_cni::owner::tag;
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::{Filter, Link};
+
+use super::{Judge, Orphan};
+
+/// What the kernel calls such a link.
+pub const KIND: &str = "ifb";
+
+const PREFIX: &str = "bwp";
+const DIGITS: usize = 12;
+
+/// The name: `bwp` and twelve digits of the SHA-512 of network and container.
+pub fn name(network: &str, container_id: &str) -> String {
+    format!("{PREFIX}{}", sha512_hex(format!("{network}{container_id}"), DIGITS / 2))
+}
+
+/// Returns true if and only if the text has the form of a [`name`].
+pub fn is_name(text: &str) -> bool {
+    text.strip_prefix(PREFIX)
+        .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// Ours by its alias; the Go plugin's by its name, unless some link leads there.
+pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
+    let why = match tag(&link.alias) {
+        Some(_) if judge.lives(&link.alias) => return Ok(None),
+        Some(_) => "it limited a pod that is gone",
+        None if !is_name(&link.name) || !link.alias.is_empty() || judge.has_ifb(&link.name) => {
+            return Ok(None);
+        }
+        None => "it has a name as the plugin bandwidth makes it, and no link leads to it",
+    };
+    let used = is_used(&mut Netlink::open()?, link.index)?;
+    if used && link.alias.is_empty() {
+        return Ok(None);
+    }
+    let doubt = match used {
+        true => Some("a link of the host still leads to it".to_owned()),
+        false => judge.doubt(),
+    };
+    Ok(Some(Orphan { why, doubt }))
+}
+
+/// Whether something that a link of the host receives is sent to it.
+pub(super) fn is_used(host: &mut Netlink, index: u32) -> Result<bool, Error> {
+    for link in host.links(&Filter::default())? {
+        if host.redirects(link.index)?.contains(&index) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

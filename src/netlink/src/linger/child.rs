@@ -1,0 +1,106 @@
+//! The child: its start, and all that it does.
+
+use std::os::fd::RawFd;
+
+use nix::errno::Errno;
+
+/// What the child is there for. It is made before the child is, which allocates nothing.
+pub(super) struct Task<'t> {
+    /// The descriptors that it keeps, in their order.
+    pub(super) holds: &'t [RawFd],
+    /// What it sends, and where.
+    pub(super) request: Option<(RawFd, &'t [u8])>,
+    /// It ends when this pipe does.
+    pub(super) until: RawFd,
+}
+
+/// linux/sched.h, since Linux 7.1: the child is gone when it has ended, whoever its parent is by then.
+const CLONE_AUTOREAP: u64 = 1 << 34;
+
+/// `struct clone_args` (linux/sched.h), as far as Linux 5.3 has it.
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+}
+
+/// Starts one that needs no reaping.
+///
+/// # Errors
+/// The kernel's, EINVAL before Linux 7.1.
+pub(super) fn start_autoreaped(task: &Task<'_>) -> Result<(), Errno> {
+    let args = CloneArgs { flags: CLONE_AUTOREAP, ..CloneArgs::default() };
+    // SAFETY: without CLONE_VM, and with no stack, it is fork(2). The child makes system calls on its own copy
+    // of what is there already, and ends.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) } {
+        -1 => Err(Errno::last()),
+        0 => run(task),
+        _ => Ok(()),
+    }
+}
+
+/// Starts one that its parent, or who inherits it, has to reap.
+///
+/// # Errors
+/// fork(2)'s.
+pub(super) fn start(task: &Task<'_>) -> Result<(), Errno> {
+    // SAFETY: as above; whatever another thread held is not needed.
+    match unsafe { libc::fork() } {
+        -1 => Err(Errno::last()),
+        0 => run(task),
+        _ => Ok(()),
+    }
+}
+
+/// The child's life: let go of all that is our caller's, send, wait for our end.
+///
+/// If it can't let go it ends, and what was to be sent isn't.
+fn run(task: &Task<'_>) -> ! {
+    let root = c"/";
+    // SAFETY: system calls that are safe in a signal handler, on descriptors and memory of its own.
+    unsafe {
+        if only(task.holds).is_err() || libc::chdir(root.as_ptr()) != 0 {
+            libc::_exit(1);
+        }
+        if let Some((socket, bytes)) = task.request {
+            // An error is in the answer, which comes by this socket, too.
+            while libc::send(socket, bytes.as_ptr().cast(), bytes.len(), 0) < 0 {
+                if Errno::last() != Errno::EINTR {
+                    libc::_exit(1);
+                }
+            }
+        }
+        let mut byte = 0_u8;
+        while libc::read(task.until, (&raw mut byte).cast(), 1) < 0 && Errno::last() == Errno::EINTR {}
+        libc::_exit(0)
+    }
+}
+
+/// Closes all descriptors but these.
+fn only(holds: &[RawFd]) -> Result<(), Errno> {
+    let mut from = 0;
+    for hold in holds {
+        let hold = hold.cast_unsigned();
+        if let Some(to) = hold.checked_sub(1).filter(|to| *to >= from) {
+            close_range(from, to)?;
+        }
+        from = hold.saturating_add(1);
+    }
+    close_range(from, u32::MAX)
+}
+
+/// close_range(2), since Linux 5.9.
+fn close_range(from: u32, to: u32) -> Result<(), Errno> {
+    // SAFETY: the child uses none of them.
+    match unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) } {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
+}

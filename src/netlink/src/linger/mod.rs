@@ -1,0 +1,210 @@
+//! Who waits for the kernel: a child that outlives us, where it can't become a zombie.
+//!
+//! A link that is removed is announced after a millisecond; who sent the request waits 15 to 25 ms for
+//! the kernel's grace periods. So does who closes a NETLINK_NETFILTER socket when objects of nf_tables
+//! have just been deleted. A plugin has nothing else to do then, and its caller waits for its end.
+//!
+//! So a child sends the request, and holds copies of these sockets until we have ended: theirs are the
+//! last, and the kernel has it wait. It holds nothing else: no descriptor but these, no directory. It makes
+//! a handful of system calls and allocates nothing.
+//!
+//! It outlives us, so we can't reap it. There is one only where it needs no reaping (CLONE_AUTOREAP, Linux
+//! 7.1), or where process 1 is known to reap (`heir`). Else, and where there can be no child, we wait
+//! ourselves.
+//!
+//! It is for a process that is about to end: [`allow`] says so.
+
+mod child;
+mod heir;
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::pipe2;
+
+/// `1`: never a child. `0`: process 1 reaps, and isn't looked at.
+const SETTING: &str = "CNIMBLE_DEL_WAIT";
+
+static ALLOWED: AtomicBool = AtomicBool::new(false);
+static WAY: OnceLock<Way> = OnceLock::new();
+static LEFT: Mutex<Left> = Mutex::new(Left { sockets: Vec::new(), held: 0, pipes: Vec::new() });
+
+/// What stays open until the process ends.
+struct Left {
+    /// Copies of sockets whose last close may have to wait.
+    sockets: Vec<OwnedFd>,
+    /// So many of them a child holds, too.
+    held: usize,
+    /// Our ends of the children's pipes, which tell them that we have ended.
+    pipes: Vec<OwnedFd>,
+}
+
+/// Who waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// We.
+    Ourselves,
+    /// A child that needs nobody to reap it.
+    Autoreaped,
+    /// A child that process 1 reaps.
+    Reaped,
+}
+
+/// The process is about to end: from now on a child may wait in its place.
+pub fn allow() {
+    ALLOWED.store(setting() != Some(true), Ordering::Relaxed);
+}
+
+/// Returns true if and only if a child may wait, as far as is known.
+pub(crate) fn is_allowed() -> bool {
+    ALLOWED.load(Ordering::Relaxed) && WAY.get() != Some(&Way::Ourselves)
+}
+
+/// Has a child wait when `socket` is closed.
+pub(crate) fn keep(socket: BorrowedFd<'_>) {
+    if is_allowed() {
+        // Without a copy, it is closed as it would be.
+        left().sockets.extend(socket.try_clone_to_owned());
+    }
+}
+
+/// To be called last: has a child wait for those sockets that none holds yet.
+pub fn finish() {
+    let unheld = || {
+        let left = left();
+        left.sockets.len() > left.held
+    };
+    if is_allowed() && unheld() {
+        drop(start(None));
+    }
+}
+
+/// Starts a child. It sends the request by the socket, and holds what was kept until we have ended. `None` if
+/// there can't be one.
+pub(crate) fn start(request: Option<(BorrowedFd<'_>, &[u8])>) -> Option<Waiter> {
+    if !is_allowed() {
+        return None;
+    }
+    let (theirs, ours) = pipe2(OFlag::O_CLOEXEC).ok()?;
+    let mut left = left();
+    let mut holds: Vec<RawFd> = left.sockets.iter().map(AsRawFd::as_raw_fd).collect();
+    holds.extend(request.map(|(socket, _)| socket.as_raw_fd()));
+    holds.push(theirs.as_raw_fd());
+    holds.sort_unstable();
+    let request = request.map(|(socket, bytes)| (socket.as_raw_fd(), bytes));
+    let task = child::Task { holds: &holds, request, until: theirs.as_raw_fd() };
+    if let Err(errno) = start_by_the_way(&task) {
+        if errno != Errno::ECHILD {
+            log::info!("no child waits for the kernel: {}", errno.desc());
+        }
+        return None;
+    }
+    left.held = left.sockets.len();
+    Some(Waiter { pipe: Some(ours) })
+}
+
+/// Starts it in the way that was found, or finds one.
+fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
+    let errno = match WAY.get() {
+        Some(Way::Ourselves) => return Err(Errno::ECHILD),
+        Some(Way::Autoreaped) => return child::start_autoreaped(task),
+        Some(Way::Reaped) => return child::start(task),
+        None => match child::start_autoreaped(task) {
+            Ok(()) => {
+                note(Way::Autoreaped, "it needs no reaping");
+                return Ok(());
+            }
+            Err(errno) => errno,
+        },
+    };
+    // No process at all, or no memory.
+    if matches!(errno, Errno::EAGAIN | Errno::ENOMEM) {
+        return Err(errno);
+    }
+    if setting() == Some(false) {
+        note(Way::Reaped, "CNIMBLE_DEL_WAIT says that process 1 reaps");
+    } else {
+        match heir::reaps() {
+            Ok(()) => note(Way::Reaped, "process 1 reaps"),
+            Err(why) => {
+                note(Way::Ourselves, why);
+                return Err(Errno::ECHILD);
+            }
+        }
+    }
+    child::start(task)
+}
+
+fn note(way: Way, why: &str) {
+    log::info!("removals are waited for by {}: {why}", if way == Way::Ourselves { "us" } else { "a child" });
+    let _ = WAY.set(way);
+}
+
+/// What CNIMBLE_DEL_WAIT says.
+fn setting() -> Option<bool> {
+    match std::env::var_os(SETTING)?.to_str()? {
+        "1" => Some(true),
+        "0" => Some(false),
+        "" => None,
+        other => {
+            log::warn!("{SETTING}={other} is neither 0 nor 1; ignored");
+            None
+        }
+    }
+}
+
+fn left() -> MutexGuard<'static, Left> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A child that was started.
+pub(crate) struct Waiter {
+    /// Nobody reads from it once the child has ended.
+    pipe: Option<OwnedFd>,
+}
+
+/// What has happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// There is something to read.
+    Readable,
+    /// The child has ended, and there is nothing to read.
+    Ended,
+    /// Nothing, in time.
+    Late,
+}
+
+impl Waiter {
+    /// Waits until there is something to read from `socket`, or the child has ended.
+    ///
+    /// # Errors
+    /// poll(2)'s.
+    pub(crate) fn wait(&self, socket: BorrowedFd<'_>, end: Instant) -> Result<Event, Errno> {
+        loop {
+            let time = end.saturating_duration_since(Instant::now());
+            let mut waited = vec![PollFd::new(socket, PollFlags::POLLIN)];
+            let pipe = self.pipe.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::empty()));
+            waited.extend(pipe);
+            // Rounded up: 0 would not wait.
+            let timeout = PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            match poll(&mut waited, timeout) {
+                Ok(0) if time.is_zero() => return Ok(Event::Late),
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) if waited.first().and_then(PollFd::any) == Some(true) => return Ok(Event::Readable),
+                Ok(_) => return Ok(Event::Ended),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        left().pipes.extend(self.pipe.take());
+    }
+}

@@ -1,0 +1,146 @@
+//! Which packets a rule is for, by protocol, port and address they go to: for rules that map ports, as the nft
+//! command writes them, and iptables in its newer form and its older.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use super::Rule;
+use crate::uapi::nf_tables::{
+    NFT_CMP_EQ, NFT_META_L4PROTO, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_CMP_DATA,
+    NFTA_CMP_OP, NFTA_DATA_VALUE, NFTA_MATCH_INFO, NFTA_MATCH_NAME, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
+    NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+};
+use crate::wire::{self, Attributes};
+
+/// Where packets go to that a rule is for. What it doesn't say, or can't be read, is left out: the rule is for all.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// The protocol above IP.
+    pub protocol: Option<u8>,
+    /// Ports; any of them.
+    pub ports: Vec<RangeInclusive<u16>>,
+    /// The address.
+    pub address: Option<IpAddr>,
+}
+
+/// What was loaded to be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loaded {
+    Protocol,
+    Port,
+    Address,
+    Other,
+}
+
+impl Rule {
+    /// Where packets go to that it is for.
+    pub fn destination(&self) -> Destination {
+        let mut to = Destination::default();
+        let mut loaded = Loaded::Other;
+        for (name, data) in &self.expressions {
+            let data = Attributes::new(data);
+            match name.as_str() {
+                "meta" if data.u32_be(NFTA_META_KEY) == Some(NFT_META_L4PROTO) => loaded = Loaded::Protocol,
+                "payload" => loaded = payload(data),
+                "cmp" if data.u32_be(NFTA_CMP_OP) == Some(NFT_CMP_EQ) => {
+                    let value = data.nested(NFTA_CMP_DATA).and_then(|data| data.get(NFTA_DATA_VALUE));
+                    to.is(loaded, value.unwrap_or_default());
+                }
+                "match" => to.matches(data),
+                // What is masked, or loaded from elsewhere.
+                _ => loaded = Loaded::Other,
+            }
+        }
+        to
+    }
+}
+
+fn payload(data: Attributes<'_>) -> Loaded {
+    let place = (data.u32_be(NFTA_PAYLOAD_OFFSET), data.u32_be(NFTA_PAYLOAD_LEN));
+    match (data.u32_be(NFTA_PAYLOAD_BASE), place) {
+        // Of IPv4 and of IPv6.
+        (Some(NFT_PAYLOAD_NETWORK_HEADER), (Some(9 | 6), Some(1))) => Loaded::Protocol,
+        (Some(NFT_PAYLOAD_NETWORK_HEADER), (Some(16), Some(4)) | (Some(24), Some(16))) => Loaded::Address,
+        (Some(NFT_PAYLOAD_TRANSPORT_HEADER), (Some(2), Some(2))) => Loaded::Port,
+        _ => Loaded::Other,
+    }
+}
+
+impl Destination {
+    fn is(&mut self, loaded: Loaded, value: &[u8]) {
+        match (loaded, value) {
+            (Loaded::Protocol, [protocol]) => self.protocol = Some(*protocol),
+            (Loaded::Port, [high, low]) => {
+                let port = u16::from_be_bytes([*high, *low]);
+                self.ports = vec![port..=port];
+            }
+            (Loaded::Address, addr) => self.address = wire::ip(addr),
+            _ => {}
+        }
+    }
+
+    /// A match of iptables: `struct xt_tcp`, `xt_udp`, `xt_sctp_info`, `xt_multiport_v1` (linux/netfilter).
+    fn matches(&mut self, data: Attributes<'_>) {
+        let info = data.get(NFTA_MATCH_INFO).unwrap_or_default();
+        let number = |at: usize| Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?));
+        let range = |at: usize| Some(number(at)?..=number(at + 2)?);
+        let ports = match data.text(NFTA_MATCH_NAME).as_deref() {
+            Some("tcp" | "udp") => range(4).into_iter().collect(),
+            Some("sctp") => range(0).into_iter().collect(),
+            Some("multiport") => multiport(info),
+            _ => return,
+        };
+        // All of them is none in particular; so is what isn't understood.
+        self.ports = ports;
+        self.ports.retain(|ports| *ports != (0..=u16::MAX));
+    }
+}
+
+/// The ports of `struct xt_multiport_v1`: some of them begin a range. None if it is for all others, or not for
+/// destinations.
+fn multiport(info: &[u8]) -> Vec<RangeInclusive<u16>> {
+    const DESTINATION: u8 = 1;
+    const PORTS: usize = 2;
+    const FLAGS: usize = 32;
+    const INVERT: usize = 47;
+    const MOST: usize = 15;
+    let (Some(&DESTINATION), Some(&count), Some(&0)) = (info.first(), info.get(1), info.get(INVERT)) else {
+        return Vec::new();
+    };
+    let port = |index: usize| {
+        let at = PORTS + 2 * index;
+        Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?))
+    };
+    let begins = |index: usize| info.get(FLAGS + index).is_some_and(|flag| *flag != 0);
+    let mut ports = Vec::new();
+    let mut first = None;
+    for index in 0..usize::from(count).min(MOST) {
+        let Some(port) = port(index) else { return Vec::new() };
+        match (first.take(), begins(index)) {
+            (None, true) => first = Some(port),
+            (begun, _) => ports.push(begun.unwrap_or(port)..=port),
+        }
+    }
+    ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_multiport_is_read() {
+        let mut info = [0_u8; 48];
+        (info[0], info[1]) = (1, 3);
+        for (index, port) in [80_u16, 90, 99].into_iter().enumerate() {
+            info[2 + 2 * index..4 + 2 * index].copy_from_slice(&port.to_ne_bytes());
+        }
+        info[33] = 1;
+        assert_eq!(multiport(&info), [80..=80, 90..=99]);
+        info[47] = 1;
+        assert!(multiport(&info).is_empty());
+        for cut in 0..48 {
+            assert!(multiport(&info[..cut]).is_empty());
+        }
+    }
+}

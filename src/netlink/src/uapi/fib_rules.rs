@@ -1,0 +1,10 @@
+//! linux/fib_rules.h.
+
+/// `sizeof(struct fib_rule_hdr)`
+pub(crate) const FIB_RULE_HDR: usize = 12;
+pub(crate) const FRA_SRC: u16 = 2;
+pub(crate) const FRA_PRIORITY: u16 = 6;
+pub(crate) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+pub(crate) const FRA_TABLE: u16 = 15;
+pub(crate) const FRA_PROTOCOL: u16 = 21;
+pub(crate) const FR_ACT_TO_TBL: u8 = 1;

@@ -1,0 +1,122 @@
+//! DEL in the pod: which interface is the attachment's.
+//!
+//! A name alone proves little. An ADD may have failed because it was taken, the namespace's path, of
+//! a process that is dead, may lead to another pod by now, and another runtime may have added the
+//! interface again. What is known, the surest first:
+//!
+//! 1. an alias of ours names the owner: of a veth, that of the host's end, which the pod can't
+//!    write; of any other kind, the interface's own;
+//! 2. the host's end has the name that the attachment's has;
+//! 3. prevResult tells the MAC;
+//! 4. without a prevResult, name and kind have to do, as they do for the Go plugins.
+//!
+//! An interface of that name that isn't the attachment's is left alone. If it has one of the
+//! attachment's addresses all the same, DEL fails, so that the lease stays: an address that is in
+//! use is not free.
+
+use cnimble_cni::{Code, Error, owner};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::{Filter, Link};
+
+use super::{pair, remove};
+use crate::Call;
+
+/// Removes the attachment's interfaces of this `kind`, under whatever name. `host` is where the
+/// other end of a veth is. `unfinished` is the name that an ADD which was killed has left one under.
+///
+/// # Errors
+/// If one is still there; code 102 if another interface has one of the attachment's addresses.
+pub(super) fn remove(
+    call: &Call,
+    kind: &str,
+    mut host: Option<&mut Netlink>,
+    unfinished: Option<&str>,
+) -> Result<(), Error> {
+    let Some(netns) = call.find_netns()? else { return Ok(()) };
+    let mut inside = Netlink::open_in(&netns)?;
+    let mut removed = false;
+    for link in inside.links(&Filter { master: None, kind: Some(kind) })? {
+        let is_ours = match judge(call, &link, host.as_deref_mut()) {
+            _ if link.alias.is_empty() && Some(link.name.as_str()) == unfinished => true,
+            Verdict::Ours => true,
+            Verdict::Unknown => link.name == call.ifname,
+            Verdict::Different | Verdict::Another => false,
+        };
+        if is_ours {
+            remove::delete(&mut inside, &link)?;
+            removed = true;
+        }
+    }
+    if removed {
+        return Ok(());
+    }
+    let Some(link) = inside.find_link(&call.ifname)? else { return Ok(()) };
+    log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
+    match judge(call, &link, host) {
+        Verdict::Another => Ok(()),
+        _ => without_our_addresses(call, &mut inside, &link),
+    }
+}
+
+/// Whose an interface in the pod is.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The attachment's.
+    Ours,
+    /// Another attachment's, by its alias.
+    Another,
+    /// It isn't what prevResult tells.
+    Different,
+    /// Nothing speaks for it but its name, and nothing against it.
+    Unknown,
+}
+
+/// Whose `link` is, in the order above.
+fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
+    let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
+    let told = told.filter(|told| told.name == call.ifname && !told.sandbox.is_empty());
+    let told = told.map(|told| told.mac.is_empty() || remove::has_mac(link, told)).next();
+    let in_pod = host.is_none();
+    let host_end = host.and_then(|host| host_end(host, link));
+    let owner = call.owner();
+    let alias = if in_pod { Some(&link.alias) } else { host_end.as_ref().map(|end| &end.alias) };
+    match alias.filter(|alias| owner::tag(alias).is_some()) {
+        Some(alias) if owner.owns(alias) => return Verdict::Ours,
+        // The pod may have written it itself.
+        Some(_) if in_pod && told == Some(true) => return Verdict::Different,
+        Some(_) => return Verdict::Another,
+        None => {}
+    }
+    if let Some(end) = host_end
+        && (pair::host_names(&owner).any(|name| name == end.name)
+            || remove::told_on_host(call).any(|told| told.name == end.name))
+    {
+        return Verdict::Ours;
+    }
+    match told {
+        Some(true) => Verdict::Ours,
+        Some(false) => Verdict::Different,
+        None => Verdict::Unknown,
+    }
+}
+
+/// The other end of a veth in the pod, if it is on the host.
+fn host_end(host: &mut Netlink, link: &Link) -> Option<Link> {
+    // An index means something in its own namespace only.
+    link.far?;
+    let end = host.link_at(link.peer?).ok()?;
+    (end.kind == "veth" && end.far.is_some() && end.peer == Some(link.index)).then_some(end)
+}
+
+/// An error if `link` has an address that prevResult tells.
+fn without_our_addresses(call: &Call, inside: &mut Netlink, link: &Link) -> Result<(), Error> {
+    let present = inside.addrs(link.index)?;
+    let told: Vec<_> = call.config.prev_result.iter().flat_map(|prev| &prev.ips).collect();
+    let Some(used) = present.iter().find(|addr| told.iter().any(|ip| ip.address.ip() == addr.net.ip()))
+    else {
+        return Ok(());
+    };
+    let msg = format!("address {} is in use by another interface {} than was added", used.net, link.name);
+    Err(Error::new(Code::CONFLICT, msg)
+        .details(format!("in {}; delete that interface and call DEL again", call.netns)))
+}

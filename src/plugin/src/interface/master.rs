@@ -1,0 +1,145 @@
+//! The master: the link that a pod's interface is made on (macvlan, ipvlan, vlan).
+
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::kind::Kind;
+use cnimble_netlink::link::Link;
+use cnimble_netlink::{NetNs, Netlink};
+
+use super::check;
+
+/// The master that a configuration asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name; `None` is the link of the default route.
+    pub name: Option<String>,
+    /// `linkInContainer`: it is in the pod, and not on the host.
+    pub in_pod: bool,
+}
+
+/// A master that was found.
+#[derive(Debug)]
+pub struct Master {
+    /// The link.
+    pub link: Link,
+    /// A socket where the link is.
+    pub(super) netlink: Netlink,
+    /// Whether that is the pod.
+    pub(super) in_pod: bool,
+}
+
+impl Wanted {
+    fn place(&self) -> &'static str {
+        if self.in_pod { "in the pod" } else { "on the host" }
+    }
+
+    /// Finds it.
+    ///
+    /// # Errors
+    /// Code 100 if there is none, with what was looked for; the kernel's.
+    pub fn find(&self, netns: &NetNs) -> Result<Master, Error> {
+        let mut netlink = if self.in_pod { Netlink::open_in(netns)? } else { Netlink::open()? };
+        let link = self.look(&mut netlink)?;
+        Ok(Master { link, netlink, in_pod: self.in_pod })
+    }
+
+    fn look(&self, netlink: &mut Netlink) -> Result<Link, Error> {
+        let place = self.place();
+        match &self.name {
+            Some(name) => netlink.find_link(name)?.ok_or_else(|| {
+                Error::new(Code::KERNEL, format!("master \"{name}\" is missing {place}"))
+                    .details("the configuration's key master names it")
+            }),
+            None => match netlink.default_link()? {
+                Some(index) => Ok(netlink.link_at(index)?),
+                None => Err(Error::new(Code::KERNEL, format!("no default route interface {place}"))
+                    .details("without the key master, the master is the link of the default route")),
+            },
+        }
+    }
+
+    /// STATUS: the master is there and up. Nothing is known of one that is in a pod.
+    ///
+    /// # Errors
+    /// Code 51: pods that are there can't talk either.
+    pub fn status(&self, mtu: Option<u32>) -> Result<(), Error> {
+        if self.in_pod {
+            return Ok(());
+        }
+        let mut host = super::usable_netlink()?;
+        let limited = |err: Error| Error { code: Code::LIMITED_CONNECTIVITY, ..err };
+        let link = self.look(&mut host).map_err(limited)?;
+        if !link.up {
+            return Err(limited(Error::new(Code::KERNEL, format!("master \"{}\" is down", link.name))));
+        }
+        within(&link, mtu).map_err(|err| Error { code: Code::NOT_AVAILABLE, ..err })
+    }
+
+    /// CHECK: the pod's interface `link` was made on this master. A macvlan made on a macvlan is one of
+    /// that one's master, and the same goes for an ipvlan.
+    ///
+    /// # Errors
+    /// Code 103; the kernel's.
+    pub fn check(&self, inside: &mut Netlink, link: &Link) -> Result<(), Error> {
+        let is_of = |master: &Link| {
+            link.peer == Some(master.index) || (link.kind == master.kind && link.peer == master.peer)
+        };
+        let mut host;
+        let netlink = match self.in_pod {
+            true => inside,
+            false => {
+                host = Netlink::open()?;
+                &mut host
+            }
+        };
+        let known = match &self.name {
+            Some(name) => {
+                let master = check::find(netlink, name, self.place())?;
+                is_of(&master)
+            }
+            // The default route may have moved since.
+            None => match link.peer.map(|index| netlink.link_at(index)) {
+                Some(Ok(_)) => true,
+                Some(Err(err)) if !err.is_missing() => return Err(err.into()),
+                _ => false,
+            },
+        };
+        // A master in the same namespace is told without a namespace's number.
+        if known && link.far.is_none() == self.in_pod {
+            return Ok(());
+        }
+        let name = self.name.as_deref().unwrap_or("any link");
+        Err(Error::check(format!("interface {} isn't made on {name} {}", link.name, self.place())))
+    }
+}
+
+impl Master {
+    /// An interface may have this MTU: it may not be larger than its master's, or frames are lost.
+    ///
+    /// # Errors
+    /// Code 7.
+    pub fn allows(&self, mtu: Option<u32>) -> Result<(), Error> {
+        within(&self.link, mtu)
+    }
+}
+
+fn within(master: &Link, mtu: Option<u32>) -> Result<(), Error> {
+    match mtu {
+        Some(mtu) if mtu > master.mtu => {
+            Err(Error::config(format!("mtu: invalid MTU {mtu}, must be [0, master MTU({})]", master.mtu))
+                .details(format!("the master is {}", master.name)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error for a kind of link that its master, of this name, refuses.
+pub(super) fn explained(master: &Link, kind: Kind, err: cnimble_netlink::Error) -> Error {
+    let state = if master.up { "up" } else { "down" };
+    let about = match master.master {
+        Some(_) => format!("its master {} is {state}, and a port of another link", master.name),
+        None => format!("its master {} is {state}", master.name),
+    };
+    let taken = err.is(nix::errno::Errno::EEXIST);
+    let err = Error::from(err).details(format!("{kind}; {about}"));
+    if taken { Error { code: Code::CONFLICT, ..err } } else { err }
+}

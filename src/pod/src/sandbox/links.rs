@@ -1,0 +1,48 @@
+//! The host's links that a sandbox' network consists of.
+
+use std::collections::BTreeSet;
+
+use cnimble_cni::json;
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::Filter;
+use cnimble_runtime::{Entry, Key};
+
+use super::{Sandbox, Sandboxes};
+use crate::network::INTERFACE;
+
+impl Sandboxes {
+    /// The host's links that a sandbox' network consists of, as far as ADD has told of them.
+    pub(crate) fn links_of(&self, sandbox: &Sandbox) -> Vec<String> {
+        let Some(network) = sandbox.network_name() else { return Vec::new() };
+        let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };
+        match self.network().cache().get(key) {
+            Ok(found) => found.entry().iter().flat_map(host_links).collect(),
+            Err(err) => {
+                let pod = &sandbox.config.pod;
+                log::warn!("{err}: links of pod {pod} that vanish are found by checks only");
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// The names of the host's links; `None` if they can't be listed.
+pub(crate) fn present() -> Option<BTreeSet<String>> {
+    let list = || Netlink::open()?.links(&Filter { master: None, kind: None });
+    match list() {
+        Ok(links) => Some(links.into_iter().map(|link| link.name).collect()),
+        Err(err) => {
+            log::warn!("can't look for links that have vanished: {err}");
+            None
+        }
+    }
+}
+
+/// The links on the host that an ADD has told of.
+fn host_links(entry: &Entry) -> Vec<String> {
+    let interfaces = entry.result.as_ref().and_then(|result| json::get(result, "interfaces")?.as_array());
+    let on_host = interfaces.into_iter().flatten().filter(|interface| {
+        json::get(interface, "sandbox").and_then(|path| path.as_str()).unwrap_or_default().is_empty()
+    });
+    on_host.filter_map(|interface| Some(json::get(interface, "name")?.as_str()?.to_owned())).collect()
+}

@@ -1,0 +1,210 @@
+//! The loop's work, done with sandboxes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cnimble_runtime::Error;
+
+use super::work::{Cause, Condition, Up, Wanted, Work};
+use crate::PodId;
+use crate::network::NetworkError;
+use crate::sandbox::links;
+use crate::sandbox::{Cause as SandboxCause, Pods, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
+use crate::source::SOURCE_ANNOTATION;
+
+/// Checks in a row that have to fail before a pod gets a new sandbox, as with a kubelet's
+/// liveness probes.
+const STRIKES: u32 = 3;
+
+impl Wanted for SandboxConfig {
+    fn id(&self) -> &PodId {
+        &self.pod
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+}
+
+/// Keeps pods in sandboxes.
+#[derive(Debug)]
+pub struct SandboxWork {
+    sandboxes: Sandboxes,
+    /// Pods that are up.
+    known: Arc<Mutex<BTreeMap<PodId, Arc<Known>>>>,
+    /// Records that can't be read, each told once.
+    told: Mutex<BTreeSet<String>>,
+}
+
+/// A pod that is up.
+#[derive(Debug, Clone)]
+struct Known {
+    sandbox: Sandbox,
+    /// The host's links that its network consists of.
+    links: Vec<String>,
+    /// Whether it has been reported as lost.
+    lost: bool,
+}
+
+impl SandboxWork {
+    /// Work with these sandboxes.
+    pub fn new(sandboxes: Sandboxes) -> Self {
+        SandboxWork { sandboxes, known: Arc::default(), told: Mutex::default() }
+    }
+
+    /// Takes a broken sandbox down, unless the pod has another by now.
+    async fn discard(&self, pod: &PodId, sandbox: &str) -> Result<(), Condition> {
+        let current = self.sandboxes.find(pod).map_err(|err| condition(FAILED_KILL, &err))?;
+        if current.is_some_and(|current| current.id == sandbox && current.state == State::Ready) {
+            self.sandboxes.stop(sandbox).await.map_err(|err| condition(FAILED_KILL, &err))?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a pod is up.
+    fn note(&self, sandbox: Sandbox) -> Up {
+        let up = Up { sandbox: sandbox.id.clone(), ips: sandbox.ips.clone() };
+        let links = self.sandboxes.links_of(&sandbox);
+        let known = Known { sandbox: lean(sandbox), links, lost: false };
+        lock(&self.known).insert(known.sandbox.config.pod.clone(), Arc::new(known));
+        up
+    }
+
+    /// The network that a pod has, as it is.
+    fn kept(&self, pod: &SandboxConfig) -> Result<Up, Condition> {
+        let found = self.sandboxes.find(&pod.pod).map_err(|err| condition(FAILED_CREATE, &err))?;
+        let good = |of: &Sandbox| of.config.serves(pod) && self.sandboxes.fault(of).is_none();
+        match found.filter(good) {
+            Some(sandbox) => Ok(self.note(sandbox)),
+            None => Err(Condition { reason: FAILED_CREATE, message: "the pod is being deleted".to_owned() }),
+        }
+    }
+
+    /// The verb CHECK. What fails again and again gets a new sandbox, if plugins said that
+    /// the network is broken and there is a network to set it up with.
+    async fn check(&self, pod: &PodId, strikes: u32) -> Result<(), Condition> {
+        let Some(known) = lock(&self.known).get(pod).cloned() else { return Ok(()) };
+        let Err(err) = self.sandboxes.check(&known.sandbox.id).await else { return Ok(()) };
+        if strikes + 1 < STRIKES || !is_refusal(&err) || self.sandboxes.network().ready().is_err() {
+            return Err(condition(CHECK_FAILED, &err));
+        }
+        log::warn!("pod {pod} gets a new sandbox: {err}");
+        self.discard(pod, &known.sandbox.id).await
+    }
+}
+
+const FAILED_CREATE: &str = "FailedCreatePodSandBox";
+const FAILED_KILL: &str = "FailedKillPod";
+const CHECK_FAILED: &str = "NetworkCheckFailed";
+const NOT_READY: &str = "NetworkNotReady";
+
+fn condition(reason: &'static str, err: &SandboxError) -> Condition {
+    let not_ready = |cause: &SandboxCause| match cause {
+        SandboxCause::NotReady(_) => true,
+        SandboxCause::Network(err) => matches!(&**err, NetworkError::NotReady(_)),
+        _ => false,
+    };
+    let reason = match err.causes().first() {
+        Some(cause) if not_ready(cause) => NOT_READY,
+        _ => reason,
+    };
+    Condition { reason, message: err.to_string() }
+}
+
+/// Whether plugins have spoken, rather than been missing or mute.
+fn is_refusal(err: &SandboxError) -> bool {
+    let of_plugins = |failure: &Error| match failure {
+        Error::Plugins(failures) => failures.first.cause.is_refusal(),
+        _ => false,
+    };
+    err.causes().iter().all(|cause| match cause {
+        SandboxCause::Network(err) => match &**err {
+            NetworkError::Plugins { failures, .. } => failures.iter().all(of_plugins),
+            _ => false,
+        },
+        _ => false,
+    })
+}
+
+impl Work for SandboxWork {
+    type Pod = SandboxConfig;
+
+    async fn up(&self, pod: &Arc<SandboxConfig>, cause: &Cause) -> Result<Up, Condition> {
+        match cause {
+            Cause::Lost { sandbox, .. } => self.discard(&pod.pod, sandbox).await?,
+            Cause::Check(strikes) => self.check(&pod.pod, *strikes).await?,
+            Cause::Ending => return self.kept(pod),
+            Cause::Config | Cause::Retry => {}
+        }
+        let sandbox = self.sandboxes.run(pod).await.map_err(|err| condition(FAILED_CREATE, &err))?;
+        Ok(self.note(sandbox))
+    }
+
+    async fn down(&self, pod: &PodId) -> Result<(), Condition> {
+        lock(&self.known).remove(pod);
+        self.sandboxes.down(pod).await.map(|_| ()).map_err(|err| condition(FAILED_KILL, &err))
+    }
+
+    async fn existing(&self) -> Result<Vec<PodId>, String> {
+        let sandboxes = self.sandboxes.clone();
+        // A source has put it there; pods of `cnimble pod up` have none.
+        let ours = |of: &Sandbox| of.config.annotations.contains_key(SOURCE_ANNOTATION);
+        let listing = tokio::task::spawn_blocking(move || sandboxes.pods(ours)).await;
+        let Pods { pods, problems } =
+            listing.map_err(|err| err.to_string())?.map_err(|err| err.to_string())?;
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, cause) in &problems {
+            let problem = format!("sandbox {id}: {cause}");
+            if told.insert(problem.clone()) {
+                log::warn!("{problem}");
+            }
+        }
+        Ok(pods)
+    }
+
+    async fn lost(&self) -> Vec<(PodId, Cause)> {
+        let (sandboxes, known) = (self.sandboxes.clone(), Arc::clone(&self.known));
+        // Namespaces are opened and the kernel is asked: not on a thread that others wait for.
+        let looked = tokio::task::spawn_blocking(move || look(&sandboxes, &known)).await;
+        looked.unwrap_or_default()
+    }
+
+    async fn clean(&self) -> Result<(), String> {
+        self.sandboxes.gc().await.map_err(|err| err.to_string())
+    }
+}
+
+/// A sandbox without what tells nothing of how it is: its record has that, and there may be thousands.
+fn lean(sandbox: Sandbox) -> Sandbox {
+    let config = SandboxConfig {
+        host_network: sandbox.config.host_network,
+        ..SandboxConfig::new(sandbox.config.pod, sandbox.config.uid)
+    };
+    Sandbox { config, network: None, ips: Vec::new(), resolv_conf: None, ..sandbox }
+}
+
+/// Pods that are no longer as they were, each once.
+fn look(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Arc<Known>>>) -> Vec<(PodId, Cause)> {
+    let pods: Vec<Arc<Known>> = lock(known).values().filter(|pod| !pod.lost).cloned().collect();
+    let present = if pods.is_empty() { None } else { links::present() };
+    let mut lost = Vec::new();
+    for pod in pods {
+        let missing = |name: &&String| present.as_ref().is_some_and(|present| !present.contains(*name));
+        let what = match (sandboxes.fault(&pod.sandbox), pod.links.iter().find(missing)) {
+            (Some(fault), _) => fault.to_string(),
+            (None, Some(link)) => format!("its link {link} is gone from the host"),
+            (None, None) => continue,
+        };
+        // Meanwhile the pod may have been taken down, or have another sandbox.
+        let id = &pod.sandbox.config.pod;
+        if let Some(now) = lock(known).get_mut(id).filter(|now| now.sandbox.id == pod.sandbox.id) {
+            Arc::make_mut(now).lost = true;
+            lost.push((id.clone(), Cause::Lost { sandbox: pod.sandbox.id.clone(), what }));
+        }
+    }
+    lost
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

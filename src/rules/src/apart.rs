@@ -1,0 +1,237 @@
+//! Isolated ports stay apart by way of a router, too (`portIsolation`).
+//!
+//! A bridge keeps frames of isolated ports from each other, but not from the gateway, and the host
+//! routes what comes to it: back to another port of the same bridge. So the table `bridge cnimble`
+//! knows the isolated ports and what addresses are behind them:
+//!
+//! ```text
+//! meta protocol ip iifname @isolated-ports ip daddr @isolated4 drop
+//! meta protocol ip6 iifname @isolated-ports ip6 daddr @isolated6 drop
+//! ```
+//!
+//! A frame has come by a port, whatever source it claims, so no lie helps. It is looked at before
+//! the host translates addresses: what goes to a published port, or to a service, has the host's
+//! address or the service's, and passes.
+
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+
+use cnimble_cni::{Attachment, Code, Error, Owner};
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{
+    Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
+};
+
+use super::elements::{self, Changes, Claim, Layout, Placed, There, first};
+use super::packet::{DESTINATION, load_address};
+
+struct Apart;
+
+const CHAIN: &str = "isolation";
+const PORTS: &str = "isolated-ports";
+const PODS4: &str = "isolated4";
+const PODS6: &str = "isolated6";
+/// Behind the MAC check, before everything else that looks at frames.
+const PRIORITY: i32 = -299;
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+impl Layout for Apart {
+    const TABLE: Table<'static> = Table::new(Family::Bridge, "cnimble");
+    const CHAINS: &'static [&'static str] = &[CHAIN];
+    const FIXED: &'static [&'static str] = &[PORTS, PODS4, PODS6];
+
+    fn is_ours(set: &str) -> bool {
+        Self::FIXED.contains(&set)
+    }
+
+    /// A port is the pod's whose link it is now.
+    fn claim(set: &str) -> Claim {
+        if set == PORTS { Claim::Last } else { Claim::Network }
+    }
+
+    fn create_chain(batch: &mut Batch, chain: &str) {
+        let hook = Hook { kind: "filter", hook: HookPoint::Prerouting, priority: PRIORITY };
+        batch.create_base_chain(Self::TABLE.chain(chain), hook);
+    }
+
+    fn add_first_rules(_batch: &mut Batch, _chain: &str) {}
+
+    fn create_set(batch: &mut Batch, set: &str) {
+        let key = match first(set) {
+            PODS4 => KeyType::Ipv4Addr,
+            PODS6 => KeyType::Ipv6Addr,
+            _ => KeyType::Ifname,
+        };
+        batch.create_set(Self::TABLE.set(set), &[key]);
+    }
+
+    fn add_rule(batch: &mut Batch, set: &str) {
+        let (ip, protocol) = match first(set) {
+            PODS4 => (IpAddr::from([0; 4]), ETH_P_IP),
+            PODS6 => (IpAddr::from([0_u16; 8]), ETH_P_IPV6),
+            _ => return,
+        };
+        let rule = [
+            Expr::meta(Meta::Protocol, REG1),
+            Expr::equal(REG1, &protocol.to_be_bytes()),
+            Expr::meta(Meta::Iifname, REG1),
+            Expr::in_set(REG1, PORTS),
+            load_address(ip, DESTINATION),
+            Expr::in_set(REG1, set),
+            Expr::verdict(Verdict::Drop),
+        ];
+        batch.add_rule(Self::TABLE.chain(CHAIN), &rule, "");
+    }
+}
+
+fn pods(ip: IpAddr) -> &'static str {
+    if ip.is_ipv4() { PODS4 } else { PODS6 }
+}
+
+fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed> {
+    let comment = owner.comment();
+    let mut wanted: Vec<Placed> = Vec::with_capacity(addrs.len() + 1);
+    let places = std::iter::once((PORTS, Key::ifname(port)));
+    for (set, key) in places.chain(addrs.iter().map(|ip| (pods(*ip), Key::ip(*ip)))) {
+        let placed = Placed { set: set.to_owned(), element: Element::new(key, &comment) };
+        if !wanted.contains(&placed) {
+            wanted.push(placed);
+        }
+    }
+    wanted
+}
+
+/// Drops what comes by `port` for other isolated pods, and for `addrs` from other isolated ports.
+/// Idempotent.
+///
+/// # Errors
+/// The kernel's.
+pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Undo, Error> {
+    let changes = elements::insert::<Apart>(nft, &wanted(owner, port, addrs)).map_err(explain)?;
+    Ok(Undo { changes })
+}
+
+fn explain(err: netlink::Error) -> Error {
+    match err.errno {
+        Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
+            let what = "portIsolation: this kernel has no nf_tables for bridges".to_owned();
+            Error::new(Code::KERNEL, what).details(err.to_string()).details(
+                "it needs CONFIG_NF_TABLES_BRIDGE, or pods would reach each other by way of the gateway",
+            )
+        }
+        _ => err.into(),
+    }
+}
+
+/// What [`add`] did, to be taken back exactly.
+#[derive(Debug)]
+pub struct Undo {
+    changes: Changes,
+}
+
+impl Undo {
+    /// Takes it back. Opens its own socket.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run(self) -> Result<(), Error> {
+        if self.changes.is_empty() {
+            return Ok(());
+        }
+        Ok(elements::revert::<Apart>(&mut Nft::new(), &self.changes)?)
+    }
+}
+
+/// Removes the owner's elements. `port` and `addrs` are hints.
+///
+/// # Errors
+/// What could not be removed.
+pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]) -> Result<(), Error> {
+    if !nft.is_there()? {
+        return Ok(());
+    }
+    // Without the addresses a port alone would pass for all there is.
+    let hints: Vec<(String, Key)> = match port {
+        Some(port) if !addrs.is_empty() => {
+            wanted(owner, port, addrs).into_iter().map(|placed| (placed.set, placed.element.key)).collect()
+        }
+        _ => Vec::new(),
+    };
+    elements::remove::<Apart>(nft, owner, &hints)?;
+    Ok(())
+}
+
+/// The owner's elements are in place, and the rules over them.
+///
+/// # Errors
+/// Code 103 with what is missing.
+pub fn check(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<(), Error> {
+    match missing(nft, owner, port, addrs).map_err(explain)? {
+        None => Ok(()),
+        Some(missing) => {
+            Err(Error::check(format!("isolation of port {port} by way of the gateway is missing"))
+                .details(missing))
+        }
+    }
+}
+
+fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlink::Result<Option<String>> {
+    let mut sets = Vec::new();
+    for Placed { set, element } in wanted(owner, port, addrs) {
+        match elements::look_up::<Apart>(nft, owner, &set, &element.key)? {
+            There::Owners(placed) => sets.push(placed.set),
+            There::Others(there) => {
+                let set = Apart::TABLE.set(&set);
+                return Ok(Some(format!(
+                    "element {} of set {set} is another's: {}",
+                    element.key, there.comment
+                )));
+            }
+            There::Nothing => {
+                return Ok(Some(format!("set {} lacks {}", Apart::TABLE.set(&set), element.key)));
+            }
+        }
+    }
+    let rules = nft.rules(Apart::TABLE, Some(CHAIN))?;
+    let lacking = sets.iter().find(|set| !rules.iter().any(|rule| rule.uses_set(set)));
+    Ok(lacking.map(|set| format!("chain {} has no rule over {set}", Apart::TABLE.chain(CHAIN))))
+}
+
+/// Removes the elements of all attachments of `network` that aren't in `valid`.
+///
+/// # Errors
+/// What could not be removed.
+pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    if nft.is_there()? {
+        elements::gc::<Apart>(nft, network, valid)?;
+    }
+    Ok(())
+}
+
+/// All elements.
+pub(super) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
+    elements::find::<Apart>(nft, |_| true)
+}
+
+/// Whether there is something that no pod uses.
+pub(super) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
+    elements::is_idle::<Apart>(nft, &[])
+}
+
+/// Deletes elements that are still as they were found, and what no pod uses without them.
+pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
+    elements::forget::<Apart>(nft, found)
+}
+
+/// Whether the kernel can do it.
+///
+/// # Errors
+/// Code 50.
+pub fn status(nft: &mut Nft) -> Result<(), Error> {
+    elements::try_out::<Apart>(nft, None).map_err(|err| {
+        let err = explain(err);
+        Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details)
+    })
+}

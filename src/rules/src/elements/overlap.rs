@@ -1,0 +1,118 @@
+//! One address, two networks.
+//!
+//! Nobody forbids two networks of a node to give out the same address, and a set has one
+//! element for it, whose comment names one owner. So the later network gets a set of its own
+//! *beside* the first, with a rule of its own: `forward4-b70a60970e0f5394`, with the network's
+//! hash. Either pod may go without the other's losing anything.
+//!
+//! The same is done for a host port that one container wants for two of its interfaces.
+
+use cnimble_cni::Owner;
+use cnimble_cni::hash::is_hash16;
+use cnimble_cni::owner::tag;
+use cnimble_netlink::Result;
+use cnimble_netlink::nft::{Element, Key, Nft};
+
+use super::{Claim, Layout, Placed, set};
+
+/// The name of the set beside `set` for the owner of a comment.
+fn second<L: Layout>(set: &str, comment: &str) -> Option<String> {
+    Some(format!("{set}-{}", L::apart(set, comment)?))
+}
+
+/// The set that a set is beside, or itself.
+pub(crate) fn first(set: &str) -> &str {
+    match set.rsplit_once('-') {
+        Some((first, hash)) if is_hash16(hash) => first,
+        _ => set,
+    }
+}
+
+/// Where an element goes whose place is taken by `there`: the set beside, if it is another
+/// network's.
+pub(super) fn elsewhere<L: Layout>(placed: &Placed, there: &Element) -> Option<Placed> {
+    let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&there.comment)) else { return None };
+    if ours.split('-').next() == theirs.split('-').next() {
+        return None;
+    }
+    beside::<L>(placed)
+}
+
+/// The same element in the set beside its own, if two may have a place in that.
+pub(super) fn beside<L: Layout>(placed: &Placed) -> Option<Placed> {
+    let is_first = first(&placed.set) == placed.set && is_shared::<L>(&placed.set);
+    let set = second::<L>(&placed.set, &placed.element.comment).filter(|_| is_first)?;
+    Some(Placed { set, element: placed.element.clone() })
+}
+
+/// Whether there may be sets beside this one.
+fn is_shared<L: Layout>(set: &str) -> bool {
+    matches!(L::claim(set), Claim::Network | Claim::Container)
+}
+
+/// What [`look_up`] found.
+#[derive(Debug)]
+pub(crate) enum There {
+    /// The owner's element.
+    Owners(Placed),
+    /// Somebody else's, in the place that it should have.
+    Others(Element),
+    /// Nothing.
+    Nothing,
+}
+
+impl There {
+    /// The owner's element.
+    pub(crate) fn owners(self) -> Option<Placed> {
+        match self {
+            There::Owners(placed) => Some(placed),
+            There::Others(_) | There::Nothing => None,
+        }
+    }
+}
+
+/// Looks for the owner's element with this key in a set, and beside it.
+pub(crate) fn look_up<L: Layout>(nft: &mut Nft, owner: &Owner, name: &str, key: &Key) -> Result<There> {
+    let there = nft.element(set::<L>(name), key)?;
+    if let Some(element) = there.as_ref().filter(|element| owner.owns(&element.comment)) {
+        return Ok(There::Owners(Placed { set: name.to_owned(), element: element.clone() }));
+    }
+    Ok(match (look_beside::<L>(nft, owner, name, key)?, there) {
+        (Some(placed), _) => There::Owners(placed),
+        (None, Some(other)) => There::Others(other),
+        (None, None) => There::Nothing,
+    })
+}
+
+/// The owner's element with this key beside a set.
+pub(super) fn look_beside<L: Layout>(
+    nft: &mut Nft,
+    owner: &Owner,
+    name: &str,
+    key: &Key,
+) -> Result<Option<Placed>> {
+    if !is_shared::<L>(first(name)) {
+        return Ok(None);
+    }
+    let Some(set) = second::<L>(name, &owner.comment()) else { return Ok(None) };
+    let element = nft.element(self::set::<L>(&set), key)?.filter(|there| owner.owns(&there.comment));
+    Ok(element.map(|element| Placed { set, element }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::masquerade::nftables::Masquerade;
+
+    #[test]
+    fn sets_beside_say_whose_they_are() {
+        let comment = "b70a60970e0f5394-b85eb1db7af38d45, net: cluster, if: eth0, id: web";
+        for name in ["forward4", "masq-fd00-1--/64", "portmap-hairpin-10.1.0.0/16"] {
+            let beside = second::<Masquerade>(name, comment).unwrap();
+            assert_eq!(beside, format!("{name}-b70a60970e0f5394"));
+            assert_eq!((first(&beside), first(name)), (name, name));
+        }
+        assert_eq!(second::<Masquerade>("forward-bridges", "ingressPolicy: open"), None);
+        assert_eq!(first("masq-10.1.0.0/16-b70a60970e0f539"), "masq-10.1.0.0/16-b70a60970e0f539");
+    }
+}

@@ -1,0 +1,49 @@
+//! What pods and bridges have in our table, written into iptables' chains.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use cnimble_cni::Error;
+use cnimble_netlink::nft::Nft;
+
+use super::{Forward, Policy, firewalld, iptables};
+use crate::xtables::FAMILIES;
+
+/// Whether the Go plugin would turn to firewalld.
+pub(crate) fn goes_to_firewalld(nft: &mut Nft) -> Result<bool, Error> {
+    firewalld::is_running(nft)
+}
+
+/// Writes the rules of pods, by the administrator's chain that they have in front, and the
+/// policies of bridges. Idempotent.
+///
+/// # Errors
+/// What iptables printed. What was written until then stays.
+pub(crate) fn write(
+    nft: &mut Nft,
+    pods: BTreeMap<&str, Vec<IpAddr>>,
+    policies: &[(String, Policy)],
+) -> Result<(), Error> {
+    for (admin_chain, addrs) in pods {
+        let forward = Forward { addrs, admin_chain: admin_chain.to_owned(), ..Forward::default() };
+        iptables::add(nft, &forward)?;
+    }
+    for (bridge, policy) in policies {
+        let forward = Forward { policy: *policy, doors: vec![bridge.clone()], ..Forward::default() };
+        for family in FAMILIES {
+            iptables::add_family(family, &forward, &[], &mut iptables::Made::default())?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the rules of addresses in both variants.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub(crate) fn take_back(nft: &mut Nft, addrs: &[IpAddr]) -> Result<(), Error> {
+    if nft.is_there()? {
+        iptables::remove_nf_tables(nft, addrs)?;
+    }
+    iptables::remove_legacy(addrs).map(drop)
+}

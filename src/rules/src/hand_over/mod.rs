@@ -1,0 +1,240 @@
+//! Living pods' rules are handed over to the Go plugins: written as those would have made them, and
+//! then removed from our tables.
+//!
+//! A DEL by the Go plugins removes what the Go plugins make, and knows nothing of our tables. So
+//! before they take over, each living pod gets
+//!
+//! | for | in |
+//! |---|---|
+//! | `ipMasq` | a chain `CNI-…` in iptables' table `nat`, and a rule of POSTROUTING |
+//! | port mappings | a chain `CNI-DN-…` there, and rules of `CNI-HOSTPORT-DNAT` |
+//! | firewall | rules in `CNI-FORWARD`; its bridge's policy in the chains `CNI-ISOLATION-STAGE-1` and `-2` |
+//! | `macspoofchk` | chains `cni-br-iface-…` in nf_tables' table `bridge nat` |
+//!
+//! which every release up to 1.9.1 removes, whatever it makes itself.
+//!
+//! **No moment is without.** The first two NAT chains that a connection meets don't both
+//! change it, and an accept in two chains is as good as one. So both forms are there together, and
+//! a kill in between leaves both: our DEL removes both, and the hand-over can be begun again.
+//!
+//! **A DEL may go on meanwhile.** Ours removes its elements first and looks for the other form
+//! afterwards. So a pod whose elements are still there when the other form has been written will be
+//! cleared of it; from any other pod it is [taken back](HandOver::take_back).
+
+mod pod;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::nft::{Family, Nft};
+
+use super::elements::Placed;
+use super::forward::{self, Policy};
+use super::portmap::{Forward, hand_over as ports};
+use pod::without_iptables;
+pub use pod::{Pod, Settings};
+
+use super::survey::{PARTS, Part, Trace};
+use super::xtables::{self, FAMILIES};
+use super::{command, masquerade, portmap, reference_spoof, spoof};
+
+const ATTEMPTS: usize = 3;
+
+/// Pods and bridges whose rules are handed over.
+#[derive(Debug, Default)]
+pub struct HandOver {
+    pods: Vec<Pod>,
+    policies: Vec<(String, Policy)>,
+    /// The elements of bridges.
+    bridges: Vec<Placed>,
+}
+
+impl HandOver {
+    /// Those of these pods, and of the bridges that `bridges` are about.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new<'t>(
+        nft: &mut Nft,
+        pods: Vec<Pod>,
+        bridges: impl IntoIterator<Item = &'t Trace>,
+    ) -> Result<Self, Error> {
+        let bridges: Vec<Placed> =
+            bridges.into_iter().filter_map(|trace| Some(trace.element()?.1.clone())).collect();
+        let mut policies = Vec::new();
+        if !bridges.is_empty() {
+            policies = forward::nftables::policies(nft)?;
+            let named: Vec<String> = bridges.iter().filter_map(forward::nftables::bridge).collect();
+            policies.retain(|(bridge, _)| named.contains(bridge));
+        }
+        Ok(HandOver { pods, policies, bridges })
+    }
+
+    /// The pods.
+    pub fn pods(&self) -> &[Pod] {
+        &self.pods
+    }
+
+    /// The bridges with a policy, each with it, for people.
+    pub fn policies(&self) -> impl Iterator<Item = String> {
+        self.policies.iter().map(|(bridge, policy)| format!("ingressPolicy {policy} of bridge {bridge}"))
+    }
+
+    /// Why the policies can't be handed over, if they can't.
+    pub fn problem(&self) -> Option<String> {
+        if self.policies.is_empty() { None } else { without_iptables() }
+    }
+
+    /// The same without policies, which stay in our table.
+    #[must_use]
+    pub fn without_policies(self) -> Self {
+        HandOver { pods: self.pods, ..HandOver::default() }
+    }
+
+    /// Writes everything in the Go plugins' form, beside our own. Idempotent.
+    ///
+    /// # Errors
+    /// The kernel's, or what iptables printed. What was written until then stays.
+    pub fn write(&self, nft: &mut Nft) -> Result<(), Error> {
+        FAMILIES.into_iter().try_for_each(|family| self.write_nat(nft, family))?;
+        let mut forwarded: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
+        for pod in self.pods.iter().filter(|pod| !pod.forwarded().is_empty()) {
+            forwarded.entry(pod.admin_chain()).or_default().extend(pod.forwarded());
+        }
+        forward::hand_over::write(nft, forwarded, &self.policies)?;
+        for pod in &self.pods {
+            for (port, mac) in pod.of(Part::Spoof).filter_map(spoof::pair_in) {
+                reference_spoof::add(nft, &pod.owner.attachment, &port, mac)?;
+            }
+            ports::open_for_good(&pod.mapped())?;
+        }
+        Ok(())
+    }
+
+    /// The table `nat` of a family, in one step.
+    fn write_nat(&self, nft: &mut Nft, family: Family) -> Result<(), Error> {
+        for attempt in 1.. {
+            let lines = self.nat_lines(nft, family)?;
+            if lines.is_empty() {
+                return Ok(());
+            }
+            match command::restore(family, "nat", &lines) {
+                // A concurrent ADD or DEL has made or removed something since.
+                Err(_) if attempt < ATTEMPTS => {}
+                outcome => return outcome,
+            }
+        }
+        Ok(())
+    }
+
+    fn nat_lines(&self, nft: &mut Nft, family: Family) -> Result<Vec<String>, Error> {
+        let is_of = |addr: &IpNetwork| addr.is_ipv4() == (family == Family::Ipv4);
+        let mut containers: BTreeMap<(&str, &str), (&Owner, Vec<IpNetwork>)> = BTreeMap::new();
+        for pod in &self.pods {
+            // A chain is a container's, with all of its interfaces in the network.
+            let key = (pod.owner.network.as_str(), pod.owner.attachment.container_id.as_str());
+            let addrs = pod.masqueraded().into_iter().filter(is_of);
+            containers.entry(key).or_insert_with(|| (&pod.owner, Vec::new())).1.extend(addrs);
+        }
+        containers.retain(|_, (_, addrs)| !addrs.is_empty());
+        let mapped: Vec<(&Owner, Vec<Forward>)> =
+            self.pods.iter().map(|pod| (&pod.owner, pod.mapped())).collect();
+        let any = mapped.iter().flat_map(|(_, forwards)| forwards).flat_map(|of| &of.addrs).any(is_of);
+        if containers.is_empty() && !any {
+            return Ok(Vec::new());
+        }
+        let saved = command::run(&command::tool(family, "save"), &["-t", "nat"], "")?;
+        let mut lines = ports::lines(nft, family, &mapped, &xtables::rules_in(&saved))?;
+        for (owner, addrs) in containers.values() {
+            let addrs: Vec<&IpNetwork> = addrs.iter().collect();
+            lines.extend(masquerade::iptables::missing(owner, family, &addrs, &saved));
+        }
+        Ok(lines)
+    }
+
+    /// The pods that a DEL has come for since they were looked at: of one of their parts no element
+    /// is there any more. To be asked before [`HandOver::let_go`].
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn left(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
+        let mut there = Vec::new();
+        for part in PARTS {
+            there.extend(part.all(nft)?.into_iter().map(|placed| (part, placed)));
+        }
+        let has_lost = |pod: &&Pod| {
+            PARTS.into_iter().any(|part| {
+                let mut of_part = pod.elements.iter().filter(|(of, _)| *of == part).peekable();
+                of_part.peek().is_some() && !of_part.any(|element| there.contains(element))
+            })
+        };
+        Ok(self.pods.iter().filter(has_lost).collect())
+    }
+
+    /// Takes back what was written for pods that are gone, as DEL does, whatever form it has.
+    ///
+    /// # Errors
+    /// The kernel's, or what iptables printed.
+    pub fn take_back(&self, nft: &mut Nft, gone: &[&Pod]) -> Result<(), Error> {
+        for pod in gone {
+            log::info!("{} is gone by now", pod.owner.attachment.container_id);
+            self.clear(nft, pod)?;
+        }
+        Ok(())
+    }
+
+    fn clear(&self, nft: &mut Nft, pod: &Pod) -> Result<(), Error> {
+        masquerade::remove(nft, &pod.owner, &pod.masqueraded())?;
+        portmap::remove(nft, &pod.owner, None)?;
+        spoof::remove(nft, &pod.owner, None)?;
+        let mut addrs = pod.forwarded();
+        // The rules are the address's, whoever has it.
+        addrs.retain(|ip| !self.pods.iter().any(|of| of.owner != pod.owner && of.forwarded().contains(ip)));
+        if addrs.is_empty() { Ok(()) } else { forward::hand_over::take_back(nft, &addrs) }
+    }
+
+    /// Removes our elements, as far as they are still what they were, and what is unused without
+    /// them; connections stay.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn let_go(&self, nft: &mut Nft) -> Result<(), Error> {
+        for part in PARTS {
+            let mut elements: Vec<Placed> = self.pods.iter().flat_map(|pod| pod.of(part)).cloned().collect();
+            if part == Part::Forward {
+                elements.extend(self.bridges.iter().cloned());
+            }
+            if !elements.is_empty() {
+                part.let_go(nft, &elements)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes what is nobody's when there are no elements any more: chains and sets without
+/// elements, tables without chains, and the guard of our iptables backend. Returns what stays of
+/// our tables, for people.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub fn finish(nft: &mut Nft) -> Result<Vec<String>, Error> {
+    super::survey::remove_idle(nft)?;
+    if !nft.is_there()? {
+        return Ok(Vec::new());
+    }
+    ports::remove_guard(nft)?;
+    let mut left = Vec::new();
+    for table in super::survey::TABLES {
+        if nft.has_table(table)? {
+            left.push(match forward::nftables::admin_rules(nft)? {
+                0 => format!("table {table}, which is in use"),
+                rules => format!("table {table}, with {rules} rules of yours in the chain admin"),
+            });
+        }
+    }
+    Ok(left)
+}

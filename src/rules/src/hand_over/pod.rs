@@ -1,0 +1,132 @@
+//! A pod whose rules are handed over: what its elements say, and whether that can be written.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::nft::Nft;
+
+use crate::elements::Placed;
+use crate::portmap::{Forward, hand_over as ports};
+use crate::survey::{Part, Trace};
+use crate::xtables::FAMILIES;
+use crate::{command, forward, masquerade};
+
+const DEFAULT_MARK_BIT: u8 = 13;
+const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
+
+/// What a pod's configuration says that its elements don't.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// portmap's `backend`.
+    pub portmap_backend: Option<String>,
+    /// portmap's `markMasqBit`.
+    pub mark_bit: Option<u8>,
+    /// firewall's `iptablesAdminChainName`.
+    pub admin_chain: Option<String>,
+}
+
+/// A living attachment with elements in our tables.
+#[derive(Debug)]
+pub struct Pod {
+    /// Whose they are, with all of its names.
+    pub owner: Owner,
+    settings: Settings,
+    pub(super) elements: Vec<(Part, Placed)>,
+}
+
+impl Pod {
+    /// The attachment whose elements these are.
+    pub fn new<'t>(owner: Owner, settings: Settings, traces: impl IntoIterator<Item = &'t Trace>) -> Self {
+        let elements = traces.into_iter().filter_map(Trace::element);
+        Pod { owner, settings, elements: elements.map(|(part, placed)| (part, placed.clone())).collect() }
+    }
+
+    pub(super) fn of(&self, part: Part) -> impl Iterator<Item = &Placed> {
+        self.elements.iter().filter(move |(of, _)| *of == part).map(|(_, placed)| placed)
+    }
+
+    pub(super) fn masqueraded(&self) -> Vec<IpNetwork> {
+        self.of(Part::Masquerade).filter_map(masquerade::nftables::address).collect()
+    }
+
+    pub(super) fn mapped(&self) -> Vec<Forward> {
+        let elements: Vec<&Placed> = self.of(Part::Portmap).collect();
+        ports::read(&elements, self.settings.mark_bit.unwrap_or(DEFAULT_MARK_BIT))
+    }
+
+    pub(super) fn forwarded(&self) -> Vec<IpAddr> {
+        self.of(Part::Forward).filter_map(forward::nftables::address).collect()
+    }
+
+    pub(super) fn admin_chain(&self) -> &str {
+        self.settings.admin_chain.as_deref().unwrap_or(DEFAULT_ADMIN_CHAIN)
+    }
+
+    /// What it has, for people.
+    pub fn summary(&self) -> Vec<String> {
+        let mut parts = Vec::new();
+        let masqueraded = self.masqueraded();
+        if !masqueraded.is_empty() {
+            let addrs: Vec<String> = masqueraded.iter().map(|addr| addr.ip().to_string()).collect();
+            parts.push(format!("masquerading of {}", addrs.join(" and ")));
+        }
+        let mut shown: Vec<String> = Vec::new();
+        for mapping in self.mapped().into_iter().flat_map(|forward| forward.mappings) {
+            let text = mapping.to_string();
+            if !shown.contains(&text) {
+                shown.push(text);
+            }
+        }
+        if !shown.is_empty() {
+            parts.push(format!("ports {}", shown.join(" ")));
+        }
+        if self.of(Part::Forward).next().is_some() {
+            parts.push("forwarding".to_owned());
+        }
+        if self.of(Part::Spoof).next().is_some() {
+            parts.push("the MAC check".to_owned());
+        }
+        parts
+    }
+
+    /// Why its rules can't be handed over, if they can't.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn problem(&self, nft: &mut Nft) -> Result<Option<String>, Error> {
+        let has = |part| self.of(part).next().is_some();
+        if has(Part::Portmap) && self.settings.portmap_backend.as_deref() == Some("nftables") {
+            return Ok(Some(
+                "portmap is configured with \"backend\": \"nftables\", and then the Go plugin removes nothing of iptables"
+                    .to_owned(),
+            ));
+        }
+        if self.of(Part::Portmap).any(ports::has_conditions) {
+            return Ok(Some("its ports have conditions in the language of nft".to_owned()));
+        }
+        if has(Part::Forward) && forward::hand_over::goes_to_firewalld(nft)? {
+            return Ok(Some(
+                "firewalld is running, and then the Go plugin firewall removes nothing else".to_owned(),
+            ));
+        }
+        if has(Part::Spoof) && command::find("nft").is_none() {
+            return Ok(Some(
+                "the Go plugins need the command nft for macspoofchk, and it is not installed".to_owned(),
+            ));
+        }
+        if has(Part::Masquerade) || has(Part::Portmap) || has(Part::Forward) {
+            return Ok(without_iptables());
+        }
+        Ok(None)
+    }
+}
+
+/// Why nothing can be written with iptables, if so.
+pub(super) fn without_iptables() -> Option<String> {
+    let tools =
+        FAMILIES.into_iter().flat_map(|family| ["restore", "save"].map(|of| command::tool(family, of)));
+    let missing = tools.into_iter().find(|name| command::find(name).is_none())?;
+    Some(format!("the command {missing} is not installed, by which the Go plugins' rules are written"))
+}

@@ -1,0 +1,119 @@
+//! A packet rule with its owner, as it is listed for people, and in words.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde::Serialize;
+
+use cnimble_cni::{Owner, owner};
+
+/// A rule of one attachment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed {
+    /// Whose it is.
+    pub owner: Whose,
+    /// What it does.
+    pub effect: Effect,
+}
+
+/// How a rule says whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Whose {
+    /// By a comment of [`Owner::comment`], whole or cut.
+    Comment(String),
+    /// By network and container, as iptables rules do.
+    Container {
+        /// The network's name.
+        network: String,
+        /// The container's ID.
+        container_id: String,
+    },
+}
+
+impl Whose {
+    /// Whether it is this attachment's. A container of iptables rules owns them through all
+    /// of its interfaces.
+    pub fn is(&self, owner: &Owner, tag: &str) -> bool {
+        match self {
+            Whose::Comment(comment) => owner::tag_of(comment) == tag,
+            Whose::Container { network, container_id } => {
+                *network == owner.network && *container_id == owner.attachment.container_id
+            }
+        }
+    }
+}
+
+/// What a rule does.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+pub enum Effect {
+    /// What the address sends out of its network gets the node's address.
+    Masquerade {
+        /// The pod's.
+        address: IpAddr,
+        /// Its network, where nothing is changed.
+        #[serde(serialize_with = "as_text")]
+        network: IpNetwork,
+    },
+    /// A port of the node leads to the pod.
+    PortMapping {
+        /// `tcp`, `udp`, `sctp`.
+        protocol: String,
+        /// The one address of the node that it is for; `None` is all.
+        host_address: Option<IpAddr>,
+        /// The node's port.
+        host_port: u16,
+        /// The pod's address.
+        address: IpAddr,
+        /// The pod's port.
+        port: u16,
+    },
+    /// What the address sends is let through, and answers to it.
+    Forward {
+        /// The pod's.
+        address: IpAddr,
+    },
+    /// Frames from the port have this source, or are dropped.
+    MacCheck {
+        /// The port of the bridge.
+        port: String,
+        /// The one hardware address that passes.
+        mac: String,
+    },
+    /// A chain of iptables (nf_tables variant).
+    Iptables {
+        /// `masquerade` or `port mappings`.
+        purpose: String,
+        /// `ip` or `ip6`.
+        family: String,
+        /// The chain in the table `nat`.
+        chain: String,
+    },
+}
+
+/// What it does, in a line.
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Effect::Masquerade { address, network } => write!(f, "masquerade {address} outside {network}"),
+            Effect::PortMapping { protocol, host_address, host_port, address, port } => {
+                let host = match host_address {
+                    Some(host) if host.is_ipv6() => format!("[{host}]:{host_port}"),
+                    Some(host) => format!("{host}:{host_port}"),
+                    None => host_port.to_string(),
+                };
+                let pod = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
+                write!(f, "port {host}/{protocol} to {pod}:{port}")
+            }
+            Effect::Forward { address } => write!(f, "forward {address} and answers"),
+            Effect::MacCheck { mac, .. } => write!(f, "source MAC {mac} only"),
+            Effect::Iptables { purpose, family, chain } => write!(f, "{purpose}: {family} nat {chain}"),
+        }
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn as_text<S: serde::Serializer>(net: &IpNetwork, to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.collect_str(net)
+}

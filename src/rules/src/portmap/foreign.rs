@@ -1,0 +1,179 @@
+//! Ports that rules in the form of the Go plugins lead away: the Go plugin's own of either backend, and those of
+//! our iptables backend. See [`reference`] for what they look like.
+//!
+//! Their rules and ours are at the same hooks with the same priority, so that which of them sees a packet first is
+//! up to who came first. A pod that serves a port goes on serving it: a new one that wants it gets an error.
+//!
+//! A rule counts as long as it is there, whatever conditions lead to it, unless its container is gone for certain.
+
+use std::net::IpAddr;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::nft::{Destination, Family, Nft, Rule, Table};
+
+use super::holder::{Holder, IsGone, refusal};
+use super::{Forward, Mapping, reference};
+use crate::backend::Refused;
+use crate::xtables::{self, in_chain, legacy_rules, nat};
+
+/// A port that is led away.
+struct Found {
+    mapping: Mapping,
+    holder: Holder,
+    /// For people.
+    place: String,
+}
+
+/// Refuses ports of other containers. What is there of one that `is_gone` is removed.
+pub(super) fn refuse(
+    nft: &mut Nft,
+    owner: &Owner,
+    forward: &Forward,
+    is_gone: IsGone<'_>,
+) -> Result<(), Refused> {
+    while let Some(Found { mapping, holder, place }) = find(nft, owner, forward)? {
+        if !is_gone(&holder) {
+            let by = format!("{holder}, by {place}, in the form of the Go plugins");
+            return Err(Refused::Taken(refusal(&format!("host port {}", mapping.port_text()), &by)));
+        }
+        log::info!("{place} of {holder} is removed: its container is gone");
+        remove(nft, &holder).map_err(Refused::Taken)?;
+    }
+    Ok(())
+}
+
+/// As the DEL of the container would.
+fn remove(nft: &mut Nft, holder: &Holder) -> Result<(), Error> {
+    let attachment =
+        cnimble_cni::Attachment { container_id: holder.container.clone(), ifname: String::new() };
+    let owner = Owner { network: holder.network.clone().unwrap_or_default(), attachment };
+    if nft.is_there()? {
+        reference::remove_nf_tables(nft, &owner)?;
+    }
+    reference::remove_legacy(&owner)
+}
+
+fn find(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Option<Found>, Refused> {
+    let tables = nft.tables();
+    let nf_tables = match tables {
+        Ok(tables) => tables,
+        Err(err) if crate::failures::is_unsupported(err.errno) => Vec::new(),
+        Err(err) => return Err(Refused::Kernel(err)),
+    };
+    for (ipv4, family) in [(true, Family::Ipv4), (false, Family::Ipv6)] {
+        let wanted: Vec<Mapping> =
+            forward.targets().filter(|(_, pod)| pod.is_ipv4() == ipv4).map(|(mapping, _)| *mapping).collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let has = |name: &str| nf_tables.iter().any(|table| *table == (family, name.to_owned()));
+        let mut found = None;
+        if has("nat") {
+            found = in_chains(nft, owner, family, &wanted)?;
+        }
+        if found.is_none() && has(reference::GO_TABLE) {
+            found = in_go_table(nft, owner, Table::new(family, reference::GO_TABLE), &wanted)?;
+        }
+        if found.is_none() {
+            let rules = legacy_rules(family).map_err(Refused::Taken)?.unwrap_or_default();
+            found = in_legacy(&rules, owner, &wanted);
+        }
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// In the containers' chains of iptables' nf_tables variant.
+fn in_chains(
+    nft: &mut Nft,
+    owner: &Owner,
+    family: Family,
+    wanted: &[Mapping],
+) -> cnimble_netlink::Result<Option<Found>> {
+    for jump in nft.rules(nat(family), Some(reference::DNAT))? {
+        let Some(chain) = jump.target().filter(|chain| reference::is_container_chain(chain)) else {
+            continue;
+        };
+        let Some(holder) = reference::holder(&jump.comment) else { continue };
+        // It has all the ports of the chain, or some.
+        let to = jump.destination();
+        if is_same(&holder, owner) || !wanted.iter().any(|mapping| may_take(&to, mapping)) {
+            continue;
+        }
+        let rules = nft.rules(nat(family), Some(&chain))?;
+        if let Some(mapping) = taken(rules.iter(), wanted) {
+            let place = format!("chain {chain} in iptables' table nat");
+            return Ok(Some(Found { mapping, holder, place }));
+        }
+    }
+    Ok(None)
+}
+
+fn in_go_table(
+    nft: &mut Nft,
+    owner: &Owner,
+    table: Table<'_>,
+    wanted: &[Mapping],
+) -> cnimble_netlink::Result<Option<Found>> {
+    for rule in nft.rules(table, None)? {
+        let holder = Holder { network: None, container: rule.comment.clone(), tag: None };
+        let maps = reference::GO_CHAINS.contains(&rule.chain.as_str()) && rule.has("nat");
+        if !maps || holder.container.is_empty() || is_same(&holder, owner) {
+            continue;
+        }
+        if let Some(mapping) = taken(std::iter::once(&rule), wanted) {
+            return Ok(Some(Found { mapping, holder, place: format!("chain {}", table.chain(&rule.chain)) }));
+        }
+    }
+    Ok(None)
+}
+
+/// Among rules as iptables-save prints them.
+fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping]) -> Option<Found> {
+    for jump in rules.iter().filter(|rule| in_chain(rule, reference::DNAT)) {
+        let chain = jump.rsplit(' ').next().filter(|chain| reference::is_container_chain(chain));
+        let holder = reference::holder(&jump.replace("\\\"", "\""));
+        let (Some(chain), Some(holder)) = (chain, holder) else { continue };
+        if is_same(&holder, owner) {
+            continue;
+        }
+        let ours = rules.iter().filter(|rule| in_chain(rule, chain)).map(|rule| xtables::destination(rule));
+        for to in ours {
+            if let Some(mapping) = wanted.iter().find(|mapping| takes(&to, mapping)) {
+                let place = format!("chain {chain} in iptables' legacy table nat");
+                return Some(Found { mapping: *mapping, holder, place });
+            }
+        }
+    }
+    None
+}
+
+/// A port belongs to a container, whichever of its networks it leads to.
+fn is_same(holder: &Holder, owner: &Owner) -> bool {
+    holder.container == owner.attachment.container_id
+}
+
+fn taken<'r>(mut rules: impl Iterator<Item = &'r Rule>, wanted: &[Mapping]) -> Option<Mapping> {
+    rules.find_map(|rule| {
+        let to = rule.destination();
+        wanted.iter().find(|mapping| takes(&to, mapping)).copied()
+    })
+}
+
+/// Whether a rule that maps ports takes some of a mapping's packets.
+fn takes(to: &Destination, mapping: &Mapping) -> bool {
+    let (Some(_), false) = (to.protocol, to.ports.is_empty()) else { return false };
+    may_take(to, mapping) && overlaps(to.address, mapping)
+}
+
+/// The same as far as it says what it is for.
+fn may_take(to: &Destination, mapping: &Mapping) -> bool {
+    to.protocol.is_none_or(|protocol| protocol == mapping.protocol.number())
+        && (to.ports.is_empty() || to.ports.iter().any(|ports| ports.contains(&mapping.host_port)))
+}
+
+fn overlaps(address: Option<IpAddr>, mapping: &Mapping) -> bool {
+    address.is_none_or(|address| mapping.address().is_none_or(|wanted| wanted == address))
+}

@@ -1,0 +1,156 @@
+//! Mappings that are in the kernel's maps, read back and written as iptables' rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::nft::{Family, Key, Nft, Table};
+
+use super::iptables::{self, GUARD, There};
+use super::nftables::{hairpin_network, has_ports, is_all};
+use super::{Forward, Mapping, Protocol, localnet, reference};
+use crate::command;
+use crate::elements::Placed;
+use crate::xtables::{FAMILIES, jumps_to};
+
+/// What the elements of an attachment say, for each of its addresses.
+pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
+    let mut pods: BTreeMap<IpAddr, Vec<Mapping>> = BTreeMap::new();
+    for placed in elements.iter().filter(|placed| has_ports(&placed.set)) {
+        let Some((ip, container_port)) = placed.element.data.as_ref().and_then(Key::as_service) else {
+            continue;
+        };
+        let Some((host_ip, protocol, host_port)) = placed.element.key.as_port() else { continue };
+        let Some(protocol) = Protocol::numbered(protocol) else { continue };
+        pods.entry(ip).or_default().push(Mapping { protocol, host_ip, host_port, container_port });
+    }
+    let of_pod = |(ip, mut mappings): (IpAddr, Vec<Mapping>)| {
+        // The map for one address is looked up first.
+        mappings.sort_by_key(|mapping| (mapping.host_ip.is_none(), mapping.protocol, mapping.host_port));
+        let at_ip = |placed: &&Placed| placed.element.key.as_ip() == Some(ip) && !has_ports(&placed.set);
+        let masq_all = elements.iter().copied().filter(at_ip).any(|placed| is_all(&placed.set));
+        let network = elements.iter().copied().filter(at_ip).find_map(|placed| hairpin_network(&placed.set));
+        let prefix = network.map_or(if ip.is_ipv4() { 32 } else { 128 }, |network| network.prefix());
+        Some(Forward {
+            mappings,
+            addrs: vec![IpNetwork::new(ip, prefix).ok()?],
+            snat: masq_all || network.is_some(),
+            masq_all,
+            mark_bit,
+            external_mark_chain: None,
+            conditions_v4: Vec::new(),
+            conditions_v6: Vec::new(),
+        })
+    };
+    pods.into_iter().filter_map(of_pod).collect()
+}
+
+/// Whether a mapping is for packets that meet conditions in the language of `nft`.
+pub(crate) fn has_conditions(placed: &Placed) -> bool {
+    super::nftables::is_conditional(&placed.set)
+}
+
+/// What has to be changed in the table `nat`, whose rules are `saved`. A container's chain and what
+/// leads to it are written anew, so that nothing is there twice.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub(crate) fn lines(
+    nft: &mut Nft,
+    family: Family,
+    pods: &[(&Owner, Vec<Forward>)],
+    saved: &[String],
+) -> Result<Vec<String>, Error> {
+    let targets = pods.iter().flat_map(|(owner, forwards)| {
+        let of_family = |pod: &IpNetwork| pod.is_ipv4() == (family == Family::Ipv4);
+        forwards.iter().flat_map(move |forward| {
+            forward.addrs.iter().filter(move |pod| of_family(pod)).map(move |pod| (*owner, forward, pod))
+        })
+    });
+    let targets: Vec<(&Owner, &Forward, &IpNetwork)> = targets.collect();
+    let mut lines = Vec::new();
+    if targets.is_empty() {
+        return Ok(lines);
+    }
+    let marks = targets.iter().find(|(_, forward, _)| forward.snat);
+    iptables::shared(&mut lines, marks.map(|(_, forward, _)| forward.mark_bit), &There::look(nft, family)?);
+    let chain = |owner: &Owner| reference::chain(&owner.network, &owner.attachment.container_id);
+    // A chain is a container's, with all of its interfaces in the network.
+    for chain in targets.iter().map(|(owner, ..)| chain(owner)).collect::<BTreeSet<_>>() {
+        let jumps = saved.iter().filter(|rule| jumps_to(rule, reference::DNAT, &chain));
+        lines.extend(jumps.map(|rule| rule.replacen("-A ", "-D ", 1)));
+        lines.push(format!(":{chain} - [0:0]"));
+    }
+    for (owner, forward, pod) in targets {
+        iptables::container(&mut lines, owner, forward, pod);
+    }
+    Ok(lines)
+}
+
+/// Leaves `route_localnet` on for good towards pods that localhost reaches, as the Go plugin does.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn open_for_good(forwards: &[Forward]) -> Result<(), Error> {
+    forwards.iter().filter_map(Forward::localhost).try_for_each(localnet::open_for_good)
+}
+
+/// Removes the guard that our iptables backend has, and the Go plugin hasn't.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub(crate) fn remove_guard(nft: &mut Nft) -> Result<(), Error> {
+    for family in FAMILIES {
+        let mangle = Table::new(family, "mangle");
+        if !nft.has_chain(mangle.chain(GUARD))? {
+            continue;
+        }
+        let jumps = nft.rules(mangle, Some("PREROUTING"))?;
+        let jumps = jumps.iter().filter(|rule| rule.target().as_deref() == Some(GUARD)).count();
+        let mut lines = vec![format!("-D PREROUTING -j {GUARD}"); jumps];
+        lines.extend([format!("-F {GUARD}"), format!("-X {GUARD}")]);
+        command::restore(family, "mangle", &lines)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use cnimble_netlink::nft::Element;
+
+    use super::*;
+
+    fn placed(set: &str, key: Key, data: Option<Key>) -> Placed {
+        let element = match data {
+            Some(data) => Element::mapped(key, data, ""),
+            None => Element::new(key, ""),
+        };
+        Placed { set: set.to_owned(), element }
+    }
+
+    #[test]
+    fn what_the_maps_say_is_read_back() {
+        let (v4, v6): (IpAddr, IpAddr) = ("10.1.0.4".parse().unwrap(), "fd00::4".parse().unwrap());
+        let host: IpAddr = "192.0.2.1".parse().unwrap();
+        let elements = [
+            placed("portmap4", Key::port(6, 8080), Some(Key::ip(v4).and_service(80))),
+            placed("portmap6", Key::port(6, 8080), Some(Key::ip(v6).and_service(80))),
+            placed("portmap-addr4", Key::ip(host).and_port(17, 53), Some(Key::ip(v4).and_service(5353))),
+            placed("portmap-hairpin-10.1.0.0/16-b70a60970e0f5394", Key::ip(v4), None),
+            placed("portmap-local4", Key::ip(v4), None),
+        ];
+        let read = read(&elements.iter().collect::<Vec<_>>(), 13);
+        let [four, six] = read.as_slice() else { panic!("{read:?}") };
+        assert_eq!(four.addrs, ["10.1.0.4/16".parse().unwrap()]);
+        let shown: Vec<String> = four.mappings.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["192.0.2.1:53/udp", "8080/tcp"]);
+        assert!(four.snat && !four.masq_all && four.localhost() == Some(v4));
+        assert_eq!(
+            four.mappings.iter().map(|mapping| mapping.container_port).collect::<Vec<_>>(),
+            [5353, 80]
+        );
+        assert!(!six.snat && six.localhost().is_none());
+    }
+}

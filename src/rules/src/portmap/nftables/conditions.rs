@@ -1,0 +1,103 @@
+//! `conditionsV4` and `conditionsV6` in the language of the `nft` command.
+//!
+//! Mappings with conditions are in maps of their own, one for each text of conditions, with a rule that has the
+//! conditions in front of the look-up:
+//!
+//! ```text
+//! meta nfproto ipv4 ip daddr != { 127.0.0.0/8, 198.51.100.7 } dnat ip to meta l4proto . th dport map @portmap-when-HASH-4
+//! ```
+//!
+//! Only the command knows its language, so it makes map and rule, in one transaction, before the first mapping
+//! comes. Before that they are without effect. Everything else is as with other maps: an ADD that finds them runs
+//! no command, and they go with the last mapping.
+
+use std::fmt::Write;
+
+use cnimble_cni::hash::hash16;
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::nft::Nft;
+
+use super::layout::{DISPATCH, Portmap, family, is_of_addresses};
+use crate::command;
+use crate::elements::Layout;
+use crate::portmap::Forward;
+
+const NFT: &str = "nft";
+
+/// The hash of conditions, if there are any.
+pub(super) fn hash(conditions: &[String]) -> Option<String> {
+    let text = text(conditions);
+    (!text.is_empty()).then(|| hash16(&text))
+}
+
+fn text(conditions: &[String]) -> String {
+    let words: Vec<&str> =
+        conditions.iter().map(|word| word.trim()).filter(|word| !word.is_empty()).collect();
+    words.join(" ")
+}
+
+/// Makes sets that aren't there, with their rules, or the rules alone.
+pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<(), Error> {
+    available()?;
+    let mut script = String::new();
+    for set in sets {
+        let is_there = nft.has_set(Portmap::TABLE.set(set))?;
+        script.push_str(&commands(set, forward, is_there));
+    }
+    let made = command::run(NFT, &["-f", "-"], &script);
+    made.map(drop).map_err(|err| err.details("its commands were made of conditionsV4 and conditionsV6"))
+}
+
+/// Whether [`make`] may have failed because somebody made the same in this moment, or removed what it needs.
+pub(super) fn may_be_overtaken(err: &Error) -> bool {
+    ["File exists", "No such file or directory"].iter().any(|said| err.details.contains(said))
+}
+
+/// The commands that make a set and the rule over it. Those for one address come in front of all others.
+fn commands(set: &str, forward: &Forward, is_there: bool) -> String {
+    let ipv4 = family(set).is_none_or(|ip| ip.is_ipv4());
+    let (ip, addr, conditions) =
+        if ipv4 { ("ip", "ipv4", &forward.conditions_v4) } else { ("ip6", "ipv6", &forward.conditions_v6) };
+    let (verb, of, from) = match is_of_addresses(set) {
+        true => ("insert", format!("{addr}_addr . "), format!("{ip} daddr . ")),
+        false => ("add", String::new(), String::new()),
+    };
+    let (table, conditions) = (Portmap::TABLE, text(conditions));
+    let mut commands = String::new();
+    if !is_there {
+        let types = format!("{of}inet_proto . inet_service : {addr}_addr . inet_service");
+        let _ = writeln!(commands, "create map {table} {set} {{ type {types}; }}");
+    }
+    let _ = writeln!(
+        commands,
+        "{verb} rule {table} {DISPATCH} meta nfproto {addr} {conditions} dnat {ip} to {from}meta l4proto . th dport map @{set}"
+    );
+    commands
+}
+
+/// Whether the command is there.
+///
+/// # Errors
+/// Code 100.
+pub(in crate::portmap) fn available() -> Result<(), Error> {
+    if command::find(NFT).is_some() {
+        return Ok(());
+    }
+    Err(Error::new(Code::KERNEL, format!("the command {NFT} is not installed"))
+        .details("conditionsV4 and conditionsV6 are in its language")
+        .details("install nftables, or give them as iptables takes them (-d …, ! -d …)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_known_by_their_text() {
+        let of = |words: &[&str]| hash(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[""]), None);
+        assert_eq!(of(&["ip", "daddr", "192.0.2.1"]), of(&["ip daddr", " 192.0.2.1 "]));
+        assert_ne!(of(&["ip", "daddr", "192.0.2.1"]), of(&["ip", "daddr", "192.0.2.2"]));
+    }
+}

@@ -1,0 +1,93 @@
+//! Ports that are another container's.
+
+use std::collections::BTreeSet;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_netlink::nft::{Element, Key, Nft, protocol_name};
+
+use super::layout::{Portmap, family, has_ports, is_of_addresses};
+use crate::elements::{Layout, Placed, Refusal};
+use crate::portmap::holder::{self, Holder};
+
+/// How many ports of ours are looked up one by one; where there are more, a set is listed.
+const FEW: usize = 8;
+
+/// An address of the host, if it is for one, a protocol and a port.
+type Port = (Option<std::net::IpAddr>, u8, u16);
+
+/// The refusal of a port, with whose it is.
+pub(super) fn taken(old: &Element) -> Error {
+    let port = match old.key.as_port() {
+        Some((addr, protocol, port)) => {
+            let on = addr.map(|addr| format!(" of {addr}")).unwrap_or_default();
+            format!("host port {port}/{}{on}", protocol_name(protocol))
+        }
+        None => format!("host port {}", old.key),
+    };
+    let target = old.data.as_ref().and_then(Key::as_service);
+    let target = target.map(|(ip, port)| format!(" and leads to {ip} port {port}")).unwrap_or_default();
+    let names = old.comment.find("net: ").and_then(|at| old.comment.get(at..)).unwrap_or(&old.comment);
+    holder::refusal(&port, &format!("{names}{target}"))
+}
+
+/// Whose an element is.
+pub(super) fn holder(element: &Element) -> Option<Holder> {
+    Holder::of_comment(&element.comment)
+}
+
+/// Looks through sets for ports of other containers that the kernel wouldn't refuse to have beside those that
+/// are wanted: of all addresses and of one, and in the sets beside others. One would take packets from the other.
+/// `to_the_letter` also looks for the very same key in the very set, which the kernel refuses by itself.
+pub(super) fn look_around(
+    nft: &mut Nft,
+    owner: &Owner,
+    wanted: &[Placed],
+    sets: &BTreeSet<String>,
+    to_the_letter: bool,
+) -> Result<(), Refusal> {
+    for set in sets.iter().filter(|set| has_ports(set)) {
+        let of_family = |placed: &&Placed| {
+            has_ports(&placed.set)
+                && family(&placed.set).map(|ip| ip.is_ipv4()) == family(set).map(|ip| ip.is_ipv4())
+        };
+        let elsewhere = |placed: &&Placed| to_the_letter || placed.set != *set;
+        let ports: Vec<Port> = wanted
+            .iter()
+            .filter(of_family)
+            .filter(elsewhere)
+            .filter_map(|of| of.element.key.as_port())
+            .collect();
+        for element in suspects(nft, set, &ports)? {
+            let Some((addr, protocol, port)) = element.key.as_port() else { continue };
+            let collides = ports.iter().any(|(mine, of, number)| {
+                (*of, *number) == (protocol, port) && (mine.is_none() || addr.is_none() || *mine == addr)
+            });
+            let id = &owner.attachment.container_id;
+            if collides && !owner.owns(&element.comment) && !Owner::is_of_container(&element.comment, id) {
+                return Err(Refusal::Taken(Box::new(Placed { set: set.clone(), element })));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Elements of a set that may be in the way of these ports: with a few the mappings of others cost nothing.
+fn suspects(nft: &mut Nft, set: &str, ports: &[Port]) -> cnimble_netlink::Result<Vec<Element>> {
+    let place = Portmap::TABLE.set(set);
+    let mut keys = Vec::new();
+    for (addr, protocol, port) in ports {
+        match (is_of_addresses(set), addr) {
+            (false, _) => keys.push(Key::port(*protocol, *port)),
+            (true, Some(addr)) => keys.push(Key::ip(*addr).and_port(*protocol, *port)),
+            (true, None) => return nft.elements(place),
+        }
+    }
+    if keys.len() > FEW {
+        return nft.elements(place);
+    }
+    let mut found = Vec::new();
+    for key in keys {
+        found.extend(nft.element(place, &key)?);
+    }
+    Ok(found)
+}

@@ -1,0 +1,364 @@
+//! `cnimble hand-over`: pods of ours that the Go plugins' DEL removes without a trace.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use cnimble_tests::traffic::{Server, tcp, tcp_is_shut};
+use cnimble_tests::{Outcome, Pod, Snapshot, need_go, plugin_dir, script};
+
+use super::{Node, Run};
+
+/// A chain with everything that makes rules. An address in any namespace of the machine speaks
+/// for a pod, so each test has a network of its own.
+fn network(node: &Node, third: u8, portmap: &Value) {
+    let chain = json!({
+        "cniVersion": "1.0.0",
+        "name": "net",
+        "plugins": [
+            {
+                "type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "macspoofchk": true,
+                "ipam": {
+                    "type": "host-local", "dataDir": node.host.data_dir(),
+                    "ranges": [
+                        [{"subnet": format!("10.211.{third}.0/24")}],
+                        [{"subnet": format!("fd00:211:{third}::/64")}],
+                    ],
+                    "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+                },
+            },
+            portmap,
+            {"type": "firewall", "ingressPolicy": "same-bridge"},
+        ],
+    });
+    node.network("net", &chain);
+}
+
+fn portmap() -> Value {
+    json!({"type": "portmap", "capabilities": {"portMappings": true}})
+}
+
+/// As runtimes name containers: too long for a comment.
+fn id(letter: char) -> String {
+    letter.to_string().repeat(64)
+}
+
+impl Node {
+    fn call(&self, plugins: &Path, verb: &str, pod: &Pod, id: &str) -> Run {
+        let ports = json!({"portMappings": [
+            {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+            {"hostPort": 8080, "containerPort": 80, "protocol": "udp"},
+            {"hostPort": 8081, "containerPort": 80, "protocol": "tcp", "hostIP": "127.0.0.1"},
+        ]});
+        let ports = ports.to_string();
+        self.cnimble(plugins, &[verb, "net", pod.path(), "--container-id", id, "--cap-args", &ports])
+    }
+
+    fn hand_over_run(&self, args: &[&str]) -> Run {
+        let (leases, state) = (self.host.data_dir(), self.host.dir().join("state"));
+        let mut all = vec!["hand-over", "--data-dir", leases.to_str().unwrap()];
+        all.extend(["--state-dir", state.to_str().unwrap()]);
+        all.extend(args);
+        self.cnimble(plugin_dir(), &all).json()
+    }
+
+    /// `cnimble hand-over ARGS… --json`.
+    fn hand_over(&self, args: &[&str]) -> Outcome {
+        self.hand_over_run(args).run()
+    }
+
+    /// The rules of both, each line once, without what differs between two pods of one name: the port
+    /// and its address. Releases comment policies in different words.
+    fn rules(&self) -> Vec<String> {
+        let saves = ["iptables-save -t nat", "iptables-save -t filter", "iptables-save -t mangle"];
+        let mut text = String::new();
+        for save in saves {
+            text += &self.host.shell(&format!("{save}; ip6tables-save{}", &save["iptables-save".len()..]));
+        }
+        text += &self.host.nft("list ruleset bridge");
+        let mut lines: Vec<String> = text
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.starts_with(':'))
+            .map(|line| {
+                let same = |word: &str| {
+                    let bare = word.trim_matches('"');
+                    let mac = bare.len() == 17 && bare.bytes().filter(|byte| *byte == b':').count() == 5;
+                    if mac || bare.starts_with("veth") { "ANY".to_owned() } else { word.to_owned() }
+                };
+                let line: Vec<String> = line.split_whitespace().map(same).collect();
+                // The Go plugin lists ports of one family for the other, too.
+                let line = line.join(" ").replace("--dports 8080,8081 ", "--dports 8080 ");
+                match line.split_once(" -m comment --comment \"CNI firewall plugin rules (") {
+                    Some((head, tail)) => format!("{head}{}", tail.split_once(")\"").unwrap().1),
+                    None => line,
+                }
+            })
+            .collect();
+        lines.sort();
+        lines
+    }
+}
+
+#[track_caller]
+fn document(outcome: &Outcome, status: i32) -> Value {
+    assert_eq!(outcome.status, status, "{}", outcome.describe());
+    serde_json::from_slice(&outcome.stdout).unwrap()
+}
+
+#[test]
+fn rules_that_are_handed_over_are_those_that_the_go_plugins_make_and_remove() {
+    need_go!(go, "ip", "nft", "iptables-save", "ip6tables-save");
+    let (theirs, ours) = (Node::new(), Node::new());
+    let (their_pod, our_pod) = (Pod::new(), Pod::new());
+    for node in [&theirs, &ours] {
+        network(node, 1, &portmap());
+    }
+    theirs.call(go, "add", &their_pod, &id('a')).run().result();
+    ours.call(plugin_dir(), "add", &our_pod, &id('a')).run().result();
+    let _server = Server::start(&our_pod, 80, "pod");
+    // As host-local leaves it beside many leases.
+    let index = ours.host.data_dir().join("net/.cnimble-index");
+    std::fs::write(&index, "").unwrap();
+    let before = Snapshot::settled(&ours.host);
+
+    let looked = document(&ours.hand_over(&[]), 0);
+    assert_eq!(looked["done"], false);
+    assert_eq!(looked["pods"][0]["containerID"], id('a'), "{looked:#}");
+    let rules = looked["pods"][0]["rules"].to_string();
+    for part in ["masquerading of 10.211.1.2", "8080/tcp", "127.0.0.1:8081/tcp", "forwarding", "MAC check"] {
+        assert!(rules.contains(part), "{part} in {rules}");
+    }
+    before.assert_same(&Snapshot::settled(&ours.host), "after looking");
+
+    for time in ["first", "again"] {
+        let done = document(&ours.hand_over(&["--yes"]), 0);
+        assert_eq!((&done["done"], &done["left"]), (&json!(true), &json!([])), "{done:#}");
+        assert_eq!(ours.rules(), theirs.rules(), "{time}");
+        let ruleset = ours.host.nft("list ruleset");
+        assert!(!ruleset.contains("cnimble") && !ruleset.contains("GUARD"), "{ruleset}");
+        assert_eq!(ours.host.sysctl("ipv4/conf/br0/route_localnet"), "1");
+        assert!(!index.exists() && !ours.host.lock_dir().exists());
+        for to in ["127.0.0.1:8080", "127.0.0.1:8081", "10.211.1.1:8080", "[fd00:211:1::1]:8080"] {
+            assert!(tcp(&ours.host, to).unwrap().starts_with("pod "), "{time}: {to}");
+        }
+    }
+    // What is there is enough for our CHECK, and for their DEL.
+    ours.call(plugin_dir(), "check", &our_pod, &id('a')).run().success();
+    theirs.call(go, "del", &their_pod, &id('a')).run().success();
+    ours.call(go, "del", &our_pod, &id('a')).run().success();
+    assert_eq!(ours.rules(), theirs.rules());
+    clean(&ours, 1, "after the DEL");
+
+    let next = Pod::new();
+    ours.call(go, "add", &next, &id('b')).run().result();
+    let _next = Server::start(&next, 80, "next");
+    assert!(tcp(&ours.host, "127.0.0.1:8080").unwrap().starts_with("next "));
+}
+
+#[test]
+fn what_a_del_by_the_go_plugins_has_left_is_removed() {
+    need_go!(go, "ip", "nft", "iptables-save", "ip6tables-save");
+    let (node, pod, next) = (Node::new(), Pod::new(), Pod::new());
+    network(&node, 2, &portmap());
+    // Among hooks of one priority the latest comes first: now that is ours.
+    node.host.sh("iptables -t nat -A OUTPUT -m comment --comment first");
+    node.call(plugin_dir(), "add", &pod, &id('a')).run().result();
+    // Older releases stumble over masquerading that they didn't make, once.
+    let deleted = || node.call(go, "del", &pod, &id('a')).run().status == 0;
+    assert!(deleted() || deleted());
+    node.call(go, "add", &next, &id('b')).run().result();
+    let _server = Server::start(&next, 80, "next");
+    assert!(tcp_is_shut(&node.host, "127.0.0.1:8080"), "nothing of ours was in the way");
+
+    let done = document(&node.hand_over(&["--yes"]), 0);
+    assert_eq!(done["pods"], json!([]));
+    assert!(!done["orphans"].as_array().unwrap().is_empty(), "{done:#}");
+    assert!(tcp(&node.host, "127.0.0.1:8080").unwrap().starts_with("next "));
+    assert!(!node.host.nft("list ruleset").contains("cnimble"));
+}
+
+#[test]
+fn a_pod_that_cant_be_handed_over_stops_it_unless_it_is_forced() {
+    need_go!(_go, "ip", "nft", "iptables-save", "ip6tables-save");
+    let (node, nft, plain) = (Node::new(), Pod::new(), Pod::new());
+    network(
+        &node,
+        3,
+        &json!({"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": true}}),
+    );
+    node.call(plugin_dir(), "add", &nft, &id('a')).run().result();
+    let bare = ["add", "net", plain.path(), "--container-id", "bare"];
+    node.cnimble(plugin_dir(), &bare).run().result();
+    let before = Snapshot::settled(&node.host);
+
+    for args in [[].as_slice(), &["--yes"]] {
+        let refused = document(&node.hand_over(args), 7);
+        assert_eq!(
+            (&refused["done"], &refused["refused"][0]["containerID"]),
+            (&json!(false), &json!(id('a')))
+        );
+        assert!(refused["refused"][0]["why"].as_str().unwrap().contains("nftables"), "{refused:#}");
+        before.assert_same(&Snapshot::settled(&node.host), "after a refusal");
+    }
+    let forced = document(&node.hand_over(&["--yes", "--force"]), 0);
+    assert_eq!((&forced["done"], &forced["pods"][0]["containerID"]), (&json!(true), &json!("bare")));
+    let _server = Server::start(&nft, 80, "nft");
+    assert!(tcp(&node.host, "127.0.0.1:8080").unwrap().starts_with("nft "));
+    assert!(node.host.nft("list table inet cnimble").contains("portmap"));
+
+    // Nor can any without iptables, nor while pods of `cnimble pod` are on record.
+    let node = Node::new();
+    network(&node, 4, &portmap());
+    let pod = Pod::new();
+    node.call(plugin_dir(), "add", &pod, &id('a')).run().result();
+    let hidden = "mount --bind /dev/null $(readlink -f /usr/sbin/ip6tables-restore) && exec \"$@\"";
+    let mut run = node.hand_over_run(&["--yes"]);
+    let mut wrapped = node.host.command("unshare");
+    wrapped.args(["--mount", "sh", "-c", hidden, "-"]).arg(run.command.get_program());
+    wrapped.args(run.command.get_args());
+    run.command = wrapped;
+    let refused = document(&run.run(), 7);
+    let why = refused["refused"].to_string();
+    assert!(why.contains("restore is not installed"), "{why}");
+    std::fs::create_dir_all(node.host.dir().join("state/sandboxes/00")).unwrap();
+    std::fs::write(node.host.dir().join("state/sandboxes/00/record"), "").unwrap();
+    let outcome = node.hand_over(&["--yes"]);
+    assert_eq!(outcome.status, 7);
+    assert!(outcome.text().contains("1 pods of `cnimble pod`"), "{}", outcome.describe());
+    assert!(node.host.nft("list table inet cnimble").contains("portmap"));
+}
+
+#[test]
+fn where_iptables_is_the_legacy_variant_rules_are_written_there() {
+    need_go!(go, "ip", "nft", "iptables-legacy-save", "ip6tables-legacy-save");
+    let (node, pod) = (Node::new(), Pod::new());
+    network(&node, 8, &portmap());
+    let dir = node.host.dir().join("legacy");
+    std::fs::create_dir(&dir).unwrap();
+    for family in ["iptables", "ip6tables"] {
+        for action in ["", "-save", "-restore"] {
+            let target = format!("/usr/sbin/{family}-legacy{action}");
+            std::os::unix::fs::symlink(target, dir.join(format!("{family}{action}"))).unwrap();
+        }
+    }
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.display());
+    let legacy = || {
+        let tables = ["nat", "filter"].map(|table| {
+            format!("iptables-legacy-save -t {table}; ip6{0}", &format!("tables-legacy-save -t {table}"))
+        });
+        node.host.shell(&tables.join("; "))
+    };
+    node.call(plugin_dir(), "add", &pod, &id('a')).env("PATH", &path).run().result();
+    let _server = Server::start(&pod, 80, "pod");
+    for _ in 0..2 {
+        document(&node.hand_over_run(&["--yes"]).env("PATH", &path).run(), 0);
+        let saved = legacy();
+        assert_eq!(saved.matches("-j CNI-DN-").count(), 4, "{saved}");
+        assert_eq!(saved.matches("-j MASQUERADE").count(), 4, "{saved}");
+        assert!(tcp(&node.host, "127.0.0.1:8080").unwrap().starts_with("pod "));
+        assert!(!node.host.nft("list ruleset").contains("CNI-DN-"));
+    }
+    node.call(go, "del", &pod, &id('a')).env("PATH", &path).run().success();
+    let saved = legacy();
+    assert!(
+        !saved.contains("CNI-DN-") && !saved.contains("10.211.8.2") && !saved.contains("aaaa"),
+        "{saved}"
+    );
+    clean(&node, 8, "after the DEL");
+}
+
+/// A PATH in which each iptables-restore, counted from 1, can be met by a `script` of shell, which
+/// gets the number and `before` or `after`.
+fn met(node: &Node, script_lines: &str) -> String {
+    let dir = node.host.dir().join("met");
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let text = format!(
+        "#!/bin/sh\ncount={dir}/count\nn=$(($(cat $count 2>/dev/null || echo 0) + 1))\necho $n >$count\n\
+         meet() {{\n:\n{script_lines}\n}}\nmeet $n before\n/usr/sbin/${{0##*/}} \"$@\"\nstatus=$?\nmeet $n after\nexit $status\n",
+        dir = dir.display(),
+    );
+    // Of the nf_tables variant, by its name.
+    script(&dir.join("met-nft"), &text);
+    for name in ["iptables-restore", "ip6tables-restore"] {
+        std::os::unix::fs::symlink("met-nft", dir.join(name)).unwrap();
+    }
+    format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.display())
+}
+
+#[test]
+fn killed_at_any_iptables_it_can_be_repeated_and_either_del_leaves_nothing() {
+    need_go!(go, "ip", "nft", "iptables-save", "ip6tables-save");
+    let mut killed = 0;
+    for call in 1.. {
+        let mut completed = false;
+        for (when, repeats) in [("before", true), ("after", true), ("after", false)] {
+            let what = format!("killed {when} call {call}, repeated: {repeats}");
+            // A node where nothing else has rules: firewall would see them, and use iptables.
+            let (node, pod) = (Node::new(), Pod::new());
+            network(&node, 5, &portmap());
+            node.call(plugin_dir(), "add", &pod, &id('a')).run().result();
+            let _server = Server::start(&pod, 80, "pod");
+            let path = met(&node, &format!("[ \"$1 $2\" != '{call} {when}' ] || kill -9 $PPID"));
+            let outcome = node.hand_over_run(&["--yes"]).env("PATH", &path).run();
+            completed = outcome.status == 0;
+            killed += usize::from(!completed);
+            assert!(completed || outcome.status == -1, "{what}: {}", outcome.describe());
+            let serves = || tcp(&node.host, "127.0.0.1:8080").is_ok_and(|answer| answer.starts_with("pod "));
+            assert!(serves(), "{what}");
+            if repeats {
+                document(&node.hand_over(&["--yes"]), 0);
+                assert!(serves(), "{what}, and again");
+                assert!(!node.host.nft("list ruleset").contains("cnimble"), "{what}");
+            }
+            let plugins = if repeats { go } else { plugin_dir() };
+            node.call(plugins, "del", &pod, &id('a')).run().success();
+            clean(&node, 5, &what);
+        }
+        if completed {
+            break;
+        }
+    }
+    assert!(killed >= 18, "only {killed} were killed");
+}
+
+/// Neither set of plugins has left anything of a pod.
+#[track_caller]
+fn clean(node: &Node, third: u8, what: &str) {
+    let pods: Vec<String> = (2..5).map(|pod| format!("10.211.{third}.{pod}")).collect();
+    let left = node.rules().into_iter().filter(|line| {
+        ["CNI-DN-", "aaaaaa", "::2"].iter().any(|part| line.contains(part))
+            || pods.iter().any(|ip| line.contains(ip))
+    });
+    assert_eq!(left.collect::<Vec<_>>(), [] as [&str; 0], "{what}");
+    let ruleset = node.host.nft("list ruleset");
+    assert!(!ruleset.contains("cnimble"), "{what}: {ruleset}");
+    assert_eq!(node.leases(), [] as [&str; 0], "{what}");
+}
+
+#[test]
+fn a_del_that_comes_in_between_leaves_nothing() {
+    need_go!(go, "ip", "nft", "iptables-save", "ip6tables-save");
+    for (third, by_go) in [(6, false), (7, true)] {
+        let (node, pod) = (Node::new(), Pod::new());
+        network(&node, third, &portmap());
+        node.call(plugin_dir(), "add", &pod, &id('a')).run().result();
+        // A runtime knows nothing of our locks. The pod has been looked at by then.
+        let plugins = if by_go { go } else { plugin_dir() };
+        let del = node.call(plugins, "del", &pod, &id('a')).command;
+        let words = std::iter::once(del.get_program()).chain(del.get_args());
+        let words: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+        let del = format!(
+            "CNI_PATH={} NETCONFPATH={} CNIMBLE_LOCK_DIR={}/other-locks PATH=/usr/sbin:/usr/bin:/sbin:/bin {}",
+            plugins.display(),
+            node.conf().display(),
+            node.host.dir().display(),
+            words.join(" "),
+        );
+        let path = met(&node, &format!("[ \"$1 $2\" != '1 before' ] || {{ {del} || {del}; }} >&2"));
+        let outcome = node.hand_over_run(&["--yes"]).env("PATH", &path).run();
+        let done = document(&outcome, 0);
+        assert_eq!(done["pods"][0]["containerID"], id('a'), "the DEL came too early");
+        clean(&node, third, &format!("a DEL by the Go plugins: {by_go}"));
+    }
+}

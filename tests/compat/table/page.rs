@@ -1,0 +1,71 @@
+//! docs/COMPATIBILITY.md: its tables are made from the rows.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use super::rows::{Row, Table, Verdict, folder};
+
+/// What stands before the tables.
+const MARK: &str = "<!-- The rest is made from compat.json of each plugin: see CONTRIBUTING.md. -->\n";
+
+fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/COMPATIBILITY.md")
+}
+
+/// The keys on a plugin's page, as they stand there.
+pub(super) fn keys(plugin: &str) -> Vec<String> {
+    let page = std::fs::read_to_string(folder(plugin).join("README.md")).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    rows.flat_map(|row| row.split(" | ").next().unwrap().split('`').skip(1).step_by(2))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn line(row: &Row) -> String {
+    let keys: Vec<String> = row.keys.iter().map(|key| format!("`{key}`")).collect();
+    let verdict = match row.verdict {
+        Verdict::Same => "same",
+        Verdict::Better => "**better**",
+        Verdict::Different => "*different*",
+    };
+    let differs =
+        if row.differs.is_empty() { String::new() } else { format!(" ({})", row.differs.join(", ")) };
+    format!("| {} | {} | {verdict}{differs} | {} |\n", keys.join(", "), row.case, row.note)
+}
+
+fn made(tables: &[Table]) -> String {
+    let count =
+        |verdict| tables.iter().flat_map(|table| &table.rows).filter(|row| row.verdict == verdict).count();
+    let mut text = format!(
+        "\n{} rows: {} same, {} better, {} different.\n",
+        tables.iter().map(|table| table.rows.len()).sum::<usize>(),
+        count(Verdict::Same),
+        count(Verdict::Better),
+        count(Verdict::Different),
+    );
+    for table in tables {
+        let _ = write!(
+            text,
+            "\n## {}\n\n| option | case | | Go, ours, and why |\n|---|---|---|---|\n",
+            table.plugin
+        );
+        text.extend(table.rows.iter().map(line));
+    }
+    text
+}
+
+/// # Panics
+/// If the page isn't what the rows say. With `CNIMBLE_WRITE_PAGE` set, the page is written instead.
+pub(super) fn assert_current(tables: &[Table]) {
+    let old = std::fs::read_to_string(path()).unwrap();
+    let (head, rest) = old.split_once(MARK).expect("docs/COMPATIBILITY.md has lost its mark");
+    let new = made(tables);
+    if std::env::var_os("CNIMBLE_WRITE_PAGE").is_some() {
+        std::fs::write(path(), format!("{head}{MARK}{new}")).unwrap();
+        return;
+    }
+    assert!(
+        rest == new,
+        "docs/COMPATIBILITY.md is not what compat.json says: run the test with CNIMBLE_WRITE_PAGE=1"
+    );
+}

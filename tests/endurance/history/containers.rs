@@ -1,0 +1,174 @@
+//! containerd, with its own client and a directory for a root file system: pods by the real libcni.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cnimble_tests::{Background, PATIENCE, wait_until};
+
+use super::log::{Facts, Meaning, Outcome};
+use super::look::Claim;
+use super::plan::{Net, containers as plan};
+use super::site::Site;
+use super::{Board, Busy};
+
+const SOCKET: &str = "/run/containerd/containerd.sock";
+const SLOTS: usize = 2;
+
+/// Why it can't take part.
+pub(super) fn why_not() -> Option<String> {
+    let groups = ["cgroup.controllers", "pids"].map(|file| Path::new("/sys/fs/cgroup").join(file));
+    if !groups.iter().any(|file| file.exists()) {
+        return Some("no cgroups are mounted".into());
+    }
+    cnimble_tests::missing(&["containerd", "ctr", "runc", "busybox"])
+}
+
+/// containers come and go until it is time.
+pub(super) fn containers(board: &Board<'_>, seed: u64, busy: Busy<'_>) {
+    let _cgroups = Cgroups;
+    let _daemon = daemon(board.site);
+    let rootfs = board.site.node.rootfs();
+    std::thread::scope(|scope| {
+        for slot in 0..SLOTS {
+            let rootfs = rootfs.to_str().unwrap();
+            scope.spawn(move || {
+                for (count, hold) in plan(seed, slot).enumerate() {
+                    if board.is_over() {
+                        break;
+                    }
+                    live(board, rootfs, &format!("ctr{slot}n{count}"), hold);
+                }
+            });
+        }
+    });
+    drop(busy);
+}
+
+/// The cgroup of all containers.
+fn group() -> String {
+    format!("cnimble-history-{}", std::process::id())
+}
+
+/// Removes the cgroups that runc leaves behind.
+struct Cgroups;
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        for hierarchy in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            let top = hierarchy.path().join(group());
+            wait_until(10.0, || {
+                for group in std::fs::read_dir(&top).into_iter().flatten().flatten() {
+                    let _ = std::fs::remove_dir(group.path());
+                }
+                let _ = std::fs::remove_dir(&top);
+                !top.exists()
+            });
+        }
+    }
+}
+
+fn daemon(site: &Site) -> Background {
+    let dir = site.node.dir().display();
+    let off = [
+        "grpc.v1.cri",
+        "internal.v1.opt",
+        "snapshotter.v1.btrfs",
+        "snapshotter.v1.zfs",
+        "snapshotter.v1.aufs",
+        "snapshotter.v1.devmapper",
+    ];
+    let off = off.map(|plugin| format!("\"io.containerd.{plugin}\"")).join(", ");
+    let config = format!(
+        "version = 2\nroot = \"{dir}/containerd\"\nstate = \"/run/containerd\"\ndisabled_plugins = [{off}]\n\
+         [grpc]\naddress = \"{SOCKET}\"\n"
+    );
+    let config = site.node.file("containerd.toml", &config);
+    let log = std::fs::File::create(site.node.dir().join("containerd.log")).unwrap();
+    let mut command = site.node.command("containerd");
+    command.arg("--config").arg(config).stdin(Stdio::null());
+    command.stdout(log.try_clone().unwrap()).stderr(log);
+    let daemon = Background::start(&mut command);
+    let up = wait_until(PATIENCE, || ctr(site, &["version"]).status().is_ok_and(|status| status.success()));
+    let log = || std::fs::read_to_string(site.node.dir().join("containerd.log")).unwrap_or_default();
+    assert!(up, "containerd does not come up: {}", log());
+    daemon
+}
+
+fn ctr(site: &Site, args: &[&str]) -> Command {
+    let mut ctr = site.node.command("ctr");
+    ctr.args(["--address", SOCKET])
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    ctr
+}
+
+/// One container: it has its network when it says so, and loses it when it is told to stop.
+fn live(board: &Board<'_>, rootfs: &str, id: &str, hold: u64) {
+    let site = board.site;
+    let said = site.node.dir().join(format!("{id}.out"));
+    let out = std::fs::File::create(&said).unwrap();
+    let pause = "echo up; trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let group = format!("{}/{id}", group());
+    let args = [
+        "run",
+        "--rootfs",
+        "--cni",
+        "--rm",
+        "--env",
+        "PATH=/bin",
+        "--cgroup",
+        &group,
+        rootfs,
+        id,
+        "/bin/sh",
+        "-c",
+        pause,
+    ];
+    let begun = site.log.begin("ctr", Meaning::Adds, id, "ctr run --cni");
+    let mut run = ctr(site, &args).stdout(out.try_clone().unwrap()).stderr(out).spawn().unwrap();
+    let text = || std::fs::read_to_string(&said).unwrap_or_default();
+    let up = wait_until(PATIENCE, || text().contains("up") || !matches!(run.try_wait(), Ok(None)));
+    let cache = format!("/var/lib/cni/results/pods-default-{id}-eth0");
+    let netns = format!("/proc/{}/ns/net", pid(site, id));
+    match Claim::cached(site, &format!("default-{id}"), Net::Pods, &netns, None, &cache) {
+        Ok(claim) if up && text().contains("up") => {
+            site.log.end(begun, Outcome::Done, claim.told.clone());
+            board.enter(id, claim);
+        }
+        other => site.log.end(begun, Outcome::Failed(format!("{:?} {}", other.err(), text())), Facts::new()),
+    }
+    std::thread::sleep(Duration::from_millis(hold));
+    if let Some(claim) = board.claim(id) {
+        site.look(&[(id.to_owned(), claim)]);
+    }
+    let begun = site.log.begin("ctr", Meaning::Ends, id, "ctr task kill");
+    board.leave(id);
+    let _ = ctr(site, &["task", "kill", "--signal", "SIGTERM", id]).status();
+    let ended = gone(&mut run);
+    let outcome = if ended { Outcome::Done } else { Outcome::Failed(text()) };
+    site.log.end(begun, outcome, Facts::new());
+}
+
+/// The process ID of its container on the node.
+fn pid(site: &Site, id: &str) -> String {
+    let listed = site.node.run(&format!("ctr --address {SOCKET} task ls")).text();
+    let line = listed.lines().find(|line| line.split_whitespace().next() == Some(id)).unwrap_or_default();
+    line.split_whitespace().nth(1).unwrap_or("none").to_owned()
+}
+
+/// Whether the client ends by itself; it is ended, else.
+fn gone(run: &mut Child) -> bool {
+    let end = Instant::now() + Duration::from_secs_f32(PATIENCE);
+    while Instant::now() < end {
+        if !matches!(run.try_wait(), Ok(None)) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = run.kill();
+    let _ = run.wait();
+    false
+}

@@ -1,0 +1,112 @@
+//! The networks that are disturbed, each a list of plugins.
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{Host, Pod, Role, Sample, configs};
+
+/// A network, as a list of plugins.
+#[derive(Debug)]
+pub struct Kind {
+    pub name: String,
+    pub chain: Chain,
+    /// Whether another pod is there, which must not notice anything.
+    pub neighbour: bool,
+    /// How many leases of nobody in particular are there.
+    pub leases: u32,
+    /// CNIMBLE_DEL_WAIT of the verb that is disturbed; `0` where a child waits for the kernel.
+    pub wait: Option<&'static str>,
+}
+
+/// The configurations of a chain.
+#[derive(Debug)]
+pub enum Chain {
+    Samples(Vec<&'static Sample>),
+    /// What the Go plugins can do, too.
+    Common,
+}
+
+impl Chain {
+    /// For the pod with this number.
+    pub fn configs(&self, host: &Host, number: u64) -> Vec<Value> {
+        let Chain::Samples(samples) = self else { return vec![common(host)] };
+        let mut configs: Vec<Value> = samples.iter().map(|sample| sample.numbered(host, number)).collect();
+        let name = configs[0]["name"].clone();
+        for config in &mut configs {
+            config["name"] = name.clone();
+        }
+        configs
+    }
+
+    pub fn is_picky(&self) -> bool {
+        matches!(self, Chain::Samples(samples) if samples.iter().any(|sample| sample.is_picky()))
+    }
+
+    pub fn lends(&self) -> bool {
+        matches!(self, Chain::Samples(samples) if samples.iter().any(|sample| sample.lends))
+    }
+
+    pub fn pod(&self) -> Pod {
+        match self {
+            Chain::Samples(samples) => samples[0].pod(),
+            Chain::Common => Pod::new(),
+        }
+    }
+
+    pub fn ifname(&self) -> &'static str {
+        match self {
+            Chain::Samples(samples) => &samples[0].ifname,
+            Chain::Common => "eth0",
+        }
+    }
+}
+
+fn common(host: &Host) -> Value {
+    let mut config = configs::dual(host);
+    config["cniVersion"] = json!("1.0.0");
+    config["ipMasq"] = json!(true);
+    config
+}
+
+impl Kind {
+    /// A network with this name, or of the plugins with these names, joined by ` and `.
+    pub fn of(name: &str) -> Kind {
+        let bridge = Sample::of("bridge");
+        let by_a_child = name.strip_suffix(" by a child");
+        let chain = match by_a_child.unwrap_or(name) {
+            "first bridge" => vec![bridge],
+            "chain" => {
+                let here = Sample::with(Role::Chained).filter(|sample| sample.missing().is_none());
+                std::iter::once(bridge).chain(here).collect()
+            }
+            "many leases" => vec![Sample::of("host-local")],
+            plugins => plugins.split(" and ").map(Sample::of).collect(),
+        };
+        Kind {
+            name: name.to_owned(),
+            chain: Chain::Samples(chain),
+            neighbour: name != "first bridge",
+            leases: if name == "many leases" { 70 } else { 0 },
+            wait: by_a_child.map(|_| "0"),
+        }
+    }
+
+    /// The network that both sets of plugins are tried on.
+    pub fn common() -> Kind {
+        Kind { name: "common".to_owned(), chain: Chain::Common, neighbour: true, leases: 0, wait: None }
+    }
+}
+
+/// The plugins that make networks of their own beside those that have a test of their own.
+pub fn others() -> impl Iterator<Item = &'static Sample> {
+    let alone = Sample::all().iter().filter(|sample| sample.role != Role::Chained && !sample.is_apart());
+    alone.filter(|sample| !["bridge", "ptp", "host-local"].contains(&sample.plugin.as_str()))
+}
+
+/// Networks of plugins that the kernel outside of the machine can't serve: each part of a chain behind dummy.
+pub fn picky() -> impl Iterator<Item = String> {
+    let picky = Sample::all().iter().filter(|sample| sample.is_for_the_machine());
+    picky.map(|sample| match sample.role {
+        Role::Chained => format!("dummy and {}", sample.plugin),
+        _ => sample.plugin.clone(),
+    })
+}

@@ -1,0 +1,245 @@
+//! Machines that lack something: each feature works there, or says in a sentence what is missing
+//! and leaves nothing.
+//!
+//! `scripts/kernels` runs `this_machine` where the kernel itself lacks it (`-a ipv6.disable=1`,
+//! `-l 'nf_tables*'`) and takes the lines that begin with CELL for its page. `CNIMBLE_FEATURES=portmap`
+//! has it try only those features whose name contains that.
+#![cfg(test)]
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Call, Host, Network, Pod, Snapshot, configs, need, plugin_dir, skip, vm};
+
+/// A feature: its name, its plugin's configuration, and whether the plugin is one of a chain.
+struct Feature {
+    name: &'static str,
+    config: Value,
+    chained: bool,
+}
+
+fn features(host: &Host) -> Vec<Feature> {
+    let bridge = |name, more: &[(&str, Value)]| {
+        let mut config = configs::v4(host);
+        more.iter().for_each(|(key, value)| config[*key] = value.clone());
+        Feature { name, config, chained: false }
+    };
+    let main = |name, kind: &str, more: Value| {
+        let mut config = configs::v4(host);
+        config.as_object_mut().unwrap().retain(|key, _| key != "bridge" && key != "isGateway");
+        config["type"] = kind.into();
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Feature { name, config, chained: false }
+    };
+    let chained = |name, more: Value| {
+        let mut config = json!({"cniVersion": configs::newest(), "name": "net4"});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Feature { name, config, chained: true }
+    };
+    let ports = json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]});
+    vec![
+        bridge("bridge", &[]),
+        Feature { name: "bridge, IPv6 too", config: configs::dual(host), chained: false },
+        bridge("bridge ipMasq", &[("ipMasq", true.into())]),
+        bridge("bridge ipMasq nftables", &[("ipMasq", true.into()), ("ipMasqBackend", "nftables".into())]),
+        bridge("bridge macspoofchk", &[("macspoofchk", true.into())]),
+        bridge("bridge vlan", &[("vlan", 100.into())]),
+        bridge("bridge portIsolation", &[("portIsolation", true.into())]),
+        main("ptp", "ptp", json!({})),
+        main("ptp ipMasq", "ptp", json!({"ipMasq": true})),
+        main("macvlan", "macvlan", json!({"master": "up0"})),
+        main("macvlan bcqueuelen", "macvlan", json!({"master": "up0", "bcqueuelen": 500})),
+        main("ipvlan", "ipvlan", json!({"master": "up0"})),
+        main("vlan", "vlan", json!({"master": "up0", "vlanId": 7})),
+        main("dummy", "dummy", json!({})),
+        main("tap", "tap", json!({})),
+        chained("portmap", json!({"type": "portmap", "runtimeConfig": ports})),
+        chained(
+            "portmap nftables",
+            json!({"type": "portmap", "runtimeConfig": ports, "backend": "nftables"}),
+        ),
+        chained(
+            "portmap iptables",
+            json!({"type": "portmap", "runtimeConfig": ports, "backend": "iptables"}),
+        ),
+        chained("firewall", json!({"type": "firewall"})),
+        chained("firewall nftables", json!({"type": "firewall", "backend": "nftables"})),
+        chained("firewall iptables", json!({"type": "firewall", "backend": "iptables"})),
+        chained("firewall same-bridge", json!({"type": "firewall", "ingressPolicy": "same-bridge"})),
+        chained(
+            "bandwidth",
+            json!({"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 8_000_000}),
+        ),
+        chained("tuning", json!({"type": "tuning", "sysctl": {"net.ipv4.conf.eth0.arp_notify": "1"}})),
+        chained("sbr", json!({"type": "sbr"})),
+        chained("vrf", json!({"type": "vrf", "vrfname": "red"})),
+    ]
+}
+
+/// How a feature ended: nothing, or the sentence that it was refused with.
+type End = Result<(), String>;
+
+/// What a refused ADD may not change. An emulated processor is too slow for a whole snapshot of each.
+enum Before {
+    Whole(Box<(Snapshot, Snapshot)>),
+    Quick(String),
+}
+
+impl Before {
+    fn of(host: &Host, pod: &Pod) -> Self {
+        if vm::inside() {
+            let look = "ip -o link | grep -v ' up[01]'; ip -4 route; nft list ruleset 2>/dev/null || :";
+            return Before::Quick(host.shell(look) + &pod.shell("ip -o link"));
+        }
+        Before::Whole(Box::new((Snapshot::settled(host), Snapshot::of_ns(pod))))
+    }
+
+    fn assert_same(&self, host: &Host, pod: &Pod, when: &str) {
+        match (self, Before::of(host, pod)) {
+            (Before::Whole(before), Before::Whole(after)) => {
+                before.0.assert_same(&after.0, when);
+                before.1.assert_same(&after.1, when);
+            }
+            (Before::Quick(before), Before::Quick(after)) => assert_eq!(*before, after, "{when}"),
+            _ => unreachable!("one machine"),
+        }
+    }
+}
+
+/// ADD, CHECK and DEL; a call is made as `hard` has it.
+fn live(host: &Host, feature: &Feature, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) -> End {
+    let pod = Pod::new();
+    let att = Attachment::new("hard", &pod);
+    let base = feature.chained.then(|| Network::new(host, configs::v4(host)));
+    let prev = base.as_ref().map(|base| base.added(&att));
+    let net = Network::new(host, feature.config.clone());
+    let before = Before::of(host, &pod);
+    let added = hard(net.call("ADD", &att, prev.as_ref())).run();
+    let end = if added.status == 0 {
+        let result = added.result();
+        hard(net.call("CHECK", &att, Some(&result))).run().success();
+        hard(net.call("DEL", &att, Some(&result))).run().success();
+        Ok(())
+    } else {
+        let why = added.error().all();
+        before.assert_same(host, &pod, &format!("{}, refused: {why}", feature.name));
+        // What isn't there is nothing to remove.
+        hard(net.call("DEL", &att, prev.as_ref())).run().success();
+        Err(why)
+    };
+    if let Some(base) = base {
+        base.deleted(&att, prev.as_ref());
+    }
+    end
+}
+
+/// A refusal names what is missing, and isn't only the kernel's word for "no".
+fn names_what_is_missing(why: &str) -> bool {
+    ["CONFIG_", "the kernel has no", "this kernel", "not installed", "read-only", "Read-only", "IPv6"]
+        .iter()
+        .any(|word| why.contains(word))
+}
+
+/// How the features ended.
+#[derive(Default)]
+struct Ends {
+    refused: Vec<&'static str>,
+    wrong: Vec<String>,
+}
+
+/// Each feature on a host of its own.
+fn all(part: fn(&Feature) -> bool, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) -> Ends {
+    let mut ends = Ends::default();
+    for number in 0.. {
+        let host = Host::new();
+        let Some(feature) = features(&host).into_iter().nth(number) else { break };
+        if !part(&feature) {
+            continue;
+        }
+        for command in ["link add up0 type veth peer name up1", "link set up0 up", "link set up1 up"] {
+            host.ip(command);
+        }
+        let attempt = std::panic::AssertUnwindSafe(|| live(&host, &feature, hard));
+        let end = match std::panic::catch_unwind(attempt) {
+            Ok(Ok(())) => "works".to_owned(),
+            Ok(Err(why)) => {
+                ends.refused.push(feature.name);
+                if !names_what_is_missing(&why) {
+                    ends.wrong.push(format!("{}: says only {why}", feature.name));
+                }
+                format!("refused: {why}")
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                ends.wrong.push(format!("{}: {text}", feature.name));
+                "WRONG".to_owned()
+            }
+        };
+        println!("CELL|{}|{}", feature.name, end.replace(['\n', '|'], " "));
+    }
+    ends
+}
+
+/// In a machine of `scripts/kernels` only: elsewhere the plugins' own tests say it better.
+#[test]
+fn this_machine_serves_every_feature_or_names_what_is_missing() {
+    need!("ip", "nft");
+    if !vm::inside() {
+        return;
+    }
+    let wanted = |feature: &Feature| {
+        std::env::var("CNIMBLE_FEATURES").map_or(true, |word| feature.name.contains(&word))
+    };
+    let ends = all(wanted, &|call| call);
+    assert!(ends.wrong.is_empty(), "{}", ends.wrong.join("\n"));
+}
+
+/// Images without iptables have nf_tables, and that does.
+#[test]
+fn without_the_command_iptables_only_what_was_asked_to_use_it_is_refused() {
+    need!("ip", "nft", "unshare", "mount");
+    let part =
+        |feature: &Feature| feature.name.starts_with("portmap") || feature.name.starts_with("firewall");
+    let hidden =
+        "for dir in /usr/sbin /usr/local/sbin; do mount -t tmpfs none $dir || exit; done; exec \"$0\"";
+    let wrapper = ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", hidden];
+    let ends = all(part, &|call| call.under(&wrapper));
+    assert!(ends.wrong.is_empty(), "{}", ends.wrong.join("\n"));
+    assert_eq!(ends.refused, ["portmap iptables", "firewall iptables"]);
+}
+
+/// /proc/sys is read-only where the plugins are: in a container that may not change its node.
+#[test]
+fn with_a_read_only_proc_sys_what_needs_to_write_there_says_so_and_leaves_nothing() {
+    need!("ip", "unshare", "mount");
+    let read_only = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$0\"";
+    let part = |feature: &Feature| ["bridge", "ptp", "firewall", "portmap", "tuning"].contains(&feature.name);
+    let wrapper = ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", read_only];
+    let ends = all(part, &|call| call.under(&wrapper));
+    assert!(ends.wrong.is_empty(), "{}", ends.wrong.join("\n"));
+    assert_eq!(ends.refused, ["bridge", "ptp", "portmap", "tuning"]);
+}
+
+/// Root of a user namespace is root of the network namespaces made in it, and of little else.
+#[test]
+fn root_of_a_user_namespace_is_refused_only_what_the_kernel_lacks() {
+    need!("ip", "nft", "unshare");
+    let test = "this_machine_serves_every_feature_or_names_what_is_missing";
+    let output = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "--net"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads", "1"])
+        // As if in a machine of its own: the test runs, and looks at less.
+        .env("CNIMBLE_TEST_INSIDE_VM", "1")
+        .env("CNIMBLE_PLUGIN_DIR", plugin_dir())
+        .output()
+        .unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if errors.contains("unshare failed") {
+        skip!("no user namespaces here: {errors}");
+    }
+    assert!(output.status.success(), "{said}{errors}");
+    let refused: Vec<&str> = said.lines().filter(|line| line.contains("|refused")).collect();
+    let kernel = |line: &&&str| !line.contains("this kernel");
+    assert_eq!(refused.iter().find(kernel), None, "{said}");
+    assert!(said.matches("|works").count() > 15, "{said}");
+}

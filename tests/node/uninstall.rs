@@ -1,0 +1,129 @@
+//! `scripts/install --uninstall` on a node with living pods. What `cnimble hand-over` does is tested with
+//! the command; here something stands for it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use cnimble_tests::{PATIENCE, wait_until};
+
+use crate::scripts::{Node, contents};
+
+impl Node {
+    /// A command that writes down how it was called and what was there, and then does what `then`
+    /// says: it stands for `cnimble`, which has tests of its own.
+    fn record(&self, then: &str) {
+        let text = format!(
+            "#!/bin/sh\n[ \"$*\" != 'hand-over --help' ] || exit 0\ncd {}\n\
+             echo \"$* $(ls bin/host-local prefix/bin/cnimble 2>/dev/null | tr '\\n' ' ')\" >>calls\n{then}\n",
+            self.dir.path().display()
+        );
+        self.write("release/cnimble", &text);
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
+        let _ = fs::remove_file(self.path("calls"));
+        calls.lines().map(|line| line.trim().to_owned()).collect()
+    }
+}
+
+#[test]
+fn uninstall_hands_pods_over_before_the_plugins_go_and_once_more_afterwards() {
+    let node = Node::new();
+    node.record("");
+    node.install_ok(&[]);
+    node.install_ok(&["--dry-run", "--uninstall"]);
+    assert_eq!(node.calls(), ["hand-over bin/host-local prefix/bin/cnimble"]);
+    node.install_ok(&["--uninstall"]);
+    let expected =
+        ["hand-over --yes bin/host-local prefix/bin/cnimble", "hand-over --yes prefix/bin/cnimble"];
+    assert_eq!(node.calls(), expected);
+    assert!(!node.path("prefix/bin/cnimble").exists());
+    assert!(!node.install(&["--force"]).status.success());
+}
+
+#[test]
+fn uninstall_changes_nothing_if_pods_cant_be_handed_over_unless_it_is_forced() {
+    let node = Node::new();
+    let before = contents(node.dir.path());
+    node.record("case $* in *--force*) ;; *) echo 'left network net, container c1'; exit 7 ;; esac");
+    node.install_ok(&["--no-command"]);
+    let installed = contents(node.dir.path());
+    let output = node.install(&["--uninstall"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("left network net") && text.contains("--force"),
+        "{text}"
+    );
+    assert_eq!(node.calls(), ["hand-over --yes bin/host-local"]);
+    assert_eq!(contents(node.dir.path()), installed);
+    node.install_ok(&["--uninstall", "--force"]);
+    assert_eq!(node.calls(), ["hand-over --yes --force bin/host-local", "hand-over --yes --force"]);
+    assert_eq!(
+        contents(&node.path("bin")).len(),
+        before.keys().filter(|path| path.starts_with(node.path("bin"))).count()
+    );
+}
+
+#[test]
+fn uninstall_waits_for_plugins_that_are_at_work() {
+    let node = Node::new();
+    node.record("");
+    node.install_ok(&[]);
+    // One that waits for its configuration.
+    let mut plugin = Command::new(node.path("bin/host-local"));
+    plugin.env("CNI_COMMAND", "DEL").env("CNI_CONTAINERID", "c1").env("CNI_IFNAME", "eth0");
+    plugin.env("CNI_PATH", node.path("bin")).stdin(Stdio::piped());
+    plugin.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut plugin = plugin.spawn().unwrap();
+    let exe = format!("/proc/{}/exe", plugin.id());
+    let started = || fs::read_link(&exe).is_ok_and(|exe| exe.ends_with("host-local"));
+    assert!(wait_until(PATIENCE, started));
+    let mut uninstall = node.command(&["--uninstall"]).stdout(Stdio::null()).spawn().unwrap();
+    assert!(wait_until(PATIENCE, || !node.path("bin/host-local").exists()));
+    assert!(wait_until(PATIENCE, || fs::read_link(&exe)
+        .is_ok_and(|exe| exe.to_string_lossy().ends_with("(deleted)"))));
+    assert_eq!(node.calls(), ["hand-over --yes bin/host-local prefix/bin/cnimble"]);
+    assert!(uninstall.try_wait().unwrap().is_none());
+    drop(plugin.stdin.take());
+    plugin.wait().unwrap();
+    assert!(uninstall.wait().unwrap().success());
+    assert_eq!(node.calls(), ["hand-over --yes prefix/bin/cnimble"]);
+}
+
+#[test]
+fn uninstall_that_was_killed_anywhere_can_be_called_again() {
+    let mut killed = 0;
+    for call in 1.. {
+        let node = Node::new();
+        // A small one of three names.
+        node.write("release/cnimble-plugins", "#!/bin/sh\nprintf '%s\\n' bridge host-local loopback\n");
+        let before = contents(&node.path("bin"));
+        node.install_ok(&[]);
+        // Each change is made by one of these.
+        let counter = node.path("counter");
+        fs::create_dir(node.path("met")).unwrap();
+        for program in ["ln", "mv", "rm", "rmdir", "flock"] {
+            let real = ["/usr/bin", "/bin"].map(|dir| Path::new(dir).join(program));
+            let real = real.iter().find(|path| path.exists()).unwrap();
+            let text = format!(
+                "#!/bin/sh\nn=$(($(cat {count} 2>/dev/null || echo 0) + 1))\necho $n >{count}\n\
+                 [ $n != {call} ] || kill -9 $PPID\nexec {real} \"$@\"\n",
+                count = counter.display(),
+                real = real.display(),
+            );
+            node.write(&format!("met/{program}"), &text);
+        }
+        let path = format!("{}:{}", node.path("met").display(), std::env::var("PATH").unwrap());
+        let output = node.command(&["--uninstall"]).env("PATH", path).output().unwrap();
+        node.install_ok(&["--uninstall"]);
+        assert_eq!(contents(&node.path("bin")), before, "killed at change {call}");
+        assert!(contents(&node.path("prefix")).is_empty(), "killed at change {call}");
+        if output.status.success() {
+            break;
+        }
+        killed += 1;
+    }
+    assert!(killed > 10, "only {killed} were killed");
+}

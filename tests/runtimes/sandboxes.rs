@@ -1,0 +1,299 @@
+//! `cnimble cri`, and `--cri` of gc, doctor and tree, against containerd.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use cnimble_cri::SandboxStatus;
+use cnimble_tests::{Node, Outcome, command};
+
+use crate::cri::Cri;
+
+/// One family, masquerading, and where containerd's pods have their leases by default.
+fn conflist() -> String {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "plugins": [{
+            "type": "bridge",
+            "bridge": "br-pods",
+            "isGateway": true,
+            "ipMasq": true,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{"subnet": "10.88.9.0/24"}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }, {"type": "portmap", "capabilities": {"portMappings": true}}],
+    })
+    .to_string()
+}
+
+const LEASES: &str = "/var/lib/cni/networks/pods";
+
+/// Runs the command on the node.
+fn cnimble(node: &Node, args: &str) -> Outcome {
+    node.run(&format!("{} {args}", command().display()))
+}
+
+/// What it prints as JSON; its exit status is to be this.
+#[track_caller]
+fn document(node: &Node, args: &str, status: i32) -> Value {
+    let outcome = cnimble(node, &format!("{args} --json"));
+    assert_eq!(outcome.status, status, "{}", outcome.describe());
+    serde_json::from_str(&outcome.text()).unwrap_or_else(|err| panic!("{err}: {}", outcome.describe()))
+}
+
+/// Pods of a shop, all made more than the grace period ago.
+struct Shop<'n> {
+    node: &'n Node,
+    cri: Cri<'n>,
+    pods: Vec<SandboxStatus>,
+}
+
+impl<'n> Shop<'n> {
+    fn open(node: &'n Node, pods: usize) -> Self {
+        let cri = Cri::start(node, "pods", &conflist(), "/opt/cni/bin");
+        let pods: Vec<_> =
+            (0..pods).map(|number| cri.pod("shop", &format!("web-{number}"), &[], &[])).collect();
+        node.sh(&format!("touch -d '1 hour ago' {LEASES}/10.* /var/lib/cni/results/*"));
+        Shop { node, cri, pods }
+    }
+
+    fn id(&self, number: usize) -> &str {
+        &self.pods[number].sandbox.id
+    }
+
+    fn ip(&self, number: usize) -> String {
+        self.pods[number].ips[0].to_string()
+    }
+
+    fn lease(&self, number: usize) -> PathBuf {
+        self.node.path(&format!("{LEASES}/{}", self.ip(number)))
+    }
+
+    fn entry(&self, number: usize) -> PathBuf {
+        self.node.path(&format!("/var/lib/cni/results/pods-{}-eth0", self.id(number)))
+    }
+
+    fn lose_eth0(&self, number: usize) {
+        let netns = self.pods[number].netns.as_ref().unwrap();
+        self.node.netns(netns.to_str().unwrap()).ip("link del eth0");
+    }
+
+    /// Its runtime takes the pod away, and its DEL leaves the lease.
+    fn lose_sandbox(&self, number: usize) {
+        let (lease, aside) = (self.lease(number), self.node.dir().join("lease"));
+        // Attributes along: the lease isn't from another boot.
+        self.node.sh(&format!("cp -a {LEASES}/{} {}", self.ip(number), aside.display()));
+        self.cri.stop_and_remove(self.id(number));
+        assert!(!lease.exists());
+        self.node.sh(&format!("cp -a {} {LEASES}/{}", aside.display(), self.ip(number)));
+    }
+}
+
+/// Pairs of a finding's kind and pod, sorted.
+fn kinds(found: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let findings = found["findings"].as_array().unwrap().iter();
+    let mut kinds: Vec<_> = findings.map(|of| (text(&of["kind"]), text(&of["pod"]))).collect();
+    kinds.sort();
+    kinds
+}
+
+/// The same, as a test has it.
+fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
+    of.iter().map(|(kind, pod)| ((*kind).to_owned(), (*pod).to_owned())).collect()
+}
+
+#[test]
+fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
+    need_runtime!("containerd", "ctr", "runc", "sha256sum");
+    let node = Node::new();
+    let shop = Shop::open(&node, 20);
+    let healthy = document(&node, "doctor --cri", 0);
+    assert_eq!(kinds(&healthy), [], "{healthy}");
+    assert_eq!(document(&node, "gc pods --cri --grace 0", 0)["findings"], json!([]));
+
+    shop.lose_eth0(3);
+    std::fs::remove_file(shop.lease(7)).unwrap();
+    std::fs::remove_file(shop.entry(11)).unwrap();
+    node.nft(&format!("delete element inet cnimble masq-10.88.9.0/24 {{ {} }}", shop.ip(13)));
+    shop.lose_sandbox(17);
+
+    let found = document(&node, "doctor --cri", 6);
+    let expected = [
+        ("lease", "-"),
+        ("missing-rules", "shop/web-13"),
+        ("sandbox-interface", "shop/web-3"),
+        ("sandbox-without-entry", "shop/web-11"),
+        ("sandbox-without-lease", "shop/web-7"),
+    ];
+    assert_eq!(kinds(&found), pairs(&expected), "{found:#}");
+    let why = |kind: &str| {
+        let mut findings = found["findings"].as_array().unwrap().iter();
+        findings.find(|of| of["kind"] == kind).unwrap()["why"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(why("sandbox-interface"), "the sandbox is Ready and has no eth0");
+    assert!(why("lease").starts_with("its sandbox is gone, and the lease isn't"), "{}", why("lease"));
+    let told = cnimble(&node, "doctor --cri").text();
+    for name in ["shop/web-3", "shop/web-7", "shop/web-11", "shop/web-13"] {
+        assert!(told.contains(name), "{name} in {told}");
+    }
+
+    // In the picture what was lost stands beside the pod, by its name; nothing is wrong with others.
+    let tree = document(&node, "tree --cri", 0);
+    let places = tree["networks"][0]["places"].as_array().unwrap().iter();
+    let pods: Vec<&Value> = places.flat_map(|place| place["pods"].as_array().unwrap()).collect();
+    let wrong: Vec<&str> = pods
+        .iter()
+        .filter(|pod| !pod["problem"].is_null())
+        .map(|pod| pod["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(pods.len(), 19);
+    assert_eq!(wrong, ["shop/web-7", "shop/web-11", "shop/web-13", "shop/web-3"], "{tree:#}");
+    let problems = tree["problems"].to_string();
+    assert!(problems.contains(&format!("{LEASES}/{}", shop.ip(17))), "{problems}");
+
+    let svg = cnimble(&node, "tree --cri --svg -").success().text();
+    assert!(svg.starts_with("<svg ") && svg.matches("class=\"pod wrong\"").count() == 4, "{svg}");
+    // The picture in the README.
+    if let Some(file) = std::env::var_os("CRI_SVG") {
+        std::fs::write(file, &svg).unwrap();
+    }
+
+    // Only what is dead, and listed by nobody, goes; and only with --yes.
+    let dead = document(&node, "gc pods --cri --grace 0", 0);
+    assert_eq!(kinds(&dead), pairs(&[("lease", "-")]), "{dead:#}");
+    assert!(shop.lease(17).exists());
+    let dead = document(&node, "gc pods --cri --grace 0 --yes", 0);
+    assert_eq!((dead["cleanedUp"].as_u64(), shop.lease(17).exists()), (Some(1), false), "{dead:#}");
+    let left = std::fs::read_dir(node.path(LEASES)).unwrap().flatten();
+    let left = left.filter(|file| file.file_name().to_string_lossy().starts_with("10.")).count();
+    assert_eq!(left, 18, "leases of living pods are gone");
+
+    // The rules come back; the rest is the runtime's to mend.
+    let repaired = document(&node, "doctor --cri --repair", 7);
+    let outcomes = repaired["findings"].as_array().unwrap().iter();
+    let outcomes: Vec<_> =
+        outcomes.map(|of| (of["kind"].as_str().unwrap(), of["outcome"].as_str().unwrap())).collect();
+    let expected = [
+        ("missing-rules", "repaired"),
+        ("sandbox-interface", "failed"),
+        ("sandbox-without-lease", "failed"),
+        ("sandbox-without-entry", "failed"),
+    ];
+    assert_eq!(outcomes, expected);
+    assert!(node.nft("list ruleset").contains(&format!("{} comment", shop.ip(13))));
+    for pod in shop.pods.iter().enumerate().filter(|(number, _)| *number != 17).map(|(_, pod)| pod) {
+        shop.cri.stop_and_remove(&pod.sandbox.id);
+    }
+}
+
+/// The namespace of a sandbox is gone, and with it everything that the judge goes by.
+#[test]
+fn what_the_runtime_lists_is_valid_in_whatever_state() {
+    need_runtime!("containerd", "ctr", "runc", "sha256sum");
+    let node = Node::new();
+    let shop = Shop::open(&node, 2);
+    for pod in &shop.pods {
+        let pid = pod.pid.unwrap();
+        node.sh(&format!("kill -9 {pid}; umount {0}; rm {0}", pod.netns.as_ref().unwrap().display()));
+    }
+    let is_unready = |status: &SandboxStatus| !status.sandbox.ready;
+    let state = |number: usize| {
+        let id = shop.id(number).to_owned();
+        shop.cri.ask(|client| async move { client.sandbox(&id).await }).unwrap()
+    };
+    assert!(cnimble_tests::wait_until(cnimble_tests::PATIENCE, || (0..2)
+        .all(|number| is_unready(&state(number)))));
+    // Without the runtime's word both are dead.
+    assert!(cnimble_tests::wait_until(cnimble_tests::PATIENCE, || {
+        let found = document(&node, "doctor", 6);
+        found["findings"].as_array().unwrap().iter().filter(|of| of["kind"] == "lease").count() == 2
+    }));
+    let dead = document(&node, "gc pods --cri --grace 0 --yes", 0);
+    assert_eq!(kinds(&dead), [], "{dead:#}");
+    assert!(shop.lease(0).exists() && shop.lease(1).exists() && shop.entry(0).exists());
+    let found = document(&node, "doctor --cri", 6);
+    let expected = pairs(&[("sandbox-lease", "shop/web-0"), ("sandbox-lease", "shop/web-1")]);
+    assert_eq!(kinds(&found), expected, "{found:#}");
+    // A runtime that doesn't answer says nothing, and nothing is removed.
+    let refused = cnimble(&node, "gc pods --cri /run/there-is-none.sock --grace 0 --yes");
+    assert_eq!(refused.status, 4, "{}", refused.describe());
+    assert!(refused.stderr.contains("no container runtime's socket is there"), "{}", refused.describe());
+    assert!(shop.lease(0).exists() && shop.entry(0).exists());
+    for number in 0..2 {
+        shop.cri.stop_and_remove(shop.id(number));
+    }
+    assert!(!shop.lease(0).exists());
+}
+
+const MANIFEST: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop}
+spec:
+  dnsPolicy: Default
+  containers:
+  - {name: nginx, image: nginx, ports: [{containerPort: 80, hostPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: node}
+spec:
+  hostNetwork: true
+  containers: [{name: a, image: a}]
+";
+
+#[test]
+fn a_manifest_becomes_a_pod_of_the_runtime_and_goes_again() {
+    need_runtime!("containerd", "ctr", "runc", "sha256sum");
+    let node = Node::new();
+    let cri = Cri::start(&node, "pods", &conflist(), "/opt/cni/bin");
+    // Until it has noticed its network and its image.
+    cri.stop_and_remove(&cri.pod("shop", "first", &[], &[]).sandbox.id);
+    let status = document(&node, "cri status", 0);
+    let condition = |number: usize| {
+        (status["conditions"][number]["type"].clone(), status["conditions"][number]["status"].clone())
+    };
+    assert_eq!(condition(1), (json!("NetworkReady"), json!(true)), "{status:#}");
+    assert_eq!(
+        (&status["loaded"]["networks"][0]["name"], &status["choice"]["name"]),
+        (&json!("pods"), &json!("pods"))
+    );
+
+    let file = node.file("pods.yaml", MANIFEST);
+    let up = format!("cri up {} --cgroup-parent {}", file.display(), cri.cgroup());
+    let made = document(&node, &up, 0);
+    let made = made.as_array().unwrap();
+    let web = made.iter().find(|pod| pod["name"] == "web").unwrap();
+    let ip = web["ips"][0].as_str().unwrap();
+    let netns = node.netns(web["netns"].as_str().unwrap());
+    assert!(netns.addrs("eth0").iter().any(|addr| addr.starts_with(ip)), "{web}");
+    assert!(node.nft("list ruleset").contains("8080"), "no rule for the port");
+    // It may be repeated.
+    let again = document(&node, &up, 0);
+    assert_eq!(again.as_array().unwrap().iter().find(|pod| pod["name"] == "web").unwrap()["id"], web["id"]);
+    let sides = document(&node, "cri inspect shop/web", 0);
+    assert_eq!(sides[0]["cache"]["address"], json!([format!("{ip}/24")]));
+    assert_eq!(
+        (&sides[0]["kernel"]["address"], &sides[0]["differences"]),
+        (&sides[0]["cache"]["address"], &json!([]))
+    );
+    netns.ip("link del eth0");
+    let sides = document(&node, "cri inspect shop/web", 6);
+    assert!(sides[0]["differences"].to_string().contains("the kernel has no eth0"), "{sides:#}");
+
+    // containerd has no template, so it does nothing; we say so.
+    let told = cnimble(&node, "cri set-pod-cidr 10.9.0.0/16");
+    assert_eq!(told.status, 0, "{}", told.describe());
+    assert!(told.stderr.contains("it has no conf_template"), "{}", told.describe());
+
+    assert_eq!(cnimble(&node, "cri down shop/web node").status, 0);
+    assert_eq!(document(&node, "cri pods", 0), json!([]));
+    assert!(!node.path(&format!("{LEASES}/{ip}")).exists());
+    let strange = cnimble(&node, "cri pods --socket /run/containerd/containerd.sock.ttrpc");
+    assert_eq!(strange.status, 4, "{}", strange.describe());
+    assert!(Path::new(&node.path("/run/containerd/containerd.sock.ttrpc")).exists());
+}
