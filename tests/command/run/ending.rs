@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use cnimble_tests::http::ApiServer;
 use cnimble_tests::{PATIENCE, need, wait_until};
 
-use super::{Cluster, Run, bridge, manifest};
+use super::{Cluster, bridge, manifest};
 
 const LONG_AGO: &str = "2020-01-01T00:00:00Z";
 const MUCH_LATER: &str = "2099-01-01T00:00:00Z";
@@ -41,12 +41,6 @@ fn line(cluster: &Cluster, server: &ApiServer, more: &str) -> String {
     format!("--kubeconfig {} --node-name this {more}", kubeconfig.display())
 }
 
-#[track_caller]
-fn wait_for_names(run: &Run<'_>, names: &[&str]) {
-    let are = || run.ready().into_keys().eq(names.iter().copied()) && run.pods().len() == names.len();
-    assert!(wait_until(PATIENCE, are), "{:#}\n{}", run.status(), run.cluster.log());
-}
-
 #[test]
 fn pods_that_end_or_are_deleted_lose_their_network_and_do_not_come_back() {
     need!("ip", "nft");
@@ -64,7 +58,7 @@ fn pods_that_end_or_are_deleted_lose_their_network_and_do_not_come_back() {
     server.put(going("late", MUCH_LATER));
     server.put(going("never-was", MUCH_LATER));
     server.put(pod("new"));
-    wait_for_names(&run, &["late", "new", "stays"]);
+    run.wait_for_names(&["late", "new", "stays"]);
     let now = run.ready();
     assert_eq!((&now["late"], &now["stays"]), (&before["late"], &before["stays"]));
     cluster.assert_whole(&now);
@@ -72,13 +66,13 @@ fn pods_that_end_or_are_deleted_lose_their_network_and_do_not_come_back() {
     run.signal("KILL");
     run.wait_until_gone();
     let run = cluster.start_with("", &line);
-    wait_for_names(&run, &["late", "new", "stays"]);
+    run.wait_for_names(&["late", "new", "stays"]);
     assert_eq!(run.ready(), now, "what had a network keeps it, and nothing else comes");
     cluster.assert_whole(&now);
     server.put(going("late", LONG_AGO));
-    wait_for_names(&run, &["new", "stays"]);
+    run.wait_for_names(&["new", "stays"]);
     server.delete("default/new");
-    wait_for_names(&run, &["stays"]);
+    run.wait_for_names(&["stays"]);
     let left = run.ready();
     cluster.assert_whole(&left);
     run.stop();
@@ -133,7 +127,7 @@ fn once_ends_with_a_directory_that_isnt_there_or_a_url_that_nobody_serves() {
     let told = || run.status()["problems"].to_string().contains("/none: ");
     assert!(wait_until(PATIENCE, told), "{:#}", run.status());
     std::fs::rename(cluster.path("manifests"), cluster.path("none")).unwrap();
-    wait_for_names(&run, &["web"]);
+    run.wait_for_names(&["web"]);
     assert!(wait_until(PATIENCE, || run.status()["problems"] == json!([])), "{:#}", run.status());
     run.stop();
 }
@@ -147,7 +141,7 @@ fn a_server_that_refuses_or_is_down_is_no_good_health() {
     host["spec"]["hostNetwork"] = json!(true);
     server.put(host);
     let run = cluster.start_with("", &line(&cluster, &server, ""));
-    wait_for_names(&run, &["host"]);
+    run.wait_for_names(&["host"]);
     let health = || run.page("/healthz").unwrap_or_default();
     let ready = || run.status()["overall"]["sourcesReady"].clone();
     assert!(wait_until(PATIENCE, || health().0 == "HTTP/1.1 200 OK" && ready() == true), "{:?}", health());
@@ -202,7 +196,7 @@ fn the_status_of_pods_that_are_ours_is_written_and_their_deletion_confirmed() {
     server.put(managed(going("ours", MUCH_LATER)));
     server.put(going("theirs", LONG_AGO));
     assert!(wait_until(PATIENCE, || server.pod("default/ours").is_none()), "{}", cluster.log());
-    wait_for_names(&run, &[]);
+    run.wait_for_names(&[]);
     assert_eq!(cluster.leases(), [""; 0]);
     // One that was never up is confirmed as well.
     server.put(managed(going("never-was", MUCH_LATER)));
@@ -211,7 +205,7 @@ fn the_status_of_pods_that_are_ours_is_written_and_their_deletion_confirmed() {
     let mut again = managed(pod("ours"));
     again["metadata"]["uid"] = json!("again");
     server.put(again);
-    wait_for_names(&run, &["ours"]);
+    run.wait_for_names(&["ours"]);
     assert!(wait_until(PATIENCE, || status("ours")["phase"] == "Running"), "{}", cluster.log());
     run.stop();
     let written: Vec<_> = server.requests().into_iter().filter(|request| request.method != "GET").collect();
@@ -221,11 +215,11 @@ fn the_status_of_pods_that_are_ours_is_written_and_their_deletion_confirmed() {
     // Without the option nothing is written.
     server.delete("default/theirs");
     let run = cluster.start_with("", &line(&cluster, &server, ""));
-    wait_for_names(&run, &["ours"]);
+    run.wait_for_names(&["ours"]);
     let mut going = managed(going("ours", LONG_AGO));
     going["metadata"]["uid"] = json!("again");
     server.put(going);
-    wait_for_names(&run, &[]);
+    run.wait_for_names(&[]);
     run.stop();
     assert_eq!(server.requests().iter().filter(|request| request.method != "GET").count(), written.len());
 }

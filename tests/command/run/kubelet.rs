@@ -7,19 +7,13 @@ use serde_json::{Value, json};
 use cnimble_tests::http::ApiServer;
 use cnimble_tests::{PATIENCE, need, script, wait_until};
 
-use super::{Cluster, Run, bridge, manifest};
+use super::{Cluster, bridge, manifest};
 
 /// A pod that is bound to this node.
 fn pod(name: &str) -> Value {
     let mut pod = manifest(name);
     pod["spec"]["nodeName"] = json!("this");
     pod
-}
-
-#[track_caller]
-fn wait_for_names(run: &Run<'_>, names: &[&str]) {
-    let are = || run.ready().into_keys().eq(names.iter().copied()) && run.pods().len() == names.len();
-    assert!(wait_until(PATIENCE, are), "{names:?} {:#}\n{}", run.status(), run.cluster.log());
 }
 
 #[test]
@@ -36,11 +30,11 @@ fn manifests_may_be_a_single_file() {
     let told = || run.status()["problems"].to_string().contains("/pods.yaml: ");
     assert!(wait_until(PATIENCE, told), "{:#}", run.status());
     cluster.place("pods.yaml", &text(&["a", "b"]));
-    wait_for_names(&run, &["a", "b"]);
+    run.wait_for_names(&["a", "b"]);
     cluster.place("pods.yaml", &text(&["b", "c"]));
-    wait_for_names(&run, &["b", "c"]);
+    run.wait_for_names(&["b", "c"]);
     fs::remove_file(cluster.path("pods.yaml")).unwrap();
-    wait_for_names(&run, &[]);
+    run.wait_for_names(&[]);
     run.stop();
 }
 
@@ -66,7 +60,7 @@ fn pods_of_an_api_server_that_is_down_come_back_after_a_reboot() {
     server.fail(Some(503));
     server.delete("default/b");
     let run = cluster.start_with("", &line);
-    wait_for_names(&run, &["a", "b"]);
+    run.wait_for_names(&["a", "b"]);
     let after = run.ready();
     assert_ne!((&after["a"].sandbox, &after["b"].sandbox), (&before["a"].sandbox, &before["b"].sandbox));
     cluster.assert_whole(&after);
@@ -74,7 +68,7 @@ fn pods_of_an_api_server_that_is_down_come_back_after_a_reboot() {
     // What the server doesn't know any more goes when it says so; the other stays as it is.
     server.fail(None);
     run.signal("HUP");
-    wait_for_names(&run, &["a"]);
+    run.wait_for_names(&["a"]);
     assert_eq!(run.ready()["a"], after["a"]);
     cluster.assert_whole(&run.ready());
     run.stop();
@@ -114,7 +108,7 @@ fn plugins_that_cant_serve_make_the_node_not_ready() {
     );
     assert_eq!(run.status()["network"]["ready"], false);
     fs::remove_file(cluster.path("bin/broken")).unwrap();
-    wait_for_names(&run, &["web"]);
+    run.wait_for_names(&["web"]);
     assert!(wait_until(PATIENCE, || health().0 == "HTTP/1.1 200 OK"), "{:?}", health());
     // A pod that is up keeps its network; a new one waits.
     fs::write(cluster.path("bin/broken"), "").unwrap();
@@ -158,21 +152,21 @@ fn beside_a_kubelet_only_pods_that_are_marked_are_ours() {
     let line = format!("--kubeconfig {} --node-name this", kubeconfig.display());
     // By itself, all; by the option, and beside a kubelet, those.
     let run = cluster.start_with("", &line);
-    wait_for_names(&run, &["ours", "theirs"]);
+    run.wait_for_names(&["ours", "theirs"]);
     run.stop();
     let run = cluster.start_with("", &format!("{line} --only-managed"));
-    wait_for_names(&run, &["ours"]);
+    run.wait_for_names(&["ours"]);
     run.stop();
     let program = cluster.path("kubelet").display().to_string();
     cluster.node.sh(&format!("cp $(command -v sleep) {program}"));
     let kubelet = cluster.node.sh(&format!("{program} 1000 >/dev/null 2>&1 & echo $!"));
     let run = cluster.start_with("", &line);
-    wait_for_names(&run, &["ours"]);
+    run.wait_for_names(&["ours"]);
     server.put(pod("another"));
     let mut second = ours;
     second["metadata"]["name"] = json!("second");
     server.put(second);
-    wait_for_names(&run, &["ours", "second"]);
+    run.wait_for_names(&["ours", "second"]);
     run.stop();
     assert!(cluster.log().contains("a kubelet runs on this node"), "{}", cluster.log());
     cluster.node.sh(&format!("kill {kubelet}"));

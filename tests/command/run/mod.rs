@@ -204,6 +204,15 @@ struct Pod {
     sandbox: String,
 }
 
+/// Those that are ready.
+fn ready(pods: &BTreeMap<String, Value>) -> BTreeMap<String, Pod> {
+    let ready = pods.iter().filter(|(_, pod)| pod["phase"] == "Ready");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    ready
+        .map(|(name, pod)| (name.clone(), Pod { ip: text(&pod["ips"][0]), sandbox: text(&pod["sandbox"]) }))
+        .collect()
+}
+
 impl Run<'_> {
     /// A page, and its status line.
     fn page(&self, path: &str) -> Option<(String, String)> {
@@ -224,19 +233,34 @@ impl Run<'_> {
 
     /// The pods that are ready.
     fn ready(&self) -> BTreeMap<String, Pod> {
-        let ready = self.pods().into_iter().filter(|(_, pod)| pod["phase"] == "Ready");
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        ready
-            .map(|(name, pod)| (name, Pod { ip: text(&pod["ips"][0]), sandbox: text(&pod["sandbox"]) }))
-            .collect()
+        ready(&self.pods())
     }
 
-    /// Waits until so many pods are ready and nothing else is there.
+    /// Waits until so many pods are ready and nothing else is there. Says nothing of a change that
+    /// leaves the number as it is: see `wait_for_names`.
     #[track_caller]
     fn wait_for(&self, count: usize) -> BTreeMap<String, Pod> {
-        let all = || self.ready().len() == count && self.pods().len() == count;
+        self.wait_for_all(|ready| ready.len() == count)
+    }
+
+    /// Waits until these pods, in the order of their names, are ready and nothing else is there.
+    #[track_caller]
+    fn wait_for_names(&self, names: &[&str]) -> BTreeMap<String, Pod> {
+        self.wait_for_all(|ready| ready.keys().eq(names))
+    }
+
+    /// Waits until all pods are ready, and are those that are wanted. What is wanted and what is
+    /// returned is one reading.
+    #[track_caller]
+    fn wait_for_all(&self, wanted: impl Fn(&BTreeMap<String, Pod>) -> bool) -> BTreeMap<String, Pod> {
+        let mut found = BTreeMap::new();
+        let all = || {
+            let pods = self.pods();
+            found = ready(&pods);
+            found.len() == pods.len() && wanted(&found)
+        };
         assert!(wait_until(PATIENCE, all), "{:#}\n{}", self.status(), self.cluster.log());
-        self.ready()
+        found
     }
 
     /// Waits for a pod's condition.
