@@ -18,7 +18,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let mut host = Netlink::open()?;
     let mut inside = Netlink::open_in(&netns)?;
 
-    let bridge = check_bridge(&mut host, config, prev)?;
+    let bridge = check_bridge(&mut host, config)?;
     // The result's MTU, not the configuration's: tuning may have come behind us in the chain.
     let pod = check::pod(call, &mut inside, prev, "veth", config.container_up)?;
     let port = check_port(&mut host, config, prev, &bridge, &pod)?;
@@ -47,7 +47,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     Ok(())
 }
 
-fn check_bridge(host: &mut Netlink, config: &Config, prev: &CniResult) -> Result<Link, Error> {
+fn check_bridge(host: &mut Netlink, config: &Config) -> Result<Link, Error> {
     let bridge = check::find(host, &config.bridge, "on the host")?;
     if bridge.kind != "bridge" {
         return Err(Error::check(format!("interface {} is not a bridge", bridge.name)));
@@ -60,13 +60,6 @@ fn check_bridge(host: &mut Netlink, config: &Config, prev: &CniResult) -> Result
     }
     if config.uses_vlans() && !bridge.vlan_filtering {
         return Err(Error::check(format!("bridge {} doesn't filter vlans", bridge.name)));
-    }
-    // Pods know the MAC of their gateway. That of another bridge may follow its ports, as with
-    // the Go plugins, and nobody minds.
-    if config.is_gateway
-        && let Some(told) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == bridge.name)
-    {
-        check::same_mac(&bridge, told)?;
     }
     Ok(bridge)
 }
@@ -156,6 +149,10 @@ fn check_gateways(host: &mut Netlink, config: &Config, bridge: &Link, prev: &Cni
         Some(vlan) => check_vlan_gateway(host, bridge, vlan)?,
         None => bridge.clone(),
     };
+    // The pods know this MAC. That of a bridge that isn't their gateway may follow its ports.
+    if let Some(told) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == link.name) {
+        check::same_mac(&link, told)?;
+    }
     let present = host.addrs(link.index)?;
     for gateway in prev.ips.iter().filter_map(|ip| ip.gateway) {
         if !present.iter().any(|addr| addr.net.ip() == gateway) {

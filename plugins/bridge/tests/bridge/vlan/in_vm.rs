@@ -145,6 +145,7 @@ fn check_tells_when_a_vlan_is_gone() {
     let (one, two) = (Member::of(&access, "one"), Member::of(&trunk, "two"));
     let (port, trunk_port) = (one.port(), two.port());
     let peer = host.link("br0.100")["link"].as_str().expect("its other end").to_owned();
+    let mac = host.link("br0.100")["address"].as_str().expect("its MAC").to_owned();
     for (network, member, damage, repair, part) in [
         (
             &access,
@@ -172,6 +173,13 @@ fn check_tells_when_a_vlan_is_gone() {
         (
             &access,
             &one,
+            "ip link set br0.100 address 02:00:00:00:00:01".into(),
+            format!("ip link set br0.100 address {mac}"),
+            "br0.100 has MAC",
+        ),
+        (
+            &access,
+            &one,
             "ip link set br0 type bridge vlan_filtering 0".into(),
             "ip link set br0 type bridge vlan_filtering 1".into(),
             "vlan",
@@ -193,6 +201,8 @@ fn check_tells_when_a_vlan_is_gone() {
             host.run("ip addr add fd09::1/64 dev br0.100 nodad");
         }
     }
+    // The gateway is another interface: the bridge's own MAC may follow its ports.
+    host.ip("link set br0 address 02:00:00:00:00:02");
     access.check(&one.attachment, &one.result).success();
     trunk.check(&two.attachment, &two.result).success();
 }
