@@ -205,6 +205,7 @@ impl Running {
         self.network.reload().await;
         self.config.reread();
         self.handle.retry_now();
+        self.handle.clean_now();
         notify::ready();
     }
 }

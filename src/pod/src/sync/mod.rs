@@ -212,6 +212,7 @@ impl fmt::Debug for Listener {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Command {
     RetryNow,
+    CleanNow,
     Stop { tear_down: bool },
 }
 
@@ -225,6 +226,11 @@ impl Handle {
     /// Tries pods that failed again now: something has changed.
     pub fn retry_now(&self) {
         let _ = self.commands.send(Command::RetryNow);
+    }
+
+    /// Cleans up as soon as no pod is worked on, however long ago the last time was.
+    pub fn clean_now(&self) {
+        let _ = self.commands.send(Command::CleanNow);
     }
 
     /// Ends the loop: nothing new is begun, and what has been begun is finished, within

@@ -118,6 +118,10 @@ impl<W: Work> SyncLoop<W> {
                         entry.order_due(now);
                     }
                 }
+                Some(Command::CleanNow) => {
+                    self.cleaned = None;
+                    housekeeping.reset_immediately();
+                }
                 Some(Command::Stop { tear_down }) => return self.stop(tear_down).await,
             }
         }

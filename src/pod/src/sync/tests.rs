@@ -271,6 +271,9 @@ async fn cleaning_waits_until_nobody_is_at_work() {
     hold.notify_one();
     sleep(Duration::from_secs(100)).await;
     assert_eq!(it.record.count("clean"), 1);
+    it.handle.clean_now();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(it.record.count("clean"), 2, "it has been asked for");
 }
 
 #[tokio::test(start_paused = true)]
