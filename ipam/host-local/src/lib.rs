@@ -1,8 +1,8 @@
 //! The CNI IPAM plugin host-local: addresses from ranges, leases on disk.
 //!
 //! Compatible with the reference's plugin of the same name, on the disk to the byte: see
-//! [`cnimble_leases`], which has ranges, configuration and store. What is here decides who gets
-//! which address. Where it differs, it does so for the better:
+//! [`cnimble_leases`], which has ranges, configuration and store. This crate decides which
+//! attachment gets which address. Where it differs, it does so for the better:
 //! - one lock and one reading of the directory for a whole ADD, which decides everything
 //!   before it writes anything (`allocate`);
 //! - lease files appear whole or not at all (`files`), broken ones are healed;
@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use cnimble_cni::{Attachment, CniResult, Code, Error};
 use cnimble_leases::boot::Boot;
 use cnimble_leases::config::{self, Config};
-use cnimble_leases::owner::Owner;
+use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{self, Directory, Store, StoreError};
 use cnimble_plugin::{Call, Plugin};
 
@@ -132,10 +132,10 @@ impl Plugin for HostLocal {
         let ids: std::collections::HashSet<&str> =
             valid.iter().map(|valid| valid.container_id.as_str()).collect();
         let stale = leases.list.iter().filter(|lease| match &lease.owner {
-            Owner::Attachment(owner) => !valid.contains(owner),
-            Owner::Container(id) => !ids.contains(id.as_str()),
-            Owner::Nobody => true,
-            Owner::Unknown => false,
+            Holder::Attachment(owner) => !valid.contains(owner),
+            Holder::Container(id) => !ids.contains(id.as_str()),
+            Holder::Broken => true,
+            Holder::Unknown => false,
         });
         let stale: Vec<IpAddr> = stale.map(|lease| lease.ip).collect();
         let number = stale.len();
