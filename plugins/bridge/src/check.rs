@@ -61,8 +61,8 @@ fn check_bridge(host: &mut Netlink, config: &Config, prev: &CniResult) -> Result
     if config.uses_vlans() && !bridge.vlan_filtering {
         return Err(Error::check(format!("bridge {} doesn't filter vlans", bridge.name)));
     }
-    // Pods know the MAC of their gateway. That of another bridge may follow its ports, as with
-    // the Go plugins, and nobody minds.
+    // Pods know the MAC of their gateway. The MAC of any other bridge may follow its ports, as with
+    // the Go plugins.
     if config.is_gateway
         && let Some(told) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == bridge.name)
     {
