@@ -10,7 +10,7 @@ use cnimble_tests::{Node, Outcome, command};
 use crate::cri::Cri;
 
 /// One family, masquerading, and where containerd's pods have their leases by default.
-fn conflist() -> String {
+pub(crate) fn conflist() -> String {
     json!({
         "cniVersion": "1.0.0",
         "name": "pods",
@@ -29,30 +29,30 @@ fn conflist() -> String {
     .to_string()
 }
 
-const LEASES: &str = "/var/lib/cni/networks/pods";
+pub(crate) const LEASES: &str = "/var/lib/cni/networks/pods";
 
 /// Runs the command on the node.
-fn cnimble(node: &Node, args: &str) -> Outcome {
+pub(crate) fn cnimble(node: &Node, args: &str) -> Outcome {
     node.run(&format!("{} {args}", command().display()))
 }
 
 /// What it prints as JSON; its exit status is to be this.
 #[track_caller]
-fn document(node: &Node, args: &str, status: i32) -> Value {
+pub(crate) fn document(node: &Node, args: &str, status: i32) -> Value {
     let outcome = cnimble(node, &format!("{args} --json"));
     assert_eq!(outcome.status, status, "{}", outcome.describe());
     serde_json::from_str(&outcome.text()).unwrap_or_else(|err| panic!("{err}: {}", outcome.describe()))
 }
 
 /// Pods of a shop, all made more than the grace period ago.
-struct Shop<'n> {
+pub(crate) struct Shop<'n> {
     node: &'n Node,
-    cri: Cri<'n>,
+    pub(crate) cri: Cri<'n>,
     pods: Vec<SandboxStatus>,
 }
 
 impl<'n> Shop<'n> {
-    fn open(node: &'n Node, pods: usize) -> Self {
+    pub(crate) fn open(node: &'n Node, pods: usize) -> Self {
         let cri = Cri::start(node, "pods", &conflist(), "/opt/cni/bin");
         let pods: Vec<_> =
             (0..pods).map(|number| cri.pod("shop", &format!("web-{number}"), &[], &[])).collect();
@@ -60,7 +60,7 @@ impl<'n> Shop<'n> {
         Shop { node, cri, pods }
     }
 
-    fn id(&self, number: usize) -> &str {
+    pub(crate) fn id(&self, number: usize) -> &str {
         &self.pods[number].sandbox.id
     }
 
@@ -68,11 +68,11 @@ impl<'n> Shop<'n> {
         self.pods[number].ips[0].to_string()
     }
 
-    fn lease(&self, number: usize) -> PathBuf {
+    pub(crate) fn lease(&self, number: usize) -> PathBuf {
         self.node.path(&format!("{LEASES}/{}", self.ip(number)))
     }
 
-    fn entry(&self, number: usize) -> PathBuf {
+    pub(crate) fn entry(&self, number: usize) -> PathBuf {
         self.node.path(&format!("/var/lib/cni/results/pods-{}-eth0", self.id(number)))
     }
 
@@ -82,7 +82,7 @@ impl<'n> Shop<'n> {
     }
 
     /// Its runtime takes the pod away, and its DEL leaves the lease.
-    fn lose_sandbox(&self, number: usize) {
+    pub(crate) fn lose_sandbox(&self, number: usize) {
         let (lease, aside) = (self.lease(number), self.node.dir().join("lease"));
         // Attributes along: the lease isn't from another boot.
         self.node.sh(&format!("cp -a {LEASES}/{} {}", self.ip(number), aside.display()));

@@ -79,7 +79,7 @@ pub fn untraceable() -> Option<String> {
 ///
 /// # Panics
 /// If the process can't be started or traced.
-pub(crate) fn run(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> Traced {
+pub fn run(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> Traced {
     // A thread of its own has no other children that could be mixed up with this one.
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| trace(command, stdin, fate, limit));

@@ -8,7 +8,7 @@ use cnimble_cni::{CniResult, Code, Error, IpConfig};
 use cnimble_leases::boot::Boot;
 use cnimble_leases::config::Config;
 use cnimble_leases::store::{Store, StoreError};
-use cnimble_leases::{files, owner};
+use cnimble_leases::{files, holder};
 use cnimble_plugin::{Call, signal};
 
 use crate::allocate::{self, AllocateError, Choice, Holders};
@@ -23,9 +23,9 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
         None => Default::default(),
     };
     let attachment = call.attachment();
-    let content = owner::content(&attachment);
+    let content = holder::content(&attachment);
     if content.len() > files::LIMIT {
-        // Nobody would ever read all of it, and so nobody find the lease.
+        // Such a file is never read as a whole, so the lease would not be found.
         return Err(Error::new(Code::INVALID_ENVIRONMENT, "CNI_CONTAINERID is too long for a lease")
             .details(format!(
                 "with the interface it has {} bytes, at most {}",
@@ -45,7 +45,7 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
 
     signal::check()?;
     let removed = write(&store, &journal, &ledger, &choices, &content, &boot)?;
-    // The index was not asked who held a lease that was taken back, so it is out of date now.
+    // The index doesn't record the previous owner of a reclaimed lease, so it is out of date now.
     if leases.are_all() || removed.is_empty() {
         let given: Vec<IpAddr> = choices.iter().map(|choice| choice.ip).collect();
         store.note(&leases, &attachment.container_id, &given, &removed);
@@ -68,7 +68,7 @@ fn undo(call: &Call, config: &Config) -> Journal {
     journal
 }
 
-/// Writes what was decided; returns the addresses whose old leases had to go.
+/// Writes the leases; returns the addresses of old leases that had to go.
 fn write(
     store: &Store,
     journal: &Journal,

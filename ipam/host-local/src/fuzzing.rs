@@ -2,7 +2,7 @@
 
 use cnimble_leases::config::Config;
 
-/// What holds for every configuration that is taken.
+/// Checks what holds for every accepted configuration.
 pub(crate) fn config(config: &Config) {
     for set in &config.sets {
         assert!(set.cycle(None).take(20).all(|(ip, range)| range.contains(ip) && range.subnet.contains(ip)));

@@ -1,8 +1,8 @@
-//! What an ADD changed on the disk, and how to take it back.
+//! The changes of an ADD on the disk, and how to take them back.
 //!
 //! Each change is noted *before* it is made, so that a panic between the two loses
 //! nothing. Taking back is careful: others may have worked with the store since. A lease
-//! goes only if it is still ours, `last_reserved_ip.N` goes back only if nobody has moved
+//! goes only if it is still ours, `last_reserved_ip.N` goes back only if no other ADD has moved
 //! it on, and the directory goes only if it is empty again. ([`Store`] copes with a
 //! directory that goes while it waits for the lock. A reference plugin that opens the very
 //! same store at the very same moment for the first time doesn't: its ADD fails, cleanly.)
@@ -50,7 +50,7 @@ impl Journal {
         self.0.borrow_mut().push(change);
     }
 
-    /// Removes a lease that is void or nobody's.
+    /// Removes a lease that is void or has no owner.
     pub(crate) fn remove(&self, store: &Store, ip: IpAddr, boot: &Boot) -> Result<(), StoreError> {
         let name = ip.to_string();
         let saved = save(store, &name, boot).map_err(|err| store.failed("reading", &name, err))?;
@@ -163,7 +163,7 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
         }
         Change::Removed { ip, saved } => {
             let name = ip.to_string();
-            // False: somebody else has the address by now, which is as good.
+            // False: another pod has the address by now, which is as good.
             files::create(store.fd(), &name, &saved.content, |file| {
                 boot::set_mark(file, &saved.mark);
                 file.set_permissions(saved.permissions.clone())?;

@@ -1,4 +1,4 @@
-//! Who holds which address, as the store says: what [`crate::allocate`] decides upon.
+//! The holders of addresses, read from the store, for the decisions of [`crate::allocate`].
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use cnimble_cni::Attachment;
 use cnimble_leases::boot::{self, Boot};
 use cnimble_leases::files;
-use cnimble_leases::owner::Owner;
+use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{Directory, Leases};
 
 use crate::allocate::Holders;
@@ -23,7 +23,7 @@ pub(crate) struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    /// `attachment` is `None` where nobody in particular asks.
+    /// `attachment` is `None` for STATUS, which asks for no attachment.
     pub(crate) fn new(
         dir: &'a Directory,
         leases: &'a Leases,
@@ -41,7 +41,7 @@ impl<'a> Ledger<'a> {
         self.owner(ip).is_some()
     }
 
-    fn owner(&self, ip: IpAddr) -> Option<Cow<'_, Owner>> {
+    fn owner(&self, ip: IpAddr) -> Option<Cow<'_, Holder>> {
         match self.leases.owner(ip) {
             Some(owner) => Some(Cow::Borrowed(owner)),
             None if self.leases.are_all() => None,
@@ -52,9 +52,9 @@ impl<'a> Ledger<'a> {
 
 impl Holders for Ledger<'_> {
     /// An empty or broken lease file holds nothing: we have the lock, under which the
-    /// reference writes as well, so nobody is about to fill it.
+    /// Go plugin writes as well, so no process is about to fill it.
     fn is_taken(&self, ip: IpAddr) -> bool {
-        self.owner(ip).is_some_and(|owner| *owner != Owner::Nobody)
+        self.owner(ip).is_some_and(|owner| *owner != Holder::Broken)
     }
 
     fn is_void(&self, ip: IpAddr) -> bool {
@@ -62,7 +62,7 @@ impl Holders for Ledger<'_> {
             return false;
         }
         match self.owner(ip).as_deref() {
-            None | Some(Owner::Unknown) => false,
+            None | Some(Holder::Unknown) => false,
             Some(_) => match files::open_regular(self.dir.fd(), &ip.to_string()) {
                 Ok(Ok(file)) => self.boot.is_after(&file),
                 _ => false,

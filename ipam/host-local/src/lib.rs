@@ -1,8 +1,8 @@
 //! The CNI IPAM plugin host-local: addresses from ranges, leases on disk.
 //!
 //! Compatible with the reference's plugin of the same name, on the disk to the byte: see
-//! [`cnimble_leases`], which has ranges, configuration and store. What is here decides who gets
-//! which address. Where it differs, it does so for the better:
+//! [`cnimble_leases`], which has ranges, configuration and store. This crate decides which
+//! attachment gets which address. Where it differs, it does so for the better:
 //! - one lock and one reading of the directory for a whole ADD, which decides everything
 //!   before it writes anything (`allocate`);
 //! - lease files appear whole or not at all (`files`), broken ones are healed;
@@ -25,11 +25,12 @@ mod tests;
 
 use std::net::IpAddr;
 
-use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_cni::{Attachment, CniResult, Code, Error, Owner};
 use cnimble_leases::boot::Boot;
 use cnimble_leases::config::{self, Config};
-use cnimble_leases::owner::Owner;
+use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{self, Directory, Store, StoreError};
+use cnimble_plugin::interface::remove;
 use cnimble_plugin::{Call, Plugin};
 
 use ledger::Ledger;
@@ -119,7 +120,8 @@ impl Plugin for HostLocal {
 
     /// Releases every lease of this network whose attachment isn't in the list, also
     /// broken ones. A lease in the old form, without an interface, is valid if its
-    /// container is.
+    /// container is. An attachment whose veth is still there keeps its lease: the main plugin
+    /// has not removed that, because something has overwritten its alias.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let path = config::store_path(&call.config)?;
         let Some(store) = Store::lock(&path)? else {
@@ -132,12 +134,25 @@ impl Plugin for HostLocal {
         let ids: std::collections::HashSet<&str> =
             valid.iter().map(|valid| valid.container_id.as_str()).collect();
         let stale = leases.list.iter().filter(|lease| match &lease.owner {
-            Owner::Attachment(owner) => !valid.contains(owner),
-            Owner::Container(id) => !ids.contains(id.as_str()),
-            Owner::Nobody => true,
-            Owner::Unknown => false,
+            Holder::Attachment(owner) => !valid.contains(owner),
+            Holder::Container(id) => !ids.contains(id.as_str()),
+            Holder::Broken => true,
+            Holder::Unknown => false,
         });
-        let stale: Vec<IpAddr> = stale.map(|lease| lease.ip).collect();
+        let stale: Vec<_> = stale.collect();
+        let named = stale.iter().filter_map(|lease| match &lease.owner {
+            Holder::Attachment(owner) => Some(owner.clone()),
+            _ => None,
+        });
+        let named = named.map(|attachment| Owner { network: call.config.name.clone(), attachment });
+        let living: std::collections::HashSet<Attachment> =
+            remove::unmarked(named.collect())?.into_iter().map(|owner| owner.attachment).collect();
+        let is_living = |owner: &Holder| matches!(owner, Holder::Attachment(owner) if living.contains(owner));
+        let (kept, stale): (Vec<_>, Vec<_>) = stale.into_iter().partition(|lease| is_living(&lease.owner));
+        for lease in kept {
+            log::warn!("the lease of {} stays: its veth is there, with an alias of someone else", lease.ip);
+        }
+        let stale: Vec<IpAddr> = stale.into_iter().map(|lease| lease.ip).collect();
         let number = stale.len();
         release(&store, stale, hidden)?;
         store.forget_index(&leases, number);

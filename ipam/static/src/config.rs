@@ -1,10 +1,10 @@
-//! Which addresses count.
+//! The addresses, by source.
 //!
 //! | source | |
 //! |---|---|
 //! | `ipam.addresses[{address, gateway}]` | the configuration's own |
 //! | CNI_ARGS `IP=CIDR,CIDR` | come behind those |
-//! | CNI_ARGS `GATEWAY=ADDRESS,ADDRESS` | each for those addresses of `IP` in whose network it lies |
+//! | CNI_ARGS `GATEWAY=ADDRESS,ADDRESS` | each for the addresses of `IP` with a network that contains it |
 //! | `args.cni.ips` | replaces all of the above, gateways included |
 //! | `runtimeConfig.ips` (capability `ips`) | replaces `args.cni.ips`, too |
 //!
@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use cnimble_cni::{CniArgs, Code, Dns, Error, IpConfig, PluginConfig, Route, Version, cidr, fields};
 
-/// What ADD returns.
+/// The result of ADD.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) ips: Vec<IpConfig>,

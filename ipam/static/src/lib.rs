@@ -1,8 +1,8 @@
-//! The CNI IPAM plugin `static`: hands out the addresses that somebody else has chosen,
+//! The CNI IPAM plugin `static`: hands out addresses that were chosen beforehand,
 //! in the configuration or for one container (`config` says which of them count).
 //!
 //! It keeps no state: nothing on disk tells whether an address is in use, so DEL and GC
-//! have nothing to do. Whoever names an address answers for it being free.
+//! have nothing to do. The author of the configuration makes sure that an address is free.
 
 mod config;
 

@@ -42,8 +42,8 @@ struct RuntimeKeys {
     bandwidth: Keys,
 }
 
-/// What the limits are for, by the network that the *other* end's address is in: where
-/// received packets come from, and where sent ones go.
+/// The traffic that is limited, by the network of the *other* end's address: the source of
+/// received packets, and the destination of sent ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Subnets {
     /// Everything.
@@ -58,11 +58,11 @@ pub(crate) enum Subnets {
 /// A checked configuration, as the pod sees it. `None` is no limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// What it receives.
+    /// The limit of received traffic.
     pub(crate) ingress: Option<Tbf>,
-    /// What it sends.
+    /// The limit of sent traffic.
     pub(crate) egress: Option<Tbf>,
-    /// What is limited, both ways.
+    /// The traffic that is limited, both ways.
     pub(crate) subnets: Subnets,
 }
 

@@ -1,5 +1,5 @@
 //! The ifb that a pod's egress goes through. Its name is made of network and container as by
-//! the Go plugin, so that either set removes what the other made. Its alias says whose it is:
+//! the Go plugin, so that either set removes what the other made. Its alias names the owner:
 //! a container with two interfaces in one network can have only one, and GC knows it by that.
 
 use nix::errno::Errno;

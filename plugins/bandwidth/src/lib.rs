@@ -1,16 +1,16 @@
 //! The CNI plugin `bandwidth`, a part of a chain: limits what a pod receives and sends, each
 //! by a token bucket (`root`), from and to everywhere or some subnets only.
 //!
-//! What the pod receives leaves the host by the host's end of its veth pair, where the kernel
-//! can queue it. What it sends *arrives* there, and the kernel has no queue for that; so it is
-//! redirected to an ifb (`ifb`), which has.
+//! Packets to the pod leave the host by the host's end of its veth pair, where the kernel can
+//! queue them. Packets from the pod *arrive* there, and the kernel has no queue for those; so they
+//! are redirected to an ifb (`ifb`), which has one.
 //!
 //! ADD, each step with its undo:
 //!
 //! 1. the ifb with a bucket, and then the redirection to it, for egress;
 //! 2. a bucket on the host's end, for ingress.
 //!
-//! What an earlier attachment has left on the host's end (the Go plugin's DEL does) is replaced.
+//! Limits that an earlier attachment has left on the host's end (the Go plugin's DEL does) are replaced.
 //!
 //! The result is the one that came in, with the ifb. Where nothing is limited, which is most
 //! pods, nothing is looked at and the result goes through.
@@ -39,12 +39,12 @@ pub static PLUGIN: &dyn Plugin = &Bandwidth;
 struct Bandwidth;
 
 impl Config {
-    /// What leaves the host for the pod: lists are about where it comes from.
+    /// Packets that leave the host for the pod: lists are about their source.
     fn ingress(&self) -> Option<Limit<'_>> {
         self.ingress.map(|bucket| self.limit(bucket, End::Source))
     }
 
-    /// What the pod sends: lists are about where it goes.
+    /// Packets from the pod: lists are about their destination.
     fn egress(&self) -> Option<Limit<'_>> {
         self.egress.map(|bucket| self.limit(bucket, End::Destination))
     }

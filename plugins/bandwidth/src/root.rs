@@ -1,5 +1,5 @@
 //! The limit at a link's root: a token bucket, or, with lists of subnets, a class of an `htb`
-//! whose filters sort packets by the address of the other end.
+//! with filters that sort packets by the address of the other end.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ use cnimble_plugin::Call;
 
 use crate::config::Subnets;
 
-/// What a link lets out.
+/// The limit of a link.
 #[derive(Debug)]
 pub(crate) struct Limit<'a> {
     pub(crate) bucket: Tbf,
@@ -36,8 +36,8 @@ impl Limit<'_> {
     }
 }
 
-/// Whether a qdisc is one of bandwidth's, ours or the Go plugin's, whose DEL leaves
-/// them on a link that stays.
+/// Whether a qdisc is one of bandwidth's: ours, or the Go plugin's, which its DEL leaves on a
+/// link that stays.
 pub(crate) fn is_limit(qdisc: &Qdisc) -> bool {
     qdisc.major == 1 && matches!(qdisc.kind.as_str(), "tbf" | "htb")
 }

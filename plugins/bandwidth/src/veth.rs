@@ -9,7 +9,7 @@ use cnimble_plugin::Call;
 
 use crate::root;
 
-/// The host's end of the veth pair whose other end is CNI_IFNAME. The kernel tells its index,
+/// The host's end of the veth pair that CNI_IFNAME is the other end of. The kernel tells its index,
 /// and prevResult must know it, as the index may be one in any namespace.
 pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Result<Link, Error> {
     let none = |why: &str| {

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::ours::{GOES, OURS};
 use crate::{unused, vlan};
 
-/// What stands in the way when the name is taken by something else.
+/// The error for a name that a link of another kind has.
 pub(crate) fn not_a_bridge(name: &str) -> Error {
     Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a bridge"))
 }

@@ -123,7 +123,7 @@ fn addresses(
             Err(err) if err.is(Errno::EEXIST) => {}
             Err(err) => return Err(err.into()),
         }
-        // A bridge of somebody else's making may still let its MAC follow its ports.
+        // A bridge that others made may still let its MAC follow its ports.
         if let Some(mac) = link.mac {
             host.execute(link::set(link.index, &link.name, &Change { mac: Some(mac), ..Change::default() }))?;
         }

@@ -21,10 +21,10 @@ pub(crate) fn goes(bridge: &Link) -> bool {
 
 /// Gives `bridge` the MAC back that it had before `port` joined, if that was made to follow
 /// the ports: the pods' neighbour entries, and what earlier results say, stay true. (The
-/// kernel takes the lowest of the ports' unless somebody has ever set one; which is the case
-/// isn't to be learned by netlink.) Returns the bridge's MAC.
+/// kernel takes the lowest of the ports' unless one was ever set, and netlink doesn't tell which
+/// is the case.) Returns the bridge's MAC.
 pub(crate) fn hold_mac(host: &mut Netlink, bridge: &Link, port: &Link) -> netlink::Result<Option<Mac>> {
-    /// What a bridge has that has lost its last port; it can't be set.
+    /// The MAC of a bridge that has lost its last port; it can't be set.
     const NONE: Option<Mac> = Some(Mac([0; 6]));
     // A bridge that is up has a port already, so it has either the lowest MAC of its ports',
     // which ours isn't, or one that was set.

@@ -1,4 +1,4 @@
-//! The veth pair, whose host's end is a port of the bridge.
+//! The veth pair, with its host's end as a port of the bridge.
 
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::link::{self, Change, Link, Mac};
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::vlan;
 
 /// Makes the pair and everything that belongs to the port: master, flags, vlans, and the
-/// alias that says whose it is.
+/// alias that names the owner.
 pub(crate) fn create(
     call: &Call,
     host: &mut Netlink,

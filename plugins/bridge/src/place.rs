@@ -14,7 +14,7 @@ use crate::vlan;
 
 /// Holds the place of `mac` at `port`, which takes the entry along when it goes.
 ///
-/// It is for pods whose address is checked (macspoofchk), and theirs is sticky: no frame moves
+/// It is for pods with a checked address (macspoofchk), and theirs is sticky: no frame moves
 /// it, not even one from a port that isn't checked, be it a Go plugin's or an uplink. And it is
 /// for addresses that were `requested`, as two pods may ask for the same one. All other pods have
 /// an address that goes with their IP address; their places are learned, and can be moved to a
@@ -61,9 +61,8 @@ pub(crate) fn hold(
     Ok(host.execute(fdb::replace(&entry))?)
 }
 
-/// Who has the place and keeps it. What was learned of a pod's port may be a lie, which must not
-/// keep the pod from coming whose address goes with its IP address: only a place that is held
-/// counts then.
+/// The holder of the place. A learned entry may be a pod's lie. A pod with an address that goes
+/// with its IP address must come up all the same, so only a place that is held counts then.
 fn whose(host: &mut Netlink, bridge: &Link, found: &Entry, requested: bool) -> Result<Option<String>, Error> {
     if found.local {
         return Ok(Some(format!("bridge {} or one of its ports itself", bridge.name)));

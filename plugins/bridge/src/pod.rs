@@ -60,9 +60,10 @@ impl Arrival {
     }
 
     /// An announcement reaches every port of the bridge, and every pod looks at it, so among
-    /// hundreds of pods it costs more than all else. It is for those who know the address under
-    /// another MAC. As the MAC goes with the address, there are none: unless another is `final_mac`, as
-    /// it was asked for or an IPAM plugin has seen it (DHCP, reservations), or the address had an owner that got its MAC elsewhere, whom the host still knows.
+    /// hundreds of pods it costs more than all else. It is for hosts that know the address under
+    /// another MAC. There are none if the MAC goes with the address. It doesn't if `final_mac` is another,
+    /// which was asked for or which an IPAM plugin has seen (DHCP, reservations), or if the host still
+    /// knows a former owner of the address by another MAC.
     /// A bridge that is no gateway leads to switches that have to learn where the MAC is.
     pub(crate) fn plan(
         host: &mut Netlink,

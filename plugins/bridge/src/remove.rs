@@ -18,9 +18,9 @@ use crate::unused;
 /// Removes the attachment. The order keeps others safe and the caller's wait short:
 ///
 /// 1. rules, while the lease still keeps the address from being given to another pod;
-/// 2. the veth pair, whose removal takes the kernel longest, and in whose shadow the rules'
-///    own grace period passes (see `docs/NFTABLES.md`);
-/// 3. the lease: an address is free only when nobody uses it any more;
+/// 2. the veth pair: its removal takes the kernel longest, and the rules' own grace period
+///    passes meanwhile (see `docs/NFTABLES.md`);
+/// 3. the lease: an address is free only when no interface has it any more;
 /// 4. the bridge, if it was made to go with its last pod.
 ///
 /// A failure doesn't stop the steps behind it, except that the lease stays while the
@@ -39,7 +39,7 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
 }
 
 /// Whether the network has rules is not asked: the configuration may have changed since.
-/// What is known of addresses and port saves listing everybody's rules.
+/// Known addresses and ports save listing the rules of all pods.
 fn remove_rules(call: &Call, nft: &mut Nft, owner: &Owner, veth: Option<&Option<Link>>) -> Result<(), Error> {
     let addrs: Vec<IpNetwork> =
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();

@@ -82,7 +82,7 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     Ok(())
 }
 
-/// What can go, in this order.
+/// The unused links, in the order of their removal.
 fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
     let mut unused = Vec::new();
     let bridge = host.find_link(&config.bridge)?;
@@ -135,7 +135,7 @@ fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink:
     Ok(!all.iter().any(|other| other.peer == Some(link.index) && other.far.is_none() && other.kind != "veth"))
 }
 
-/// What tells the gateways of a configuration that no prevResult came with.
+/// The keys that tell the gateways of a configuration without a prevResult.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Keys {

@@ -19,7 +19,7 @@ pub(crate) fn wanted(config: &Config) -> Vec<(Vlan, u16)> {
     native.into_iter().chain(trunk).collect()
 }
 
-/// A vlan alone, whose frames have no tag on the port.
+/// A single vlan; its frames have no tag on the port.
 pub(crate) fn untagged(id: u16) -> (Vlan, u16) {
     (Vlan { id, pvid: true, untagged: true }, id)
 }
@@ -51,8 +51,8 @@ pub(crate) fn configure_port(
     Ok(host.execute_all(requests)?)
 }
 
-/// Makes a bridge that doesn't yet tell vlans apart do so, unless somebody else may count on it
-/// that frames with a tag pass.
+/// Makes a bridge that doesn't yet tell vlans apart do so, unless ports of others may rely on tagged
+/// frames passing.
 pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(), Error> {
     if let Some(port) = port_of_others(host, bridge)? {
         let msg =

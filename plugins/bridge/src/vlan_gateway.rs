@@ -1,4 +1,4 @@
-//! The gateway of a vlan: one end of a veth pair in the host, whose other end is an untagged
+//! The gateway of a vlan: one end of a veth pair in the host; the other end is an untagged
 //! port of that vlan. All pods of the vlan share it, and it stays when they are gone, unless the
 //! bridge goes with its last pod.
 

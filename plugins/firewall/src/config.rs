@@ -104,7 +104,7 @@ impl Config {
         Ok(Config { backend, policy, zone, admin_chain, admin_named })
     }
 
-    /// What is wanted for the pod of `prev`.
+    /// The rules for the pod of `prev`.
     ///
     /// # Errors
     /// Code 7: a policy needs a bridge.

@@ -30,7 +30,7 @@ struct RuntimeConfig {
     device_id: String,
 }
 
-/// What the device is known by.
+/// The key that names the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// `device`

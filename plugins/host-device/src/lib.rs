@@ -257,13 +257,7 @@ fn without_our_addresses(call: &Call, netns: Option<&NetNs>) -> Result<(), Error
         return Ok(());
     }
     let present = Netlink::open_in(netns)?.all_addrs()?;
-    let Some(used) = present.iter().find(|addr| told.ips.iter().any(|ip| ip.address.ip() == addr.net.ip()))
-    else {
-        return Ok(());
-    };
-    let msg = format!("address {} is in use by another interface than the device that was added", used.net);
-    Err(Error::new(Code::CONFLICT, msg)
-        .details(format!("in {}; delete that interface and call DEL again", call.netns)))
+    remove::not_in_use(call, &told.ips, &present, "another interface than the device that was added")
 }
 
 /// The namespace at a path, unless it is our own.

@@ -2,8 +2,8 @@
 //!
 //! One message moves it in, gives it its name in the pod, and writes the old one into its alias,
 //! where the Go plugin looks for it. The kernel moves first and names then: if the name is taken, the
-//! device has been moved all the same. So whoever takes something back looks in both namespaces, and
-//! knows the device by its marks ([`Record::is`]).
+//! device has been moved all the same. So undo and DEL look in both namespaces, and
+//! know the device by its marks ([`Record::is`]).
 //!
 //! On the way home it is renamed in the pod, so that it never has the pod's name on the host, where
 //! udev would see it.

@@ -1,4 +1,4 @@
-//! What a device was before it was moved: a file for each attachment, written before the move.
+//! The state of a device before it was moved: a file for each attachment, written before the move.
 //!
 //! The name is the attachment's tag ([`Owner::tag`]), so that GC finds those of its network without
 //! reading any. The directory goes with a reboot, as namespaces do.
@@ -124,7 +124,7 @@ impl Records {
         read(&self.file(owner))
     }
 
-    /// Those of the files whose names `is_wanted` takes.
+    /// The records with a file name that `is_wanted` takes.
     ///
     /// # Errors
     /// Code 5.
@@ -171,7 +171,7 @@ impl Records {
         one(self.fresh(owner)).and(one(self.file(owner)))
     }
 
-    /// Removes half-written records of this network whose tags `is_stale` takes.
+    /// Removes half-written records of this network with a tag that `is_stale` takes.
     ///
     /// # Errors
     /// Code 5.

@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes. Pages that nobody touches cost nothing.
+/// Bytes. Untouched pages cost nothing.
 const SIZE: usize = 512 << 10;
 
 /// The block is a multiple of the page size, and aligned to one.
@@ -25,7 +25,7 @@ pub(crate) struct Arena {
 }
 
 // SAFETY: the block is handed out in pieces that don't overlap, claimed by an atomic
-// compare-and-swap on `used`; nobody else reads or writes it.
+// compare-and-swap on `used`; no other thread reads or writes it.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -48,8 +48,8 @@ impl Arena {
         (offset < SIZE).then_some(offset)
     }
 
-    /// Moves the mark over a piece of `layout`; its offset and whether nobody had it before,
-    /// or `None` if it doesn't fit.
+    /// Moves the mark over a piece of `layout`; returns its offset and whether it is fresh, or
+    /// `None` if it doesn't fit.
     fn claim(&self, layout: Layout) -> Option<(usize, bool)> {
         if layout.align() > align_of::<Block>() {
             return None;
@@ -60,7 +60,7 @@ impl Arena {
             let end = begin.checked_add(layout.size()).filter(|end| *end <= SIZE)?;
             match self.used.compare_exchange_weak(used, end, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    // Raised before a piece is handed out, so whoever gets it again knows.
+                    // Raised before a piece is handed out, so that a later claim of it isn't taken for fresh.
                     let touched = self.touched.fetch_max(end, Ordering::AcqRel);
                     return Some((begin, touched <= begin));
                 }
@@ -69,7 +69,7 @@ impl Arena {
         }
     }
 
-    /// Moves the mark from `from` to `to`, if nobody has moved it since.
+    /// Moves the mark from `from` to `to`, if it has not been moved since.
     fn move_mark(&self, from: usize, to: usize) -> bool {
         self.used.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

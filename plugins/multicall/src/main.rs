@@ -1,4 +1,4 @@
-//! All plugins in one binary. It acts as the plugin whose name it was called by, so it is
+//! All plugins in one binary. It acts as the plugin that it was called by the name of, so it is
 //! installed once and hard-linked under each name; symbolic links and copies work too.
 //!
 //! It starts at C's `main` and not at the standard library's: that one reads

@@ -9,7 +9,7 @@ use cnimble_rules::portmap::{Backend, Forward, Mapping, Protocol};
 
 /// Kubernetes uses 14 and 15, Calico 20 to 31.
 const DEFAULT_MARK_BIT: u8 = 13;
-/// What iptables takes for the name of a chain, in bytes.
+/// The longest name of a chain that iptables takes, in bytes.
 const MAX_CHAIN_NAME: usize = 28;
 
 /// As it stands in the JSON.
@@ -85,7 +85,7 @@ impl Config {
         self.backend == Backend::Nftables && words.into_iter().any(|word| !word.is_empty())
     }
 
-    /// What has to be done for the attachment with this result.
+    /// The port mappings for the attachment with this result.
     pub(crate) fn forward(&self, prev: &CniResult, ifname: &str) -> Forward {
         Forward {
             mappings: self.mappings.clone(),

@@ -25,10 +25,10 @@ use cnimble_rules::portmap::Holder;
 
 /// Where runtimes have libcni keep results: containerd, CRI-O, nerdctl and `cnimble`; `cnimble pod` and `run`.
 const CACHES: [&str; 2] = ["/var/lib/cni/results", "/var/lib/cnimble/cni/results"];
-/// What a record may take, in bytes.
+/// The largest record, in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// What is needed of a record.
+/// The needed keys of a record.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
@@ -56,7 +56,7 @@ pub(crate) fn is_gone(holder: &Holder) -> bool {
     known
 }
 
-/// The records of a container whose ID begins like this.
+/// The records of a container with an ID that begins like this.
 fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
     let listed = match std::fs::read_dir(dir) {
         Err(err) if cnimble_files::is_absent(&err) => return Ok(Vec::new()),

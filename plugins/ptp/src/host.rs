@@ -13,7 +13,7 @@ use crate::path::{self, Path};
 /// of the pair removes.
 pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
     ignore_router_advertisements_on_new(end)?;
-    // Nobody else is on this link who could have the address.
+    // The link has no other host that could have the address.
     match sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", end.name), "0") {
         Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => return Err(err.into()),
         _ => {}

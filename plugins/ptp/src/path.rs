@@ -29,8 +29,8 @@ pub(crate) struct Path {
     pub(crate) gateway: IpAddr,
 }
 
-/// Completes what IPAM returned, whose addresses all belong to the pod's interface, and
-/// says how they are reached.
+/// Completes the result of IPAM, in which all addresses belong to the pod's interface, and
+/// returns the paths to them.
 ///
 /// # Errors
 /// Code 104 if there is no address, or one without a gateway; 102 if a gateway is the

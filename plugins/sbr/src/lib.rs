@@ -116,7 +116,7 @@ impl Plugin for Sbr {
         Ok(())
     }
 
-    /// Rules whose interfaces have been removed, by the GC of their plugins.
+    /// Rules of interfaces that have been removed, by the GC of their plugins.
     fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         in_pinned(|inside| {

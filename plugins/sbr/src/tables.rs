@@ -1,4 +1,4 @@
-//! Tables that no other interface has, and whose a rule is.
+//! Tables that no other interface has, and the interface that a rule belongs to.
 //!
 //! A table is chosen under a lock on the namespace itself (flock(2)), which is the Go plugin's lock, too, and
 //! which goes with its process. It is taken by its rule: whatever has a rule or a route is in use.
@@ -54,7 +54,7 @@ pub(crate) fn lock(call: &Call) -> Result<Flock<File>, Error> {
     }
 }
 
-/// What the namespace has of rules and tables.
+/// The rules and tables of the namespace.
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(crate) rules: Vec<Rule>,

@@ -27,7 +27,7 @@ use crate::settings::Settings;
 /// Far more than there can be in a file.
 const LIMIT: usize = 64 << 10;
 
-/// What stands in the file.
+/// The content of the file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Backup {
@@ -46,7 +46,7 @@ pub(crate) struct Backup {
 }
 
 impl Backup {
-    /// What a link has of that which is to be changed.
+    /// The present values of the settings that are to be changed.
     pub(crate) fn of(now: &Link, wanted: &Settings, network: &str) -> Self {
         Backup {
             mac: wanted.mac.and(now.mac).map(|mac| mac.to_string()),
@@ -66,7 +66,7 @@ impl Backup {
         serde_json::from_slice(bytes).map_err(|err| Error::new(Code::DECODE, format!("backup: {err}")))
     }
 
-    /// What has to be put back.
+    /// The settings to restore.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             mac: self.mac.as_deref().and_then(Mac::parse),
@@ -143,14 +143,14 @@ pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Err
     Ok(())
 }
 
-/// What the temporary files of a network begin with. The names are of a fixed length, as the
+/// The prefix of a network's temporary files. Their names are of a fixed length, as the
 /// file's own may be as long as names can be.
 fn fresh_prefix(network: &str) -> String {
     format!(".{}-", hash16(network))
 }
 
-/// Where `file` is written before it gets its name. Whoever is killed in between leaves this
-/// behind, for DEL or GC to find.
+/// The name that a file is written under before it gets its own. A process that is killed in
+/// between leaves it for DEL or GC.
 fn fresh_name(file_name: &str, network: &str) -> String {
     fresh_prefix(network) + &hash16(file_name)
 }

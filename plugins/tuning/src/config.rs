@@ -1,6 +1,6 @@
 //! The keys of a tuning configuration, checked.
 //!
-//! What `args.cni` says wins over everything; for the MAC, `runtimeConfig` comes next, then
+//! Values of `args.cni` win over all others; for the MAC, `runtimeConfig` comes next, then
 //! `MAC` of CNI_ARGS, then the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,9 @@
-//! What fuzzers ask of the configuration, and the reader of backups.
+//! Entry points for fuzzers: the configuration, and the reader of backups.
 
 use crate::backup::Backup;
 use crate::config::Config;
 
-/// What holds for every configuration that is taken.
+/// Checks what holds for every accepted configuration.
 pub(crate) fn config(config: &Config) {
     for sysctl in &config.sysctls {
         // What is below net/ is the pod's own, and a key never leads out of it.

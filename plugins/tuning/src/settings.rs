@@ -2,7 +2,7 @@
 
 use cnimble_netlink::link::{Change, Link, Mac};
 
-/// What is wanted; `None` leaves it.
+/// The wanted settings; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) mac: Option<Mac>,
@@ -20,8 +20,8 @@ impl Settings {
         *self == Settings::default()
     }
 
-    /// What has to be changed of a link, each with what puts it back: one by one, so that an
-    /// error says which it was.
+    /// The changes that a link needs, each with the change that restores it: one by one, so that an
+    /// error names the setting.
     pub(crate) fn changes(&self, now: &Link) -> Vec<(Change<'static>, Change<'static>)> {
         let one = Change::default;
         let mut changes = Vec::new();
@@ -47,7 +47,7 @@ impl Settings {
         changes
     }
 
-    /// What a link has and what was expected, for each that differs.
+    /// The present and the expected value of each setting that differs.
     pub(crate) fn differing(&self, now: &Link) -> Vec<String> {
         let on = |on: bool| if on { "on" } else { "off" };
         let mut found = Vec::new();

@@ -13,7 +13,7 @@ use cnimble_plugin::interface::remove;
 
 use super::config::Config;
 
-/// What stands in the alias of a VRF that was made here.
+/// The alias of a VRF that was made here.
 const ALIAS: &str = "cnimble: removed with its last port";
 
 /// The tables default, main and local, which are no VRF's (rtnetlink(7)).

@@ -74,7 +74,7 @@ impl Plugin for Vrf {
                 _ => {}
             }
         }
-        // An empty one that somebody else made stays.
+        // An empty VRF that others made stays.
         if port.is_some() || vrf.is_ours() { domain::remove_if_empty(&mut inside, &vrf) } else { Ok(()) }
     }
 

@@ -16,7 +16,7 @@ pub(crate) const MAIN: u32 = 254;
 /// RT_SCOPE_UNIVERSE (rtnetlink(7)).
 const GLOBAL: u8 = 0;
 
-/// What a port has to keep.
+/// The settings that a port has to keep.
 #[derive(Debug)]
 pub(crate) struct Belongings {
     addrs: Vec<IpNetwork>,

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::{Error, json};
 
-/// What the specification calls the list of valid attachments, for GC.
+/// The key of the list of valid attachments, for GC.
 pub(crate) const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
-/// What releases of libcni before the specification was final call it.
+/// The same key in releases of libcni from before the specification was final.
 pub(crate) const OLD_ATTACHMENTS: &str = "cni.dev/attachments";
 
 /// A container's interface in a network: what GC and leases are keyed by.
@@ -22,8 +22,8 @@ pub struct Attachment {
     pub ifname: String,
 }
 
-/// What an attachment takes beside its texts: a place in a list that grows by doubling, and what an
-/// allocator adds to two texts.
+/// The memory of an attachment besides its two texts: a slot in a list that grows by doubling, and the
+/// allocator's overhead.
 const ONE: usize = 160;
 
 type List = Result<Vec<Attachment>, Error>;

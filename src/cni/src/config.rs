@@ -55,8 +55,8 @@ impl PluginConfig {
         Ok(PluginConfig { prev_result: prev_result?, ..config })
     }
 
-    /// Reads a configuration for DEL, which has to get on with what there is: a `prevResult`
-    /// that can't be read counts as none, and why comes back beside the configuration.
+    /// Reads a configuration for DEL. An unreadable `prevResult` counts as none; its error is
+    /// returned beside the configuration.
     ///
     /// # Errors
     /// As [`PluginConfig::parse`], but for `prevResult`.

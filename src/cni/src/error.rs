@@ -1,4 +1,4 @@
-//! What a plugin says when it fails: a code, a sentence, and the details.
+//! The error of a plugin: a code, a message, and details.
 //!
 //! Specification 1.1.0, section 5 "Error". Codes 1 to 99 belong to the specification;
 //! those from 100 on are ours and listed in [`Code`].

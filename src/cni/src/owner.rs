@@ -1,14 +1,14 @@
-//! Whose rules they are, and how that is written on the objects in the kernel.
+//! The owner of links, leases and rules, and how its name is written on objects in the kernel.
 
 use std::collections::BTreeSet;
 
 use crate::Attachment;
 use crate::hash::{hash16, is_hash16};
 
-/// What the kernel and the `nft` command take for a comment, in bytes.
+/// The longest comment that the kernel and the `nft` command take, in bytes.
 pub const COMMENT_LIMIT: usize = 128;
 
-/// Whose rules they are: an attachment in a network.
+/// The owner of links, leases and rules: an attachment in a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// Network name.
@@ -44,14 +44,14 @@ impl Owner {
         comment
     }
 
-    /// Whether a comment (or alias) written by [`Owner::comment`] is this owner's; a comment
-    /// that was cut still is.
+    /// Returns true if and only if this owner wrote the comment (or alias), by [`Owner::comment`].
+    /// A truncated comment counts, too.
     pub fn owns(&self, comment: &str) -> bool {
         comment.strip_prefix(&self.tag()).is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
     }
 
-    /// The names in a comment (or alias) of [`Owner::comment`]. The container ID may be cut: then
-    /// the tag isn't [`Owner::tag`].
+    /// The names in a comment (or alias) written by [`Owner::comment`]. If the container ID was
+    /// truncated, [`Owner::tag`] of the result differs from the comment's tag.
     pub fn named(comment: &str) -> Option<Self> {
         let (_, rest) = comment.split_once(", net: ")?;
         let (network, rest) = rest.split_once(", if: ")?;
@@ -84,7 +84,7 @@ pub fn stale(network: &str, valid: &[Attachment]) -> impl Fn(&str) -> bool {
     move |comment| comment.starts_with(&prefix) && !keep.contains(tag_of(comment))
 }
 
-/// What a comment of [`Owner::comment`] begins with.
+/// The tag at the start of a comment written by [`Owner::comment`].
 pub fn tag_of(comment: &str) -> &str {
     comment.split(',').next().unwrap_or_default()
 }

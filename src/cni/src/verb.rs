@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a plugin is asked to do.
+/// An operation of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Attach a container.

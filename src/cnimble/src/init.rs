@@ -1,6 +1,5 @@
 //! `init`: a network's file for a purpose, checked before it is written.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
@@ -215,14 +214,5 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir)?;
     let draft = dir.join(format!(".{}.{}", std::process::id(), "cnimble-init"));
-    let outcome = (|| {
-        let mut file = std::fs::File::options().write(true).create_new(true).open(&draft)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        // Unlike a renaming, it fails where the name is taken.
-        std::fs::hard_link(&draft, path)
-    })();
-    // Gone or never made: nothing to do.
-    let _ = std::fs::remove_file(&draft);
-    outcome
+    cnimble_files::create(path, &draft, text.as_bytes(), 0o644)
 }

@@ -42,9 +42,14 @@ pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
     if let Some(endpoint) = configured(Path::new(CRICTL_CONFIG)) {
         return path_of(&endpoint, CRICTL_CONFIG);
     }
-    let is_socket = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    let usual = || USUAL.into_iter().map(PathBuf::from);
-    usual().find(|path| is_socket(path)).ok_or_else(|| CriError::NoSocket { tried: usual().collect() })
+    usual(Path::new("/"))
+        .ok_or_else(|| CriError::NoSocket { tried: USUAL.into_iter().map(PathBuf::from).collect() })
+}
+
+/// The first of the usual sockets below `root` that is there.
+fn usual(root: &Path) -> Option<PathBuf> {
+    let is_socket = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    USUAL.into_iter().map(|path| root.join(path.trim_start_matches('/'))).find(is_socket)
 }
 
 /// The path in an endpoint: `unix:///run/x.sock`, `unix:/run/x.sock` or the path itself.
@@ -99,6 +104,28 @@ mod tests {
         for text in ["mynet", "tcp://127.0.0.1:1", "npipe:////./pipe/x", "unix://x", "\u{1b}[0m"] {
             let err = path_of(text, "a file").unwrap_err().to_string();
             assert!(err.contains("names no Unix socket (in a file)") && !err.contains('\u{1b}'), "{err}");
+        }
+    }
+
+    #[test]
+    fn each_runtimes_socket_is_found_where_it_listens_by_default() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(usual(root.path()), None);
+        // The last first: each one found goes before those that are there already.
+        for socket in [
+            "run/cri-dockerd.sock",
+            "run/k3s/containerd/containerd.sock",
+            "run/crio/crio.sock",
+            "run/containerd/containerd.sock",
+        ] {
+            let path = root.path().join(socket);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            // A file that isn't a socket is no runtime.
+            std::fs::write(&path, "").unwrap();
+            assert_ne!(usual(root.path()).as_ref(), Some(&path));
+            std::fs::remove_file(&path).unwrap();
+            let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            assert_eq!(usual(root.path()), Some(path));
         }
     }
 

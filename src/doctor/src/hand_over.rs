@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cnimble_cni::{Error, Owner};
 use cnimble_leases::INDEX;
-use cnimble_leases::owner::Owner as Holder;
+use cnimble_leases::holder::Holder;
 use cnimble_life::node::Node;
 use cnimble_life::rules::judge;
 use cnimble_life::{Sight, Verdict};

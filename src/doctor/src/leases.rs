@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cnimble_cni::Error;
-use cnimble_leases::owner::Owner as Holder;
+use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{Identity, Store};
 use cnimble_life::Verdict;
 use cnimble_life::leases::{JudgedLease, JudgedLeases, Network};
@@ -23,7 +23,7 @@ fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
     let path = lease.path.display();
     let (kind, what) = match &lease.held {
         None => (Kind::UnfinishedFile, format!("file {path}")),
-        Some((_, Holder::Nobody | Holder::Unknown)) => (Kind::BrokenLease, format!("lease {path}")),
+        Some((_, Holder::Broken | Holder::Unknown)) => (Kind::BrokenLease, format!("lease {path}")),
         Some(_) => (Kind::Lease, format!("lease {path}")),
     };
     let mut whose = Whose { network: Some(network.name.clone()), ..Whose::default() };

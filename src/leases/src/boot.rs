@@ -1,7 +1,7 @@
 //! Which leases are from before this boot.
 //!
-//! No namespace outlives a boot, so a lease from before it is void: nobody will ever send
-//! its DEL. Such a lease may be taken back, one of this boot never; in doubt a lease stays.
+//! No namespace outlives a boot, so a lease from before it is void: its DEL will
+//! never come. Such a lease may be taken back, one of this boot never; in doubt a lease stays.
 //!
 //! **Our own leases carry the boot's ID** (`/proc/sys/kernel/random/boot_id`) in an
 //! extended attribute. It is no part of the content, so the files are the reference's to
@@ -32,7 +32,7 @@ use nix::sys::statfs::{FsType, fstatfs};
 /// Where a lease carries the ID of the boot that it was made in.
 const MARK: &CStr = c"user.cnimble.boot";
 
-/// What the clock may be corrected by shortly after booting.
+/// The largest correction of the clock shortly after booting.
 const MARGIN: i128 = Duration::from_secs(60).as_nanos() as i128;
 
 /// File systems that more than one kernel may have mounted, or that hide what is below

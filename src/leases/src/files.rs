@@ -2,13 +2,14 @@
 //!
 //! A new file is written without a name (`O_TMPFILE`) and then linked into the directory;
 //! a process killed in between leaves nothing. Where the file system has no unnamed files
-//! a temporary name stands in, which [`crate::is_temporary`] recognises later.
+//! a temporary name stands in, which [`crate::is_temporary`] recognises later. `cnimble_files`
+//! writes under a name, which a kill leaves behind; here another ADD would have to clear that away.
 //!
 //! Nothing is synced to disk. A lease only means something until the next boot, so a
 //! power failure can't take anything away that is still needed. What it can leave is an
 //! empty file under a lease's name (the name was written out before the content was);
-//! [`crate::owner`] takes that for nobody's. docs/RELIABILITY.md has the whole of it, with
-//! what an `fsync` would cost.
+//! [`crate::holder`] takes that for a lease without an owner. docs/RELIABILITY.md has the details,
+//! and the cost of an `fsync`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -26,7 +27,7 @@ use crate::TEMPORARY;
 /// More than any lease: a container ID and an interface name.
 pub const LIMIT: usize = 4096;
 
-/// What a file is read into; one more than the limit tells a larger one.
+/// The buffer for a file. One byte more than the limit detects a larger file.
 pub(crate) type Buffer = [u8; LIMIT + 1];
 
 /// An empty buffer.
@@ -42,7 +43,7 @@ fn temporary_name() -> String {
     format!("{TEMPORARY}{}-{count}", std::process::id())
 }
 
-/// What reading a file gave.
+/// The outcome of reading a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Content {
     /// There is no such file.
@@ -250,7 +251,7 @@ struct Temporary<'a> {
 impl<'a> Temporary<'a> {
     fn new(dir: BorrowedFd<'a>) -> io::Result<Self> {
         let temporary = Temporary { dir, name: temporary_name() };
-        // Whoever had our process ID before us is dead.
+        // A former process with our process ID is dead.
         remove(dir, &temporary.name)?;
         Ok(temporary)
     }

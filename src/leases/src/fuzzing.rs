@@ -4,15 +4,15 @@ use std::cell::OnceCell;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 
+use crate::holder::{self, Holder};
 use crate::index::{self, Index};
-use crate::owner::{self, Owner};
 
 /// Takes any bytes for a lease, and for the name of one.
 pub fn lease(bytes: &[u8]) {
-    if let Owner::Attachment(own) = Owner::parse(bytes) {
-        assert!(Owner::parse(&owner::content(&own)).is(&own));
+    if let Holder::Attachment(own) = Holder::parse(bytes) {
+        assert!(Holder::parse(&holder::content(&own)).is(&own));
     }
     if let Ok(name) = std::str::from_utf8(bytes) {
         let ip = crate::address(name);
@@ -52,12 +52,4 @@ impl Index {
     pub(crate) fn count(&self, key: u64, ip: IpAddr) -> Option<usize> {
         Some(self.find(key)?.into_iter().filter(|found| *found == ip).count())
     }
-}
-
-/// Writes the entries behind the header.
-pub(crate) fn fill(file: &File, length: u64, header: usize, entries: &[u8]) -> io::Result<()> {
-    file.set_len(0)?;
-    file.set_len(length)?;
-    let room = usize::try_from(length).unwrap_or(usize::MAX).saturating_sub(header);
-    file.write_all_at(entries.get(..room).unwrap_or(entries), header as u64)
 }

@@ -1,19 +1,19 @@
 //! An index beside the leases: which addresses a container may have.
 //!
-//! Whose a lease is stands in the lease, so finding a container's leases means reading all
-//! of them. That is quick for a hundred and slow for fifty thousand. From [`MANY`] leases on
-//! the file `.cnimble-index` says where to look. It is a hash table with fixed places, so
-//! that a verb reads one piece of it and writes a few bytes. The reference reads the file
-//! like any other and finds nobody's lease in it.
+//! A lease file names its owner, so finding a container's leases means reading all of them.
+//! That is quick for a hundred and slow for fifty thousand. From [`MANY`] leases on, the file
+//! `.cnimble-index` lists the addresses of each container. It is a hash table with fixed slots,
+//! so a verb reads one block of it and writes a few bytes. The Go plugin reads the file like
+//! any other and finds no lease in it.
 //!
 //! **It is checked before it is believed.** After each change, under the lock, the directory
-//! gets a time of modification that nobody else would give it: a second in the past, with
+//! gets a time of modification that no other program would set: a second in the past, with
 //! random nanoseconds. The index names that time, the directory's time of change, its
-//! inode and the boot. Whoever adds, removes or renames anything, be it a Go plugin or `rm`,
-//! and be it within the same tick of the kernel's clock, thereby sets another time of
-//! modification, and the index counts for nothing. So does one that a killed process left
-//! half-written: its directory was changed before, and the header is written last. Whoever
-//! restores the time of modification, say from a backup, sets another time of change.
+//! inode and the boot. A file that is added, removed or renamed, by a Go plugin or by `rm`,
+//! changes the time of modification, even within one tick of the kernel's clock, and the index
+//! is ignored. An index that a killed process left half-written is ignored, too: its directory
+//! was changed before, and the header is written last. Restoring the time of modification, say
+//! from a backup, changes the time of change.
 //!
 //! **It is rebuilt** by the next ADD or DEL that had to read everything. Its header counts the
 //! entries, and it goes with the last of them.
@@ -52,7 +52,7 @@ const WINDOW: usize = 96;
 /// More are no index: 2²⁴ entries are 512 MB.
 const MAX_SLOTS: u64 = 1 << 24;
 
-/// What is in a slot's byte 24.
+/// The state of a slot, in its byte 24.
 const FREE: u8 = 0;
 const REMOVED: u8 = 1;
 const V4: u8 = 4;
@@ -289,7 +289,10 @@ fn entry(slot: &[u8]) -> Option<Entry> {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(file: File, entries: &[u8], key: u64, ip: IpAddr) -> io::Result<()> {
     let length = length_for(1).unwrap_or_default();
-    crate::fuzzing::fill(&file, length, HEADER, entries)?;
+    file.set_len(0)?;
+    file.set_len(length)?;
+    let room = usize::try_from(length).unwrap_or(usize::MAX).saturating_sub(HEADER);
+    file.write_all_at(entries.get(..room).unwrap_or(entries), HEADER as u64)?;
     let index = Index::over(file);
     let before = index.count(key, ip);
     if index.insert((key, ip)).is_some() {

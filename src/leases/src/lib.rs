@@ -7,16 +7,16 @@
 //! configuration ([`config`], [`range`]).
 //!
 //! It is here rather than in the plugin because the doctor and the report of a node's addresses read
-//! leases, too. Who gets which address is the plugin's business.
+//! leases, too. The plugin decides which address an attachment gets.
 
 pub mod boot;
 pub mod config;
 pub mod files;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod holder;
 pub mod index;
 pub mod lock;
-pub mod owner;
 pub mod range;
 pub mod store;
 

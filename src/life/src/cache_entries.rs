@@ -12,18 +12,18 @@ use super::{Verdict, data_dirs};
 /// An entry, judged.
 #[derive(Debug, Clone)]
 pub struct Known {
-    /// What the cache has.
+    /// The entry.
     pub entry: Entry,
-    /// What is thought of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Whether it is in a cache whose entries are judged, rather than in one of others.
+    /// Whether its cache is one with entries that are judged.
     pub own: bool,
     /// The directory of its cache.
     pub cache: PathBuf,
 }
 
 impl Known {
-    /// Whose entry it is.
+    /// The owner of the entry.
     pub fn owner(&self) -> Owner {
         Owner { network: self.entry.network.clone(), attachment: self.attachment() }
     }

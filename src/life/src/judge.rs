@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cnimble_cni::{Error, Owner};
-use cnimble_leases::owner::Owner as Holder;
+use cnimble_leases::holder::Holder;
 use cnimble_made::pair;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{NetNs, Netlink};
@@ -93,7 +93,7 @@ fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
     leases.all().filter_map(of).collect()
 }
 
-/// Judges all leases; returns who holds one, and lives or may live.
+/// Judges all leases; returns their holders that live or may live.
 fn judge_all(leases: &mut JudgedLeases, witnesses: &Witnesses, node: &Node) -> Vec<Life> {
     let mut lives = Vec::new();
     for (network, of) in leases.each() {
@@ -105,7 +105,7 @@ fn judge_all(leases: &mut JudgedLeases, witnesses: &Witnesses, node: &Node) -> V
     lives
 }
 
-/// Entries whose namespaces are there come first: see [`look`].
+/// Judges an entry. Those with a namespace that is there come first: see [`look`].
 fn entry(known: &Known, node: &Node) -> Verdict {
     let path = known.entry.namespace();
     let ns = match path.map(namespaces::namespace).transpose() {
@@ -153,7 +153,7 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
             node.has_attachment(&network.name, attachment) || node.is_listed(&attachment.container_id, true)
         }
         Holder::Container(id) => node.has_container(id) || node.is_listed(id, true),
-        Holder::Nobody => {
+        Holder::Broken => {
             return match place {
                 Some(place) => Verdict::Doubt(format!("{ip} is in use {place}")),
                 None => node.unless_blind("it is empty or damaged and names nobody".to_owned()),
@@ -193,6 +193,6 @@ fn life(network: &str, holder: &Holder, ip: IpAddr) -> Option<Life> {
             ifname: None,
             addrs: vec![ip],
         }),
-        Holder::Nobody | Holder::Unknown => None,
+        Holder::Broken | Holder::Unknown => None,
     }
 }

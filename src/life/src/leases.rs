@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cnimble_cni::Error;
 use cnimble_leases::boot::{self, Boot};
-use cnimble_leases::owner::Owner as Holder;
+use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{Directory, Found, Identity, StoreError};
 use cnimble_leases::{address, is_temporary};
 
@@ -38,7 +38,7 @@ pub struct JudgedLease {
     /// Of the file that was read.
     pub found: Identity,
     pub(super) before_boot: bool,
-    /// What is thought of it.
+    /// The verdict.
     pub verdict: Verdict,
 }
 

@@ -1,16 +1,16 @@
 //! Which attachments live: the one judge that `gc --gone`, `doctor` and `run` ask.
 //!
-//! **What lives is left alone, and so is what may live.** An attachment is taken for living if
-//! anything speaks for it: an entry of a result cache whose namespace is there with its
+//! **An attachment that lives, or may live, is left alone.** It counts as living if anything speaks
+//! for it: an entry of a result cache whose namespace is there with its
 //! interface in it, the host's end of a veth pair (known by its alias) whose other end is in a
-//! namespace, an address in any namespace that can be found, a lease that was made just now. What
-//! can't be told is in doubt, and is left alone, too.
+//! namespace, an address in any namespace that can be found, a lease that was made just now. An
+//! attachment in doubt is left alone, too.
 //!
 //! **The order of looking is part of the judgement.** An ADD may go on meanwhile, by a runtime that
-//! takes no lock of ours. What is to be judged is listed first, and what speaks for it is looked
-//! at afterwards: first packet rules, then links, entries and leases, and last namespaces and
-//! links again. An ADD makes the link first, then the lease, the address and the rules: so what
-//! was there when it was listed is seen to live, however far its ADD has come since.
+//! takes no lock of ours. Objects are listed first; the evidence for their owners is looked at
+//! afterwards: first packet rules, then links, entries and leases, and last namespaces and
+//! links again. An ADD makes the link first, then the lease, the address and the rules: so an
+//! object that was listed is seen to have a living owner, however far its ADD has come since.
 
 pub mod cache_entries;
 mod judge;
@@ -42,10 +42,10 @@ pub const DEFAULT_PODS_CACHE_DIR: &str = "/var/lib/cnimble/cni";
 /// Younger things may be of an ADD that isn't finished; a kubelet gives one two minutes.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(300);
 
-/// Where to look for what speaks for attachments.
+/// The sources of evidence that attachments live.
 #[derive(Debug, Clone)]
 pub struct Witnesses {
-    /// The cache whose entries are judged.
+    /// The cache with the entries that are judged.
     pub cache: Cache,
     /// Caches of others: their entries speak for attachments.
     pub others: Vec<Cache>,
@@ -53,7 +53,7 @@ pub struct Witnesses {
     pub judge_others: bool,
     /// Directories of host-local (`dataDir`), besides those that entries name.
     pub data_dirs: Vec<PathBuf>,
-    /// What is younger is left alone.
+    /// Younger objects are left alone.
     pub grace: Duration,
     /// The container runtime, if it is to be asked.
     pub runtime: Option<Arc<dyn runtime::Runtime>>,
@@ -74,7 +74,7 @@ impl Witnesses {
         }
     }
 
-    /// The caches whose entries are judged, each once.
+    /// The caches with the entries that are judged, each once.
     pub fn judged(&self) -> Vec<&Cache> {
         let others = self.others.iter().filter(|other| self.judge_others && !self.is_own(other));
         std::iter::once(&self.cache).chain(others).collect()
@@ -88,14 +88,14 @@ impl Witnesses {
     }
 }
 
-/// What is to be thought of something.
+/// The verdict on an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It has a living owner, or is none of ours.
     Lives,
     /// It has no living owner, and why.
     Orphan(String),
-    /// It seems to have none, but: why it is left alone.
+    /// It seems to have none, and why it is left alone all the same.
     Doubt(String),
 }
 
@@ -112,7 +112,7 @@ impl Sight {
     /// Looks at the network namespace of the calling thread, and at the files.
     ///
     /// # Errors
-    /// What is needed for judging can't be read.
+    /// The evidence can't be read.
     pub fn look(witnesses: &Witnesses) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
         Ok(Sight { traces, node: judge::look(witnesses)? })

@@ -35,7 +35,7 @@ enum Step {
     List,
     /// Looks whether a link speaks for it.
     Witness,
-    /// What was listed and has no witness is found.
+    /// An object that was listed and has no witness is found.
     Find,
     /// Of that, what is still so.
     FindAgain,
@@ -140,7 +140,7 @@ fn ours() -> Vec<Step> {
     of(&[&[Lock], &ADD, &[Unlock]])
 }
 
-/// What is stale is taken down and added again under the same name, by cnimble.
+/// A stale attachment is taken down and added again under the same name, by cnimble.
 fn again() -> Vec<Step> {
     let del = [Unmake(Rule), Unmake(Lease), Unmake(Entry)];
     of(&[&[Lock], &del, &[Unlock, Lock], &ADD, &[Unlock]])

@@ -1,8 +1,8 @@
 //! All network namespaces that can be found, the addresses in them, and the links that name an owner.
 //!
 //! A namespace lives as long as something holds it: a process or a thread in it, a mount of it
-//! (in any mount namespace), a file descriptor. /proc shows them all. Nobody asks whose
-//! namespace it is: an address in any of them speaks for its lease.
+//! (in any mount namespace), a file descriptor. /proc shows them all. The owner of a namespace
+//! doesn't matter: an address in any of them speaks for its lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{Error, NetNs, Netlink, netns};
 use cnimble_rules::survey;
 
-/// What was seen.
+/// The outcome of a look.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Addresses, each with the path of a namespace that has it.
@@ -86,7 +86,7 @@ fn link(path: &Path, visit: &mut impl FnMut(PathBuf, &Path)) {
     }
 }
 
-/// Subdirectories whose names are numbers.
+/// Subdirectories with a number for a name.
 fn numbered(dir: &Path) -> Vec<PathBuf> {
     let mut found = entries(dir);
     found.retain(|path| {
@@ -105,7 +105,7 @@ fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
     netns::mounts(&String::from_utf8_lossy(&text), &process.join("root"))
 }
 
-/// The addresses in a namespace that may be a pod's, and the links whose alias names an owner.
+/// The addresses in a namespace that may be a pod's, and the links with an alias that names an owner.
 fn inside(path: &Path) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
     let ns = NetNs::open(path)?;
     let mut inside = Netlink::open_in(&ns)?;
@@ -113,7 +113,7 @@ fn inside(path: &Path) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
     let addrs = addrs.collect();
     let mut owned = inside.links(&Filter::default())?;
     // A pair's end and bandwidth's device name their owner where they are on a host: elsewhere they are
-    // another node's, whose networks may have the names of ours.
+    // another node's, and its networks may have the names of ours.
     owned.retain(|link| {
         !cnimble_made::ON_HOST.contains(&link.kind.as_str()) && survey::tag(&link.alias).is_some()
     });

@@ -1,4 +1,4 @@
-//! Everything that attachments are judged by, apart from packet rules: what was seen, and who lives.
+//! The evidence that attachments are judged by, apart from packet rules, and the attachments that live.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ impl Life {
     }
 }
 
-/// Those who live, and what they are found by.
+/// The attachments that live, with their keys for look-ups.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     all: Vec<Life>,

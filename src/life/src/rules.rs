@@ -5,7 +5,7 @@ use cnimble_rules::survey::{self, Named, Trace};
 use super::Verdict;
 use super::node::Node;
 
-/// What to think of a packet rule.
+/// The verdict on a packet rule.
 pub fn judge(node: &Node, trace: &Trace) -> Verdict {
     match &trace.named {
         Named::Comment(comment) => match survey::tag(comment) {

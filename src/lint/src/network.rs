@@ -4,62 +4,15 @@ use std::path::Path;
 
 use cnimble_cni::{Version, names};
 
+use super::entry::{PluginEntry, entries, is_list, shape_of};
 use super::page::{Role, page, pages};
 use super::rules;
-use super::shape::{self, Fields, Shape};
 use super::walk::{Walk, is_remark, nearest};
 use super::{Data, Document, Finding, Node, Rule};
 
 /// The keys of a list.
 const LIST_KEYS: [&str; 7] =
     ["cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"];
-
-/// A plugin's entry, with what is known of the plugin.
-pub(crate) struct Entry<'a> {
-    pub(crate) node: &'a Node,
-    /// `type`
-    pub(crate) plugin: &'a str,
-    /// Where that stands.
-    pub(crate) place: std::ops::Range<usize>,
-    /// `ipam.type`
-    pub(crate) ipam: Option<&'a str>,
-    /// Its configuration's shape; `None` if the plugin isn't known.
-    pub(crate) shape: Option<Shape>,
-}
-
-impl<'a> Entry<'a> {
-    pub(crate) fn of(node: &'a Node) -> Option<Self> {
-        let of = node.get("type")?;
-        let plugin = of.text()?;
-        let ipam = node.get("ipam").and_then(|ipam| ipam.text_of("type"));
-        Some(Entry { node, plugin, place: of.range.clone(), ipam, shape: shape_of(plugin, ipam) })
-    }
-}
-
-impl Entry<'_> {
-    /// Whether the runtime hands this capability on. Capabilities that are no object have been told of.
-    pub(crate) fn declares(&self, capability: &str) -> bool {
-        self.node.get("capabilities").is_some_and(|map| match &map.data {
-            Data::Object(_) => map.is_true(capability),
-            _ => true,
-        })
-    }
-}
-
-/// Whether the file is a list: by its name, or because it has plugins.
-pub(crate) fn is_list(document: &Document) -> bool {
-    let ending = Path::new(&document.file.path).extension();
-    ending.is_some_and(|ending| ending == "conflist") || document.root.get("plugins").is_some()
-}
-
-/// The entries of a file.
-pub(crate) fn entries(document: &Document) -> Vec<Entry<'_>> {
-    if !is_list(document) {
-        return Entry::of(&document.root).into_iter().collect();
-    }
-    let list = document.root.get("plugins").map(Node::elements).unwrap_or_default();
-    list.iter().filter_map(Entry::of).collect()
-}
 
 /// A plugin that a network names.
 #[derive(Debug, Clone)]
@@ -111,7 +64,7 @@ pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::op
 pub fn lint_entry(document: &Document) -> Vec<Finding> {
     let mut found = Vec::new();
     plugin(&document.root, true, &mut found);
-    if let Some(entry) = Entry::of(&document.root) {
+    if let Some(entry) = PluginEntry::of(&document.root) {
         rules::check(&entry, false, &mut found);
     }
     found.sort_by_key(|finding| (finding.range.start, finding.rule));
@@ -287,7 +240,7 @@ fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
         found.push(Finding::error(Rule::WrongType, node.range.clone(), "a plugin's entry is an object"));
         return;
     }
-    let Some(entry) = Entry::of(node) else {
+    let Some(entry) = PluginEntry::of(node) else {
         let (rule, place) = match node.get("type") {
             Some(of) if !matches!(of.data, Data::Text(_)) => (Rule::WrongType, of.range.clone()),
             Some(of) => (Rule::MissingKey, of.range.clone()),
@@ -306,7 +259,7 @@ fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
 }
 
 /// A plugin that has a page.
-fn known(entry: &Entry<'_>, complete: bool, found: &mut Vec<Finding>) {
+fn known(entry: &PluginEntry<'_>, complete: bool, found: &mut Vec<Finding>) {
     let Some(shape) = &entry.shape else { return };
     let mut walk = Walk { plugin: entry.plugin, ipam: entry.ipam, root: shape, complete, found: Vec::new() };
     walk.value(entry.node, shape, "", false);
@@ -318,14 +271,18 @@ fn known(entry: &Entry<'_>, complete: bool, found: &mut Vec<Finding>) {
 }
 
 /// A plugin of others. Two of them hand configurations on to ours.
-fn strange(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+fn strange(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     found.push(not_known(entry.plugin, entry.place.clone()));
     if let Some(delegate) = entry.node.get("delegate").filter(|_| entry.plugin == "flannel") {
         // flannel writes the rest: addresses, and bridge where there is no type.
         let plugin = delegate.text_of("type").unwrap_or("bridge");
         let ipam = delegate.get("ipam").and_then(|ipam| ipam.text_of("type"));
         let shape = shape_of(plugin, ipam);
-        known(&Entry { node: delegate, plugin, place: delegate.range.clone(), ipam, shape }, false, found);
+        known(
+            &PluginEntry { node: delegate, plugin, place: delegate.range.clone(), ipam, shape },
+            false,
+            found,
+        );
     }
     let delegates = entry.node.get("delegates").filter(|_| entry.plugin == "multus");
     for delegate in delegates.map(Node::elements).unwrap_or_default() {
@@ -347,38 +304,4 @@ fn not_known(name: &str, place: std::ops::Range<usize>) -> Finding {
             Finding::note(Rule::UnknownPlugin, place, message)
         }
     }
-}
-
-/// The shape of an entry: the plugin's keys, its IPAM plugin's, and those of every plugin.
-pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
-    let own = &page(plugin)?.shape;
-    let takes_ipam = shape::find(own, "ipam.type").is_some();
-    let mut shape = own.clone();
-    match ipam.map(page) {
-        Some(Some(ipam)) if takes_ipam => shape = shape::merge(&shape, &ipam.shape),
-        // Which keys and capabilities that takes isn't known.
-        Some(None) if takes_ipam => {
-            let any = |name: &str| (name.to_owned(), (Shape::Any, false));
-            let Shape::Object(fields) = &mut shape else { return None };
-            fields.extend(["ipam", "runtimeConfig"].map(any));
-        }
-        _ => {}
-    }
-    Some(shape::merge(&shape, &every_plugins()))
-}
-
-/// The keys that every plugin's entry may have.
-pub(crate) fn every_plugins() -> Shape {
-    let open = || Shape::Object(Fields::new());
-    let fields = [
-        ("type", Shape::Text, true),
-        ("name", Shape::Text, false),
-        ("cniVersion", Shape::Text, false),
-        ("capabilities", Shape::Map(Box::new(Shape::Bool)), false),
-        ("args", open(), false),
-        ("runtimeConfig", open(), false),
-        ("prevResult", Shape::Any, false),
-        ("dns", shape::dns(), false),
-    ];
-    Shape::Object(fields.map(|(name, shape, required)| (name.to_owned(), (shape, required))).into())
 }

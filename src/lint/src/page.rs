@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::shape::{self, Shape};
+use super::shape::{self, Key, Shape};
 
 /// Name, role, first sentence and table of each page.
 const PAGES: &[(&str, &str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
@@ -33,28 +33,6 @@ pub struct Page {
     pub shape: Shape,
 }
 
-/// A key as a page has it.
-#[derive(Debug, Clone)]
-pub struct Key {
-    /// `ipam.ranges[][].subnet`
-    pub path: &'static str,
-    /// The column *type*.
-    pub kind: &'static str,
-    /// The column *default*; `required` is none.
-    pub default: &'static str,
-    /// The column *example*: of the key or, where several share a row, of one of them.
-    pub example: &'static str,
-    /// What it does.
-    pub about: &'static str,
-}
-
-impl Key {
-    /// Whether the plugin can't do without it.
-    pub fn required(&self) -> bool {
-        self.default.starts_with("required")
-    }
-}
-
 /// All pages, by name.
 pub fn pages() -> &'static [Page] {
     static ALL: OnceLock<Vec<Page>> = OnceLock::new();
@@ -64,6 +42,11 @@ pub fn pages() -> &'static [Page] {
 /// The page of this plugin.
 pub fn page(name: &str) -> Option<&'static Page> {
     pages().iter().find(|page| page.name == name)
+}
+
+/// Whether the words of a key's type mean something.
+pub fn understood(page: &Page, key: &Key) -> bool {
+    shape::of_key(key, &page.shape).is_some()
 }
 
 fn read(&(name, role, about, table): &(&'static str, &str, &'static str, &'static str)) -> Page {

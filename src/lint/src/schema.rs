@@ -4,9 +4,9 @@ use serde_json::{Map, Value, json};
 
 use cnimble_cni::Version;
 
-use super::network::{every_plugins, shape_of};
-use super::page::{Key, Page, Role, page, pages};
-use super::shape::{self, Shape};
+use super::entry::{every_plugins, shape_of};
+use super::page::{Page, Role, page, pages};
+use super::shape::{self, Key, Shape};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 

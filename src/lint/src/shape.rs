@@ -13,7 +13,27 @@
 
 use std::collections::BTreeMap;
 
-use super::page::{Key, Page};
+/// A key as a page has it.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// `ipam.ranges[][].subnet`
+    pub path: &'static str,
+    /// The column *type*.
+    pub kind: &'static str,
+    /// The column *default*; `required` is none.
+    pub default: &'static str,
+    /// The column *example*: of the key or, where several share a row, of one of them.
+    pub example: &'static str,
+    /// What it does.
+    pub about: &'static str,
+}
+
+impl Key {
+    /// Whether the plugin can't do without it.
+    pub fn required(&self) -> bool {
+        self.default.starts_with("required")
+    }
+}
 
 /// What a value may be. `null` is no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,15 +78,15 @@ pub(crate) fn of(keys: &[Key]) -> Shape {
     // Those that refer to others come last.
     let (refer, plain): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| refers(key.kind));
     for key in plain.into_iter().chain(refer) {
-        let shape = named(key.kind, &root).or_else(|| similar(key, &root)).unwrap_or(Shape::Any);
+        let shape = of_key(key, &root).unwrap_or(Shape::Any);
         insert(&mut root, key.path, &shape, key.required());
     }
     root
 }
 
-/// Whether the words of a key's type mean something.
-pub fn understood(page: &Page, key: &Key) -> bool {
-    named(key.kind, &page.shape).or_else(|| similar(key, &page.shape)).is_some()
+/// The shape of a key's value, in a configuration of the shape `root`; `None` if the words of its type aren't known.
+pub(crate) fn of_key(key: &Key, root: &Shape) -> Option<Shape> {
+    named(key.kind, root).or_else(|| similar(key, root))
 }
 
 fn refers(kind: &str) -> bool {

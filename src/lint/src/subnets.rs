@@ -2,7 +2,7 @@
 
 use ipnetwork::IpNetwork;
 
-use super::network::{Entry, entries};
+use super::entry::{PluginEntry, entries};
 use super::rules::addresses::{Pool, sets, share};
 use super::{Document, Finding, Node, Rule};
 
@@ -60,7 +60,7 @@ fn net(document: &Document) -> Option<Net<'_>> {
     Some(Net { document, name, segment: segment(&entry), routed: routed(&entry), pools })
 }
 
-fn segment<'a>(entry: &Entry<'a>) -> Option<Segment<'a>> {
+fn segment<'a>(entry: &PluginEntry<'a>) -> Option<Segment<'a>> {
     let number = |key: &str| entry.node.get(key).and_then(Node::integer).unwrap_or(0);
     match entry.plugin {
         "bridge" => Some(Segment::Bridge(entry.node.text_of("bridge").unwrap_or("cni0"), number("vlan"))),
@@ -72,13 +72,13 @@ fn segment<'a>(entry: &Entry<'a>) -> Option<Segment<'a>> {
 }
 
 /// Whether the host gets routes to the pods.
-pub(crate) fn routed(entry: &Entry<'_>) -> bool {
+pub(crate) fn routed(entry: &PluginEntry<'_>) -> bool {
     let gateway = || entry.node.is_true("isGateway") || entry.node.is_true("isDefaultGateway");
     entry.plugin == "ptp" || entry.plugin == "bridge" && gateway()
 }
 
 /// The subnets that the host gets routes to, and the entry that makes them.
-pub(crate) fn of_host(document: &Document) -> Vec<(Entry<'_>, Vec<Pool>)> {
+pub(crate) fn of_host(document: &Document) -> Vec<(PluginEntry<'_>, Vec<Pool>)> {
     let all = entries(document).into_iter().filter(|entry| entry.ipam == Some("host-local") && routed(entry));
     all.map(|entry| {
         let pools = sets(&entry).into_iter().flatten().collect();
@@ -88,7 +88,7 @@ pub(crate) fn of_host(document: &Document) -> Vec<(Entry<'_>, Vec<Pool>)> {
 }
 
 /// The bridge's address for pods of this range.
-pub(crate) fn gateway(entry: &Entry<'_>, pool: &Pool) -> Option<IpNetwork> {
+pub(crate) fn gateway(entry: &PluginEntry<'_>, pool: &Pool) -> Option<IpNetwork> {
     let ranges = entry.node.path(&["ipam", "ranges"]).map(Node::elements).unwrap_or_default();
     let written = ranges.iter().flat_map(Node::elements).chain(entry.node.get("ipam"));
     let mut at = written.filter(|range| range.get("subnet").is_some_and(|node| node.range == pool.place));

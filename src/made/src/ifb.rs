@@ -11,7 +11,7 @@ use cnimble_netlink::link::{Filter, Link};
 
 use super::{Judge, Orphan};
 
-/// What the kernel calls such a link.
+/// The kernel's name for this kind of link.
 pub const KIND: &str = "ifb";
 
 const PREFIX: &str = "bwp";

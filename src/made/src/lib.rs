@@ -1,4 +1,4 @@
-//! What our plugins make on a host: one file for each kind of thing.
+//! The kinds of objects that our plugins make on a host, one file for each.
 //!
 //! | file | kind | made by |
 //! |---|---|---|
@@ -23,12 +23,12 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
 /// Kinds of links that are made on the host and name their owner in their alias. In another namespace
-/// such an alias is another node's, whose networks may have the names of ours.
+/// such an alias is another node's, and its networks may have the names of ours.
 pub const ON_HOST: [&str; 2] = [pair::KIND, ifb::KIND];
 
-/// What has to be known of a node for judging a link.
+/// Knowledge of a node, for judging a link.
 pub trait Judge {
-    /// Whether the attachment lives that a link's alias names.
+    /// Whether the attachment that a link's alias names lives.
     fn lives(&self, alias: &str) -> bool;
     /// Whether the other end of a pair is on the host, too.
     fn both_ends_here(&self, link: &Link) -> bool;

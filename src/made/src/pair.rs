@@ -5,7 +5,7 @@ use cnimble_netlink::link::Link;
 
 use super::{Judge, Orphan};
 
-/// What the kernel calls such a link.
+/// The kernel's name for this kind of link.
 pub const KIND: &str = "veth";
 
 /// Whether a link is the host's end of a pair that leads into a namespace.

@@ -42,7 +42,7 @@ pub fn way(list: &NetworkList, plugin: &ListEntry) -> Option<Way> {
     }
 }
 
-/// What is to be done when a plugin's ADD has put its rules back.
+/// Completes the repair after a plugin's ADD has put its rules back.
 ///
 /// # Errors
 /// The kernel's.
@@ -55,7 +55,7 @@ pub fn after_add(plugin: &ListEntry, nft: &mut Nft) -> Result<(), Error> {
 pub enum Lost {
     /// `ipMasq`
     Masquerade {
-        /// Whose they are.
+        /// The owner.
         owner: Owner,
         /// `ipMasqBackend`
         backend: Option<String>,
@@ -64,7 +64,7 @@ pub enum Lost {
     },
     /// `macspoofchk`
     Spoof {
-        /// Whose they are.
+        /// The owner.
         owner: Owner,
         /// The pod's port of its bridge.
         port: String,
@@ -73,7 +73,7 @@ pub enum Lost {
     },
     /// `portIsolation`
     Apart {
-        /// Whose they are.
+        /// The owner.
         owner: Owner,
         /// The pod's port of its bridge.
         port: String,
@@ -99,7 +99,7 @@ impl Lost {
     }
 }
 
-/// What the keys of a plugin ask for and the pod with this result has lost, each with what is wrong.
+/// The rules that the keys of a plugin ask for and the pod with this result has lost, each with an error that says so.
 pub fn lost(plugin: &ListEntry, owner: &Owner, result: &CniResult, links: &[Link]) -> Vec<(Error, Lost)> {
     let mut nft = Nft::new();
     let mut lost = Vec::new();
@@ -143,7 +143,7 @@ fn port_and_mac(links: &[Link], result: &CniResult) -> Option<(String, Mac)> {
     Some((port.name.clone(), Mac::parse(&pod.mac)?))
 }
 
-/// What a network's configuration says for handing the rules of its pods over to the Go plugins.
+/// The settings in a network's configuration that handing the rules of its pods over to the Go plugins needs.
 pub fn settings(list: &NetworkList) -> Settings {
     let mut settings = Settings::default();
     for plugin in &list.plugins {

@@ -83,7 +83,7 @@ impl Netlink {
     }
 }
 
-/// What [`Netlink::addrs`] asks the kernel.
+/// The request of [`Netlink::addrs`].
 pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     let mut message = AddressMessage::default();
     message.header.index = index;

@@ -9,7 +9,7 @@ use cnimble_cni::{self as cni, Code};
 /// A failed kernel request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// What was asked, with the object: `add veth vethab12cd34`.
+    /// The request and its object: `add veth vethab12cd34`.
     pub what: String,
     /// The kernel's answer.
     pub errno: Errno,

@@ -17,7 +17,7 @@ use super::{Netlink, Request, Result};
 
 pub(super) use settings::read;
 
-/// What sort of link it is, with the settings that are special to it.
+/// The kind of a link, with the settings of that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `type dummy`: takes what is sent to it and drops it.
@@ -29,7 +29,7 @@ pub enum Kind {
     Ipvlan(IpvlanMode),
     /// `type macvlan mode MODE bcqueuelen LENGTH`: takes the frames to its own hardware address.
     Macvlan {
-        /// Who hears whom.
+        /// The mode, which decides which of a parent's macvlans reach each other.
         mode: MacvlanMode,
         /// How many broadcast frames may wait; `None` is the kernel's. Kernels before 5.11 have no such
         /// setting: they ignore it, and don't tell it.

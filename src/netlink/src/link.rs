@@ -108,7 +108,7 @@ pub struct NewVeth<'a> {
     pub peer_ns: BorrowedFd<'a>,
 }
 
-/// What to change of a link; `None` leaves it.
+/// Changes to a link; `None` leaves a setting as it is.
 #[derive(Debug, Clone, Default)]
 #[allow(missing_docs)] // named as in `ip link set`
 pub struct Change<'a> {
@@ -289,7 +289,7 @@ pub fn set_vlan_filtering(index: u32, name: &str, on: bool) -> Request {
 }
 
 impl Change<'_> {
-    /// What is changed, for an error.
+    /// The changes in words, for an error.
     fn words(&self) -> String {
         let on = |on: bool| if on { "on" } else { "off" };
         [

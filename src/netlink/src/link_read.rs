@@ -176,7 +176,7 @@ impl Netlink {
     }
 }
 
-/// What [`Netlink::links`] asks the kernel.
+/// The request of [`Netlink::links`].
 pub(super) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(without_statistics());

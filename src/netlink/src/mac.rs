@@ -47,7 +47,7 @@ impl Mac {
 
 impl Mac {
     /// As [`random`](Self::random), for a port of a bridge: `fe:…`, above nearly all others. A
-    /// bridge whose MAC nobody has set takes the lowest of its ports', which this is not.
+    /// bridge without a MAC of its own takes the lowest of its ports', which this is not.
     pub fn random_port() -> Mac {
         let mut mac = Mac::random();
         let [first, ..] = &mut mac.0;

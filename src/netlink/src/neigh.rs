@@ -63,7 +63,7 @@ impl Netlink {
     }
 }
 
-/// What [`Netlink::neighbour`] asks the kernel.
+/// The request of [`Netlink::neighbour`].
 fn question(index: u32, ip: IpAddr) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     let (family, destination) = match ip {
@@ -76,7 +76,7 @@ fn question(index: u32, ip: IpAddr) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetNeighbour(message)
 }
 
-/// What [`Netlink::neighbours`] asks the kernel.
+/// The request of [`Netlink::neighbours`].
 pub(super) fn query(index: u32) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     message.attributes.push(NeighbourAttribute::IfIndex(index));

@@ -65,8 +65,8 @@ impl NetNs {
     /// The namespace at `path`, or `None` if there is none: nothing is there, or something else is.
     ///
     /// # Errors
-    /// What says nothing about the path: no descriptor (EMFILE) or memory (ENOMEM) is left, EIO. Whoever
-    /// took that for a namespace that is gone would leave, or remove, what is in one that is there.
+    /// Failures that say nothing about the path: no descriptor (EMFILE) or memory (ENOMEM) is left, EIO. A caller
+    /// that took one for a missing namespace would leave, or remove, the objects of a living one.
     pub fn find(path: &Path) -> Result<Option<Self>> {
         match NetNs::open(path) {
             Ok(netns) => Ok(Some(netns)),

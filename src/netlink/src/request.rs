@@ -20,7 +20,7 @@ pub struct Request {
     pub(super) master: Option<u32>,
 }
 
-/// What a message asks for besides its type.
+/// The flags of a message.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Mode {
     /// Change or delete what is there.

@@ -141,7 +141,7 @@ impl Netlink {
     }
 }
 
-/// What [`Netlink::routes`] asks the kernel.
+/// The request of [`Netlink::routes`].
 fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family;

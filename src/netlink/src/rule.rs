@@ -24,7 +24,7 @@ pub struct Rule {
     pub from: Option<IpAddr>,
     /// The table that it leads to; 0 if it leads to none.
     pub table: u32,
-    /// Who has made it (`RTPROT_…`, rtnetlink(7)); 0 doesn't tell.
+    /// The origin of the rule (`RTPROT_…`, rtnetlink(7)); 0 is unknown.
     pub protocol: u8,
 }
 

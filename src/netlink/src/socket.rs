@@ -29,7 +29,7 @@ const LARGEST_DATAGRAM: usize = 1 << 20;
 /// Only ENOBUFS means that one has been lost.
 const RECEIVE_RETRIES: u32 = 3;
 
-/// What a socket talks to (the third argument of socket(2), netlink(7)).
+/// The netlink family of a socket (the third argument of socket(2), netlink(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// NETLINK_ROUTE: links, addresses, routes, neighbours, tc.

@@ -104,7 +104,7 @@ impl Dir {
         let what = || format!("open sysctls {key}");
         let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        // Who may not mount one has the one that is there.
+        // Without the privilege to mount one, the one that is there serves.
         let own = if procfs::pays(number) { procfs::mount().ok() } else { None };
         let opened = match (&own, path.strip_prefix("/proc")) {
             (Some(own), Ok(below)) => openat(own, below, flags, Mode::empty()),

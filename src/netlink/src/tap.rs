@@ -21,7 +21,7 @@ pub struct NewTap<'a> {
     pub name: &'a str,
     /// The user that may attach to it without CAP_NET_ADMIN.
     pub owner: Option<u32>,
-    /// The group whose members may.
+    /// The group whose members may open it.
     pub group: Option<u32>,
     /// Whether it can have several queues, and has to be attached to so.
     pub multi_queue: bool,

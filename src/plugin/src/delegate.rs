@@ -20,7 +20,7 @@ use super::{Call, Command, Plugin};
 /// No result comes near this; one with 10,000 routes has 1 MB.
 const ANSWER_LIMIT: usize = 16 << 20;
 
-/// What a delegate's ADD came to.
+/// The outcome of a delegate's ADD.
 #[derive(Debug)]
 pub struct Added {
     /// Its result.
@@ -71,8 +71,8 @@ pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => super::run(plugin, call, command),
         Delegate::File(path) => match Execution::new(call, path, command).run() {
-            // Plugins from before 1.1.0 have neither; they have nothing to say then.
-            Err((err, _)) if is_new(command) && err.msg.contains("unknown CNI_COMMAND") => Ok(()),
+            // A plugin from before 1.1.0 doesn't know the verb. All other variables are set, so code 4 says this.
+            Err((err, _)) if is_new(command) && err.code == Code::INVALID_ENVIRONMENT => Ok(()),
             outcome => outcome.map(drop).map_err(|(err, _)| err),
         },
     }
@@ -198,7 +198,7 @@ impl Execution {
         }
     }
 
-    /// Runs the file; tries again for a moment while somebody is still writing it.
+    /// Runs the file. Retries for a moment while it is open for writing (ETXTBSY).
     fn start(&self) -> Result<Output, Failure> {
         let mut tries = 0;
         loop {

@@ -18,7 +18,7 @@ use super::{Call, Command, Plugin, Undo, delegate, signal, start, undo};
 /// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
 const STDIN_LIMIT: usize = 16 << 20;
 
-/// The release of the Go reference plugins whose features ours have.
+/// The release of the Go reference plugins that ours have the features of.
 const REFERENCE: &str = "1.9.1";
 
 const SUCCESS: i32 = 0;
@@ -103,7 +103,7 @@ fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> i32 {
         "call it as one of: {}; hard links, symbolic links and copies all work",
         list.join(", ")
     ));
-    // Somebody at a terminal reads stderr, a runtime reads stdout.
+    // A person at a terminal reads stderr, a runtime reads stdout.
     if std::env::var_os("CNI_COMMAND").is_none() {
         let _ = writeln!(std::io::stderr(), "{err}");
         return FAILURE;

@@ -20,7 +20,7 @@ impl Log for Stderr {
             Level::Debug => "debug",
             Level::Trace => "trace",
         };
-        // Nobody to tell when stderr is closed.
+        // A closed stderr is no reason to fail.
         let _ = writeln!(std::io::stderr(), "cnimble: {level}: {}", record.args());
     }
 

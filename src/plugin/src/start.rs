@@ -1,4 +1,4 @@
-//! What a plugin needs of the standard library's start, which it skips (see the package
+//! The parts of the standard library's start that a plugin needs, as it skips the rest (see the package
 //! cnimble-plugins): three open descriptors, and no death by SIGPIPE. And what it needs of a dynamic
 //! loader, which it doesn't have: nothing writable that need not be.
 
@@ -18,7 +18,7 @@ pub(super) fn prepare() {
     fill(std::io::stdin());
     fill(std::io::stdout());
     fill(std::io::stderr());
-    // Nobody reads our answer, or a delegate doesn't read its configuration: an error like
+    // The reader of our answer, or of a delegate's configuration, is gone: an error like
     // any other, and an ADD has to be taken back.
     // SAFETY: no handler is installed, so none can do anything unsafe.
     if let Err(err) = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) } {

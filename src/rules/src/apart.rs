@@ -46,7 +46,7 @@ impl Layout for Apart {
         Self::FIXED.contains(&set)
     }
 
-    /// A port is the pod's whose link it is now.
+    /// A port belongs to the pod that has the link now.
     fn claim(set: &str) -> Claim {
         if set == PORTS { Claim::Last } else { Claim::Network }
     }
@@ -108,9 +108,9 @@ fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed> {
 ///
 /// # Errors
 /// The kernel's.
-pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Undo, Error> {
+pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Applied, Error> {
     let changes = elements::insert::<Apart>(nft, &wanted(owner, port, addrs)).map_err(explain)?;
-    Ok(Undo { changes })
+    Ok(Applied { changes })
 }
 
 fn explain(err: netlink::Error) -> Error {
@@ -125,13 +125,13 @@ fn explain(err: netlink::Error) -> Error {
     }
 }
 
-/// What [`add`] did, to be taken back exactly.
+/// The changes that [`add`] made, to be taken back exactly.
 #[derive(Debug)]
-pub struct Undo {
+pub struct Applied {
     changes: Changes,
 }
 
-impl Undo {
+impl Applied {
     /// Takes it back. Opens its own socket.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Undo {
 /// Removes the owner's elements. `port` and `addrs` are hints.
 ///
 /// # Errors
-/// What could not be removed.
+/// If an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>, addrs: &[IpAddr]) -> Result<(), Error> {
     if !nft.is_there()? {
         return Ok(());
@@ -202,7 +202,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> netlin
 /// Removes the elements of all attachments of `network` that aren't in `valid`.
 ///
 /// # Errors
-/// What could not be removed.
+/// If an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if nft.is_there()? {
         elements::gc::<Apart>(nft, network, valid)?;

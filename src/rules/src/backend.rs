@@ -9,7 +9,7 @@ use super::command;
 use super::elements::{self, Changes, Layout};
 use super::failures::is_unsupported;
 
-/// Who does it.
+/// The packet filter that gets the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// nf_tables by netlink, in our own table.
@@ -21,7 +21,7 @@ pub enum Backend {
     Auto,
 }
 
-/// What an ADD did, by who did it.
+/// The changes that an ADD made, by backend.
 #[derive(Debug)]
 pub(super) enum Made<I> {
     Nftables(Box<Changes>),
@@ -50,7 +50,7 @@ impl<I> Made<I> {
 pub(super) enum Refused {
     /// The kernel refused.
     Kernel(netlink::Error),
-    /// Somebody else has what is wanted, whoever does it.
+    /// Another owner has the place, in whichever backend.
     Taken(Error),
 }
 

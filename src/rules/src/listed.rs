@@ -11,13 +11,13 @@ use cnimble_cni::{Owner, owner};
 /// A rule of one attachment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
-    /// Whose it is.
+    /// The owner.
     pub owner: Whose,
-    /// What it does.
+    /// The effect.
     pub effect: Effect,
 }
 
-/// How a rule says whose it is.
+/// The owner of a rule, as the rule names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
     /// By a comment of [`Owner::comment`], whole or cut.
@@ -44,11 +44,11 @@ impl Whose {
     }
 }
 
-/// What a rule does.
+/// The effect of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Effect {
-    /// What the address sends out of its network gets the node's address.
+    /// Packets from the address that leave its network get the node's address.
     Masquerade {
         /// The pod's.
         address: IpAddr,
@@ -69,7 +69,7 @@ pub enum Effect {
         /// The pod's port.
         port: u16,
     },
-    /// What the address sends is let through, and answers to it.
+    /// Packets from the address pass, and answers to them.
     Forward {
         /// The pod's.
         address: IpAddr,
@@ -92,7 +92,7 @@ pub enum Effect {
     },
 }
 
-/// What it does, in a line.
+/// The effect, in a line.
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,8 +1,8 @@
 //! All packet rules with their owners, for people to look at.
 //!
-//! What the nf_tables backends made is read whole. Of what iptables' nf_tables variant
-//! holds (made by the Go plugins, or by our iptables backends) the chain is named: its
-//! comment says whose it is. The legacy variant isn't looked at.
+//! The rules of the nf_tables backends are read whole. Of the rules in iptables' nf_tables variant
+//! (made by the Go plugins, or by our iptables backends) only the chain is named, since its comment
+//! names the owner. The legacy variant isn't looked at.
 
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Family, Nft, Table};

@@ -43,7 +43,7 @@ impl Layout for Spoof {
         Self::FIXED.contains(&set)
     }
 
-    /// A port is the pod's whose link it is now.
+    /// A port belongs to the pod that has the link now.
     fn claim(_set: &str) -> Claim {
         Claim::Last
     }
@@ -114,12 +114,12 @@ fn mac_of(comment: &str) -> Option<Mac> {
     Mac::parse(rest.get(..17)?)
 }
 
-/// Drops frames that come in at `port` with another source than `mac`. Idempotent; a port
-/// that is guarded for another attachment is taken over.
+/// Drops frames that come in at `port` with another source than `mac`. Idempotent; takes over a
+/// port that is guarded for another attachment.
 ///
 /// # Errors
 /// The kernel's.
-pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Undo, Error> {
+pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied, Error> {
     let wanted = [
         Placed { set: PORTS.to_owned(), element: Element::new(Key::ifname(port), port_comment(owner, mac)) },
         Placed { set: SOURCES.to_owned(), element: Element::new(pair(port, mac), owner.comment()) },
@@ -140,7 +140,7 @@ pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Undo, E
             });
         }
     }
-    Ok(Undo { changes })
+    Ok(Applied { changes })
 }
 
 fn explain(err: netlink::Error) -> Error {
@@ -155,13 +155,13 @@ fn explain(err: netlink::Error) -> Error {
     }
 }
 
-/// What [`add`] did, to be taken back exactly.
+/// The changes that [`add`] made, to be taken back exactly.
 #[derive(Debug)]
-pub struct Undo {
+pub struct Applied {
     changes: Changes,
 }
 
-impl Undo {
+impl Applied {
     /// Takes it back. Opens its own socket.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Undo {
 /// Removes the owner's rules, ours and the Go plugins'. `port` is a hint.
 ///
 /// # Errors
-/// What could not be removed.
+/// If an object could not be removed.
 pub fn remove(nft: &mut Nft, owner: &Owner, port: Option<&str>) -> Result<(), Error> {
     if !nft.is_there()? {
         return Ok(());
@@ -229,7 +229,7 @@ fn missing(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> netlink::Resul
 /// Removes the rules of all attachments of `network` that aren't in `valid`.
 ///
 /// # Errors
-/// What could not be removed.
+/// If an object could not be removed.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     if !nft.is_there()? {
         return Ok(());
@@ -245,12 +245,12 @@ pub(super) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     elements::find::<Spoof>(nft, |_| true)
 }
 
-/// Whether there is something that nobody uses.
+/// Whether there is an unused set or chain.
 pub(super) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
     elements::is_idle::<Spoof>(nft, &[])
 }
 
-/// Deletes elements that are still as they were found, and what nobody uses without them.
+/// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
 pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
     elements::forget::<Spoof>(nft, found)
 }

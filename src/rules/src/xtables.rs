@@ -52,7 +52,7 @@ pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &
         batch.delete_chain(table.chain(chain));
         match nft.commit(&batch) {
             Ok(()) => break,
-            // Somebody else removes it too, or is about to add to it.
+            // A concurrent DEL removes it too, or an ADD is about to add to it.
             Err(err) if attempt < ATTEMPTS && (err.is(Errno::ENOENT) || err.is(Errno::EBUSY)) => {}
             Err(err) => return Err(err),
         }
@@ -73,7 +73,7 @@ pub(super) fn remove_unused_chain(nft: &mut Nft, family: Family, chain: &str) ->
     }
 }
 
-/// Deletes a table of empty chains, unless somebody uses it by now.
+/// Deletes a table of empty chains, unless it is in use by now.
 pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
     let mut batch = Batch::new();
     for chain in nft.chains(table)? {
@@ -95,7 +95,7 @@ pub(super) fn legacy_command(family: Family, action: &str) -> String {
 }
 
 /// Whether a command of iptables is the legacy variant's: both are links to one binary each,
-/// whose names tell. A binary with another name is from before there was a choice.
+/// and its name tells. A binary with another name is from before there was a choice.
 pub(super) fn is_legacy(name: &str) -> bool {
     let file = command::find(name).and_then(|file| std::fs::canonicalize(file).ok());
     let file = file.as_ref().and_then(|file| file.file_name());
@@ -166,7 +166,7 @@ pub(super) fn remove_legacy_chains(
             let input = removal(&rules, parent, &chains);
             match command::run(&legacy_command(family, "restore"), &["--noflush", "--wait=10"], &input) {
                 Ok(_) => break,
-                // Somebody may have removed some of it in between.
+                // A part of it may have been removed in between.
                 Err(_) if attempt < 3 => {}
                 Err(err) => return Err(err),
             }
@@ -175,7 +175,7 @@ pub(super) fn remove_legacy_chains(
     Ok(())
 }
 
-/// What iptables-restore is told to remove chains and the jumps to them.
+/// The input of iptables-restore that removes chains and the jumps to them.
 pub(super) fn removal(rules: &[String], parent: &str, chains: &BTreeSet<String>) -> String {
     let mut input = String::from("*nat\n");
     for chain in chains {
@@ -194,7 +194,7 @@ pub(super) fn in_chain(rule: &str, chain: &str) -> bool {
     rule.split(' ').nth(1) == Some(chain)
 }
 
-/// What a rule as iptables-save prints it is for.
+/// The destination of a rule, as iptables-save prints it.
 pub(super) fn destination(rule: &str) -> Destination {
     let words: Vec<&str> = rule.split(' ').collect();
     let behind = |option: &str| {

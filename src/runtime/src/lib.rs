@@ -61,7 +61,6 @@ mod observe;
 pub mod testing;
 #[cfg(test)]
 mod tests;
-pub mod trace;
 mod validate;
 mod versions;
 

@@ -33,13 +33,13 @@ fn join(ips: &[IpAddr]) -> String {
     texts.join(" ")
 }
 
-/// Who holds which address; [`crate::ledger`] knows it from the disk.
+/// The holders of addresses; [`crate::ledger`] reads them from the disk.
 pub(crate) trait Holders {
     /// Whether a lease stands for `ip`, of whatever age.
     fn is_taken(&self, ip: IpAddr) -> bool;
     /// Whether the lease of `ip` is from before this boot, and so void.
     fn is_void(&self, ip: IpAddr) -> bool;
-    /// The addresses whose lease is the attachment's own.
+    /// The addresses with a lease of the attachment's own.
     fn own(&self) -> &[IpAddr];
     /// The address that was given last from set `set`.
     fn last(&self, set: usize) -> Option<IpAddr>;

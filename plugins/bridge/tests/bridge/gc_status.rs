@@ -62,6 +62,25 @@ impl<'h> Three<'h> {
 }
 
 #[test]
+fn gc_keeps_the_lease_of_a_pair_whose_alias_was_overwritten() {
+    need_1_1_0!();
+    let host = Host::hasty();
+    let three = Three::new(&host);
+    let veth = |number: usize| three.pods[number].2["interfaces"][1]["name"].as_str().unwrap();
+    host.ip(&format!("link set {} alias uplink-of-alice", veth(1)));
+    let held = |id: &str| leases(&host.data_dir()).iter().filter(|line| line.contains(id)).count();
+    three.net.gc(Some(three.valid(&[0]))).success();
+    assert!(three.works(0));
+    assert!(!host.links().contains(&veth(2).to_owned()), "a pair whose alias names it is removed");
+    // The pod still uses its addresses, so they are not free.
+    let (pod, att, result) = &three.pods[1];
+    assert!(pod.pings("10.1.2.1"));
+    assert_eq!(["pod0", "pod1", "pod2"].map(held), [2, 2, 0], "an address of each family");
+    three.net.deleted(att, Some(result));
+    assert_eq!(["pod0", "pod1", "pod2"].map(held), [2, 0, 0]);
+}
+
+#[test]
 fn gc_without_a_list_changes_nothing() {
     need_1_1_0!();
     let host = Host::hasty();

@@ -17,7 +17,7 @@ fn mac(text: &str) -> Mac {
     Mac::parse(text).unwrap()
 }
 
-fn add(ns: &Ns, owner: &Owner, port: &str, text: &str) -> spoof::Undo {
+fn add(ns: &Ns, owner: &Owner, port: &str, text: &str) -> spoof::Applied {
     ns.within(|| spoof::add(&mut Nft::new(), owner, port, mac(text)).unwrap())
 }
 

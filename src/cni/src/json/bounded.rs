@@ -21,13 +21,13 @@ const TEXT: usize = 4 << 20;
 
 /// A value in a list, which grows by doubling.
 const SLOT: usize = 64;
-/// What an allocator adds to a text.
+/// The allocator's overhead for a text.
 const ALLOCATED: usize = 32;
 /// A node of a map, and how many entries it has at least where there are more nodes.
 const NODE: usize = 640;
 const ENTRIES: usize = 5;
 
-/// What is left of the bounds.
+/// The memory and the text that a document may still take.
 pub(super) struct Budget {
     memory: Cell<usize>,
     text: Cell<usize>,
@@ -63,7 +63,7 @@ impl Budget {
     }
 }
 
-/// What becomes of the long lists of a document.
+/// Takes the long lists out of a document, one element at a time.
 pub(crate) trait Lists {
     /// Whether the member of this key is one.
     fn take(&self, key: &str) -> bool;

@@ -1,8 +1,8 @@
 //! The configuration that a plugin of a list gets on its stdin (specification 1.1.0, "Deriving
 //! execution configuration").
 //!
-//! What is injected replaces every spelling of its key: a plugin that reads any case would be
-//! free to choose otherwise. A `runtimeConfig` that the administrator wrote by hand stays if
+//! An injected key replaces every spelling of it, since a plugin may match keys without regard to
+//! case. A `runtimeConfig` that the administrator wrote by hand stays if
 //! there is nothing to put in its place, as with libcni.
 
 use serde_json::{Map, Value};
@@ -11,7 +11,7 @@ use super::{ListEntry, NetworkList};
 use crate::Attachment;
 use crate::attachments::{OLD_ATTACHMENTS, VALID_ATTACHMENTS};
 
-/// What a runtime adds to a plugin's entry for one call.
+/// The keys that a runtime adds to a plugin's entry for one call.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Injection<'a> {
     /// The result of the plugin before, or of the ADD before.

@@ -1,5 +1,5 @@
-//! What ADD returns, in the form of the newest version; older forms are made from and
-//! turned into it.
+//! The result of ADD, in the form of the newest version, and its conversion from and to older
+//! forms.
 //!
 //! Three forms cover the seven versions, each in a file of its own that knows how to read
 //! and write it: 0.1.0 and 0.2.0, one address per family (`v02`); 0.3.0, 0.3.1 and
@@ -147,7 +147,7 @@ pub struct DnsKeys {
 }
 
 impl DnsKeys {
-    /// What the result is to have instead of IPAM's; `None` if no key is there.
+    /// The configured DNS settings, which replace IPAM's; `None` if no key is there.
     pub fn given(self) -> Option<Dns> {
         let DnsKeys { nameservers, domain, search, options } = self;
         let lists = [&nameservers, &search, &options];
@@ -188,7 +188,7 @@ impl CniResult {
     /// # Errors
     /// Code 1 for an unknown version, 7 with the path for a bad value.
     pub fn from_value(value: &Value, fallback: Version, path: &str) -> Result<Self, Error> {
-        /// What all forms have.
+        /// The keys of all forms.
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Versioned {

@@ -22,7 +22,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use cnimble_pod::network::NetworkPlugin;
 use cnimble_pod::source::{PodConfig, StatusWriter};
 use cnimble_pod::sync::{Ended, Handle, Listener, Phase, PodReport, SandboxWork, SyncLoop, SyncOptions};
-use cnimble_runtime::trace::TraceContext;
 use cnimble_runtime::{Observer, Stderr};
 
 use super::args::Run;
@@ -115,11 +114,9 @@ fn cannot_run(err: &dyn std::error::Error) -> Report {
 fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> SyncOptions {
     let metrics = Arc::clone(metrics);
     let seconds = |seconds| (seconds > 0).then(|| Duration::from_secs(seconds));
-    let text = std::env::var("TRACEPARENT").unwrap_or_default();
     SyncOptions {
         check: seconds(given.check_interval),
         parallel: usize::from(given.parallel),
-        trace: TraceContext::parse(&text),
         listener: Listener::new(move |event| {
             metrics.happened(event);
             progress::tell(event);

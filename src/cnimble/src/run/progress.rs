@@ -30,10 +30,10 @@ pub(super) fn tell(event: &Event) {
     match event {
         Event::Pod(pod) => tell_of(pod),
         Event::Gone(id) => log::info!(pod:% = id, phase = "Gone"; "pod {id} is gone"),
-        Event::Worked { id, operation, took, failure, trace } => {
+        Event::Worked { id, operation, took, failure } => {
             let seconds = took.as_secs_f64();
             log::debug!(
-                pod:% = id, operation = *operation, seconds, trace = trace.as_str();
+                pod:% = id, operation = *operation, seconds;
                 "{operation} of pod {id} took {seconds:.3} s{}", if failure.is_some() { " and failed" } else { "" }
             );
         }

@@ -37,7 +37,7 @@ const PLUGIN: &str = "host-local";
 /// Where the networks' directories are unless `ipam.dataDir` says otherwise.
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// What ADD, CHECK and STATUS need to know.
+/// The configuration, as ADD, CHECK and STATUS use it.
 #[derive(Debug)]
 pub struct Config {
     /// Pools: an attachment gets one address of each.

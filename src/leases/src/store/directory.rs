@@ -22,8 +22,8 @@ use super::reading::{Found, Identity, Lease, Leases};
 use super::{Result, StoreError, last_name};
 use crate::boot::Boot;
 use crate::files::{self, Content};
+use crate::holder::Holder;
 use crate::index::{self, Index};
-use crate::owner::Owner;
 use crate::{INDEX, address, is_temporary};
 
 /// A network's directory, for reading.
@@ -87,10 +87,10 @@ impl Directory {
                 // Told by the directory itself in most file systems: saves a call each.
                 Some(Type::File) => {
                     let read = files::read_known(self.fd(), name, &mut buffer);
-                    read.map(|content| content.map(Owner::parse))
+                    read.map(|content| content.map(Holder::parse))
                 }
                 None => files::read(self.fd(), name).map(|content| match content {
-                    Content::Bytes(bytes) => Ok(Owner::parse(&bytes)),
+                    Content::Bytes(bytes) => Ok(Holder::parse(&bytes)),
                     other => Err(other),
                 }),
                 Some(_) => Ok(Err(Content::Foreign)),
@@ -98,12 +98,12 @@ impl Directory {
             let owner = match content {
                 Ok(Ok(owner)) => owner,
                 Ok(Err(Content::Absent)) => continue,
-                Ok(Err(_)) => Owner::Unknown,
+                Ok(Err(_)) => Holder::Unknown,
                 Err(err) => {
                     let err = self.failed("reading", name, err);
                     log::warn!("{err}");
                     leases.unread.push((ip, err));
-                    Owner::Unknown
+                    Holder::Unknown
                 }
             };
             leases.list.push(Lease { ip, owner });
@@ -143,7 +143,7 @@ impl Directory {
     /// There is something, and the system doesn't say what.
     pub fn inspect(&self, name: &str, boot: &Boot) -> Result<Option<Found>> {
         let Some(there) = self.identity(name)? else { return Ok(None) };
-        let unknown = Found { owner: Owner::Unknown, identity: there, before_boot: false };
+        let unknown = Found { owner: Holder::Unknown, identity: there, before_boot: false };
         let file = match files::open_regular(self.fd(), name) {
             Ok(Ok(file)) => file,
             Ok(Err(Content::Absent)) => return Ok(None),
@@ -151,11 +151,11 @@ impl Directory {
         };
         let Ok(Content::Bytes(bytes)) = files::read_open(&file) else { return Ok(Some(unknown)) };
         let identity = fstat(&file).map_err(|err| self.failed("reading", name, err))?;
-        let (owner, before_boot) = (Owner::parse(&bytes), boot.is_after(&file));
+        let (owner, before_boot) = (Holder::parse(&bytes), boot.is_after(&file));
         Ok(Some(Found { owner, identity: Identity::of(&identity), before_boot }))
     }
 
-    /// What tells the file from another that has its name later; `None` if there is none.
+    /// The identity of the file, which a later file of the same name doesn't have; `None` if there is no file.
     ///
     /// # Errors
     /// The system's.
@@ -192,19 +192,19 @@ impl Directory {
     }
 
     /// Who holds `ip`, from its file; `None` if there is no lease.
-    pub fn owner(&self, ip: IpAddr) -> Option<Owner> {
+    pub fn owner(&self, ip: IpAddr) -> Option<Holder> {
         self.try_owner(ip).unwrap_or_else(|err| {
             log::warn!("{err}");
-            Some(Owner::Unknown)
+            Some(Holder::Unknown)
         })
     }
 
-    fn try_owner(&self, ip: IpAddr) -> Result<Option<Owner>> {
+    fn try_owner(&self, ip: IpAddr) -> Result<Option<Holder>> {
         let name = ip.to_string();
         match files::read(self.fd(), &name) {
-            Ok(Content::Bytes(bytes)) => Ok(Some(Owner::parse(&bytes))),
+            Ok(Content::Bytes(bytes)) => Ok(Some(Holder::parse(&bytes))),
             Ok(Content::Absent) => Ok(None),
-            Ok(Content::Foreign) => Ok(Some(Owner::Unknown)),
+            Ok(Content::Foreign) => Ok(Some(Holder::Unknown)),
             Err(err) => Err(self.failed("reading", &name, err)),
         }
     }

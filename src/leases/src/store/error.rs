@@ -1,12 +1,11 @@
-//! What the errors of a store are, and what may be done about each: try again, or pass over a
-//! bad block.
+//! The errors of a store. Each tells whether trying again or skipping a bad block may help.
 
 use std::io;
 use std::path::PathBuf;
 
 use cnimble_cni::{Code, Error};
 
-/// What can go wrong on the disk.
+/// A failure on the disk.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The system's.

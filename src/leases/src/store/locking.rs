@@ -16,7 +16,7 @@ use nix::sys::stat::Mode;
 use super::{Directory, Result, Store, StoreError};
 use crate::lock::{LOCK, Lock, LockError};
 
-/// Who wants to know what was made on the way to the lock, to take it back.
+/// A listener for directories that were made on the way to the lock, so that they can be removed again.
 pub trait Noted {
     /// This directory was made.
     fn made_directory(&self, path: &Path);
@@ -116,7 +116,7 @@ fn open_lock(dir: &Directory, noted: Option<&dyn Noted>) -> Result<File> {
             }
             Ok(file.into())
         }
-        // Somebody else made it in between.
+        // Another process made it in between.
         Err(Errno::EEXIST) => Err(StoreError::Unsettled(dir.path().join(LOCK))),
         Err(err) => Err(dir.failed("making", LOCK, err)),
     }

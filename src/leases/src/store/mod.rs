@@ -5,7 +5,7 @@
 //!
 //! | file | content | mode |
 //! |---|---|---|
-//! | the address, `10.1.2.3` or `fd00::2` | [`crate::owner`] | 0600 |
+//! | the address, `10.1.2.3` or `fd00::2` | [`crate::holder`] | 0600 |
 //! | `last_reserved_ip.N` | the address that was given last from range set N | 0600 |
 //! | `lock` | nothing; `flock(2)` | 0750 |
 //!
@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Removes the lock if nothing else is in the directory. Not another's: once the lock that
-    /// we hold has lost its name, somebody may have made the next, and work under it.
+    /// we hold has lost its name, another process may have made the next, and work under it.
     ///
     /// # Errors
     /// The system's.

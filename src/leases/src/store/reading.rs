@@ -1,4 +1,4 @@
-//! What a reading of the store has brought.
+//! The leases that were read from a store.
 
 use std::net::IpAddr;
 
@@ -7,8 +7,8 @@ use nix::sys::stat::FileStat;
 use cnimble_cni::Attachment;
 
 use super::StoreError;
+use crate::holder::Holder;
 use crate::index::Index;
-use crate::owner::Owner;
 
 /// A lease file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,14 +16,14 @@ pub struct Lease {
     /// Its address.
     pub ip: IpAddr,
     /// What it says.
-    pub owner: Owner,
+    pub owner: Holder,
 }
 
 /// A lease file, looked at by itself.
 #[derive(Debug)]
 pub struct Found {
     /// What it says.
-    pub owner: Owner,
+    pub owner: Holder,
     /// Of the file that was read.
     pub identity: Identity,
     /// Whether it was made before this boot.
@@ -41,12 +41,12 @@ impl Identity {
     }
 }
 
-/// What the directory holds.
+/// The leases of a directory.
 #[derive(Debug, Default)]
 pub struct Leases {
     /// Sorted by address.
     pub list: Vec<Lease>,
-    /// Leases that could not be read, so that nobody knows whose they are.
+    /// Leases that could not be read, so their owners are unknown.
     pub unread: Vec<(IpAddr, StoreError)>,
     /// Files that a killed process left half-written.
     pub temporary: Vec<String>,
@@ -71,7 +71,7 @@ impl Leases {
     }
 
     /// Who holds `ip`; `None` if there is no lease.
-    pub fn owner(&self, ip: IpAddr) -> Option<&Owner> {
+    pub fn owner(&self, ip: IpAddr) -> Option<&Holder> {
         let at = self.list.binary_search_by_key(&ip, |lease| lease.ip).ok()?;
         self.list.get(at).map(|lease| &lease.owner)
     }
@@ -79,7 +79,7 @@ impl Leases {
     /// `attachment`'s leases. Those that name only the container count where no lease names
     /// the interface too, as in the reference.
     pub fn of(&self, attachment: &Attachment) -> Vec<IpAddr> {
-        let pick = |is: &dyn Fn(&Owner) -> bool| -> Vec<IpAddr> {
+        let pick = |is: &dyn Fn(&Holder) -> bool| -> Vec<IpAddr> {
             let own = self.list.iter().filter(|lease| is(&lease.owner));
             own.map(|lease| lease.ip).collect()
         };

@@ -6,7 +6,7 @@ use std::ops::Range;
 use cnimble_cni::cidr;
 use ipnetwork::IpNetwork;
 
-use crate::network::Entry;
+use crate::entry::PluginEntry;
 use crate::{Finding, Node, Rule};
 
 /// A range that host-local gives addresses of.
@@ -31,7 +31,7 @@ pub(crate) fn share(one: IpNetwork, other: IpNetwork) -> bool {
 }
 
 /// The sets of ranges that are sound, without those that aren't.
-pub(crate) fn sets(entry: &Entry<'_>) -> Vec<Vec<Pool>> {
+pub(crate) fn sets(entry: &PluginEntry<'_>) -> Vec<Vec<Pool>> {
     written(entry)
         .into_iter()
         .map(|set| set.into_iter().filter_map(|node| pool(node).ok()).collect())
@@ -39,7 +39,7 @@ pub(crate) fn sets(entry: &Entry<'_>) -> Vec<Vec<Pool>> {
 }
 
 /// Each set's ranges, as they are written.
-fn written<'a>(entry: &Entry<'a>) -> Vec<Vec<&'a Node>> {
+fn written<'a>(entry: &PluginEntry<'a>) -> Vec<Vec<&'a Node>> {
     let Some(ipam) = entry.node.get("ipam") else { return Vec::new() };
     let oldest = ipam.text_of("subnet").map(|_| vec![ipam]);
     let sets = ipam.get("ranges").map(Node::elements).unwrap_or_default();
@@ -100,7 +100,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-pub(super) fn host_local(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let sets = written(entry);
     let told = entry.declares("ipRanges");
     if sets.is_empty() && !told {
@@ -142,7 +142,7 @@ pub(super) fn host_local(entry: &Entry<'_>, found: &mut Vec<Finding>) {
 }
 
 /// Addresses of static, and their gateways.
-pub(super) fn fixed(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let list = entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
     let mut seen: Vec<IpAddr> = Vec::new();
     for item in list {

@@ -2,10 +2,10 @@
 
 use cnimble_cni::names;
 
-use crate::network::Entry;
+use crate::entry::PluginEntry;
 use crate::{Finding, Rule};
 
-pub(super) fn check(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let node = entry.node;
     let at = |key: &str| node.member(key).map_or(entry.place.clone(), |member| member.range.clone());
     if node.is_true("hairpinMode") && node.is_true("promiscMode") {
@@ -28,7 +28,7 @@ pub(super) fn check(entry: &Entry<'_>, found: &mut Vec<Finding>) {
     trunk(entry, found);
 }
 
-fn trunk(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+fn trunk(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let items = entry.node.get("vlanTrunk").map(crate::Node::elements).unwrap_or_default();
     for (n, item) in items.iter().enumerate() {
         let number = |key: &str| item.get(key).and_then(crate::Node::integer);

@@ -1,13 +1,13 @@
 //! The order of plugins, and their capabilities.
 
-use crate::network::Entry;
+use crate::entry::PluginEntry;
 use crate::page::{Role, page};
 use crate::shape::{self, Shape};
 use crate::walk::nearest;
 use crate::{Data, Finding, Node, Rule};
 
-pub(crate) fn check(entries: &[Entry<'_>], found: &mut Vec<Finding>) {
-    let role = |entry: &Entry<'_>| page(entry.plugin).map(|page| page.role);
+pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
+    let role = |entry: &PluginEntry<'_>| page(entry.plugin).map(|page| page.role);
     for (n, entry) in entries.iter().enumerate() {
         let (before, after) = entries.split_at(n);
         let mut tell = |message: String| {
@@ -61,7 +61,7 @@ fn makes_interface(plugin: &str) -> bool {
 }
 
 /// firewall keeps bridges and pairs apart, by the host's end.
-fn policy(entry: &Entry<'_>, before: &[Entry<'_>], found: &mut Vec<Finding>) {
+fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
     let Some(policy) = entry.node.get("ingressPolicy") else { return };
     let main = before.iter().find(|other| makes_interface(other.plugin));
     let Some(main) = main.filter(|main| !["bridge", "ptp"].contains(&main.plugin)) else { return };
@@ -75,7 +75,7 @@ fn policy(entry: &Entry<'_>, before: &[Entry<'_>], found: &mut Vec<Finding>) {
 }
 
 /// What a plugin hears of; `None` if that isn't known.
-fn taken<'a>(entry: &'a Entry<'_>) -> Option<Vec<&'a str>> {
+fn taken<'a>(entry: &'a PluginEntry<'_>) -> Option<Vec<&'a str>> {
     match shape::find(entry.shape.as_ref()?, "runtimeConfig") {
         Some(Shape::Object(fields)) => Some(fields.keys().map(String::as_str).collect()),
         Some(_) => None,
@@ -83,7 +83,7 @@ fn taken<'a>(entry: &'a Entry<'_>) -> Option<Vec<&'a str>> {
     }
 }
 
-fn capabilities(entry: &Entry<'_>, entries: &[Entry<'_>], found: &mut Vec<Finding>) {
+fn capabilities(entry: &PluginEntry<'_>, entries: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
     let Some(taken) = taken(entry) else { return };
     for member in entry.node.get("capabilities").map(Node::members).unwrap_or_default() {
         let on = matches!(member.value.data, Data::Bool(true));

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::network::Entry;
+use crate::entry::PluginEntry;
 use crate::{Finding, Node, Rule};
 
-pub(super) fn portmap(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn portmap(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let node = entry.node;
     let chain = node.member("externalSetMarkChain").filter(|chain| chain.value.text().is_some());
     if let (Some(chain), Some(_)) = (chain, node.get("markMasqBit")) {
@@ -19,7 +19,7 @@ pub(super) fn portmap(entry: &Entry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-pub(super) fn bandwidth(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn bandwidth(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let node = entry.node;
     let mut limits = false;
     for place in [Some(node), node.path(&["runtimeConfig", "bandwidth"])].into_iter().flatten() {
@@ -63,7 +63,7 @@ pub(super) fn bandwidth(entry: &Entry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-pub(super) fn tuning(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for member in entry.node.get("sysctl").map(Node::members).unwrap_or_default() {
         let path = file_of(&member.key);
@@ -95,7 +95,7 @@ fn file_of(key: &str) -> String {
     }
 }
 
-pub(super) fn sbr(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+pub(super) fn sbr(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let list = entry.node.get("gateways").map(Node::elements).unwrap_or_default();
     let addresses = list.iter().filter_map(|node| Some((node, cnimble_cni::cidr::parse_ip(node.text()?)?)));
     let (mut four, mut six) = (false, false);

@@ -5,12 +5,12 @@ mod bridge;
 pub(crate) mod chain;
 mod chained;
 
-use super::network::Entry;
+use super::entry::PluginEntry;
 use super::page::{Role, page};
 use super::{Finding, Rule};
 
 /// Looks at one plugin's entry; `first` if no other is in front of it.
-pub(crate) fn check(entry: &Entry<'_>, first: bool, found: &mut Vec<Finding>) {
+pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
     // The keys of a plugin that isn't known mean what they like.
     if entry.shape.is_none() {
         return;
@@ -33,7 +33,7 @@ pub(crate) fn check(entry: &Entry<'_>, first: bool, found: &mut Vec<Finding>) {
 }
 
 /// What no interface takes. 0 and, where it is taken, a negative number are the kernel's.
-fn mtu(entry: &Entry<'_>, found: &mut Vec<Finding>) {
+fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let Some(node) = entry.node.get("mtu") else { return };
     if let Some(mtu) = node.integer().filter(|mtu| (1..68).contains(mtu) || *mtu > 65535) {
         let message = format!("mtu: {mtu} is outside 68 to 65535");
@@ -42,7 +42,7 @@ fn mtu(entry: &Entry<'_>, found: &mut Vec<Finding>) {
 }
 
 /// A plugin that can't do without addresses, and addresses without a plugin that gives them.
-fn ipam(entry: &Entry<'_>, first: bool, found: &mut Vec<Finding>) {
+fn ipam(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
     let Some(page) = page(entry.plugin).filter(|page| page.role == Role::Main) else { return };
     if entry.ipam.is_some() {
         return;

@@ -13,7 +13,7 @@ use crate::uapi::if_link::{
 use crate::uapi::if_tun::IFF_TAP;
 use crate::wire::{Attributes, Malformed, u8_at, u16_ne, u32_ne};
 
-/// What is special to the kind, for the kernel.
+/// The kind's own attributes (`IFLA_INFO_DATA`).
 pub(super) fn data(kind: Kind) -> Option<InfoData> {
     Some(match kind {
         Kind::Dummy | Kind::Ifb | Kind::Tap { .. } => return None,

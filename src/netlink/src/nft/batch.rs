@@ -24,7 +24,7 @@ pub struct Batch {
     sets: u32,
 }
 
-/// What a message does.
+/// The description of a message.
 #[derive(Debug, Clone)]
 struct Step {
     what: String,

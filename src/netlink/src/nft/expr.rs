@@ -1,4 +1,4 @@
-//! What rules are made of. A rule is a small program for a machine with registers; the
+//! The expressions of rules. A rule is a small program for a machine with registers; the
 //! functions of [`Expr`] are its instructions, named as `nft --debug=netlink` prints them.
 
 use crate::uapi::nf_tables::*;

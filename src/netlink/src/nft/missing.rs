@@ -1,4 +1,4 @@
-//! What a kernel lacks that refuses with an errno and no explanation.
+//! The missing feature of a kernel that refuses a request with an errno and no explanation.
 
 use nix::errno::Errno;
 

@@ -8,7 +8,7 @@ use crate::wire;
 /// (`NFTNL_UDATA_SET_ELEM_COMMENT`).
 const COMMENT: u8 = 0;
 
-/// What a byte order in a set's user data is about.
+/// The part of a set that a byte order in its user data describes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Of {
     /// The keys: `NFTNL_UDATA_SET_KEYBYTEORDER`.

@@ -68,7 +68,7 @@ impl Netlink {
     }
 }
 
-/// What a filter does.
+/// The action of a filter.
 pub(super) enum Effect {
     /// None: u32 lists its hash tables, too.
     Nothing,

@@ -23,9 +23,9 @@ use crate::Call;
 /// An interface to make.
 #[derive(Debug)]
 pub struct NewInterface {
-    /// What sort of link it is.
+    /// The kind of link.
     pub kind: Kind,
-    /// What it is made on, for kinds that have such a thing.
+    /// The master, for kinds that have one.
     pub master: Option<Master>,
     /// MTU in bytes; `None` is the kernel's.
     pub mtu: Option<u32>,
@@ -154,12 +154,17 @@ fn refused(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Er
     match (err.errno, master) {
         (Errno::EOPNOTSUPP, None) => unknown_kind(kind, Code::KERNEL).details(err.to_string()),
         // Of a master that can't have such a link the kernel says why.
-        (Errno::EOPNOTSUPP, Some(_)) if err.reason.is_empty() || err.reason.contains("Unknown") => {
+        (Errno::EOPNOTSUPP, Some(_)) if matches!(knows(kind), Ok(false)) => {
             unknown_kind(kind, Code::KERNEL).details(err.to_string())
         }
         (_, Some(master)) => master::explained(master, kind, err),
         (_, None) => err.into(),
     }
+}
+
+/// Whether the kernel can make such links.
+fn knows(kind: Kind) -> cnimble_netlink::Result<bool> {
+    Netlink::open()?.knows_kind(kind)
 }
 
 /// The error for a kernel without this kind of link.

@@ -1,4 +1,4 @@
-//! What CHECK compares: a pair, its addresses and routes with the result of ADD. All errors
+//! Compares a pair, its addresses and routes with the result of ADD, for CHECK. All errors
 //! are of code 103, or 7 where the result itself makes no sense.
 
 use cnimble_cni::{CniResult, Error, Interface};

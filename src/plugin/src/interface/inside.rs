@@ -14,11 +14,11 @@
 //! attachment's addresses all the same, DEL fails, so that the lease stays: an address that is in
 //! use is not free.
 
-use cnimble_cni::{Code, Error, owner};
+use cnimble_cni::{Error, owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{Filter, Link};
 
-use super::{pair, remove};
+use super::{pair, told};
 use crate::Call;
 
 /// Removes the attachment's interfaces of this `kind`, under whatever name. `host` is where the
@@ -43,7 +43,7 @@ pub(super) fn remove(
             Verdict::Different | Verdict::Another => false,
         };
         if is_ours {
-            remove::delete(&mut inside, &link)?;
+            told::delete(&mut inside, &link)?;
             removed = true;
         }
     }
@@ -54,11 +54,15 @@ pub(super) fn remove(
     log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
     match judge(call, &link, host) {
         Verdict::Another => Ok(()),
-        _ => without_our_addresses(call, &mut inside, &link),
+        _ => {
+            let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
+            let what = format!("another interface {} than was added", link.name);
+            told::not_in_use(call, ips, &inside.addrs(link.index)?, &what)
+        }
     }
 }
 
-/// Whose an interface in the pod is.
+/// The owner of an interface in the pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// The attachment's.
@@ -71,11 +75,11 @@ enum Verdict {
     Unknown,
 }
 
-/// Whose `link` is, in the order above.
+/// Finds the owner of `link`, in the order above.
 fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
     let told = told.filter(|told| told.name == call.ifname && !told.sandbox.is_empty());
-    let told = told.map(|told| told.mac.is_empty() || remove::has_mac(link, told)).next();
+    let told = told.map(|told| told.mac.is_empty() || told::has_mac(link, told)).next();
     let in_pod = host.is_none();
     let host_end = host.and_then(|host| host_end(host, link));
     let owner = call.owner();
@@ -89,7 +93,7 @@ fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     }
     if let Some(end) = host_end
         && (pair::host_names(&owner).any(|name| name == end.name)
-            || remove::told_on_host(call).any(|told| told.name == end.name))
+            || told::told_on_host(call).any(|told| told.name == end.name))
     {
         return Verdict::Ours;
     }
@@ -106,17 +110,4 @@ fn host_end(host: &mut Netlink, link: &Link) -> Option<Link> {
     link.far?;
     let end = host.link_at(link.peer?).ok()?;
     (end.kind == "veth" && end.far.is_some() && end.peer == Some(link.index)).then_some(end)
-}
-
-/// An error if `link` has an address that prevResult tells.
-fn without_our_addresses(call: &Call, inside: &mut Netlink, link: &Link) -> Result<(), Error> {
-    let present = inside.addrs(link.index)?;
-    let told: Vec<_> = call.config.prev_result.iter().flat_map(|prev| &prev.ips).collect();
-    let Some(used) = present.iter().find(|addr| told.iter().any(|ip| ip.address.ip() == addr.net.ip()))
-    else {
-        return Ok(());
-    };
-    let msg = format!("address {} is in use by another interface {} than was added", used.net, link.name);
-    Err(Error::new(Code::CONFLICT, msg)
-        .details(format!("in {}; delete that interface and call DEL again", call.netns)))
 }

@@ -1,4 +1,4 @@
-//! What plugins share that give a pod an interface, under CNI_IFNAME.
+//! The interface that a plugin gives a pod, under CNI_IFNAME: code that such plugins share.
 //!
 //! A veth pair has a host's end, which is the pod's record on the host. Its name is made from the
 //! attachment and its alias names the owner, so that DEL and GC find it without a namespace and
@@ -18,7 +18,7 @@
 //! - [`pod`]: the interface in the pod: its switches and routes;
 //! - [`host`]: switches of the host, with their undo;
 //! - [`check`]: what CHECK compares;
-//! - [`remove`]: DEL and GC; `inside` tells whose an interface in the pod is.
+//! - [`remove`]: DEL and GC; `inside` finds the owner of an interface in the pod.
 
 pub mod alone;
 pub mod check;
@@ -30,6 +30,7 @@ pub mod pair;
 pub mod pinned;
 pub mod pod;
 pub mod remove;
+mod told;
 pub mod upper;
 
 use cnimble_cni::{CniResult, Code, Dns, Error, Interface};
@@ -56,7 +57,7 @@ pub fn completed(ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) 
     result
 }
 
-/// What the kernel takes for a veth and a bridge (ETH_MIN_MTU, ETH_MAX_MTU).
+/// The MTUs that the kernel takes for a veth and a bridge (ETH_MIN_MTU, ETH_MAX_MTU).
 const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
 
 /// The key `mtu`; 0 is the kernel's. So is a negative number, as for the Go plugins.

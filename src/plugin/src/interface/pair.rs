@@ -53,8 +53,8 @@ impl Pair {
         }
     }
 
-    /// Says in the alias of the host's end whose it is. To be sent before anything else is
-    /// done to the pair.
+    /// Writes the owner into the alias of the host's end. To be sent before any other change of
+    /// the pair.
     pub fn claim(&self, owner: &Owner) -> Request {
         let alias = owner.comment();
         let change = Change { alias: Some(&alias), ..Change::default() };

@@ -60,7 +60,7 @@ pub fn up(
 /// Switches of the interface, which hold for the namespace of the thread that writes them.
 /// `far` is the number of the namespace on the host, if it is known.
 ///
-/// IPAM owns the addresses, so nobody has to ask the network whether they are free: no
+/// IPAM owns the addresses, so the network needn't be asked whether they are free: no
 /// duplicate address detection, unless asked for.
 ///
 /// Without `disable_ipv6` off there are no IPv6 addresses. The others make things better; where

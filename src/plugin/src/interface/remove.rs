@@ -1,10 +1,14 @@
 //! DEL and GC: pairs are found by whatever is left to find them by.
 
-use cnimble_cni::{Attachment, Error, Interface, Owner, owner};
+use std::collections::HashSet;
+
+use cnimble_cni::{Attachment, Error, Owner, owner};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{Filter, Link};
 
-use super::{check, inside, pair};
+pub use super::told::{delete, not_in_use};
+use super::told::{has_mac, told_on_host};
+use super::{inside, pair};
 use crate::Call;
 
 /// The first error, with the others in its details.
@@ -49,8 +53,8 @@ pub fn veth(call: &Call, host: &mut Netlink, veth: Option<Link>) -> Result<(), E
     }
 }
 
-/// Removes the links of `kind` on the host of those attachments of `network` that aren't `valid`. They are told by
-/// their alias; links without one are left alone: who made them can't be known.
+/// Removes the links of `kind` on the host of those attachments of `network` that aren't `valid`. The alias names
+/// the attachment; links without one are left alone, since their owner is unknown.
 ///
 /// # Errors
 /// After all were tried.
@@ -69,15 +73,23 @@ pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]
     Ok(host.remove_links(&stale)?)
 }
 
-/// Removes a link, if it is still there.
+/// Returns those of `owners` whose pair is still there under its name, with an alias that names no attachment.
+/// [`stale`], which goes by aliases, doesn't remove such a pair.
 ///
 /// # Errors
 /// The kernel's.
-pub fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
-    match netlink.remove_link(link.index, &link.name) {
-        Err(err) if !err.is_missing() => Err(err.into()),
-        _ => Ok(()),
+pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
+    if owners.is_empty() {
+        return Ok(owners);
     }
+    let veths = Netlink::open()?.links(&Filter { master: None, kind: Some("veth") })?;
+    let names: HashSet<&str> = veths
+        .iter()
+        .filter(|link| link.far.is_some() && owner::tag(&link.alias).is_none())
+        .map(|link| link.name.as_str())
+        .collect();
+    let is_there = |owner: &Owner| pair::host_names(owner).any(|name| names.contains(name.as_str()));
+    Ok(owners.into_iter().filter(is_there).collect())
 }
 
 /// The host's end, by its name, unless its alias names another attachment. An alias that names none
@@ -99,7 +111,7 @@ fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
 }
 
 /// The host's end of a pod that the Go plugins made, by name and MAC from prevResult, for
-/// a DEL without a namespace. A link whose alias names an attachment is that one's.
+/// a DEL without a namespace. A link with an alias that names an attachment belongs to that one.
 fn in_prev_result(call: &Call, host: &mut Netlink, is_port: bool) -> Result<Option<Link>, Error> {
     for told in told_on_host(call) {
         if let Some(link) = host.find_link(&told.name)?
@@ -122,15 +134,4 @@ fn renamed(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link
     };
     let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
     Ok(veths.into_iter().find(is_ours))
-}
-
-/// The host's ends in prevResult. Not a bridge: it may have the MAC of any of its ports.
-pub(super) fn told_on_host(call: &Call) -> impl Iterator<Item = &Interface> {
-    let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
-    told.filter(|told| told.sandbox.is_empty() && told.name.starts_with("veth"))
-}
-
-/// Whether the link has the MAC that is told; not if none is.
-pub(super) fn has_mac(link: &Link, told: &Interface) -> bool {
-    !told.mac.is_empty() && check::same_mac(link, told).is_ok()
 }

@@ -24,9 +24,9 @@ const POD_INTERFACE: u32 = 0;
 /// An interface on a master, as its configuration wants it.
 #[derive(Debug)]
 pub struct Upper {
-    /// What sort of link it is.
+    /// The kind of link.
     pub kind: Kind,
-    /// What it is made on.
+    /// The master.
     pub master: master::Wanted,
     /// Bytes; `None` is the master's.
     pub mtu: Option<u32>,

@@ -109,14 +109,8 @@ impl Store {
         let failed = |source| Cause::File { doing: "writing", path: path.clone(), source };
         let text = serde_json::to_vec_pretty(sandbox).map_err(|err| failed(io::Error::other(err)))?;
         let temporary = self.dir.join(format!(".{}", sandbox.id));
-        let written = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
-            .and_then(|()| self.place(&temporary, &path));
+        let written =
+            files::draft(&temporary, &text, 0o600, true).and_then(|()| self.place(&temporary, &path));
         written.map_err(|err| {
             let _ = fs::remove_file(&temporary);
             failed(err)

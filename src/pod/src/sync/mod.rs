@@ -83,8 +83,6 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use cnimble_runtime::trace::TraceContext;
-
 use super::PodId;
 
 pub use backoff::BackoffOptions;
@@ -132,8 +130,6 @@ pub struct SyncOptions {
     pub parallel: usize,
     /// How long a stop waits for work that has been begun.
     pub stop_limit: Duration,
-    /// The trace that everything belongs to; `None` gives each piece of work its own.
-    pub trace: Option<TraceContext>,
     /// Who is told what happens.
     pub listener: Listener,
 }
@@ -151,7 +147,6 @@ impl Default for SyncOptions {
             trouble: BackoffOptions { first: from_100ms, most: Duration::from_secs(5) },
             parallel: 16,
             stop_limit: Duration::from_secs(30),
-            trace: None,
             listener: Listener::default(),
         }
     }
@@ -174,8 +169,6 @@ pub enum Event {
         took: Duration,
         /// Why it failed, in one word.
         failure: Option<&'static str>,
-        /// The trace ID that the plugins were given.
-        trace: String,
     },
     /// Nothing can be done, for this reason; `None`: it can again.
     Trouble(Option<String>),

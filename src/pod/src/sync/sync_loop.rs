@@ -46,12 +46,8 @@ impl<W: Work> SyncLoop<W> {
     pub fn new(work: W, options: SyncOptions) -> (Self, Handle) {
         let (commands, received) = mpsc::unbounded_channel();
         let (done, finished) = mpsc::unbounded_channel();
-        let shared = Shared {
-            work: Arc::new(work),
-            permits: Semaphore::new(options.parallel.max(1)),
-            finished: done,
-            parent: options.trace,
-        };
+        let shared =
+            Shared { work: Arc::new(work), permits: Semaphore::new(options.parallel.max(1)), finished: done };
         let this = SyncLoop {
             options,
             shared: Arc::new(shared),
@@ -209,7 +205,7 @@ impl<W: Work> SyncLoop<W> {
     }
 
     pub(super) fn note(&mut self, finished: Finished) {
-        let Finished { id, serial, cause, took, outcome, trace } = finished;
+        let Finished { id, serial, cause, took, outcome } = finished;
         let (operation, failure) = match (&outcome, &cause) {
             (Outcome::Down(outcome), _) => ("down", outcome.as_ref().err()),
             (Outcome::Up(outcome), Cause::Check(_)) => ("check", outcome.as_ref().err()),
@@ -217,7 +213,7 @@ impl<W: Work> SyncLoop<W> {
             (Outcome::Up(outcome), _) => ("up", outcome.as_ref().err()),
         };
         let failure = failure.map(|condition| condition.reason);
-        self.tell(&Event::Worked { id: id.clone(), operation, took, failure, trace });
+        self.tell(&Event::Worked { id: id.clone(), operation, took, failure });
         let Some(entry) = self.pods.get_mut(&id) else { return };
         if !entry.is_latest(serial) {
             // Another order has come in between, and is in work by now.

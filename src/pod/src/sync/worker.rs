@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use cnimble_runtime::trace::{self, TraceContext};
-
 use super::work::{Cause, Condition, Up, Work};
 use crate::PodId;
 
@@ -33,8 +31,6 @@ pub(super) struct Finished {
     pub(super) cause: Cause,
     pub(super) took: Duration,
     pub(super) outcome: Outcome,
-    /// The trace that it was done in.
-    pub(super) trace: String,
 }
 
 pub(super) enum Outcome {
@@ -51,8 +47,6 @@ pub(super) struct Shared<W> {
     /// How many may be at work at once; closed when no work is to be begun any more.
     pub(super) permits: Semaphore,
     pub(super) finished: mpsc::UnboundedSender<Finished>,
-    /// The trace that all work belongs to, if we were started in one.
-    pub(super) parent: Option<TraceContext>,
 }
 
 impl<W: Work> Shared<W> {
@@ -65,17 +59,15 @@ impl<W: Work> Shared<W> {
         while orders.changed().await.is_ok() {
             let Ok(permit) = self.permits.acquire().await else { return };
             let Some(order) = orders.borrow_and_update().clone() else { continue };
-            let context = self.parent.map_or_else(TraceContext::new, |parent| parent.child());
             let begun = Instant::now();
             // In a box: a worker that waits is small, and there may be thousands.
-            let outcome = Box::pin(trace::scope(context, self.carry_out(&id, &order))).await;
+            let outcome = Box::pin(self.carry_out(&id, &order)).await;
             let finished = Finished {
                 id: id.clone(),
                 serial: order.serial,
                 cause: order.cause,
                 took: begun.elapsed(),
                 outcome,
-                trace: context.trace_id(),
             };
             // Before it is told, so that who hears of it sees how many are still at work.
             drop(permit);

@@ -29,7 +29,7 @@ pub(crate) fn try_out<L: Layout>(nft: &mut Nft, set: Option<&str>) -> Result<()>
         L::add_rule(&mut batch, set);
     }
     match nft.try_out(&batch) {
-        // Somebody has made it in this moment, so it can be made.
+        // A concurrent ADD has made it, so it can be made.
         Err(err) if err.is(Errno::EEXIST) => Ok(()),
         outcome => outcome,
     }
@@ -62,7 +62,7 @@ fn insert_if_free<L: Layout>(
         look_around(nft, &plan.looked_at)?;
         match nft.commit(&plan.batch::<L>()) {
             Ok(()) => return Ok(plan),
-            // Somebody was faster: made the table, took or left the address.
+            // Another process was faster: made the table, took or left the address.
             Err(err) if attempt < ATTEMPTS && is_overtaken(&err) => {}
             Err(err) => return Err(err.into()),
         }
@@ -124,13 +124,13 @@ pub(crate) fn also_delete<L: Layout>(
 }
 
 /// Takes back what [`insert`] changed: the elements, if they are still ours; then what it
-/// created, unless somebody else uses it by now.
+/// created, unless it is in use by now.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
     for attempt in 1.. {
         let batch = reverting::<L>(nft, changes)?;
         match nft.commit(&batch) {
             Ok(()) => break,
-            // Somebody was there in between.
+            // Another process changed it in between.
             Err(err) if attempt < ATTEMPTS && matches!(err.errno, Errno::ENOENT | Errno::EEXIST) => {}
             Err(err) => return Err(err),
         }

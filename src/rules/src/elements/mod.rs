@@ -4,10 +4,10 @@
 //! The kernel is asked first what is there, which costs a few µs, and what is missing goes
 //! into one batch: from the second attachment of a network on that is the elements alone. A
 //! batch that is refused would be no shorter way, as taking it back costs the kernel some
-//! 10 ms; that happens only when somebody else was faster, and then we look again.
+//! 10 ms; that happens only when a concurrent ADD was faster, and then we look again.
 //!
 //! [`plan`] finds out what is missing, [`insert`] does it and takes it back, [`owned`] finds
-//! and removes elements by their owner, [`unused`] deletes what nobody needs any more, and
+//! and removes elements by their owner, [`unused`] deletes unused sets and chains, and
 //! [`overlap`] is for addresses that two networks give out.
 
 mod insert;
@@ -51,17 +51,17 @@ pub(super) trait Layout {
     /// Whether a set of the table belongs to the part. Asked with its [`first`] name.
     fn is_ours(set: &str) -> bool;
 
-    /// Who keeps a place in the set that two attachments want. Asked with its [`first`] name.
+    /// Which of two attachments gets a place in the set that both want. Asked with its [`first`] name.
     fn claim(set: &str) -> Claim;
 
-    /// What tells a set beside this one from others beside it, by the comment on an element: the network.
+    /// The suffix of a set beside this one, by the comment on an element: the network.
     /// Asked with its [`first`] name.
     fn apart(_set: &str, comment: &str) -> Option<String> {
         Some(tag(comment)?.split_once('-')?.0.to_owned())
     }
 
     /// Whether [`create_set`](Self::create_set) and [`add_rule`](Self::add_rule) make this set and its rule.
-    /// What can't be made here has to be there before elements are put into it.
+    /// Other sets have to be there before elements are put into them.
     fn makes(_set: &str) -> bool {
         true
     }
@@ -90,16 +90,16 @@ pub(super) trait Layout {
     }
 }
 
-/// Who keeps a place that is wanted twice.
+/// Which attachment gets a place that two want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// Who comes last.
+    /// The later one.
     Last,
-    /// Who comes last; and what is the same for many stays until the last of them goes. One
-    /// that finds it there sees to it that no concurrent DEL takes it away.
+    /// The later one. An element that is the same for many stays until the last of them goes; an
+    /// ADD that finds it there makes sure that no concurrent DEL takes it away.
     Shared,
-    /// Who came first, until it goes. Another attachment of the same container gets a place [`overlap`]; what
-    /// another container has there stays.
+    /// The earlier one, until it goes. Another attachment of the same container gets a place [`overlap`]; an
+    /// element of another container stays.
     Container,
     /// An address is its network's to give: what the same network has there is stale and
     /// replaced. What another network has there may live, and both keep a place ([`overlap`]).

@@ -1,7 +1,7 @@
 //! One address, two networks.
 //!
-//! Nobody forbids two networks of a node to give out the same address, and a set has one
-//! element for it, whose comment names one owner. So the later network gets a set of its own
+//! Two networks of a node may give out the same address, and a set has one element for it, with
+//! a comment that names one owner. So the later network gets a set of its own
 //! *beside* the first, with a rule of its own: `forward4-b70a60970e0f5394`, with the network's
 //! hash. Either pod may go without the other's losing anything.
 //!
@@ -28,7 +28,7 @@ pub(crate) fn first(set: &str) -> &str {
     }
 }
 
-/// Where an element goes whose place is taken by `there`: the set beside, if it is another
+/// The place for an element when `there` has its own: the set beside, if `there` is another
 /// network's.
 pub(super) fn elsewhere<L: Layout>(placed: &Placed, there: &Element) -> Option<Placed> {
     let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&there.comment)) else { return None };
@@ -50,12 +50,12 @@ fn is_shared<L: Layout>(set: &str) -> bool {
     matches!(L::claim(set), Claim::Network | Claim::Container)
 }
 
-/// What [`look_up`] found.
+/// The outcome of [`look_up`].
 #[derive(Debug)]
 pub(crate) enum There {
     /// The owner's element.
     Owners(Placed),
-    /// Somebody else's, in the place that it should have.
+    /// Another owner's, in the place that it should have.
     Others(Element),
     /// Nothing.
     Nothing,

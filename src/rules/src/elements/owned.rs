@@ -12,7 +12,7 @@ use cnimble_netlink::nft::{Batch, Key, Nft};
 use super::overlap::look_beside;
 use super::{ATTEMPTS, CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, our_sets, set};
 
-/// All elements of the part whose comment `matches`.
+/// All elements of the part with a comment that `matches`.
 pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
     let mut found = Vec::new();
     for set in our_sets::<L>(nft)? {
@@ -55,7 +55,7 @@ pub(crate) fn delete<L: Layout>(nft: &mut Nft, elements: &[Placed]) -> Result<()
     Ok(())
 }
 
-/// Removes the owner's elements, and what nobody uses any more without them; returns the
+/// Removes the owner's elements, and the sets and chains that are unused without them; returns the
 /// elements. `hints` are where they should be: if all are there and the owner's, nothing is
 /// listed.
 pub(crate) fn remove<L: Layout>(
@@ -86,11 +86,11 @@ pub(crate) fn remove<L: Layout>(
     Ok(found)
 }
 
-/// The last one out: nobody should find rules on a host without pods. Nearly always one
-/// look at the owner's own sets says that others are still there.
+/// Leaves no rules on a host without pods. Nearly always one look at the owner's own sets says
+/// that other elements are still there.
 fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
     let sets: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
-    // Sets beside others are for few, whoever is in the others.
+    // Sets beside others have few elements, however many the others have.
     let (firsts, seconds): (Vec<&str>, Vec<&str>) = sets.into_iter().partition(|set| first(set) == *set);
     for name in firsts {
         if !nft.is_empty(set::<L>(name))? {
@@ -123,8 +123,8 @@ pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> 
     }
 }
 
-/// Removes the elements of all attachments of `network` that aren't in `valid`, and then
-/// the sets, and in the end the part, that nobody uses any more.
+/// Removes the elements of all attachments of `network` that aren't in `valid`, then unused
+/// sets, and in the end the part, if it is unused.
 ///
 /// Returns the elements.
 pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
@@ -151,7 +151,7 @@ pub(crate) fn still_there<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<
     Ok(there)
 }
 
-/// Deletes elements that are still as they were found, and what nobody uses without them.
+/// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
 pub(crate) fn forget<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<()> {
     let there = still_there::<L>(nft, found)?;
     delete::<L>(nft, &there)?;

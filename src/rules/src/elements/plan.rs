@@ -1,4 +1,4 @@
-//! What an ADD has to change, by what the kernel has.
+//! The changes that an ADD has to make, by the present state of the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,13 +27,13 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What [`insert`](super::insert()) changed.
+/// The changes that [`insert`](super::insert()) made.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     made_table: bool,
     pub(super) made_part: bool,
     pub(super) made_sets: Vec<String>,
-    /// What somebody had deleted from under the sets; it stays when the rest is taken back.
+    /// Chains and rules that had been deleted from under the sets; they stay when the rest is taken back.
     repairs: Repairs,
     /// Each with the element of another owner that it replaced.
     pub(super) inserted: Vec<(Placed, Option<Element>)>,
@@ -94,7 +94,7 @@ impl Changes {
         self.inserted.is_empty() && self.made_sets.is_empty() && !self.made_part
     }
 
-    /// What has to be done for these elements, after a look at the place of each.
+    /// The plan for these elements, after a look at the place of each.
     pub(super) fn after_look<L: Layout>(
         nft: &mut Nft,
         wanted: &[Placed],
@@ -108,7 +108,7 @@ impl Changes {
         Ok(plan)
     }
 
-    /// What has to be done for the part alone.
+    /// The plan for the part alone.
     pub(super) fn without_elements<L: Layout>(nft: &mut Nft) -> Result<Self> {
         let mut plan = Changes::default();
         plan.complete::<L>(nft, true)?;
@@ -175,7 +175,7 @@ impl Changes {
         let lacking = always || !self.missing.is_empty();
         self.made_table = lacking && !nft.has_table(L::TABLE)?;
         self.made_part = self.made_table
-            // A chain that somebody deleted is made again; here the part has never been.
+            // A deleted chain is made again; here the part has never been.
             || lacking
                 && !lists_part::<L>(nft)?
                 && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(first(set)));
@@ -188,7 +188,7 @@ impl Changes {
         }
         self.looked_at = rules.iter().flat_map(Rule::sets).collect();
         self.looked_at.extend(self.repairs.rules.iter().cloned());
-        // Of the sets of others, nobody knows here how they are made.
+        // How the sets of others are made isn't known here.
         let wanted = self.repairs.rules.iter().filter(|set| self.sets.contains(*set));
         self.lacks = self.made_sets.iter().chain(wanted).filter(|set| !L::makes(set)).cloned().collect();
         Ok(())

@@ -1,5 +1,5 @@
-//! What nobody uses any more: the kernel refuses to delete what isn't empty, so nobody who comes
-//! at the same time is overtaken.
+//! Removes unused sets and chains. The kernel refuses to delete a non-empty set, so a concurrent
+//! ADD is safe.
 
 use nix::errno::Errno;
 
@@ -8,8 +8,8 @@ use cnimble_netlink::nft::{Batch, Nft};
 
 use super::{ATTEMPTS, Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
 
-/// Deletes sets (with their rules) and the part (with the table, if that was all), unless
-/// somebody uses them: the kernel refuses to delete what isn't empty, so nobody is overtaken.
+/// Deletes unused sets (with their rules) and the part (with the table, if that was all). The kernel
+/// refuses to delete a set with elements.
 ///
 /// Looking first spares most refusals, which are slow.
 pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<()> {
@@ -61,7 +61,7 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Resul
         match nft.commit(&batch) {
             Ok(()) => return Ok(true),
             Err(err) if err.is(Errno::EBUSY) => return Ok(false),
-            // Somebody else drops it at the same time, or an operator did before.
+            // A concurrent DEL drops it, or an operator has.
             Err(err) if err.is(Errno::ENOENT) && attempt < ATTEMPTS => {}
             Err(err) if err.is(Errno::ENOENT) => return Ok(false),
             Err(err) => return Err(err),
@@ -70,7 +70,7 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Resul
     Ok(false)
 }
 
-/// Deletes chains and fixed sets, and the table if nobody else has something in it. `present`
+/// Deletes chains and fixed sets, and the table if it is empty then. `present`
 /// are all sets of the table.
 fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) -> Result<()> {
     let chains = nft.chains(L::TABLE)?;
@@ -99,8 +99,8 @@ pub(crate) fn drop_all_unused<L: Layout>(nft: &mut Nft) -> Result<()> {
     drop_unused::<L>(nft, &sets, !L::STAYS)
 }
 
-/// Whether something of the part is there, and nothing in it is anybody's. `notes` are sets
-/// whose elements don't count.
+/// Whether something of the part is there, without any element. Elements of the sets `notes`
+/// don't count.
 pub(crate) fn is_idle<L: Layout>(nft: &mut Nft, notes: &[&str]) -> Result<bool> {
     let sets = our_sets::<L>(nft)?;
     if sets.is_empty() && !lists_part::<L>(nft)? {

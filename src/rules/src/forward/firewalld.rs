@@ -2,7 +2,7 @@
 //! another is configured, as the Go plugin does it. firewalld drops what it hasn't been told of
 //! in a chain of its own, which no other table can overrule.
 //!
-//! A source names nobody, so GC can't know whose it is. firewalld forgets sources when it is
+//! A source names no owner, so GC can't remove it. firewalld forgets sources when it is
 //! reloaded (`firewall-cmd --reload`) or started again: CHECK says so.
 
 use std::net::IpAddr;
@@ -18,9 +18,9 @@ const TABLE: Table<'static> = Table::new(Family::Inet, "firewalld");
 /// How it begins its errors.
 const ALREADY_SET: &str = "ZONE_ALREADY_SET";
 const CONFLICT: &str = "ZONE_CONFLICT";
-/// What it says of a source that it doesn't know, or that is in another zone.
+/// Its errors for a source that it doesn't know, or that is in another zone.
 const GONE: [&str; 3] = ["UNKNOWN_SOURCE", "INVALID_ZONE", CONFLICT];
-/// How the bus says that nobody has this name.
+/// The bus's errors for a name without an owner.
 const NOBODY: [&str; 2] =
     ["org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.NameHasNoOwner"];
 
@@ -159,7 +159,7 @@ fn remove_sources(zone_name: &str, sources: &[String]) -> Result<(), Error> {
     outcome
 }
 
-/// What is missing.
+/// The missing source.
 pub(super) fn check(zone_name: &str, addrs: &[IpAddr]) -> Result<Option<String>, Error> {
     let mut bus = connect()?;
     for source in addrs.iter().copied().map(source) {

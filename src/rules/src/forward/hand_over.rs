@@ -1,4 +1,4 @@
-//! What pods and bridges have in our table, written into iptables' chains.
+//! Writes the rules of pods and bridges in our table into iptables' chains.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

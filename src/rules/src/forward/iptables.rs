@@ -10,8 +10,8 @@
 //! -A CNI-ISOLATION-STAGE-1 …                   see `isolation`
 //! ```
 //!
-//! What is there is read with `iptables-save`, and what is missing added by one run of
-//! `iptables-restore`, all or nothing.
+//! `iptables-save` reads the present rules; one run of `iptables-restore` adds the missing ones,
+//! all or nothing.
 
 use std::net::IpAddr;
 
@@ -19,54 +19,19 @@ use cnimble_cni::Error;
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Family, Nft};
 
-use super::others::filter;
+use super::table::{FORWARD, PODS, Plan, Saved, commented, filter};
 use super::{Forward, isolation};
 use crate::{command, xtables};
 
-const FORWARD: &str = "FORWARD";
-/// The chain with the rules of pods.
-pub(crate) const PODS: &str = "CNI-FORWARD";
-/// The chain that packets from bridges with a policy go through.
-pub(super) const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
 const ATTEMPTS: usize = 3;
 
-/// What [`add`] made.
+/// The rules that [`add`] made.
 #[derive(Debug, Default)]
 pub(super) struct Made {
     /// For each family what was changed.
     added: Vec<(Family, Plan)>,
     /// Tables that weren't there before iptables' nf_tables variant made them.
     tables: Vec<Family>,
-}
-
-/// What has to be changed in a table, as lines for iptables-restore.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
-    /// Chains and rules that all pods share.
-    pub(super) shared: Vec<String>,
-    /// The rules of the bridge.
-    pub(super) policy: Vec<String>,
-    /// Rules of the bridge that are there: taken out and put back, which fails if a concurrent DEL
-    /// has removed them.
-    pub(super) kept: Vec<String>,
-    /// The pod's rules.
-    rules: Vec<String>,
-    /// Whether something isn't as it should be.
-    pub(super) incomplete: Option<String>,
-}
-
-impl Plan {
-    pub(super) fn lacks(&mut self, line: &str) {
-        self.incomplete.get_or_insert_with(|| line.to_owned());
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.shared.iter().chain(&self.kept).chain(&self.policy).chain(&self.rules).cloned().collect()
-    }
-}
-
-pub(super) fn commented(comment: &str) -> String {
-    format!("-m comment --comment \"{comment}\"")
 }
 
 fn to_pods() -> String {
@@ -86,29 +51,7 @@ fn pod_rules(ip: IpAddr) -> [String; 2] {
     ]
 }
 
-/// A table as iptables-save prints it.
-pub(super) struct Saved<'a>(Vec<&'a str>);
-
-impl<'a> Saved<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
-        Saved(text.lines().map(str::trim_end).collect())
-    }
-
-    pub(super) fn has_chain(&self, name: &str) -> bool {
-        self.0.iter().any(|line| line.strip_prefix(':').and_then(|rest| rest.split(' ').next()) == Some(name))
-    }
-
-    fn has(&self, rule: &str) -> bool {
-        self.rules().any(|there| there == rule)
-    }
-
-    /// All rules, without `-A`.
-    pub(super) fn rules(&self) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter_map(|line| line.strip_prefix("-A "))
-    }
-}
-
-/// What has to be changed for a pod. Without addresses it is the bridge's policy alone.
+/// The changes for a pod. Without addresses it is the bridge's policy alone.
 fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
     let mut plan = Plan::default();
     if !addrs.is_empty() {
@@ -305,19 +248,6 @@ pub(crate) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Resu
     Ok(any)
 }
 
-/// Whether pods have rules.
-pub(super) fn has_pods(nft: &mut Nft) -> Result<bool, Error> {
-    for family in xtables::FAMILIES {
-        let rules = nft.rules(filter(family), Some(PODS))?;
-        let legacy = xtables::legacy_rules_of(family, "filter")?.unwrap_or_default();
-        let of_pod = |rule: &String| xtables::in_chain(rule, PODS) && rule.ends_with(" -j ACCEPT");
-        if rules.iter().any(|rule| rule.target().is_none()) || legacy.iter().any(of_pod) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// Removes the rules of addresses from the legacy tables. Returns whether there are any tables.
 pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
     let mut any = false;
@@ -346,7 +276,7 @@ pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
     Ok(any)
 }
 
-/// What is missing; `None` if nothing is.
+/// The missing rule; `None` if all are there.
 pub(super) fn check(forward: &Forward) -> Result<Option<String>, Error> {
     for family in xtables::FAMILIES {
         let addrs: Vec<IpAddr> = forward.of_family(family).collect();

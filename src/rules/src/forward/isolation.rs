@@ -17,19 +17,13 @@ use nix::errno::Errno;
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Verdict};
 
-use super::iptables::{Plan, STAGE1, Saved, commented};
-use super::others::filter;
-use super::walk::uncommented;
-use super::{Forward, Policy, nftables};
+use super::table::{FORWARD, Plan, STAGE1, Saved, commented, filter, uncommented};
+use super::{Forward, Policy, Unused, nftables};
 use crate::{command, xtables};
 
-const FORWARD: &str = "FORWARD";
 const STAGE2: &str = "CNI-ISOLATION-STAGE-2";
 /// How often a removal is begun again that something else came in between.
 const ATTEMPTS: usize = 20;
-
-/// Whether a bridge is of no use any more, by its name.
-pub(super) type Unused<'a> = &'a mut dyn FnMut(&str) -> Result<bool, Error>;
 
 fn comment(policy: &str) -> String {
     commented(&format!("{OURS}{policy})"))
@@ -191,7 +185,7 @@ fn removal(
     let mut batch = Batch::only_in(generation);
     let is_dead = |rule: &Rule| named(rule).is_some_and(|name| dead.contains(&name));
     let is_end = |rule: &Rule| rule.matches_all() && rule.verdict() == Some(Verdict::Return);
-    // What is left then, but for the RETURN at the end, is somebody's.
+    // Any rule that is left then, but for the RETURN at the end, is in use.
     if with_chains && rules.iter().all(|rule| is_dead(rule) || is_end(rule)) {
         for rule in nft.rules(table, Some(FORWARD))? {
             if rule.target().as_deref() == Some(STAGE1) {
@@ -256,7 +250,7 @@ mod tests {
         made
     }
 
-    /// What 1.1.1 and 1.9.1 write, as iptables-save prints it.
+    /// The rules of 1.1.1 and 1.9.1, as iptables-save prints them.
     fn by_go(shared: &str) -> String {
         let rules = [
             "FORWARD COMMENT -j CNI-ISOLATION-STAGE-1",

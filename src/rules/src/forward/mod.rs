@@ -1,4 +1,4 @@
-//! What the host may forward to and from pods (the plugin `firewall`).
+//! Traffic that the host forwards to and from pods (the plugin `firewall`).
 //!
 //! Three things, whatever the backend:
 //!
@@ -11,7 +11,7 @@
 //! chains, which stand *in* the chain `FORWARD`, in front of what others have put there (Docker,
 //! ufw, an administrator). **firewalld** (`firewalld`) has a chain of its own that drops what it
 //! hasn't been told of. So without a configured backend it is firewalld if that is running,
-//! iptables if `FORWARD` is anybody's (`others`), nf_tables everywhere else.
+//! iptables if `FORWARD` has rules of others (`others`), nf_tables everywhere else.
 //!
 //! The policy of a bridge is put beside those of other bridges wherever there are any: a host can
 //! have some in each place, and all of them shut each other out. Each ADD first writes its own
@@ -23,6 +23,7 @@ pub(super) mod iptables;
 mod isolation;
 pub(super) mod nftables;
 mod others;
+pub(super) mod table;
 mod verify;
 mod walk;
 
@@ -42,7 +43,7 @@ use super::{command, xtables};
 use others::Found;
 use walk::{Pods, Way};
 
-/// Who does it.
+/// The backend that makes the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// nf_tables by netlink, in our own table.
@@ -78,12 +79,12 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What is wanted for a pod.
+/// The rules that a pod wants.
 #[derive(Debug, Clone, Default)]
 pub struct Forward {
     /// The pod's addresses.
     pub addrs: Vec<IpAddr>,
-    /// Who may reach it.
+    /// The other pods that may reach it.
     pub policy: Policy,
     /// The interfaces that its packets come to the host by: the bridge that it is on, and its
     /// vlan's gateway; or its own end, without a bridge. Any policy but `Open` needs one.
@@ -110,7 +111,7 @@ impl Forward {
 /// A backend for this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chosen {
-    /// Who does it.
+    /// The backend that makes the rules.
     pub backend: Backend,
     /// Whether iptables may have policies of bridges.
     has_iptables: bool,
@@ -149,7 +150,7 @@ pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> 
     }
     for family in xtables::FAMILIES {
         if others::way(nft, family, Pods::Refused)? == (Way::Shut { surely: true }) {
-            return Err(needed(&format!("{} FORWARD drops what pods send", others::filter(family))));
+            return Err(needed(&format!("{} FORWARD drops what pods send", table::filter(family))));
         }
     }
     log::warn!("FORWARD of iptables has rules that a pod may not pass, but iptables-restore is missing");
@@ -160,8 +161,8 @@ pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> 
 ///
 /// # Errors
 /// The kernel's, or what iptables printed.
-pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Undo, Error> {
-    let mut undo = Undo::default();
+pub fn add(chosen: Chosen, nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Applied, Error> {
+    let mut undo = Applied::default();
     match add_all(chosen, nft, owner, forward, &mut undo) {
         Ok(()) => Ok(undo),
         Err(err) => Err(match undo.run() {
@@ -176,7 +177,7 @@ fn add_all(
     nft: &mut Nft,
     owner: &Owner,
     forward: &Forward,
-    undo: &mut Undo,
+    undo: &mut Applied,
 ) -> Result<(), Error> {
     if backend == Backend::Firewalld {
         undo.sources = Some(firewalld::add(&forward.zone, &forward.addrs)?);
@@ -203,14 +204,14 @@ fn add_all(
     Ok(())
 }
 
-/// What [`add`] did.
+/// The changes that [`add`] made.
 #[derive(Debug, Default)]
-pub struct Undo {
+pub struct Applied {
     sources: Option<firewalld::Made>,
     rules: Vec<Made<iptables::Made>>,
 }
 
-impl Undo {
+impl Applied {
     /// Takes it back. Opens its own socket.
     ///
     /// # Errors
@@ -224,6 +225,9 @@ impl Undo {
         failures.outcome()
     }
 }
+
+/// Whether a bridge is of no use any more, by its name.
+pub(super) type Unused<'a> = &'a mut dyn FnMut(&str) -> Result<bool, Error>;
 
 /// A pod that leaves.
 #[derive(Debug, Clone, Copy)]
@@ -246,7 +250,7 @@ pub struct Leaving<'a> {
 /// without the pod.
 ///
 /// # Errors
-/// What could not be removed. Everything has been tried.
+/// If an object could not be removed. Everything has been tried.
 pub fn remove(
     nft: &mut Nft,
     owner: &Owner,
@@ -294,7 +298,7 @@ pub fn remove(
 /// nobody and stay.
 ///
 /// # Errors
-/// What could not be removed. Everything has been tried.
+/// If an object could not be removed. Everything has been tried.
 pub fn gc(
     nft: &mut Nft,
     network: &str,

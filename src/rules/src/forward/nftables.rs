@@ -28,8 +28,7 @@ use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, REG2, Table, Verdict,
 };
 
-use super::isolation::Unused;
-use super::{Forward, Leaving, Policy, iptables};
+use super::{Forward, Leaving, Policy, Unused, table};
 use crate::elements::{self, Changes, Claim, Layout, Placed, There, first};
 use crate::listed::{Effect, Listed, Whose};
 use crate::packet::{DESTINATION, SOURCE, load_address, of_family};
@@ -253,10 +252,10 @@ pub(super) fn has_pods(nft: &mut Nft) -> Result<bool, Error> {
             return Ok(true);
         }
     }
-    iptables::has_pods(nft)
+    table::has_pods(nft)
 }
 
-/// What is missing.
+/// The missing element or rule.
 pub(super) fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink::Result<Option<String>> {
     let table = Part::TABLE;
     let wanted = wanted(owner, forward);
@@ -268,7 +267,7 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink:
         let place = table.set(&set);
         match elements::look_up::<Part>(nft, owner, &set, &element.key)? {
             There::Owners(placed) => pods.push(placed.set),
-            // A policy, which nobody owns.
+            // A policy, which has no owner.
             There::Others(there) if there.comment == element.comment => {}
             There::Others(there) => {
                 return Ok(Some(format!("{} in set {place} is another's: {}", element.key, there.comment)));
@@ -285,7 +284,7 @@ pub(super) fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> netlink:
     missing_rule(nft, &pods, forward)
 }
 
-/// What is missing of the rules; `pods` are the sets that the pod is in.
+/// The missing rule; `pods` are the sets that the pod is in.
 fn missing_rule(nft: &mut Nft, pods: &[String], forward: &Forward) -> netlink::Result<Option<String>> {
     let table = Part::TABLE;
     let rules = nft.rules(table, None)?;
@@ -337,12 +336,12 @@ pub(crate) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     elements::find::<Part>(nft, |_| true)
 }
 
-/// Whether there is something that nobody uses.
+/// Whether there is an unused set or chain.
 pub(crate) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
     elements::is_idle::<Part>(nft, &[])
 }
 
-/// Deletes elements that are still as they were found, and what nobody uses without them.
+/// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
 pub(crate) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
     elements::forget::<Part>(nft, found)
 }

@@ -1,30 +1,25 @@
-//! What others have put into the chain `FORWARD` of iptables, in both variants.
+//! Rules of others in the chain `FORWARD` of iptables, in both variants.
 //!
 //! An accept in one chain doesn't overrule a drop in another. So where `FORWARD` has rules of
 //! others, a pod's accepts have to stand in it, in front. The nf_tables variant is looked at by
 //! netlink; a command is run only for a legacy table that the kernel lists.
 
 use cnimble_cni::Error;
-use cnimble_netlink::nft::{Family, Nft, Rule, Table};
+use cnimble_netlink::nft::{Family, Nft, Rule};
 
-use super::iptables::{PODS, STAGE1};
+use super::table::{FORWARD, PODS, STAGE1, filter};
 use super::walk::{self, Line, Pods, Way};
 use crate::failures::is_unsupported;
 use crate::xtables;
 
-const FORWARD: &str = "FORWARD";
 /// The administrator's chain unless another is configured.
 pub(super) const ADMIN: &str = "CNI-ADMIN";
-
-pub(super) fn filter(family: Family) -> Table<'static> {
-    Table::new(family, "filter")
-}
 
 fn is_ours(target: Option<&str>) -> bool {
     matches!(target, Some(PODS | STAGE1))
 }
 
-/// What iptables' tables `filter` hold.
+/// The content of iptables' tables `filter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
     /// There are none.
@@ -79,7 +74,7 @@ fn is_taken(saved: &str) -> bool {
         })
 }
 
-/// What becomes of a pod's packets in `FORWARD`, by the worse of both variants.
+/// The fate of a pod's packets in `FORWARD`, by the worse of both variants.
 ///
 /// # Errors
 /// As [`look`].

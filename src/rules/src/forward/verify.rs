@@ -4,7 +4,7 @@ use cnimble_cni::{Code, Error, Owner};
 use cnimble_netlink::nft::Nft;
 
 use super::walk::{Pods, Way};
-use super::{Backend, Forward, firewalld, iptables, nftables, others};
+use super::{Backend, Forward, firewalld, iptables, nftables, others, table};
 use crate::failures::is_unsupported;
 use crate::{backend as rules, command, xtables};
 
@@ -64,14 +64,14 @@ fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> R
         if forward.of_family(family).next().is_none() {
             continue;
         }
-        // Who has configured nf_tables may have let the pods pass.
+        // An administrator who configured nf_tables may have let the pods pass.
         let shut = match others::way(nft, family, Pods::Refused)? {
             Way::Open => false,
             Way::Shut { surely } => surely || configured.is_none(),
         };
         if shut {
             return Ok(Some(
-                Error::check(format!("{} FORWARD drops what the pod sends", others::filter(family))).details(
+                Error::check(format!("{} FORWARD drops what the pod sends", table::filter(family))).details(
                     "its rules are in nf_tables, which can't overrule that; delete the pod and add it again, \
                      or let it pass there yourself and set \"backend\": \"nftables\"",
                 ),
@@ -87,11 +87,11 @@ fn in_front(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
         if forward.of_family(family).next().is_some()
             && others::way(nft, family, Pods::Accepted)? != Way::Open
         {
-            let what = format!("{} FORWARD drops what the pod sends", others::filter(family));
+            let what = format!("{} FORWARD drops what the pod sends", table::filter(family));
             return Err(Error::check(what).details(format!(
                 "a rule or another variant of iptables drops it before {} accepts it; move the jump to {} to the front",
-                iptables::PODS,
-                iptables::PODS
+                table::PODS,
+                table::PODS
             )));
         }
     }
@@ -115,7 +115,7 @@ pub fn status(backend: Backend, nft: &mut Nft) -> Result<(), Error> {
     rules.status(|| nftables::usable(nft), || command::usable("filter", "backend"))?;
     for family in xtables::FAMILIES {
         if others::way(nft, family, pods)? == (Way::Shut { surely: true }) {
-            let what = format!("{} FORWARD drops what pods send", others::filter(family));
+            let what = format!("{} FORWARD drops what pods send", table::filter(family));
             let error = Error::new(Code::LIMITED_CONNECTIVITY, what);
             return Err(match backend {
                 Backend::Iptables => {

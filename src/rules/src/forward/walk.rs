@@ -8,12 +8,12 @@ use std::cmp::Ordering;
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Rule, Verdict};
 
-use super::iptables::{PODS, STAGE1};
+use super::table::{PODS, STAGE1, uncommented};
 
 /// Chains that are looked into; more are for a computer to follow.
 const CHAINS: usize = 200;
 
-/// What becomes of a pod's packets.
+/// The fate of a pod's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// Nothing drops them unless a condition matches.
@@ -83,30 +83,6 @@ impl Line {
     }
 }
 
-/// Without its comments, which may look like anything.
-pub(super) fn uncommented(rule: &str) -> String {
-    const MATCH: &str = " -m comment --comment ";
-    let mut rest = rule;
-    let mut out = String::new();
-    while let Some((before, after)) = rest.split_once(MATCH) {
-        out.push_str(before);
-        rest = match after.strip_prefix('"') {
-            None => after.find(' ').and_then(|end| after.get(end..)).unwrap_or_default(),
-            Some(text) => {
-                let mut escaped = false;
-                let end = text.char_indices().find(|(_, c)| {
-                    let ends = *c == '"' && !escaped;
-                    escaped = *c == '\\' && !escaped;
-                    ends
-                });
-                end.and_then(|(at, _)| text.get(at + 1..)).unwrap_or_default()
-            }
-        };
-    }
-    out.push_str(rest);
-    out
-}
-
 /// Where a walk through a chain has ended.
 enum End {
     Accepted,
@@ -114,7 +90,7 @@ enum End {
     Returned,
 }
 
-/// What the chain with the rules of pods does.
+/// The effect of the chain with the rules of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pods {
     /// It has none for the pod.

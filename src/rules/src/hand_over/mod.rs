@@ -43,7 +43,7 @@ use super::{command, masquerade, portmap, reference_spoof, spoof};
 
 const ATTEMPTS: usize = 3;
 
-/// Pods and bridges whose rules are handed over.
+/// Pods and bridges to hand over.
 #[derive(Debug, Default)]
 pub struct HandOver {
     pods: Vec<Pod>,
@@ -191,7 +191,7 @@ impl HandOver {
         portmap::remove(nft, &pod.owner, None)?;
         spoof::remove(nft, &pod.owner, None)?;
         let mut addrs = pod.forwarded();
-        // The rules are the address's, whoever has it.
+        // The rules go by the address, whichever pod has it.
         addrs.retain(|ip| !self.pods.iter().any(|of| of.owner != pod.owner && of.forwarded().contains(ip)));
         if addrs.is_empty() { Ok(()) } else { forward::hand_over::take_back(nft, &addrs) }
     }
@@ -215,7 +215,7 @@ impl HandOver {
     }
 }
 
-/// Removes what is nobody's when there are no elements any more: chains and sets without
+/// Removes unused objects when there are no elements any more: chains and sets without
 /// elements, tables without chains, and the guard of our iptables backend. Returns what stays of
 /// our tables, for people.
 ///

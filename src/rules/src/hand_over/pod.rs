@@ -1,4 +1,4 @@
-//! A pod whose rules are handed over: what its elements say, and whether that can be written.
+//! The rules of a pod that is handed over, read from its elements, and whether they can be written.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::{command, forward, masquerade};
 const DEFAULT_MARK_BIT: u8 = 13;
 const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
 
-/// What a pod's configuration says that its elements don't.
+/// Settings that are in a pod's configuration and not in its elements.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// portmap's `backend`.
@@ -30,14 +30,14 @@ pub struct Settings {
 /// A living attachment with elements in our tables.
 #[derive(Debug)]
 pub struct Pod {
-    /// Whose they are, with all of its names.
+    /// The owner, with all of its names.
     pub owner: Owner,
     settings: Settings,
     pub(super) elements: Vec<(Part, Placed)>,
 }
 
 impl Pod {
-    /// The attachment whose elements these are.
+    /// The owner of the elements.
     pub fn new<'t>(owner: Owner, settings: Settings, traces: impl IntoIterator<Item = &'t Trace>) -> Self {
         let elements = traces.into_iter().filter_map(Trace::element);
         Pod { owner, settings, elements: elements.map(|(part, placed)| (part, placed.clone())).collect() }
@@ -64,7 +64,7 @@ impl Pod {
         self.settings.admin_chain.as_deref().unwrap_or(DEFAULT_ADMIN_CHAIN)
     }
 
-    /// What it has, for people.
+    /// Its rules, for people.
     pub fn summary(&self) -> Vec<String> {
         let mut parts = Vec::new();
         let masqueraded = self.masqueraded();

@@ -13,7 +13,7 @@ use super::reference;
 use crate::xtables::FAMILIES;
 use crate::{command, xtables};
 
-/// What [`add`] made.
+/// The chains and rules that [`add`] made.
 #[derive(Debug, Default)]
 pub(super) struct Made {
     /// For each family the lines that take it back.
@@ -66,7 +66,7 @@ fn add_family(owner: &Owner, family: Family, addrs: &[&IpNetwork]) -> Result<Vec
     Ok(missing.iter().map(Line::delete).collect())
 }
 
-/// What the table `nat`, as iptables-save prints it, lacks for these addresses of a container.
+/// The rules that the table `nat`, as iptables-save prints it, lacks for these addresses of a container.
 pub(crate) fn missing(owner: &Owner, family: Family, addrs: &[&IpNetwork], saved: &str) -> Vec<String> {
     let rules = || Rules::new(owner, family, addrs);
     match rules().missing(saved) {
@@ -134,7 +134,7 @@ impl Rules {
         self.lines.iter().map(Line::delete).chain(chain).collect()
     }
 
-    /// What the table lacks; `None` if it lacks even the chain.
+    /// The rules that the table lacks; `None` if it lacks even the chain.
     fn missing(self, saved: &str) -> Option<Vec<Line>> {
         let chain = format!(":{} ", self.chain);
         if !saved.lines().any(|line| line.starts_with(&chain)) {

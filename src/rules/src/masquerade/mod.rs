@@ -86,9 +86,9 @@ impl Families {
 ///
 /// # Errors
 /// The kernel's, or what iptables printed.
-pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Undo, Error> {
+pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Applied, Error> {
     if addrs.is_empty() {
-        return Ok(Undo(Made::Nftables(Box::default())));
+        return Ok(Applied(Made::Nftables(Box::default())));
     }
     let socket = RefCell::new(nft);
     let made = backend.add(
@@ -96,15 +96,15 @@ pub fn add(backend: Backend, nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) 
         || nftables::add(&mut socket.borrow_mut(), owner, addrs),
         || iptables::add(&mut socket.borrow_mut(), owner, addrs),
     )?;
-    Ok(Undo(made))
+    Ok(Applied(made))
 }
 
-/// What [`add`] did, to be taken back exactly (also the table, if it was made and nobody
-/// else uses it by now).
+/// The changes that [`add`] made, to be taken back exactly (also the table, if it was made and is
+/// not in use by now).
 #[derive(Debug)]
-pub struct Undo(Made<iptables::Made>);
+pub struct Applied(Made<iptables::Made>);
 
-impl Undo {
+impl Applied {
     /// Takes it back. Opens its own socket.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Undo {
 /// listing; they may be stale or missing.
 ///
 /// # Errors
-/// What could not be removed. Everything has been tried.
+/// If an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {
@@ -162,7 +162,7 @@ fn check_reference(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<
 /// Removes the masquerading of all attachments of `network` that aren't in `valid`.
 ///
 /// # Errors
-/// What could not be removed. Everything has been tried.
+/// If an object could not be removed. Everything has been tried.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {

@@ -176,7 +176,7 @@ pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink:
     elements::gc::<Masquerade>(nft, network, valid).map(drop)
 }
 
-/// What is missing for `addr`, or `None` if it is masqueraded.
+/// The missing element or rule for `addr`, or `None` if it is masqueraded.
 pub(super) fn check(nft: &mut Nft, owner: &Owner, addr: IpNetwork) -> netlink::Result<Option<String>> {
     let name = set_name(addr);
     let set = Masquerade::TABLE.set(&name);
@@ -200,12 +200,12 @@ pub(crate) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     elements::find::<Masquerade>(nft, |_| true)
 }
 
-/// Whether there is something that nobody uses.
+/// Whether there is an unused set or chain.
 pub(crate) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
     elements::is_idle::<Masquerade>(nft, &[])
 }
 
-/// Deletes elements that are still as they were found, and what nobody uses without them.
+/// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
 pub(crate) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
     elements::forget::<Masquerade>(nft, found)
 }

@@ -1,4 +1,4 @@
-//! What the Go reference plugins left: found and removed.
+//! Finds and removes rules that the Go reference plugins left.
 //!
 //! They masquerade in two ways. With **iptables** each container has a chain
 //! `CNI-<hash>` in the table `nat`, which POSTROUTING jumps to, and each rule has the

@@ -1,6 +1,6 @@
-//! What connection tracking remembers of UDP ports.
+//! Entries of connection tracking for UDP ports.
 //!
-//! Failures are only logged: the entries go by themselves when nobody sends for a while.
+//! Failures are only logged: the entries expire without traffic.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -15,8 +15,8 @@ use crate::elements::Placed;
 pub(super) type Target = (u16, IpAddr, u16);
 
 /// A port was just mapped: forgets what was sent to it on this host before, unless that went
-/// to where the mapping leads. What merely passes through this host, to the same port of
-/// somebody else, goes on.
+/// to where the mapping leads. Connections that merely pass through this host, to the same port of
+/// another machine, go on.
 pub(super) fn before(forward: &Forward) {
     let targets: HashSet<Target> = targets(forward).into_iter().collect();
     if targets.is_empty() {

@@ -15,7 +15,7 @@ use crate::command;
 use crate::elements::Placed;
 use crate::xtables::{FAMILIES, jumps_to};
 
-/// What the elements of an attachment say, for each of its addresses.
+/// The port mappings in the elements of an attachment, for each of its addresses.
 pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
     let mut pods: BTreeMap<IpAddr, Vec<Mapping>> = BTreeMap::new();
     for placed in elements.iter().filter(|placed| has_ports(&placed.set)) {
@@ -52,8 +52,8 @@ pub(crate) fn has_conditions(placed: &Placed) -> bool {
     super::nftables::is_conditional(&placed.set)
 }
 
-/// What has to be changed in the table `nat`, whose rules are `saved`. A container's chain and what
-/// leads to it are written anew, so that nothing is there twice.
+/// The changes to the table `nat` with the rules `saved`. A container's chain and the jumps to it are
+/// written anew, so that nothing is there twice.
 ///
 /// # Errors
 /// The kernel's, or what iptables printed.

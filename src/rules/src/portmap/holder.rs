@@ -1,4 +1,4 @@
-//! Who has a port that is wanted.
+//! The holder of a port that another container wants.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use cnimble_cni::{Code, Error, Owner};
 /// Whether a container is gone for certain.
 pub type IsGone<'g> = &'g dyn Fn(&Holder) -> bool;
 
-/// Who has a port, as far as it is written beside it.
+/// The holder of a port, as far as the comment beside it tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The network, where it is written.

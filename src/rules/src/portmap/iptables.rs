@@ -1,7 +1,7 @@
 //! Port mappings with iptables: the reference's chains and comments, so that either set of
 //! plugins can remove what the other made; one child process per family.
 //!
-//! What isn't the reference's is the chain CNI-HOSTPORT-GUARD in the table `mangle`, which
+//! The Go plugin doesn't have the chain CNI-HOSTPORT-GUARD in the table `mangle`, which
 //! keeps others from 127.0.0.0/8 (see the module above).
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(super) const GUARD: &str = "CNI-HOSTPORT-GUARD";
 /// How many ports the match `multiport` takes.
 const MULTIPORT: usize = 15;
 
-/// What [`add`] made.
+/// The chains and rules that [`add`] made.
 #[derive(Debug)]
 pub(super) struct Made {
     owner: Owner,
@@ -59,7 +59,7 @@ pub(super) fn add(
     Ok(made)
 }
 
-/// What there is of the chains that containers share.
+/// The chains that containers share, as far as they are there.
 #[derive(Debug, Default)]
 pub(super) struct There {
     dnat: bool,

@@ -4,8 +4,8 @@
 //! where it was switched on are noted in a set beside the mappings, and it is switched off when
 //! the last mapping of the host goes, and with it the guard.
 //!
-//! The notes are lost when somebody flushes the ruleset. Who switched it on shows in its value
-//! all the same: to the kernel any number but 0 is on, and everybody else writes a 1.
+//! A flush of the ruleset loses the notes. The value tells that it was switched on here all the
+//! same: to the kernel any number but 0 is on, and all others write a 1.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ const ON: &str = "1";
 /// On by us.
 const OURS: &str = "2";
 
-/// What was noted, and then switched on.
+/// A link that was noted, and then switched on.
 #[derive(Debug)]
 pub(super) struct Opened {
     /// The link's name.
@@ -49,7 +49,7 @@ pub(super) fn open(
     }
 }
 
-/// The same for mappings that nobody takes note of: it stays on.
+/// The same for mappings without a note: it stays on.
 pub(super) fn open_for_good(pod: IpAddr) -> Result<(), Error> {
     let Some(link) = towards_or_warn(pod)? else { return Ok(()) };
     if [OFF, OURS].contains(&value(&link)?.as_str()) {
@@ -71,7 +71,7 @@ pub(super) fn reopen(link: &str) -> cnimble_netlink::Result<()> {
     }
 }
 
-/// Switches it off, if it was us who switched it on; whether it was.
+/// Switches it off, if it was switched on here; returns whether it was.
 pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
     match is_ours(link)? {
         true => sysctl::write(&key(link), OFF).map(|()| true),

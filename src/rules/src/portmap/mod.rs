@@ -13,7 +13,7 @@
 //!   such a mapping exists, and masquerading gives it an address that can be answered. The
 //!   same switch would let *others* on that link reach 127.0.0.0/8, hence a guard that drops
 //!   what comes in with such an address (`localnet`). IPv6 has no such switch: a mapped port
-//!   of ::1 is left to whoever listens there.
+//!   of ::1 is left to a program that listens there.
 //! - **UDP** has no connections to end: the kernel would go on sending the packets of a busy
 //!   client where it sent the first. So what it remembers of a mapped port is dropped when
 //!   the mapping comes and when it goes (`conntrack`).
@@ -114,7 +114,7 @@ impl Mapping {
         self.place() == other.place() && same_family
     }
 
-    /// What a pod can have once in each family.
+    /// The place of a mapping, which a pod can have once in each family.
     fn place(&self) -> (Protocol, u16, Option<IpAddr>) {
         (self.protocol, self.host_port, self.address())
     }
@@ -149,7 +149,7 @@ impl fmt::Display for Mapping {
     }
 }
 
-/// What one attachment wants.
+/// The port mappings that one attachment wants.
 #[derive(Debug, Clone)]
 pub struct Forward {
     /// The ports.
@@ -162,7 +162,7 @@ pub struct Forward {
     pub masq_all: bool,
     /// The bit that marks what iptables masquerades (`markMasqBit`). nf_tables needs no mark.
     pub mark_bit: u8,
-    /// A chain of somebody else's that sets the mark (`externalSetMarkChain`), for iptables.
+    /// A foreign chain that sets the mark (`externalSetMarkChain`), for iptables.
     pub external_mark_chain: Option<String>,
     /// More matches for the IPv4 rules (`conditionsV4`), in the language of the backend's command.
     pub conditions_v4: Vec<String>,
@@ -201,14 +201,14 @@ pub fn add(
     owner: &Owner,
     forward: &Forward,
     is_gone: IsGone<'_>,
-) -> Result<Undo, Error> {
+) -> Result<Applied, Error> {
     let socket = RefCell::new(&mut *nft);
     let made = backend.add(
         "mapping ports",
         || nftables::add(&mut socket.borrow_mut(), owner, forward, is_gone),
         || iptables::add(&mut socket.borrow_mut(), owner, forward, is_gone),
     )?;
-    let mut undo = Undo { made, localnet: None, forward: forward.clone() };
+    let mut undo = Applied { made, localnet: None, forward: forward.clone() };
     if let Some(pod) = forward.localhost() {
         let opened = match &undo.made {
             // Whatever of the part was there has been flushed, and the notes with it.
@@ -230,15 +230,15 @@ pub fn add(
     Ok(undo)
 }
 
-/// What [`add`] did, to be taken back exactly.
+/// The changes that [`add`] made, to be taken back exactly.
 #[derive(Debug)]
-pub struct Undo {
+pub struct Applied {
     made: Made<iptables::Made>,
     localnet: Option<localnet::Opened>,
     forward: Forward,
 }
 
-impl Undo {
+impl Applied {
     /// Takes it back. Opens its own sockets.
     ///
     /// # Errors
@@ -284,7 +284,7 @@ pub(super) fn close_links(nft: &mut Nft) -> cnimble_netlink::Result<()> {
 /// backend. `forward` is what the configuration says, if it says something.
 ///
 /// # Errors
-/// What could not be removed. Everything has been tried.
+/// If an object could not be removed. Everything has been tried.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {
     let mut failures = Failures::default();
     let mut flows = forward.map(conntrack::targets).unwrap_or_default();
@@ -332,7 +332,7 @@ pub fn check(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Erro
 /// Removes the mappings of all attachments of `network` that aren't in `valid`.
 ///
 /// # Errors
-/// What could not be removed. Everything has been tried.
+/// If an object could not be removed. Everything has been tried.
 pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let mut failures = Failures::default();
     if has_nf_tables(nft, &mut failures) {

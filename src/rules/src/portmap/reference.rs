@@ -1,11 +1,11 @@
-//! What the Go reference plugins left: found and removed.
+//! Finds and removes rules that the Go reference plugins left.
 //!
 //! With **iptables**, each container has a chain `CNI-DN-<hash>` in the table `nat` (and
 //! older releases one `CNI-SN-<hash>`), which CNI-HOSTPORT-DNAT jumps to by rules with the
 //! comment `dnat name: "<network>" id: "<container>"`. The chains that containers share stay.
 //!
 //! With **nftables** there are rules in the tables `ip cni_hostport` and `ip6 cni_hostport`,
-//! whose comment is the container ID and nothing else. So GC, which is told about one network
+//! with a comment that is the container ID and nothing else. So GC, which is told about one network
 //! and not about the containers of others, leaves them; a DEL removes them. Releases differ in
 //! how they write a mapping, and in the chains between the hooks and `hostports`:
 //!
@@ -63,7 +63,7 @@ pub(super) fn comment(network: &str, container_id: &str) -> String {
     comment
 }
 
-/// Whose a rule with such a comment is, which may be among other words.
+/// The holder that such a comment names, possibly among other words.
 pub(super) fn holder(comment: &str) -> Option<Holder> {
     let (_, rest) = comment.split_once("dnat name: \"")?;
     let (network, rest) = rest.split_once("\" id: \"")?;

@@ -24,7 +24,7 @@ use super::{apart, forward, spoof};
 pub struct Trace {
     /// For people: what it is, and where.
     pub what: String,
-    /// Whose it is.
+    /// The owner.
     pub named: Named,
     /// Addresses in it; most are the pod's.
     pub addrs: Vec<IpAddr>,
@@ -200,7 +200,7 @@ impl Trace {
         matches!(&self.place, Place::Element(Part::Forward, placed) if forward::nftables::bridge(placed).is_some())
     }
 
-    /// Removes it, if it is still there as it was found, and what nobody uses without it.
+    /// Removes it, if it is still there as it was found, and the sets and chains that are unused without it.
     ///
     /// # Errors
     /// The kernel's, or what iptables printed.
@@ -212,7 +212,7 @@ impl Trace {
     }
 }
 
-/// What there is of our tables although nobody uses it, for people.
+/// The unused parts of our tables, for people.
 ///
 /// # Errors
 /// The kernel's.

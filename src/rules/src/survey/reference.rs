@@ -76,7 +76,7 @@ pub(super) fn traces(nft: &mut Nft, nf_tables: bool, traces: &mut Vec<Trace>) ->
             traces.extend(chains(family, false, jumps.collect()));
             hostports(nft, family, traces)?;
             let filter = Table::new(family, "filter");
-            for rule in nft.rules(filter, Some(forward::iptables::PODS))? {
+            for rule in nft.rules(filter, Some(forward::table::PODS))? {
                 forwarded.extend(addresses(&rule, family));
             }
         }
@@ -84,13 +84,13 @@ pub(super) fn traces(nft: &mut Nft, nf_tables: bool, traces: &mut Vec<Trace>) ->
         forwarded.extend(legacy_addresses(&legacy_rules_of(family, "filter")?.unwrap_or_default()));
     }
     for ip in forwarded {
-        let what = format!("rules for {ip} in iptables' chain {}", forward::iptables::PODS);
+        let what = format!("rules for {ip} in iptables' chain {}", forward::table::PODS);
         traces.push(Trace { what, named: Named::Nothing, addrs: vec![ip], place: of(Place::Forward { ip }) });
     }
     if nf_tables {
         masqueraded(nft, traces)?;
         for (table, chain) in reference_spoof::stale(nft)? {
-            // The port isn't there; whose it was doesn't matter.
+            // The port isn't there; its owner doesn't matter.
             let what = format!("chain {chain} in table {table}");
             let named = Named::Link(String::new());
             traces.push(Trace { what, named, addrs: Vec::new(), place: of(Place::Spoof { chain }) });
@@ -111,7 +111,7 @@ fn legacy_chains(family: Family, rules: &[String]) -> Vec<Trace> {
 
 /// The addresses in CNI-FORWARD, as iptables-save prints it.
 fn legacy_addresses(rules: &[String]) -> Vec<IpAddr> {
-    let ours = rules.iter().filter(|rule| in_chain(rule, forward::iptables::PODS));
+    let ours = rules.iter().filter(|rule| in_chain(rule, forward::table::PODS));
     ours.flat_map(|rule| sources(rule)).collect()
 }
 

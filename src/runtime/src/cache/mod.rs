@@ -291,7 +291,8 @@ pub(super) fn entry_of(bytes: &[u8]) -> Option<Entry> {
     entry::decode(bytes, Key { network: "net", container_id: "c0ffee", ifname: "eth0" }).ok()
 }
 
-/// A file that goes away unless it is renamed.
+/// A file that goes away unless it is renamed. [`files::replace`] removes a draft that has its name already; here that
+/// may be a living process's, which has our process ID in another PID namespace and the same cache.
 struct Temporary(PathBuf);
 
 impl Temporary {

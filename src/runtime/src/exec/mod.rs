@@ -1,6 +1,6 @@
 //! Running one plugin once: environment and stdin in, stdout and exit status out.
 //!
-//! The plugin inherits our environment (so TRACEPARENT and PATH get through) plus the
+//! The plugin inherits our environment (so TRACEPARENT, TRACESTATE, BAGGAGE and PATH get through unchanged) plus the
 //! `CNI_*` variables, and runs in a process group of its own: when its time is up, or the
 //! future is dropped, whatever it started goes with it, and a Ctrl-C on the terminal
 //! reaches only the invoker, which can then clean up in order.
@@ -22,7 +22,6 @@ use cnimble_cni::{self as cni, Verb};
 
 use super::error::PluginError;
 use super::observe::{Execution, Observer};
-use super::trace::TraceContext;
 use running::{End, MAX_OUTPUT, Running, converse};
 
 /// The parameters that a plugin gets in its environment.
@@ -181,7 +180,7 @@ impl Exec {
         own.into_iter().chain(whole).min_by_key(|(time, _)| *time)
     }
 
-    /// Starts the file; while somebody is still writing it (ETXTBSY), tries again.
+    /// Spawns the plugin. Retries while the file is open for writing (ETXTBSY).
     async fn spawn(&self, file: &Path, parameters: &Parameters<'_>) -> Result<Child, PluginError> {
         let failed = |source| PluginError::Start { path: file.to_owned(), source };
         let path = std::env::join_paths(parameters.path)
@@ -203,11 +202,6 @@ impl Exec {
             })
             .process_group(0)
             .kill_on_drop(true);
-        // A caller's is passed on as it is.
-        let callers = std::env::var_os("TRACEPARENT").is_some_and(|text| !text.is_empty());
-        if let Some(context) = TraceContext::current().filter(|_| !callers) {
-            command.env("TRACEPARENT", context.child().to_string());
-        }
         let mut waited = Duration::ZERO;
         let mut pause = Duration::from_millis(5);
         loop {

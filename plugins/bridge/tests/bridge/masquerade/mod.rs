@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 
 use cnimble_cni::{Attachment, Error, Owner};
 use cnimble_netlink::nft::Nft;
-use cnimble_rules::masquerade::{self, Backend, Undo};
+use cnimble_rules::masquerade::{self, Applied, Backend};
 use cnimble_tests::{Ns, PATIENCE, wait_until};
 
 fn owner(network: &str, id: &str) -> Owner {
@@ -24,7 +24,7 @@ fn nets(addrs: &[&str]) -> Vec<IpNetwork> {
     addrs.iter().map(|addr| addr.parse().unwrap()).collect()
 }
 
-fn add(ns: &Ns, owner: &Owner, addrs: &[&str]) -> Undo {
+fn add(ns: &Ns, owner: &Owner, addrs: &[&str]) -> Applied {
     let addrs = nets(addrs);
     ns.within(|| masquerade::add(Backend::Nftables, &mut Nft::new(), owner, &addrs).unwrap())
 }
@@ -39,7 +39,7 @@ fn check(ns: &Ns, owner: &Owner, addrs: &[&str]) -> Result<(), Error> {
     ns.within(|| masquerade::check(&mut Nft::new(), owner, &addrs))
 }
 
-fn undo(ns: &Ns, undo: Undo) {
+fn undo(ns: &Ns, undo: Applied) {
     ns.within(|| undo.run().unwrap());
 }
 

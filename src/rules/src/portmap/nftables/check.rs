@@ -11,7 +11,7 @@ use super::wanted;
 use crate::elements::{self, Layout, There};
 use crate::portmap::Forward;
 
-/// What is missing, or `None` if all is there.
+/// A missing element or rule, or `None` if all is there.
 pub(in crate::portmap) fn check(
     nft: &mut Nft,
     owner: &Owner,

@@ -36,21 +36,35 @@ fn text(conditions: &[String]) -> String {
     words.join(" ")
 }
 
+/// A failure of [`make`].
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) err: Error,
+    /// Whether the ruleset has changed meanwhile: a concurrent call may have made the same, or removed what it needs.
+    pub(super) is_overtaken: bool,
+}
+
+impl<E: Into<Error>> From<E> for Failure {
+    fn from(err: E) -> Self {
+        Failure { err: err.into(), is_overtaken: false }
+    }
+}
+
 /// Makes sets that aren't there, with their rules, or the rules alone.
-pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<(), Error> {
+///
+/// # Errors
+/// The kernel's, or what the command printed.
+pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<(), Failure> {
     available()?;
+    let before = nft.generation()?;
     let mut script = String::new();
     for set in sets {
         let is_there = nft.has_set(Portmap::TABLE.set(set))?;
         script.push_str(&commands(set, forward, is_there));
     }
-    let made = command::run(NFT, &["-f", "-"], &script);
-    made.map(drop).map_err(|err| err.details("its commands were made of conditionsV4 and conditionsV6"))
-}
-
-/// Whether [`make`] may have failed because somebody made the same in this moment, or removed what it needs.
-pub(super) fn may_be_overtaken(err: &Error) -> bool {
-    ["File exists", "No such file or directory"].iter().any(|said| err.details.contains(said))
+    let Err(err) = command::run(NFT, &["-f", "-"], &script) else { return Ok(()) };
+    let err = err.details("its commands were made of conditionsV4 and conditionsV6");
+    Err(Failure { err, is_overtaken: nft.generation()? != before })
 }
 
 /// The commands that make a set and the rule over it. Those for one address come in front of all others.

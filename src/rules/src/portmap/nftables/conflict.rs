@@ -15,7 +15,7 @@ const FEW: usize = 8;
 /// An address of the host, if it is for one, a protocol and a port.
 type Port = (Option<std::net::IpAddr>, u8, u16);
 
-/// The refusal of a port, with whose it is.
+/// The refusal of a port, which names its holder.
 pub(super) fn taken(old: &Element) -> Error {
     let port = match old.key.as_port() {
         Some((addr, protocol, port)) => {
@@ -30,7 +30,7 @@ pub(super) fn taken(old: &Element) -> Error {
     holder::refusal(&port, &format!("{names}{target}"))
 }
 
-/// Whose an element is.
+/// The holder that an element names.
 pub(super) fn holder(element: &Element) -> Option<Holder> {
     Holder::of_comment(&element.comment)
 }

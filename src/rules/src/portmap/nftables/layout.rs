@@ -84,7 +84,7 @@ impl Layout for Portmap {
         !is_conditional(set)
     }
 
-    /// A port is whose it was first, and that is a container.
+    /// A port belongs to the container that had it first.
     fn claim(set: &str) -> Claim {
         if has_ports(set) {
             Claim::Container

@@ -18,9 +18,9 @@ pub(in crate::portmap) fn note_link(nft: &mut Nft, link: &str) -> netlink::Resul
     let mut batch = Batch::new();
     batch.create_element(Portmap::TABLE.set(LINKS), &Element::new(Key::ifname(link), ""));
     match nft.commit(&batch) {
-        // Noted before, and switched off by somebody since.
+        // Noted before, and switched off since.
         Err(err) if err.is(Errno::EEXIST) => Ok(()),
-        // Somebody deleted the set.
+        // The set was deleted.
         Err(err) if err.is(Errno::ENOENT) => {
             let mut whole = Batch::new();
             Portmap::create_set(&mut whole, LINKS);
@@ -70,7 +70,7 @@ pub(in crate::portmap) fn close_orphans(nft: &mut Nft, opened: Vec<String>) -> n
     for link in orphans(nft, opened)? {
         let closed = localnet::close(&link)?;
         if closed && orphans(nft, vec![link.clone()])?.is_empty() {
-            // Somebody has just come, and relies on it.
+            // A concurrent ADD relies on it.
             note_link(nft, &link)?;
             localnet::reopen(&link)?;
         }
@@ -114,7 +114,7 @@ pub(super) fn leave(nft: &mut Nft, removed: &[Placed]) -> netlink::Result<()> {
     }
     forget_links(nft, &links)?;
     if !elements::drop_part::<Portmap>(nft)? {
-        // Somebody has just come, and may rely on it.
+        // A concurrent ADD may rely on it.
         for name in &closed {
             note_link(nft, name)?;
             localnet::reopen(name)?;

@@ -7,8 +7,8 @@
 //! dnat ip to meta l4proto . th dport map @portmap4
 //! ```
 //!
-//! Only packets to an address of this host get there (`fib daddr type local`): somebody
-//! else's port 80 is none of our business, although its packets may pass (CVE-2025-67499).
+//! Only packets to an address of this host get there (`fib daddr type local`): port 80 of
+//! another machine is left alone, although its packets may pass (CVE-2025-67499).
 
 mod check;
 pub(super) mod conditions;
@@ -127,14 +127,15 @@ fn insert(
             Ok(changes) => return Ok(changes),
             Err(Refusal::Kernel(err)) => return Err(Refused::Kernel(err)),
             Err(Refusal::Taken(old)) => make_room(nft, &old.element, is_gone)?,
-            // Each time, somebody else's last mapping may take them along.
+            // Each time, a DEL of the last mapping may take them along.
             Err(Refusal::Lacks(sets)) if attempts < ATTEMPTS => {
                 attempts += 1;
                 made.also_made(elements::prepare::<Portmap>(nft)?);
                 match conditions::make(nft, &sets, forward) {
                     Ok(()) => made.also_made_sets(sets),
-                    Err(err) if attempts < ATTEMPTS && conditions::may_be_overtaken(&err) => {}
-                    Err(err) => return Err(Refused::Taken(err)),
+                    // The next look finds what is missing now.
+                    Err(failure) if attempts < ATTEMPTS && failure.is_overtaken => {}
+                    Err(failure) => return Err(Refused::Taken(failure.err)),
                 }
             }
             Err(Refusal::Lacks(sets)) => {
@@ -225,7 +226,7 @@ pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink:
     Ok(removed)
 }
 
-/// What lets localhost talk to pods.
+/// The rules and switches that let localhost talk to pods.
 fn local(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     let mut sets = elements::our_sets::<Portmap>(nft)?;
     sets.retain(|set| first(set) == LOCAL);
@@ -249,12 +250,12 @@ pub(crate) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     Ok(all)
 }
 
-/// Whether there is something that nobody uses.
+/// Whether there is an unused set or chain.
 pub(crate) fn is_idle(nft: &mut Nft) -> netlink::Result<bool> {
     elements::is_idle::<Portmap>(nft, &[LINKS])
 }
 
-/// Deletes elements that are still as they were found, and what nobody uses without them.
+/// Deletes elements that are still as they were found, and the sets and chains that are unused without them.
 pub(crate) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
     let there = elements::still_there::<Portmap>(nft, found)?;
     elements::delete::<Portmap>(nft, &there)?;

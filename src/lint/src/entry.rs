@@ -1,0 +1,88 @@
+//! The entries of a network's file: a plugin each, with the shape of its configuration.
+
+use std::path::Path;
+
+use super::page::page;
+use super::shape::{self, Fields, Shape};
+use super::{Data, Document, Node};
+
+/// A plugin's entry in a network's file.
+pub(crate) struct PluginEntry<'a> {
+    pub(crate) node: &'a Node,
+    /// `type`
+    pub(crate) plugin: &'a str,
+    /// Where that stands.
+    pub(crate) place: std::ops::Range<usize>,
+    /// `ipam.type`
+    pub(crate) ipam: Option<&'a str>,
+    /// Its configuration's shape; `None` if the plugin isn't known.
+    pub(crate) shape: Option<Shape>,
+}
+
+impl<'a> PluginEntry<'a> {
+    pub(crate) fn of(node: &'a Node) -> Option<Self> {
+        let of = node.get("type")?;
+        let plugin = of.text()?;
+        let ipam = node.get("ipam").and_then(|ipam| ipam.text_of("type"));
+        Some(PluginEntry { node, plugin, place: of.range.clone(), ipam, shape: shape_of(plugin, ipam) })
+    }
+}
+
+impl PluginEntry<'_> {
+    /// Whether the runtime hands this capability on. Capabilities that are no object have been told of.
+    pub(crate) fn declares(&self, capability: &str) -> bool {
+        self.node.get("capabilities").is_some_and(|map| match &map.data {
+            Data::Object(_) => map.is_true(capability),
+            _ => true,
+        })
+    }
+}
+
+/// Whether the file is a list: by its name, or because it has plugins.
+pub(crate) fn is_list(document: &Document) -> bool {
+    let ending = Path::new(&document.file.path).extension();
+    ending.is_some_and(|ending| ending == "conflist") || document.root.get("plugins").is_some()
+}
+
+/// The entries of a file.
+pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
+    if !is_list(document) {
+        return PluginEntry::of(&document.root).into_iter().collect();
+    }
+    let list = document.root.get("plugins").map(Node::elements).unwrap_or_default();
+    list.iter().filter_map(PluginEntry::of).collect()
+}
+
+/// The shape of an entry: the plugin's keys, its IPAM plugin's, and those of every plugin.
+pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
+    let own = &page(plugin)?.shape;
+    let takes_ipam = shape::find(own, "ipam.type").is_some();
+    let mut shape = own.clone();
+    match ipam.map(page) {
+        Some(Some(ipam)) if takes_ipam => shape = shape::merge(&shape, &ipam.shape),
+        // Which keys and capabilities that takes isn't known.
+        Some(None) if takes_ipam => {
+            let any = |name: &str| (name.to_owned(), (Shape::Any, false));
+            let Shape::Object(fields) = &mut shape else { return None };
+            fields.extend(["ipam", "runtimeConfig"].map(any));
+        }
+        _ => {}
+    }
+    Some(shape::merge(&shape, &every_plugins()))
+}
+
+/// The keys that every plugin's entry may have.
+pub(crate) fn every_plugins() -> Shape {
+    let open = || Shape::Object(Fields::new());
+    let fields = [
+        ("type", Shape::Text, true),
+        ("name", Shape::Text, false),
+        ("cniVersion", Shape::Text, false),
+        ("capabilities", Shape::Map(Box::new(Shape::Bool)), false),
+        ("args", open(), false),
+        ("runtimeConfig", open(), false),
+        ("prevResult", Shape::Any, false),
+        ("dns", shape::dns(), false),
+    ];
+    Shape::Object(fields.map(|(name, shape, required)| (name.to_owned(), (shape, required))).into())
+}

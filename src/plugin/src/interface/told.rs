@@ -1,0 +1,48 @@
+//! The interfaces that prevResult tells of, compared with links, and the removal of one link.
+
+use cnimble_cni::{Code, Error, Interface, IpConfig};
+use cnimble_netlink::Netlink;
+use cnimble_netlink::addr::Addr;
+use cnimble_netlink::link::Link;
+
+use super::check;
+use crate::Call;
+
+/// Removes a link, if it is still there.
+///
+/// # Errors
+/// The kernel's.
+pub fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
+    match netlink.remove_link(link.index, &link.name) {
+        Err(err) if !err.is_missing() => Err(err.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The host's ends in prevResult. Not a bridge: it may have the MAC of any of its ports.
+pub(super) fn told_on_host(call: &Call) -> impl Iterator<Item = &Interface> {
+    let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
+    told.filter(|told| told.sandbox.is_empty() && told.name.starts_with("veth"))
+}
+
+/// Whether the link has the MAC that is told; not if none is.
+pub(super) fn has_mac(link: &Link, told: &Interface) -> bool {
+    !told.mac.is_empty() && check::same_mac(link, told).is_ok()
+}
+
+/// Refuses to give back addresses that are still in use: fails if one of those that were `told` is among the `present`
+/// ones, which `what` has.
+///
+/// # Errors
+/// Code 102.
+pub fn not_in_use<'t>(
+    call: &Call,
+    told: impl IntoIterator<Item = &'t IpConfig>,
+    present: &[Addr],
+    what: &str,
+) -> Result<(), Error> {
+    let told: Vec<_> = told.into_iter().map(|told| told.address.ip()).collect();
+    let Some(used) = present.iter().find(|addr| told.contains(&addr.net.ip())) else { return Ok(()) };
+    Err(Error::new(Code::CONFLICT, format!("address {} is in use by {what}", used.net))
+        .details(format!("in {}; delete that interface and call DEL again", call.netns)))
+}

@@ -1,0 +1,110 @@
+//! iptables' table `filter`: the names of our chains in it, its text, and changes to it.
+
+use cnimble_cni::Error;
+use cnimble_netlink::nft::{Family, Nft, Table};
+
+use crate::xtables;
+
+/// The chain of packets that pass through the host.
+pub(super) const FORWARD: &str = "FORWARD";
+/// The chain with the rules of pods.
+pub(crate) const PODS: &str = "CNI-FORWARD";
+/// The chain that packets from bridges with a policy go through.
+pub(super) const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
+
+/// The table `filter` of iptables' nf_tables variant.
+pub(super) fn filter(family: Family) -> Table<'static> {
+    Table::new(family, "filter")
+}
+
+/// A table as iptables-save prints it.
+pub(super) struct Saved<'a>(pub(super) Vec<&'a str>);
+
+impl<'a> Saved<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Saved(text.lines().map(str::trim_end).collect())
+    }
+
+    pub(super) fn has_chain(&self, name: &str) -> bool {
+        self.0.iter().any(|line| line.strip_prefix(':').and_then(|rest| rest.split(' ').next()) == Some(name))
+    }
+
+    pub(super) fn has(&self, rule: &str) -> bool {
+        self.rules().any(|there| there == rule)
+    }
+
+    /// All rules, without `-A`.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter_map(|line| line.strip_prefix("-A "))
+    }
+}
+
+/// A rule without its comments, which may look like anything.
+pub(super) fn uncommented(rule: &str) -> String {
+    const MATCH: &str = " -m comment --comment ";
+    let mut rest = rule;
+    let mut out = String::new();
+    while let Some((before, after)) = rest.split_once(MATCH) {
+        out.push_str(before);
+        rest = match after.strip_prefix('"') {
+            None => after.find(' ').and_then(|end| after.get(end..)).unwrap_or_default(),
+            Some(text) => {
+                let mut escaped = false;
+                let end = text.char_indices().find(|(_, c)| {
+                    let ends = *c == '"' && !escaped;
+                    escaped = *c == '\\' && !escaped;
+                    ends
+                });
+                end.and_then(|(at, _)| text.get(at + 1..)).unwrap_or_default()
+            }
+        };
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Changes to a table, as lines for iptables-restore.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Chains and rules that all pods share.
+    pub(super) shared: Vec<String>,
+    /// The rules of the bridge.
+    pub(super) policy: Vec<String>,
+    /// Rules of the bridge that are there: taken out and put back, which fails if a concurrent DEL
+    /// has removed them.
+    pub(super) kept: Vec<String>,
+    /// The pod's rules.
+    pub(super) rules: Vec<String>,
+    /// Whether something isn't as it should be.
+    pub(super) incomplete: Option<String>,
+}
+
+impl Plan {
+    /// Notes a line that is missing, for CHECK.
+    pub(super) fn lacks(&mut self, line: &str) {
+        self.incomplete.get_or_insert_with(|| line.to_owned());
+    }
+
+    /// All changes, in their order.
+    pub(super) fn lines(&self) -> Vec<String> {
+        self.shared.iter().chain(&self.kept).chain(&self.policy).chain(&self.rules).cloned().collect()
+    }
+}
+
+/// The match that gives a rule a comment.
+pub(super) fn commented(comment: &str) -> String {
+    format!("-m comment --comment \"{comment}\"")
+}
+
+/// Whether pods have rules.
+pub(super) fn has_pods(nft: &mut Nft) -> Result<bool, Error> {
+    for family in xtables::FAMILIES {
+        let rules = nft.rules(filter(family), Some(PODS))?;
+        let legacy = xtables::legacy_rules_of(family, "filter")?.unwrap_or_default();
+        let of_pod = |rule: &String| xtables::in_chain(rule, PODS) && rule.ends_with(" -j ACCEPT");
+        if rules.iter().any(|rule| rule.target().is_none()) || legacy.iter().any(of_pod) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
