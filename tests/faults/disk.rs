@@ -83,7 +83,6 @@ impl Disk {
         let force = if fs.name == "ext4" { "-F" } else { "-f" };
         run(&fs.mkfs(), &["-q", force, disk.image().to_str().unwrap()])?;
         fs::create_dir(disk.path()).unwrap();
-        fs::write(disk.boot_id(), "").unwrap();
         let mut disk = disk;
         disk.boot()?;
         Ok(disk)
@@ -91,10 +90,6 @@ impl Disk {
 
     fn image(&self) -> PathBuf {
         self.dir.path().join("image")
-    }
-
-    fn boot_id(&self) -> PathBuf {
-        self.dir.path().join("boot_id")
     }
 
     /// Where it is mounted.
@@ -117,11 +112,12 @@ impl Disk {
             ],
         )?;
         self.boots += 1;
-        let id = format!("00000000-0000-4000-8000-{:012}\n", self.boots);
-        fs::write(self.boot_id(), id).unwrap();
+        // A boot ID on any file system but proc is that of a machine that shares its kernel with others. This
+        // thread's name is a file of proc.
+        fs::write("/proc/thread-self/comm", format!("boot {}", self.boots)).unwrap();
         if self.boots == 1 {
-            let (none, path) = (None::<&str>, self.boot_id());
-            nix::mount::mount(Some(&path), "/proc/sys/kernel/random/boot_id", none, MsFlags::MS_BIND, none)
+            let (none, name) = (None::<&str>, fs::canonicalize("/proc/thread-self").unwrap().join("comm"));
+            nix::mount::mount(Some(&name), "/proc/sys/kernel/random/boot_id", none, MsFlags::MS_BIND, none)
                 .map_err(|err| format!("no boot ID of its own: {err}"))?;
         }
         Ok(())

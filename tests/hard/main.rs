@@ -219,6 +219,22 @@ fn with_a_read_only_proc_sys_what_needs_to_write_there_says_so_and_leaves_nothin
     assert_eq!(ends.refused, ["bridge", "ptp", "portmap", "tuning"]);
 }
 
+/// Images that are the same on every node have these read-only.
+#[test]
+fn with_a_read_only_usr_and_etc_all_works() {
+    need!("ip", "nft", "unshare", "mount");
+    let read_only = "for dir in /usr /etc; do mount --rbind $dir $dir && mount -o remount,bind,ro $dir || exit; done; \
+                     [ ! -w /usr ] && [ ! -w /etc ] && exec \"$0\"";
+    let part = |feature: &Feature| {
+        ["bridge ipMasq", "bridge macspoofchk", "ptp", "tuning"].contains(&feature.name)
+            || feature.name.starts_with("portmap")
+            || feature.name.starts_with("firewall")
+    };
+    let ends = all(part, &|call| call.under(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", read_only]));
+    assert!(ends.wrong.is_empty(), "{}", ends.wrong.join("\n"));
+    assert!(ends.refused.is_empty(), "{:?}", ends.refused);
+}
+
 /// Root of a user namespace is root of the network namespaces made in it, and of little else.
 #[test]
 fn root_of_a_user_namespace_is_refused_only_what_the_kernel_lacks() {

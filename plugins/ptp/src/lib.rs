@@ -86,8 +86,14 @@ impl Plugin for Ptp {
         if config.ip_masq {
             call.step("set up masquerading", || masquerade(call, &config, &owner, &addrs))?;
         }
-        call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
-        if addrs.iter().any(IpNetwork::is_ipv6) {
+        // A veth whose other end has the same index is a link without a lower one to kernels before 6.12. They take
+        // up to a second to call the end that was set up last operational, which it has been all along. The
+        // pod's was set up first: the kernel hurries to let it send.
+        let alike = pair.host.index == pair.pod_index;
+        if !alike {
+            call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
+        }
+        if alike || addrs.iter().any(IpNetwork::is_ipv6) {
             // IPv6 addresses are usable when the kernel has seen the link up.
             call.step("wait for the link in the pod", || inside.wait_oper_up(pair.pod_index, UP_TIMEOUT))?;
         }

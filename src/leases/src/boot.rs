@@ -7,6 +7,11 @@
 //! extended attribute. It is no part of the content, so the files are the reference's to
 //! the byte, and it knows no clock: another ID is another boot.
 //!
+//! **Machines of one kernel** have IDs of their own where systemd-nspawn or LXC mounts a file over the kernel's,
+//! and may share a directory with each other and with their host. There another ID says nothing: pods of all
+//! live in one boot. Such a machine marks its leases as a machine's; they, and all that it finds
+//! with another mark, are judged by their times.
+//!
 //! **Leases without it**, the Go plugins' or those on a file system without extended
 //! attributes, are judged by their times, which is harder, as the clock may have been set
 //! since: by NTP on a board without a battery, or on a virtual machine that was resumed
@@ -32,6 +37,12 @@ use nix::sys::statfs::{FsType, fstatfs};
 /// Where a lease carries the ID of the boot that it was made in.
 const MARK: &CStr = c"user.cnimble.boot";
 
+/// How a mark begins whose ID is not the kernel's own.
+const MACHINE: &[u8] = b"machine ";
+
+/// How the mark of a lease begins that is known to be of an earlier boot.
+const BEFORE: &[u8] = b"before ";
+
 /// The largest correction of the clock shortly after booting.
 const MARGIN: i128 = Duration::from_secs(60).as_nanos() as i128;
 
@@ -56,6 +67,8 @@ const SHARED: &[FsType] = &[
 #[derive(Debug, Clone)]
 pub struct Boot {
     id: Option<String>,
+    /// Whether the ID is the kernel's own.
+    is_kernels: bool,
     /// The earliest moment that it may have begun, in nanoseconds since 1970; asked for
     /// only when it matters.
     began: OnceCell<i128>,
@@ -64,36 +77,54 @@ pub struct Boot {
 impl Boot {
     /// The boot that we live in.
     pub fn current() -> Self {
-        let id = boot_id().ok().filter(|id| !id.is_empty());
-        Boot { id, began: OnceCell::new() }
+        let file = File::open(BOOT_ID);
+        let is_kernels = file.as_ref().is_ok_and(|file| {
+            fstatfs(file).is_ok_and(|fs| fs.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
+        });
+        let id = file.and_then(|file| read_id(&file)).ok().filter(|id| !id.is_empty());
+        Boot { id, is_kernels, began: OnceCell::new() }
     }
 
     /// Marks a lease file that is being made.
     pub fn mark(&self, file: &File) {
-        if let Some(id) = &self.id {
-            set_mark(file, id.as_bytes());
+        if let Some(mark) = self.own_mark() {
+            set_mark(file, &mark);
         }
+    }
+
+    fn own_mark(&self) -> Option<Vec<u8>> {
+        let id = self.id.as_ref()?.as_bytes();
+        Some(if self.is_kernels { id.to_vec() } else { [MACHINE, id].concat() })
     }
 
     /// The mark of a lease of some earlier boot, whichever.
     pub fn earlier_mark(&self) -> Vec<u8> {
-        format!("before {}", self.id.as_deref().unwrap_or_default()).into_bytes()
+        [BEFORE, self.id.as_deref().unwrap_or_default().as_bytes()].concat()
     }
 
     /// Whether the lease in `file` was made before this boot.
     pub fn is_after(&self, file: &File) -> bool {
-        match (get_mark(file), &self.id) {
-            (Ok(Some(mark)), Some(id)) => mark != id.as_bytes(),
-            (Ok(Some(_)), None) | (Err(_), _) => false,
-            (Ok(None), _) => match file.metadata() {
-                Ok(meta) => {
-                    let changed = nanos(meta.ctime(), meta.ctime_nsec());
-                    let written = nanos(meta.mtime(), meta.mtime_nsec());
-                    changed.max(written) + MARGIN < *self.began.get_or_init(began)
-                }
-                Err(_) => false,
-            },
+        let (mark, own) = match (get_mark(file), self.own_mark()) {
+            (Ok(None), _) => return self.is_older(file),
+            (Ok(Some(mark)), Some(own)) => (mark, own),
+            (Ok(Some(_)), None) | (Err(_), _) => return false,
+        };
+        if mark == own {
+            false
+        } else if mark.starts_with(BEFORE) || self.is_kernels && !mark.starts_with(MACHINE) {
+            true
+        } else {
+            self.is_older(file)
         }
+    }
+
+    /// Whether the file's times say so.
+    fn is_older(&self, file: &File) -> bool {
+        file.metadata().is_ok_and(|meta| {
+            let changed = nanos(meta.ctime(), meta.ctime_nsec());
+            let written = nanos(meta.mtime(), meta.mtime_nsec());
+            changed.max(written) + MARGIN < *self.began.get_or_init(began)
+        })
     }
 }
 
@@ -114,8 +145,12 @@ pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// # Errors
 /// There is no /proc.
 pub fn boot_id() -> io::Result<String> {
+    read_id(&File::open(BOOT_ID)?)
+}
+
+fn read_id(mut file: &File) -> io::Result<String> {
     let mut text = [0; 64];
-    let length = File::open(BOOT_ID)?.read(&mut text)?;
+    let length = file.read(&mut text)?;
     let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());
     Ok(text.trim().to_owned())
 }
@@ -177,6 +212,7 @@ mod tests {
     fn boot(id: &str, began: SystemTime) -> Boot {
         Boot {
             id: Some(id.into()),
+            is_kernels: true,
             began: OnceCell::from(began.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128),
         }
     }
@@ -195,12 +231,34 @@ mod tests {
         assert!(
             !Boot {
                 id: None,
+                is_kernels: false,
                 began: OnceCell::from(tomorrow.duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128)
             }
             .is_after(&file)
         );
         set_mark(&file, &this.earlier_mark());
         assert!(this.is_after(&file));
+    }
+
+    #[test]
+    fn on_one_kernel_another_machine_is_no_other_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("10.0.0.2")).unwrap();
+        let machine = |id, began| Boot { is_kernels: false, ..boot(id, began) };
+        let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+        // Made by a machine, by its host, or read by one.
+        for maker in [machine("a", UNIX_EPOCH), boot("k", UNIX_EPOCH)] {
+            maker.mark(&file);
+            assert!(!maker.is_after(&file));
+            assert!(!machine("b", UNIX_EPOCH).is_after(&file));
+            // The kernel has booted since.
+            assert!(machine("b", tomorrow).is_after(&file));
+        }
+        machine("a", UNIX_EPOCH).mark(&file);
+        assert!(!boot("k", UNIX_EPOCH).is_after(&file));
+        assert!(boot("k", tomorrow).is_after(&file));
+        set_mark(&file, &boot("k", UNIX_EPOCH).earlier_mark());
+        assert!(machine("b", UNIX_EPOCH).is_after(&file));
     }
 
     #[test]

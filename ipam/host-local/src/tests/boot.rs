@@ -70,3 +70,52 @@ fn without_extended_attributes_the_times_tell() {
         cnimble_tests::skip!("can't mount a ramfs: {why}");
     }
 }
+
+/// Runs `act` on a machine with a boot ID of its own, as systemd-nspawn and LXC start one: a file is mounted
+/// over the kernel's.
+fn in_machine<T: Send>(id: &str, act: impl FnOnce() -> T + Send) -> Result<T, String> {
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("boot_id");
+    fs::write(&file, format!("{id}\n")).unwrap();
+    std::thread::scope(|scope| {
+        let machine = scope.spawn(|| {
+            let none: Option<&str> = None;
+            unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)
+                .and_then(|()| mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none))
+                .and_then(|()| {
+                    mount(Some(&file), cnimble_leases::boot::BOOT_ID, none, MsFlags::MS_BIND, none)
+                })
+                .map_err(|err| err.to_string())?;
+            assert_eq!(cnimble_leases::boot::boot_id().unwrap(), id);
+            Ok(act())
+        });
+        machine.join().unwrap()
+    })
+}
+
+#[test]
+fn machines_of_one_kernel_take_no_address_from_each_other() {
+    let node = Node::small();
+    // All five.
+    let mut given = vec![node.add("host1").unwrap(), node.add("host2").unwrap()];
+    let first = in_machine("00000000-0000-4000-8000-000000000001", || {
+        let added = ["a1", "a2", "a3"].map(|id| node.add(id).unwrap());
+        assert!(node.add("a4").unwrap_err().msg.contains("no IP addresses available"));
+        added
+    });
+    match first {
+        Ok(added) => given.extend(added),
+        Err(why) => cnimble_tests::skip!("no boot ID of its own: {why}"),
+    }
+    let second = in_machine("00000000-0000-4000-8000-000000000002", || node.add("b1").unwrap_err());
+    assert!(second.unwrap().msg.contains("no IP addresses available"));
+    assert!(node.add("host3").unwrap_err().msg.contains("no IP addresses available"));
+    // What the host had in its last boot is free, for the host.
+    node.mark("10.0.0.2", "1d7fe3a3-0000-4000-8000-000000000000");
+    assert_eq!(node.add("host3").unwrap(), ["10.0.0.2"]);
+    given.sort();
+    given.dedup();
+    assert_eq!(given.len(), 5);
+}

@@ -139,7 +139,8 @@ fn check_notices_what_is_gone() {
         ("route v4", "pod: ip route del default"),
         ("route v6", "pod: ip -6 route del default"),
         ("mac", "pod: ip link set eth0 address 0a:00:00:00:00:01"),
-        ("container interface", "pod: ip link set eth0 name other"),
+        // Older kernels rename no link that is up.
+        ("container interface", "pod: ip link set eth0 down; ip link set eth0 name other"),
         ("port", "host: ip link set VETH nomaster"),
         ("host interface", "host: ip link del VETH"),
         ("bridge", "host: ip link del br0"),
@@ -155,8 +156,8 @@ fn check_notices_what_is_gone() {
         let veth = result["interfaces"][1]["name"].as_str().unwrap();
         let damage = damage.replace("VETH", veth);
         match damage.split_once(": ") {
-            Some(("pod", line)) => pod.sh(line),
-            Some((_, line)) => host.sh(line),
+            Some(("pod", line)) => pod.shell(line),
+            Some((_, line)) => host.shell(line),
             None => {
                 std::fs::remove_file(host.data_dir().join("net64/10.1.2.2")).unwrap();
                 std::fs::remove_file(host.data_dir().join("net64/fd00:1:2::2")).unwrap();

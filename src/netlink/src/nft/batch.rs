@@ -275,8 +275,9 @@ impl Batch {
         });
     }
 
-    /// `delete set S`, without elements in it: refused with EBUSY if there are any (also if
-    /// this batch deletes them), or if a rule uses it.
+    /// `delete set S`: refused with EBUSY if a rule uses it; from Linux 6.12 on also if there are elements
+    /// in it, or this batch deletes them. Older kernels delete them with it: where that
+    /// matters, look and bind the batch to the generation ([`Batch::only_in`]).
     pub fn delete_set(&mut self, set: Set<'_>) {
         let what = format!("delete set {set}");
         self.push(NFT_MSG_DELSET, NLM_F_NONREC, set.table.family, what, |w| {

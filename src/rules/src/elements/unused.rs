@@ -1,5 +1,7 @@
-//! Removes unused sets and chains. The kernel refuses to delete a non-empty set, so a concurrent
-//! ADD is safe.
+//! Removes unused sets and chains.
+//!
+//! Before Linux 6.12 the kernel refuses to delete a non-empty set only if the set has a size, and ours have none. So
+//! each deletion is bound to the generation in which the sets were seen to be empty: a concurrent ADD is safe.
 
 use nix::errno::Errno;
 
@@ -8,10 +10,7 @@ use cnimble_netlink::nft::{Batch, Nft};
 
 use super::{ATTEMPTS, Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
 
-/// Deletes unused sets (with their rules) and the part (with the table, if that was all). The kernel
-/// refuses to delete a set with elements.
-///
-/// Looking first spares most refusals, which are slow.
+/// Deletes unused sets (with their rules) and the part (with the table, if that was all).
 pub(crate) fn drop_unused<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<()> {
     if sets.is_empty() && !part {
         return Ok(());
@@ -40,15 +39,23 @@ pub(crate) fn drop_part<L: Layout>(nft: &mut Nft) -> Result<bool> {
     drop_together::<L>(nft, &[], true)
 }
 
-/// Deletes these sets, and the part if wanted, all or nothing; whether they are gone.
+/// Deletes these sets, and the part if wanted, all or nothing; whether they are gone. Where so much
+/// changes that no look holds until the deletion, what is unused stays.
 fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Result<bool> {
-    for attempt in 1.. {
+    for _ in 0..ATTEMPTS {
+        let generation = nft.generation()?;
         if !nft.has_table(L::TABLE)? {
             return Ok(true);
         }
         let present = nft.sets(L::TABLE)?;
+        let fixed = L::FIXED.iter().copied().filter(|_| part);
+        for name in sets.iter().map(String::as_str).chain(fixed) {
+            if !nft.is_empty(set::<L>(name))? {
+                return Ok(false);
+            }
+        }
         let rules = if sets.is_empty() { Vec::new() } else { our_rules::<L>(nft)? };
-        let mut batch = Batch::new();
+        let mut batch = Batch::only_in(generation);
         for name in sets.iter().filter(|name| present.contains(name)) {
             for rule in rules.iter().filter(|rule| rule.uses_set(name)) {
                 batch.delete_rule(L::TABLE.chain(&rule.chain), rule.handle);
@@ -61,9 +68,8 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], part: bool) -> Resul
         match nft.commit(&batch) {
             Ok(()) => return Ok(true),
             Err(err) if err.is(Errno::EBUSY) => return Ok(false),
-            // A concurrent DEL drops it, or an operator has.
-            Err(err) if err.is(Errno::ENOENT) && attempt < ATTEMPTS => {}
-            Err(err) if err.is(Errno::ENOENT) => return Ok(false),
+            // The ruleset has changed since the look.
+            Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
             Err(err) => return Err(err),
         }
     }

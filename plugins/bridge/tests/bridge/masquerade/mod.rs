@@ -1,6 +1,7 @@
 //! Masquerading in nf_tables and with iptables: packets, rulesets, owners, leftovers.
 
 mod backends;
+mod beside;
 mod crowds;
 mod owners;
 mod packets;

@@ -265,10 +265,7 @@ fn a_pod_that_comes_beside_a_failing_one_keeps_its_vlan_and_gateway() {
         let failing = gateway(&host, true).with("/ipMasq", json!(true));
         let failing = failing.with("/ipMasqBackend", json!("iptables"));
         let slow = host.dir().join("iptables-restore");
-        host.shell(&format!(
-            "printf '#!/bin/sh\nsleep 0.5; exec /usr/sbin/iptables-restore \"$@\"' >{0}; chmod +x {0}",
-            slow.display()
-        ));
+        host.shell(&format!("printf '#!/bin/sh\nsleep 0.5; exit 1' >{0}; chmod +x {0}", slow.display()));
         let working = gateway(&host, true);
         let pod = Pod::new();
         let attachment = Attachment::new("failing", &pod);
