@@ -3,10 +3,12 @@
 #![cfg(test)]
 
 mod changes;
+mod fifty;
 mod keeper;
 mod killed;
 mod life;
 mod options;
+mod real;
 mod reference;
 mod server;
 
