@@ -4,6 +4,7 @@
 
 mod changes;
 mod fifty;
+mod kea;
 mod keeper;
 mod killed;
 mod life;
