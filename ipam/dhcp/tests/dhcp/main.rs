@@ -12,6 +12,7 @@ mod options;
 mod real;
 mod reference;
 mod server;
+mod units;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
