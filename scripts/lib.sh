@@ -62,21 +62,26 @@ need_packages() {
 }
 
 # need_idle_packages PACKAGE...: the same for packages with a service that must neither start now nor
-# with the machine: firewalld would change its rules.
+# with the machine: firewalld would change its rules, a DHCP server would answer on its networks.
 need_idle_packages() {
-    local package missing policy=/usr/sbin/policy-rc.d
+    local package missing policy=/usr/sbin/policy-rc.d made='' status
     mapfile -t missing < <(missing_packages "$@")
     [[ ${#missing[@]} -gt 0 ]] || return 0
-    # Whoever has a policy of his own keeps it, and the package is left out.
-    [[ ! -e $policy ]] || return 0
     # invoke-rc.d(8): 101 forbids to start a service.
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
-    chmod 755 "$policy"
-    (need_packages "${missing[@]}") || true
-    rm -f "$policy"
+    if [[ ! -e $policy ]]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+        made=yes
+    fi
     for package in "${missing[@]}"; do
+        # Whoever has a policy of his own keeps it. What it doesn't forbid is left out.
+        status=0
+        "$policy" "$package" start >/dev/null 2>&1 || status=$?
+        [[ $status -eq 101 ]] || continue
+        (need_packages "$package") || true
         ! command -v systemctl >/dev/null || systemctl --quiet disable "$package" >/dev/null 2>&1 || true
     done
+    [[ -z $made ]] || rm -f "$policy"
 }
 
 # need_go_plugins: the Go plugins to compare with; exports REFERENCE_DIR and sets REFERENCE_NAME.

@@ -130,7 +130,7 @@ fn containerd_with_its_own_client() {
     need_runtime!("containerd", "ctr", "runc", "sha256sum");
     let group = format!("cnimble-test-{}", std::process::id());
     let _cgroups = Cgroups(group.clone());
-    let node = Node::new();
+    let node = crate::node();
     let outside = outside(&node);
     let image = oci_image(&node, &node.rootfs(), &json!({"Env": ["PATH=/bin"]}));
     let conflist = node.file("10-pods.conflist", &network(&node, "1.0.0").to_string());

@@ -126,7 +126,7 @@ const CONTAINERD: &str = include_str!("conflists/10-containerd-net.conflist");
 #[test]
 fn containerds_default_network_with_ports() {
     need_runtime!("containerd", "ctr", "runc", "curl", "sha256sum");
-    let node = Node::new();
+    let node = crate::node();
     let outside = outside(&node);
     let cri = Cri::start(&node, "containerd-net", CONTAINERD, "/opt/cni/bin");
     let ports = [
@@ -222,7 +222,7 @@ esac
 #[test]
 fn k3ss_default_network_with_ports_and_bandwidth() {
     need_runtime!("containerd", "ctr", "runc", "curl", "sha256sum", "jq", "tc");
-    let node = Node::new();
+    let node = crate::node();
     let outside = outside(&node);
     let bin = node.dir().join("bin");
     let script = node.file("flannel", FLANNEL);

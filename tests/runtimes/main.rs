@@ -18,6 +18,7 @@ mod killed;
 mod podman;
 mod rollback;
 mod sandboxes;
+mod whole_set;
 
 use std::path::Path;
 
@@ -27,6 +28,13 @@ use cnimble_tests::{Node, Ns, PATIENCE, Snapshot, leases, wait_until};
 
 /// What a container does: nothing, until it is told to stop.
 const PAUSE: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+/// A node without Go plugins: those of podman's package are deleted, and ours are the only ones.
+fn node() -> Node {
+    let node = Node::new();
+    node.sh("for dir in /usr/lib/cni /usr/libexec/cni; do [ ! -d $dir ] || mount -t tmpfs none $dir; done");
+    node
+}
 
 /// Dual stack with gateway and masquerade.
 fn network(node: &Node, version: &str) -> Value {

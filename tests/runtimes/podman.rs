@@ -8,14 +8,14 @@ use cnimble_tests::{Node, Ns, PATIENCE, wait_until};
 use crate::{PAUSE, assert_clean, assert_no_rules_of, network, outside};
 
 /// podman on a node, with what it stores in a directory of the test.
-struct Podman<'n> {
+pub(crate) struct Podman<'n> {
     node: &'n Node,
     environment: String,
 }
 
 impl<'n> Podman<'n> {
     /// Its networks are those of `net_dir`.
-    fn new(node: &'n Node, net_dir: &str, default_network: &str) -> Self {
+    pub(crate) fn new(node: &'n Node, net_dir: &str, default_network: &str) -> Self {
         let dir = node.dir().display();
         let containers = node.file(
             "containers.conf",
@@ -57,19 +57,19 @@ default_network = "{default_network}"
 
     /// Calls it; it must succeed.
     #[track_caller]
-    fn call(&self, args: &str) -> String {
+    pub(crate) fn call(&self, args: &str) -> String {
         self.node.sh(&format!("{}\npodman {args}", self.environment))
     }
 
     /// Starts a container that serves its name as http://…/name, and waits.
     #[track_caller]
-    fn run(&self, name: &str, more: &str) -> String {
+    pub(crate) fn run(&self, name: &str, more: &str) -> String {
         let serve = format!("mkdir /www; echo -n {name} >/www/name; httpd -p 80 -h /www; {PAUSE}");
         self.call(&format!("run --detach --name {name} {more} localhost/busybox sh -c \"{serve}\""))
     }
 
     /// A container's network namespace.
-    fn netns(&self, name: &str) -> Ns {
+    pub(crate) fn netns(&self, name: &str) -> Ns {
         let path = self.call(&format!("inspect --format {{{{.NetworkSettings.SandboxKey}}}} {name}"));
         self.node.netns(&path)
     }
@@ -95,7 +95,7 @@ fn answers(from: &Ns, to: &str) -> bool {
 #[test]
 fn podman_with_three_containers() {
     need_runtime!("podman", "crun");
-    let node = Node::new();
+    let node = crate::node();
     let outside = outside(&node);
     node.file("net.d/10-pods.conflist", &network(&node, "0.4.0").to_string());
     let podman = Podman::new(&node, &node.dir().join("net.d").display().to_string(), "pods");
@@ -128,7 +128,7 @@ fn podman_with_three_containers() {
 #[test]
 fn podman_publishes_ports_every_way() {
     need_runtime!("podman", "crun", "curl");
-    let node = Node::new();
+    let node = crate::node();
     let outside = outside(&node);
     // The chain that `podman network create` makes, and both families.
     let mut network = network(&node, "0.4.0");
@@ -231,7 +231,7 @@ const PODMAN: &str = include_str!("conflists/87-podman-bridge.conflist");
 #[test]
 fn podmans_default_network() {
     need_runtime!("podman", "crun", "curl");
-    let node = Node::new();
+    let node = crate::node();
     let outside = outside(&node);
     let file = node.file("87-podman-bridge.conflist", PODMAN);
     node.sh(&format!("cp {} /etc/cni/net.d/", file.display()));

@@ -109,7 +109,7 @@ fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
     need_runtime!("containerd", "ctr", "runc", "sha256sum");
-    let node = Node::new();
+    let node = crate::node();
     let shop = Shop::open(&node, 20);
     let healthy = document(&node, "doctor --cri", 0);
     assert_eq!(kinds(&healthy), [], "{healthy}");
@@ -194,7 +194,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
 #[test]
 fn what_the_runtime_lists_is_valid_in_whatever_state() {
     need_runtime!("containerd", "ctr", "runc", "sha256sum");
-    let node = Node::new();
+    let node = crate::node();
     let shop = Shop::open(&node, 2);
     for pod in &shop.pods {
         let pid = pod.pid.unwrap();
@@ -249,7 +249,7 @@ spec:
 #[test]
 fn a_manifest_becomes_a_pod_of_the_runtime_and_goes_again() {
     need_runtime!("containerd", "ctr", "runc", "sha256sum");
-    let node = Node::new();
+    let node = crate::node();
     let cri = Cri::start(&node, "pods", &conflist(), "/opt/cni/bin");
     // Until it has noticed its network and its image.
     cri.stop_and_remove(&cri.pod("shop", "first", &[], &[]).sandbox.id);

@@ -12,14 +12,19 @@
 //! | `oldest` | 0.1.0 | the first version of the specification that the plugin speaks |
 //! | `counted` | none | JSON pointers to numbers, or to names that end in one, that no two pods may share |
 //! | `lends` | false | what is in the pod is the host's, and goes back to it when the pod dies |
+//! | `server` | false | it asks a DHCP server, by the pod's interface: see [`Sample::serve`] |
 //! | `apart` | none | why the suites that call ADD with samples leave it out; its folder has tests in their place |
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::{Attachment, Host, Network, Pod, configs, vm};
+use crate::{Attachment, Background, Host, Network, Pod, configs, vm};
+
+/// What a DHCP server and its clients share.
+const BRIDGE: &str = "br-served";
 
 /// Where a plugin stands in a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +55,7 @@ pub struct Sample {
     /// Whether a pod has a device of the host. The kernel gives hardware back when a namespace goes; for
     /// virtual ones, which tests have, that is done by hand.
     pub lends: bool,
+    server: bool,
     config: Value,
 }
 
@@ -111,6 +117,7 @@ impl Sample {
             host: list("host"),
             counted: list("counted"),
             lends: value["lends"] == true,
+            server: value["server"] == true,
             config: value["config"].clone(),
         }
     }
@@ -182,6 +189,32 @@ impl Sample {
         self.kinds.iter().find(lacks).map(|kind| format!("this kernel has no interfaces of the kind {kind}"))
     }
 
+    /// Whether its plugin asks a DHCP server. It is apart then, but for suites that [`serve`](Self::serve) it.
+    pub fn is_served(&self) -> bool {
+        self.server
+    }
+
+    /// If its plugin asks a DHCP server: one, on a bridge of the host that the pods of [`place`](Self::place) are on.
+    pub fn serve(&self, host: &Host) -> Option<Background> {
+        if !self.server {
+            return None;
+        }
+        host.ip(&format!("link add {BRIDGE} type bridge"));
+        host.ip(&format!("address add 10.8.0.1/24 dev {BRIDGE}"));
+        host.ip(&format!("link set {BRIDGE} up"));
+        let mut dnsmasq = host.command("dnsmasq");
+        dnsmasq.args([
+            "--keep-in-foreground",
+            "--conf-file=/dev/null",
+            "--port=0",
+            "--no-ping",
+            "--user=root",
+        ]);
+        dnsmasq.args(["--pid-file=", "--leasefile-ro", "--dhcp-authoritative", "--bind-dynamic"]);
+        dnsmasq.arg(format!("--interface={BRIDGE}")).arg("--dhcp-range=10.8.0.10,10.8.0.99,1h");
+        Some(Background::start(dnsmasq.stdin(Stdio::null()).stderr(Stdio::null())))
+    }
+
     /// A pod as its plugin finds it. [`Pod::new`] has brought `lo` up, which is loopback's work.
     pub fn pod(&self) -> Pod {
         let pod = Pod::new();
@@ -194,6 +227,11 @@ impl Sample {
     /// A pod on `host` that its plugin can be called for.
     pub fn place<'h>(&self, host: &'h Host, id: &str, number: u64) -> Place<'h> {
         let pod = self.pod();
+        if self.server {
+            let port = crate::unique("port");
+            host.cable(&port, &pod, &self.ifname);
+            host.ip(&format!("link set {port} master {BRIDGE}"));
+        }
         let att = Attachment::new(id, &pod).ifname(&self.ifname);
         let base = (self.role == Role::Chained).then(|| Network::new(host, configs::dual(host)));
         let prev = base.as_ref().map(|base| base.added(&att));

@@ -15,6 +15,8 @@ use crate::talk::{Ask, LONGEST_LINE, Reply};
 
 /// How long a keeper may take to begin to listen, or to end so that another can begin.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How many keepers a verb starts, of which none can be asked then.
+const MOST: usize = 16;
 /// Between two attempts, while one keeper goes and another comes.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -27,7 +29,7 @@ pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Reply, Error> {
     let mut question = serde_json::to_vec(ask).map_err(|err| unreachable(socket, &err))?;
     question.push(b'\n');
     let end = Instant::now() + PATIENCE;
-    let mut failed = 0;
+    let (mut failed, mut started) = (0, 0);
     loop {
         signal::check()?;
         let begun = Instant::now();
@@ -38,7 +40,11 @@ pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Reply, Error> {
                 Err(err) => err.to_string(),
             },
             Err(err) if is_alone(&err) => match start(socket)? {
-                true => continue,
+                true if started < MOST => {
+                    started += 1;
+                    continue;
+                }
+                true => return Err(unreachable(socket, &"each one that is started ends at once")),
                 false => "another one is about to begin".to_owned(),
             },
             Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,

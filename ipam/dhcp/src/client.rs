@@ -14,6 +14,7 @@ use std::net::Ipv4Addr;
 
 use cnimble_netlink::link::Mac;
 
+pub(crate) use crate::action::{Action, Identity, To};
 use crate::lease::Lease;
 use crate::message::{Answer, Question, Type, code};
 
@@ -29,45 +30,19 @@ const REST: u64 = 1000;
 /// What fits in a frame.
 const LARGEST_MESSAGE: u16 = 1500;
 
-/// What stays the same for an interface.
-#[derive(Debug, Clone)]
-pub(crate) struct Identity {
-    pub(crate) mac: Mac,
-    /// Whether answers must be broadcast.
-    pub(crate) broadcast: bool,
-    /// Options of every message: the client's ID and those that the configuration provides.
-    pub(crate) own: Vec<(u8, Vec<u8>)>,
-    /// What a server is asked for.
-    pub(crate) request: Vec<u8>,
-}
-
-/// Where to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum To {
-    Everybody,
-    Server(Ipv4Addr, Mac),
-}
-
-/// What is to be done.
-#[derive(Debug)]
-pub(crate) enum Action {
-    /// Send a message from this address.
-    Send { question: Box<Question>, from: Ipv4Addr, to: To },
-    /// Ask the link who has the address.
-    Probe(Ipv4Addr),
-    /// There is a lease: a new one, or the same for longer.
-    Bound(Box<Lease>),
-    /// There is none any more.
-    Lost(Box<Lease>, &'static str),
-    /// For the log.
-    Tell(String),
-}
-
 #[derive(Debug)]
 enum State {
     Selecting,
-    Requesting { server: Ipv4Addr, address: Ipv4Addr, probed: u64 },
-    Probing { lease: Box<Lease> },
+    Requesting {
+        server: Ipv4Addr,
+        address: Ipv4Addr,
+        probed: u64,
+        /// Another host that has the address.
+        holder: Option<Mac>,
+    },
+    Probing {
+        lease: Box<Lease>,
+    },
     Bound,
     Renewing,
     Rebinding,
@@ -203,6 +178,12 @@ impl Client {
         let server = answer.address_of(code::SERVER);
         match (&self.state, answer.kind) {
             (State::Selecting, Type::Offer) => self.offered(now, from, answer),
+            (State::Requesting { server: chosen, address, holder: Some(holder), .. }, Type::Ack)
+                if server == Some(*chosen) =>
+            {
+                let (server, address, holder) = (*chosen, *address, *holder);
+                self.decline(now, server, address, holder)
+            }
             (State::Requesting { server: chosen, probed, .. }, Type::Ack) if server == Some(*chosen) => {
                 let probed = *probed;
                 self.acknowledged(now, from, answer, Some(probed))
@@ -226,16 +207,26 @@ impl Client {
         }
     }
 
-    /// Somebody on the link has `address`.
-    pub(crate) fn conflict(&mut self, now: u64, holder: Mac) -> Vec<Action> {
-        if holder == self.identity.mac {
+    /// Another host on the link has the address. Until the server has acknowledged it that may be the
+    /// client whose it is: a server may offer an address to two.
+    pub(crate) fn conflict(&mut self, now: u64, mac: Mac) -> Vec<Action> {
+        if mac == self.identity.mac {
             return Vec::new();
         }
-        let (server, address) = match &self.state {
-            State::Requesting { server, address, .. } => (*server, *address),
-            State::Probing { lease } => (lease.server, lease.address),
-            _ => return Vec::new(),
-        };
+        match &mut self.state {
+            State::Requesting { holder, .. } => {
+                *holder = Some(mac);
+                Vec::new()
+            }
+            State::Probing { lease } => {
+                let (server, address) = (lease.server, lease.address);
+                self.decline(now, server, address, mac)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn decline(&mut self, now: u64, server: Ipv4Addr, address: Ipv4Addr, holder: Mac) -> Vec<Action> {
         let options = vec![
             (code::REQUESTED_ADDRESS, address.octets().to_vec()),
             (code::SERVER, server.octets().to_vec()),
@@ -276,7 +267,7 @@ impl Client {
             }
         };
         let (server, address) = (lease.server, lease.address);
-        self.state = State::Requesting { server, address, probed: now };
+        self.state = State::Requesting { server, address, probed: now, holder: None };
         self.tries = 0;
         vec![Action::Probe(address), self.request(now, server, address)]
     }

@@ -143,6 +143,24 @@ fn an_address_that_another_host_has_is_declined() {
     assert!(client.conflict(1003, SERVER_MAC).is_empty());
 }
 
+/// A server may offer an address to two clients, and gives it to one.
+#[test]
+fn an_address_is_declined_only_when_it_is_ours() {
+    let offered = || {
+        let mut client = client();
+        client.tick(0);
+        says(&mut client, 0, Type::Offer, SERVER, ADDRESS);
+        assert!(client.conflict(1, SERVER_MAC).is_empty());
+        client
+    };
+    let mut refused = offered();
+    assert_eq!(words(&says(&mut refused, 2, Type::Nak, SERVER, ADDRESS)), ["tell"]);
+    let mut given = offered();
+    let declined = says(&mut given, 2, Type::Ack, SERVER, ADDRESS);
+    assert_eq!(words(&declined), ["tell", "DECLINE from 0.0.0.0 to all"]);
+    assert_eq!(words(&given.tick(1002)), ["DISCOVER from 0.0.0.0 to all"]);
+}
+
 #[test]
 fn renewal_asks_the_server_and_then_all_of_them() {
     let mut client = bound();

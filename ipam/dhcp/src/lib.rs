@@ -9,11 +9,12 @@
 //! | `config` | the keys |
 //! | `ask`, `talk` | a verb's question to the keeper |
 //! | `keeper` | the keeper: its loop, its files, its visitors, its pods |
-//! | `client` | the protocol: a state machine without I/O |
+//! | `client`, `action` | the protocol: a state machine without I/O |
 //! | `lease`, `domains` | what a server gives |
 //! | `message`, `frame` | DHCP, UDP, IPv4 and ARP as bytes |
 //! | `socket` | packet sockets |
 
+mod action;
 mod ask;
 mod client;
 mod config;

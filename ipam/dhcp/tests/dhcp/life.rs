@@ -1,41 +1,23 @@
 //! ADD to DEL, with real servers.
 
-use std::process::Stdio;
-
-use cnimble_tests::{Background, Lan, Ns, Snapshot, need, with_kind};
+use cnimble_tests::{Lan, Ns, Snapshot, need, with_kind};
+use real::Dnsmasq;
 
 use super::*;
 
-/// dnsmasq on an interface, with addresses from 10 to 99 of its /24 network. It refuses what it doesn't know,
-/// and doesn't ask whether an address is in use: that takes it three seconds.
-fn dnsmasq(ns: &Ns, dir: &Path, interface: &str, net: &str) -> Background {
-    let mut command = ns.command("dnsmasq");
-    command.args([
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--port=0",
-        "--no-ping",
-        "--bind-dynamic",
-    ]);
-    command.args(["--user=root", "--pid-file=", "--dhcp-authoritative", "--leasefile-ro", "--log-dhcp"]);
-    command.arg(format!("--interface={interface}"));
-    command.arg(format!("--dhcp-range={net}.10,{net}.99,2m"));
-    command.args(["--dhcp-option=option:dns-server,192.0.2.53", "--domain=example.org"]);
-    command
-        .arg(format!("--dhcp-option=option:classless-static-route,10.99.0.0/16,{net}.7,0.0.0.0/0,{net}.1"));
-    command.arg("--log-facility=-").stderr(std::fs::File::create(dir.join("dnsmasq.log")).unwrap());
-    Background::start(command.stdin(Stdio::null()))
-}
-
-fn log(dir: &Path) -> String {
-    std::fs::read_to_string(dir.join("dnsmasq.log")).unwrap()
+/// Two minutes are the shortest lease that dnsmasq has.
+fn dnsmasq(ns: &Ns, dir: &Path, interface: &str, net: &str) -> Dnsmasq {
+    let routes =
+        format!("--dhcp-option=option:classless-static-route,10.99.0.0/16,{net}.7,0.0.0.0/0,{net}.1");
+    let options = ["--dhcp-option=option:dns-server,192.0.2.53", "--domain=example.org", &routes];
+    Dnsmasq::start(ns, dir, interface, net, "2m", &options)
 }
 
 #[test]
 fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
     need!("dnsmasq");
     let (host, pod) = (host(), Pod::new());
-    let _server = dnsmasq(&host, host.dir(), "br0", "10.8.0");
+    let server = dnsmasq(&host, host.dir(), "br0", "10.8.0");
     let network = network(&host);
     network.status().success();
     let attachment = Attachment::new("c1", &pod);
@@ -53,7 +35,7 @@ fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
     assert!(pod.pings("10.8.0.1"));
     network.check(&attachment, &result).success();
     network.deleted(&attachment, Some(&result));
-    assert!(wait_until(PATIENCE, || log(host.dir()).contains("DHCPRELEASE")), "{}", log(host.dir()));
+    assert!(wait_until(PATIENCE, || server.log().contains("DHCPRELEASE")), "{}", server.log());
     assert_ended(&host);
     before.without("leases").assert_same(&Snapshot::of(&host).without("leases"), "after DEL");
 }
@@ -64,7 +46,7 @@ fn on_a_macvlan_dnsmasq_gives_addresses_and_gets_them_back() {
     with_kind!("macvlan");
     let (host, pod) = (Host::hasty(), Pod::new());
     let lan = Lan::behind(&host, "uplink");
-    let _server = dnsmasq(&lan, host.dir(), "lan0", "10.7.0");
+    let server = dnsmasq(&lan, host.dir(), "lan0", "10.7.0");
     let ipam = json!({"type": "dhcp", "daemonSocketPath": socket(&host)});
     let config = json!({"cniVersion": "1.0.0", "name": "outside", "type": "macvlan", "master": "uplink", "ipam": ipam});
     let network = Network::new(&host, config);
@@ -75,7 +57,7 @@ fn on_a_macvlan_dnsmasq_gives_addresses_and_gets_them_back() {
     network.check(&attachment, &result).success();
     network.deleted(&attachment, None);
     assert_eq!(pod.links(), ["lo"]);
-    assert!(wait_until(PATIENCE, || log(host.dir()).contains("DHCPRELEASE")), "{}", log(host.dir()));
+    assert!(wait_until(PATIENCE, || server.log().contains("DHCPRELEASE")), "{}", server.log());
     assert_ended(&host);
 }
 

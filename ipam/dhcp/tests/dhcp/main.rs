@@ -3,12 +3,16 @@
 #![cfg(test)]
 
 mod changes;
+mod fifty;
+mod kea;
 mod keeper;
 mod killed;
 mod life;
 mod options;
+mod real;
 mod reference;
 mod server;
+mod units;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,127 @@
+//! Fifty pods with short leases on one keeper, which is killed in the middle: `scripts/stress dhcp`.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use cnimble_tests::{announce, need};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use real::Dnsmasq;
+
+use super::*;
+
+const PODS: usize = 50;
+
+/// How long `scripts/stress` lets it go on.
+fn seconds() -> Option<u64> {
+    Some(std::env::var("CNIMBLE_DHCP_SECONDS").ok()?.parse().unwrap())
+}
+
+/// What a process has taken so far.
+#[derive(Debug, Default)]
+struct Usage {
+    /// In KiB, of which `pss` counts what others share in parts.
+    rss: u64,
+    pss: u64,
+    /// On a processor, in nanoseconds.
+    busy: u64,
+}
+
+impl Usage {
+    fn of(pid: i32) -> Usage {
+        let memory = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        let number = |text: &str| text.split_whitespace().next().unwrap().parse::<u64>().unwrap();
+        let of = |key: &str| number(memory.lines().find_map(|line| line.strip_prefix(key)).unwrap());
+        let busy = number(&fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap());
+        Usage { rss: of("Rss:"), pss: of("Pss:"), busy }
+    }
+}
+
+/// The only keeper.
+#[track_caller]
+fn keeper(host: &Host) -> i32 {
+    let all = keepers(&socket(host));
+    let [keeper] = all[..] else { panic!("{all:?}") };
+    keeper
+}
+
+/// Waits until each pod's lease has been renewed so often more.
+#[track_caller]
+fn renewed(server: &Dnsmasq, times: usize) {
+    let before = server.counts("DHCPACK");
+    assert_eq!(before.len(), PODS);
+    let all = || {
+        let now = server.counts("DHCPACK");
+        before.iter().all(|(mac, count)| now[mac] >= count + times)
+    };
+    assert!(wait_until(PATIENCE, all), "{before:?}, then {:?}", server.counts("DHCPACK"));
+}
+
+#[test]
+fn fifty_pods_on_one_keeper_that_is_killed_lose_nothing() {
+    need!("dnsmasq");
+    let host = host();
+    // dnsmasq takes no T1 below 3. What a short run says is no matter of a lease's end, however busy the machine is.
+    let (lease, renewal) = if seconds().is_some() { ("2m", 10) } else { ("1h", 3) };
+    let renewal = format!("--dhcp-option=option:T1,{renewal}");
+    let server = Dnsmasq::start(&host, host.dir(), "br0", "10.8.0", lease, &[&renewal]);
+    let network = network(&host);
+    let pods: Vec<Pod> = (0..PODS).map(|_| Pod::new()).collect();
+    let attachments: Vec<Attachment> =
+        pods.iter().enumerate().map(|(n, pod)| Attachment::new(&format!("c{n}"), pod)).collect();
+    let results: Vec<Value> = std::thread::scope(|scope| {
+        let all: Vec<_> = attachments.iter().map(|one| scope.spawn(|| network.added(one))).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    // All that a client said before its lease is in the log: the server answers in turn.
+    let said = || ["DHCPDISCOVER", "DHCPNAK", "DHCPRELEASE"].map(|kind| server.counts(kind));
+    let (before, given) = (said(), server.counts("DHCPACK").values().sum::<usize>());
+    // dnsmasq offers an address to several clients, and gives it to one.
+    assert!(server.counts("DHCPDECLINE").is_empty(), "{:?}", server.counts("DHCPDECLINE"));
+    let begun = Instant::now();
+    let rest = |part: u64| {
+        let until = Duration::from_secs(seconds().unwrap_or(0) / part);
+        std::thread::sleep(until.saturating_sub(begun.elapsed()));
+        renewed(&server, 1);
+    };
+
+    rest(2);
+    let first = keeper(&host);
+    let one = Usage::of(first);
+    kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
+    assert!(wait_until(PATIENCE, || keepers(&socket(&host)).is_empty()));
+    // Any verb brings another.
+    network.check(&attachments[0], &results[0]).success();
+    assert_ne!(keeper(&host), first);
+    rest(1);
+    let two = Usage::of(keeper(&host));
+    let took = begun.elapsed();
+
+    for ((pod, attachment), result) in pods.iter().zip(&attachments).zip(&results) {
+        assert_eq!(ipv4(pod), [address(result)], "{}", attachment.id);
+        network.check(attachment, result).success();
+    }
+    assert_eq!(said(), before, "a lease was lost");
+    assert_eq!(leases(&host).len(), PODS);
+    let renewals = server.counts("DHCPACK").values().sum::<usize>() - given;
+    announce(
+        "NOTE",
+        &format!(
+            "{PODS} pods, {} s, {renewals} renewals, none lost; keeper: RSS {} and {} KiB, PSS {} and {} KiB, \
+             {:.2} s of a processor",
+            took.as_secs(),
+            one.rss,
+            two.rss,
+            one.pss,
+            two.pss,
+            (one.busy + two.busy) as f64 / 1e9,
+        ),
+    );
+    std::thread::scope(|scope| {
+        for one in &attachments {
+            scope.spawn(|| network.deleted(one, None));
+        }
+    });
+    assert!(wait_until(PATIENCE, || server.counts("DHCPRELEASE").len() == PODS));
+    assert_ended(&host);
+}

@@ -1,0 +1,106 @@
+//! Real servers, from Debian's packages.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use cnimble_tests::{Background, Ns};
+use serde_json::{Value, json};
+
+/// dnsmasq on an interface. It gives the addresses 10 to 99 of its /24 network, refuses what it doesn't know,
+/// and doesn't ask whether an address is in use: that takes it three seconds.
+pub(crate) struct Dnsmasq {
+    log: PathBuf,
+    _process: Background,
+}
+
+impl Dnsmasq {
+    /// Starts it in `ns`, with its log in `dir`. `net` is the first three numbers of the network, `lease` what
+    /// `--dhcp-range` takes as the time of a lease, `more` further options.
+    pub(crate) fn start(ns: &Ns, dir: &Path, interface: &str, net: &str, lease: &str, more: &[&str]) -> Self {
+        let log = dir.join("dnsmasq.log");
+        let mut command = ns.command("dnsmasq");
+        command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--no-ping"]);
+        command.args(["--bind-dynamic", "--user=root", "--pid-file=", "--dhcp-authoritative"]);
+        command.args(["--leasefile-ro", "--log-dhcp", "--log-facility=-"]);
+        command.arg(format!("--interface={interface}"));
+        command.arg(format!("--dhcp-range={net}.10,{net}.99,{lease}")).args(more);
+        command.stdin(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+        Dnsmasq { log, _process: Background::start(&mut command) }
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// How often it has logged messages of this kind, by the client's hardware address.
+    pub(crate) fn counts(&self, kind: &str) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for line in self.log().lines() {
+            // `… DHCPACK(br0) 10.8.0.10 0a:…`; a DISCOVER may have no address.
+            let Some((_, said)) = line.split_once(&format!(" {kind}(")) else { continue };
+            let mac = said.split_whitespace().find(|word| word.matches(':').count() == 5);
+            *counts.entry(mac.unwrap_or_default().to_owned()).or_default() += 1;
+        }
+        counts
+    }
+}
+
+/// kea-dhcp4 in a namespace. It refuses what it doesn't know, and forgets all leases with its end.
+pub(crate) struct Kea {
+    log: PathBuf,
+    _process: Background,
+}
+
+impl Kea {
+    /// Starts it in `ns`, with its files in `dir`, on `interface`. It gives the addresses 10.8.0.10 to 99 without those
+    /// that are `taken` by others, for a minute. It is to be asked after a second, and others after `rebind` seconds.
+    pub(crate) fn start(ns: &Ns, dir: &Path, interface: &str, rebind: u8, taken: &[&str]) -> Self {
+        let others = taken.iter().enumerate();
+        let others: Vec<Value> = others
+            .map(|(n, address)| json!({"hw-address": format!("02:00:00:00:00:{n:02x}"), "ip-address": address}))
+            .collect();
+        let config = json!({"Dhcp4": {
+            "interfaces-config": {"interfaces": [interface]},
+            "lease-database": {"type": "memfile", "persist": false},
+            "authoritative": true,
+            "valid-lifetime": 60,
+            "renew-timer": 1,
+            "rebind-timer": rebind,
+            "subnet4": [{
+                "id": 1,
+                "subnet": "10.8.0.0/24",
+                "pools": [{"pool": "10.8.0.10 - 10.8.0.99"}],
+                "reservations": others,
+                "option-data": [{"name": "routers", "data": "10.8.0.1"}],
+            }],
+            "loggers": [{"name": "kea-dhcp4", "severity": "DEBUG", "debuglevel": 40, "output_options": [{"output": "stdout"}]}],
+        }});
+        let (file, log) = (dir.join("kea.json"), dir.join(cnimble_tests::unique("kea.log")));
+        std::fs::write(&file, config.to_string()).unwrap();
+        let mut command = ns.command("kea-dhcp4");
+        // Neither its process ID nor its log's lock is to be where another one's is.
+        command.env("KEA_PIDFILE_DIR", dir).env("KEA_LOCKFILE_DIR", "none");
+        command.arg("-c").arg(file).stdin(Stdio::null()).stdout(std::fs::File::create(&log).unwrap());
+        Kea { log, _process: Background::start(command.stderr(Stdio::null())) }
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// How often it has logged this.
+    pub(crate) fn count(&self, what: &str) -> usize {
+        self.log().matches(what).count()
+    }
+}
+
+/// A relay on the interface with the address `own`, to the server `to`: dnsmasq.
+pub(crate) fn relay(ns: &Ns, own: &str, to: &str) -> Background {
+    let mut command = ns.command("dnsmasq");
+    command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--pid-file="]);
+    command.arg(format!("--dhcp-relay={own},{to}")).args(["--log-facility=-", "--log-dhcp"]);
+    Background::start(command.stdin(Stdio::null()).stderr(Stdio::null()))
+}
