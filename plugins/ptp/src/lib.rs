@@ -86,7 +86,7 @@ impl Plugin for Ptp {
         if config.ip_masq {
             call.step("set up masquerading", || masquerade(call, &config, &owner, &addrs))?;
         }
-        // A veth whose other end has the same index is a link without a lower one to kernels before 6.12. They take
+        // Linux 5.10 and 6.1 take a veth whose other end has the same index for a link without a lower one, and take
         // up to a second to call the end that was set up last operational, which it has been all along. The
         // pod's was set up first: the kernel hurries to let it send.
         let alike = pair.host.index == pair.pod_index;
