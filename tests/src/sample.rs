@@ -264,7 +264,7 @@ impl Place<'_> {
     }
 
     /// DEL of what stands in front.
-    pub fn clear(self) {
+    pub fn clear(&self) {
         if let Some(base) = &self.base {
             base.deleted(&self.att, self.prev.as_ref());
         }

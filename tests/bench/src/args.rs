@@ -11,8 +11,8 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
                         for the ratios
   --pods N[,N...]       pods that are there already (default 1,300)
   --samples N           per verb, network and contender (default 30)
-  --section NAME        pods (the default), concurrency, leases, invoker, chain, ports
-                        or api; may be given several times
+  --section NAME        pods (the default), concurrency, leases, invoker, chain, kinds,
+                        ports or api; may be given several times
   --cnimble FILE        the command, for the section api
   --floor FILE          the program made of floor.c, as one more contender
   --only NETWORK        plain, ipMasq, dual or dual+ipMasq; may be given several times
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 }
 
 /// The parts of the benchmark.
-const SECTIONS: [&str; 7] = ["pods", "concurrency", "leases", "invoker", "chain", "ports", "api"];
+const SECTIONS: [&str; 8] = ["pods", "concurrency", "leases", "invoker", "chain", "kinds", "ports", "api"];
 
 impl Args {
     /// `None` if help was asked for.

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::args::Args;
 use crate::chain;
+use crate::kinds;
 use crate::ports;
 use crate::report::{Report, Row};
 use crate::stats::{median, quantile};
@@ -154,6 +155,10 @@ fn goals(args: &Args, report: &Report) -> Vec<Line> {
         lines.push(faster(&add, &bridge, whole, row(&chain::bridge_name(pods), go), 1.0));
         lines.push(faster(&add, &format!("{go}'s chain"), whole, row(&add, go), 10.0));
         lines.push(faster(&del, &format!("{go}'s chain"), row(&del, we), row(&del, go), 3.0));
+    }
+    for sample in cnimble_tests::Sample::all() {
+        let add = kinds::add_name(&sample.plugin);
+        lines.push(faster(&add, go, row(&add, we), row(&add, go), 5.0));
     }
     let thousand = row(&ports::add_name(1000), we);
     for (size, which) in [(0, "the node's first"), (1, "the second")] {

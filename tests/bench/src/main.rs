@@ -17,6 +17,7 @@ mod concurrency;
 mod goals;
 mod host;
 mod invoker;
+mod kinds;
 mod leases;
 mod plot;
 mod ports;
@@ -102,6 +103,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if args.has("chain") {
         chain::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("kinds") {
+        kinds::measure(args, &mut report)?;
     }
     if args.has("ports") {
         ports::measure(args, &sandbox, &mut report)?;

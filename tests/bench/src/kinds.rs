@@ -1,0 +1,130 @@
+//! Every plugin that this kernel can serve, by its sample, which has everything on: ADD, DEL, and the memory
+//! that they take. What stands in front of a plugin of a chain is ours for every contender.
+
+use std::fs::File;
+use std::process::Command;
+
+use nix::sched::{CloneFlags, setns};
+use serde_json::Value;
+
+use cnimble_tests::{Host, Place, Sample};
+
+use crate::args::Args;
+use crate::process::{self, Footprint};
+use crate::report::{Report, Row};
+use crate::{Contender, Result, announce, progress};
+
+/// A way to run a plugin; see [`crate::process`].
+type Runner<T> = fn(Command, &[u8]) -> Result<(Vec<u8>, T)>;
+
+/// One contender's host, with the plugin of a sample.
+struct Node<'a> {
+    contender: &'a Contender,
+    sample: &'a Sample,
+    host: &'a Host,
+    /// Kept until the end, so that the kernel doesn't take namespaces apart while the clock runs.
+    places: Vec<Place<'a>>,
+}
+
+impl<'a> Node<'a> {
+    fn new(contender: &'a Contender, sample: &'a Sample, host: &'a Host) -> Self {
+        Node { contender, sample, host, places: Vec::new() }
+    }
+
+    /// Another pod's ADD. The first stays, and has what the sample counts to itself.
+    fn add<T>(&mut self, runner: Runner<T>) -> Result<(Value, T)> {
+        let number = self.places.len();
+        let place = self.sample.place(self.host, &format!("c{number}"), u64::from(number > 0));
+        let prev = place.prev.clone();
+        self.places.push(place);
+        self.call(runner, "ADD", prev.as_ref())
+    }
+
+    /// Another pod's ADD, and its DEL.
+    fn add_and_del<T>(&mut self, runner: Runner<T>) -> Result<(T, T)> {
+        let (result, add) = self.add(runner)?;
+        let (_, del) = self.call(runner, "DEL", Some(&result))?;
+        if let Some(place) = self.places.last() {
+            place.clear();
+        }
+        Ok((add, del))
+    }
+
+    fn call<T>(&self, runner: Runner<T>, verb: &str, prev: Option<&Value>) -> Result<(Value, T)> {
+        let place = self.places.last().ok_or("no pod")?;
+        let mut config = place.net.config.clone();
+        if let (Some(prev), Some(config)) = (prev, config.as_object_mut()) {
+            config.insert("prevResult".into(), prev.clone());
+        }
+        let mut command = Command::new(self.contender.dir.join(&self.sample.plugin));
+        command
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", &place.att.id)
+            .env("CNI_NETNS", &place.att.netns)
+            .env("CNI_IFNAME", &place.att.ifname)
+            .env("CNI_ARGS", &place.att.args)
+            .env("CNI_PATH", &self.contender.dir);
+        setns(File::open(self.host.path())?, CloneFlags::CLONE_NEWNET)?;
+        let (output, figure) = runner(command, config.to_string().as_bytes())
+            .map_err(|err| format!("{} {verb}: {err}", self.sample.plugin))?;
+        let result = if output.is_empty() { Value::Null } else { serde_json::from_slice(&output)? };
+        Ok((result, figure))
+    }
+}
+
+pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
+    for sample in Sample::all() {
+        if let Some(why) = sample.missing() {
+            announce(&format!("{} is left out: {why}", sample.plugin));
+            continue;
+        }
+        announce(&sample.plugin);
+        let hosts: Vec<(&Contender, Host)> = args.plugins().map(|one| (one, Host::hasty())).collect();
+        let mut nodes = Vec::new();
+        for (contender, host) in &hosts {
+            let mut node = Node::new(contender, sample, host);
+            // One stays; another is there and gone, which not every contender can do with everything on.
+            match node.add(process::timed).and_then(|_| node.add_and_del(process::timed)) {
+                Ok(_) => nodes.push(node),
+                Err(err) => announce(&format!("{} is left out: {err}", contender.name)),
+            }
+        }
+        rounds((args.samples / 2).max(5), sample, nodes, report)?;
+    }
+    Ok(())
+}
+
+fn rounds(rounds: usize, sample: &Sample, mut nodes: Vec<Node<'_>>, report: &mut Report) -> Result<()> {
+    let names = [add_name(&sample.plugin), del_name(&sample.plugin)];
+    let row = |what: &String, node: &Node<'_>| Row::new("kinds", what.clone(), &node.contender.name);
+    let mut rows: Vec<[Row; 2]> =
+        nodes.iter().map(|node| names.each_ref().map(|what| row(what, node))).collect();
+    for round in 0..rounds {
+        progress(&format!("{}: round {round} of {rounds}", sample.plugin));
+        let mut turns: Vec<_> = nodes.iter_mut().zip(&mut rows).collect();
+        if round % 2 == 1 {
+            turns.reverse();
+        }
+        for (node, [adds, dels]) in turns {
+            let (add, del) = node.add_and_del(process::timed)?;
+            adds.samples.push(add.wall.as_secs_f64() * 1e3);
+            dels.samples.push(del.wall.as_secs_f64() * 1e3);
+        }
+    }
+    for (node, rows) in nodes.iter_mut().zip(rows) {
+        let (add, del) = node.add_and_del(process::traced)?;
+        let mut memory = Row::new("kinds", format!("memory of {}", sample.plugin), &node.contender.name);
+        memory.unit = "KiB";
+        memory.samples.push([add, del].iter().map(|run: &Footprint| run.peak_kib).max().unwrap_or(0) as f64);
+        report.rows.extend(rows.into_iter().chain([memory]));
+    }
+    Ok(())
+}
+
+pub(crate) fn add_name(plugin: &str) -> String {
+    format!("ADD of {plugin}")
+}
+
+fn del_name(plugin: &str) -> String {
+    format!("DEL of {plugin}")
+}
