@@ -124,6 +124,28 @@ fetch_go_plugins() (
     mv -T "$work/tree/usr/lib/cni" "$dir"
 )
 
+# need_netavark: the program netavark as podman of Debian 12 has it; sets NETAVARK, empty if it can't be had. It is
+# fetched once into ~/.cache/cnimble/netavark, not installed: podman would take it in the place of CNI.
+# shellcheck disable=SC2034 # the callers use NETAVARK
+need_netavark() {
+    local dir=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cnimble/netavark
+    NETAVARK=
+    [[ -x $dir/netavark ]] || fetch_netavark "$dir" || return 0
+    NETAVARK=$dir/netavark
+}
+
+fetch_netavark() (
+    dir=$1
+    say "Fetching netavark of Debian"
+    mkdir -p "$dir"
+    work=$(mktemp -d "$dir.new.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    fetch_packages bookworm "$(debian_mirror)" "$work" netavark || exit 1
+    dpkg-deb --extract "$work"/deb/*.deb "$work/tree" || exit 1
+    # Whole or not at all.
+    mv "$work/tree/usr/lib/podman/netavark" "$dir/netavark"
+)
+
 apt_install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         -o DPkg::Lock::Timeout=120 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"

@@ -9,11 +9,13 @@
 mod compare;
 mod disk;
 mod fail;
+mod heirs;
 mod in_vm;
 mod kill;
 mod kinds;
 mod points;
 mod power;
+mod relive;
 mod removal;
 mod site;
 mod stop;

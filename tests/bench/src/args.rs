@@ -11,9 +11,10 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
                         for the ratios
   --pods N[,N...]       pods that are there already (default 1,300)
   --samples N           per verb, network and contender (default 30)
-  --section NAME        pods (the default), concurrency, leases, invoker, chain, kinds,
+  --section NAME        pods (the default), concurrency, gc, leases, invoker, chain, kinds,
                         ports or api; may be given several times
   --cnimble FILE        the command, for the section api
+  --netavark FILE       the program, as one more contender in the section chain
   --floor FILE          the program made of floor.c, as one more contender
   --only NETWORK        plain, ipMasq, dual or dual+ipMasq; may be given several times
   --state-dir DIR       for leases (default: a new one below the temporary directory)
@@ -37,12 +38,14 @@ pub(crate) struct Args {
     pub(crate) plots: Option<PathBuf>,
     pub(crate) command: String,
     pub(crate) cnimble: Option<PathBuf>,
+    pub(crate) netavark: Option<PathBuf>,
     only: Vec<String>,
     sections: Vec<String>,
 }
 
 /// The parts of the benchmark.
-const SECTIONS: [&str; 8] = ["pods", "concurrency", "leases", "invoker", "chain", "kinds", "ports", "api"];
+const SECTIONS: [&str; 9] =
+    ["pods", "concurrency", "gc", "leases", "invoker", "chain", "kinds", "ports", "api"];
 
 impl Args {
     /// `None` if help was asked for.
@@ -58,6 +61,7 @@ impl Args {
             plots: None,
             command: "cnimble-bench".to_owned(),
             cnimble: None,
+            netavark: None,
             only: Vec::new(),
             sections: Vec::new(),
         };
@@ -104,6 +108,7 @@ impl Args {
                     args.only.push(text);
                 }
                 "--cnimble" => args.cnimble = Some(std::path::absolute(value()?)?),
+                "--netavark" => args.netavark = Some(std::path::absolute(value()?)?),
                 "--state-dir" => args.state_dir = value()?.into(),
                 "--json" => args.json = Some(value()?.into()),
                 "--markdown" => args.markdown = Some(value()?.into()),

@@ -8,10 +8,13 @@ use serde_json::{Map, Value, json};
 use crate::args::Args;
 use crate::host::{Namespace, Sandbox};
 use crate::report::{Report, Row};
-use crate::{Contender, Result, announce, process, progress};
+use crate::{Contender, Result, announce, netavark, process, progress};
 
 /// Pods at most; with the reference's iptables a thousand would take half an hour.
 const MOST: usize = 300;
+
+/// What stands behind bridge.
+const CHAINED: [&str; 3] = ["portmap", "firewall", "tuning"];
 
 /// A plugin of the chain, with its configuration.
 struct Plugin {
@@ -133,13 +136,11 @@ impl<'a> Node<'a> {
         Ok((pod, Times { all: times.iter().sum(), first: times.first().copied().unwrap_or_default() }))
     }
 
-    fn del(&self, pod: &Pod) -> Result<f64> {
+    /// Milliseconds of each plugin, the last one first.
+    fn del(&self, pod: &Pod) -> Result<Vec<f64>> {
         let ports = ports(pod)?;
-        let mut all = 0.0;
-        for plugin in (0..self.plugins.len()).rev() {
-            all += self.call(plugin, "DEL", pod, &ports, Some(&pod.result))?.1;
-        }
-        Ok(all)
+        let turns = (0..self.plugins.len()).rev();
+        turns.map(|plugin| Ok(self.call(plugin, "DEL", pod, &ports, Some(&pod.result))?.1)).collect()
     }
 }
 
@@ -149,12 +150,12 @@ fn ports(pod: &Pod) -> Result<[u16; 1]> {
 }
 
 pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
-    const CHAINED: [&str; 3] = ["portmap", "firewall", "tuning"];
     let rounds = (args.samples / 2).max(5);
     let mut nodes = args
         .plugins()
         .map(|contender| Node::new(sandbox, contender, "chain", &CHAINED))
         .collect::<Result<Vec<_>>>()?;
+    let mut netavark = args.netavark.as_deref().map(|file| netavark::Node::new(sandbox, file)).transpose()?;
     for pods in sizes(args) {
         announce(&format!("chain, {pods} pods"));
         for node in &mut nodes {
@@ -164,31 +165,47 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
                 node.pods += 1;
             }
         }
-        let mut rows: Vec<[Row; 3]> = nodes
+        let mut rows: Vec<([Row; 3], Vec<Row>)> = nodes
             .iter()
             .map(|node| {
-                [add_name(pods), del_name(pods), bridge_name(pods)]
-                    .map(|what| Row::new("chain", what, &node.contender.name))
+                let row = |what| Row::new("chain", what, &node.contender.name);
+                let parts = CHAINED.iter().rev().map(|kind| row(part_name(kind, pods))).collect();
+                ([add_name(pods), del_name(pods), bridge_name(pods)].map(row), parts)
             })
             .collect();
+        // It has one pod.
+        let mut third = netavark.as_mut().filter(|_| pods == 1).map(|node| {
+            (node, [add_name(pods), del_name(pods)].map(|what| Row::new("chain", what, netavark::NAME)))
+        });
         for round in 0..=rounds {
             progress(&format!("chain, {pods} pods: round {round} of {rounds}"));
             let mut turns: Vec<_> = nodes.iter_mut().zip(&mut rows).collect();
             if round % 2 == 1 {
                 turns.reverse();
             }
-            for (node, [adds, dels, bridges]) in turns {
+            for (node, ([adds, dels, bridges], parts)) in turns {
                 let (pod, add) = node.add()?;
                 let del = node.del(&pod)?;
                 // The first finds nothing in the kernel's caches.
                 if round > 0 {
                     adds.samples.push(add.all);
-                    dels.samples.push(del);
+                    dels.samples.push(del.iter().sum());
+                    for (part, time) in parts.iter_mut().zip(del) {
+                        part.samples.push(time);
+                    }
                     bridges.samples.push(add.first);
                 }
             }
+            if let Some((node, [adds, dels])) = &mut third {
+                let (add, del) = node.life()?;
+                if round > 0 {
+                    adds.samples.push(add);
+                    dels.samples.push(del);
+                }
+            }
         }
-        report.rows.extend(rows.into_iter().flatten());
+        report.rows.extend(third.into_iter().flat_map(|(_, rows)| rows));
+        report.rows.extend(rows.into_iter().flat_map(|(whole, parts)| whole.into_iter().chain(parts)));
     }
     Ok(())
 }
@@ -205,6 +222,10 @@ pub(crate) fn add_name(pods: usize) -> String {
 
 pub(crate) fn del_name(pods: usize) -> String {
     format!("DEL of the chain, {pods} pods")
+}
+
+pub(crate) fn part_name(kind: &str, pods: usize) -> String {
+    format!("DEL of the chain's {kind} alone, {pods} pods")
 }
 
 pub(crate) fn bridge_name(pods: usize) -> String {

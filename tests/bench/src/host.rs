@@ -290,17 +290,23 @@ impl<'a> Host<'a> {
         if self.contender.floor {
             return Ok(());
         }
-        let mut leases = 0;
-        for entry in std::fs::read_dir(&self.leases)? {
-            let name = entry?.file_name();
-            leases += usize::from(name.to_string_lossy().parse::<std::net::IpAddr>().is_ok());
-        }
+        let leases = self.leases()?;
         let expected = self.pods * self.addresses();
         if leases == expected {
             return Ok(());
         }
         Err(format!("{}: {leases} leases in {} instead of {expected}", self.name(), self.leases.display())
             .into())
+    }
+
+    /// How many leases there are.
+    pub(crate) fn leases(&self) -> Result<usize> {
+        let mut leases = 0;
+        for entry in std::fs::read_dir(&self.leases)? {
+            let name = entry?.file_name();
+            leases += usize::from(name.to_string_lossy().parse::<std::net::IpAddr>().is_ok());
+        }
+        Ok(leases)
     }
 
     /// How many addresses a pod gets.
@@ -345,7 +351,7 @@ impl<'a> Host<'a> {
     }
 
     /// The call as a runtime on this host would make it, and its stdin.
-    fn command(&self, verb: &str, pod: &Pod, prev_result: Option<Value>) -> (Command, Vec<u8>) {
+    pub(crate) fn command(&self, verb: &str, pod: &Pod, prev_result: Option<Value>) -> (Command, Vec<u8>) {
         if self.contender.floor {
             return (self.floor_command(verb, pod), Vec::new());
         }

@@ -14,16 +14,19 @@ mod api;
 mod args;
 mod chain;
 mod concurrency;
+mod gc;
 mod goals;
 mod host;
 mod invoker;
 mod kinds;
 mod leases;
+mod netavark;
 mod plot;
 mod ports;
 mod process;
 mod report;
 mod stats;
+mod way;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -88,12 +91,22 @@ fn run(args: &Args) -> Result<()> {
         return Err("this needs root: it makes network namespaces".into());
     }
     let sandbox = Sandbox::enter(&args.state_dir)?;
+    process::inherit()?;
     let mut report = Report::new(args)?;
+    for contender in args.plugins() {
+        report.ways.extend(way::taken(&sandbox, contender)?);
+    }
+    for way in &report.ways {
+        announce(way);
+    }
     for scenario in args.scenarios().filter(|_| args.has("pods")) {
         many_pods_or_few(args, scenario, &sandbox, &mut report)?;
     }
     if args.has("concurrency") {
         concurrency::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("gc") {
+        gc::measure(args, &sandbox, &mut report)?;
     }
     if args.has("leases") {
         leases::measure(args, &sandbox, &mut report)?;

@@ -18,8 +18,26 @@ use crate::Result;
 pub(crate) struct Run {
     /// From before the spawn to after the wait.
     pub(crate) wall: Duration,
-    /// User and system time, with that of all its children.
+    /// User and system time, with that of all that it has started, a child that outlives it included.
     pub(crate) cpu: Duration,
+}
+
+/// Has this process inherit what its runs leave running, so that their time is known, and that nothing of a run
+/// goes on when the next begins.
+pub(crate) fn inherit() -> Result<()> {
+    Ok(nix::sys::prctl::set_child_subreaper(true)?)
+}
+
+/// Waits for what a run has left running; its processor time.
+fn outlived() -> Result<Duration> {
+    let mut all = Duration::ZERO;
+    loop {
+        match wait_for(-1) {
+            Ok((_, cpu)) => all += cpu,
+            Err(err) if err.raw_os_error() == Some(libc::ECHILD) => return Ok(all),
+            Err(err) => return Err(err.into()),
+        }
+    }
 }
 
 /// What a run takes.
@@ -38,6 +56,7 @@ pub(crate) fn timed(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Run)> {
     let child = plumbing.command.spawn()?;
     let (status, cpu) = wait(child.id())?;
     let wall = start.elapsed();
+    let cpu = cpu + outlived()?;
     let output = plumbing.finish(status)?;
     Ok((output, Run { wall, cpu }))
 }
@@ -56,6 +75,7 @@ pub(crate) fn burst(commands: Vec<(Command, Vec<u8>)>) -> Result<(Vec<Result<Vec
     }
     let ends = children.into_iter().map(wait).collect::<Result<Vec<_>>>()?;
     let wall = start.elapsed();
+    outlived()?;
     let outputs = waiting.into_iter().zip(ends).map(|(plumbing, (status, _))| plumbing.finish(status));
     Ok((outputs.collect(), wall))
 }
@@ -172,15 +192,19 @@ impl Plumbing {
 
 /// Waits for a child; wait4(2) also tells its processor time.
 fn wait(pid: u32) -> Result<(ExitStatus, Duration)> {
-    let pid = libc::pid_t::try_from(pid)?;
+    Ok(wait_for(libc::pid_t::try_from(pid)?)?)
+}
+
+/// The same for any child, if `pid` is -1.
+fn wait_for(pid: libc::pid_t) -> std::io::Result<(ExitStatus, Duration)> {
     let mut status = 0;
     // SAFETY: rusage is plain old data, for which zeroes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live, writable variables of the right type.
-    while unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) } != pid {
+    while unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) } < 0 {
         let err = std::io::Error::last_os_error();
         if err.kind() != std::io::ErrorKind::Interrupted {
-            return Err(err.into());
+            return Err(err);
         }
     }
     let time =
@@ -198,12 +222,43 @@ mod tests {
         command
     }
 
+    /// Runs a test in a process of its own, which waits for all of its children, and not for other tests'.
+    /// Returns true if and only if this is that process.
+    fn alone(test: &str) -> bool {
+        if std::env::var_os("CNIMBLE_BENCH_ALONE").is_some() {
+            return true;
+        }
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("process::tests::{test}")]).env("CNIMBLE_BENCH_ALONE", "1");
+        assert!(command.stdout(Stdio::null()).status().unwrap().success());
+        false
+    }
+
     #[test]
     fn times_the_whole_run() {
+        if !alone("times_the_whole_run") {
+            return;
+        }
         let (output, run) = timed(shell("cat; sleep 0.05"), b"hello").unwrap();
         assert_eq!(output, b"hello");
         assert!(run.wall >= Duration::from_millis(50), "{run:?}");
-        assert!(run.cpu < run.wall, "{run:?}");
+    }
+
+    #[test]
+    fn the_time_of_a_child_that_outlives_the_run_is_counted() {
+        if !alone("the_time_of_a_child_that_outlives_the_run_is_counted") {
+            return;
+        }
+        inherit().unwrap();
+        let file = std::env::temp_dir().join(format!("cnimble-bench-{}", std::process::id()));
+        let script =
+            r#"(i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done >"$FILE") >/dev/null &"#;
+        let mut command = shell(script);
+        command.env("FILE", &file);
+        let (_, run) = timed(command, b"").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "done\n");
+        std::fs::remove_file(&file).unwrap();
+        assert!(run.cpu >= Duration::from_millis(10), "{run:?}");
     }
 
     #[test]
@@ -212,21 +267,9 @@ mod tests {
         assert!(err.contains("why") && err.contains('3'), "{err}");
     }
 
-    /// The tracer waits for all children of the process, so this is the only such test.
     #[test]
     fn sees_the_largest_process_and_counts_programs() {
-        let exe = std::env::current_exe().unwrap();
-        let mut command = Command::new(exe);
-        command.args(["--exact", "process::tests::nothing_matches_this"]);
-        // Children of other tests must not be waited for here: run in a process of our own.
-        if std::env::var_os("CNIMBLE_BENCH_TRACER").is_none() {
-            let status = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "process::tests::sees_the_largest_process_and_counts_programs"])
-                .env("CNIMBLE_BENCH_TRACER", "1")
-                .stdout(Stdio::null())
-                .status()
-                .unwrap();
-            assert!(status.success());
+        if !alone("sees_the_largest_process_and_counts_programs") {
             return;
         }
         let (output, footprint) =

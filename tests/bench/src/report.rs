@@ -45,7 +45,7 @@ impl Verb {
     }
 
     /// Processor time, in milliseconds.
-    fn cpu(&self) -> Vec<f64> {
+    pub(crate) fn cpu(&self) -> Vec<f64> {
         self.runs.iter().map(|run| run.cpu.as_secs_f64() * 1e3).collect()
     }
 
@@ -122,6 +122,8 @@ impl Row {
 pub(crate) struct Report {
     contenders: Vec<(Contender, Size, String)>,
     samples: usize,
+    /// Who waits for the kernel in a DEL.
+    pub(crate) ways: Vec<String>,
     pub(crate) cells: Vec<Cell>,
     pub(crate) rows: Vec<Row>,
 }
@@ -132,7 +134,13 @@ impl Report {
             .plugins()
             .map(|contender| Ok((contender.clone(), Size::of(&contender.dir)?, about(contender))))
             .collect::<Result<_>>()?;
-        Ok(Report { contenders, samples: args.samples, cells: Vec::new(), rows: Vec::new() })
+        Ok(Report {
+            contenders,
+            samples: args.samples,
+            ways: Vec::new(),
+            cells: Vec::new(),
+            rows: Vec::new(),
+        })
     }
 
     /// The sets of plugins with what they take on the disk, in bytes.
@@ -172,6 +180,9 @@ impl Report {
                 size.common as f64 / 1e6,
                 contender.dir.display(),
             );
+        }
+        for way in &self.ways {
+            println!("{way}");
         }
         Ok(())
     }
@@ -292,6 +303,7 @@ impl Report {
             "kernel": kernel.trim(),
             "cpus": cpus,
             "samples": self.samples,
+            "who_waits": self.ways,
             "contenders": contenders,
             "results": results,
             "other": self.rows.iter().map(|row| json!({

@@ -1,0 +1,180 @@
+//! What comes right behind a DEL for which a child waits: an ADD of the same attachment, the end of its
+//! namespace, the end of the machine.
+
+use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
+use serde_json::{Value, json};
+
+use cnimble_tests::{
+    Attachment, Host, LIMIT, Network, Outcome, PATIENCE, Pod, Snapshot, configs, need, plugin_dir,
+    run_limited, skip, vm, wait_until,
+};
+
+/// After so many lives, host and pod are compared with what they were before the first.
+const EVERY: usize = 50;
+/// After so many, the namespace goes right behind the DEL.
+const MOVES: usize = 7;
+
+#[test]
+fn an_add_right_behind_a_del_finds_nothing_of_it() {
+    need!("ip", "nft");
+    let host = Host::hasty();
+    let mut bridge = one_address(configs::dual(&host));
+    bridge["ipMasq"] = json!(true);
+    bridge["macspoofchk"] = json!(true);
+    let ports = json!([
+        {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+        {"hostPort": 8081, "containerPort": 81, "protocol": "tcp", "hostIP": "127.0.0.1"},
+    ]);
+    let portmap = chained(&bridge, json!({"type": "portmap", "runtimeConfig": {"portMappings": ports}}));
+    let firewall = chained(&bridge, json!({"type": "firewall", "backend": "nftables"}));
+    relive(&host, [bridge, portmap, firewall], "MAC=02:00:00:00:00:07", lives(200), &[]);
+}
+
+#[test]
+fn an_add_right_behind_a_del_of_ptp_finds_nothing_of_it() {
+    need!("ip", "nft");
+    let host = Host::hasty();
+    let mut ptp = one_address(configs::dual(&host));
+    ptp["type"] = json!("ptp");
+    ptp["ipMasq"] = json!(true);
+    relive(&host, [ptp], "", lives(100), &[]);
+}
+
+#[test]
+fn an_add_right_behind_a_del_of_bandwidth_finds_nothing_of_it() {
+    need!("ip");
+    let host = Host::hasty();
+    let bridge = one_address(configs::v4(&host));
+    let rates = json!({"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 8_000_000,
+        "egressRate": 8_000_000, "egressBurst": 8_000_000});
+    let bandwidth = chained(&bridge, rates);
+    relive(&host, [bridge, bandwidth], "", lives(60), &[]);
+}
+
+/// The child, too, is killed then.
+#[test]
+fn a_pid_namespace_ends_right_behind_a_del() {
+    need!("ip", "unshare");
+    let host = Host::hasty();
+    let bridge = one_address(configs::dual(&host));
+    let alone = ["unshare", "--pid", "--fork", "sh", "-c", "\"$0\"; exit $?"];
+    relive(&host, [bridge], "", lives(30).min(1000), &alone);
+}
+
+/// How it ends, scripts/vm tells: a machine that hangs is killed, which is an error.
+#[test]
+fn a_machine_is_switched_off_right_behind_a_del() {
+    if vm::inside() {
+        skip!("it takes a machine of its own");
+    }
+    if let Err(why) = vm::set_up() {
+        skip!("{why}");
+    }
+    let host = Host::new();
+    let config = host.dir().join("config");
+    std::fs::write(&config, configs::v4(&host).to_string()).unwrap();
+    let life = r#"
+        touch /run/pod && unshare --net=/run/pod true
+        export CNI_PATH=$1 CNI_CONTAINERID=last CNI_IFNAME=eth0 CNI_NETNS=/run/pod CNIMBLE_LOG=info
+        CNI_COMMAND=ADD "$1/bridge" <"$2" && CNI_COMMAND=DEL exec "$1/bridge" <"$2""#;
+    let mut command = vm::script();
+    command.args(["run", "-t", "240", "--", "unshare", "--mount", "sh", "-ec", life, "life"]);
+    command.arg(plugin_dir()).arg(&config).env_remove("CNIMBLE_DEL_WAIT");
+    let outcome = Outcome::from("the machine", run_limited(&mut command, b"", LIMIT)).success();
+    assert!(outcome.stderr.contains("waited for by a child"), "{}", outcome.describe());
+}
+
+/// Number of lives; `CNIMBLE_LIVES` if it is set.
+pub fn lives(otherwise: usize) -> usize {
+    std::env::var("CNIMBLE_LIVES").map_or(otherwise, |lives| lives.parse().expect("CNIMBLE_LIVES: a number"))
+}
+
+/// The same with one address in each range, so that a lease which is left is one too many.
+fn one_address(mut config: Value) -> Value {
+    for range in config["ipam"]["ranges"].as_array_mut().unwrap() {
+        let (_, prefix) = range[0]["subnet"].as_str().unwrap().split_once('.').unwrap_or_default();
+        let address = if prefix.is_empty() { "fd00:1:2::2" } else { "10.1.2.2" };
+        range[0]["rangeStart"] = json!(address);
+        range[0]["rangeEnd"] = json!(address);
+    }
+    config
+}
+
+/// A plugin behind the one with this configuration.
+fn chained(first: &Value, mut config: Value) -> Value {
+    config["cniVersion"] = first["cniVersion"].clone();
+    config["name"] = first["name"].clone();
+    config
+}
+
+/// One attachment lives again and again. Each plugin of each life is a process of its own, and there is nothing
+/// between the last DEL and the next ADD.
+fn relive<const N: usize>(host: &Host, chain: [Value; N], args: &str, lives: usize, under: &[&str]) {
+    let chain = chain.map(|config| Network::new(host, config));
+    let mut pod = Pod::new();
+    let att = |pod: &Pod| Attachment::new("again", pod).args(args);
+    let add = |pod: &Pod| {
+        chain
+            .iter()
+            .fold(None, |last, plugin| Some(plugin.call("ADD", &att(pod), last.as_ref()).run().result()))
+    };
+    let del = |pod: &Pod, result: &Value| {
+        for plugin in chain.iter().rev() {
+            let call = plugin.call("DEL", &att(pod), Some(result)).env("CNIMBLE_DEL_WAIT", "0");
+            call.under(under).run().success();
+        }
+    };
+    // The bridge, its gateway and the tables stay.
+    del(&pod, &add(&pod).unwrap());
+    let empty = (Snapshot::settled(host), Snapshot::of_ns(&pod));
+    let before = host.links();
+    let first = add(&pod).unwrap();
+    let (links, inside) = (host.links(), pod.links());
+    let its: Vec<&String> = links.iter().filter(|name| !before.contains(name)).collect();
+    assert!(!its.is_empty(), "{links:?}");
+    del(&pod, &first);
+    for life in 1..=lives {
+        let result = add(&pod).unwrap();
+        assert_eq!(told(&result), told(&first), "life {life}");
+        assert_eq!((host.links(), pod.links()), (links.clone(), inside.clone()), "life {life}");
+        del(&pod, &result);
+        assert_eq!(there(host, &its), Vec::<&String>::new(), "life {life}");
+        if life % EVERY == 0 || life == lives {
+            assert_eq!(pod.links(), ["lo"], "life {life}");
+            empty.0.assert_same(&Snapshot::settled(host), "after its lives");
+            empty.1.assert_same(&Snapshot::of_ns(&pod), "after its lives");
+        }
+        if life % MOVES == 0 {
+            pod = moved(host, pod);
+        }
+    }
+}
+
+/// Interfaces, addresses and routes of a result; the host's ends have MACs by chance, and the namespace changes.
+fn told(result: &Value) -> Value {
+    let interfaces = result["interfaces"].as_array().unwrap().iter();
+    let names: Vec<&Value> = interfaces.map(|interface| &interface["name"]).collect();
+    json!([names, result["ips"], result["routes"]])
+}
+
+/// Those of these interfaces that are there; asked at once, by a system call of our own.
+fn there<'n>(host: &Host, names: &[&'n String]) -> Vec<&'n String> {
+    let is_there = |name: &&&String| match if_nametoindex(name.as_str()) {
+        Ok(_) => true,
+        Err(Errno::ENODEV) => false,
+        Err(errno) => panic!("{name}: {errno}"),
+    };
+    host.within(|| names.iter().filter(is_there).copied().collect())
+}
+
+/// The namespace goes, and another comes. That it is gone is seen by an interface that goes with it.
+fn moved(host: &Host, pod: Pod) -> Pod {
+    host.ip(&format!("link add canary type veth peer name canary netns {}", pod.path()));
+    drop(pod);
+    assert!(
+        wait_until(PATIENCE, || !host.links().contains(&"canary".to_owned())),
+        "the kernel doesn't get done with the namespace"
+    );
+    Pod::new()
+}
