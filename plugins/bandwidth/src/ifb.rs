@@ -71,7 +71,7 @@ pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Erro
         return Ok(None);
     };
     if link.kind != made::KIND || !(link.alias.is_empty() || call.owner().owns(&link.alias)) {
-        log::warn!("{} belongs to somebody else ({} {}); left alone", link.name, link.kind, link.alias);
+        log::warn!("{} belongs to another owner ({} {}); left alone", link.name, link.kind, link.alias);
         return Ok(None);
     }
     Ok(Some(link))

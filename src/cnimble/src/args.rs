@@ -150,7 +150,7 @@ pub(super) enum Command {
     /// Shows what the kernel has. Whose it is comes from the cache, which knows the pods of
     /// any plugins, and from what our plugins write on links and rules.
     Tree(Tree),
-    /// Find what nobody owns: leases, links, packet rules, cache entries without a pod
+    /// Find orphans: leases, links, packet rules and cache entries without a pod
     ///
     /// Looks only, unless --repair is given. What lives, or may live, is left alone; pods that
     /// live and have lost their packet rules get them back.

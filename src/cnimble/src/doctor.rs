@@ -1,4 +1,4 @@
-//! `doctor`: what nobody owns, found and repaired.
+//! `doctor`: finds and repairs orphans.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -165,7 +165,7 @@ impl Report {
         }
         let text = format!("{} {}\n{}", paint.bad("cnimble:"), self.what, rows(&lines, paint));
         let text = if paint.is_on() { plain::painted(&text) } else { plain::text(&text) };
-        // Nobody to tell when stderr is closed.
+        // A closed stderr is no reason to fail.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
@@ -229,6 +229,7 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
             101 => FULL.to_owned(),
             _ if !nix::unistd::geteuid().is_root() => "run it as root".to_owned(),
             103 => format!("cnimble del {network} NETNS, and add it again"),
+            // The Go plugin has no code of its own for it. This only chooses a hint.
             _ if error.msg.contains("no IP addresses available") => FULL.to_owned(),
             _ if verb == Verb::Del => "DEL may be repeated until it succeeds".to_owned(),
             _ => return None,

@@ -1,4 +1,4 @@
-//! Aligned columns, and colour where somebody can see it.
+//! Aligned columns, and colour on a terminal.
 
 use std::io::IsTerminal;
 

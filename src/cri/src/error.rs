@@ -106,8 +106,8 @@ impl CriError {
     pub fn is_no_sandbox(&self) -> bool {
         match self {
             CriError::NoSandbox { .. } => true,
-            // containerd 1.6 says so with a code of its own for calls on the sandbox' task.
-            CriError::Refused { why, .. } => why.contains("not found"),
+            // containerd 1.6 has no code for it in calls on the sandbox' task: the text is all there is.
+            CriError::Refused { code, why, .. } => code == "Unknown" && why.contains("not found"),
             _ => false,
         }
     }

@@ -69,7 +69,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
             whose: Whose::default(),
             why: format!("it is no entry of the result cache: {why}"),
             doubt: young(&path, doctor.witnesses.grace),
-            remedy: "rename it, so that nobody reads it",
+            remedy: "rename it, so that it is not read any more",
             action: super::Action::Entry(Action::SetAside(path)),
         });
     }

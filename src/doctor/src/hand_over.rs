@@ -50,7 +50,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether our tables have nothing that somebody would have to be told of.
+    /// Whether our tables have nothing to report.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty() && self.policies.is_empty() && self.orphans.is_empty() && self.refused.is_empty()
     }

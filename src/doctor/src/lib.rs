@@ -1,8 +1,8 @@
-//! What nobody owns any more on a node, and how to be rid of it (`cnimble doctor`).
+//! Finds and removes orphans of a node (`cnimble doctor`).
 //!
 //! A runtime that dies, a power cut or a ruleset flush leaves things behind that no DEL will
 //! come for: leases, links, packet rules, entries of the result cache, made by us or by the Go
-//! plugins. [`Doctor::look`] finds them and says of each why it is nobody's;
+//! plugins. [`Doctor::look`] finds them and says of each why it has no owner;
 //! [`Doctor::repair`] removes them. Rules of a pod that *lives* and has lost them are put back.
 //!
 //! What lives is [judged](cnimble_life) as everywhere. A finding may be in [doubt](Finding::doubt); then
@@ -47,7 +47,7 @@ pub enum Kind {
     BrokenCacheEntry,
     /// A lease whose pod is gone.
     Lease,
-    /// A lease file that names nobody.
+    /// A lease without an owner.
     BrokenLease,
     /// A file that a killed process didn't finish.
     UnfinishedFile,
@@ -57,7 +57,7 @@ pub enum Kind {
     Ifb,
     /// Packet rules whose pod is gone.
     Rules,
-    /// Chains and sets that nobody uses.
+    /// Unused chains and sets.
     EmptyRules,
     /// A pod that has lost its packet rules.
     MissingRules,
@@ -113,7 +113,7 @@ pub struct Finding {
     pub what: String,
     /// Whose it was, if that is written there.
     pub whose: Whose,
-    /// Why it is nobody's, in a sentence.
+    /// Why it has no owner, in a sentence.
     pub why: String,
     /// Why it is left alone, if it is: something speaks for it, or can't be told.
     pub doubt: Option<String>,

@@ -49,7 +49,7 @@ impl Doctor<'_> {
             match &finding.doubt {
                 Some(doubt) => drop(outcomes.insert(index, Repair::Doubt(doubt.clone()))),
                 None if matches!(finding.action, Action::Runtime) => {
-                    let why = "this is the runtime's to do, or that of whoever made the pod".to_owned();
+                    let why = "only the pod's runtime can repair this".to_owned();
                     outcomes.insert(index, Repair::Failed(Error::new(Code::TRY_AGAIN_LATER, why)));
                 }
                 None => networks.entry(finding.network()).or_default().push(index),

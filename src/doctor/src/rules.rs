@@ -22,14 +22,14 @@ pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
             whose: whose(trace),
             why,
             doubt,
-            remedy: "remove it, and what nobody uses without it",
+            remedy: "remove it, and the sets and chains that are unused without it",
             action: Action::Rules(Box::new(trace.clone())),
         });
     }
     findings
 }
 
-/// Chains and sets that are for nobody.
+/// Unused chains and sets.
 pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
     let idle = survey::idle(nft)?;
     Ok((!idle.is_empty()).then(|| Finding {

@@ -156,7 +156,7 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
         Holder::Broken => {
             return match place {
                 Some(place) => Verdict::Doubt(format!("{ip} is in use {place}")),
-                None => node.unless_blind("it is empty or damaged and names nobody".to_owned()),
+                None => node.unless_blind("it is empty or damaged and names no owner".to_owned()),
             };
         }
         Holder::Unknown => return Verdict::Doubt("it isn't a lease file, or can't be read".to_owned()),
@@ -167,7 +167,7 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
         Some(place) if node.is_held(ip) => Verdict::Doubt(format!("another pod uses {ip} {place}")),
         Some(_) => Verdict::Lives,
         None if before_boot => node.unless_blind(
-            "it was made before this boot, which no namespace outlived, and nobody has its address"
+            "it was made before this boot, which no namespace outlived, and no pod has its address"
                 .to_owned(),
         ),
         None => {

@@ -202,7 +202,7 @@ impl Node {
     pub fn by_addresses(&self, addrs: &[IpAddr], why: String) -> Verdict {
         for ip in addrs.iter().filter(|ip| !self.is_held(**ip)) {
             if let Some(place) = self.place_of(*ip) {
-                return Verdict::Doubt(format!("{ip} is in use {place}, by nobody who is known"));
+                return Verdict::Doubt(format!("{ip} is in use {place}, by an unknown owner"));
             }
         }
         self.unless_blind(why)

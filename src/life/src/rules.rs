@@ -22,7 +22,7 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
             let in_use = |ip: &std::net::IpAddr| node.is_held(*ip) || node.place_of(*ip).is_some();
             match trace.addrs.iter().any(in_use) {
                 true => Verdict::Lives,
-                false => node.unless_blind("nobody has the address".to_owned()),
+                false => node.unless_blind("no pod has the address".to_owned()),
             }
         }
     }

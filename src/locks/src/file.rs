@@ -142,7 +142,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Opens the file, which nobody else can: who can open it can lock it.
+/// Opens the file, which no other user can: a user that can open it can lock it.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -163,7 +163,7 @@ fn same(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Makes a directory that nobody else can enter, or makes sure of one that is there.
+/// Makes a directory that no other user can enter, or closes one that is there.
 ///
 /// # Errors
 /// It can't be made, or belongs to another user.

@@ -1,6 +1,6 @@
 //! A lock that neither side can keep from the other.
 //!
-//! While ADDs come without a pause, there is no moment at which nobody shares a lock. So whoever
+//! While ADDs come without a pause, the lock is shared at every moment. So a process that
 //! wants it alone closes a turnstile in front of it: those who come later wait there, those who
 //! are inside finish. One that hangs inside must not hold all others up, so the turnstile is
 //! opened again after a while, and closed after another.

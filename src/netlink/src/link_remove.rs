@@ -40,7 +40,7 @@ impl Netlink {
         let left = self.member(RTNLGRP_LINK, false);
         match outcome {
             Some(outcome) => outcome.and(left),
-            // Nobody knows: the kernel does.
+            // Unknown here: the kernel is asked.
             None => left.and_then(|()| self.execute(request)),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! inotify misses what happens on a network file system, in a directory that doesn't exist
 //! yet, or after the watch limit of the user is reached. So a [`DirWatch`] also reports when
-//! a time has passed, and whoever waits reads the directory again, which is cheap.
+//! a time has passed, and the waiter reads the directory again, which is cheap.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -18,7 +18,7 @@ use cnimble_files::{Links, read as read_file};
 
 use super::error::ConfError;
 
-/// What a plugin takes on stdin; a list that is larger serves nobody.
+/// The largest configuration that a plugin takes on stdin; a larger list is of no use.
 const LIMIT: usize = 16 << 20;
 
 /// A configuration directory, `/etc/cni/net.d` as a rule.
@@ -54,6 +54,14 @@ impl ConfDir {
     /// The directory.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The files with one of these endings, sorted by name. A directory that doesn't exist has none.
+    ///
+    /// # Errors
+    /// [`ConfError::Dir`]: the directory is there and can't be listed.
+    pub fn files(&self, endings: &[&str]) -> Result<Vec<PathBuf>, ConfError> {
+        files(&self.dir, endings)
     }
 
     /// Reads everything. A directory that doesn't exist has no networks.

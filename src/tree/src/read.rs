@@ -20,11 +20,11 @@ use super::pods;
 pub struct Sources<'a> {
     /// Whose pods there are; of two entries for one attachment the first counts.
     pub caches: &'a [Cache],
-    /// Networks that are drawn even if nobody is attached.
+    /// Networks that are drawn even without an attachment.
     pub configured: &'a [NetworkList],
     /// Directories with namespaces, to find the pods in that no cache knows.
     pub netns_dirs: &'a [PathBuf],
-    /// What somebody else knows of pods.
+    /// Knowledge of pods from another source.
     pub notes: &'a Notes,
 }
 

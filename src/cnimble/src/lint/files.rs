@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cnimble_files::Links;
 use cnimble_lint::{Document, File};
-use cnimble_runtime::ConfError;
+use cnimble_runtime::{ConfDir, ConfError};
 
 use crate::Session;
 use crate::args::Validate;
@@ -114,20 +114,10 @@ pub(crate) fn in_directory(dir: &Path) -> Result<Vec<File>, Report> {
 }
 
 fn listed(dir: &Path, endings: &[&str]) -> Result<Vec<File>, Report> {
-    let shown = dir.display().to_string();
-    let entries = match std::fs::read_dir(dir) {
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(|err| unreadable(&shown, &err.to_string()))?,
-    };
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|err| unreadable(&shown, &err.to_string()))?.path();
-        let fits = path.extension().is_some_and(|ending| endings.iter().any(|wanted| ending == *wanted));
-        if fits && !path.is_dir() {
-            paths.push(path);
-        }
-    }
-    paths.sort();
+    let paths = ConfDir::new(dir).files(endings).map_err(|err| {
+        let why = std::error::Error::source(&err).map_or_else(|| err.to_string(), ToString::to_string);
+        unreadable(&dir.display().to_string(), &why)
+    })?;
     paths.iter().map(|path| read(path)).collect()
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Feed {
     pub(super) config: Arc<PodConfig>,
     pub(super) inputs: Inputs,
     pub(super) dns: DnsOptions,
-    /// Who writes the status of pods, if somebody is to.
+    /// The writer of the pods' status, if there is one.
     pub(super) writing: Option<Writing>,
     closing: Closing,
     /// Where pods of the API server are on record, until it has told of its pods.

@@ -57,7 +57,7 @@ impl FromStr for Listen {
         let address: SocketAddr =
             text.parse().map_err(|_| "expected a path (/run/…), ADDRESS:PORT or off".to_owned())?;
         match address.ip().is_loopback() {
-            // Whoever can reach it can read it.
+            // Any process that can reach it can read it.
             false => Err(format!("{} is no loopback address", address.ip())),
             true => Ok(Listen::Tcp(address)),
         }
@@ -155,11 +155,11 @@ impl Server {
     }
 }
 
-/// A socket file that nobody listens on is in the way; anything else stays.
+/// Removes a socket file without a listener; anything else stays.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => match tokio::net::UnixStream::connect(path).await {
-            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody else listens there")),
+            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
             Err(_) => fs::remove_file(path),
         },
         Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket is there")),

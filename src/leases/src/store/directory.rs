@@ -2,7 +2,7 @@
 //!
 //! What the names of other files mean is not ours to say: notes, backups and what other
 //! programs put there are passed over. What has a lease's name but is no file, or can't be
-//! read, counts as taken by nobody knows whom.
+//! read, counts as taken by an unknown owner.
 
 use std::fs::File;
 use std::io;

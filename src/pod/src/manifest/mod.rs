@@ -108,7 +108,7 @@ pub struct Defaults {
     pub suffix: bool,
 }
 
-/// A pod that somebody wants: complete, and judged to make sense.
+/// A wanted pod, complete and validated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     /// Its namespace and name.

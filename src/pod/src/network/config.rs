@@ -3,7 +3,7 @@
 //! As under the kubelet it is the first that can be used, in the order of the files' names.
 //! A network can be used if its file makes sense and all its plugins are there and speak its
 //! version. When no file can be used any more, but the default network's own is still there
-//! (somebody is editing it), what it said before goes on being used.
+//! (it is being edited), its former content stays in use.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

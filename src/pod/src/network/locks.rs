@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
-/// A lock for every key that somebody holds or waits for; it goes with the last of them.
+/// A lock for every key that is held or waited for; it goes with the last user.
 #[derive(Debug)]
 pub(crate) struct Locks<K: Ord> {
     held: Arc<Mutex<BTreeMap<K, Arc<tokio::sync::Mutex<()>>>>>,
@@ -44,7 +44,7 @@ impl<K: Ord> Drop for Guard<K> {
     fn drop(&mut self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         self.lock = None;
-        // Nobody can join while we hold the map: one reference is the map's own.
+        // No task can join while we hold the map: one reference is the map's own.
         if held.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             held.remove(&self.key);
         }
@@ -74,7 +74,7 @@ mod tests {
 
         let one = locks.lock(&1).await;
         let other = locks.lock(&2).await;
-        // Somebody who gives up waiting leaves the lock to its holder.
+        // A waiter that gives up leaves the lock to its holder.
         let waiting = tokio::time::timeout(std::time::Duration::from_millis(1), locks.lock(&1)).await;
         assert!(waiting.is_err());
         assert_eq!(locks.held.lock().unwrap().len(), 2);

@@ -88,7 +88,7 @@ pub struct PodNetwork {
     /// Its control group.
     pub cgroup_path: Option<String>,
     /// The network that it is, or was, set up with; `None` is the default network of the
-    /// moment. Whoever keeps this can tear the pod down whatever becomes of the configuration,
+    /// moment. A caller that keeps this can tear the pod down whatever becomes of the configuration,
     /// even if the process dies in the middle of a set-up.
     pub network: Option<Arc<NetworkList>>,
 }

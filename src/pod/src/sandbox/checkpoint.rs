@@ -1,6 +1,6 @@
 //! The record of each sandbox on disk.
 //!
-//! It is written before anything else is made, so that whoever comes after a crash knows what
+//! It is written before anything else is made, so that the next start after a crash knows what
 //! there may be to take down, and removed after everything is. A record appears whole or not
 //! at all (written beside its place and renamed), and it is on the disk before networking
 //! starts: namespaces and packet rules go with a power loss, but leases of addresses stay on
@@ -137,7 +137,7 @@ impl Store {
         Err(io::Error::other("its directory is removed again and again"))
     }
 
-    /// Adds to a record what has become of its sandbox. Whoever is killed in between leaves the
+    /// Adds to a record what has become of its sandbox. A process that is killed in between leaves the
     /// old record or the new one.
     pub(super) fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
@@ -325,7 +325,7 @@ fn read(path: &Path) -> Result<Sandbox, Cause> {
     let corrupt = |reason| Cause::Corrupt { path: path.to_owned(), reason };
     match files::read(path, LIMIT, Links::Refuse) {
         Ok(text) => decode(&text).map_err(corrupt),
-        // Not ours, whoever put it there.
+        // Not ours.
         Err(err) if files::is_foreign(&err) => Err(corrupt(err.to_string())),
         Err(err) => Err(Cause::file("reading", path)(err)),
     }

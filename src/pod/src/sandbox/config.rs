@@ -67,7 +67,7 @@ impl SandboxConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// Being made; or whoever made it died, or could not take back what had failed. It is
+    /// Being made; or its maker died, or could not take back a failed step. It is
     /// good for nothing but being removed.
     SettingUp,
     /// The pod has its network.

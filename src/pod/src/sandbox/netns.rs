@@ -16,7 +16,7 @@ pub(super) async fn create(path: PathBuf) -> Result<()> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     // A thread of its own, which ends: no other may find itself in there.
     let thread = std::thread::Builder::new().name("netns".to_owned()).spawn(move || {
-        // If nobody waits any more, nobody will use it.
+        // If the waiter has gone, it stays unused.
         if let Err(Ok(())) = sender.send(pin(&path))
             && let Err(err) = remove(&path)
         {

@@ -31,7 +31,7 @@ pub struct PauseCommand {
     pub args: Vec<String>,
 }
 
-/// Starts the pause process of sandbox `id` in `netns`. It belongs to nobody: it outlives us.
+/// Starts the pause process of sandbox `id` in `netns`. It outlives us, as a child of process 1.
 pub(super) async fn start(command: &PauseCommand, netns: PathBuf, id: &str) -> Result<PauseProcess, Cause> {
     let program = command.program.display().to_string();
     let failed = |source| Cause::Process { program: program.clone(), source };
@@ -89,7 +89,7 @@ pub(super) async fn end_orphans(id: &str) {
     }
 }
 
-/// The processes whose environment names the sandbox. Its ID is random: nobody has it by chance.
+/// The processes with the sandbox in their environment. Its ID is random, so no other process has it by chance.
 fn orphans(id: &str) -> Vec<PauseProcess> {
     let marks = [format!("CNI_CONTAINERID={id}"), format!("{MARK}={id}")];
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };

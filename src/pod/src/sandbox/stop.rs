@@ -1,4 +1,4 @@
-//! Taking sandboxes down, one by one and all that nobody needs.
+//! Takes sandboxes down: one, or all that are unused.
 
 use std::io;
 
@@ -87,7 +87,7 @@ impl Sandboxes {
         }
         let _alone = self.lock_everything().await?;
         let listing = self.list()?;
-        // A record that can't be read: nobody knows whether its pod is alive.
+        // A record that can't be read: its pod may be alive.
         let unreadable = listing.problems.into_iter().map(|(id, _)| id);
         let valid: Vec<String> =
             unreadable.chain(listing.sandboxes.into_iter().map(|sandbox| sandbox.id)).collect();

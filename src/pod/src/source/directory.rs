@@ -185,7 +185,7 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The pods of a text that was read again. If anything is wrong with it, pods that it had and
-/// doesn't have now stay: nobody knows which of them is the one that is wrong.
+/// doesn't have now stay: which of them is the wrong one isn't known.
 pub(super) fn keep_last_good(before: Vec<Arc<Manifest>>, parsed: Parsed) -> Vec<Arc<Manifest>> {
     let Parsed { pods, errors } = parsed;
     let mut pods: Vec<_> = pods.into_iter().map(Arc::new).collect();

@@ -160,7 +160,7 @@ pub struct PodConfig {
 impl PodConfig {
     /// Begins to read. Needs a tokio runtime with I/O and time.
     ///
-    /// The receiver gets the changes in order; while nobody takes them, the sources wait.
+    /// The receiver gets the changes in order; while they aren't taken, the sources wait.
     ///
     /// # Errors
     /// Options that can never work: a URL that is none, a kubeconfig that can't be used.

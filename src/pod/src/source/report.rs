@@ -1,4 +1,4 @@
-//! What sources have read, on its way to whoever listens: merged, in order, with what is wrong.
+//! Hands the pods that sources have read to the listener: merged, in order, with the problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -164,7 +164,7 @@ impl Reporter {
             self.shared.publish();
         }
         for update in outcome.updates {
-            // Without a listener nobody wants to know.
+            // Without a listener there is nothing to do.
             let _ = self.shared.updates.send(update).await;
         }
     }
@@ -181,7 +181,7 @@ impl Reporter {
         self.shared.publish();
     }
 
-    /// Waits until somebody wants everything to be read again.
+    /// Waits for a request to read everything again.
     pub(super) async fn wanted(&mut self) {
         if self.reread.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -85,7 +85,7 @@ impl StatusWriter {
             404 => Ok(()),
             _ => {
                 let refused = http::refused(response).await;
-                // Another pod has its name.
+                // Another pod has its name. A failed precondition has no other sign in the server's answer.
                 if matches!(&refused, HttpError::Status { status: 409, message } if message.contains("UID")) {
                     return Ok(());
                 }

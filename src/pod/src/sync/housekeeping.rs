@@ -12,7 +12,7 @@ use super::work::Work;
 use super::{Command, Event};
 
 impl<W: Work> SyncLoop<W> {
-    /// Takes down what nobody wants, once it is known what is wanted. Waits while nothing can
+    /// Takes unwanted pods down, once the wanted ones are known. Waits while nothing can
     /// be done.
     pub(super) async fn keep_house(&mut self) -> Option<Command> {
         let mut backoff = Backoff::new(self.options.trouble);

@@ -7,12 +7,12 @@
 //!   vanished), looked for every second: the pod is repaired;
 //! - **the sync tick**, every second: pods that failed are tried again, each after a wait of
 //!   its own that doubles, and pods that are up are checked from time to time;
-//! - **housekeeping**, every two seconds: what is left of pods that nobody wants is taken down,
-//!   but not before every source has been read once. Until then nobody knows what is wanted.
+//! - **housekeeping**, every two seconds: what is left of unwanted pods is taken down,
+//!   but not before every source has been read once. Until then the wanted pods aren't known.
 //!
 //! Each pod has a worker: one thing at a time for a pod, many pods at once. Of what comes in
-//! while a worker is busy only the latest counts. A pod that fails or hangs holds up nobody
-//! else, up to [`SyncOptions::parallel`] of them.
+//! while a worker is busy only the latest counts. A pod that fails or hangs holds up no other
+//! pod, up to [`SyncOptions::parallel`] of them.
 //!
 //! When not even the list of what exists can be read, nothing is done at all; the loop tries again after
 //! 100 ms, and twice as long each time, up to 5 s.

@@ -1,4 +1,4 @@
-//! How the pods are, for whoever wants to know.
+//! The state of the pods, for listeners.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ pub struct PodReport {
     /// Its namespace and name.
     #[serde(flatten)]
     pub id: PodId,
-    /// Its UID; empty for a pod that nobody wants any more.
+    /// Its UID; empty for a pod that isn't wanted any more.
     pub uid: String,
     /// Where it is in its life.
     pub phase: Phase,

@@ -85,7 +85,7 @@ impl<W: Work> SyncLoop<W> {
                     let ready = self.sources_ready;
                     input.into_iter().for_each(|input| self.take(input));
                     if self.sources_ready && !ready {
-                        // Now it is known what is nobody's.
+                        // Now the unwanted pods are known.
                         housekeeping.reset_immediately();
                     }
                     None

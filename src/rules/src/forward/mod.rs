@@ -245,7 +245,7 @@ pub struct Leaving<'a> {
 }
 
 /// Removes what accepts the pod's traffic: ours by its owner, and iptables' rules and firewalld's
-/// sources, be they ours or the Go plugin's, by the addresses, as they name nobody. firewalld is
+/// sources, be they ours or the Go plugin's, by the addresses, as they name no owner. firewalld is
 /// asked if it is configured or has a table. A bridge's policy goes if the bridge is `unused`
 /// without the pod.
 ///
@@ -294,8 +294,8 @@ pub fn remove(
 }
 
 /// Removes the elements of all attachments of `network` that aren't in `valid`, bridges that
-/// are `unused`, and in the end all that nobody uses. iptables' rules and firewalld's sources name
-/// nobody and stay.
+/// are `unused`, and in the end unused sets and chains. iptables' rules and firewalld's sources name
+/// no owner and stay.
 ///
 /// # Errors
 /// If an object could not be removed. Everything has been tried.

@@ -263,7 +263,7 @@ impl Cache {
         }
     }
 
-    /// Renames an entry so that nobody reads it, and returns its new name.
+    /// Renames an entry so that it isn't read any more, and returns its new name.
     ///
     /// # Errors
     /// The system's.
@@ -315,7 +315,7 @@ impl Temporary {
 
     fn persist(self, path: &Path) -> io::Result<()> {
         fs::rename(&self.0, path)?;
-        // The old name is free now, and may be somebody else's the next moment.
+        // The old name is free now, and another process may use it the next moment.
         std::mem::forget(self);
         Ok(())
     }

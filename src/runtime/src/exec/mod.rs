@@ -82,7 +82,7 @@ impl Deadline {
     }
 }
 
-/// How long we wait for somebody else to finish writing the plugin's file.
+/// How long to wait while the plugin's file is open for writing.
 const BUSY: Duration = Duration::from_secs(5);
 
 impl Exec {

@@ -112,7 +112,7 @@ async fn tail(mut from: impl AsyncRead + Unpin, kept: &mut Vec<u8>) -> io::Resul
     }
 }
 
-/// A plugin that is killed with its whole group when nobody waits for it any more.
+/// A running plugin. It is killed with its whole group when this is dropped.
 pub(super) struct Running(pub(super) Child);
 
 impl Running {
@@ -133,7 +133,7 @@ impl Running {
     }
 
     fn signal(&self, signal: Signal) {
-        // The id is there until the process is reaped, so it can't be somebody else's.
+        // The id is there until the process is reaped, so it can't be another process's.
         let Some(pid) = self.0.id().and_then(|id| i32::try_from(id).ok()) else {
             return;
         };
