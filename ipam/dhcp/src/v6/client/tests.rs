@@ -146,7 +146,7 @@ fn a_refusal_is_kept_for_people_and_the_next_server_is_asked() {
     let mut client = client();
     client.tick(0);
     let none = ia_na(IAID, 0, 0, &status(2, "full"));
-    assert_eq!(words(&says(&mut client, 1, Type::Advertise, SERVER, &[none.clone()])), ["tell"]);
+    assert_eq!(words(&says(&mut client, 1, Type::Advertise, SERVER, std::slice::from_ref(&none))), ["tell"]);
     assert_eq!(client.refusal(), Some("it has no address to give (NoAddrsAvail): \"full\""));
     says(&mut client, 1, Type::Advertise, OTHER, &[gives(ANOTHER)]);
     assert_eq!(words(&client.tick(client.next())), ["probe fd00::60", "Request fd00::60 to other"]);
@@ -239,7 +239,7 @@ fn a_server_that_has_forgotten_the_lease_is_asked_for_it_anew() {
     let unknown = ia_na(IAID, 0, 0, &status(3, ""));
     let mut client = bound();
     client.tick(50_000);
-    let replied = says(&mut client, 50_002, Type::Reply, SERVER, &[unknown.clone()]);
+    let replied = says(&mut client, 50_002, Type::Reply, SERVER, std::slice::from_ref(&unknown));
     assert_eq!(words(&replied), ["tell", "Request fd00::50 to server"]);
     assert!(client.lease().is_some() && client.probed().is_none());
     assert_eq!(words(&says(&mut client, 50_003, Type::Reply, SERVER, &[gives(ADDRESS)])), ["bound fd00::50"]);

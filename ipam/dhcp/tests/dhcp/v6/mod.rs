@@ -42,6 +42,12 @@ fn server(host: &Host) -> Server {
     Server::start(host, "br0", b"\0\x03\0\x01server", Manner::new(FIRST, 3600))
 }
 
+/// A server of DHCPv4 beside it.
+fn four_server(host: &Host, times: Option<(u32, u32)>) -> crate::server::Server {
+    use crate::server::{Manner, Server};
+    Server::start(host, super::OWN, Manner { times, ..Manner::new(super::FIRST, 3600) })
+}
+
 /// A keeper as an administrator starts it, whose log the test reads.
 fn keeper(host: &Host, options: &[&str]) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
