@@ -59,6 +59,32 @@ pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Reply, Error> {
     }
 }
 
+/// Asks several things at once: all of them are asked before the first answer is waited for. Answers stand in the
+/// order of questions.
+///
+/// # Errors
+/// As those of [`ask`], the first one; what is asked for behind it may have been done.
+pub(crate) fn ask_all(socket: &Path, asks: &[Ask]) -> Result<Vec<Reply>, Error> {
+    // One that is alone needs no company, and several need a keeper that is there.
+    if asks.len() > 1 {
+        ask(socket, &Ask::Status)?;
+    }
+    let begin = |ask: &Ask| {
+        let mut question = serde_json::to_vec(ask).ok()?;
+        question.push(b'\n');
+        let mut stream = UnixStream::connect(socket).ok()?;
+        stream.write_all(&question).ok()?;
+        Some(stream)
+    };
+    let begun: Vec<_> = asks.iter().map(|ask| if asks.len() > 1 { begin(ask) } else { None }).collect();
+    let end = |(begun, one): (Option<UnixStream>, &Ask)| match begun.map(hear) {
+        Some(Ok(Some(answer))) => read(socket, &answer)?.checked(),
+        // Its keeper has ended, or a signal has come.
+        _ => ask(socket, one),
+    };
+    begun.into_iter().zip(asks).map(end).collect()
+}
+
 /// Nothing listens there.
 fn is_alone(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
@@ -74,6 +100,10 @@ fn exchange(mut stream: UnixStream, question: &[u8]) -> io::Result<Option<Vec<u8
         Err(err) if is_end(&err) => return Ok(None),
         written => written?,
     }
+    hear(stream)
+}
+
+fn hear(stream: UnixStream) -> io::Result<Option<Vec<u8>>> {
     let mut answer = Vec::new();
     let mut reader = BufReader::new(stream.take(LONGEST_LINE as u64));
     loop {

@@ -380,7 +380,7 @@ fn refusal(answer: &Answer) -> Action {
 }
 
 /// A number that a host which doesn't see our messages can't know.
-fn random() -> u32 {
+pub(crate) fn random() -> u32 {
     // The lower half: the standard library has its keys from the kernel.
     (RandomState::new().hash_one(0) & u64::from(u32::MAX)) as u32
 }

@@ -6,6 +6,7 @@
 //! | `ipam.provide[]` | none | options for the server: a value, or one out of CNI_ARGS |
 //! | `ipam.request[]` | none | options that the server is asked for, too |
 //! | `ipam.priority` | none | the metric of all routes |
+//! | `ipam.families` | `["ipv4"]` | which addresses the interface gets |
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use serde::Deserialize;
 use cnimble_cni::{Error, PluginConfig, fields};
 
 use crate::message::code;
+use crate::talk::Family;
 
 /// Where the keeper listens unless the configuration says otherwise. Not the Go daemon's path: that one
 /// speaks another language.
@@ -66,6 +68,8 @@ pub(crate) struct Config {
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
     pub(crate) request: Vec<u8>,
     pub(crate) priority: Option<u32>,
+    /// Each at most once; never none.
+    pub(crate) families: Vec<Family>,
 }
 
 #[derive(Default, Deserialize)]
@@ -83,6 +87,7 @@ struct Ipam {
     request: Vec<Request>,
     #[serde(deserialize_with = "fields::nonzero_opt")]
     priority: Option<u32>,
+    families: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -114,6 +119,7 @@ impl Config {
             provide: provided(&ipam.provide, args)?,
             request: requested(&ipam.request)?,
             priority: ipam.priority,
+            families: families(&ipam.families)?,
         })
     }
 }
@@ -150,6 +156,26 @@ fn socket(path: Option<String>) -> Result<PathBuf, Error> {
     };
     let path = path.display().to_string();
     Err(Error::config(format!("ipam.daemonSocketPath: invalid path: {}", path.escape_debug())).details(why))
+}
+
+fn families(names: &[String]) -> Result<Vec<Family>, Error> {
+    let mut families = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        let family = match name.as_str() {
+            "ipv4" => Family::Ipv4,
+            "ipv6" => Family::Ipv6,
+            other => {
+                let shown: String = other.chars().take(80).flat_map(char::escape_debug).collect();
+                let msg = format!("ipam.families[{n}]: unknown family \"{shown}\", expected ipv4 or ipv6");
+                return Err(Error::config(msg));
+            }
+        };
+        if families.contains(&family) {
+            return Err(Error::config(format!("ipam.families[{n}]: {name} is there twice")));
+        }
+        families.push(family);
+    }
+    Ok(if families.is_empty() { vec![Family::Ipv4] } else { families })
 }
 
 fn provided(provide: &[Provide], args: &str) -> Result<Vec<(u8, Vec<u8>)>, Error> {
@@ -229,10 +255,21 @@ mod tests {
             provide: vec![],
             request: REQUEST.to_vec(),
             priority: None,
+            families: vec![Family::Ipv4],
         };
         assert_eq!(config, expected);
-        let nulls = json!({ "daemonSocketPath": null, "provide": null, "request": null, "priority": 0 });
+        let nulls = json!({
+            "daemonSocketPath": null, "provide": null, "request": null, "priority": 0, "families": null,
+        });
         assert_eq!(read(&nulls, "").unwrap(), expected);
+        assert_eq!(read(&json!({ "families": [] }), "").unwrap(), expected);
+    }
+
+    #[test]
+    fn families_in_their_order() {
+        let of = |families: Value| read(&json!({ "families": families }), "").unwrap().families;
+        assert_eq!(of(json!(["ipv6"])), [Family::Ipv6]);
+        assert_eq!(of(json!(["ipv6", "ipv4"])), [Family::Ipv6, Family::Ipv4]);
     }
 
     #[test]
@@ -252,7 +289,8 @@ mod tests {
         let config = read(&ipam, "IgnoreUnknown=1;K8S_POD_NAME=web=1;x;=y").unwrap();
         let provide = vec![(60, b"new".to_vec()), (12, b"web=1".to_vec()), (77, b"a".to_vec())];
         let socket = "/run/x/y.sock".into();
-        assert_eq!(config, Config { socket, provide, request: vec![3, 42], priority: Some(50) });
+        let families = vec![Family::Ipv4];
+        assert_eq!(config, Config { socket, provide, request: vec![3, 42], priority: Some(50), families });
         let ipam = json!({ "request": [{ "option": "42" }, { "option": "1" }] });
         assert_eq!(read(&ipam, "").unwrap().request, [42, 1, 121, 249, 3, 6, 15, 119, 26]);
     }
@@ -267,6 +305,11 @@ mod tests {
                 json!({ "provide": [{ "option": "hostname", "value": "a" }] }),
                 "ipam.provide[0].option: unknown DHCP option \"hostname\"",
             ),
+            (
+                json!({ "families": ["ipv4", "ip\n"] }),
+                "ipam.families[1]: unknown family \"ip\\n\", expected ipv4 or ipv6",
+            ),
+            (json!({ "families": ["ipv6", "ipv6"] }), "ipam.families[1]: ipv6 is there twice"),
             (json!({ "provide": [{}] }), "ipam.provide[0].option: unknown DHCP option \"\""),
             (
                 json!({ "request": [{}, { "option": "+3" }] }),

@@ -7,8 +7,10 @@ use cnimble_netlink::link::Mac;
 use crate::client::{Action, Client, Identity};
 use crate::domains;
 use crate::frame;
+use crate::held::{self, Held};
 use crate::lease::{self, Lease};
 use crate::message::{Answer, code};
+use crate::v6;
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
@@ -58,5 +60,68 @@ pub fn dhcp(bytes: &[u8]) {
         assert!(client.listens() || client.lease().is_some());
     }
     client.release(0);
-    let _ = serde_json::from_slice::<Lease>(bytes).map(|lease| lease.result(None));
+    let _ = serde_json::from_slice::<Held>(bytes).map(|lease| held::result(&[lease], None));
+}
+
+const DUID: &[u8] = b"\0\x04client";
+const IAID: u32 = 7;
+
+/// Takes any bytes for a message of DHCPv6, and for options of one that is for us: what becomes a lease is one that a
+/// host can have, and the client has always something to wait for.
+pub fn dhcp6(bytes: &[u8]) {
+    use v6::message::Type;
+    let _ = v6::socket::advertised(bytes);
+    let option = |code: u16, value: &[u8]| {
+        let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
+        [&code.to_be_bytes()[..], &length.to_be_bytes(), value].concat()
+    };
+    // Else nearly all would end at the IDs, or at the number of the IA.
+    let ids = [option(1, DUID), option(2, b"\0\x03server")].concat();
+    let ia = option(3, &[&IAID.to_be_bytes(), bytes.get(1..).unwrap_or_default()].concat());
+    let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
+    let kind = if first & 1 == 0 { Type::Advertise } else { Type::Reply };
+    let head = [kind as u8, 0, 0, 1];
+    let messages = [
+        bytes.to_vec(),
+        [&head[..], &ids, rest].concat(),
+        [&head[..], &ids, &ia].concat(),
+        [&head[..], &ids, &option(14, &[]), &ia].concat(),
+    ];
+    let identity = v6::client::Identity { duid: DUID.to_vec(), iaid: IAID };
+    let mut client = v6::client::Client::new(identity, 1000, 0);
+    for message in messages {
+        let Some(mut answer) = v6::message::Answer::parse(&message, DUID, IAID) else { continue };
+        if let Some(status) = answer.refusal() {
+            assert!(!status.words().contains(|c: char| c.is_control()));
+        }
+        for name in &answer.domains {
+            assert!(!name.contains(|c: char| c.is_whitespace() || c.is_control()));
+        }
+        if let Ok(lease) = v6::lease::Lease::of(&answer, 0, None) {
+            assert!(v6::lease::is_usable(lease.address) && lease.net().prefix() == 128);
+            assert!(lease.renew <= lease.rebind && lease.rebind <= lease.expires && lease.renew >= 1000);
+            assert!(lease.preferred <= lease.expires.max(1000) && lease.lifetimes(0).1 > 0);
+            let text = serde_json::to_vec(&lease).unwrap_or_default();
+            assert_eq!(serde_json::from_slice::<Held>(&text).ok(), Some(Held::Six(lease)));
+        }
+        // Each of two answers meets another state.
+        for _ in 0..2 {
+            // An endless lease has no next time.
+            let now = client.next().min(1 << 50);
+            for action in client.tick(now) {
+                if let v6::client::Action::Send(question) = action {
+                    answer.xid = question.xid;
+                    assert!(question.encode().len() < 1000);
+                }
+            }
+            client.answer(now, &answer);
+            if let Some(address) = client.probed().filter(|_| first & 2 != 0) {
+                client.conflict(now, address);
+            }
+            assert!(client.listens() || client.lease().is_some());
+            assert!(client.next() >= now || client.lease().is_none());
+        }
+    }
+    client.release(0);
+    let _ = serde_json::from_slice::<Held>(bytes).map(|lease| held::result(&[lease], None));
 }

@@ -1,4 +1,4 @@
-//! A lease: what a server has given, as a result of ADD and as a file.
+//! A lease: what a server of DHCPv4 has given.
 //!
 //! Times are milliseconds since the machine's boot (CLOCK_BOOTTIME): no clock that is set, and no sleep of
 //! the machine, moves them.
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnetwork::{IpNetwork, Ipv4Network};
 use serde::{Deserialize, Serialize};
 
-use cnimble_cni::{CniResult, Dns, IpConfig, Route};
+use cnimble_cni::{Dns, Route};
 use cnimble_netlink::link::Mac;
 
 use crate::domains;
@@ -98,17 +98,6 @@ impl Lease {
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         let with = |route: &Route| Route { priority, ..route.clone() };
         self.routes.iter().map(with).collect()
-    }
-
-    /// What ADD returns.
-    pub(crate) fn result(&self, priority: Option<u32>) -> CniResult {
-        let ip = IpConfig { interface: None, address: self.net(), gateway: self.gateway.map(IpAddr::V4) };
-        CniResult {
-            ips: vec![ip],
-            routes: self.routes(priority),
-            dns: self.dns.clone(),
-            ..CniResult::default()
-        }
     }
 }
 
@@ -228,6 +217,7 @@ fn dns(answer: &Answer) -> Dns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::held::{self, Held};
     use crate::message::Type;
     use crate::message::tests::{MAC, answer};
 
@@ -252,7 +242,7 @@ mod tests {
     #[test]
     fn address_gateway_and_routes() {
         let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, (code::MTU, &[5, 120])]).unwrap();
-        let result = lease.result(Some(7));
+        let result = held::result(&[Held::Four(lease.clone())], Some(7));
         assert_eq!(result.ips[0].address.to_string(), "10.1.2.50/24");
         assert_eq!(result.ips[0].gateway, Some(IpAddr::from([10, 1, 2, 1])));
         assert_eq!(told(&lease), ["0.0.0.0/0 via 10.1.2.1"]);

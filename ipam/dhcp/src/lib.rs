@@ -11,6 +11,8 @@
 //! | `keeper` | the keeper: its loop, its files, its visitors, its pods |
 //! | `client`, `action` | the protocol: a state machine without I/O |
 //! | `lease`, `domains` | what a server gives |
+//! | `v6` | the same for DHCPv6 |
+//! | `held` | a lease of either family |
 //! | `message`, `frame` | DHCP, UDP, IPv4 and ARP as bytes |
 //! | `socket` | packet sockets |
 
@@ -22,30 +24,38 @@ mod domains;
 mod frame;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod held;
 mod keeper;
 mod lease;
 mod message;
 mod socket;
 mod talk;
+mod v6;
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error};
 use cnimble_netlink::link::{self, Change};
 use cnimble_netlink::{NetNs, Netlink};
-use cnimble_plugin::{Call, Plugin};
+use cnimble_plugin::interface::pod;
+use cnimble_plugin::{Call, Plugin, signal};
 
-use ask::ask;
+use ask::{ask, ask_all};
 use config::Config;
+use held::Held;
 use keeper::store;
-use talk::{Ask, Reply, Wanted, Whose};
+use talk::{Ask, Family, Reply, Wanted, Whose};
 
 /// How long the interface may take to have a carrier. What is sent before is lost, and sent again.
 const CARRIER: Duration = Duration::from_secs(2);
+/// How long its link-local address may take, with duplicate address detection.
+const LINK_LOCAL: Duration = Duration::from_secs(5);
+/// Between two looks for that address.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The plugin.
 pub static PLUGIN: &dyn Plugin = &Dhcp;
@@ -70,20 +80,33 @@ impl Plugin for Dhcp {
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
-        let Config { socket, provide, request, priority } = Config::read(&call.config, &call.raw_args)?;
+        let Config { socket, provide, request, priority, families } =
+            Config::read(&call.config, &call.raw_args)?;
         let netns = call.open_netns()?;
-        call.step("bring up the interface", || bring_up(&netns, &call.ifname))?;
+        let six = families.contains(&Family::Ipv6);
+        call.step("bring up the interface", || bring_up(call, &netns, six))?;
         let whose = Whose::of(&call.owner());
         let (path, owner) = (socket.clone(), whose.clone());
         call.undo.push("give the DHCP lease back", move || release(&path, owner));
         // The keeper has another working directory.
         let netns = std::path::absolute(&call.netns).unwrap_or_else(|_| call.netns.clone().into());
         let netns = netns.to_string_lossy().into_owned();
-        let wanted = Wanted { whose, netns, provide, request, priority };
-        match call.step("get a DHCP lease", || ask(&socket, &Ask::Add(wanted)))? {
-            Reply::Lease(lease) => Ok(lease.result(priority)),
+        let four = Wanted { whose, family: Family::Ipv4, netns, provide, request, priority };
+        let asks: Vec<Ask> = families.into_iter().map(|family| question(&four, family)).collect();
+        let replies = call.step("get a DHCP lease", || {
+            let replies = ask_all(&socket, &asks);
+            if replies.is_err() && asks.len() > 1 {
+                // The other family's lease may come yet.
+                let _ = ask(&socket, &Ask::Del(four.whose.clone()));
+            }
+            replies
+        })?;
+        let lease = |reply: Reply| match reply {
+            Reply::Lease(lease) => Ok(lease),
             _ => Err(Error::new(Code::INTERNAL, "the keeper of DHCP leases has answered without a lease")),
-        }
+        };
+        let leases = replies.into_iter().map(lease).collect::<Result<Vec<Held>, Error>>()?;
+        Ok(held::result(&leases, priority))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
@@ -92,16 +115,8 @@ impl Plugin for Dhcp {
 
     /// The lease is kept, and is the one that the result tells. A keeper that isn't there is started.
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
-        let Config { socket, .. } = Config::read(&call.config, &call.raw_args)?;
-        let ifname = &call.ifname;
-        match ask(&socket, &Ask::Check(Whose::of(&call.owner())))? {
-            Reply::Lease(lease) if prev.ips.iter().any(|ip| ip.address == lease.net()) => Ok(()),
-            Reply::Lease(lease) => {
-                Err(Error::check(format!("dhcp: prevResult lacks the address {} of {ifname}", lease.net()))
-                    .details("its server has given another one since ADD"))
-            }
-            _ => Err(Error::check(format!("dhcp: there is no lease for {ifname}"))),
-        }
+        let Config { socket, families, .. } = Config::read(&call.config, &call.raw_args)?;
+        families.into_iter().try_for_each(|family| check(call, &socket, family, prev))
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
@@ -120,14 +135,45 @@ impl Plugin for Dhcp {
     }
 }
 
+/// What the keeper is asked for an address of this family. Options and metric of a configuration are IPv4's.
+fn question(four: &Wanted, family: Family) -> Ask {
+    match family {
+        Family::Ipv4 => Ask::Add(four.clone()),
+        Family::Ipv6 => {
+            let (whose, netns) = (four.whose.clone(), four.netns.clone());
+            let (provide, request) = (Vec::new(), Vec::new());
+            Ask::Add6(Wanted { whose, family, netns, provide, request, priority: None })
+        }
+    }
+}
+
+fn check(call: &Call, socket: &Path, family: Family, prev: &CniResult) -> Result<(), Error> {
+    let (whose, ifname) = (Whose::of(&call.owner()), &call.ifname);
+    let question = match family {
+        Family::Ipv4 => Ask::Check(whose),
+        Family::Ipv6 => Ask::Check6(whose),
+    };
+    match ask(socket, &question)? {
+        Reply::Lease(lease) if prev.ips.iter().any(|ip| ip.address == lease.net()) => Ok(()),
+        Reply::Lease(lease) => {
+            Err(Error::check(format!("dhcp: prevResult lacks the address {} of {ifname}", lease.net()))
+                .details("its server has given another one since ADD"))
+        }
+        _ => Err(Error::check(format!("dhcp: there is no lease for {ifname}"))),
+    }
+}
+
 /// What has no file was never answered with a lease, and the keeper knows by itself.
 fn release(socket: &Path, whose: Whose) -> Result<(), Error> {
-    let file = store::file(socket, &whose.owner().tag());
-    match std::fs::symlink_metadata(&file) {
-        Ok(_) => ask(socket, &Ask::Del(whose)).map(drop),
-        Err(err) if cnimble_files::is_absent(&err) => Ok(()),
-        Err(err) => Err(unreadable(socket, &err)),
+    for family in Family::ALL {
+        match std::fs::symlink_metadata(store::file(socket, &whose.key(family))) {
+            // Of both families, if there are two.
+            Ok(_) => return ask(socket, &Ask::Del(whose)).map(drop),
+            Err(err) if cnimble_files::is_absent(&err) => {}
+            Err(err) => return Err(unreadable(socket, &err)),
+        }
     }
+    Ok(())
 }
 
 fn unreadable(socket: &Path, err: &std::io::Error) -> Error {
@@ -135,17 +181,44 @@ fn unreadable(socket: &Path, err: &std::io::Error) -> Error {
 }
 
 /// Brings the interface up, and waits until it can send.
-fn bring_up(netns: &NetNs, ifname: &str) -> Result<(), Error> {
+fn bring_up(call: &Call, netns: &NetNs, six: bool) -> Result<(), Error> {
+    let ifname = &call.ifname;
     let mut inside = Netlink::open_in(netns)?;
     let link = inside.find_link(ifname)?.ok_or_else(|| {
         Error::new(Code::UNKNOWN_CONTAINER, format!("the pod has no interface {ifname}"))
             .details("an IPAM plugin is called by the plugin that makes it")
     })?;
+    if six {
+        netns.enter(|| pod::before_dhcp(call, ifname))??;
+    }
     if !link.up {
         inside.execute(link::set(link.index, ifname, &Change { up: Some(true), ..Change::default() }))?;
     }
     match inside.wait_oper_up(link.index, CARRIER) {
-        Err(err) if !err.is(Errno::ETIMEDOUT) => Err(err.into()),
-        _ => Ok(()),
+        Err(err) if !err.is(Errno::ETIMEDOUT) => return Err(err.into()),
+        _ => {}
+    }
+    if six { wait_link_local(&mut inside, link.index, ifname) } else { Ok(()) }
+}
+
+/// Waits until there is an address that DHCPv6 can speak from.
+fn wait_link_local(inside: &mut Netlink, index: u32, ifname: &str) -> Result<(), Error> {
+    let end = Instant::now() + LINK_LOCAL;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match inside.wait_addrs_settled(index, left) {
+            Err(err) if !err.is(Errno::ETIMEDOUT) => return Err(err.into()),
+            _ => {}
+        }
+        if v6::socket::link_local(inside, index)?.is_some() {
+            return Ok(());
+        }
+        if left.is_zero() {
+            let msg = format!("{ifname} has no link-local IPv6 address");
+            return Err(Error::new(Code::TRY_AGAIN_LATER, msg)
+                .details("DHCPv6 speaks from it; the kernel makes one when the interface has a carrier"));
+        }
+        signal::check()?;
+        std::thread::sleep(PAUSE);
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use cnimble_cni::{Attachment, Code, Error, Owner};
 
-use crate::lease::Lease;
+use crate::held::Held;
 
 /// Of a question, and of an answer. A list of 10,000 attachments has 1 MB.
 pub(crate) const LONGEST_LINE: usize = 16 << 20;
@@ -29,9 +29,47 @@ impl Whose {
         Owner { network: self.network.clone(), attachment }
     }
 
+    /// The name of its lease, also that of the lease's file.
+    pub(crate) fn key(&self, family: Family) -> String {
+        format!("{}{}", self.owner().tag(), family.suffix())
+    }
+
     /// As it stands in the log, and as the Go daemon tells a server who asks.
     pub(crate) fn words(&self) -> String {
         format!("{}/{}/{}", self.container, self.network, self.ifname)
+    }
+}
+
+/// Of the address that an interface wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Family {
+    #[default]
+    Ipv4,
+    Ipv6,
+}
+
+impl Family {
+    pub(crate) const ALL: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+
+    /// The protocol.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Family::Ipv4 => "DHCP",
+            Family::Ipv6 => "DHCPv6",
+        }
+    }
+
+    /// What behind the owner's tag makes the name of the lease.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Family::Ipv4 => "",
+            Family::Ipv6 => "-6",
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Family::default()
     }
 }
 
@@ -39,10 +77,20 @@ impl Whose {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wanted {
     pub(crate) whose: Whose,
+    /// A keeper that knows no families writes none.
+    #[serde(default, skip_serializing_if = "Family::is_default")]
+    pub(crate) family: Family,
     pub(crate) netns: String,
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
     pub(crate) request: Vec<u8>,
     pub(crate) priority: Option<u32>,
+}
+
+impl Wanted {
+    /// As [`Whose::key`].
+    pub(crate) fn key(&self) -> String {
+        self.whose.key(self.family)
+    }
 }
 
 /// A verb's question.
@@ -50,8 +98,12 @@ pub(crate) struct Wanted {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Ask {
     Add(Wanted),
+    /// The same for IPv6, under a name that an older keeper refuses.
+    Add6(Wanted),
+    /// All of its leases.
     Del(Whose),
     Check(Whose),
+    Check6(Whose),
     /// With those that are valid: container and interface.
     Gc {
         network: String,
@@ -65,7 +117,7 @@ pub(crate) enum Ask {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reply {
     Done,
-    Lease(Lease),
+    Lease(Held),
     /// There is no such lease.
     Nothing,
     Error {

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, CacheInfo,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::request::Mode;
@@ -41,6 +43,19 @@ pub fn add(index: u32, link: &str, net: IpNetwork, nodad: bool) -> Request {
     }
     let what = format!("add address {net} to {link}");
     Request::new(what, Mode::Create, RouteNetlinkMessage::NewAddress(message))
+}
+
+/// `ip address replace NET dev LINK nodad preferred_lft SECONDS valid_lft SECONDS`; `u32::MAX` is for ever. The
+/// kernel takes the address away when its time is over, and refuses one with a valid lifetime of 0.
+pub fn lend(index: u32, link: &str, net: IpNetwork, preferred: u32, valid: u32) -> Request {
+    let mut message = message(index, net);
+    message.header.flags = AddressHeaderFlags::Nodad;
+    message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    let mut times = CacheInfo::default();
+    (times.ifa_preferred, times.ifa_valid) = (preferred, valid);
+    message.attributes.push(AddressAttribute::CacheInfo(times));
+    let what = format!("set the lifetime of address {net} of {link}");
+    Request::new(what, Mode::Replace, RouteNetlinkMessage::NewAddress(message))
 }
 
 /// `ip address del NET dev LINK`

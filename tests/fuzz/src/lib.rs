@@ -9,7 +9,7 @@
 mod spec;
 
 pub use cnimble_dbus::fuzz as dbus;
-pub use cnimble_dhcp::fuzzing::dhcp;
+pub use cnimble_dhcp::fuzzing::{dhcp, dhcp6};
 pub use cnimble_doctor::fuzzing::doctor;
 pub use cnimble_leases::fuzzing::{index, lease};
 pub use cnimble_netlink::fuzzing::{nft, route};
@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     ("config", config),
     ("dbus", dbus),
     ("dhcp", dhcp),
+    ("dhcp6", dhcp6),
     ("doctor", doctor),
     ("index", index),
     ("iptables", iptables),

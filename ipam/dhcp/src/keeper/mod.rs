@@ -6,8 +6,11 @@
 //! ([`store`]) before an ADD is answered: it may be killed at any moment, and the next one goes on.
 
 mod flags;
+mod four;
 mod journal;
+mod place;
 mod pod;
+mod six;
 mod start;
 pub(crate) mod store;
 mod visitors;
@@ -22,12 +25,12 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::signal;
 
-use crate::client::Action;
-use crate::lease::Lease;
-use crate::talk::{Ask, Reply, Wanted, Whose};
+use crate::held::Held;
+use crate::talk::{Ask, Family, Reply, Wanted, Whose};
 use flags::Flags;
 use journal::Journal;
-use pod::{Heard, Pod};
+use place::Event;
+use pod::Pod;
 use store::{Record, Store};
 use visitors::Visitors;
 
@@ -54,7 +57,7 @@ struct Keeper {
     store: Store,
     listener: UnixListener,
     visitors: Visitors,
-    /// By the tags of their owners.
+    /// By the names of their leases.
     pods: BTreeMap<String, Pod>,
     /// Leases of the keeper before whose pods couldn't be looked at yet.
     left: Vec<Record>,
@@ -78,17 +81,17 @@ impl Keeper {
     fn adopt(&mut self, now: u64) {
         for record in std::mem::take(&mut self.left) {
             let whose = record.wanted.whose.words();
-            let tag = record.wanted.whose.owner().tag();
+            let key = record.wanted.key();
             let known = Some((Mac(record.mac), record.lease.clone()));
             let found = match Pod::find(&self.flags, record.wanted.clone(), now, known) {
                 Ok(pod) => {
-                    self.pods.insert(tag, pod);
+                    self.pods.insert(key, pod);
                     continue;
                 }
                 Err(err) => err,
             };
             let gone = matches!(found.code, Code::INVALID_NETNS | Code::UNKNOWN_CONTAINER);
-            if gone && self.store.remove(&tag).is_ok() {
+            if gone && self.store.remove(&key).is_ok() {
                 self.journal.tell(&format!("{whose}: its pod is gone, and its lease forgotten: {found}"));
             } else {
                 self.journal.tell(&format!("{whose}: its lease can't be kept now: {found}"));
@@ -134,7 +137,7 @@ impl Keeper {
         let times = self
             .pods
             .values()
-            .flat_map(|pod| [pod.client.next(), pod.waiting.map_or(u64::MAX, |(_, until)| until)]);
+            .flat_map(|pod| [pod.speaker.next(), pod.waiting.map_or(u64::MAX, |(_, until)| until)]);
         let linger = if self.flags.once && self.pods.is_empty() { self.busy + LINGER } else { u64::MAX };
         let next = times.chain([idle, linger, self.visitors.next()]).min().unwrap_or(u64::MAX);
         // A millisecond more, as the clock is cut off.
@@ -148,8 +151,8 @@ impl Keeper {
             let more = if writes { PollFlags::POLLOUT } else { PollFlags::empty() };
             descriptors.push(PollFd::new(descriptor, PollFlags::POLLIN | more));
         }
-        for socket in self.pods.values().flat_map(Pod::sockets) {
-            descriptors.push(PollFd::new(socket.as_fd(), PollFlags::POLLIN));
+        for socket in self.pods.values().flat_map(|pod| pod.speaker.sockets()) {
+            descriptors.push(PollFd::new(socket, PollFlags::POLLIN));
         }
         // A signal ends it, too; whoever is ready is asked in any case.
         let _ = poll(&mut descriptors, timeout);
@@ -159,48 +162,62 @@ impl Keeper {
     fn asked(&mut self, number: u64, now: u64, ask: Ask) -> Option<Reply> {
         match ask {
             Ask::Status => Some(Reply::Done),
-            Ask::Add(wanted) => self.add(number, now, wanted).unwrap_or_else(|err| Some(err.into())),
-            Ask::Check(whose) => Some(match self.pods.get(&whose.owner().tag()) {
-                Some(pod) => pod.client.lease().map_or(Reply::Nothing, |lease| Reply::Lease(lease.clone())),
-                None => Reply::Nothing,
-            }),
-            Ask::Del(whose) => Some(self.end(&whose.owner().tag(), now, "its verb has come")),
+            Ask::Add(wanted) | Ask::Add6(wanted) => {
+                self.add(number, now, wanted).unwrap_or_else(|err| Some(err.into()))
+            }
+            Ask::Check(whose) => Some(self.check(&whose.key(Family::Ipv4))),
+            Ask::Check6(whose) => Some(self.check(&whose.key(Family::Ipv6))),
+            Ask::Del(whose) => Some(self.end_all(&whose, now)),
             Ask::Gc { network, valid } => Some(self.clean(&network, &valid, now)),
         }
     }
 
     fn add(&mut self, number: u64, now: u64, wanted: Wanted) -> Result<Option<Reply>, Error> {
-        let tag = wanted.whose.owner().tag();
+        let key = wanted.key();
         let path = self.flags.on_host(&wanted.netns);
         // As the Go daemon: one that has a lease keeps it.
-        if let Some(pod) = self.pods.get(&tag)
+        if let Some(pod) = self.pods.get(&key)
             && pod.is_in(&path)
-            && let Some(lease) = pod.client.lease()
+            && let Some(lease) = pod.speaker.lease()
         {
-            return Ok(Some(Reply::Lease(lease.clone())));
+            return Ok(Some(Reply::Lease(lease)));
         }
-        self.end(&tag, now, "it is asked for anew").checked()?;
+        self.end(&key, now, "it is asked for anew").checked()?;
         let mut pod = Pod::find(&self.flags, wanted, now, None)?;
         pod.waiting = Some((number, now.saturating_add(self.flags.resend_timeout)));
-        self.pods.insert(tag, pod);
+        self.pods.insert(key, pod);
         Ok(None)
     }
 
+    fn check(&self, key: &str) -> Reply {
+        self.pods.get(key).and_then(|pod| pod.speaker.lease()).map_or(Reply::Nothing, Reply::Lease)
+    }
+
+    /// Gives all leases of an interface back.
+    fn end_all(&mut self, whose: &Whose, now: u64) -> Reply {
+        let ends = Family::ALL.map(|family| self.end(&whose.key(family), now, "its verb has come"));
+        let weight = |reply: &Reply| match reply {
+            Reply::Error { .. } => 2,
+            Reply::Nothing => 0,
+            _ => 1,
+        };
+        ends.into_iter().max_by_key(weight).unwrap_or(Reply::Nothing)
+    }
+
     /// Gives a lease back.
-    fn end(&mut self, tag: &str, now: u64, why: &str) -> Reply {
-        if let Err(err) = self.store.remove(tag) {
+    fn end(&mut self, key: &str, now: u64, why: &str) -> Reply {
+        if let Err(err) = self.store.remove(key) {
             return Error::new(Code::IO, format!("removing a lease: {err}")).into();
         }
-        self.left.retain(|record| record.wanted.whose.owner().tag() != tag);
-        let Some(mut pod) = self.pods.remove(tag) else { return Reply::Nothing };
+        self.left.retain(|record| record.wanted.key() != key);
+        let Some(mut pod) = self.pods.remove(key) else { return Reply::Nothing };
         let whose = pod.wanted.whose.words();
         // Nobody has an address that another may get.
         if let Err(err) = pod.taken() {
             self.journal.tell(&format!("{whose}: taking away its address: {err}"));
         }
-        if let Some(Action::Send { question, from, to }) = pod.client.release(now) {
-            let address = question.address;
-            match pod.send(&question, from, to) {
+        if let Some((address, sent)) = pod.release(now) {
+            match sent {
                 Ok(()) => self.journal.tell(&format!("{whose}: {address} is released: {why}")),
                 Err(err) => self
                     .journal
@@ -221,9 +238,9 @@ impl Keeper {
         };
         // One that is being asked for isn't in the list yet.
         let all = self.pods.iter().filter(|(_, pod)| pod.waiting.is_none() && stale(&pod.wanted.whose));
-        let tags: Vec<String> = all.map(|(tag, _)| tag.clone()).collect();
-        for tag in tags {
-            let reply = self.end(&tag, now, "it isn't valid any more");
+        let keys: Vec<String> = all.map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            let reply = self.end(&key, now, "it isn't valid any more");
             if matches!(reply, Reply::Error { .. }) {
                 return reply;
             }
@@ -234,136 +251,111 @@ impl Keeper {
     /// A verb is gone before it was answered: nobody knows of its lease.
     fn left(&mut self, number: u64, now: u64) {
         let of = |pod: &Pod| pod.waiting.is_some_and(|(waiting, _)| waiting == number);
-        let tag = self.pods.iter().find(|(_, pod)| of(pod)).map(|(tag, _)| tag.clone());
-        if let Some(tag) = tag {
-            self.end(&tag, now, "its verb is gone");
+        let key = self.pods.iter().find(|(_, pod)| of(pod)).map(|(key, _)| key.clone());
+        if let Some(key) = key {
+            self.end(&key, now, "its verb is gone");
         }
     }
 
     fn hear(&mut self, now: u64) {
-        let tags: Vec<String> = self
-            .pods
-            .iter()
-            .filter(|(_, pod)| pod.sockets().next().is_some())
-            .map(|(tag, _)| tag.clone())
-            .collect();
-        for tag in tags {
-            let heard = self.pods.get_mut(&tag).map(Pod::hear).unwrap_or_default();
-            for heard in heard {
-                let Some(pod) = self.pods.get_mut(&tag) else { break };
-                let actions = match heard {
-                    Heard::Answer(from, answer) => pod.client.answer(now, from, &answer),
-                    Heard::Holder(mac) => pod.client.conflict(now, mac),
-                };
-                self.act(&tag, now, actions);
-            }
+        let hears = |pod: &Pod| !pod.speaker.sockets().is_empty();
+        let keys: Vec<String> =
+            self.pods.iter().filter(|(_, pod)| hears(pod)).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            let events = self.pods.get_mut(&key).map(|pod| pod.hear(now)).unwrap_or_default();
+            self.act(&key, now, events);
         }
     }
 
     /// What time brings.
     fn tick(&mut self, now: u64) {
-        let tags: Vec<String> = self.pods.keys().cloned().collect();
+        let keys: Vec<String> = self.pods.keys().cloned().collect();
         let round = now >= self.round;
         if round {
             self.round = now + ROUND;
             self.adopt(now);
         }
-        for tag in tags {
-            let Some(pod) = self.pods.get_mut(&tag) else { continue };
+        for key in keys {
+            let Some(pod) = self.pods.get_mut(&key) else { continue };
             if round && pod.has_died(&self.flags) {
-                self.end(&tag, now, "its pod has died");
+                self.end(&key, now, "its pod has died");
                 continue;
+            }
+            if round && let Err(err) = pod.lend(now) {
+                self.journal.tell(&format!("{}: {err}", pod.wanted.whose.words()));
             }
             if let Some((number, until)) = pod.waiting
                 && now >= until
             {
                 pod.waiting = None;
-                let ifname = pod.wanted.whose.ifname.clone();
-                self.end(&tag, now, "no server has answered in time");
+                let (ifname, word) = (pod.place.ifname.clone(), pod.wanted.family.word());
+                let why = pod.speaker.refusal().unwrap_or("no more tries").to_owned();
+                self.end(&key, now, "no server has answered in time");
                 let seconds = self.flags.resend_timeout / 1000;
                 let err = Error::new(
                     Code::TRY_AGAIN_LATER,
-                    format!("no DHCP server has given an address to {ifname} within {seconds} s"),
+                    format!("no {word} server has given an address to {ifname} within {seconds} s"),
                 )
-                .details("no more tries");
+                .details(why);
                 self.visitors.answer(number, now, &err.into());
                 continue;
             }
-            let actions = pod.client.tick(now);
-            self.act(&tag, now, actions);
+            let events = pod.tick(now);
+            self.act(&key, now, events);
         }
     }
 
-    fn act(&mut self, tag: &str, now: u64, actions: Vec<Action>) {
-        for action in actions {
-            let Some(pod) = self.pods.get_mut(tag) else { return };
+    fn act(&mut self, key: &str, now: u64, events: Vec<Event>) {
+        for event in events {
+            let Some(pod) = self.pods.get_mut(key) else { return };
             let whose = pod.wanted.whose.words();
-            let failed = match action {
-                Action::Tell(line) => {
-                    self.journal.tell(&format!("{whose}: {line}"));
-                    Ok(())
-                }
-                Action::Send { question, from, to } => {
-                    let word = question.kind.word();
-                    let sent = pod.listen().and_then(|()| pod.send(&question, from, to));
-                    sent.map_err(|err| format!("sending {word}: {err}"))
-                }
-                Action::Probe(address) => {
-                    let sent = pod.listen().and_then(|()| pod.probe(address));
-                    sent.map_err(|err| format!("asking who has {address}: {err}"))
-                }
-                Action::Bound(lease) => self.bound(tag, now, &lease),
-                Action::Lost(lease, why) => self.lost(tag, &lease, why),
+            let failed = match event {
+                Event::Tell(line) => Err(line),
+                Event::Bound(lease) => self.bound(key, now, &lease),
+                Event::Lost(lease, why) => self.lost(key, &lease, why),
             };
-            if let Err(why) = failed {
-                self.journal.tell(&format!("{whose}: {why}"));
+            if let Err(line) = failed {
+                self.journal.tell(&format!("{whose}: {line}"));
             }
-        }
-        if let Some(pod) = self.pods.get_mut(tag)
-            && let Err(err) = pod.listen()
-        {
-            self.journal.tell(&format!("{}: opening a socket: {err}", pod.wanted.whose.words()));
         }
     }
 
     /// There is a lease: on the disk, and then in the answer or on the interface.
-    fn bound(&mut self, tag: &str, now: u64, lease: &Lease) -> Result<(), String> {
-        let Some(pod) = self.pods.get_mut(tag) else { return Ok(()) };
-        let whose = pod.wanted.whose.words();
-        let seconds = lease.expires.saturating_sub(now) / 1000;
-        self.journal.tell(&format!("{whose}: {} from {} for {seconds} s", lease.address, lease.server));
-        let written = self.store.write(&pod.wanted, pod.mac.0, Some(lease));
+    fn bound(&mut self, key: &str, now: u64, lease: &Held) -> Result<(), String> {
+        let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
+        let (whose, address) = (pod.wanted.whose.words(), lease.address());
+        let seconds = lease.expires().saturating_sub(now) / 1000;
+        self.journal.tell(&format!("{whose}: {address} from {} for {seconds} s", lease.server()));
+        let written = self.store.write(&pod.wanted, pod.place.mac.0, Some(lease));
         match pod.waiting.take() {
             Some((number, _)) => {
                 pod.handed_over(lease);
                 let reply = match written {
                     Ok(()) => Reply::Lease(lease.clone()),
                     Err(err) => {
-                        self.end(tag, now, "it can't be written down");
-                        Error::new(Code::IO, format!("writing the lease of {}: {err}", lease.address)).into()
+                        self.end(key, now, "it can't be written down");
+                        Error::new(Code::IO, format!("writing the lease of {address}: {err}")).into()
                     }
                 };
                 self.visitors.answer(number, now, &reply);
                 Ok(())
             }
             None => {
-                let changed = pod.renewed(lease);
-                if let Some(change) =
-                    changed.map_err(|err| format!("following to {}: {err}", lease.address))?
-                {
+                let changed = pod.renewed(lease, now);
+                if let Some(change) = changed.map_err(|err| format!("following to {address}: {err}"))? {
                     self.journal.tell(&format!("{whose}: {change}"));
                 }
-                written.map_err(|err| format!("writing the lease of {}: {err}", lease.address))
+                written.map_err(|err| format!("writing the lease of {address}: {err}"))
             }
         }
     }
 
-    fn lost(&mut self, tag: &str, lease: &Lease, why: &str) -> Result<(), String> {
-        let Some(pod) = self.pods.get_mut(tag) else { return Ok(()) };
-        let whose = pod.wanted.whose.words();
-        self.journal.tell(&format!("{whose}: {} is taken away: {why}", lease.address));
-        let taken = pod.taken().map_err(|err| format!("taking away {}: {err}", lease.address));
-        let written = self.store.write(&pod.wanted, pod.mac.0, None);
-        taken.and(written.map_err(|err| format!("writing that {} is lost: {err}", lease.address)))
+    fn lost(&mut self, key: &str, lease: &Held, why: &str) -> Result<(), String> {
+        let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
+        let (whose, address) = (pod.wanted.whose.words(), lease.address());
+        self.journal.tell(&format!("{whose}: {address} is taken away: {why}"));
+        let taken = pod.taken().map_err(|err| format!("taking away {address}: {err}"));
+        let written = self.store.write(&pod.wanted, pod.place.mac.0, None);
+        taken.and(written.map_err(|err| format!("writing that {address} is lost: {err}")))
     }
 }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use cnimble_files::Links;
 use cnimble_leases::boot;
 
-use crate::lease::Lease;
-use crate::talk::Wanted;
+use crate::held::Held;
+use crate::talk::{Family, Wanted};
 
 /// The keeper holds its lock as long as it lives.
 const LOCK: &str = "lock";
@@ -28,7 +28,7 @@ pub(crate) struct Record {
     pub(crate) wanted: Wanted,
     pub(crate) mac: [u8; 6],
     /// `None` was lost, and another is looked for.
-    pub(crate) lease: Option<Lease>,
+    pub(crate) lease: Option<Held>,
 }
 
 /// Where a keeper of this socket has its leases.
@@ -36,9 +36,9 @@ pub(crate) fn directory(socket: &Path) -> PathBuf {
     socket.with_extension("leases")
 }
 
-/// The file of the lease with this tag.
-pub(crate) fn file(socket: &Path, tag: &str) -> PathBuf {
-    directory(socket).join(tag)
+/// The file of the lease of this name.
+pub(crate) fn file(socket: &Path, key: &str) -> PathBuf {
+    directory(socket).join(key)
 }
 
 /// Whether there are leases of that network, or of any. That there is no directory says that there are none.
@@ -47,15 +47,16 @@ pub(crate) fn file(socket: &Path, tag: &str) -> PathBuf {
 /// The system's.
 pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     match fs::read_dir(directory(socket)) {
-        Ok(mut entries) => Ok(entries.any(|entry| entry.is_ok_and(|entry| is_tag(&entry.path())))),
+        Ok(mut entries) => Ok(entries.any(|entry| entry.is_ok_and(|entry| is_key(&entry.path())))),
         Err(err) if cnimble_files::is_absent(&err) => Ok(false),
         Err(err) => Err(err),
     }
 }
 
-fn is_tag(path: &Path) -> bool {
+fn is_key(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    cnimble_cni::owner::tag(name) == Some(name)
+    let tag = |family: Family| name.strip_suffix(family.suffix());
+    Family::ALL.into_iter().filter_map(tag).any(|tag| cnimble_cni::owner::tag(tag) == Some(tag))
 }
 
 /// The directory, and its lock.
@@ -103,8 +104,8 @@ impl Store {
                 continue;
             }
             match self.read(&path)? {
-                Some(record) if record.wanted.whose.owner().tag() == ours => records.push(record),
-                _ if ours.starts_with(TEMPORARY) || is_tag(&path) => fs::remove_file(&path)?,
+                Some(record) if record.wanted.key() == ours => records.push(record),
+                _ if ours.starts_with(TEMPORARY) || is_key(&path) => fs::remove_file(&path)?,
                 // Not written by us.
                 _ => {}
             }
@@ -127,22 +128,94 @@ impl Store {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn write(&self, wanted: &Wanted, mac: [u8; 6], lease: Option<&Lease>) -> io::Result<()> {
-        let tag = wanted.whose.owner().tag();
+    pub(crate) fn write(&self, wanted: &Wanted, mac: [u8; 6], lease: Option<&Held>) -> io::Result<()> {
+        let key = wanted.key();
         let record = Record { boot: self.boot.clone(), wanted: wanted.clone(), mac, lease: lease.cloned() };
         let bytes = serde_json::to_vec(&record)?;
-        let temporary = self.directory.join(format!("{TEMPORARY}{tag}"));
-        cnimble_files::replace(&self.directory.join(&tag), &temporary, &bytes)
+        let temporary = self.directory.join(format!("{TEMPORARY}{key}"));
+        cnimble_files::replace(&self.directory.join(&key), &temporary, &bytes)
     }
 
     /// Removes a lease.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn remove(&self, tag: &str) -> io::Result<()> {
-        match fs::remove_file(self.directory.join(tag)) {
+    pub(crate) fn remove(&self, key: &str) -> io::Result<()> {
+        match fs::remove_file(self.directory.join(key)) {
             Err(err) if !cnimble_files::is_absent(&err) => Err(err),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::talk::Whose;
+    use crate::v6;
+
+    fn whose() -> Whose {
+        Whose { network: "lan".into(), container: "c1".into(), ifname: "eth0".into() }
+    }
+
+    #[test]
+    fn a_file_of_a_keeper_without_ipv6_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("dhcp.sock");
+        let store = Store::open(&socket).unwrap().unwrap();
+        let text = r#"{"boot":"BOOT","wanted":{"whose":{"network":"lan","container":"c1","ifname":"eth0"},
+            "netns":"/run/netns/x","provide":[],"request":[1,3],"priority":null},"mac":[2,0,0,0,0,9],
+            "lease":{"address":"10.8.0.50","prefix":24,"server":"10.8.0.1","server_mac":[2,0,0,0,0,1],
+            "gateway":"10.8.0.1","routes":[{"dst":"0.0.0.0/0","gw":"10.8.0.1"}],"dns":{},
+            "renew":1,"rebind":2,"expires":3}}"#;
+        let path = file(&socket, &whose().key(Family::Ipv4));
+        fs::write(&path, text.replace("BOOT", &store.boot)).unwrap();
+        let records = store.load().unwrap();
+        let [Record { wanted, lease: Some(Held::Four(lease)), .. }] = &records[..] else {
+            panic!("{records:?}")
+        };
+        assert_eq!((wanted.family, lease.net().to_string()), (Family::Ipv4, "10.8.0.50/24".to_owned()));
+        // What is written for IPv4 has no other form than before.
+        store.write(wanted, [2, 0, 0, 0, 0, 9], Some(&Held::Four(lease.clone()))).unwrap();
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        let written = value(&fs::read_to_string(&path).unwrap());
+        assert_eq!(written["wanted"], value(text)["wanted"]);
+    }
+
+    #[test]
+    fn each_family_has_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("dhcp.sock");
+        let store = Store::open(&socket).unwrap().unwrap();
+        assert!(!has_any(&socket).unwrap());
+        let lease = Held::Six(v6::lease::Lease {
+            address: "fd00::50".parse().unwrap(),
+            server_id: vec![0, 3, 1],
+            dns: cnimble_cni::Dns::default(),
+            renew: 1,
+            rebind: 2,
+            preferred: 3,
+            expires: u64::MAX,
+        });
+        let wanted = Wanted {
+            whose: whose(),
+            family: Family::Ipv6,
+            netns: "/run/netns/x".into(),
+            provide: vec![],
+            request: vec![],
+            priority: None,
+        };
+        store.write(&wanted, [2; 6], Some(&lease)).unwrap();
+        assert!(has_any(&socket).unwrap());
+        let four = Wanted { family: Family::Ipv4, ..wanted.clone() };
+        store.write(&four, [2; 6], None).unwrap();
+        let mut records = store.load().unwrap();
+        records.sort_by_key(|record| record.wanted.key());
+        let families: Vec<Family> = records.iter().map(|record| record.wanted.family).collect();
+        assert_eq!(families, Family::ALL);
+        assert_eq!((&records[0].lease, records[1].lease.as_ref()), (&None, Some(&lease)));
+        // A file under the other family's name is none of ours.
+        fs::rename(file(&socket, &wanted.key()), file(&socket, &four.key())).unwrap();
+        assert!(store.load().unwrap().is_empty() && !has_any(&socket).unwrap());
     }
 }

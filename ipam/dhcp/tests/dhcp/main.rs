@@ -14,6 +14,7 @@ mod real;
 mod reference;
 mod server;
 mod units;
+mod v6;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

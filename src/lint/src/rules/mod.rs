@@ -4,6 +4,7 @@ pub(crate) mod addresses;
 mod bridge;
 pub(crate) mod chain;
 mod chained;
+mod dhcp;
 
 use super::entry::PluginEntry;
 use super::page::{Role, page};
@@ -28,6 +29,7 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Findin
     match entry.ipam {
         Some("host-local") => addresses::host_local(entry, found),
         Some("static") => addresses::fixed(entry, found),
+        Some("dhcp") => dhcp::check(entry, found),
         _ => {}
     }
 }

@@ -101,6 +101,26 @@ pub fn switches(
     Ok(())
 }
 
+/// Switches of an interface that is about to ask for IPv6 addresses on its link, before it is up. To be called in the
+/// pod's namespace.
+///
+/// Its link-local address is usable at once, which needs no detection: it is made of a hardware address that the
+/// link doesn't have twice. Routers are asked without a pause for what DHCPv6 doesn't tell, prefixes and routes, and
+/// only that is taken from them.
+///
+/// # Errors
+/// As [`switches`]; a kernel without IPv6 has no such interface.
+pub fn before_dhcp(call: &Call, name: &str) -> Result<(), Error> {
+    let conf = sysctl::Dir::open(&format!("net/ipv6/conf/{name}"), None)?;
+    for (key, value) in [("autoconf", "0"), ("accept_dad", "0"), ("router_solicitation_delay", "0")] {
+        if_writable(conf.write(key, value))?;
+    }
+    if conf.ensure("disable_ipv6", "0")?.is_some() {
+        enable_loopback(call)?;
+    }
+    Ok(())
+}
+
 /// Where new interfaces have no IPv6, lo has none either: then `::1` doesn't answer, nor do the
 /// pod's own addresses, which are reached by lo.
 fn enable_loopback(call: &Call) -> Result<(), Error> {

@@ -1,0 +1,108 @@
+//! A lease of either family, as it stands in answers and files.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+
+use cnimble_cni::{CniResult, Dns, IpConfig, Route};
+
+use crate::lease::Lease;
+use crate::v6;
+
+/// What a server has given. Files of keepers without IPv6 have the first form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Held {
+    Four(Lease),
+    Six(v6::lease::Lease),
+}
+
+impl Held {
+    /// The address with its prefix length.
+    pub(crate) fn net(&self) -> IpNetwork {
+        match self {
+            Held::Four(lease) => lease.net(),
+            Held::Six(lease) => lease.net(),
+        }
+    }
+
+    /// The address.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.net().ip()
+    }
+
+    /// The router, if the server tells one.
+    pub(crate) fn gateway(&self) -> Option<IpAddr> {
+        match self {
+            Held::Four(lease) => lease.gateway.map(IpAddr::V4),
+            Held::Six(_) => None,
+        }
+    }
+
+    /// Its routes, with the configuration's `priority`.
+    pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
+        match self {
+            Held::Four(lease) => lease.routes(priority),
+            Held::Six(_) => Vec::new(),
+        }
+    }
+
+    fn dns(&self) -> &Dns {
+        match self {
+            Held::Four(lease) => &lease.dns,
+            Held::Six(lease) => &lease.dns,
+        }
+    }
+
+    /// When it ends, in milliseconds since the machine's boot.
+    pub(crate) fn expires(&self) -> u64 {
+        match self {
+            Held::Four(lease) => lease.expires,
+            Held::Six(lease) => lease.expires,
+        }
+    }
+
+    /// The lifetimes that the kernel is told: what is left of the preferred and the valid one, in seconds.
+    pub(crate) fn lifetimes(&self, now: u64) -> Option<(u32, u32)> {
+        match self {
+            Held::Four(_) => None,
+            Held::Six(lease) => Some(lease.lifetimes(now)),
+        }
+    }
+
+    /// Who has given it.
+    pub(crate) fn server(&self) -> String {
+        match self {
+            Held::Four(lease) => lease.server.to_string(),
+            Held::Six(lease) => format!("server {}", cnimble_cni::hash::hex(lease.server_id.iter().copied())),
+        }
+    }
+}
+
+/// What ADD returns: addresses in this order, and what the servers say of names, without repetition.
+pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
+    let ip = |lease: &Held| IpConfig { interface: None, address: lease.net(), gateway: lease.gateway() };
+    let mut dns = Dns::default();
+    for Dns { nameservers, domain, search, .. } in leases.iter().map(Held::dns) {
+        extend(&mut dns.nameservers, nameservers);
+        extend(&mut dns.search, search);
+        if dns.domain.is_empty() {
+            dns.domain.clone_from(domain);
+        }
+    }
+    CniResult {
+        ips: leases.iter().map(ip).collect(),
+        routes: leases.iter().flat_map(|lease| lease.routes(priority)).collect(),
+        dns,
+        ..CniResult::default()
+    }
+}
+
+fn extend(all: &mut Vec<String>, more: &[String]) {
+    for one in more {
+        if !all.contains(one) {
+            all.push(one.clone());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a server's answer means for the client.
+
+use std::net::Ipv6Addr;
+
+use super::{Action, Client, Offer, REST, State};
+use crate::v6::lease::Lease;
+use crate::v6::message::{Answer, Status, Type};
+
+/// How long hosts have to say that they have an address. On one link they answer within a millisecond.
+const PROBE: u64 = 100;
+/// The preference of a server that needn't be compared with others (section 21.8).
+const FIRST_CHOICE: u8 = 255;
+
+impl Client {
+    /// An answer has come.
+    pub(crate) fn answer(&mut self, now: u64, answer: &Answer) -> Vec<Action> {
+        if answer.xid != self.xid || self.pauses.sent == 0 {
+            return Vec::new();
+        }
+        if let Some(seconds) = answer.longest_pause {
+            self.solicit_pause = Some(u64::from(seconds) * 1000);
+        }
+        let of_lease = || self.lease.as_ref().is_some_and(|lease| lease.server_id == answer.server);
+        match (&self.state, answer.kind) {
+            (State::Soliciting(_), Type::Advertise) => self.advertised(now, answer),
+            (State::Soliciting(_), Type::Reply) if answer.rapid => match Lease::of(answer, now, None) {
+                Ok(lease) => self.take(now, lease, None),
+                Err(why) => self.refused(answer, why),
+            },
+            (State::Requesting { server, address, probed }, Type::Reply) if *server == answer.server => {
+                let probed = (*address, *probed);
+                self.replied(now, answer, probed)
+            }
+            (State::Declining { server, .. }, Type::Reply) if *server == answer.server => {
+                self.start(now + REST);
+                Vec::new()
+            }
+            (State::Renewing, Type::Reply) if of_lease() => self.prolonged(now, answer),
+            (State::Rebinding, Type::Reply) => self.prolonged(now, answer),
+            _ => Vec::new(),
+        }
+    }
+
+    fn advertised(&mut self, now: u64, answer: &Answer) -> Vec<Action> {
+        let lease = match Lease::of(answer, now, None) {
+            Ok(lease) => lease,
+            Err(why) => return self.refused(answer, why),
+        };
+        let offer = Offer { server: lease.server_id, preference: answer.preference, address: lease.address };
+        // Servers have the first pause for their Advertises; behind it the first one is taken.
+        if offer.preference == FIRST_CHOICE || self.pauses.sent > 1 {
+            return self.choose(now, offer);
+        }
+        let State::Soliciting(best) = &mut self.state else { return Vec::new() };
+        if best.as_ref().is_none_or(|best| best.preference < offer.preference) {
+            *best = Some(offer);
+        }
+        Vec::new()
+    }
+
+    pub(super) fn choose(&mut self, now: u64, Offer { server, address, .. }: Offer) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if !self.has(address) {
+            actions.push(Action::Probe(address));
+        }
+        self.enter(State::Requesting { server: server.clone(), address, probed: now }, now);
+        actions.push(self.request(now, server, address));
+        actions
+    }
+
+    /// A server's answer to a Request: a lease, or none.
+    fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<Action> {
+        match Lease::of(answer, now, self.lease.as_ref()) {
+            Ok(lease) => self.take(now, lease, Some(probed)),
+            Err(why) => {
+                let mut actions = self.refused(answer, why);
+                // It has had a lease here that it knows no more.
+                if self.lease.is_some() {
+                    actions.extend(self.lose(now, "the server has taken it back"));
+                }
+                self.start(now + REST);
+                actions
+            }
+        }
+    }
+
+    /// A server's answer to a Renew or a Rebind (section 18.2.10.1).
+    fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<Action> {
+        let Some(before) = self.lease.clone() else { return Vec::new() };
+        match Lease::of(answer, now, Some(&before)) {
+            Ok(lease) => self.take(now, lease, None),
+            Err(why) => {
+                let mut actions = self.refused(answer, why);
+                let ia = answer.ia.as_ref();
+                let gone =
+                    ia.is_some_and(|ia| ia.addresses.iter().any(|given| given.address == before.address));
+                match answer.refusal().map(|status| status.code) {
+                    // It may make the lease anew, for the same address.
+                    Some(Status::NO_BINDING) => {
+                        let (server, address) = (answer.server.clone(), before.address);
+                        actions.extend(self.choose(now, Offer { server, preference: 0, address }));
+                    }
+                    Some(Status::NOT_ON_LINK) => actions.extend(self.lose(now, "it is none of this link")),
+                    None if gone => actions.extend(self.lose(now, "the server has taken it back")),
+                    // Asked again in time.
+                    _ => {}
+                }
+                actions
+            }
+        }
+    }
+
+    /// A lease is taken when nobody else has its address.
+    fn take(&mut self, now: u64, lease: Lease, probed: Option<(Ipv6Addr, u64)>) -> Vec<Action> {
+        if self.has(lease.address) {
+            return vec![self.bind(lease)];
+        }
+        let mut actions = Vec::new();
+        // Asked for, but not waited for, while the server was.
+        let since = match probed {
+            Some((address, since)) if address == lease.address => since,
+            _ => {
+                actions.push(Action::Probe(lease.address));
+                now
+            }
+        };
+        self.enter(State::Probing(Box::new(lease)), since + PROBE);
+        actions.extend(self.tick(now));
+        actions
+    }
+
+    fn refused(&mut self, answer: &Answer, why: &str) -> Vec<Action> {
+        let why = answer.refusal().map_or_else(|| why.to_owned(), Status::words);
+        let kind = answer.kind.word();
+        self.refusal = Some(why.clone());
+        vec![Action::Tell(format!("a server's {kind} is of no use: {why}"))]
+    }
+}

@@ -1,0 +1,286 @@
+//! A client and a server that the test plays; time is a number.
+
+use super::*;
+use crate::v6::message::tests::{ADDRESS, DUID, IAID, SERVER, ia_address, ia_na, message, status, with};
+use crate::v6::message::{Answer, code};
+
+const OTHER: &[u8] = b"\0\x03other";
+const ANOTHER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x60);
+
+fn identity() -> Identity {
+    Identity { duid: DUID.to_vec(), iaid: IAID }
+}
+
+fn client() -> Client {
+    Client::new(identity(), 8000, 0)
+}
+
+fn says(client: &mut Client, now: u64, kind: Type, server: &[u8], options: &[Vec<u8>]) -> Vec<Action> {
+    let bytes = message(kind, client.xid, server, options);
+    client.answer(now, &Answer::parse(&bytes, DUID, IAID).unwrap())
+}
+
+/// An address for 100 s, with T1 at 50 and T2 at 88.
+fn gives(address: Ipv6Addr) -> Vec<u8> {
+    ia_na(IAID, 50, 88, &ia_address(address, 90, 100))
+}
+
+fn preference(of: u8) -> Vec<u8> {
+    with(code::PREFERENCE, &[of])
+}
+
+/// The words for what is done.
+fn words(actions: &[Action]) -> Vec<String> {
+    let word = |action: &Action| match action {
+        Action::Send(question) => {
+            let to = match &question.server {
+                Some(server) if server == SERVER => "server",
+                Some(_) => "other",
+                None => "all",
+            };
+            let address = question.address.map_or("any".to_owned(), |address| address.to_string());
+            format!("{} {address} to {to}", question.kind.word())
+        }
+        Action::Probe(address) => format!("probe {address}"),
+        Action::Bound(lease) => format!("bound {}", lease.address),
+        Action::Lost(lease, why) => format!("lost {}: {why}", lease.address),
+        Action::Tell(_) => "tell".to_owned(),
+    };
+    actions.iter().map(word).collect()
+}
+
+/// A client that has asked for the lease of a first choice.
+fn requesting() -> Client {
+    let mut client = client();
+    assert_eq!(words(&client.tick(0)), ["Solicit any to all"]);
+    let offered = says(&mut client, 0, Type::Advertise, SERVER, &[gives(ADDRESS), preference(255)]);
+    assert_eq!(words(&offered), ["probe fd00::50", "Request fd00::50 to server"]);
+    client
+}
+
+/// A client with a lease of 100 s since `now` = 0.
+fn bound() -> Client {
+    let mut client = requesting();
+    assert_eq!(words(&says(&mut client, 0, Type::Reply, SERVER, &[gives(ADDRESS)])), [""; 0]);
+    assert_eq!(words(&client.tick(client.next())), ["bound fd00::50"]);
+    assert!(!client.listens());
+    client
+}
+
+#[test]
+fn from_nothing_to_a_lease_and_back() {
+    let mut client = bound();
+    assert_eq!(client.next(), 50_000);
+    let released = client.release(10).unwrap();
+    assert_eq!(words(&[released]), ["Release fd00::50 to server"]);
+    assert!(client.lease().is_none() && client.release(11).is_none());
+}
+
+#[test]
+fn the_server_of_the_highest_preference_is_asked() {
+    let mut client = client();
+    client.tick(0);
+    for (server, address, of) in [(SERVER, ADDRESS, 1), (OTHER, ANOTHER, 2), (b"\0\x03third", ADDRESS, 0)] {
+        let advertised = says(&mut client, 5, Type::Advertise, server, &[gives(address), preference(of)]);
+        assert!(advertised.is_empty());
+    }
+    assert_eq!(words(&client.tick(client.next())), ["probe fd00::60", "Request fd00::60 to other"]);
+}
+
+#[test]
+fn behind_the_first_pause_the_first_advertise_is_taken() {
+    let mut client = client();
+    client.tick(0);
+    assert_eq!(words(&client.tick(client.next())), ["Solicit any to all"]);
+    let advertised = says(&mut client, 2000, Type::Advertise, SERVER, &[gives(ADDRESS)]);
+    assert_eq!(words(&advertised), ["probe fd00::50", "Request fd00::50 to server"]);
+}
+
+#[test]
+fn a_rapid_commit_is_a_lease_and_a_reply_without_it_is_none() {
+    let mut client = client();
+    client.tick(0);
+    assert!(says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]).is_empty());
+    let rapid = [gives(ADDRESS), with(code::RAPID_COMMIT, &[])];
+    assert_eq!(words(&says(&mut client, 2, Type::Reply, SERVER, &rapid)), ["probe fd00::50"]);
+    assert_eq!(client.next(), 102);
+    assert_eq!(words(&client.tick(102)), ["bound fd00::50"]);
+}
+
+#[test]
+fn what_is_of_another_exchange_is_ignored() {
+    let mut client = requesting();
+    let old = client.xid;
+    client.xid = (old + 1) & 0x00ff_ffff;
+    let bytes = message(Type::Reply, old, SERVER, &[gives(ADDRESS)]);
+    assert!(client.answer(1, &Answer::parse(&bytes, DUID, IAID).unwrap()).is_empty());
+    assert!(says(&mut client, 1, Type::Reply, OTHER, &[gives(ADDRESS)]).is_empty(), "another server");
+    assert!(says(&mut client, 1, Type::Advertise, SERVER, &[gives(ADDRESS)]).is_empty());
+    assert!(matches!(client.state, State::Requesting { .. }), "{client:?}");
+    says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]);
+    // Twice the same.
+    assert!(says(&mut client, 2, Type::Reply, SERVER, &[gives(ADDRESS)]).is_empty());
+}
+
+#[test]
+fn a_server_that_advertises_and_falls_silent_is_left() {
+    let mut client = requesting();
+    let told: Vec<String> = (0..10).flat_map(|_| words(&client.tick(client.next()))).collect();
+    assert_eq!(told[..9], ["Request fd00::50 to server"; 9]);
+    assert_eq!(told[9], "Solicit any to all");
+}
+
+#[test]
+fn an_address_goes_with_its_elapsed_time() {
+    let mut client = client();
+    let Action::Send(first) = client.tick(0).remove(0) else { panic!() };
+    let then = client.next();
+    let Action::Send(again) = client.tick(then).remove(0) else { panic!() };
+    assert_eq!((first.elapsed, u64::from(again.elapsed)), (0, then / 10));
+    assert_eq!(first.xid, again.xid);
+    assert!(first.xid < 1 << 24);
+}
+
+#[test]
+fn a_refusal_is_kept_for_people_and_the_next_server_is_asked() {
+    let mut client = client();
+    client.tick(0);
+    let none = ia_na(IAID, 0, 0, &status(2, "full"));
+    assert_eq!(words(&says(&mut client, 1, Type::Advertise, SERVER, std::slice::from_ref(&none))), ["tell"]);
+    assert_eq!(client.refusal(), Some("it has no address to give (NoAddrsAvail): \"full\""));
+    says(&mut client, 1, Type::Advertise, OTHER, &[gives(ANOTHER)]);
+    assert_eq!(words(&client.tick(client.next())), ["probe fd00::60", "Request fd00::60 to other"]);
+    let now = client.begun + 5;
+    assert_eq!(words(&says(&mut client, now, Type::Reply, OTHER, &[none])), ["tell"]);
+    assert!(client.tick(now + REST - 1).is_empty());
+    assert_eq!(words(&client.tick(now + REST)), ["Solicit any to all"]);
+}
+
+#[test]
+fn an_address_that_another_host_has_is_declined() {
+    let mut client = requesting();
+    assert_eq!(client.probed(), Some(ADDRESS));
+    assert!(client.conflict(0, ANOTHER).is_empty());
+    says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]);
+    assert_eq!(words(&client.conflict(2, ADDRESS)), ["tell", "Decline fd00::50 to server"]);
+    assert_eq!(client.refusal(), Some("another host has fd00::50"));
+    assert_eq!(words(&client.tick(client.next())), ["Decline fd00::50 to server"]);
+    assert!(says(&mut client, 5000, Type::Reply, SERVER, &[]).is_empty());
+    assert_eq!(words(&client.tick(6000)), ["Solicit any to all"]);
+    // A server that doesn't hear it is left.
+    let mut client = requesting();
+    client.conflict(0, ADDRESS);
+    let told: Vec<String> = (0..5).flat_map(|_| words(&client.tick(client.next()))).collect();
+    assert_eq!(told[..3], ["Decline fd00::50 to server"; 3]);
+    assert_eq!(told[3], "Solicit any to all");
+}
+
+#[test]
+fn renewal_asks_the_server_and_then_all_of_them() {
+    let mut client = bound();
+    assert_eq!(words(&client.tick(50_000)), ["tell", "Renew fd00::50 to server"]);
+    let pause = client.next() - 50_000;
+    assert!((10_000..=11_000).contains(&pause), "{pause}");
+    assert_eq!(words(&client.tick(client.next())), ["Renew fd00::50 to server"]);
+    assert!(says(&mut client, 70_000, Type::Reply, OTHER, &[gives(ADDRESS)]).is_empty());
+    assert_eq!(words(&says(&mut client, 70_000, Type::Reply, SERVER, &[gives(ADDRESS)])), ["bound fd00::50"]);
+    assert_eq!(client.next(), 120_000);
+    client.tick(120_000);
+    let rebinding = client.lease().unwrap().rebind;
+    assert_eq!(words(&client.tick(rebinding)), ["tell", "Rebind fd00::50 to all"]);
+    let replied = says(&mut client, rebinding + 5, Type::Reply, OTHER, &[gives(ADDRESS)]);
+    assert_eq!(words(&replied), ["bound fd00::50"]);
+    assert_eq!(client.lease().unwrap().server_id, OTHER);
+}
+
+#[test]
+fn a_lease_that_no_server_prolongs_is_lost_and_asked_for_again() {
+    let mut client = bound();
+    let mut told = Vec::new();
+    while client.lease().is_some() {
+        told.extend(words(&client.tick(client.next())));
+    }
+    assert_eq!(told.last().unwrap(), "lost fd00::50: it has expired");
+    assert!(told.len() < 20, "{told:?}");
+    assert_eq!(words(&client.tick(client.next())), ["Solicit fd00::50 to all"]);
+}
+
+#[test]
+fn a_renewal_may_bring_another_address_which_is_probed_for() {
+    let mut client = bound();
+    client.tick(50_000);
+    let inside = [ia_address(ADDRESS, 0, 0), ia_address(ANOTHER, 90, 100)].concat();
+    let replied = says(&mut client, 50_002, Type::Reply, SERVER, &[ia_na(IAID, 50, 88, &inside)]);
+    assert_eq!(words(&replied), ["probe fd00::60"]);
+    assert_eq!(client.lease().unwrap().address, ADDRESS);
+    assert_eq!(words(&client.tick(50_102)), ["bound fd00::60"]);
+}
+
+#[test]
+fn a_server_may_take_its_lease_back() {
+    let mut client = bound();
+    client.tick(50_000);
+    let taken = ia_na(IAID, 0, 0, &ia_address(ADDRESS, 0, 0));
+    let replied = says(&mut client, 50_002, Type::Reply, SERVER, &[taken]);
+    assert_eq!(words(&replied), ["tell", "lost fd00::50: the server has taken it back"]);
+    assert_eq!(words(&client.tick(50_002)), ["Solicit fd00::50 to all"]);
+    // One that says nothing of it, or fails, is asked again.
+    for inside in [vec![], status(2, ""), status(1, "")] {
+        let mut client = bound();
+        client.tick(50_000);
+        let replied = says(&mut client, 50_002, Type::Reply, SERVER, &[ia_na(IAID, 0, 0, &inside)]);
+        assert_eq!(words(&replied), ["tell"]);
+        assert_eq!(words(&client.tick(client.next())), ["Renew fd00::50 to server"]);
+    }
+}
+
+#[test]
+fn a_server_that_has_forgotten_the_lease_is_asked_for_it_anew() {
+    let unknown = ia_na(IAID, 0, 0, &status(3, ""));
+    let mut client = bound();
+    client.tick(50_000);
+    let replied = says(&mut client, 50_002, Type::Reply, SERVER, std::slice::from_ref(&unknown));
+    assert_eq!(words(&replied), ["tell", "Request fd00::50 to server"]);
+    assert!(client.lease().is_some() && client.probed().is_none());
+    assert_eq!(words(&says(&mut client, 50_003, Type::Reply, SERVER, &[gives(ADDRESS)])), ["bound fd00::50"]);
+    // And if it doesn't give it: another one.
+    client.tick(client.next());
+    says(&mut client, 100_010, Type::Reply, SERVER, &[unknown]);
+    let none = ia_na(IAID, 0, 0, &status(4, ""));
+    let replied = says(&mut client, 100_020, Type::Reply, SERVER, &[none]);
+    assert_eq!(words(&replied), ["tell", "lost fd00::50: the server has taken it back"]);
+    assert_eq!(words(&client.tick(101_020)), ["Solicit fd00::50 to all"]);
+}
+
+#[test]
+fn a_server_says_how_often_it_is_solicited() {
+    let pauses = |client: &mut Client| {
+        let pause = |_| {
+            let now = client.next();
+            client.tick(now);
+            client.next() - now
+        };
+        (0..12).map(pause).max().unwrap()
+    };
+    let mut asked = client();
+    assert!(pauses(&mut asked) <= 8800);
+    let mut client = client();
+    client.tick(0);
+    let none = [ia_na(IAID, 0, 0, &status(2, "")), with(code::SOL_MAX_RT, &60_u32.to_be_bytes())];
+    says(&mut client, 1, Type::Advertise, SERVER, &none);
+    assert!((54_000..=66_000).contains(&pauses(&mut client)));
+}
+
+#[test]
+fn a_lease_out_of_a_file_goes_on_where_its_time_is() {
+    let lease = bound().lease().unwrap().clone();
+    for (now, expected) in [
+        (40_000, &[][..]),
+        (60_000, &["tell", "Renew fd00::50 to server"]),
+        (90_000, &["tell", "Rebind fd00::50 to all"]),
+        (200_000, &["lost fd00::50: it has expired"]),
+    ] {
+        let mut client = Client::with(identity(), 8000, now, lease.clone());
+        assert_eq!(words(&client.tick(now)), expected, "{now}");
+    }
+}

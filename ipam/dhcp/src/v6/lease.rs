@@ -1,0 +1,201 @@
+//! A lease of DHCPv6. Times are as in [`lease`](crate::lease).
+//!
+//! A server gives an address alone. Which addresses are on the link, and where its routers are, a pod learns of
+//! router advertisements, so the prefix has 128 bits (RFC 5942, section 4).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnetwork::{IpNetwork, Ipv6Network};
+use serde::{Deserialize, Serialize};
+
+use cnimble_cni::Dns;
+
+use super::FOR_EVER;
+use super::message::{Answer, Given};
+
+/// A server must not have us ask without a pause.
+const SHORTEST_SECONDS: u32 = 2;
+
+/// What a server has given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lease {
+    pub(crate) address: Ipv6Addr,
+    /// The server's DUID.
+    pub(crate) server_id: Vec<u8>,
+    pub(crate) dns: Dns,
+    /// T1.
+    pub(crate) renew: u64,
+    /// T2.
+    pub(crate) rebind: u64,
+    /// Until then the address is the source of new connections.
+    pub(crate) preferred: u64,
+    pub(crate) expires: u64,
+}
+
+impl Lease {
+    /// What `answer`, which came at `now`, gives. A server may leave out in a renewal of `before` what it has
+    /// said already.
+    ///
+    /// # Errors
+    /// Why it can't be taken.
+    pub(crate) fn of(answer: &Answer, now: u64, before: Option<&Lease>) -> Result<Lease, &'static str> {
+        let ia = answer.ia.as_ref().ok_or("there is no IA_NA in it")?;
+        let usable = || ia.addresses.iter().filter(|given| given.valid > 0 && is_usable(given.address));
+        let same = before.and_then(|before| usable().find(|given| given.address == before.address));
+        let given =
+            same.or_else(|| usable().next()).ok_or("there is no address in it that a host can have")?;
+        let times = Times::of(given, ia.times)?;
+        let after = |seconds: u32| match seconds {
+            FOR_EVER => u64::MAX,
+            _ => now.saturating_add(u64::from(seconds) * 1000),
+        };
+        Ok(Lease {
+            address: given.address,
+            server_id: answer.server.clone(),
+            dns: dns(answer).or_else(|| before.map(|before| before.dns.clone())).unwrap_or_default(),
+            renew: after(times.renew),
+            rebind: after(times.rebind),
+            preferred: after(given.preferred),
+            expires: after(times.valid),
+        })
+    }
+
+    /// The address with its prefix length.
+    pub(crate) fn net(&self) -> IpNetwork {
+        IpNetwork::V6(Ipv6Network::from(self.address))
+    }
+
+    /// What is left of the preferred and the valid lifetime, in seconds.
+    pub(crate) fn lifetimes(&self, now: u64) -> (u32, u32) {
+        let left = |end: u64| match end {
+            u64::MAX => FOR_EVER,
+            _ => u32::try_from(end.saturating_sub(now) / 1000).unwrap_or(FOR_EVER - 1),
+        };
+        // The kernel takes none that is 0 seconds valid.
+        (left(self.preferred), left(self.expires).max(1))
+    }
+}
+
+/// T1, T2 and the end, in seconds from now on.
+struct Times {
+    renew: u32,
+    rebind: u32,
+    valid: u32,
+}
+
+impl Times {
+    fn of(given: &Given, (renew, rebind): (u32, u32)) -> Result<Times, &'static str> {
+        // RFC 8415, section 21.4.
+        if renew > 0 && rebind > 0 && renew > rebind {
+            return Err("its T1 is behind its T2");
+        }
+        let valid = given.valid.max(SHORTEST_SECONDS);
+        // Section 14.2 and 21.4: half and four fifths of the preferred lifetime, where the server leaves it to us.
+        // An address that isn't preferred at all has its valid one.
+        let of = if given.preferred > 0 { given.preferred } else { valid };
+        let share = |tenths: u64| match of {
+            FOR_EVER => FOR_EVER,
+            _ => u32::try_from(u64::from(of) * tenths / 10).unwrap_or(of),
+        };
+        let rebind = if rebind > 0 { rebind } else { share(8).max(renew) };
+        let renew = if renew > 0 { renew } else { share(5).min(rebind) };
+        // Times that make no sense together are those of the lifetime.
+        if renew >= 1 && renew <= rebind && rebind <= valid {
+            Ok(Times { renew, rebind, valid })
+        } else {
+            let eighth = valid / 8;
+            Ok(Times { renew: (valid / 2).max(1), rebind: valid - eighth, valid })
+        }
+    }
+}
+
+/// Whether a host can have the address.
+pub(crate) fn is_usable(address: Ipv6Addr) -> bool {
+    let mapped = address.to_ipv4_mapped().is_some();
+    let special = address.is_unspecified() || address.is_loopback() || address.is_multicast();
+    !special && !mapped && !address.is_unicast_link_local()
+}
+
+/// `None` if the server says nothing about it.
+fn dns(answer: &Answer) -> Option<Dns> {
+    let servers =
+        answer.name_servers.iter().filter(|server| !server.is_unspecified() && !server.is_multicast());
+    let nameservers: Vec<String> = servers.map(|server| IpAddr::V6(*server).to_string()).collect();
+    let said = !nameservers.is_empty() || !answer.domains.is_empty();
+    said.then(|| Dns { nameservers, search: answer.domains.clone(), ..Dns::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v6::message::tests::{ADDRESS, DUID, IAID, SERVER, ia_address, ia_na, message, with};
+    use crate::v6::message::{Type, code};
+
+    const ANOTHER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x60);
+
+    fn read(options: &[Vec<u8>], before: Option<&Lease>) -> Result<Lease, &'static str> {
+        let answer = Answer::parse(&message(Type::Reply, 1, SERVER, options), DUID, IAID).unwrap();
+        Lease::of(&answer, 1000, before)
+    }
+
+    fn given(
+        address: Ipv6Addr,
+        preferred: u32,
+        valid: u32,
+        times: (u32, u32),
+    ) -> Result<Lease, &'static str> {
+        read(&[ia_na(IAID, times.0, times.1, &ia_address(address, preferred, valid))], None)
+    }
+
+    #[test]
+    fn an_address_with_its_times_and_dns() {
+        let dns = with(code::NAME_SERVERS, &[ADDRESS.octets(), [0; 16]].concat());
+        let ia = ia_na(IAID, 10, 20, &ia_address(ADDRESS, 30, 40));
+        let lease = read(&[ia, dns, with(code::DOMAINS, b"\x01a\x00")], None).unwrap();
+        assert_eq!(lease.net().to_string(), "fd00::50/128");
+        assert_eq!((lease.renew, lease.rebind), (11_000, 21_000));
+        assert_eq!((lease.preferred, lease.expires), (31_000, 41_000));
+        assert_eq!(lease.lifetimes(2000), (29, 39));
+        assert_eq!(lease.lifetimes(90_000), (0, 1));
+        assert_eq!(
+            (lease.dns.nameservers.join(" "), lease.dns.search.join(" ")),
+            ("fd00::50".into(), "a".into())
+        );
+        let text = serde_json::to_string(&lease).unwrap();
+        assert_eq!(serde_json::from_str::<Lease>(&text).unwrap(), lease);
+        // What a renewal doesn't repeat holds on; of two addresses it is the same one.
+        let both = [ia_address(ANOTHER, 30, 40), ia_address(ADDRESS, 30, 40)].concat();
+        let renewed = read(&[ia_na(IAID, 0, 0, &both)], Some(&lease)).unwrap();
+        assert_eq!((renewed.address, &renewed.dns), (ADDRESS, &lease.dns));
+    }
+
+    #[test]
+    fn what_no_host_can_have_is_refused() {
+        for address in ["::", "::1", "ff02::1", "fe80::1", "febf::1", "::ffff:10.1.2.3"] {
+            assert!(given(address.parse().unwrap(), 30, 40, (0, 0)).is_err(), "{address}");
+        }
+        assert!(given(ADDRESS, 0, 0, (0, 0)).is_err(), "taken back");
+        assert!(read(&[ia_na(IAID + 1, 0, 0, &ia_address(ADDRESS, 30, 40))], None).is_err(), "another IA's");
+        assert!(read(&[], None).is_err());
+        let both = [ia_address(ADDRESS, 0, 0), ia_address(ANOTHER, 30, 40)].concat();
+        assert_eq!(read(&[ia_na(IAID, 0, 0, &both)], None).unwrap().address, ANOTHER);
+    }
+
+    #[test]
+    fn times_make_sense_whatever_the_server_says() {
+        let times = |preferred: u32, valid: u32, times: (u32, u32)| {
+            let lease = given(ADDRESS, preferred, valid, times).unwrap();
+            (lease.renew, lease.rebind, lease.expires)
+        };
+        assert_eq!(times(80, 100, (10, 20)), (11_000, 21_000, 101_000));
+        assert_eq!(times(80, 100, (0, 0)), (41_000, 65_000, 101_000));
+        assert_eq!(times(80, 100, (70, 0)), (71_000, 71_000, 101_000));
+        assert_eq!(times(80, 100, (0, 30)), (31_000, 31_000, 101_000));
+        assert_eq!(times(0, 100, (0, 0)), (51_000, 81_000, 101_000));
+        assert_eq!(times(80, 100, (10, 101)), (51_000, 89_000, 101_000));
+        assert_eq!(times(1, 1, (0, 0)), (2_000, 3_000, 3_000));
+        assert_eq!(times(u32::MAX, u32::MAX, (0, 0)), (u64::MAX, u64::MAX, u64::MAX));
+        assert_eq!(times(u32::MAX, u32::MAX, (5, 9)), (6_000, 10_000, u64::MAX));
+        assert_eq!(given(ADDRESS, 80, 100, (20, 10)), Err("its T1 is behind its T2"));
+    }
+}

@@ -1,0 +1,18 @@
+//! DHCPv6 (RFC 8415): one address for an interface, by IA_NA.
+//!
+//! | | |
+//! |---|---|
+//! | `message` | messages as bytes |
+//! | `lease` | what a server gives |
+//! | `client` | the protocol: a state machine without I/O |
+//! | `pause` | when a message is sent again |
+//! | `socket` | UDP and ICMPv6 on a link |
+
+pub(crate) mod client;
+pub(crate) mod lease;
+pub(crate) mod message;
+mod pause;
+pub(crate) mod socket;
+
+/// "For ever" (RFC 8415, section 7.7).
+const FOR_EVER: u32 = u32::MAX;

@@ -1,0 +1,73 @@
+//! When a message is sent again: RFC 8415, section 15.
+
+/// What section 7.6 says of a kind of message; milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// IRT
+    pub(super) first: u64,
+    /// MRT; 0 is without limit.
+    pub(super) longest: u64,
+    /// MRC; 0 is without end.
+    pub(super) most: u32,
+}
+
+pub(super) const SOLICIT: Pace = Pace { first: 1000, longest: 3_600_000, most: 0 };
+pub(super) const REQUEST: Pace = Pace { first: 1000, longest: 30_000, most: 10 };
+pub(super) const RENEW: Pace = Pace { first: 10_000, longest: 600_000, most: 0 };
+pub(super) const DECLINE: Pace = Pace { first: 1000, longest: 0, most: 4 };
+
+/// The pauses of one exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Pauses {
+    /// RT
+    last: u64,
+    /// How often the message was sent.
+    pub(super) sent: u32,
+}
+
+impl Pauses {
+    /// The message is sent: the pause until it is sent again. `random` is any number.
+    pub(super) fn next(&mut self, pace: Pace, random: u32) -> u64 {
+        // A tenth more or less.
+        let about = |pause: u64| pause - pause / 10 + u64::from(random) % (pause / 5).max(1);
+        let pause = match self.sent {
+            // So that servers have the whole of IRT for their Advertises (section 18.2.1).
+            0 => pace.first + u64::from(random) % (pace.first / 10).max(1),
+            _ => self.last.saturating_add(about(self.last)),
+        };
+        self.sent = self.sent.saturating_add(1);
+        self.last = if pace.longest > 0 && pause > pace.longest { about(pace.longest) } else { pause };
+        self.last
+    }
+
+    /// Whether it has been sent as often as it may.
+    pub(super) fn is_over(&self, pace: Pace) -> bool {
+        pace.most > 0 && self.sent >= pace.most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        for random in [0, 1, 99, 12_345, u32::MAX] {
+            let pace = Pace { longest: 8000, ..SOLICIT };
+            let mut pauses = Pauses::default();
+            let all: Vec<u64> = (0..6).map(|_| pauses.next(pace, random)).collect();
+            assert!((1000..=1100).contains(&all[0]), "{all:?}");
+            for two in all.windows(2) {
+                let (least, most) = ((two[0] * 19 / 10).min(7200), (two[0] * 21 / 10).min(8800));
+                assert!((least..=most).contains(&two[1]), "{all:?}");
+            }
+            assert!(!pauses.is_over(pace));
+        }
+        let mut pauses = Pauses::default();
+        for n in 0..4 {
+            assert!(!pauses.is_over(DECLINE), "{n}");
+            pauses.next(DECLINE, 0);
+        }
+        assert!(pauses.is_over(DECLINE));
+    }
+}

@@ -1,0 +1,161 @@
+//! What a client of DHCPv6 talks by: UDP from the interface's link-local address, and neighbour solicitations.
+//!
+//! They are there only while something is asked. Both are bound to the link-local address: what they hear was sent
+//! to it, on its link, as no router forwards such packets.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use cnimble_netlink::Netlink;
+use cnimble_netlink::addr::Addr;
+use cnimble_netlink::link::Mac;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn6, bind, setsockopt, socket, sockopt,
+};
+
+/// RFC 8415, section 7.
+const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+const SERVER_PORT: u16 = 547;
+const CLIENT_PORT: u16 = 546;
+
+/// RFC 4861, sections 4.3, 4.4 and 4.6.1.
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+const SOURCE_LINK_LAYER: u8 = 1;
+/// Hosts drop a solicitation with less: a router may have forwarded it (RFC 4861, section 7.1.1).
+const HOPS: libc::c_int = 255;
+
+/// A socket of one interface.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    socket: UdpSocket,
+    index: u32,
+}
+
+impl Socket {
+    /// One for messages of DHCP, from the link-local address `own` of the interface with this index in the
+    /// namespace of this thread.
+    ///
+    /// # Errors
+    /// The kernel's, such as EADDRNOTAVAIL while the address isn't usable yet.
+    pub(crate) fn dhcp(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
+        let fd = open(SockType::Datagram, SockProtocol::Udp)?;
+        // A client in the pod may have the port, too: what isn't for us has another transaction.
+        setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+        bind(fd.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(own, CLIENT_PORT, 0, index)))?;
+        Ok(Socket { socket: fd.into(), index })
+    }
+
+    /// One for neighbour solicitations and what they are answered.
+    ///
+    /// # Errors
+    /// As those of [`dhcp`](Self::dhcp).
+    pub(crate) fn neighbours(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
+        let fd = open(SockType::Raw, SockProtocol::IcmpV6)?;
+        setsockopt(&fd, sockopt::Ipv6MulticastHops, &HOPS)?;
+        bind(fd.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(own, 0, 0, index)))?;
+        Ok(Socket { socket: fd.into(), index })
+    }
+
+    /// Sends to all servers and relays of the link.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn send(&self, message: &[u8]) -> io::Result<()> {
+        self.socket.send_to(message, SocketAddrV6::new(SERVERS, SERVER_PORT, 0, self.index)).map(drop)
+    }
+
+    /// Asks the link who has `address`; `mac` is where to answer.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn solicit(&self, address: Ipv6Addr, mac: Mac) -> io::Result<()> {
+        let group = SocketAddrV6::new(group_of(address), 0, 0, self.index);
+        self.socket.send_to(&solicitation(address, mac), group).map(drop)
+    }
+
+    /// What has come, and from where; `None` if nothing has.
+    ///
+    /// # Errors
+    /// The kernel's, such as that of an interface that is gone or down.
+    pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Ipv6Addr, &'b [u8])>> {
+        match self.socket.recv_from(buffer) {
+            Ok((length, SocketAddr::V6(from))) => {
+                Ok(Some((*from.ip(), buffer.get(..length).unwrap_or_default())))
+            }
+            Err(err) if !matches!(err.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Err(err)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The usable link-local address of an interface, if it has one.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn link_local(inside: &mut Netlink, index: u32) -> cnimble_netlink::Result<Option<Ipv6Addr>> {
+    let own = |addr: &Addr| match addr.net.ip() {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() && !addr.tentative => Some(ip),
+        _ => None,
+    };
+    Ok(inside.addrs(index)?.iter().find_map(own))
+}
+
+fn open(kind: SockType, protocol: SockProtocol) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    Ok(socket(AddressFamily::Inet6, kind, flags, protocol)?)
+}
+
+/// The group that a host with this address is in (RFC 4291, section 2.7.1).
+fn group_of(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = address.octets();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
+}
+
+/// Who has this address? The kernel writes the checksum.
+fn solicitation(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
+    let mut message = vec![SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
+    message.extend_from_slice(&address.octets());
+    message.extend_from_slice(&[SOURCE_LINK_LAYER, 1]);
+    message.extend_from_slice(&mac.0);
+    message
+}
+
+/// The address that a neighbour advertisement tells of; `None` for any other message.
+pub(crate) fn advertised(message: &[u8]) -> Option<Ipv6Addr> {
+    let (head, rest) = message.split_first_chunk::<8>()?;
+    let target = rest.first_chunk::<16>()?;
+    head.starts_with(&[ADVERTISEMENT, 0]).then(|| Ipv6Addr::from(*target))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0x12, 0x3456);
+
+    #[test]
+    fn neighbours_are_asked_and_heard() {
+        assert_eq!(group_of(ADDRESS).to_string(), "ff02::1:ff12:3456");
+        let asked = solicitation(ADDRESS, Mac([2, 0, 0, 0, 0, 9]));
+        assert_eq!((asked.len(), &asked[24..]), (32, &[1, 1, 2, 0, 0, 0, 0, 9][..]));
+        assert_eq!(advertised(&asked), None);
+        let mut told = asked;
+        told[0] = ADVERTISEMENT;
+        assert_eq!(advertised(&told), Some(ADDRESS));
+        for length in 0..24 {
+            assert_eq!(advertised(&told[..length]), None);
+        }
+        told[1] = 1;
+        assert_eq!(advertised(&told), None);
+    }
+}

@@ -1,0 +1,27 @@
+//! Keys of dhcp that don't go together.
+
+use crate::entry::PluginEntry;
+use crate::{Finding, Node, Rule};
+
+/// Keys that are about DHCPv4.
+const OF_IPV4: [&str; 3] = ["provide", "request", "priority"];
+
+pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
+    let Some(ipam) = entry.node.get("ipam") else { return };
+    let families = ipam.get("families").map(Node::elements).unwrap_or_default();
+    let names: Vec<&str> = families.iter().filter_map(Node::text).collect();
+    for (n, family) in families.iter().enumerate() {
+        let Some(name) = family.text() else { continue };
+        if families.iter().take(n).any(|earlier| earlier.text() == Some(name)) {
+            let message = format!("ipam.families[{n}]: {name} is there twice");
+            found.push(Finding::error(Rule::Conflict, family.range.clone(), message));
+        }
+    }
+    if names != ["ipv6"] {
+        return;
+    }
+    for member in OF_IPV4.iter().filter_map(|key| ipam.member(key)) {
+        let message = format!("ipam.{} is about IPv4, which ipam.families doesn't have", member.key);
+        found.push(Finding::warning(Rule::NoEffect, member.range.clone(), message));
+    }
+}
