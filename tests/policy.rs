@@ -82,7 +82,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cni", &[]),
     (
         "cnimble",
-        &["cni", "cri", "doctor", "files", "life", "lint", "locks", "netlink", "pod", "runtime", "tree"],
+        &[
+            "cni", "cri", "doctor", "files", "leases", "life", "lint", "locks", "made", "netlink", "pod",
+            "runtime", "tree",
+        ],
     ),
     ("cri", &[]),
     ("dbus", &["child"]),

@@ -2,12 +2,15 @@
 
 mod beside;
 mod doctor;
+mod events;
 mod hand_over;
 mod init;
 mod interfaces;
 mod libcni;
 mod lifecycle;
 mod masters;
+mod names;
+mod stats;
 mod strict;
 mod surface;
 mod tree;
