@@ -9,6 +9,7 @@ mod interfaces;
 mod libcni;
 mod lifecycle;
 mod masters;
+mod migrate;
 mod names;
 mod stats;
 mod strict;
