@@ -5,6 +5,8 @@
 
 #[path = "policy/folders.rs"]
 mod folders;
+#[path = "policy/pages.rs"]
+mod pages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
