@@ -5,6 +5,8 @@
 
 #[path = "policy/folders.rs"]
 mod folders;
+#[path = "policy/pages.rs"]
+mod pages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -82,7 +84,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cni", &[]),
     (
         "cnimble",
-        &["cni", "cri", "doctor", "files", "life", "lint", "locks", "netlink", "pod", "runtime", "tree"],
+        &[
+            "cni", "cri", "doctor", "files", "leases", "life", "lint", "locks", "made", "netlink", "pod",
+            "runtime", "tree",
+        ],
     ),
     ("cri", &[]),
     ("dbus", &["child"]),

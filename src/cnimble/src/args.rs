@@ -1,18 +1,22 @@
 //! The command line.
 
 mod config;
+mod follow;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 
 use super::cri::args::Cri;
 use super::logging::Format;
+use super::names;
 use super::pod::args::PodOptions;
 use super::report::{Report, usage};
 use super::run::serve::Listen;
 pub(super) use config::{Completions, Explain, Init, Man, Purpose, Schema, Validate};
+pub(super) use follow::{Events, Stats};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -150,6 +154,12 @@ pub(super) enum Command {
     /// Shows what the kernel has. Whose it is comes from the cache, which knows the pods of
     /// any plugins, and from what our plugins write on links and rules.
     Tree(Tree),
+    /// Follow what happens to attachments: add, del, failed, repaired, and how long it took
+    ///
+    /// By any plugins and any runtime. Runs until it is stopped; with --json it prints an object a line.
+    Events(Events),
+    /// Show pods' counters, live: bytes, packets, drops, and what bandwidth limits drop
+    Stats(Stats),
     /// Find orphans: leases, links, packet rules and cache entries without a pod
     ///
     /// Looks only, unless --repair is given. What lives, or may live, is left alone; pods that
@@ -298,15 +308,17 @@ pub(super) struct HandOver {
 #[derive(Debug, Args)]
 pub(super) struct Attachment {
     /// The network's name, or the path of its file
+    #[arg(add = ArgValueCompleter::new(names::networks))]
     pub(super) network: String,
     /// The namespace: a path, or a name from `ip netns`. `del` may go without if
     /// --container-id is there
+    #[arg(add = ArgValueCompleter::new(names::namespaces))]
     pub(super) netns: Option<String>,
     /// The interface inside the namespace [env: CNI_IFNAME] [default: eth0]
     #[arg(short, long, value_name = "NAME")]
     pub(super) ifname: Option<String>,
     /// The container's ID [default: cnitool's, made from the path of the namespace]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(names::containers))]
     pub(super) container_id: Option<String>,
     /// Arguments for the plugins: `KEY=VALUE;KEY=VALUE`
     #[arg(long, value_name = "ARGS", env = "CNI_ARGS", hide_env_values = true)]
@@ -320,6 +332,7 @@ pub(super) struct Attachment {
 #[derive(Debug, Args)]
 pub(super) struct Named {
     /// The network's name, or the path of its file
+    #[arg(add = ArgValueCompleter::new(names::networks))]
     pub(super) network: String,
     /// Ignored; cnitool wants it
     #[arg(hide = true)]

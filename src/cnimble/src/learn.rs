@@ -1,15 +1,14 @@
-//! `completions` and `man`: made from the command line's own description.
+//! `completions`: the script by which a shell asks this command. `man`: made from the command line's own
+//! description.
 
 use clap::CommandFactory;
 
 use super::args::{Cli, Completions, Man};
-use super::print;
 use super::report::{Exit, Report};
+use super::{names, print};
 
 pub(super) fn completions(given: &Completions) {
-    let mut out = Vec::new();
-    clap_complete::generate(given.shell, &mut Cli::command(), "cnimble", &mut out);
-    print(&String::from_utf8_lossy(&out));
+    print(&String::from_utf8_lossy(&names::script(given)));
 }
 
 pub(super) fn man(given: &Man) -> Result<(), Report> {

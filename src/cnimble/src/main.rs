@@ -3,6 +3,7 @@
 mod args;
 mod cri;
 mod doctor;
+mod events;
 mod explain;
 mod gc_cri;
 mod hand_over;
@@ -12,12 +13,14 @@ mod learn;
 mod lint;
 mod list;
 mod logging;
+mod names;
 mod network;
 mod plain;
 mod pod;
 mod report;
 mod run;
 mod schema;
+mod stats;
 mod style;
 mod target;
 mod tree;
@@ -113,6 +116,9 @@ impl Session {
 
 /// Runs the command line.
 fn main() -> ExitCode {
+    if names::answer() {
+        return ExitCode::SUCCESS;
+    }
     let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(err) => return not_understood(&err),
@@ -191,6 +197,8 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Man(given) => learn::man(given),
         Command::Plugins => list::plugins(session).await,
         Command::Networks => list::networks(session),
+        Command::Events(given) => events::events(session, given),
+        Command::Stats(given) => stats::stats(session, given),
         Command::Tree(given) => tree::tree(session, given).await,
         Command::Doctor(given) => doctor::doctor(session, given).await,
         Command::HandOver(given) => hand_over::hand_over(session, given).await,

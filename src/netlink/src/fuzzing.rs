@@ -3,7 +3,7 @@
 use super::nft::fuzzing as objects;
 use super::tc::fuzzing as queues;
 use super::wire::{Ack, Message, Messages};
-use super::{addr, conntrack, fdb, link_read, neigh, netconf, port, route_read, rule};
+use super::{addr, conntrack, counters, fdb, link_read, monitor, neigh, netconf, port, route_read, rule};
 
 /// A datagram of NETLINK_ROUTE.
 pub fn route(bytes: &[u8]) {
@@ -17,6 +17,9 @@ pub fn route(bytes: &[u8]) {
 pub(super) fn read(message: &Message<'_>) {
     let _ = link_read::read(message);
     let _ = addr::read(message, 1);
+    let _ = counters::read(message);
+    let _ = counters::read_drops(message);
+    let _ = monitor::read(message);
     let _ = neigh::read(message, 1);
     let _ = fdb::read(message);
     let _ = netconf::read(message);
@@ -33,6 +36,7 @@ pub fn nft(bytes: &[u8]) {
     for message in Messages::new(bytes).flatten() {
         let _ = Ack::read(&message);
         objects::read(&message);
+        let _ = monitor::comments(&message).count();
         let _ = conntrack::read(&message);
     }
 }

@@ -17,6 +17,7 @@
 
 pub mod addr;
 pub mod conntrack;
+pub mod counters;
 mod dad;
 mod error;
 mod exchange;
@@ -30,6 +31,7 @@ pub mod link;
 mod link_read;
 mod link_remove;
 mod mac;
+pub mod monitor;
 pub mod neigh;
 mod netconf;
 mod netlink;

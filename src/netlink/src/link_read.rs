@@ -196,7 +196,7 @@ fn without_statistics() -> LinkAttribute {
 
 /// `ifi_family` and `ifi_index`. A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no
 /// longer its port.
-fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
+pub(super) fn family_and_index(message: &Message<'_>) -> Option<(u8, u32)> {
     Some((u8_at(message.body, 0)?, u32_ne(message.body, 4)?))
 }
 

@@ -239,6 +239,24 @@ impl Socket {
         Ok(self.buffer.get(..length).unwrap_or_default())
     }
 
+    /// A datagram that is there already, if there is one.
+    pub(super) fn waiting(&mut self, what: &str) -> Result<Option<&[u8]>> {
+        match self.fill(what, RECEIVE_RETRIES, libc::MSG_DONTWAIT) {
+            Ok(length) => Ok(Some(self.buffer.get(..length).unwrap_or_default())),
+            Err(err) if err.is(Errno::ETIMEDOUT) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// Lets many notifications wait. Beyond the system's limit only with CAP_NET_ADMIN in the first user
+    /// namespace; with less room, some are lost sooner, which the reader is told.
+    pub(super) fn expect_many(&self) {
+        let room = LARGEST_DATAGRAM;
+        if setsockopt(&self.inner, sockopt::RcvBufForce, &room).is_err() {
+            let _ = setsockopt(&self.inner, sockopt::RcvBuf, &room);
+        }
+    }
+
     /// As [`datagram`](Self::datagram); returns its length.
     fn fill(&mut self, what: &str, mut retries: u32, flags: libc::c_int) -> Result<usize> {
         let length = loop {

@@ -28,6 +28,7 @@ mod tests;
 mod text;
 
 pub use model::{HostLink, Network, Place, Pod, PodInterface, Port, Tree};
+pub use pods::{given_addresses, kubernetes_name};
 pub use read::{Notes, Sources, TreeError, read};
 pub use svg::svg;
 pub use text::{Look, text};

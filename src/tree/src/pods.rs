@@ -90,7 +90,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
 }
 
 /// `NAMESPACE/NAME` from the arguments that a kubelet's runtime passes.
-fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
+pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     let get = |wanted: &str| {
         let found = args.iter().find(|(key, _)| key == wanted);
         found
@@ -100,7 +100,8 @@ fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE").unwrap_or("default"), get("K8S_POD_NAME")?))
 }
 
-fn given_addresses(entry: &Entry) -> Vec<String> {
+/// The addresses in the result of an ADD, with their prefixes.
+pub fn given_addresses(entry: &Entry) -> Vec<String> {
     let read = |value| CniResult::from_value(value, Version::V0_2_0, "result").ok();
     let result = entry.result.as_ref().and_then(read).unwrap_or_default();
     result.ips.iter().map(|ip| ip.address.to_string()).collect()

@@ -2,12 +2,16 @@
 
 mod beside;
 mod doctor;
+mod events;
 mod hand_over;
 mod init;
 mod interfaces;
 mod libcni;
 mod lifecycle;
 mod masters;
+mod migrate;
+mod names;
+mod stats;
 mod strict;
 mod surface;
 mod tree;

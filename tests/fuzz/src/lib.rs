@@ -6,6 +6,7 @@
 // A target that finds something stops at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod lint;
 mod spec;
 
 pub use cnimble_dbus::fuzz as dbus;
@@ -17,6 +18,7 @@ pub use cnimble_pod::fuzzing::{checkpoint, kubeconfig, manifest, server};
 pub use cnimble_rules::fuzzing::iptables;
 pub use cnimble_runtime::fuzzing::cache;
 pub use cnimble_tuning::fuzzing::backup;
+pub use lint::lint;
 pub use spec::{args, config, list, result};
 
 /// A resolv.conf, as a network's configuration names it and as pods inherit it.
@@ -43,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     ("iptables", iptables),
     ("kubeconfig", kubeconfig),
     ("lease", lease),
+    ("lint", lint),
     ("list", list),
     ("manifest", manifest),
     ("nft", nft),

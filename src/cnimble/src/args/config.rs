@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use ipnetwork::IpNetwork;
+
+use crate::names;
 
 /// What to look at, and how closely.
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
     /// The network's name, or the path of its file. With --strict - is stdin, and without it all networks
     /// are looked at
-    #[arg(required_unless_present = "strict")]
+    #[arg(required_unless_present = "strict", add = ArgValueCompleter::new(names::networks))]
     pub(crate) network: Option<String>,
     /// Ignored; cnitool wants it
     #[arg(hide = true)]

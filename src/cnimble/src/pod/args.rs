@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use ipnetwork::IpNetwork;
 
 use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
 use cnimble_pod::sandbox::{DnsOptions, PauseCommand, SandboxOptions, Sandboxes};
 
 use crate::Session;
+use crate::names;
 use crate::report::{Exit, Report};
 
 const EXAMPLES: &str = "\
@@ -148,7 +150,7 @@ pub(crate) struct Up {
 pub(crate) struct Down {
     /// Pods: NAME in the namespace default, or NAMESPACE/NAME; or the manifests that they came
     /// from, - is stdin
-    #[arg(required_unless_present = "all", value_name = "POD|FILE")]
+    #[arg(required_unless_present = "all", value_name = "POD|FILE", add = ArgValueCompleter::new(names::pods))]
     pub(super) pods: Vec<String>,
     /// All pods
     #[arg(long, conflicts_with = "pods")]
@@ -158,6 +160,7 @@ pub(crate) struct Down {
 #[derive(Debug, Args)]
 pub(crate) struct Named {
     /// The pod: NAME in the namespace default, or NAMESPACE/NAME
+    #[arg(add = ArgValueCompleter::new(names::pods))]
     pub(super) pod: String,
 }
 

@@ -42,7 +42,7 @@ impl Element {
     }
 
     /// The elements in a reply.
-    pub(super) fn parse_list(attrs: Attributes<'_>) -> Vec<Self> {
+    pub(crate) fn parse_list(attrs: Attributes<'_>) -> Vec<Self> {
         let list = attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
         list.flatten().filter_map(|(_, element)| Element::parse(Attributes::new(element))).collect()
     }

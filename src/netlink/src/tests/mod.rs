@@ -6,6 +6,7 @@ mod fdb;
 mod filters;
 mod link;
 mod malformed;
+mod monitor;
 mod neigh;
 mod netns;
 mod port;

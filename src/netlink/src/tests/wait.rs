@@ -90,7 +90,9 @@ fn survives_a_flood() {
         let mut inside = Netlink::open_in(&pod).unwrap();
         netlink.socket.shrink_receive_buffer();
         let other = std::thread::spawn(move || {
+            // The kernel tells of a new alias only while the link is up.
             let lo = flooder.link("lo").unwrap();
+            flooder.execute(set(lo.index, "lo", &up())).unwrap();
             for number in 0..2000 {
                 let alias = format!("flood {number}");
                 let change = Change { alias: Some(&alias), ..Change::default() };

@@ -32,3 +32,9 @@ pub(crate) const IFLA_TUN_TYPE: u16 = 3;
 pub(crate) const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 pub(crate) const IFLA_VLAN_ID: u16 = 1;
 pub(crate) const IFLA_VRF_TABLE: u16 = 1;
+
+/// `sizeof(struct if_stats_msg)`
+pub(crate) const IF_STATS_MSG: usize = 12;
+pub(crate) const IFLA_STATS_LINK_64: u16 = 1;
+/// `IFLA_STATS_FILTER_BIT(IFLA_STATS_LINK_64)`
+pub(crate) const FILTER_LINK_64: u32 = 1;

@@ -4,6 +4,7 @@
 //! line with the headers of the machine (Debian's package linux-libc-dev).
 
 pub(crate) mod fib_rules;
+pub(crate) mod gen_stats;
 pub(crate) mod if_bridge;
 pub(crate) mod if_link;
 pub(crate) mod if_tun;

@@ -6,6 +6,7 @@
 pub(crate) const NFGENMSG: usize = 4;
 pub(crate) const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 pub(crate) const NFNL_SUBSYS_NFTABLES: u16 = 10;
+pub(crate) const NFNLGRP_NFTABLES: u32 = 7;
 pub(crate) const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 pub(crate) const NFNL_MSG_BATCH_END: u16 = 0x11;
 pub(crate) const NFNL_BATCH_GENID: u16 = 1;

@@ -18,6 +18,8 @@ pub(crate) const RTM_NEWTFILTER: u16 = 44;
 pub(crate) const RTM_GETTFILTER: u16 = 46;
 pub(crate) const RTM_NEWNETCONF: u16 = 80;
 pub(crate) const RTM_GETNETCONF: u16 = 82;
+pub(crate) const RTM_NEWSTATS: u16 = 92;
+pub(crate) const RTM_GETSTATS: u16 = 94;
 pub(crate) const RTM_NEWVLAN: u16 = 112;
 pub(crate) const RTM_GETVLAN: u16 = 114;
 
@@ -56,7 +58,10 @@ pub(crate) const TCMSG: usize = 20;
 pub(crate) const TCM_IFINDEX: usize = 4;
 /// `offsetof(struct tcmsg, tcm_handle)`
 pub(crate) const TCM_HANDLE: usize = 8;
+/// `offsetof(struct tcmsg, tcm_parent)`
+pub(crate) const TCM_PARENT: usize = 12;
 /// `offsetof(struct tcmsg, tcm_info)`
 pub(crate) const TCM_INFO: usize = 16;
 pub(crate) const TCA_KIND: u16 = 1;
 pub(crate) const TCA_OPTIONS: u16 = 2;
+pub(crate) const TCA_STATS2: u16 = 7;

@@ -1,8 +1,9 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     include_str!("fib_rules.rs"),
+    include_str!("gen_stats.rs"),
     include_str!("if_bridge.rs"),
     include_str!("if_link.rs"),
     include_str!("if_tun.rs"),
@@ -16,11 +17,12 @@ const FILES: [&str; 12] = [
     include_str!("rtnetlink.rs"),
 ];
 
-const HEADERS: [&str; 22] = [
+const HEADERS: [&str; 23] = [
     "stddef.h",
     "sys/ioctl.h",
     "sys/socket.h",
     "linux/fib_rules.h",
+    "linux/gen_stats.h",
     "linux/if.h",
     "linux/if_addr.h",
     "linux/if_bridge.h",

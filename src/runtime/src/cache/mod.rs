@@ -159,6 +159,18 @@ impl Cache {
         Ok(read.collect())
     }
 
+    /// The entry in a file of the directory `results`; `None` if there is no file, or one that is no entry.
+    ///
+    /// # Errors
+    /// The file is there and can't be read.
+    pub fn entry_at(&self, path: &Path) -> Result<Option<Entry>, CacheError> {
+        match files::read(path, LIMIT, Links::Refuse) {
+            Ok(bytes) => Ok(entry::decode_v1(&bytes).ok()),
+            Err(err) if files::is_absent(&err) || files::is_foreign(&err) => Ok(None),
+            Err(source) => Err(CacheError { doing: "reading", path: path.to_owned(), source }),
+        }
+    }
+
     /// Whether the file of `key` is another attachment's. libcni's names let that happen: net
     /// `a-b` and container `c` share one with net `a` and container `b-c`.
     fn is_anothers(&self, key: Key<'_>) -> bool {

@@ -1,0 +1,232 @@
+//! `events`: follows what happens to attachments.
+//!
+//! Nothing is asked of plugins or runtimes: they leave signs (`state`), which the kernel tells of (`watch`). So
+//! a plugin does nothing for it, and it doesn't matter whose plugins and which runtime are at work.
+
+mod show;
+mod state;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use cnimble_cni::Owner;
+use cnimble_files::Links;
+use cnimble_leases::holder::Holder;
+use cnimble_life::data_dirs;
+use cnimble_netlink::monitor::{LinkMonitor, LinkNotice};
+use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
+
+use super::Session;
+use super::args::Events;
+use super::report::{Exit, Report};
+use show::Show;
+use state::{About, State};
+use watch::{Sign, Watch};
+
+/// The longest lease.
+const LEASE: usize = 4096;
+
+/// So often the queues are read before something is told, if there is always more.
+const ROUNDS: usize = 32;
+
+const WHAT: &str = "can't follow what happens";
+
+/// Why it has ended.
+enum End {
+    /// The reader of our stdout has gone away.
+    Unread,
+    Failed(String),
+}
+
+impl From<String> for End {
+    fn from(why: String) -> Self {
+        End::Failed(why)
+    }
+}
+
+pub(super) fn events(session: &Session, given: &Events) -> Result<(), Report> {
+    let mut follower = match Follower::new(session, given) {
+        Ok(follower) => follower,
+        Err(why) => return Err(Report::new(Exit::Files, WHAT).row("why", why)),
+    };
+    match follower.follow() {
+        End::Unread => Ok(()),
+        End::Failed(why) => Err(Report::new(Exit::Files, WHAT).row("why", why)),
+    }
+}
+
+struct Follower {
+    watch: Watch,
+    caches: Vec<Cache>,
+    data: BTreeSet<PathBuf>,
+    state: State,
+    show: Show,
+}
+
+impl Follower {
+    fn new(session: &Session, given: &Events) -> Result<Self, String> {
+        let caches = caches(session);
+        let data = leases(session, &given.data_dir, &caches);
+        let results = caches.iter().map(|cache| cache.dir().join("results")).collect();
+        // From here on nothing is missed; what is there already is looked at behind it.
+        let watch = Watch::new(&results, &data)?;
+        let show = Show::new(session, given.network.clone());
+        let mut follower = Follower { watch, caches, data, state: State::default(), show };
+        follower.look()?;
+        follower.state.take_as_it_is();
+        Ok(follower)
+    }
+
+    fn follow(&mut self) -> End {
+        let outcome = self.show.begin(self.state.attached()).map_err(|_| End::Unread);
+        let outcome = outcome.and_then(|()| {
+            loop {
+                self.watch.wait().map_err(|err| End::Failed(err.to_string()))?;
+                self.round()?;
+            }
+        });
+        match outcome {
+            Ok(()) => End::Unread,
+            Err(end) => end,
+        }
+    }
+
+    /// Reads until there is nothing more, and tells what it means. Where there is always more, ADDs and DELs are
+    /// told, and conclusions wait.
+    fn round(&mut self) -> Result<(), End> {
+        let mut all = false;
+        for _ in 0..ROUNDS {
+            let signs = self.watch.read()?;
+            if signs.is_empty() {
+                all = true;
+                break;
+            }
+            for sign in signs {
+                self.take(sign)?;
+            }
+        }
+        let events = match all {
+            true => self.state.settle(Instant::now()),
+            false => self.state.so_far(),
+        };
+        events.iter().try_for_each(|event| self.show.event(event).map_err(|_| End::Unread))
+    }
+
+    fn take(&mut self, sign: Sign) -> Result<(), End> {
+        let now = Instant::now();
+        match sign {
+            Sign::Link(LinkNotice::Seen(link)) => self.state.link(now, link.index, &link.alias),
+            Sign::Link(LinkNotice::Gone { index, alias }) => self.state.no_link(now, index, &alias),
+            Sign::Rule(comment) => self.state.rule(now, &comment),
+            Sign::File(path) => self.file(now, &path)?,
+            Sign::Lost(what) => {
+                self.show.lost(what).map_err(|_| End::Unread)?;
+                self.look()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at everything: what has come and gone since the last look are signs like others.
+    fn look(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        let links = LinkMonitor::links().map_err(|err| err.to_string())?;
+        for link in &links {
+            self.state.link(now, link.index, &link.alias);
+        }
+        let (entries, leases, known) = self.state.there();
+        let there: BTreeSet<u32> = links.iter().map(|link| link.index).collect();
+        known
+            .iter()
+            .filter(|index| !there.contains(index))
+            .for_each(|index| self.state.no_link(now, *index, ""));
+        let networks = self.data.iter().flat_map(|dir| watch::children(dir));
+        let results = self.caches.iter().map(|cache| cache.dir().join("results"));
+        let mut paths: BTreeSet<PathBuf> =
+            networks.chain(results).flat_map(|dir| watch::children(&dir)).collect();
+        paths.extend(entries.into_iter().chain(leases));
+        paths.iter().try_for_each(|path| self.file(now, path))
+    }
+
+    /// Looks at a file that has come, changed or gone.
+    fn file(&mut self, now: Instant, path: &Path) -> Result<(), String> {
+        let Some(dir) = path.parent().filter(|_| !watch::is_hidden(path)) else { return Ok(()) };
+        let cache = self.caches.iter().find(|cache| cache.dir().join("results") == dir);
+        let outcome = match cache {
+            Some(cache) => cache.entry_at(path).map_err(|err| err.to_string()).map(|entry| {
+                // What can't be read is no result, yet: it is told once more when it has been written.
+                let identity = std::fs::symlink_metadata(path).ok();
+                match (entry, identity) {
+                    (Some(entry), Some(meta)) => {
+                        let owner = state::owner(&entry.network, &entry.container_id, &entry.ifname);
+                        let identity = (meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec());
+                        // The loopback interface of a pod is its runtime's own business.
+                        if entry.ifname != "lo" {
+                            self.state.entry(now, path, owner, identity, about(&entry));
+                        }
+                    }
+                    (_, None) => self.state.no_entry(now, path),
+                    (None, Some(_)) => {}
+                }
+            }),
+            None => self.lease(now, path),
+        };
+        outcome.map_err(|why| format!("{}: {why}", path.display()))
+    }
+
+    fn lease(&mut self, now: Instant, path: &Path) -> Result<(), String> {
+        let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        let network = path.parent().and_then(name);
+        let (Some(network), Some(_)) = (network, name(path).as_deref().and_then(cnimble_leases::address))
+        else {
+            return Ok(());
+        };
+        match cnimble_files::read(path, LEASE, Links::Refuse) {
+            Ok(bytes) => {
+                if let Holder::Attachment(attachment) = Holder::parse(&bytes) {
+                    self.state.lease(now, path, Owner { network, attachment });
+                }
+                Ok(())
+            }
+            Err(err) if cnimble_files::is_absent(&err) => {
+                self.state.no_lease(now, path);
+                Ok(())
+            }
+            Err(err) if cnimble_files::is_foreign(&err) => Ok(()),
+            Err(err) => Err(err.to_string()),
+        }
+    }
+}
+
+fn about(entry: &Entry) -> About {
+    About {
+        pod: cnimble_tree::kubernetes_name(&entry.args),
+        netns: entry.namespace().map(str::to_owned),
+        addresses: cnimble_tree::given_addresses(entry),
+    }
+}
+
+/// The cache that was named, or else the usual ones.
+pub(super) fn caches(session: &Session) -> Vec<Cache> {
+    match session.own_cache {
+        true => vec![session.invoker.cache().clone()],
+        false => [DEFAULT_CACHE_DIR, cnimble_life::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into(),
+    }
+}
+
+/// The directories of leases that were given; else the usual one, and those that networks and results name.
+fn leases(session: &Session, given: &[PathBuf], caches: &[Cache]) -> BTreeSet<PathBuf> {
+    if !given.is_empty() {
+        return given.iter().cloned().collect();
+    }
+    let listed = session.conf.list().map(|listing| listing.networks).unwrap_or_default();
+    let lists = listed.into_iter().map(|network| network.list);
+    let entries = caches.iter().flat_map(|cache| cache.list().unwrap_or_default());
+    let lists = lists.chain(entries.filter_map(|entry| entry.network_list().ok()));
+    let mut dirs: BTreeSet<PathBuf> = lists.flat_map(|list| data_dirs(&list)).collect();
+    dirs.insert(PathBuf::from(cnimble_leases::config::DATA_DIR));
+    dirs
+}

@@ -1,0 +1,119 @@
+//! Events as lines, and as JSON, one object a line.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::style::Paint;
+use crate::{Session, plain};
+
+use super::state::{Event, What};
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            What::Add => "add",
+            What::Del => "del",
+            What::Failed => "failed",
+            What::Repaired => "repaired",
+        }
+    }
+}
+
+pub(super) struct Show {
+    json: bool,
+    paint: Paint,
+    /// Only of this network.
+    network: Option<String>,
+}
+
+impl Show {
+    pub(super) fn new(session: &Session, network: Option<String>) -> Self {
+        Show { json: session.json, paint: session.paint, network }
+    }
+
+    /// Says that from now on everything is told.
+    pub(super) fn begin(&self, attached: usize) -> io::Result<()> {
+        let words = format!("following {attached} attachment{}", if attached == 1 { "" } else { "s" });
+        self.line(
+            || self.paint.dim(&words),
+            || json!({"time": time(), "event": "following", "attachments": attached}),
+        )
+    }
+
+    /// Says that something may be missing.
+    pub(super) fn lost(&self, what: &str) -> io::Result<()> {
+        let words = format!("{what} were lost; what is there is looked at again");
+        self.line(
+            || format!("{}  {}  {words}", clock(), self.paint.bad("lost    ")),
+            || json!({"time": time(), "event": "lost", "what": what}),
+        )
+    }
+
+    pub(super) fn event(&self, event: &Event) -> io::Result<()> {
+        if self.network.as_ref().is_some_and(|network| *network != event.owner.network) {
+            return Ok(());
+        }
+        let name = format!("{:8}", event.what.name());
+        let name = match event.what {
+            What::Failed => self.paint.bad(&name),
+            What::Repaired => self.paint.good(&name),
+            What::Add | What::Del => name,
+        };
+        self.line(|| format!("{}  {name}  {}", clock(), words(event)), || object(event))
+    }
+
+    fn line(&self, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) -> io::Result<()> {
+        let line = match (self.json, self.paint.is_on()) {
+            (true, _) => plain::json(&object().to_string()),
+            (false, true) => plain::painted(&text()),
+            (false, false) => plain::text(&text()),
+        };
+        let mut stdout = io::stdout().lock();
+        writeln!(stdout, "{line}")?;
+        stdout.flush()
+    }
+}
+
+fn words(event: &Event) -> String {
+    let attachment = &event.owner.attachment;
+    let mut words = vec![event.owner.network.clone(), attachment.ifname.clone()];
+    match &event.about.pod {
+        Some(pod) => words.push(pod.clone()),
+        None => words.push(attachment.container_id.clone()),
+    }
+    if !event.about.addresses.is_empty() {
+        words.push(event.about.addresses.join(" "));
+    }
+    words.extend(event.took.map(|took| format!("in {:.1} ms", milliseconds(took))));
+    words.join("  ")
+}
+
+fn object(event: &Event) -> Value {
+    json!({
+        "time": time(),
+        "event": event.what.name(),
+        "network": event.owner.network,
+        "containerID": event.owner.attachment.container_id,
+        "ifname": event.owner.attachment.ifname,
+        "pod": event.about.pod,
+        "netns": event.about.netns,
+        "addresses": event.about.addresses,
+        "milliseconds": event.took.map(|took| (milliseconds(took) * 1000.0).round() / 1000.0),
+    })
+}
+
+fn milliseconds(took: Duration) -> f64 {
+    took.as_secs_f64() * 1000.0
+}
+
+fn time() -> String {
+    Timestamp::now().to_string()
+}
+
+/// The time of day, in UTC.
+fn clock() -> String {
+    Timestamp::now().strftime("%H:%M:%S%.3fZ").to_string()
+}

@@ -1,0 +1,174 @@
+use super::*;
+
+const ONE: Identity = (1, 1, 1, 1);
+const TWO: Identity = (1, 2, 2, 2);
+
+struct Follower {
+    state: State,
+    now: Instant,
+    owner: Owner,
+}
+
+impl Follower {
+    fn new() -> Self {
+        Follower { state: State::default(), now: Instant::now(), owner: owner("net", "pod", "eth0") }
+    }
+
+    fn later(&mut self) -> &mut Self {
+        self.now += Duration::from_secs(2);
+        self
+    }
+
+    fn link(&mut self, index: u32) -> &mut Self {
+        self.state.link(self.now, index, &self.owner.comment());
+        self
+    }
+
+    fn no_link(&mut self, index: u32) -> &mut Self {
+        self.state.no_link(self.now, index, "");
+        self
+    }
+
+    fn lease(&mut self, there: bool) -> &mut Self {
+        let path = Path::new("/leases/net/10.0.0.2");
+        match there {
+            true => self.state.lease(self.now, path, self.owner.clone()),
+            false => self.state.no_lease(self.now, path),
+        }
+        self
+    }
+
+    fn entry(&mut self, identity: Option<Identity>) -> &mut Self {
+        let path = Path::new("/cache/net-pod-eth0");
+        let owner = self.owner.clone();
+        match identity {
+            Some(identity) => self.state.entry(self.now, path, owner, identity, About::default()),
+            None => self.state.no_entry(self.now, path),
+        }
+        self
+    }
+
+    fn settle(&mut self) -> Vec<(What, Option<u64>)> {
+        let events = self.state.settle(self.now);
+        assert!(events.iter().all(|event| event.owner == self.owner), "{events:?}");
+        events.into_iter().map(|event| (event.what, event.took.map(|took| took.as_secs()))).collect()
+    }
+}
+
+#[test]
+fn an_add_lasts_from_its_first_link_to_its_result_and_a_del_back() {
+    let mut all = Follower::new();
+    assert_eq!(all.link(7).settle(), []);
+    assert_eq!(all.later().lease(true).settle(), []);
+    assert_eq!(all.later().entry(Some(ONE)).settle(), [(What::Add, Some(4))]);
+    assert_eq!(all.state.attached(), 1);
+    assert_eq!(all.later().lease(false).settle(), []);
+    assert_eq!(all.later().no_link(7).settle(), []);
+    assert_eq!(all.later().entry(None).settle(), [(What::Del, Some(4))]);
+    assert!(all.state.known.is_empty() && all.state.links.is_empty() && all.state.entries.is_empty());
+}
+
+#[test]
+fn whatever_queue_is_read_first() {
+    let mut all = Follower::new();
+    // Link and result, added and removed, all in one round.
+    assert_eq!(
+        all.link(7).no_link(7).entry(Some(ONE)).entry(None).settle(),
+        [(What::Add, Some(0)), (What::Del, None)]
+    );
+    assert_eq!(
+        all.entry(Some(ONE)).entry(None).link(7).no_link(7).settle(),
+        [(What::Add, None), (What::Del, None)]
+    );
+    assert!(all.state.known.is_empty());
+}
+
+#[test]
+fn what_came_and_went_before_it_was_looked_at_has_not_failed() {
+    let mut all = Follower::new();
+    assert_eq!(all.link(7).settle(), []);
+    // The file of its result was told of, and was gone when it was to be read.
+    assert_eq!(all.later().entry(None).no_link(7).settle(), [(What::Add, None), (What::Del, None)]);
+    assert!(all.state.passed.is_empty());
+}
+
+#[test]
+fn what_goes_without_a_result_has_failed() {
+    let mut all = Follower::new();
+    assert_eq!(all.link(7).lease(true).settle(), []);
+    assert_eq!(all.later().no_link(7).settle(), []);
+    assert_eq!(all.lease(false).settle(), [(What::Failed, Some(2))]);
+    assert_eq!(all.link(8).no_link(8).settle(), [(What::Failed, Some(0))]);
+    assert!(all.state.known.is_empty());
+}
+
+#[test]
+fn what_comes_again_beside_a_result_was_repaired() {
+    let mut all = Follower::new();
+    assert_eq!(all.link(7).entry(Some(ONE)).settle(), [(What::Add, Some(0))]);
+    assert_eq!(all.later().no_link(7).settle(), []);
+    assert_eq!(all.later().link(8).settle(), [(What::Repaired, Some(2))]);
+    // The same repair.
+    all.state.rule(all.now, &all.owner.comment());
+    assert_eq!(all.settle(), []);
+    all.later();
+    all.state.rule(all.now, &all.owner.comment());
+    assert_eq!(all.settle(), [(What::Repaired, None)]);
+    // Added again by a runtime that didn't delete it.
+    assert_eq!(all.later().entry(Some(TWO)).settle(), [(What::Add, None)]);
+    assert_eq!(all.later().entry(Some(TWO)).settle(), [], "read again");
+}
+
+#[test]
+fn what_is_left_of_a_del_goes_without_a_word() {
+    let mut all = Follower::new();
+    all.link(7).entry(Some(ONE)).settle();
+    assert_eq!(all.entry(None).settle(), [(What::Del, None)]);
+    assert_eq!(all.later().no_link(7).settle(), []);
+    // A new ADD beside what is left.
+    all.link(8).entry(Some(ONE)).settle();
+    assert_eq!(all.entry(None).settle(), [(What::Del, None)]);
+    assert_eq!(all.later().link(9).settle(), []);
+    assert_eq!(all.later().no_link(8).no_link(9).settle(), [(What::Failed, Some(2))]);
+}
+
+#[test]
+fn a_link_may_get_its_name_later() {
+    let mut all = Follower::new();
+    all.state.link(all.now, 7, "");
+    assert_eq!(all.settle(), []);
+    assert_eq!(all.later().link(7).no_link(7).settle(), [(What::Failed, Some(2))]);
+    all.state.link(all.now, 1, "");
+    all.state.no_link(all.now, 1, "");
+    // Or be gone before it is told.
+    let alias = all.owner.comment();
+    all.state.link(all.now, 8, "");
+    all.later();
+    all.state.no_link(all.now, 8, &alias);
+    assert_eq!(all.settle(), [(What::Failed, Some(2))]);
+    // One that was never told of is from before the last look.
+    all.state.no_link(all.now, 9, &alias);
+    assert_eq!(all.settle(), []);
+    assert!(all.state.unnamed.is_empty() && all.state.known.is_empty());
+}
+
+#[test]
+fn without_a_cache_only_the_end_is_told() {
+    let mut all = Follower::new();
+    all.link(7);
+    all.state.take_as_it_is();
+    assert_eq!(all.settle(), []);
+    assert_eq!(all.no_link(7).settle(), [(What::Del, None)]);
+    all.link(8).settle();
+    all.now += ATTEMPT;
+    assert_eq!(all.no_link(8).settle(), [(What::Del, None)]);
+}
+
+#[test]
+fn memory_has_a_bound() {
+    let (mut state, now) = (State::default(), Instant::now());
+    for number in 0..MOST as u32 + 10 {
+        state.link(now, number, &owner("net", &number.to_string(), "eth0").comment());
+    }
+    assert_eq!((state.known.len(), state.links.len()), (MOST, MOST));
+}

@@ -1,0 +1,234 @@
+//! Where signs come from: notifications of the kernel about links and rules, and inotify(7) about files.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+
+use cnimble_netlink as netlink;
+use cnimble_netlink::monitor::{LinkMonitor, LinkNotice, RuleMonitor};
+
+/// One sign.
+#[derive(Debug)]
+pub(super) enum Sign {
+    Link(LinkNotice),
+    /// The comment of a rule or an element that has been added.
+    Rule(String),
+    /// A file of a cache or a lease has come, changed or gone.
+    File(PathBuf),
+    /// Some signs were lost: what is there has to be looked at.
+    Lost(&'static str),
+}
+
+/// All sources.
+pub(super) struct Watch {
+    links: LinkMonitor,
+    /// Not on a kernel without nf_tables.
+    rules: Option<RuleMonitor>,
+    files: Files,
+}
+
+impl Watch {
+    /// Watches the current network namespace, `results` (directories of files), and `data` (directories of
+    /// directories of files), whether they exist already or not.
+    pub(super) fn new(results: &BTreeSet<PathBuf>, data: &BTreeSet<PathBuf>) -> Result<Self, String> {
+        let rules = match RuleMonitor::open() {
+            Ok(rules) => Some(rules),
+            Err(err) => {
+                log::warn!("repaired packet rules are not told: {err}");
+                None
+            }
+        };
+        let links = LinkMonitor::open().map_err(|err| err.to_string())?;
+        Ok(Watch { links, rules, files: Files::new(results.clone(), data.clone())? })
+    }
+
+    /// Waits until there is something to read.
+    pub(super) fn wait(&self) -> io::Result<()> {
+        let mut fds = vec![
+            PollFd::new(self.links.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.files.inotify.as_fd(), PollFlags::POLLIN),
+        ];
+        fds.extend(self.rules.iter().map(|rules| PollFd::new(rules.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// What there is to read. Files are read before the kernel, and stand behind it: what a result or its end
+    /// follows on is never read later than they are. When nothing is left to read, both sides are whole.
+    pub(super) fn read(&mut self) -> Result<Vec<Sign>, String> {
+        let mut files = Vec::new();
+        self.files.read(&mut files)?;
+        let mut signs = Vec::new();
+        let told = lossy(|| self.links.read(), &mut signs, "notifications about links")?;
+        signs.extend(told.into_iter().map(Sign::Link));
+        if let Some(rules) = &mut self.rules {
+            let told = lossy(|| rules.read(), &mut signs, "notifications about packet rules")?;
+            signs.extend(told.into_iter().map(Sign::Rule));
+        }
+        signs.extend(files);
+        Ok(signs)
+    }
+}
+
+/// Reads notifications. When some were lost, the others are discarded: they are older than what is looked at
+/// then.
+fn lossy<T>(
+    mut read: impl FnMut() -> netlink::Result<Vec<T>>,
+    signs: &mut Vec<Sign>,
+    what: &'static str,
+) -> Result<Vec<T>, String> {
+    let mut lost = false;
+    loop {
+        match read() {
+            Ok(told) if lost && !told.is_empty() => {}
+            Ok(told) => return Ok(told),
+            Err(err) if err.is(Errno::ENOBUFS) => {
+                if !lost {
+                    signs.push(Sign::Lost(what));
+                }
+                lost = true;
+            }
+            Err(err) if err.is(Errno::EINTR) => {}
+            Err(err) => return Err(err.to_string()),
+        }
+    }
+}
+
+/// Directories, watched as far as they exist: of one that doesn't, the nearest directory above it.
+struct Files {
+    inotify: Inotify,
+    results: BTreeSet<PathBuf>,
+    data: BTreeSet<PathBuf>,
+    paths: HashMap<WatchDescriptor, PathBuf>,
+}
+
+impl Files {
+    fn new(results: BTreeSet<PathBuf>, data: BTreeSet<PathBuf>) -> Result<Self, String> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
+            .map_err(|errno| format!("inotify: {errno}"))?;
+        let mut files = Files { inotify, results, data, paths: HashMap::new() };
+        files.attach(&mut Vec::new())?;
+        Ok(files)
+    }
+
+    fn read(&mut self, signs: &mut Vec<Sign>) -> Result<(), String> {
+        let mut directories = false;
+        loop {
+            let events = match self.inotify.read_events() {
+                Ok(events) => events,
+                Err(Errno::EAGAIN) => break,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(format!("inotify: {errno}")),
+            };
+            for event in &events {
+                directories |= self.take(event, signs);
+            }
+        }
+        match directories {
+            true => self.attach(signs),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether directories have come or gone.
+    fn take(&mut self, event: &InotifyEvent, signs: &mut Vec<Sign>) -> bool {
+        if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+            signs.push(Sign::Lost("notifications about files"));
+            return true;
+        }
+        if event.mask.contains(AddWatchFlags::IN_IGNORED) {
+            self.paths.remove(&event.wd);
+            return true;
+        }
+        let moved_away = event.mask.contains(AddWatchFlags::IN_MOVE_SELF);
+        if moved_away || event.mask.contains(AddWatchFlags::IN_ISDIR) {
+            if moved_away && self.paths.remove(&event.wd).is_some() {
+                let _ = self.inotify.rm_watch(event.wd);
+            }
+            return true;
+        }
+        let dir = self.paths.get(&event.wd).filter(|dir| self.is_of_files(dir));
+        if let (Some(dir), Some(name)) = (dir, &event.name) {
+            signs.push(Sign::File(dir.join(name)));
+        }
+        false
+    }
+
+    fn is_of_files(&self, dir: &Path) -> bool {
+        self.results.contains(dir) || dir.parent().is_some_and(|parent| self.data.contains(parent))
+    }
+
+    /// Watches what isn't watched yet. Files that are in a directory already are signs like those that come.
+    fn attach(&mut self, signs: &mut Vec<Sign>) -> Result<(), String> {
+        for dir in self.results.clone() {
+            if self.watch_or_above(&dir)? {
+                signs.extend(children(&dir).into_iter().map(Sign::File));
+            }
+        }
+        for dir in self.data.clone() {
+            self.watch_or_above(&dir)?;
+            for network in children(&dir).into_iter().filter(|path| path.is_dir()) {
+                if self.watch(&network)? == Some(true) {
+                    signs.extend(children(&network).into_iter().map(Sign::File));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches a directory, or the nearest one above it that exists; whether it is the directory, and wasn't
+    /// watched before.
+    fn watch_or_above(&mut self, dir: &Path) -> Result<bool, String> {
+        loop {
+            if let Some(new) = self.watch(dir)? {
+                return Ok(new);
+            }
+            let mut below = dir;
+            for above in dir.ancestors().skip(1) {
+                if self.watch(above)?.is_some() {
+                    break;
+                }
+                below = above;
+            }
+            // It may have been made before what is above it was watched.
+            if !below.exists() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// `None` if there is no such directory; else whether it is new.
+    fn watch(&mut self, dir: &Path) -> Result<Option<bool>, String> {
+        let flags = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_MOVE_SELF
+            | AddWatchFlags::IN_ONLYDIR;
+        match self.inotify.add_watch(dir, flags) {
+            Ok(watch) => Ok(Some(self.paths.insert(watch, dir.to_owned()).is_none())),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+            Err(errno) => Err(format!("can't watch {}: {errno}", dir.display())),
+        }
+    }
+}
+
+/// What is in a directory, but for files that aren't finished or were set aside.
+pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| !is_hidden(path)).collect()
+}
+
+/// Whether the name begins with a dot.
+pub(super) fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}

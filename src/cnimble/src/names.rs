@@ -1,0 +1,127 @@
+//! Names that a shell completes: networks, namespaces, pods.
+//!
+//! The shell runs this command for it, at every press of the key: so it is quick, says nothing on stderr, and
+//! takes what can't be read for empty.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::CommandFactory;
+use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
+use clap_complete::env::{CompleteEnv, Shells};
+
+use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Entry};
+use cnimble_tree::kubernetes_name;
+
+use super::CONF_DIR;
+use super::args::{Cli, Completions};
+
+/// By this variable the shell asks for completions.
+const VARIABLE: &str = "CNIMBLE_COMPLETE";
+
+/// What a named namespace is a file of.
+const NETNS_DIR: &str = "/run/netns";
+
+/// Answers the shell, if it was the shell that has run us.
+pub(super) fn answer() -> bool {
+    let here = std::env::current_dir().ok();
+    let asked = CompleteEnv::with_factory(Cli::command).var(VARIABLE);
+    // What a shell can't use, it shows nobody.
+    asked.try_complete(std::env::args_os(), here.as_deref()).unwrap_or(true)
+}
+
+/// The script by which a shell asks.
+pub(super) fn script(given: &Completions) -> Vec<u8> {
+    let mut out = Vec::new();
+    let shells = Shells::builtins();
+    if let Some(shell) = shells.completer(&given.shell.to_string()) {
+        // Nothing fails that writes to memory.
+        let _ = shell.write_registration(VARIABLE, "cnimble", "cnimble", "cnimble", &mut out);
+    }
+    out
+}
+
+/// Networks of the configuration directory; files, too, once there is a slash.
+pub(super) fn networks(current: &OsStr) -> Vec<CompletionCandidate> {
+    if current.as_encoded_bytes().contains(&b'/') {
+        return PathCompleter::file().complete(current);
+    }
+    let dir = given("--conf-dir").or_else(|| variable("NETCONFPATH")).unwrap_or_else(|| CONF_DIR.into());
+    let listing = ConfDir::new(PathBuf::from(dir)).list();
+    let networks = listing.map(|listing| listing.networks).unwrap_or_default();
+    matching(current, networks.into_iter().map(|network| network.list.name))
+}
+
+/// Namespaces of `ip netns`; paths, too, once there is a slash.
+pub(super) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
+    if current.as_encoded_bytes().contains(&b'/') {
+        return PathCompleter::any().complete(current);
+    }
+    let entries = std::fs::read_dir(NETNS_DIR).into_iter().flatten().flatten();
+    matching(current, entries.filter_map(|entry| entry.file_name().into_string().ok()))
+}
+
+/// Pods of `cnimble pod` and `cnimble run` that have a network.
+pub(super) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
+    let state = || PathBuf::from(given("--state-dir").unwrap_or_else(|| "/var/lib/cnimble".into()));
+    let cache = Cache::new(given("--cache-dir").map_or_else(|| state().join("cni"), PathBuf::from));
+    let entries = cache.list().unwrap_or_default();
+    matching(current, entries.iter().filter_map(|entry| kubernetes_name(&entry.args)).map(short))
+}
+
+/// Containers that are attached.
+pub(super) fn containers(current: &OsStr) -> Vec<CompletionCandidate> {
+    matching(current, entries().map(|entry| entry.container_id))
+}
+
+/// Pods that are attached, and containers that are no pods.
+pub(super) fn attached(current: &OsStr) -> Vec<CompletionCandidate> {
+    let named = |entry: Entry| match kubernetes_name(&entry.args) {
+        Some(pod) => short(pod),
+        None => entry.container_id,
+    };
+    matching(current, entries().map(named))
+}
+
+/// What the caches know.
+fn entries() -> impl Iterator<Item = Entry> {
+    let caches = match given("--cache-dir") {
+        Some(dir) => vec![Cache::new(dir)],
+        None => [DEFAULT_CACHE_DIR, cnimble_life::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into(),
+    };
+    let entries = caches.into_iter().flat_map(|cache| cache.list().unwrap_or_default());
+    entries.filter(|entry| entry.ifname != "lo")
+}
+
+/// A pod as it can be typed.
+fn short(pod: String) -> String {
+    pod.strip_prefix("default/").map(str::to_owned).unwrap_or(pod)
+}
+
+/// Those that begin so, in order, each once. A name with a control character can't be typed.
+fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
+    let begins = |name: &String| name.as_bytes().starts_with(current.as_encoded_bytes());
+    let names: BTreeSet<String> =
+        names.filter(begins).filter(|name| !name.contains(char::is_control)).collect();
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// The value of an option that has been typed already.
+fn given(option: &str) -> Option<OsString> {
+    let mut words = std::env::args_os().skip_while(|word| word != "--");
+    while let Some(word) = words.next() {
+        if word == option {
+            return words.next().filter(|value| !value.is_empty());
+        }
+        let value = word.to_str().and_then(|word| word.strip_prefix(option)?.strip_prefix('='));
+        if let Some(value) = value {
+            return Some(value.into());
+        }
+    }
+    None
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}

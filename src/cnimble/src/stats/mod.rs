@@ -1,0 +1,165 @@
+//! `stats`: pods' counters, live.
+
+mod read;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use cnimble_netlink::counters::Counters;
+
+use super::args::Stats;
+use super::report::{Exit, Report};
+use super::style::table;
+use super::{Session, events, plain};
+use read::Counted;
+
+const WHAT: &str = "can't show pods' counters";
+
+/// Clears the terminal, and begins at its upper left corner.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
+    let caches = events::caches(session);
+    let mut before: Option<(Instant, HashMap<String, Counters>)> = None;
+    loop {
+        let failed = |why: String| Report::new(Exit::Files, WHAT).row("why", why);
+        let mut all = read::read(&caches).map_err(failed)?;
+        let now = Instant::now();
+        if let Some(whose) = &given.whose {
+            all.retain(|counted| is_of(counted, whose));
+            if all.is_empty() && before.is_none() {
+                return Err(Report::new(Exit::Usage, WHAT)
+                    .row("why", format!("there is no pod and no container {whose}"))
+                    .hint("`cnimble stats --once` lists them"));
+            }
+        }
+        let rates = |counted: &Counted| {
+            let (then, old) = before.as_ref()?;
+            let (old, new) = (old.get(&counted.owner.tag())?, counted.counters?);
+            let seconds = now.duration_since(*then).as_secs_f64();
+            // A link that was made anew begins at 0.
+            let rate = |old: u64, new: u64| Some(new.checked_sub(old)? as f64 / seconds);
+            Some([rate(old.rx_bytes, new.rx_bytes)?, rate(old.tx_bytes, new.tx_bytes)?])
+        };
+        let rates: Vec<Option<[f64; 2]>> = all.iter().map(rates).collect();
+        let shown = match session.json {
+            true => plain::json(&json!({
+                "time": jiff::Timestamp::now().to_string(),
+                "attachments": all.iter().zip(&rates).map(|(of, rates)| object(of, *rates)).collect::<Value>(),
+            })
+            .to_string())
+                + "\n",
+            false => lines(session, &all, &rates),
+        };
+        let clear = if given.once || !session.human() { "" } else { CLEAR };
+        let mut stdout = io::stdout().lock();
+        let written = write!(stdout, "{clear}{shown}").and_then(|()| stdout.flush());
+        // A reader that has gone away is no error of ours.
+        if given.once || written.is_err() {
+            return Ok(());
+        }
+        let counters = all.into_iter().filter_map(|of| Some((of.owner.tag(), of.counters?)));
+        before = Some((now, counters.collect()));
+        std::thread::sleep(given.interval);
+    }
+}
+
+/// Whether it is of this pod or container.
+fn is_of(counted: &Counted, whose: &str) -> bool {
+    let pod = counted.pod.as_deref();
+    pod.is_some_and(|pod| pod == whose || pod.strip_prefix("default/") == Some(whose))
+        || counted.owner.attachment.container_id.starts_with(whose)
+}
+
+fn lines(session: &Session, all: &[Counted], rates: &[Option<[f64; 2]>]) -> String {
+    let none = || "-".to_owned();
+    let cells = |(of, rates): (&Counted, &Option<[f64; 2]>)| {
+        let count =
+            |pick: fn(&Counters) -> u64| of.counters.as_ref().map_or_else(none, |of| pick(of).to_string());
+        let bytes =
+            |pick: fn(&Counters) -> u64| of.counters.as_ref().map_or_else(none, |of| scaled(pick(of) as f64));
+        let rate =
+            |pick: fn([f64; 2]) -> f64| rates.map_or_else(none, |rates| format!("{}/s", scaled(pick(rates))));
+        let limited = |place: usize| {
+            of.limited.get(place).copied().flatten().map_or_else(none, |drops| drops.to_string())
+        };
+        vec![
+            of.pod.clone().unwrap_or_else(|| of.owner.attachment.container_id.clone()),
+            of.owner.network.clone(),
+            of.owner.attachment.ifname.clone(),
+            of.host_link.clone().unwrap_or_else(none),
+            rate(|[rx, _]| rx),
+            rate(|[_, tx]| tx),
+            bytes(|of| of.rx_bytes),
+            bytes(|of| of.tx_bytes),
+            count(|of| of.rx_packets),
+            count(|of| of.tx_packets),
+            count(|of| of.rx_dropped),
+            count(|of| of.tx_dropped),
+            limited(0),
+            limited(1),
+        ]
+    };
+    let lines: Vec<Vec<String>> = all.iter().zip(rates).map(cells).collect();
+    let headings = [
+        "POD", "NETWORK", "IF", "HOST", "RX/S", "TX/S", "RX", "TX", "RX-PKT", "TX-PKT", "RX-DROP", "TX-DROP",
+        "RX-LIMIT", "TX-LIMIT",
+    ];
+    let text = table(&headings, &lines, session.paint);
+    match session.paint.is_on() {
+        true => plain::painted(&text),
+        false => plain::text(&text),
+    }
+}
+
+fn object(of: &Counted, rates: Option<[f64; 2]>) -> Value {
+    let counters = of.counters.map(|of| {
+        json!({
+            "rxBytes": of.rx_bytes, "rxPackets": of.rx_packets, "rxErrors": of.rx_errors, "rxDropped": of.rx_dropped,
+            "txBytes": of.tx_bytes, "txPackets": of.tx_packets, "txErrors": of.tx_errors, "txDropped": of.tx_dropped,
+        })
+    });
+    let [rx, tx] = of.limited;
+    json!({
+        "network": of.owner.network,
+        "containerID": of.owner.attachment.container_id,
+        "ifname": of.owner.attachment.ifname,
+        "pod": of.pod,
+        "hostLink": of.host_link,
+        "counters": counters,
+        "limitDrops": {"rx": rx, "tx": tx},
+        "bytesPerSecond": rates.map(|[rx, tx]| json!({"rx": rx.round(), "tx": tx.round()})),
+    })
+}
+
+/// A number of bytes in three or four digits.
+fn scaled(bytes: f64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut rest, mut unit) = (bytes, "EiB");
+    for name in UNITS {
+        if rest < 1000.0 {
+            unit = name;
+            break;
+        }
+        rest /= 1024.0;
+    }
+    match unit {
+        "B" => format!("{rest:.0} B"),
+        unit => format!("{rest:.1} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown = |bytes: f64| scaled(bytes);
+        assert_eq!([shown(0.0), shown(999.0), shown(1000.0)], ["0 B", "999 B", "1.0 KiB"]);
+        assert_eq!([shown(1536.0 * 1024.0), shown(u64::MAX as f64)], ["1.5 MiB", "16.0 EiB"]);
+    }
+}

@@ -1,0 +1,139 @@
+//! Pods' counters, as the kernel has them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use cnimble_cni::{Attachment, Owner, owner};
+use cnimble_made::{ifb, pair};
+use cnimble_netlink::counters::Counters;
+use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::{self as netlink, NetNs, Netlink};
+use cnimble_runtime::{Cache, Entry};
+
+/// An attachment and what it has counted, from the pod's point of view.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Counted {
+    pub(super) owner: Owner,
+    /// `NAMESPACE/NAME`
+    pub(super) pod: Option<String>,
+    /// The host's end of the pair.
+    pub(super) host_link: Option<String>,
+    /// `None` if there is no such interface any more.
+    pub(super) counters: Option<Counters>,
+    /// What a limit for what the pod receives has dropped, and one for what it sends.
+    pub(super) limited: [Option<u64>; 2],
+}
+
+/// The host's links, and what they count.
+struct Host {
+    links: Vec<Link>,
+    counters: HashMap<u32, Counters>,
+    drops: HashMap<u32, u64>,
+}
+
+impl Host {
+    fn read() -> netlink::Result<Self> {
+        let mut netlink = Netlink::open()?;
+        let links = netlink.links(&Filter::default())?;
+        let counters = netlink.counters()?.into_iter().collect();
+        let drops = netlink.limit_drops()?.into_iter().collect();
+        Ok(Host { links, counters, drops })
+    }
+
+    /// The host's end of this owner's pair: by its alias, or by its name in the result, which tells it where the
+    /// Go plugins have made it.
+    fn end(&self, owner: &Owner, entry: Option<&Entry>) -> Option<&Link> {
+        let mut ends = self.links.iter().filter(|link| pair::leads_to_a_pod(link));
+        let named: BTreeSet<&str> = entry.map(host_names).unwrap_or_default();
+        ends.clone()
+            .find(|link| owner.owns(&link.alias))
+            .or_else(|| ends.find(|link| link.alias.is_empty() && named.contains(link.name.as_str())))
+    }
+
+    /// What the qdisc of its ifb has dropped, through which goes what a pod sends.
+    fn sent_drops(&self, owner: &Owner) -> Option<u64> {
+        let name = ifb::name(&owner.network, &owner.attachment.container_id);
+        let is_its = |link: &&Link| {
+            link.kind == ifb::KIND
+                && (owner.owns(&link.alias) || (link.alias.is_empty() && link.name == name))
+        };
+        self.limited(self.links.iter().find(is_its)?.index)
+    }
+
+    /// What the limit of a link has dropped, if it has one.
+    fn limited(&self, index: u32) -> Option<u64> {
+        self.drops.get(&index).copied()
+    }
+
+    fn count(&self, owner: Owner, entry: Option<&Entry>) -> Counted {
+        let end = self.end(&owner, entry);
+        let of_end = end.and_then(|link| self.counters.get(&link.index)).map(|of| of.of_the_other_end());
+        // An interface without an end on the host counts in the pod.
+        let counters = of_end.or_else(|| inside(Path::new(entry?.namespace()?), &owner.attachment.ifname));
+        Counted {
+            pod: entry.and_then(|entry| cnimble_tree::kubernetes_name(&entry.args)),
+            host_link: end.map(|link| link.name.clone()),
+            counters,
+            limited: [end.and_then(|link| self.limited(link.index)), self.sent_drops(&owner)],
+            owner,
+        }
+    }
+}
+
+/// The counters of all attachments that the caches know, and of those that links name, in the order of network,
+/// container and interface.
+///
+/// # Errors
+/// The host's links can't be read; the cache can't be listed.
+pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
+    let mut entries = Vec::new();
+    for cache in caches {
+        entries.extend(cache.list().map_err(|err| err.to_string())?);
+    }
+    entries.retain(|entry| entry.ifname != "lo");
+    // Behind the entries: what they speak of is there by now.
+    let host = Host::read().map_err(|err| err.to_string())?;
+    let mut seen = BTreeSet::new();
+    let mut all = Vec::new();
+    for entry in &entries {
+        let attachment =
+            Attachment { container_id: entry.container_id.clone(), ifname: entry.ifname.clone() };
+        let owner = Owner { network: entry.network.clone(), attachment };
+        if seen.insert(owner.tag()) {
+            all.push(host.count(owner, Some(entry)));
+        }
+    }
+    for link in host.links.iter().filter(|link| pair::leads_to_a_pod(link)) {
+        if let (Some(tag), Some(owner)) = (owner::tag(&link.alias), Owner::named(&link.alias))
+            && seen.insert(tag.to_owned())
+        {
+            let mut counted = host.count(owner, None);
+            counted.host_link = Some(link.name.clone());
+            counted.counters = host.counters.get(&link.index).map(|of| of.of_the_other_end());
+            all.push(counted);
+        }
+    }
+    let key = |of: &Counted| {
+        let Attachment { container_id, ifname } = of.owner.attachment.clone();
+        (of.owner.network.clone(), of.pod.clone(), container_id, ifname)
+    };
+    all.sort_by_cached_key(key);
+    Ok(all)
+}
+
+/// The names of the interfaces on the host in a result.
+fn host_names(entry: &Entry) -> BTreeSet<&str> {
+    let interfaces = entry.result.as_ref().and_then(|result| result.get("interfaces")?.as_array());
+    let on_host = interfaces
+        .into_iter()
+        .flatten()
+        .filter(|of| of.get("sandbox").and_then(serde_json::Value::as_str).is_none_or(str::is_empty));
+    on_host.filter_map(|of| of.get("name")?.as_str()).collect()
+}
+
+/// The counters of an interface in a pod.
+fn inside(netns: &Path, ifname: &str) -> Option<Counters> {
+    let mut inside = Netlink::open_in(&NetNs::open(netns).ok()?).ok()?;
+    let index = inside.link(ifname).ok()?.index;
+    inside.counters().ok()?.into_iter().find(|(of, _)| *of == index).map(|(_, counters)| counters)
+}

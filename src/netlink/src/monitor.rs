@@ -1,0 +1,148 @@
+//! What the kernel tells by itself: `ip monitor link`, `nft monitor`.
+//!
+//! Both are for a program that waits for their descriptors to be readable (poll(2)) and then reads what
+//! there is. When more was told than the socket holds, [`LinkMonitor::read`] and [`RuleMonitor::read`] fail with
+//! ENOBUFS, once: the caller has to ask for the state itself then.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::link::{Filter, Link};
+use super::link_read::{self, family_and_index};
+use super::nft::{Element, Rule};
+use super::socket::{Protocol, Socket};
+use super::uapi::nf_tables::{NFT_MSG_NEWRULE, NFT_MSG_NEWSETELEM};
+use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTABLES};
+use super::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTNLGRP_LINK};
+use super::wire::{Attributes, Malformed, Message, Messages};
+use super::{Netlink, Result};
+
+/// The most datagrams that one call reads: a flood doesn't keep the caller from its other work.
+const AT_ONCE: usize = 1024;
+
+/// What was told of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkNotice {
+    /// It is new, or has changed. The kernel doesn't tell of a new alias while the link is down.
+    Seen(Box<Link>),
+    /// The link has been deleted, or has gone to another namespace.
+    Gone {
+        /// Its index.
+        index: u32,
+        /// Its alias; empty for none.
+        alias: String,
+    },
+}
+
+/// Notifications of the links of one namespace.
+#[derive(Debug)]
+pub struct LinkMonitor {
+    pub(super) socket: Socket,
+}
+
+impl LinkMonitor {
+    /// From now on, those of the current namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open() -> Result<Self> {
+        let mut socket = Socket::open(Protocol::Route)?;
+        socket.expect_many();
+        socket.member(RTNLGRP_LINK, true)?;
+        Ok(LinkMonitor { socket })
+    }
+
+    /// What has been told since; doesn't wait.
+    ///
+    /// # Errors
+    /// ENOBUFS: something was lost.
+    pub fn read(&mut self) -> Result<Vec<LinkNotice>> {
+        let mut told = Vec::new();
+        each(&mut self.socket, "read notifications about links", |message| {
+            told.extend(read(message).ok().flatten());
+        })?;
+        Ok(told)
+    }
+
+    /// All links of the current namespace: what the notifications go on from.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn links() -> Result<Vec<Link>> {
+        Netlink::open()?.links(&Filter::default())
+    }
+}
+
+impl AsFd for LinkMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Notifications of nf_tables in one namespace.
+#[derive(Debug)]
+pub struct RuleMonitor {
+    socket: Socket,
+}
+
+impl RuleMonitor {
+    /// From now on, those of the current namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open() -> Result<Self> {
+        let mut socket = Socket::open(Protocol::Netfilter)?;
+        socket.expect_many();
+        socket.member(NFNLGRP_NFTABLES, true)?;
+        Ok(RuleMonitor { socket })
+    }
+
+    /// The comments of rules and elements that have been added since; doesn't wait.
+    ///
+    /// # Errors
+    /// ENOBUFS: something was lost.
+    pub fn read(&mut self) -> Result<Vec<String>> {
+        let mut told = Vec::new();
+        each(&mut self.socket, "read notifications about rules", |message| {
+            told.extend(comments(message));
+        })?;
+        Ok(told)
+    }
+}
+
+impl AsFd for RuleMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn each(socket: &mut Socket, what: &str, mut take: impl FnMut(&Message<'_>)) -> Result<()> {
+    for _ in 0..AT_ONCE {
+        let Some(datagram) = socket.waiting(what)? else { break };
+        Messages::new(datagram).flatten().for_each(|message| take(&message));
+    }
+    Ok(())
+}
+
+/// A notification about a link; `None` if it is about something else.
+pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<LinkNotice>, Malformed> {
+    if message.kind == RTM_DELLINK {
+        // A bridge says with RTM_DELLINK of AF_BRIDGE that a link is no longer its port.
+        let Some((0, index)) = family_and_index(message) else { return Ok(None) };
+        let alias = Attributes::behind(message.body, IFINFOMSG).text(libc::IFLA_IFALIAS).unwrap_or_default();
+        return Ok(Some(LinkNotice::Gone { index, alias }));
+    }
+    Ok(link_read::read(message)?.map(|link| LinkNotice::Seen(Box::new(link))))
+}
+
+/// The comments of the rule or the elements that a notification adds.
+pub(super) fn comments(message: &Message<'_>) -> impl Iterator<Item = String> {
+    const NEW_RULE: u16 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWRULE;
+    const NEW_ELEMENTS: u16 = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWSETELEM;
+    let attributes = Attributes::behind(message.body, NFGENMSG);
+    let found: Vec<String> = match message.kind {
+        NEW_RULE => Rule::parse(attributes).map(|rule| rule.comment).into_iter().collect(),
+        NEW_ELEMENTS => Element::parse_list(attributes).into_iter().map(|element| element.comment).collect(),
+        _ => Vec::new(),
+    };
+    found.into_iter().filter(|comment| !comment.is_empty())
+}
