@@ -37,6 +37,12 @@ const PRIORITY: i32 = -299;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 
+/// The port that an element of the ports is. Those of the addresses are no names, though an IPv6 address is as
+/// long as one.
+pub(super) fn port(placed: &Placed) -> Option<String> {
+    if placed.set == PORTS { placed.element.key.as_ifname() } else { None }
+}
+
 impl Layout for Apart {
     const TABLE: Table<'static> = Table::new(Family::Bridge, "cnimble");
     const CHAINS: &'static [&'static str] = &[CHAIN];

@@ -149,7 +149,7 @@ fn of_element(part: Part, placed: Placed) -> Trace {
         Part::Forward => forward::nftables::bridge(&placed),
         // The pair of port and MAC names its owner, too, but goes by the port.
         Part::Spoof => Some(link_in(element.key.bytes())),
-        Part::Apart => element.key.as_ifname(),
+        Part::Apart => apart::port(&placed),
         Part::Masquerade | Part::Portmap => None,
     };
     let mut addrs = Vec::new();

@@ -76,6 +76,25 @@ fn doctor_leaves_alone_what_may_live() {
     assert!(pod.pings("10.213.5.1"));
 }
 
+/// The address of such a pod stands in a set beside the ports: an IPv6 address is as long as a link's name.
+#[test]
+fn doctor_leaves_isolated_pods_alone() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let mut network = chain(&node, "doc", "br1", "10.213.7.0/24");
+    network["plugins"] = json!([network["plugins"][0]]);
+    network["plugins"][0]["portIsolation"] = json!(true);
+    network["plugins"][0]["ipam"]["ranges"] =
+        json!([[{"subnet": "10.213.7.0/24"}], [{"subnet": "fd00:213:7::/64"}]]);
+    node.network("doc", &network);
+    let pod = Pod::new();
+    node.add(plugin_dir(), "doc", &pod, "one", 8001);
+    assert!(node.host.nft("list set bridge cnimble isolated6").contains("fd00:213:7::2"));
+    let state = node.state();
+    assert_eq!(findings(&node.doctor(&["--repair", "--grace", "0"]), 0), [] as [Value; 0]);
+    same(&state, &node.state(), "isolated pods");
+}
+
 fn base64(bytes: &[u8]) -> String {
     use std::io::Write;
     let mut child = std::process::Command::new("base64")
