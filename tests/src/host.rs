@@ -37,6 +37,11 @@ impl Host {
         host
     }
 
+    /// The machine boots: what the kernel had is gone, files stay.
+    pub fn reboot(&mut self) {
+        self.ns = Ns::new();
+    }
+
     /// A directory of its own, removed with the host.
     pub fn dir(&self) -> &Path {
         self.dir.path()
