@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod harness;
+mod installs;
 mod nft;
 mod scripts;
 mod uninstall;
