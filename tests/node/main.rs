@@ -5,6 +5,7 @@
 mod harness;
 mod installs;
 mod nft;
+mod package;
 mod scripts;
 mod uninstall;
 mod vm;
