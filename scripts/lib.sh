@@ -190,11 +190,12 @@ need_cargo_tools() {
     done
 }
 
-# build_plugins: the release of all plugins, static; sets PLUGINS_BINARY.
+# build_plugins: the release of all plugins, static; sets PLUGINS_BINARY. BUILD_FOR is another kind of machine
+# than this one, by the name that rustc has for its system with glibc.
 build_plugins() {
     need_cargo
     local host target
-    host=$(rustc -vV | sed -n 's/^host: //p')
+    host=${BUILD_FOR:-$(rustc -vV | sed -n 's/^host: //p')}
     # With musl a process starts without the questions that glibc asks the processor (cpuid),
     # each of which takes microseconds in a virtual machine: a tenth of a pod's ADD. A
     # toolchain that isn't rustup's (Debian has no libstd for musl), or a machine without a network,
@@ -214,11 +215,17 @@ build_plugins() {
     [[ $target != *-musl* ]] || flags+=' -C link-arg=-Wl,-z,pack-relative-relocs'
     (
         cd "$ROOT"
-        RUSTFLAGS=$flags \
+        CARGO_ENCODED_RUSTFLAGS=${flags// /$'\x1f'}$'\x1f'$(remap) \
             cargo build --quiet --locked --release --target "$target" --target-dir "$TARGET_DIR" -p cnimble-plugins
     ) || die "building the plugins failed"
     PLUGINS_BINARY=$TARGET_DIR/$target/release/cnimble-plugins
     is_static "$PLUGINS_BINARY" || die "$PLUGINS_BINARY is not static"
+}
+
+# remap: flags for rustc, as CARGO_ENCODED_RUSTFLAGS has them, so that no path of this machine is in a binary:
+# the same commit then gives the same bytes in any directory, with any cargo home.
+remap() {
+    printf -- '--remap-path-prefix=%s=/cargo\x1f--remap-path-prefix=%s=/cnimble' "${CARGO_HOME:-$HOME/.cargo}" "$ROOT"
 }
 
 is_static() {
@@ -226,14 +233,18 @@ is_static() {
     [[ $(LC_ALL=C ldd "$1" 2>&1 || true) =~ not\ a\ dynamic|statically ]]
 }
 
-# build_command: the command cnimble; sets COMMAND_BINARY.
+# build_command: the command cnimble; sets COMMAND_BINARY. For another kind of machine (BUILD_FOR) it is static, too.
 # shellcheck disable=SC2034 # the callers use it
 build_command() {
     need_cargo
     say "Building the command"
-    (cd "$ROOT" && cargo build --quiet --locked --release --target-dir "$TARGET_DIR" -p cnimble) ||
-        die "building the command failed"
-    COMMAND_BINARY=$TARGET_DIR/release/cnimble
+    local target=${BUILD_FOR:+${BUILD_FOR/-gnu/-musl}}
+    (
+        cd "$ROOT"
+        CARGO_ENCODED_RUSTFLAGS=$(remap) \
+            cargo build --quiet --locked --release ${target:+--target "$target"} --target-dir "$TARGET_DIR" -p cnimble
+    ) || die "building the command failed"
+    COMMAND_BINARY=$TARGET_DIR/${target:+$target/}release/cnimble
 }
 
 # plugin_names BINARY: one a line; the binary itself knows.

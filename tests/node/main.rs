@@ -3,7 +3,9 @@
 #![cfg(test)]
 
 mod harness;
+mod installs;
 mod nft;
+mod package;
 mod scripts;
 mod uninstall;
 mod vm;

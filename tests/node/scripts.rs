@@ -10,7 +10,7 @@ use cnimble_tests::{copy, need, plugin_dir, script as write_script, skip};
 
 const KEPT: &str = ".replaced-by-cnimble";
 
-fn script(name: &str) -> PathBuf {
+pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts")).join(name)
 }
 

@@ -9,8 +9,9 @@
 #![cfg_attr(not(test), no_main)]
 
 mod arena;
+mod install;
 
-use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
 use cnimble_plugins::PLUGINS;
@@ -22,11 +23,17 @@ static ALLOCATOR: arena::Arena = arena::Arena::new();
 // SAFETY: no other symbol of this program is called `main`; the standard library makes none.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
-    let args = (0..usize::try_from(argc).unwrap_or(0)).map(|nth| {
-        // SAFETY: the C library passes `argc` pointers to strings that live as long as the
-        // process (C23, 5.1.2.3.2).
-        let arg = unsafe { CStr::from_ptr(*argv.add(nth)) };
-        OsStr::from_bytes(arg.to_bytes()).to_owned()
-    });
+    let args: Vec<OsString> = (0..usize::try_from(argc).unwrap_or(0))
+        .map(|nth| {
+            // SAFETY: the C library passes `argc` pointers to strings that live as long as the
+            // process (C23, 5.1.2.3.2).
+            let arg = unsafe { CStr::from_ptr(*argv.add(nth)) };
+            OsStr::from_bytes(arg.to_bytes()).to_owned()
+        })
+        .collect();
+    // What an image of this one file can do beside being a plugin.
+    if let Some(status) = args.get(1..).and_then(install::asked) {
+        return status;
+    }
     cnimble_plugin::main(PLUGINS, args)
 }

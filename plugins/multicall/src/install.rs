@@ -1,0 +1,279 @@
+//! `--install DIR` and `--uninstall DIR`: the binary puts itself into a directory under each plugin's
+//! name, and takes itself away again. For where there is no shell and no package manager: an image of
+//! this one file, Talos, Flatcar.
+//!
+//! `scripts/install` does the same, and either undoes the other's work: what was replaced is in
+//! `.replaced-by-cnimble`, beside the file `installed`, a line "SHA-256, two spaces, path" for each
+//! file of ours. Each file is renamed into place, so a node may go on making pods meanwhile.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fmt::{Display, Write as _};
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use cnimble_plugins::PLUGINS;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{SigSet, Signal};
+use sha2::{Digest, Sha256};
+
+const USAGE: &str = "usage: cnimble-plugins --list-plugins
+       cnimble-plugins --install DIR [--wait]
+       cnimble-plugins --uninstall DIR
+
+  --list-plugins   print the names of the plugins
+  --install DIR    put the plugins into DIR; what was there is kept in DIR/.replaced-by-cnimble
+  --wait           then wait for SIGTERM: for the container of a DaemonSet
+  --uninstall DIR  remove them, and put back what they replaced
+
+Before plugins of another make are put back, `cnimble hand-over --yes` writes the packet rules of
+living pods in the form that these remove.
+";
+
+/// Where what was replaced is kept, in the directory of the plugins.
+const KEEP: &str = ".replaced-by-cnimble";
+/// The beginning of the names of files that are being written.
+const UNFINISHED: &str = ".cnimble.";
+
+/// What went wrong, in words.
+type Failure = String;
+
+/// Does what the arguments ask for, if it is this module's; the exit status.
+pub(crate) fn asked(args: &[OsString]) -> Option<i32> {
+    let words: Vec<&OsStr> = args.iter().map(OsString::as_os_str).collect();
+    let first = words.first()?.to_str()?;
+    if !matches!(first, "--install" | "--uninstall" | "--help" | "-h") {
+        return None;
+    }
+    let done = match words.as_slice() {
+        [_, dir] if first == "--install" => install(Path::new(dir)),
+        [_, dir, wait] if first == "--install" && *wait == "--wait" => {
+            install(Path::new(dir)).and_then(|()| wait_for_the_end())
+        }
+        [_, dir] if first == "--uninstall" => uninstall(Path::new(dir)),
+        [_] if first.ends_with('h') || first == "--help" => {
+            say(USAGE.trim_end());
+            Ok(())
+        }
+        _ => Err(format!("wrong arguments\n{USAGE}")),
+    };
+    match done {
+        Ok(()) => Some(0),
+        Err(failure) => {
+            let _ = writeln!(io::stderr(), "error: {}", failure.trim_end());
+            Some(1)
+        }
+    }
+}
+
+/// A line on stdout. A reader that has gone doesn't stop the work.
+fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// For `map_err`: what was being done to which file.
+fn doing<E: Display>(what: &str, path: &Path) -> impl Fn(E) -> Failure {
+    let what = format!("{what} {}", path.display());
+    move |err| format!("{what}: {err}")
+}
+
+/// SIGTERM and SIGINT are held back from here on. Process 1 of a container has no default for them.
+fn wait_for_the_end() -> Result<(), Failure> {
+    let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    ends.thread_block().and_then(|()| ends.wait()).map(|_| ()).map_err(|err| format!("waiting: {err}"))
+}
+
+/// A directory with plugins, which only one process works on.
+struct Place {
+    dir: PathBuf,
+    keep: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Place {
+    fn open(dir: &Path) -> Result<Self, Failure> {
+        let dir = fs::canonicalize(dir).map_err(doing("finding", dir))?;
+        let file = File::open(&dir).map_err(doing("opening", &dir))?;
+        let lock =
+            Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, err)| doing("locking", &dir)(err))?;
+        let place = Place { keep: dir.join(KEEP), dir, _lock: lock };
+        place.sweep(&place.dir)?;
+        place.sweep(&place.keep)?;
+        Ok(place)
+    }
+
+    /// Removes what killed processes were writing: nobody else writes here while the lock is held.
+    fn sweep(&self, dir: &Path) -> Result<(), Failure> {
+        let entries = match fs::read_dir(dir) {
+            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(doing("reading", dir))?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(doing("reading", dir))?;
+            if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+                fs::remove_file(entry.path()).map_err(doing("removing", &entry.path()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn manifest(&self) -> PathBuf {
+        self.keep.join("installed")
+    }
+
+    /// The lines of the manifest; none if there is no manifest.
+    fn installed(&self) -> Result<BTreeSet<String>, Failure> {
+        match fs::read_to_string(self.manifest()) {
+            Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+            Err(err) if err.kind() == ErrorKind::NotFound => Ok(BTreeSet::new()),
+            Err(err) => Err(doing("reading", &self.manifest())(err)),
+        }
+    }
+
+    /// Returns true if and only if the file at `path` is one that was installed here, or another file
+    /// of ours that was put over it.
+    fn is_ours(&self, path: &Path, installed: &BTreeSet<String>) -> Result<bool, Failure> {
+        if !fs::symlink_metadata(path).map_err(doing("reading", path))?.is_file() {
+            return Ok(false);
+        }
+        let bytes = fs::read(path).map_err(doing("reading", path))?;
+        let ours = bytes.starts_with(b"\x7fELF") && bytes.windows(7).any(|seven| seven == b"cnimble");
+        Ok(ours || installed.contains(&line(&bytes, path)))
+    }
+
+    /// A link to `source` appears as `path`, in place of what is there.
+    fn put(&self, source: &Path, path: &Path) -> Result<(), Failure> {
+        let new = unfinished(path);
+        fs::hard_link(source, &new).map_err(doing("linking", path))?;
+        let renamed = fs::rename(&new, path).map_err(doing("renaming to", path));
+        // rename(2) does nothing if both are links to one file.
+        let _ = fs::remove_file(&new);
+        renamed
+    }
+}
+
+/// The name of `path` while it is written.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(UNFINISHED);
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Returns true if and only if there is something at `path`, a broken link for example.
+fn exists(path: &Path) -> Result<bool, Failure> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(err) if err.kind() == ErrorKind::NotFound => Ok(false),
+        Err(err) => Err(doing("reading", path)(err)),
+    }
+}
+
+/// A line of the manifest.
+fn line(bytes: &[u8], path: &Path) -> String {
+    let mut line = String::with_capacity(66);
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(line, "{byte:02x}");
+    }
+    line + "  " + &path.display().to_string()
+}
+
+/// Writes a file whole, and to the disk.
+fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
+    let new = unfinished(path);
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.sync_all()
+    });
+    written.and_then(|()| fs::rename(&new, path)).map_err(|err| {
+        let _ = fs::remove_file(&new);
+        doing("writing", path)(err)
+    })
+}
+
+fn install(dir: &Path) -> Result<(), Failure> {
+    let program = fs::read("/proc/self/exe").map_err(doing("reading", Path::new("/proc/self/exe")))?;
+    fs::create_dir_all(dir).map_err(doing("making", dir))?;
+    let place = Place::open(dir)?;
+    let mut installed = place.installed()?;
+    let paths: Vec<PathBuf> = PLUGINS.iter().map(|plugin| place.dir.join(plugin.name())).collect();
+    for path in &paths {
+        if exists(path)? && fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()) {
+            return Err(format!("{} is a directory", path.display()));
+        }
+    }
+
+    // First the memory of what was there and of what will be ours: what is interrupted from here on can
+    // be undone.
+    fs::create_dir_all(&place.keep).map_err(doing("making", &place.keep))?;
+    for path in &paths {
+        let kept = place.keep.join(path.file_name().unwrap_or_default());
+        if exists(path)? && !place.is_ours(path, &installed)? {
+            place.put(path, &kept)?;
+            say(&format!("keep {} as {}", path.display(), kept.display()));
+        }
+    }
+    installed.extend(paths.iter().map(|path| line(&program, path)));
+    let manifest: String = installed.iter().map(|line| format!("{line}\n")).collect();
+    write(&place.manifest(), manifest.as_bytes(), 0o644)?;
+
+    // One file, on the disk before it has a name that somebody may call.
+    let source = place.dir.join(format!("{UNFINISHED}source"));
+    write(&source, &program, 0o755)?;
+    for path in &paths {
+        place.put(&source, path)?;
+        say(&format!("install {}", path.display()));
+    }
+    fs::remove_file(&source).map_err(doing("removing", &source))
+}
+
+fn uninstall(dir: &Path) -> Result<(), Failure> {
+    let place = Place::open(dir)?;
+    let installed = place.installed()?;
+    if installed.is_empty() {
+        say(&format!("nothing of ours is in {}", place.dir.display()));
+        return Ok(());
+    }
+    let names = installed.iter().filter_map(|line| Path::new(line.get(66..)?).file_name());
+    let mut left = false;
+    for name in names.collect::<BTreeSet<_>>() {
+        let (path, kept) = (place.dir.join(name), place.keep.join(name));
+        let there = exists(&path)?;
+        if exists(&kept)? {
+            if there && !same(&path, &kept)? && !place.is_ours(&path, &installed)? {
+                say(&format!(
+                    "leave {}, which is not ours any more; what was replaced stays",
+                    path.display()
+                ));
+                left = true;
+                continue;
+            }
+            place.put(&kept, &path)?;
+            fs::remove_file(&kept).map_err(doing("removing", &kept))?;
+            say(&format!("put back {}", path.display()));
+        } else if there && place.is_ours(&path, &installed)? {
+            fs::remove_file(&path).map_err(doing("removing", &path))?;
+            say(&format!("remove {}", path.display()));
+        }
+    }
+    if left {
+        return Ok(());
+    }
+    fs::remove_file(place.manifest()).map_err(doing("removing", &place.manifest()))?;
+    // scripts/install may have kept a command there, which is its own to put back.
+    match fs::remove_dir(&place.keep) {
+        Err(err) if err.kind() != ErrorKind::DirectoryNotEmpty => Err(doing("removing", &place.keep)(err)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns true if and only if both are one file; a link is not followed.
+fn same(one: &Path, other: &Path) -> Result<bool, Failure> {
+    let id = |path: &Path| {
+        fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino())).map_err(doing("reading", path))
+    };
+    Ok(id(one)? == id(other)?)
+}

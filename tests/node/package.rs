@@ -1,0 +1,112 @@
+//! What `scripts/package` puts into packages. Installing them is tried by `scripts/package.d/try`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cnimble_tests::{plugin_dir, skip};
+
+use crate::scripts::script;
+
+/// The names in a directory.
+fn names(dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).unwrap_or_else(|err| panic!("{}: {err}", dir.display()));
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// The plugins, by their folders.
+fn plugins() -> BTreeSet<String> {
+    let root = script("..");
+    let mut found = names(&root.join("plugins"));
+    found.extend(names(&root.join("ipam")));
+    found.remove("multicall");
+    found
+}
+
+/// Where the files of a kind of package are, in a tree of it.
+struct Tree {
+    plugins: PathBuf,
+    command: PathBuf,
+    bin: &'static str,
+    cni: &'static str,
+}
+
+fn trees(dir: &Path) -> [Tree; 3] {
+    [
+        ("deb", "usr/bin", "usr/lib/cni"),
+        ("rpm", "usr/bin", "opt/cni/bin"),
+        ("tar", "usr/local/bin", "opt/cni/bin"),
+    ]
+    .map(|(kind, bin, cni)| Tree {
+        plugins: dir.join(kind).join("plugins"),
+        command: dir.join(kind).join("command"),
+        bin,
+        cni,
+    })
+}
+
+#[test]
+fn packages_have_every_plugin_unit_page_and_licence() {
+    let Some(command) = std::env::var_os("CNIMBLE_COMMAND") else {
+        skip!("CNIMBLE_COMMAND names no command to pack");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    std::os::unix::fs::symlink(plugin_dir().join("bridge"), from.join("cnimble-plugins")).unwrap();
+    std::os::unix::fs::symlink(&command, from.join("cnimble")).unwrap();
+    let output = Command::new(script("package"))
+        .args(["deb", "rpm", "tar", "--from"])
+        .arg(&from)
+        .arg("--tree")
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let pages = dir.path().join("pages");
+    assert!(Command::new(&command).arg("man").arg(&pages).output().unwrap().status.success());
+    let pages: BTreeSet<String> = names(&pages).iter().map(|page| format!("{page}.gz")).collect();
+    let units: BTreeSet<String> = [script(""), script("../ipam/dhcp/systemd")]
+        .iter()
+        .flat_map(|dir| names(dir))
+        .filter(|name| [".service", ".socket", ".timer"].iter().any(|ending| name.ends_with(ending)))
+        .collect();
+    for tree in trees(dir.path()) {
+        let cni = tree.plugins.join(tree.cni);
+        assert_eq!(names(&cni), plugins());
+        let bridge = fs::metadata(cni.join("bridge")).unwrap();
+        assert_eq!(bridge.nlink() as usize, plugins().len(), "{} isn't one file", cni.display());
+        assert_eq!(bridge.permissions().mode() & 0o7777, 0o755);
+        let by_itself = fs::metadata(tree.plugins.join("usr/sbin/cnimble-plugins")).unwrap();
+        assert_eq!(by_itself.ino(), bridge.ino());
+
+        let share = tree.command.join("usr/share");
+        assert_eq!(names(&share.join("man/man1")), pages);
+        for completion in ["bash-completion/completions/cnimble", "fish/vendor_completions.d/cnimble.fish"] {
+            assert!(fs::metadata(share.join(completion)).unwrap().len() > 1000, "{completion}");
+        }
+        let systemd = tree.command.join("usr/lib/systemd/system");
+        assert_eq!(names(&systemd), units);
+        for unit in &units {
+            let text = fs::read_to_string(systemd.join(unit)).unwrap();
+            for line in text.lines().filter_map(|line| line.strip_prefix("ExecStart=/")) {
+                let program = line.split(' ').next().unwrap();
+                let is_there = [&tree.plugins, &tree.command].iter().any(|dir| dir.join(program).exists());
+                assert!(
+                    is_there && (program.starts_with(tree.bin) || program.starts_with(tree.cni)),
+                    "{unit}: {line}"
+                );
+            }
+        }
+        for (package, name) in [(&tree.plugins, "cnimble-plugins"), (&tree.command, "cnimble")] {
+            let path = package.join("usr/share/doc").join(name).join("THIRD-PARTY");
+            let licences = fs::read_to_string(path).unwrap();
+            for said in ["\nserde ", "\nnix ", "MIT OR Apache-2.0", "Permission is hereby granted"] {
+                assert!(licences.contains(said), "{name}: no {said:?}");
+            }
+        }
+    }
+}
