@@ -225,7 +225,7 @@ build_plugins() {
 # remap: flags for rustc, as CARGO_ENCODED_RUSTFLAGS has them, so that no path of this machine is in a binary:
 # the same commit then gives the same bytes in any directory, with any cargo home.
 remap() {
-    printf -- '--remap-path-prefix=%s=/cargo\x1f--remap-path-prefix=%s=/cnimble' "${CARGO_HOME:-$HOME/.cargo}" "$ROOT"
+    printf -- '--remap-path-prefix=%s=/cargo\x1f--remap-path-prefix=%s=/cnimble' "${CARGO_HOME:-${HOME:-/root}/.cargo}" "$ROOT"
 }
 
 is_static() {

@@ -53,7 +53,7 @@ fn an_add_that_is_killed_leaves_nothing_that_del_doesnt_know() {
         network.call("ADD", &attachment, None).traced(&Fate::KilledAt(point));
         network.deleted(&attachment, None);
         // The keeper may be asking still, and sees that the verb is gone.
-        assert!(wait_until(PATIENCE, || leases(&host).is_empty()), "killed at {point}");
+        assert!(wait_until(PATIENCE, || lease_files(&host).is_empty()), "killed at {point}");
         assert_eq!(ipv4(&pod), [""; 0]);
     }
     let all = {
@@ -64,7 +64,7 @@ fn an_add_that_is_killed_leaves_nothing_that_del_doesnt_know() {
         network.added(&attachment);
         network.call("DEL", &attachment, None).traced(&Fate::KilledAt(point));
         network.deleted(&attachment, None);
-        assert!(leases(&host).is_empty(), "DEL killed at {point}");
+        assert!(lease_files(&host).is_empty(), "DEL killed at {point}");
     }
 }
 
@@ -86,6 +86,6 @@ fn an_add_that_fails_gives_its_lease_back() {
         if outcome.status == 0 {
             network.deleted(&attachment, None);
         }
-        assert!(wait_until(PATIENCE, || leases(&host).is_empty()), "{what}");
+        assert!(wait_until(PATIENCE, || lease_files(&host).is_empty()), "{what}");
     }
 }

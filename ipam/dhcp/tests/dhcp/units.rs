@@ -72,5 +72,5 @@ fn a_keeper_starts_by_its_socket_and_does_all_with_the_services_privileges() {
     // It ends by itself, and the socket stays systemd's.
     let ended = keeper.finish(LIMIT);
     assert!(ended.status.success(), "{ended:?}");
-    assert!(socket(&host).exists() && leases(&host).is_empty());
+    assert!(socket(&host).exists() && lease_files(&host).is_empty());
 }

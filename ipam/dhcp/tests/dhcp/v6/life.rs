@@ -137,6 +137,6 @@ fn if_one_family_fails_the_others_lease_is_given_back() {
         });
         four.wait(four::RELEASE, released + 1);
         assert_eq!(pod.links(), ["lo"]);
-        assert!(leases(&host).is_empty(), "{:?}", leases(&host));
+        assert!(lease_files(&host).is_empty(), "{:?}", lease_files(&host));
     }
 }
