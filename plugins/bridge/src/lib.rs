@@ -120,6 +120,7 @@ impl Plugin for Bridge {
 
         if let Some(mut inside) = inside {
             call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
+            call.step("announce the addresses", || pod::announce(&mut inside, &config, &pair, arrival))?;
             call.step("wait for the addresses", || {
                 pod::wait(&mut inside, &config, &pair, &result, UP_TIMEOUT)
             })?;

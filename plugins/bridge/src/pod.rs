@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cnimble_cni::{CniResult, Error};
-use cnimble_netlink::link::{Change, Link, Mac};
+use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{NetNs, Netlink, route};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::pair::Pair;
@@ -42,6 +42,24 @@ pub(crate) fn configure(
     inside.execute_all(requests)?;
     pair.pod_mac = arrival.mac.unwrap_or(pair.pod_mac);
     Ok(Some(inside))
+}
+
+/// Announces the addresses once more, now that the bridge forwards what comes from the pod.
+///
+/// The kernel announces them when the interface comes up. The bridge may drop that: it opens a port
+/// when it hears that the link is up, which takes the kernel longer on a busy machine. A MAC that is
+/// set again is announced again (NETDEV_CHANGEADDR).
+pub(crate) fn announce(
+    inside: &mut Netlink,
+    config: &Config,
+    pair: &Pair,
+    arrival: Arrival,
+) -> Result<(), Error> {
+    if !(config.layer3() && arrival.announced) {
+        return Ok(());
+    }
+    let same = Change { mac: Some(pair.pod_mac), ..Change::default() };
+    Ok(inside.execute(link::set(pair.pod_index, &pair.pod_name, &same))?)
 }
 
 /// How others come to know the pod's MAC.

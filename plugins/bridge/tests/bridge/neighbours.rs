@@ -27,6 +27,28 @@ fn an_address_that_was_known_under_another_mac_is_announced() {
     assert!(wait_until(PATIENCE, || known("10.1.2.4") == "02:00:00:00:00:11"), "{}", known("10.1.2.4"));
 }
 
+/// The kernel tells the bridge some time after the pod's interface is up that the link is, and the
+/// bridge drops what comes before. Each request of the ADD is held up, as on a busy machine.
+#[test]
+fn an_address_is_announced_when_the_bridge_listens() {
+    need!("ip", "strace");
+    let host = Host::new();
+    let net = Network::new(&host, configs::v4(&host));
+    let (first, pod) = (Pod::new(), Pod::new());
+    net.added(&Attachment::new("first", &first));
+    host.ip("neigh replace 10.1.2.3 lladdr 02:00:00:00:00:77 dev br0 nud stale");
+    let add = net.call("ADD", &Attachment::new("second", &pod), None).under(&[
+        "strace",
+        "-qq",
+        "-o/dev/null",
+        "-etrace=sendto",
+        "-einject=sendto:delay_enter=100000",
+    ]);
+    add.run().success();
+    let known = || host.ip_json("neigh show 10.1.2.3 dev br0")[0]["lladdr"].clone();
+    assert!(wait_until(PATIENCE, || known() == "0a:58:0a:01:02:03"), "{}", known());
+}
+
 #[test]
 fn an_address_that_comes_back_is_heard_of() {
     need!("ip", "ping");
