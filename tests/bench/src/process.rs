@@ -263,6 +263,9 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_with_what_was_printed() {
+        if !alone("a_failure_is_told_with_what_was_printed") {
+            return;
+        }
         let err = timed(shell("echo why; exit 3"), b"").unwrap_err().to_string();
         assert!(err.contains("why") && err.contains('3'), "{err}");
     }
