@@ -1,7 +1,7 @@
 //! The CNI IPAM plugin `dhcp`: addresses from a DHCP server of the network that the pod's interface is in.
 //!
 //! The verbs only ask: a process that outlives them, the keeper, speaks with the servers, from inside the
-//! pod's namespace, and prolongs the leases. It is this same program ([`keeper`]); a verb that finds none
+//! pod's namespace, and prolongs the leases. It is this same program (`keeper`); a verb that finds none
 //! starts one.
 //!
 //! | | |

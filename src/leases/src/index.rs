@@ -1,7 +1,7 @@
 //! An index beside the leases: which addresses a container may have.
 //!
 //! A lease file names its owner, so finding a container's leases means reading all of them.
-//! That is quick for a hundred and slow for fifty thousand. From [`MANY`] leases on, the file
+//! That is quick for a hundred and slow for fifty thousand. From `MANY` leases on, the file
 //! `.cnimble-index` lists the addresses of each container. It is a hash table with fixed slots,
 //! so a verb reads one block of it and writes a few bytes. The Go plugin reads the file like
 //! any other and finds no lease in it.

@@ -1,7 +1,7 @@
 //! Lease files, as the IPAM plugin host-local keeps them: one for each address, in a
 //! directory for each network.
 //!
-//! The format is the Go plugins', to the byte ([`owner`], [`store`]), and so is the lock ([`lock`]).
+//! The format is the Go plugins', to the byte ([`holder`], [`store`]), and so is the lock ([`lock`]).
 //! What is added to it, an extended attribute, tells leases of earlier boots ([`boot`]), and beside
 //! many leases there is an index of them ([`index`]). From which addresses leases are given says the
 //! configuration ([`config`], [`range`]).

@@ -9,7 +9,7 @@
 //! | `last_reserved_ip.N` | the address that was given last from range set N | 0600 |
 //! | `lock` | nothing; `flock(2)` | 0750 |
 //!
-//! [`Directory`] reads, [`Store`] holds the lock ([`locking`]) and writes. One lock spans a
+//! [`Directory`] reads, [`Store`] holds the lock (`locking`) and writes. One lock spans a
 //! whole verb: what ADD decided upon is what it writes. Who holds what ([`Leases`]) is learnt
 //! by reading every lease once ([`Directory::leases`]), or where there are many, and only one
 //! container's matter, by asking the [`index`] ([`Directory::leases_of`]).
