@@ -2,7 +2,6 @@
 //! sound ones (`corpus/good`) have no findings but notes, and those with a fault (`corpus/broken`) have
 //! exactly what `corpus/broken.txt` says. `CNIMBLE_WRITE_PAGE=1` writes that file; read the difference.
 #![cfg(test)]
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
 

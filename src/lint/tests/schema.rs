@@ -1,6 +1,5 @@
 //! The published schemas are those of the pages, and sound configurations satisfy them.
 #![cfg(test)]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::path::{Path, PathBuf};
 

@@ -85,30 +85,22 @@ impl Four {
         self.arp.as_ref().map_or(Ok(()), |arp| arp.send(Mac([0xff; 6]), &packet))
     }
 
-    /// What has come. A socket that fails is closed: the next message opens it anew.
+    /// What has come.
     fn heard(&mut self, place: &Place) -> Vec<Heard> {
         let mut heard = Vec::new();
         let mut buffer = [0; LARGEST_PACKET];
-        if let Some(socket) = &self.dhcp {
-            let failed = drain(|| {
-                let Some((from, packet)) = socket.receive(&mut buffer)? else { return Ok(false) };
-                let answer = frame::unwrap(packet).and_then(|message| Answer::parse(message, place.mac));
-                heard.extend(answer.map(|answer| Heard::Answer(from, answer)));
-                Ok(true)
-            });
-            if failed {
-                self.dhcp = None;
-            }
-        }
-        if let (Some(socket), Some(address)) = (&self.arp, self.client.probed()) {
-            let failed = drain(|| {
+        drain(&mut self.dhcp, |socket| {
+            let Some((from, packet)) = socket.receive(&mut buffer)? else { return Ok(false) };
+            let answer = frame::unwrap(packet).and_then(|message| Answer::parse(message, place.mac));
+            heard.extend(answer.map(|answer| Heard::Answer(from, answer)));
+            Ok(true)
+        });
+        if let Some(address) = self.client.probed() {
+            drain(&mut self.arp, |socket| {
                 let Some((_, packet)) = socket.receive(&mut buffer)? else { return Ok(false) };
                 heard.extend(frame::holder(packet, address).map(Heard::Holder));
                 Ok(true)
             });
-            if failed {
-                self.arp = None;
-            }
         }
         heard
     }

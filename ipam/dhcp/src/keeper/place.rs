@@ -119,18 +119,22 @@ pub(super) trait Speaker {
     fn release(&mut self, place: &Place, now: u64) -> Option<(String, io::Result<()>)>;
 }
 
-/// Reads what has come, one `receive` after another; whether the socket has failed.
-pub(super) fn drain(mut receive: impl FnMut() -> io::Result<bool>) -> bool {
+/// Reads what has come from a socket, one `receive` after another. A socket that fails is closed: the next message opens
+/// it anew.
+pub(super) fn drain<S>(socket: &mut Option<S>, mut receive: impl FnMut(&S) -> io::Result<bool>) {
+    let Some(open) = socket else { return };
     for _ in 0..BURST {
-        match receive() {
+        match receive(open) {
             Ok(true) => {}
-            Ok(false) => return false,
+            Ok(false) => return,
             // ENETDOWN: the interface was down for a moment.
-            Err(err) if err.raw_os_error() == Some(libc::ENETDOWN) => return false,
-            Err(_) => return true,
+            Err(err) if err.raw_os_error() == Some(libc::ENETDOWN) => return,
+            Err(_) => {
+                *socket = None;
+                return;
+            }
         }
     }
-    false
 }
 
 /// What could not be done, for the log.

@@ -72,33 +72,23 @@ impl Six {
         }
     }
 
-    /// What has come. A socket that fails is closed: the next message opens it anew.
+    /// What has come.
     fn heard(&mut self) -> Vec<Heard> {
         let mut heard = Vec::new();
         let mut buffer = [0; LARGEST_PACKET];
         let Identity { duid, iaid } = self.client.identity();
-        if let Some(socket) = &self.dhcp {
-            let failed = drain(|| {
-                let Some((from, message)) = socket.receive(&mut buffer)? else { return Ok(false) };
-                // Servers and relays of the link; who is elsewhere can't reach us.
-                let answer = Answer::parse(message, duid, *iaid).filter(|_| from.is_unicast_link_local());
-                heard.extend(answer.map(Heard::Answer));
-                Ok(true)
-            });
-            if failed {
-                self.dhcp = None;
-            }
-        }
-        if let Some(socket) = &self.neighbours {
-            let failed = drain(|| {
-                let Some((_, message)) = socket.receive(&mut buffer)? else { return Ok(false) };
-                heard.extend(socket::advertised(message).map(Heard::Holder));
-                Ok(true)
-            });
-            if failed {
-                self.neighbours = None;
-            }
-        }
+        drain(&mut self.dhcp, |socket| {
+            let Some((from, message)) = socket.receive(&mut buffer)? else { return Ok(false) };
+            // Servers and relays of the link; who is elsewhere can't reach us.
+            let answer = Answer::parse(message, duid, *iaid).filter(|_| from.is_unicast_link_local());
+            heard.extend(answer.map(Heard::Answer));
+            Ok(true)
+        });
+        drain(&mut self.neighbours, |socket| {
+            let Some((_, message)) = socket.receive(&mut buffer)? else { return Ok(false) };
+            heard.extend(socket::advertised(message).map(Heard::Holder));
+            Ok(true)
+        });
         heard
     }
 
