@@ -52,6 +52,54 @@ fn an_add_right_behind_a_del_of_bandwidth_finds_nothing_of_it() {
     relive(&host, [bridge, bandwidth], "", lives(60), &[]);
 }
 
+#[test]
+fn adds_right_behind_a_gc_of_many_find_nothing_of_them() {
+    const DEAD: usize = 20;
+    need!("ip", "strace");
+    let host = Host::hasty();
+    let mut bridge = configs::v4(&host);
+    // For all of them and one that lives: a lease that is left is one too many.
+    bridge["ipam"]["ranges"][0][0]["rangeStart"] = json!("10.1.2.2");
+    bridge["ipam"]["ranges"][0][0]["rangeEnd"] = json!(format!("10.1.2.{}", 2 + DEAD));
+    let net = Network::new(&host, bridge);
+    let kept = Pod::new();
+    let kept = Attachment::new("kept", &kept);
+    let result = net.added(&kept);
+    let before = host.links();
+    let pods: Vec<Pod> = (0..DEAD).map(|_| Pod::new()).collect();
+    let gc = |under: &[&str]| {
+        let call = net.gc_call(Some(json!([kept.listed()])));
+        call.env("CNIMBLE_DEL_WAIT", "0").under(under).run().success();
+    };
+    for round in 0..lives(4).min(100) {
+        for (number, pod) in pods.iter().enumerate() {
+            net.added(&Attachment::new(&format!("dead{number}"), pod));
+        }
+        let links = host.links();
+        let dead: Vec<&String> = links.iter().filter(|name| !before.contains(name)).collect();
+        assert_eq!(dead.len(), DEAD);
+        if round > 0 {
+            gc(&[]);
+        } else {
+            let log = host.dir().join("strace");
+            gc(&["strace", "-f", "-qq", "-e", "trace=sendto", "-o", log.to_str().unwrap()]);
+            let log = std::fs::read_to_string(log).unwrap();
+            let sent = |kind: &str| -> Vec<&str> {
+                let lines = log.lines().filter(|line| line.contains(kind));
+                lines.map(|line| line.split_once(' ').unwrap().0).collect()
+            };
+            let (set, removed) = (sent("RTM_SETLINK"), sent("RTM_DELLINK"));
+            assert_eq!(set.len(), 1, "one datagram for all: {log}");
+            assert!(removed.iter().any(|process| *process != set[0]), "a child sends the request: {log}");
+        }
+        assert_eq!(there(&host, &dead), Vec::<&String>::new(), "round {round}");
+        for pod in &pods {
+            assert_eq!(pod.links(), ["lo"], "round {round}");
+        }
+    }
+    net.check(&kept, &result).success();
+}
+
 /// The child, too, is killed then.
 #[test]
 fn a_pid_namespace_ends_right_behind_a_del() {

@@ -28,6 +28,7 @@ pub mod ifb;
 pub mod kind;
 pub mod linger;
 pub mod link;
+mod link_group;
 mod link_read;
 mod link_remove;
 mod mac;

@@ -101,13 +101,6 @@ impl Netlink {
         Ok(links)
     }
 
-    /// The groups that there are links in.
-    pub(super) fn groups(&mut self) -> Result<Vec<u32>> {
-        self.dump("list the groups of links", query(&Filter::default()), |message| {
-            Attributes::behind(message.body, IFINFOMSG).find(libc::IFLA_GROUP).map(|group| u32_ne(group?, 0))
-        })
-    }
-
     /// Waits until the link is operationally up, by notification (no polling), and returns
     /// it. Checks once before subscribing, so that nothing is waited for in vain, and once
     /// after, so that nothing is lost.
@@ -176,7 +169,7 @@ impl Netlink {
     }
 }
 
-/// The request of [`Netlink::links`].
+/// The request for a list of links.
 pub(super) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(without_statistics());

@@ -1,9 +1,10 @@
-//! Links are removed: one, without waiting for longer than it is there; many at once.
+//! Removes links, and returns as soon as they are gone; the kernel may be freeing them still.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::linger::{self, Event, Waiter};
-use super::link::{self, Link};
+use super::link;
 use super::socket::{Protocol, timed_out};
 use super::uapi::netlink::NLMSG_ERROR;
 use super::uapi::rtnetlink::{RTM_DELLINK, RTNLGRP_LINK};
@@ -13,13 +14,15 @@ use super::{Netlink, Request, Result};
 /// How long the kernel may take to remove a link. It waits for others that change the network's
 /// configuration.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What each link more may take. The kernel announces none before it has closed all.
+const EACH: Duration = Duration::from_millis(100);
 
 /// AF_UNSPEC: a bridge announces that it has lost a port with a family of its own, and the port is there still.
 const LINKS: u8 = 0;
 
 /// What came by the socket.
 enum Said {
-    Gone,
+    Gone(u32),
     Answer(Result<()>),
     Nothing,
 }
@@ -31,11 +34,23 @@ impl Netlink {
     /// # Errors
     /// The kernel's; ENODEV if there is none.
     pub fn remove_link(&mut self, index: u32, name: &str) -> Result<()> {
-        let request = link::del(index, name);
+        self.carry_out_removal(link::del(index, name), &HashSet::from([index]))
+    }
+
+    /// Carries out a request that removes `links`, and returns when these are gone.
+    ///
+    /// Where there can be no child, or an announcement was lost, the request is carried out here. So it is for several
+    /// links when the first is announced: the kernel has the lock for all network configuration until all have been,
+    /// and the second request finds none. That spares the reading of several announcements for each.
+    pub(super) fn carry_out_removal(&mut self, request: Request, links: &HashSet<u32>) -> Result<()> {
         if !linger::is_allowed() || self.member(RTNLGRP_LINK, true).is_err() {
             return self.execute(request);
         }
-        let outcome = self.remove_by_a_child(index, &request);
+        if links.len() > 1 {
+            // The kernel closes all before it announces one, and tells of that, too.
+            self.socket.expect_many();
+        }
+        let outcome = self.remove_by_a_child(links, &request);
         // Discards the others that have come, too.
         let left = self.member(RTNLGRP_LINK, false);
         match outcome {
@@ -45,17 +60,24 @@ impl Netlink {
         }
     }
 
-    /// `None` if there can be no child, or it has ended early, or its word was lost.
-    fn remove_by_a_child(&mut self, index: u32, request: &Request) -> Option<Result<()>> {
+    /// `None` if there can be no child, or it has ended early, or its word was lost, or one of several is gone.
+    fn remove_by_a_child(&mut self, links: &HashSet<u32>, request: &Request) -> Option<Result<()>> {
         let mut bytes = request.bytes.clone().ok()?;
         let seq = self.socket.take_numbers(1);
         wire::number(&mut bytes, seq);
         let child = linger::start(Some((self.socket.as_fd(), &bytes)))?;
-        self.await_removal(index, &request.what, seq, &child)
+        self.await_removal(links, &request.what, seq, &child)
     }
 
-    fn await_removal(&mut self, index: u32, what: &str, seq: u32, child: &Waiter) -> Option<Result<()>> {
-        let end = Instant::now() + PATIENCE;
+    fn await_removal(
+        &mut self,
+        links: &HashSet<u32>,
+        what: &str,
+        seq: u32,
+        child: &Waiter,
+    ) -> Option<Result<()>> {
+        let count = u32::try_from(links.len()).unwrap_or(u32::MAX);
+        let end = Instant::now() + PATIENCE + EACH.saturating_mul(count);
         loop {
             match child.wait(self.socket.as_fd(), end).ok()? {
                 Event::Readable => {}
@@ -66,64 +88,25 @@ impl Netlink {
             // Some may have been lost (ENOBUFS).
             let datagram = self.socket.datagram(what, 0).ok()?;
             for message in Messages::new(datagram) {
-                match heard(&message.ok()?, index, what, port, seq) {
-                    Said::Gone => return Some(Ok(())),
+                match heard(&message.ok()?, what, port, seq) {
+                    Said::Gone(index) if links.contains(&index) => {
+                        return (links.len() == 1).then_some(Ok(()));
+                    }
+                    Said::Gone(_) => {}
                     Said::Answer(answer) => return Some(answer),
                     Said::Nothing => {}
                 }
             }
         }
     }
-
-    /// Removes links, all that are there still, with one set of the kernel's grace periods: they become a group
-    /// of their own, and the group is removed.
-    ///
-    /// # Errors
-    /// The kernel's. Then some may be there still.
-    pub fn remove_links(&mut self, links: &[Link]) -> Result<()> {
-        match links {
-            [] => Ok(()),
-            [link] => present(self.remove_link(link.index, &link.name)),
-            _ => self.remove_group(links),
-        }
-    }
-
-    fn remove_group(&mut self, links: &[Link]) -> Result<()> {
-        let group = self.free_group()?;
-        for link in links {
-            present(self.execute(link::set_group(link.index, &link.name, group)))?;
-        }
-        present(self.execute(link::del_group(group, links.len())))
-    }
-
-    /// A number that no link has for its group.
-    fn free_group(&mut self) -> Result<u32> {
-        let taken = self.groups()?;
-        loop {
-            let [a, b, c, d, ..] = link::Mac::random().0;
-            // Below, there are those that people give.
-            let group = u32::from_ne_bytes([a, b, c, d]) | 1 << 31;
-            if !taken.contains(&group) {
-                return Ok(group);
-            }
-        }
-    }
 }
 
-/// What is gone is as wanted.
-fn present(outcome: Result<()>) -> Result<()> {
-    match outcome {
-        Err(err) if err.is_missing() => Ok(()),
-        outcome => outcome,
-    }
-}
-
-fn heard(message: &Message<'_>, index: u32, what: &str, port: u32, seq: u32) -> Said {
+fn heard(message: &Message<'_>, what: &str, port: u32, seq: u32) -> Said {
     if message.kind == RTM_DELLINK
         && u8_at(message.body, 0) == Some(LINKS)
-        && u32_ne(message.body, 4) == Some(index)
+        && let Some(index) = u32_ne(message.body, 4)
     {
-        return Said::Gone;
+        return Said::Gone(index);
     }
     if message.kind == NLMSG_ERROR && message.port == port && message.seq == seq {
         return match Ack::read(message) {

@@ -78,7 +78,7 @@ impl Args {
                         .split_once('=')
                         .ok_or_else(|| format!("--contender {text}: NAME=DIR is wanted"))?;
                     let (name, dir) = (name.to_owned(), std::path::absolute(dir)?);
-                    args.contenders.push(Contender { name, dir, floor: false });
+                    args.contenders.push(Contender { name, dir, floor: false, waits: false });
                 }
                 "--floor" => floor = Some(std::path::absolute(value()?)?),
                 "--section" => {
@@ -122,7 +122,12 @@ impl Args {
             args.sections.push("pods".to_owned());
         }
         // Last: the first is the measure, and the second usually ours.
-        args.contenders.extend(floor.map(|dir| Contender { name: "floor".to_owned(), dir, floor: true }));
+        args.contenders.extend(floor.map(|dir| Contender {
+            name: "floor".to_owned(),
+            dir,
+            floor: true,
+            waits: false,
+        }));
         Ok(Some(args))
     }
 

@@ -1,20 +1,35 @@
-//! A hundred ADDs at once: how fast, and whether anything goes wrong.
+//! A hundred ADDs at once, then a hundred DELs: how fast, and whether anything goes wrong. Ours take part twice, the
+//! second time with DELs that wait for the kernel themselves.
 
 use crate::args::Args;
 use crate::host::{Host, Sandbox};
 use crate::report::{Report, Row};
-use crate::{Result, SCENARIOS, announce, progress};
+use crate::{Contender, Result, SCENARIOS, announce, progress};
 
 /// Calls at once.
 const CALLS: usize = 100;
 /// Enough for quartiles; a round of the slowest takes seconds.
 const ROUNDS: usize = 6;
 
+/// The name of ours, whose DELs wait for the kernel themselves.
+pub(crate) fn waiting(name: &str) -> String {
+    format!("{name}, waiting itself")
+}
+
+pub(crate) fn del_name(network: &str) -> String {
+    format!("{CALLS} DELs at once, {network}")
+}
+
 pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
+    let mut contenders: Vec<Contender> = args.plugins().cloned().collect();
+    // Ours are the last, if there are others.
+    if let [_, .., ours] = contenders.as_slice() {
+        contenders.push(Contender { name: waiting(&ours.name), waits: true, ..ours.clone() });
+    }
     for scenario in SCENARIOS.iter().filter(|scenario| !scenario.dual_stack) {
         announce(&format!("{CALLS} at once, {}", scenario.name));
-        let mut hosts = args
-            .plugins()
+        let mut hosts = contenders
+            .iter()
             .map(|contender| Host::named(sandbox, contender, scenario, "burst"))
             .collect::<Result<Vec<_>>>()?;
         let mut rows: Vec<[Row; 2]> = hosts

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::args::Args;
 use crate::chain;
+use crate::concurrency;
 use crate::gc;
 use crate::kinds;
 use crate::ports;
@@ -134,6 +135,11 @@ fn goals(args: &Args, report: &Report) -> Vec<Line> {
             };
             (what, "no error, no duplicate address".to_owned(), found, row.errors + row.duplicates == 0)
         }));
+        let del = concurrency::del_name(network);
+        let of = |who: &str| find.row(&del, who).and_then(|row| Figure::of(&row.samples));
+        lines.push(faster(&del, go, of(we), of(go), 6.0));
+        let waiting = concurrency::waiting(we);
+        lines.push(faster(&del, &waiting, of(we), of(&waiting), 5.0));
     }
     let peak = report.cells.iter().filter(|cell| cell.contender == we);
     let peak = peak.map(|cell| cell.add.peak_kib().max(cell.del.peak_kib())).max();

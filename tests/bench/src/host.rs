@@ -366,6 +366,9 @@ impl<'a> Host<'a> {
             .env("CNI_NETNS", &pod.netns)
             .env("CNI_IFNAME", "eth0")
             .env("CNI_PATH", &self.contender.dir);
+        if self.contender.waits {
+            command.env("CNIMBLE_DEL_WAIT", "1");
+        }
         (command, config.to_string().into_bytes())
     }
 

@@ -45,6 +45,8 @@ struct Contender {
     /// Where the plugins are; the floor's program itself.
     dir: std::path::PathBuf,
     floor: bool,
+    /// Its DEL waits for the kernel itself (`CNIMBLE_DEL_WAIT=1`).
+    waits: bool,
 }
 
 /// A kind of network.

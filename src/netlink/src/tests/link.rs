@@ -1,12 +1,14 @@
 use std::os::fd::AsFd;
 
+use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
+use rtnetlink::LinkBridge;
 
 use super::{bridge, other_netns, plain_veth, veth};
 use crate::link::{Change, Filter, Mac, NewBridge, NewVeth, add_bridge, add_veth};
 use crate::link::{del, set, set_group, set_vlan_filtering};
 use crate::testing::{in_netns, json};
-use crate::{Netlink, link::Link};
+use crate::{Netlink, Request, link::Link};
 
 #[test]
 fn veth_in_one_message() {
@@ -269,7 +271,7 @@ fn many_links_are_removed_at_once_and_no_others() {
         netlink.execute(del(links[2].index, "br2")).unwrap();
         let before = netlink.socket.take_numbers(0);
         netlink.remove_links(&links[..7]).unwrap();
-        // The groups, each one's group, one removal.
+        // Each one's group, the members, one removal.
         assert_eq!(netlink.socket.take_numbers(0) - before, 1 + 7 + 1);
         let left = netlink.links(&Filter { master: None, kind: Some("bridge") }).unwrap();
         assert_eq!(left.iter().map(|link| link.name.as_str()).collect::<Vec<_>>(), ["br7", "br8"]);
@@ -278,6 +280,40 @@ fn many_links_are_removed_at_once_and_no_others() {
         netlink.remove_links(&[]).unwrap();
         netlink.remove_links(&links[7..8]).unwrap();
         assert!(netlink.find_link("br7").unwrap().is_none() && netlink.find_link("br8").unwrap().is_some());
+    });
+}
+
+#[test]
+fn a_link_with_the_index_of_one_that_is_gone_stays() {
+    in_netns("a_link_with_the_index_of_one_that_is_gone_stays", || {
+        let mut netlink = Netlink::open().unwrap();
+        let links: Vec<Link> = ["br0", "br1", "br2"].map(|name| bridge(&mut netlink, name)).into();
+        for link in &links {
+            let change = Change { alias: Some("dead"), ..Change::default() };
+            netlink.execute(set(link.index, &link.name, &change)).unwrap();
+        }
+        let listed = netlink.links(&Filter { master: None, kind: Some("bridge") }).unwrap();
+        // Between the list and the removal, another takes the place of one.
+        let index = listed[1].index;
+        netlink.execute(del(index, "br1")).unwrap();
+        let mut other = LinkBridge::new("other").build();
+        other.header.index = index;
+        netlink
+            .create_link(Request::new_link(
+                "other".to_owned(),
+                &["other"],
+                RouteNetlinkMessage::NewLink(other),
+            ))
+            .unwrap();
+        netlink.remove_links(&listed).unwrap();
+        let left = netlink.links_and_groups(|_, _| true).unwrap();
+        let left: Vec<_> = left.iter().map(|(link, group)| (link.name.as_str(), *group)).collect();
+        assert_eq!(left, [("lo", 0), ("other", 0)]);
+        assert_eq!(netlink.link("other").unwrap().index, index);
+        // All of them are others.
+        let alone = [listed[1].clone(), listed[1].clone()];
+        netlink.remove_links(&alone).unwrap();
+        assert!(netlink.find_link("other").unwrap().is_some());
     });
 }
 

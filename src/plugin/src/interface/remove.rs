@@ -60,16 +60,8 @@ pub fn veth(call: &Call, host: &mut Netlink, veth: Option<Link>) -> Result<(), E
 /// After all were tried.
 pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let links = Filter { master: None, kind: Some(kind) };
-    let keep: Vec<Owner> = valid
-        .iter()
-        .map(|attachment| Owner { network: network.to_owned(), attachment: attachment.clone() })
-        .collect();
-    let stale: Vec<Link> = host
-        .links(&links)?
-        .into_iter()
-        .filter(|link| Owner::in_network(&link.alias, network))
-        .filter(|link| !keep.iter().any(|owner| owner.owns(&link.alias)))
-        .collect();
+    let is_stale = owner::stale(network, valid);
+    let stale: Vec<Link> = host.links(&links)?.into_iter().filter(|link| is_stale(&link.alias)).collect();
     Ok(host.remove_links(&stale)?)
 }
 
@@ -128,8 +120,9 @@ fn in_prev_result(call: &Call, host: &mut Netlink, is_port: bool) -> Result<Opti
 
 /// The host's end under another name than ADD gave it: by its alias, or by its MAC.
 fn renamed(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
+    let own = owner.tag();
     let is_ours = |link: &Link| match owner::tag(&link.alias) {
-        Some(_) => owner.owns(&link.alias),
+        Some(tag) => tag == own,
         None => told_on_host(call).any(|told| has_mac(link, told)),
     };
     let veths = host.links(&Filter { master: None, kind: Some("veth") })?;

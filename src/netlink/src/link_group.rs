@@ -1,0 +1,100 @@
+//! Removes many links with one request, and so with one set of the kernel's grace periods: they become a group of
+//! their own, and the group is removed.
+//!
+//! A request names a link by its index, and another link may have got that index since the list was read. So the
+//! group's members are read before the group is removed. A link that is made later isn't in the group, whatever
+//! its index.
+
+use std::collections::HashMap;
+
+use nix::errno::Errno;
+
+use super::link::{self, Filter, Link};
+use super::link_read::{family_and_index, query, read};
+use super::uapi::rtnetlink::IFINFOMSG;
+use super::wire::{Attributes, u32_ne};
+use super::{Error, Netlink, Result};
+
+/// How often the links are put into a group. A second time is rare.
+const ATTEMPTS: usize = 5;
+/// The group of a link that was given none.
+const DEFAULT: u32 = 0;
+
+impl Netlink {
+    /// Removes links, all that are still there. A link of the same index but another alias stays.
+    ///
+    /// # Errors
+    /// The kernel's. Then some may still be there.
+    pub fn remove_links(&mut self, links: &[Link]) -> Result<()> {
+        match links {
+            [] => Ok(()),
+            [link] => present(self.remove_link(link.index, &link.name)),
+            _ => self.remove_group(links),
+        }
+    }
+
+    fn remove_group(&mut self, links: &[Link]) -> Result<()> {
+        let mut wanted: HashMap<u32, &Link> = links.iter().map(|link| (link.index, link)).collect();
+        for _ in 0..ATTEMPTS {
+            let group = random_group();
+            let requests = wanted.values().map(|link| link::set_group(link.index, &link.name, group));
+            let outcome = present(self.execute_all(requests.collect()));
+            let found = self.links_and_groups(|index, of| of == group || wanted.contains_key(&index))?;
+            let is_wanted =
+                |link: &Link| wanted.get(&link.index).is_some_and(|wanted| wanted.alias == link.alias);
+            let (known, others): (Vec<_>, Vec<_>) = found.iter().partition(|(link, _)| is_wanted(link));
+            // Either the group was theirs before, or their index was another link's.
+            let strangers: Vec<&Link> =
+                others.into_iter().filter(|(_, of)| *of == group).map(|(link, _)| link).collect();
+            for link in strangers.iter().filter(|link| wanted.contains_key(&link.index)) {
+                log::warn!(
+                    "link {} has the index of one that is gone; its group is {DEFAULT} now",
+                    link.name
+                );
+                present(self.execute(link::set_group(link.index, &link.name, DEFAULT)))?;
+            }
+            outcome?;
+            if known.is_empty() {
+                return Ok(());
+            }
+            if strangers.is_empty() && known.iter().all(|(_, of)| *of == group) {
+                let members = known.iter().map(|(link, _)| link.index).collect();
+                let request = link::del_group(group, known.len());
+                return present(self.carry_out_removal(request, &members));
+            }
+            let left: Vec<u32> = known.iter().map(|(link, _)| link.index).collect();
+            wanted.retain(|index, _| left.contains(index));
+        }
+        Err(Error::new(format!("delete {} links", wanted.len()), Errno::EAGAIN)
+            .reason(format!("they could not be made a group of their own, {ATTEMPTS} times in a row")))
+    }
+
+    /// The links whose index and group are `of_interest`, and the group of each.
+    pub(super) fn links_and_groups(
+        &mut self,
+        of_interest: impl Fn(u32, u32) -> bool,
+    ) -> Result<Vec<(Link, u32)>> {
+        self.dump("list the groups of links", query(&Filter::default()), |message| {
+            let group = Attributes::behind(message.body, IFINFOMSG).find(libc::IFLA_GROUP)?;
+            let group = group.and_then(|group| u32_ne(group, 0)).unwrap_or(DEFAULT);
+            match family_and_index(message) {
+                Some((_, index)) if !of_interest(index, group) => Ok(None),
+                _ => Ok(read(message)?.map(|link| (link, group))),
+            }
+        })
+    }
+}
+
+/// A group above those that people give. The members tell if it is taken.
+fn random_group() -> u32 {
+    let [a, b, c, d, ..] = link::Mac::random().0;
+    u32::from_ne_bytes([a, b, c, d]) | 1 << 31
+}
+
+/// What is gone is as wanted.
+fn present(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(err) if err.is_missing() => Ok(()),
+        outcome => outcome,
+    }
+}
