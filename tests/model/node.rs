@@ -55,6 +55,8 @@ pub(crate) struct Att {
     pub(crate) meddled: bool,
     /// Its leases are of an earlier boot: others may get the addresses.
     pub(crate) void: bool,
+    /// It was added over what was left of an earlier ADD, whose leases in another subnet stay until its DEL.
+    pub(crate) again: bool,
 }
 
 /// A node.
