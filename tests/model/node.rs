@@ -185,6 +185,8 @@ impl Node {
             })
             .or_else(|| found(&|_, att| att.state == State::Gone && !att.void && has_address(att, fact)))
             .or_else(|| found(&|_, att| !att.void && has_address(att, fact)))
+            // The Go plugins' chains of the MAC check are of a container and an interface.
+            .or_else(|| found(&|key, _| named(key) && has_word(fact, &ifname(key.0))))
             .or_else(|| found(&|key, att| named(key) && att.port.is_some()))
             .or_else(|| found(&|key, _| named(key)))
             // The Go plugins' links have no alias, nor has one of ours yet whose ADD was killed.
