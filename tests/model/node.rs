@@ -230,7 +230,11 @@ impl Node {
         let (mut owned, rest) = self.sorted(&facts);
         // A lease that was being written when its ADD was killed stays until the next verb comes along.
         let killed = self.atts.values().any(|att| att.state == State::Loose);
-        let may_be = |fact: &String| killed && fact.contains("/.cnimble-new-");
+        // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
+        let unplugged = self.counts.contains_key("links renamed or removed");
+        let may_be = |fact: &String| {
+            (killed && fact.contains("/.cnimble-new-")) || (unplugged && is_in_pod(fact, "-rule "))
+        };
         let strays = rest.iter().filter(|fact| is_of_somebody(fact) && !may_be(fact));
         let mut wrong: Vec<String> = strays.map(|fact| format!("of nobody: {fact}")).collect();
         for (key, att) in &self.atts {
@@ -309,6 +313,13 @@ fn is_in(fact: &str, pod: usize, ifname: &str) -> bool {
     let at = format!("pod{pod}");
     fact.strip_prefix(&at).is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
         && has_word(fact, ifname)
+}
+
+/// Whether it is a fact of this kind in a pod.
+fn is_in_pod(fact: &str, kind: &str) -> bool {
+    let rest =
+        fact.strip_prefix("pod").map(|rest| rest.trim_start_matches(|letter: char| letter.is_ascii_digit()));
+    rest.is_some_and(|rest| rest.starts_with(kind))
 }
 
 /// Whether it must have an owner.
