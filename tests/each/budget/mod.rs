@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use cnimble_tests::{Attachment, Host, Network, Pod, announce, configs, need, skip};
+use cnimble_tests::{Attachment, Crowd, Host, Network, Pod, announce, configs, need, skip};
 
 /// System calls and netlink messages that a verb may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,6 +286,31 @@ fn fifty_pods_cost_as_much_as_one() {
                 one.calls,
                 fifty.calls,
                 fifty.text
+            );
+        }
+    }
+}
+
+/// Nothing is listed that an administrator, or other software of the node, has put there.
+#[test]
+fn a_crowded_host_costs_as_much_as_an_empty_one() {
+    need_strace!();
+    need!("nft", "iptables-nft-restore");
+    for row in TABLE.iter().filter(|row| row.dual && row.masquerade) {
+        let host = Host::new();
+        let mut counting = Counting::new(&host, row);
+        counting.populate(1);
+        let alone = counting.verbs();
+        let crowds = [Crowd::Links, Crowd::Routes, Crowd::Nft, Crowd::Iptables, Crowd::Namespaces];
+        let _companies = crowds.map(|crowd| crowd.gather(&host, crowd.many() / 25));
+        for ((verb, alone), crowded) in VERBS.iter().zip(alone).zip(counting.verbs()) {
+            assert!(
+                crowded.total() <= alone.total() && crowded.messages <= alone.messages,
+                "{} {verb}: {:?} on an empty host, {:?} on a crowded one\n{}",
+                row.name,
+                alone.calls,
+                crowded.calls,
+                crowded.text
             );
         }
     }
