@@ -27,7 +27,7 @@ pub struct SandboxConfig {
     /// It uses the node's network: no namespace, no addresses of its own.
     #[serde(default)]
     pub host_network: bool,
-    /// Its labels, for whoever lists sandboxes by them; plugins don't hear of them.
+    /// Its labels, for callers that list sandboxes by them; plugins don't hear of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Its control group, where the caller names one; else it follows from
