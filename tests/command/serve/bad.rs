@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use cnimble_cri::{CriError, PodConfig};
-use cnimble_tests::{PATIENCE, need, wait_until};
+use cnimble_tests::{LIMIT, PATIENCE, need, wait_until};
 
 use super::{Shop, bridge, pod};
 
@@ -97,7 +97,7 @@ fn garbage_on_the_socket_harms_no_other_client() {
     }
     // Those that don't speak HTTP/2 are told, or hung up on; the others stay as they are.
     let mut answer = Vec::new();
-    idle[0].set_read_timeout(Some(PATIENCE)).unwrap();
+    idle[0].set_read_timeout(Some(LIMIT)).unwrap();
     let _ = idle[0].read_to_end(&mut answer);
     assert!(shop.list().is_empty());
     drop(idle);
@@ -121,14 +121,14 @@ fn a_second_server_is_refused_in_a_sentence() {
     need!("ip");
     let shop = Shop::new(&bridge("10.7.0.0/24", &[]));
     let serve = shop.start();
-    let other = shop.second(&format!("--cri {}", shop.path("other.sock").display()));
+    let other = shop.second("cri.sock", "other.sock");
     assert_eq!(other.status, 5, "{}", other.describe());
     assert!(
         other.stderr.contains("another `cnimble run` or `cnimble serve` uses this directory"),
         "{}",
         other.stderr
     );
-    let other = shop.second(&format!("--state-dir {}", shop.path("other").display()));
+    let other = shop.second("state", "other");
     assert_eq!(other.status, 5, "{}", other.describe());
     assert!(other.stderr.contains("another process listens there"), "{}", other.stderr);
     assert!(shop.list().is_empty());
@@ -139,7 +139,7 @@ fn a_second_server_is_refused_in_a_sentence() {
     assert!(shop.socket.exists());
     shop.start().stop();
     std::fs::write(&shop.socket, "mine").unwrap();
-    let other = shop.second("");
+    let other = shop.second("", "");
     assert!(other.status == 5 && other.stderr.contains("it is no socket"), "{}", other.describe());
     assert_eq!(std::fs::read(&shop.socket).unwrap(), b"mine");
 }

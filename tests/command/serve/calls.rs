@@ -45,7 +45,7 @@ fn a_sandbox_is_made_listed_looked_at_stopped_and_removed() {
     let inside = shop.node.netns(netns.to_str().unwrap()).run("ip -o address show eth0").text();
     assert!(inside.contains(&ip.to_string()), "{inside}");
     let resolv = shop.node.sh(&format!("cat {}", shop.path(&format!("run/pods/{id}/resolv.conf")).display()));
-    assert_eq!(resolv, "search example.org\nnameserver 192.0.2.53\n");
+    assert_eq!(resolv, "search example.org\nnameserver 192.0.2.53");
     assert!(shop.node.sh("nft list ruleset").contains("8080"));
 
     // The same attempt is refused while it is ready, another one isn't.
@@ -153,13 +153,10 @@ fn calls_about_the_runtime_containers_and_images_have_answers() {
             shop.ask(|client| async move { client.ask(path, wire::Empty {}).await });
         assert!(matches!(asked, Err(CriError::Unimplemented { .. })), "{path}: {asked:?}");
     }
-    // The command's own client reads it, too.
-    let shown = shop.node.run(&format!(
-        "{} cri status --cri {}",
-        cnimble_tests::command().display(),
-        shop.socket.display()
-    ));
-    println!("{}", shown.describe());
+    // The command reads it, too.
+    let command = cnimble_tests::command().display();
+    let shown = shop.node.run(&format!("{command} cri status --cri {}", shop.socket.display())).success();
+    assert!(shown.text().contains("cnimble is ready"), "{}", shown.describe());
     serve.stop();
     assert!(!shop.socket.exists());
 }

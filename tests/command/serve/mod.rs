@@ -79,27 +79,28 @@ impl Shop {
         script(&self.path(&format!("bin/{name}")), &text);
     }
 
-    fn line(&self, args: &str) -> String {
+    fn line(&self) -> String {
         let dir = self.node.dir().display();
         format!(
             "CNI_PATH=/opt/cni/bin:{dir}/bin {} serve --conf-dir {dir}/net.d --cache-dir /var/lib/cni \
-             --state-dir {dir}/state --run-dir {dir}/run --cri {dir}/cri.sock {args}",
+             --state-dir {dir}/state --run-dir {dir}/run --cri {dir}/cri.sock ",
             command().display(),
         )
     }
 
     fn start(&self) -> Serve<'_> {
         let log = self.path("log");
-        let pid = self.node.sh(&format!("{} >>{} 2>&1 & echo $!", self.line(""), log.display()));
+        let pid = self.node.sh(&format!("{} >>{} 2>&1 & echo $!", self.line(), log.display()));
         let serve = Serve { shop: self, pid: pid.trim().to_owned() };
         let up = || self.ask(|client| async move { Ok(client.version().name.clone()) }).is_ok();
         assert!(wait_until(PATIENCE, up), "{}", self.log());
         serve
     }
 
-    /// A server that can't start.
-    fn second(&self, args: &str) -> Outcome {
-        self.node.run(&self.line(args))
+    /// A server that can't start, with another file in place of one.
+    fn second(&self, file: &str, other: &str) -> Outcome {
+        let dir = self.node.dir().display();
+        self.node.run(&self.line().replace(&format!("{dir}/{file} "), &format!("{dir}/{other} ")))
     }
 
     fn log(&self) -> String {
