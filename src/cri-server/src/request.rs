@@ -59,7 +59,7 @@ pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConf
         }
         path => Some(path),
     };
-    let ports = config.port_mappings.into_iter().filter(|port| port.host_port != 0);
+    let ports = config.port_mappings.iter().filter(|port| port.host_port != 0);
     wanted.ports = ports.map(port).collect::<Result<_, _>>()?;
     wanted.dns = config.dns_config.map(dns).transpose()?.unwrap_or_default();
     wanted.labels = config.labels;
@@ -83,7 +83,7 @@ fn word(what: &str, text: String) -> Result<String, Status> {
     }
 }
 
-fn port(port: wire::PortMapping) -> Result<PortMapping, Status> {
+fn port(port: &wire::PortMapping) -> Result<PortMapping, Status> {
     let number = |what: &str, number: i32| {
         let number = u16::try_from(number).ok().filter(|number| *number > 0);
         number.ok_or_else(|| bad(format!("config.port_mappings: {what} is not within 1 to 65535")))
