@@ -15,6 +15,7 @@ use super::names;
 use super::pod::args::PodOptions;
 use super::report::{Report, usage};
 use super::run::serve::Listen;
+use super::serve::Serve;
 pub(super) use config::{Completions, Explain, Init, Man, Purpose, Schema, Validate};
 pub(super) use follow::{Events, Stats};
 
@@ -181,6 +182,23 @@ pub(super) enum Command {
     /// namespace and its network, follows changes, and repairs what breaks. Runs until it is
     /// stopped by SIGINT or SIGTERM; pods keep their networks then. SIGHUP reads everything again.
     Run(Box<Run>),
+    /// Serve CRI, the kubelet's interface to container runtimes, for pod sandboxes only
+    ///
+    /// A client of CRI, such as crictl, makes, lists and removes pods' network namespaces with their
+    /// networks; there are no containers and no images. Runs until it is stopped by SIGINT or SIGTERM,
+    /// which let the calls under way end; sandboxes stay. SIGHUP reads the networks again.
+    Serve(Box<Serve>),
+}
+
+impl Command {
+    /// How logs of what runs for long look.
+    pub(super) fn log_format(&self) -> Format {
+        match self {
+            Command::Run(given) => given.log_format,
+            Command::Serve(given) => given.log_format,
+            _ => Format::default(),
+        }
+    }
 }
 
 /// What to keep up, and how.

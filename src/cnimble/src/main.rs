@@ -20,6 +20,7 @@ mod pod;
 mod report;
 mod run;
 mod schema;
+mod serve;
 mod stats;
 mod style;
 mod target;
@@ -129,8 +130,8 @@ fn main() -> ExitCode {
     let session = Session::new(&cli.global);
     // What goes on for long and does much at once gets more threads, and says what it does.
     let mut runtime = match &cli.command {
-        Command::Run(given) => {
-            logging::init(given.log_format, log::LevelFilter::Info);
+        Command::Run(_) | Command::Serve(_) => {
+            logging::init(cli.command.log_format(), log::LevelFilter::Info);
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             runtime.worker_threads(2);
             runtime
@@ -205,6 +206,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Pod(given) => pod::pod(session, given).await,
         Command::Cri(given) => cri::cri(session, given).await,
         Command::Run(given) => run::run(session, given).await,
+        Command::Serve(given) => serve::serve(session, given).await,
     }
 }
 

@@ -13,18 +13,18 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-pub(super) fn ready() {
+pub(crate) fn ready() {
     send(&[NotifyState::Ready]);
 }
 
-pub(super) fn reloading() {
+pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(_) => send(&[NotifyState::Reloading]),
     }
 }
 
-pub(super) fn stopping() {
+pub(crate) fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
