@@ -181,6 +181,12 @@ pub(super) enum Command {
     /// namespace and its network, follows changes, and repairs what breaks. Runs until it is
     /// stopped by SIGINT or SIGTERM; pods keep their networks then. SIGHUP reads everything again.
     Run(Box<Run>),
+    /// Look after a node of a cluster: routes to other nodes' pods, masquerading, the runtime's network
+    ///
+    /// Asks a Kubernetes API server for nodes, writes the file of the pods' network for this node's podCIDRs,
+    /// keeps a route to each other node's pods, and gives what leaves the cluster the node's address. All nodes
+    /// have to be on one link. Runs until it is stopped by SIGINT or SIGTERM; what it has made stays then.
+    Node(Box<super::node::args::Node>),
 }
 
 /// What to keep up, and how.

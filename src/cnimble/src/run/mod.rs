@@ -3,11 +3,11 @@
 mod feed;
 pub(super) mod files;
 mod kubelet;
-mod metrics;
-mod notify;
+pub(super) mod metrics;
+pub(super) mod notify;
 pub(super) mod progress;
 pub(super) mod serve;
-mod signals;
+pub(super) mod signals;
 mod sources;
 mod status;
 mod writing;
