@@ -81,7 +81,7 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
         .flat_map(|(name, node)| node.cidrs.iter().map(move |cidr| (name, node, *cidr)))
         .map(|(name, node, cidr)| ((!has(&cidr, &node.ips), &node.created, name, cidr), node))
         .collect();
-    wanted.sort_by(|(one, _), (other, _)| one.cmp(other));
+    wanted.sort_by_key(|(key, _)| *key);
     for ((_, _, name, cidr), node) in wanted {
         let why = refused(cidr, &addresses, &taken).or_else(|| ways.connected(cidr));
         let hop = match why {
