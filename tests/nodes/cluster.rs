@@ -82,9 +82,25 @@ impl Site {
     /// Waits until each node has its file and a route of each family to each other one.
     fn settled(&self) {
         for member in &self.members {
-            let routes = 2 * (self.members.len() - 1);
+            let others =
+                self.members.iter().map(|other| other.number).filter(|other| *other != member.number);
+            let mut wanted: Vec<String> = others
+                .flat_map(|n| {
+                    [format!("10.1.{n}.0/24 via 192.0.2.{n}"), format!("fd00:1:{n}::/64 via 2001:db8::{n}")]
+                })
+                .collect();
+            wanted.sort();
+            let there = || {
+                let mut routes = member.routes();
+                routes.sort();
+                routes.len() == wanted.len()
+                    && routes
+                        .iter()
+                        .zip(&wanted)
+                        .all(|(route, wanted)| route.starts_with(&format!("{wanted} ")))
+            };
             assert!(
-                wait_until(PATIENCE, || member.conflist().exists() && member.routes().len() == routes),
+                wait_until(PATIENCE, || member.conflist().exists() && there()),
                 "{:?}\n{}",
                 member.routes(),
                 member.log()
