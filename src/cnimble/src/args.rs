@@ -188,6 +188,12 @@ pub(super) enum Command {
     /// networks; there are no containers and no images. Runs until it is stopped by SIGINT or SIGTERM,
     /// which let the calls under way end; sandboxes stay. SIGHUP reads the networks again.
     Serve(Box<Serve>),
+    /// Look after a node of a cluster: routes to other nodes' pods, masquerading, the runtime's network
+    ///
+    /// Asks a Kubernetes API server for nodes, writes the file of the pods' network for this node's podCIDRs,
+    /// keeps a route to each other node's pods, and gives what leaves the cluster the node's address. All nodes
+    /// have to be on one link. Runs until it is stopped by SIGINT or SIGTERM; what it has made stays then.
+    Node(Box<super::node::args::Node>),
 }
 
 impl Command {

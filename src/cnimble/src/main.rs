@@ -15,6 +15,7 @@ mod list;
 mod logging;
 mod names;
 mod network;
+mod node;
 mod plain;
 mod pod;
 mod report;
@@ -136,6 +137,10 @@ fn main() -> ExitCode {
             runtime.worker_threads(2);
             runtime
         }
+        Command::Node(given) => {
+            logging::init(given.log_format, log::LevelFilter::Info);
+            tokio::runtime::Builder::new_current_thread()
+        }
         _ => {
             logging::init(logging::Format::Text, log::LevelFilter::Warn);
             tokio::runtime::Builder::new_current_thread()
@@ -207,6 +212,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Cri(given) => cri::cri(session, given).await,
         Command::Run(given) => run::run(session, given).await,
         Command::Serve(given) => serve::serve(session, given).await,
+        Command::Node(given) => node::node(session, given).await,
     }
 }
 

@@ -3,7 +3,7 @@
 mod feed;
 pub(super) mod files;
 mod kubelet;
-mod metrics;
+pub(super) mod metrics;
 pub(super) mod notify;
 pub(super) mod progress;
 pub(super) mod serve;

@@ -50,3 +50,21 @@ pub(super) async fn keep_telling(board: Board) {
         tokio::time::sleep(every).await;
     }
 }
+
+/// Says how it is, and that we are alive: of what has no loop that could hang.
+pub(crate) async fn keep_saying(text: impl Fn() -> String) {
+    let watchdog = sd_notify::watchdog_enabled();
+    let every = watchdog.map_or(Duration::from_secs(5), |limit| limit / 3);
+    let mut last = String::new();
+    loop {
+        let now = text();
+        if now != last {
+            send(&[NotifyState::Status(&now)]);
+            last = now;
+        }
+        if watchdog.is_some() {
+            send(&[NotifyState::Watchdog]);
+        }
+        tokio::time::sleep(every).await;
+    }
+}
