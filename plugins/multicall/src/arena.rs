@@ -16,20 +16,20 @@ const SIZE: usize = 512 << 10;
 const ALIGN: usize = 8;
 /// The number of sizes with a list: 16, 24, 32, 48, 64 and so on to 64 KiB.
 const SIZES: usize = 25;
-/// The end of a list.
-const NONE: usize = usize::MAX;
 
 /// The block is a multiple of the page size, and aligned to one.
 #[repr(C, align(4096))]
 struct Block(UnsafeCell<[u8; SIZE]>);
 
-/// What is handed out and what was given back, as offsets into the block.
+/// What is handed out and what was given back, as offsets into the block. All zero in the beginning, so that the
+/// block isn't in the file.
 struct Marks {
     /// Everything from here on has not been handed out.
     used: usize,
     /// The furthest that `used` has ever been: behind it, memory is still zero.
     touched: usize,
-    /// For each size the piece that was given back last. Its first bytes name the next.
+    /// For each size the piece that was given back last, as its offset plus [`ALIGN`]; 0 for none. Its first bytes
+    /// say the same of the next.
     free: [usize; SIZES],
 }
 
@@ -60,8 +60,8 @@ impl Marks {
     fn claim(&mut self, arena: &Arena, layout: Layout) -> Option<(usize, bool)> {
         let mut size = layout.size();
         if let Some((index, bytes)) = class(size).filter(|_| layout.align() <= ALIGN) {
-            if let Some(first) = self.free.get_mut(index).filter(|first| **first != NONE) {
-                let offset = *first;
+            if let Some(first) = self.free.get_mut(index).filter(|first| **first != 0) {
+                let offset = *first - ALIGN;
                 // SAFETY: the piece is inside the block, aligned for a `usize`, and holds the
                 // next one's offset since it was given back.
                 *first = unsafe { arena.start().add(offset).cast::<usize>().read() };
@@ -102,7 +102,7 @@ impl Marks {
             // SAFETY: the piece is inside the block, has at least 16 bytes, is aligned for a `usize`
             // (as each with a class is), and its owner has just given it up.
             unsafe { arena.start().add(offset).cast::<usize>().write(*first) };
-            *first = offset;
+            *first = offset + ALIGN;
         }
     }
 }
@@ -112,7 +112,7 @@ impl Arena {
     pub(crate) const fn new() -> Self {
         Arena {
             block: Block(UnsafeCell::new([0; SIZE])),
-            marks: UnsafeCell::new(Marks { used: 0, touched: 0, free: [NONE; SIZES] }),
+            marks: UnsafeCell::new(Marks { used: 0, touched: 0, free: [0; SIZES] }),
             busy: AtomicBool::new(false),
         }
     }
