@@ -296,9 +296,11 @@ fn a_stream_between_pods_goes_on_whatever_happens_to_the_cluster() {
     assert_eq!(first.routes().len(), 4, "an agent that knows no nodes removes no routes");
     site.api.fail(None);
     site.settled();
-    let first = &site.members[0];
-    first.host.ip("route del 10.1.3.0/24");
-    site.settled();
+    // A look for another reason may put it back, too, but not again and again.
+    for _ in 0..5 {
+        site.members[0].host.ip("route del 10.1.3.0/24");
+        site.settled();
+    }
     flows("a route was removed by hand");
     stream.end();
     six.end();
