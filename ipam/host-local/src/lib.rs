@@ -167,8 +167,12 @@ impl Plugin for HostLocal {
     /// no trace. A full range alone is no failure: runtimes report the whole node as not ready
     /// then, although its pods run and the next DEL makes room (see README.md).
     fn status(&self, call: &Call) -> Result<(), Error> {
-        let config = Config::read(&call.config, &call.args()?)?;
         let unavailable = |err: Error| Error { code: Code::NOT_AVAILABLE, ..err };
+        if config::awaits_ranges(&call.config)? {
+            let path = config::store_path(&call.config)?;
+            return store::probe_writing(&path).map_err(|err| unavailable(err.into()));
+        }
+        let config = Config::read(&call.config, &call.args()?)?;
         store::probe_writing(&config.store).map_err(|err| unavailable(err.into()))?;
         if let Some(path) = &config.resolv_conf {
             resolv::read(path).map_err(unavailable)?;

@@ -290,6 +290,23 @@ fn status_when_the_range_is_full() {
     net.with("/ipam/notReadyWhenFull", json!(true)).status().success();
 }
 
+/// A runtime passes the capability `ipRanges` with an attachment; STATUS has none.
+#[test]
+fn status_succeeds_when_the_ranges_come_with_each_attachment() {
+    need_1_1_0!();
+    let host = Host::hasty();
+    for config in [configs::v4(&host), configs::ipam(&host)] {
+        let net = Network::new(&host, config).with("/ipam/ranges", Value::Null);
+        assert_eq!(net.status().error().code, 7);
+        let net = net.with("/capabilities", json!({"ipRanges": true}));
+        net.status().success();
+        let pod = Pod::new();
+        let error = net.add(&Attachment::new("pod", &pod)).error();
+        assert!(error.all().contains("no IP ranges specified"), "{error:?}");
+        net.with("/runtimeConfig", json!({"ipRanges": [[{"subnet": "10.1.2.0/33"}]]})).status().error();
+    }
+}
+
 #[test]
 fn status_when_the_store_can_not_be_written() {
     need_1_1_0!();

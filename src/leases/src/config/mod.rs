@@ -116,6 +116,21 @@ struct StoreOnlyIpam {
     data_dir: Option<String>,
 }
 
+/// What tells that ranges come with each attachment.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct FromRuntime {
+    capabilities: Option<Capabilities>,
+    runtime_config: Option<Value>,
+    ipam: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Capabilities {
+    ip_ranges: bool,
+}
+
 fn no_ipam() -> Error {
     Error::config("IPAM config missing 'ipam' key")
 }
@@ -127,6 +142,23 @@ fn no_ipam() -> Error {
 pub fn store_path(config: &PluginConfig) -> Result<PathBuf, Error> {
     let ipam = config.decode::<StoreOnly>()?.ipam.ok_or_else(no_ipam)?;
     join(ipam.data_dir.as_deref(), &config.name)
+}
+
+/// Returns true if and only if the runtime gives the ranges (capability `ipRanges`), and hasn't given any: it passes them with
+/// an attachment, and STATUS has none.
+///
+/// # Errors
+/// Code 7 if `capabilities` isn't an object of booleans.
+pub fn awaits_ranges(config: &PluginConfig) -> Result<bool, Error> {
+    let FromRuntime { capabilities, runtime_config, ipam } = config.decode()?;
+    let has = |of: &Option<Value>, key| {
+        let value = of.as_ref().and_then(|of| json::get(of, key));
+        value.is_some_and(|value| !value.is_null())
+    };
+    Ok(capabilities.is_some_and(|capabilities| capabilities.ip_ranges)
+        && !has(&runtime_config, "ipRanges")
+        && !has(&ipam, "ranges")
+        && !has(&ipam, "subnet"))
 }
 
 /// The skeleton has made sure that `network` is a plain file name.
