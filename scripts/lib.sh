@@ -172,6 +172,8 @@ need_cargo() {
     if ! command -v cc >/dev/null || [[ $(cc -print-file-name=libc.a) == libc.a ]]; then
         need_packages gcc libc6-dev
     fi
+    # The crate etcd-client makes its messages of etcd's own descriptions of them.
+    [[ -n ${PROTOC:-} ]] || command -v protoc >/dev/null || need_packages protobuf-compiler
 }
 
 # need_cargo_tools: cargo fmt and cargo clippy, which a minimal Rust lacks.
@@ -245,6 +247,19 @@ build_command() {
             cargo build --quiet --locked --release ${target:+--target "$target"} --target-dir "$TARGET_DIR" -p cnimble
     ) || die "building the command failed"
     COMMAND_BINARY=$TARGET_DIR/${target:+$target/}release/cnimble
+}
+
+# build_etcd_program DIR: builds the program that claims addresses in etcd for cluster-local, and puts it beside the
+# plugins in DIR.
+build_etcd_program() {
+    need_cargo
+    say "Building cluster-local-etcd"
+    (
+        cd "$ROOT"
+        CARGO_ENCODED_RUSTFLAGS=$(remap) \
+            cargo build --quiet --locked --release --target-dir "$TARGET_DIR" -p cnimble-blocks
+    ) || die "building cluster-local-etcd failed"
+    install -m 755 "$TARGET_DIR/release/cluster-local-etcd" "$1"
 }
 
 # plugin_names BINARY: one a line; the binary itself knows.

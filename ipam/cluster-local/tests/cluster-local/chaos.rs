@@ -1,0 +1,135 @@
+//! Many pods on three nodes, while members of etcd are killed, cut off and paused, and processes of ours are killed.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use cnimble_tests::Host;
+
+use super::{Node, assert_no_block_is_lost, cluster};
+
+/// Who has which address, by what ADD and DEL have answered.
+#[derive(Default)]
+struct Checker(Mutex<BTreeMap<String, String>>);
+
+impl Checker {
+    fn gave(&self, ip: &str, pod: &str) {
+        let other = self.0.lock().unwrap().insert(ip.to_owned(), pod.to_owned());
+        assert_eq!(other, None, "{ip} has two owners: the other is {pod}");
+    }
+
+    /// Called before DEL begins.
+    fn takes_back(&self, ip: &str) {
+        self.0.lock().unwrap().remove(ip);
+    }
+}
+
+/// So many ADDs on a node, every third followed by a DEL. An ADD that etcd's state stops is tried again.
+fn live(node: &Node<'_>, pods: usize, checker: &Checker) {
+    for n in 0..pods {
+        let pod = format!("pod{n}");
+        let mut tries = 0;
+        let ip = loop {
+            match node.add(&pod) {
+                Ok(ip) => break ip,
+                Err(err) => {
+                    assert_eq!(err["code"], 11, "{err}");
+                    tries += 1;
+                    assert!(tries < 100, "{err}");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        };
+        checker.gave(&ip, &format!("{pod} on {}", node.name));
+        if n % 3 == 0 {
+            checker.takes_back(&ip);
+            node.run("DEL", &pod, "", Some(&ip)).unwrap();
+        }
+    }
+}
+
+/// How many pods a node gets: `scripts/stress cluster` sets more.
+fn pods() -> usize {
+    std::env::var("CNIMBLE_CLUSTER_PODS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
+}
+
+#[test]
+fn no_address_has_two_owners_while_members_die_pause_and_are_cut_off() {
+    let host = Host::new();
+    let (mut etcd, nodes) = cluster(&host, 3, "10.9.0.0/19");
+    let checker = Checker::default();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let lives: Vec<_> =
+            nodes.iter().map(|node| scope.spawn(|| live(node, pods(), &checker))).collect();
+        let chaos = scope.spawn(|| {
+            let pause = || std::thread::sleep(Duration::from_millis(700));
+            for n in (0..3).cycle() {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                etcd.kill(n);
+                pause();
+                etcd.member(n);
+                etcd.settle();
+                let next = (n + 1) % 3;
+                etcd.cut(next);
+                pause();
+                etcd.heal();
+                etcd.settle();
+                etcd.signal(next, Signal::SIGSTOP);
+                pause();
+                etcd.signal(next, Signal::SIGCONT);
+                etcd.settle();
+            }
+        });
+        let outcomes: Vec<_> = lives.into_iter().map(|life| life.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        chaos.join().unwrap();
+        assert!(outcomes.iter().all(Result::is_ok));
+    });
+    etcd.settle();
+    assert_no_block_is_lost(&nodes);
+    let given = checker.0.into_inner().unwrap();
+    assert_eq!(given.len(), nodes.len() * (pods() - pods().div_ceil(3)));
+}
+
+/// SIGKILL of the processes that `pid` has started, if there are any now.
+fn kill_children(pid: u32) {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    for child in children.split_whitespace() {
+        let _ = kill(Pid::from_raw(child.parse().unwrap()), Signal::SIGKILL);
+    }
+}
+
+/// SIGKILL of the plugin, and of the program that it has started, after a time that grows by steps.
+#[test]
+fn a_kill_at_any_moment_loses_no_block_and_gives_no_address_twice() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let checker = Checker::default();
+    for n in 0..60_u64 {
+        let node = &nodes[(n % 2) as usize];
+        let pod = format!("killed{n}");
+        // A fixed address in a block that no node has: each of these ADDs asks etcd.
+        let args = format!("IP=10.9.{}.1", 10 + n);
+        let mut child = node.start("ADD", &pod, &args, None);
+        std::thread::sleep(Duration::from_micros(n * 400));
+        if n % 2 == 0 {
+            kill_children(child.id());
+            let _ = child.wait();
+        } else {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        node.run("DEL", &pod, "", None).unwrap();
+        let after = format!("after{n}");
+        let ip = node.added(&after);
+        checker.gave(&ip, &after);
+    }
+    assert_no_block_is_lost(&nodes[..2]);
+}

@@ -1,0 +1,90 @@
+//! Nodes that aren't who etcd knows, and an etcd that isn't what it was: each ends in an error.
+
+use cnimble_tests::{Host, wait_until};
+use serde_json::{Value, json};
+
+use super::{Node, cluster};
+
+#[track_caller]
+fn refused(outcome: Result<String, Value>, code: u32, text: &str) {
+    let err = outcome.expect_err("an address was given");
+    assert_eq!(err["code"], code, "{err}");
+    assert!(err["msg"].as_str().unwrap().contains(text), "{err}");
+}
+
+#[test]
+fn nothing_is_claimed_in_an_etcd_that_was_never_set_up() {
+    let host = Host::new();
+    let _etcd = super::Etcd::start(&host, 1);
+    let node = Node::new(&host, 1, "a", "10.9.0.0/16");
+    refused(node.add("p1"), 50, "cnimble ipam init");
+}
+
+#[test]
+fn a_restored_backup_is_refused_by_old_and_new_nodes() {
+    let host = Host::new();
+    let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let backup = etcd.backup();
+    // Claimed after the backup: in the restored etcd this block is free.
+    nodes[1].added("p1");
+    etcd.restore(&backup);
+    refused(nodes[2].add("p1"), 50, "restored from a backup");
+    let fixed = nodes[0].run("ADD", "p2", "IP=10.9.77.7", None).map(|result| super::address(&result));
+    refused(fixed, 50, "restored from a backup");
+    // The blocks of before are the nodes' own all the same, until their time is over.
+    nodes[1].added("p2");
+}
+
+#[test]
+fn a_second_node_of_the_same_name_is_refused() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let other = nodes[0].clone().with("dataDir", json!(host.dir().join("other")));
+    refused(other.add("p1"), 50, "another machine has this name");
+}
+
+/// A copy of the disk boots: its share is of the last boot, and etcd has the other machine's new one.
+#[test]
+fn a_copy_of_a_nodes_disk_is_refused_in_another_boot() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let file = nodes[0].store().join(".cnimble-share");
+    let mut share = nodes[0].share();
+    share["identity"]["boot"] = "00000000-0000-0000-0000-000000000000".into();
+    // The machine itself has booted since: etcd has a boot that is neither the file's nor this one.
+    let key = "/cnimble/ipam/net/nodes/a";
+    let known = share["identity"].to_string().replace("00000000-0000", "11111111-1111");
+    let mut put = _etcd.ctl("put");
+    assert!(put.arg(key).arg(known).output().unwrap().status.success());
+    std::fs::write(&file, share.to_string()).unwrap();
+    refused(nodes[0].add("p2"), 50, "copy of this one's disk");
+}
+
+#[test]
+fn a_released_block_waits_until_its_node_may_not_use_it_any_more() {
+    let host = Host::new();
+    // Two blocks in all.
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/25");
+    let brief = json!({"endpoints": [super::url(0)], "offline": 8});
+    let nodes: Vec<Node<'_>> = nodes.into_iter().map(|node| node.with("etcd", brief.clone())).collect();
+    let first = nodes[0].added("p1");
+    nodes[1].added("p1");
+    nodes[0].operate("release a").unwrap();
+    // Node a may still give addresses, so that the block isn't free: only single ones are.
+    let waited = nodes[1].operate("blocks").unwrap();
+    assert!(waited.as_array().unwrap().iter().any(|claim| claim["node"] == "a" && claim["freeAt"].is_u64()));
+    let other = nodes[2].added("p1");
+    assert_ne!(first, other);
+    let single = nodes[2].share()["owned"][0].clone();
+    assert_eq!(single["first"], single["last"], "a block was claimed that another node may use: {single}");
+    // Then a is refused, and the block is another's.
+    assert!(wait_until(120.0, || nodes[0].add("p2").is_err()));
+    refused(nodes[0].add("p3"), 50, "released");
+    assert!(wait_until(120.0, || {
+        nodes[2].operate("more 0 60").is_ok()
+            && nodes[2].share()["owned"].as_array().unwrap().iter().any(|owned| owned["first"] != owned["last"])
+    }));
+}
