@@ -51,15 +51,17 @@ impl Request {
 /// The program's, or code 104 if it can't be run.
 pub(crate) fn etcd(call: &Call, request: &Request) -> Result<(), Error> {
     let path = find(call)?;
-    let failed =
-        |why: &dyn std::fmt::Display| Error::new(Code::DELEGATE, format!("asking etcd by {}: {why}", path.display()));
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::new(Code::DELEGATE, format!("asking etcd by {}: {why}", path.display()))
+    };
     let mut process = Command::new(&path);
     process.args(request.words()).env("CNI_ARGS", &call.raw_args);
     let limits = Limits { stdout: LIMIT, stderr: None };
-    let Output { status, stdout, .. } = run(&mut process, &call.stdin, limits).map_err(|failure| match failure {
-        Failure::Stopped(err) => err.context("asking etcd"),
-        other => failed(&other),
-    })?;
+    let Output { status, stdout, .. } =
+        run(&mut process, &call.stdin, limits).map_err(|failure| match failure {
+            Failure::Stopped(err) => err.context("asking etcd"),
+            other => failed(&other),
+        })?;
     if status.success() {
         return Ok(());
     }

@@ -57,7 +57,10 @@ impl Plugin for ClusterLocal {
                 },
             }
         }
-        Err(Error::new(Code::TRY_AGAIN_LATER, "other pods of this node take the addresses as fast as they are claimed"))
+        Err(Error::new(
+            Code::TRY_AGAIN_LATER,
+            "other pods of this node take the addresses as fast as they are claimed",
+        ))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
@@ -137,7 +140,8 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
     for (set, ranges) in cluster.base.sets.iter().enumerate() {
         let last = share.owned.iter().rfind(|owned| ranges.range_of(owned.last).is_some());
         let in_the_middle = |ip: IpAddr| {
-            cluster.block_of(ip) != ip && last.is_some_and(|last| last.contains(ip) && !last.is_single())
+            cluster.block_of(ip) != ip
+                && last.is_some_and(|last| last.contains(ip) && !last.is_single())
                 && ask::offset(cluster, ip) == half
         };
         if result.ips.iter().any(|ip| in_the_middle(ip.address.ip()))

@@ -68,8 +68,8 @@ fn add_with(call: &Call, config: &mut Config, source: Option<&dyn Source>) -> Re
     store.sweep(&leases);
     let boot = Boot::current();
     let ledger = Ledger::new(&store, &leases, Some(&attachment), &boot);
-    let choices = allocate::choose(&config.sets, &config.requested, &call.container_id, &ledger)
-        .map_err(|err| {
+    let choices =
+        allocate::choose(&config.sets, &config.requested, &call.container_id, &ledger).map_err(|err| {
             if let (Some(source), AllocateError::Full { set, .. }) = (source, &err) {
                 source.is_full(*set);
             }

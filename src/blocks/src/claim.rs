@@ -44,7 +44,8 @@ impl<'c> Blocks<'c> {
 
     /// The first addresses of blocks, in order, in two runs.
     fn runs(&self) -> [Box<dyn Iterator<Item = IpAddr> + '_>; 2] {
-        let run = |from: u128, to: u128| (from..to).map(|n| address(n << self.cluster.host_bits, self.range.start));
+        let run =
+            |from: u128, to: u128| (from..to).map(|n| address(n << self.cluster.host_bits, self.range.start));
         [Box::new(run(self.begin, self.high + 1)), Box::new(run(self.low, self.begin))]
     }
 
@@ -58,14 +59,16 @@ impl<'c> Blocks<'c> {
     fn tail(&self, first: IpAddr) -> impl Iterator<Item = IpAddr> + '_ {
         let from = number(self.cluster.last_of(first)) + 1;
         let tail = (from..from + self.cluster.tail()).map(move |n| address(n, first));
-        tail.filter(|ip| {
-            self.range.contains(*ip) && *ip != self.range.gateway && !self.range.leaves_out(*ip)
-        })
+        tail.filter(|ip| self.range.contains(*ip) && *ip != self.range.gateway && !self.range.leaves_out(*ip))
     }
 }
 
 /// A block of the set without an owner.
-pub(crate) async fn block(session: &mut Session, cluster: &Cluster, set: &RangeSet) -> Result<Option<Candidate>> {
+pub(crate) async fn block(
+    session: &mut Session,
+    cluster: &Cluster,
+    set: &RangeSet,
+) -> Result<Option<Candidate>> {
     let prefix = session.keys.blocks();
     for range in set.ranges() {
         let blocks = Blocks::of(cluster, range);
@@ -80,15 +83,18 @@ pub(crate) async fn block(session: &mut Session, cluster: &Cluster, set: &RangeS
 }
 
 /// A single address of the set without an owner.
-pub(crate) async fn single(session: &mut Session, cluster: &Cluster, set: &RangeSet) -> Result<Option<Candidate>> {
+pub(crate) async fn single(
+    session: &mut Session,
+    cluster: &Cluster,
+    set: &RangeSet,
+) -> Result<Option<Candidate>> {
     let prefix = session.keys.singles();
     let gateways: Vec<IpAddr> =
         cluster.base.sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway).collect();
     for range in set.ranges() {
         let blocks = Blocks::of(cluster, range);
         for run in blocks.runs() {
-            let mut candidates =
-                run.flat_map(|first| blocks.tail(first)).filter(|ip| !gateways.contains(ip));
+            let mut candidates = run.flat_map(|first| blocks.tail(first)).filter(|ip| !gateways.contains(ip));
             if let Some(found) = first_free(session, &prefix, &mut candidates).await? {
                 return Ok(Some(found));
             }

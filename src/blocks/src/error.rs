@@ -12,7 +12,9 @@ pub enum BlocksError {
     #[error("etcd has nothing of network {0}: run `cnimble ipam init` once for the cluster")]
     Uninitialised(String),
     /// etcd has less than it had.
-    #[error("etcd was restored from a backup or replaced ({0}): it may not know every block, so none is claimed")]
+    #[error(
+        "etcd was restored from a backup or replaced ({0}): it may not know every block, so none is claimed"
+    )]
     Restored(String),
     /// The node isn't who etcd knows.
     #[error("node {name}: {why}")]

@@ -59,7 +59,10 @@ impl<'c> Node<'c> {
         };
         if share.identity.name != cluster.node {
             let name = cluster.node.clone();
-            return Err(BlocksError::Identity { name, why: format!("this machine was {}", share.identity.name) });
+            return Err(BlocksError::Identity {
+                name,
+                why: format!("this machine was {}", share.identity.name),
+            });
         }
         let mut session = Session::open(cluster, share.revision).await?;
         let asked = share::now()?;
@@ -74,7 +77,10 @@ impl<'c> Node<'c> {
         let known = session.get(&key).await?;
         let condition = match &known {
             None if share.registered => {
-                return Err(refused(cluster, "the operator has released its addresses (or etcd has lost them)"));
+                return Err(refused(
+                    cluster,
+                    "the operator has released its addresses (or etcd has lost them)",
+                ));
             }
             None => is_absent(key.clone()),
             Some(kv) => {
@@ -237,9 +243,13 @@ impl<'c> Node<'c> {
             let name = &self.share.identity.name;
             let key = if owned.is_single() { keys.single(owned.first) } else { keys.block(owned.first) };
             let list = keys.owned(name, owned.first);
-            let conditions =
-                vec![is(list.clone(), self.share.identity.instance.clone()), is(keys.node(name), self.record.clone())];
-            self.session.commit(conditions, vec![TxnOp::delete(key, None), TxnOp::delete(list, None)]).await?;
+            let conditions = vec![
+                is(list.clone(), self.share.identity.instance.clone()),
+                is(keys.node(name), self.record.clone()),
+            ];
+            self.session
+                .commit(conditions, vec![TxnOp::delete(key, None), TxnOp::delete(list, None)])
+                .await?;
         }
         Ok(())
     }
@@ -264,7 +274,9 @@ fn check(cluster: &Cluster, known: &Identity, ours: &Identity, wanted: &Identity
         );
     }
     if known.boot != wanted.boot && known.boot != ours.boot {
-        return refuse("another machine runs with a copy of this one's disk, or has since this one's last boot");
+        return refuse(
+            "another machine runs with a copy of this one's disk, or has since this one's last boot",
+        );
     }
     Ok(())
 }

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use etcd_client::TxnOp;
 
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::Identity;
 
 use crate::record::{Fence, Owner, unix_now};
 use crate::session::{Session, is, is_absent, json, parse};
@@ -85,7 +84,10 @@ pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
     let (mut count, mut until) = (0, 0);
     let owned = session.list(&prefix).await?;
     if known.is_none() && owned.is_empty() {
-        return Err(BlocksError::Identity { name: name.to_owned(), why: "etcd has nothing of it".to_owned() });
+        return Err(BlocksError::Identity {
+            name: name.to_owned(),
+            why: "etcd has nothing of it".to_owned(),
+        });
     }
     for kv in owned {
         let Some(first) = keys::ip(&String::from_utf8_lossy(kv.key())) else { continue };
@@ -99,7 +101,8 @@ pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
         until = until.max(free);
         let released = Owner { free: Some(free), ..owner };
         let list = kv.key().to_vec();
-        let operations = vec![TxnOp::put(key.clone(), json(&released)?, None), TxnOp::delete(list.clone(), None)];
+        let operations =
+            vec![TxnOp::put(key.clone(), json(&released)?, None), TxnOp::delete(list.clone(), None)];
         let conditions = vec![is(key, found.value()), is(list, kv.value())];
         if !session.commit(conditions, operations).await? {
             return Err(BlocksError::Contended);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions, Txn, TxnOp,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions, Txn,
+    TxnOp,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -73,7 +74,10 @@ impl Session {
             return Err(BlocksError::Restored(why));
         }
         if fence.host_bits != cluster.host_bits {
-            return Err(BlocksError::BlockSize { cluster: 32 - fence.host_bits, ours: 32 - cluster.host_bits });
+            return Err(BlocksError::BlockSize {
+                cluster: 32 - fence.host_bits,
+                ours: 32 - cluster.host_bits,
+            });
         }
         let why = match session.revision < seen {
             true => Some(format!("its revision {} is before {seen}, which was seen", session.revision)),

@@ -92,7 +92,8 @@ fn when(unix: u64) -> String {
 fn ask(session: &Session, network: &str, task: &[&str], what: &str) -> Result<Value, Report> {
     let list = load(session, network, what)?;
     let is_ours = |document: &Value| {
-        json::get(document, "ipam").and_then(|ipam| json::get(ipam, "type")).and_then(Value::as_str) == Some(PLUGIN)
+        json::get(document, "ipam").and_then(|ipam| json::get(ipam, "type")).and_then(Value::as_str)
+            == Some(PLUGIN)
     };
     let plugin = list.plugins.iter().find(|plugin| is_ours(&plugin.document)).ok_or_else(|| {
         Report::new(Exit::Config, what)
@@ -106,7 +107,9 @@ fn ask(session: &Session, network: &str, task: &[&str], what: &str) -> Result<Va
             .hint("it is installed beside the plugins; name their directory with --cni-path or CNI_PATH")
     })?;
     let failed = |err: std::io::Error| {
-        Report::new(Exit::Execution, what).row("program", program.display().to_string()).row("why", err.to_string())
+        Report::new(Exit::Execution, what)
+            .row("program", program.display().to_string())
+            .row("why", err.to_string())
     };
     let config = list.configuration(plugin, &Injection::default()).to_string();
     let mut child = Command::new(&program)

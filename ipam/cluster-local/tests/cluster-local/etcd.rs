@@ -11,23 +11,24 @@ use cnimble_tests::{Background, Host, wait_until};
 /// The longest that a test waits; only a failing one waits so long.
 const PATIENCE: f32 = 120.0;
 
-pub struct Etcd<'h> {
-    pub host: &'h Host,
+pub(super) struct Etcd<'h> {
+    host: &'h Host,
     members: Vec<Option<Background>>,
     generation: u32,
 }
 
 fn ip(n: usize) -> String {
-    format!("127.0.0.{}", n + 1)
+    // Not 127.0.0.1, which all others have as their source.
+    format!("127.0.0.{}", n + 11)
 }
 
-pub fn url(n: usize) -> String {
+pub(super) fn url(n: usize) -> String {
     format!("http://{}:2379", ip(n))
 }
 
 impl<'h> Etcd<'h> {
     /// `count` members with a leader.
-    pub fn start(host: &'h Host, count: usize) -> Self {
+    pub(super) fn start(host: &'h Host, count: usize) -> Self {
         let members = (0..count).map(|_| None).collect();
         let mut etcd = Etcd { host, members, generation: 0 };
         for n in 0..count {
@@ -47,30 +48,32 @@ impl<'h> Etcd<'h> {
     }
 
     /// Starts a member, again if it was killed.
-    pub fn member(&mut self, n: usize) {
+    pub(super) fn member(&mut self, n: usize) {
         let mut command = self.host.command("etcd");
         let peer = format!("http://{}:2380", ip(n));
         command.arg(format!("--name=m{n}")).arg("--data-dir").arg(self.dir(n));
         command.arg(format!("--listen-client-urls={}", url(n)));
         command.arg(format!("--advertise-client-urls={}", url(n)));
-        command.arg(format!("--listen-peer-urls={peer}")).arg(format!("--initial-advertise-peer-urls={peer}"));
+        command
+            .arg(format!("--listen-peer-urls={peer}"))
+            .arg(format!("--initial-advertise-peer-urls={peer}"));
         command.arg(format!("--initial-cluster={}", self.peers())).arg("--unsafe-no-fsync");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.members[n] = Some(Background::start(&mut command));
     }
 
     /// kill -9, by dropping it.
-    pub fn kill(&mut self, n: usize) {
+    pub(super) fn kill(&mut self, n: usize) {
         self.members[n] = None;
     }
 
-    pub fn signal(&self, n: usize, signal: Signal) {
+    pub(super) fn signal(&self, n: usize, signal: Signal) {
         let pid = self.members[n].as_ref().unwrap().pid();
         kill(Pid::from_raw(pid as i32), signal).unwrap();
     }
 
     /// Cuts a member off from the others and from its clients.
-    pub fn cut(&self, n: usize) {
+    pub(super) fn cut(&self, n: usize) {
         let ip = ip(n);
         self.host.nft("add table ip cut");
         self.host.nft("add chain ip cut input { type filter hook input priority 0; }");
@@ -78,11 +81,11 @@ impl<'h> Etcd<'h> {
         self.host.nft(&format!("add rule ip cut input ip saddr {ip} drop"));
     }
 
-    pub fn heal(&self) {
+    pub(super) fn heal(&self) {
         self.host.nft("delete table ip cut");
     }
 
-    pub fn ctl(&self, args: &str) -> Command {
+    pub(super) fn ctl(&self, args: &str) -> Command {
         let urls: Vec<String> = (0..self.members.len()).map(url).collect();
         let mut command = self.host.command("etcdctl");
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", urls.join(",")));
@@ -91,13 +94,13 @@ impl<'h> Etcd<'h> {
     }
 
     /// Waits until all members answer.
-    pub fn settle(&self) {
+    pub(super) fn settle(&self) {
         let healthy = || self.ctl("endpoint health").output().is_ok_and(|output| output.status.success());
         assert!(wait_until(PATIENCE, healthy), "etcd has no leader");
     }
 
     /// Saves a backup.
-    pub fn backup(&self) -> PathBuf {
+    pub(super) fn backup(&self) -> PathBuf {
         let file = self.host.dir().join("backup");
         let mut command = self.host.command("etcdctl");
         let endpoint = format!("--endpoints={}", url(0));
@@ -107,7 +110,7 @@ impl<'h> Etcd<'h> {
     }
 
     /// Restores it, as an operator does: same names, same URLs, same token.
-    pub fn restore(&mut self, file: &std::path::Path) {
+    pub(super) fn restore(&mut self, file: &std::path::Path) {
         self.generation += 1;
         for n in 0..self.members.len() {
             self.kill(n);

@@ -101,8 +101,14 @@ fn address(result: &Value) -> String {
 
 /// etcd, and three nodes of a network that is set up.
 fn cluster<'h>(host: &'h Host, members: usize, subnet: &str) -> (Etcd<'h>, Vec<Node<'h>>) {
+    cluster_of(host, members, subnet, 26)
+}
+
+/// The same with other blocks.
+fn cluster_of<'h>(host: &'h Host, members: usize, subnet: &str, block: u8) -> (Etcd<'h>, Vec<Node<'h>>) {
     let etcd = Etcd::start(host, members);
-    let nodes: Vec<Node<'_>> = ["a", "b", "c"].map(|name| Node::new(host, members, name, subnet)).into();
+    let node = |name| Node::new(host, members, name, subnet).with("blockSize", block.into());
+    let nodes: Vec<Node<'_>> = ["a", "b", "c"].map(node).into();
     nodes[0].operate("init").unwrap();
     (etcd, nodes)
 }

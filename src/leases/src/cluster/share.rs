@@ -113,8 +113,9 @@ impl Share {
             Err(err) => return Err(Error::io("reading", &path, &err)),
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|err| {
-            Error::new(Code::IO, format!("reading {}: {err}", path.display()))
-                .details("the node's share of addresses is damaged; `cnimble ipam release` and a new start help")
+            Error::new(Code::IO, format!("reading {}: {err}", path.display())).details(
+                "the node's share of addresses is damaged; `cnimble ipam release` and a new start help",
+            )
         })
     }
 
@@ -152,7 +153,8 @@ impl Share {
 
     /// The parts of `sets` that the node owns, one for each set; `None` where it owns nothing.
     pub fn sets(&self, sets: &[RangeSet]) -> Vec<Option<RangeSet>> {
-        let gateways: Vec<IpAddr> = sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway).collect();
+        let gateways: Vec<IpAddr> =
+            sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway).collect();
         let of = |set: &RangeSet| {
             let parts = self.owned.iter().flat_map(|owned| {
                 let of_range = |range: &Range| clip(range, owned.first, owned.last);
