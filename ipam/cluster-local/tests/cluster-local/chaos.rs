@@ -59,8 +59,9 @@ fn pods() -> usize {
 #[test]
 fn no_address_has_two_owners_while_members_die_pause_and_are_cut_off() {
     let host = Host::new();
-    // Small blocks: every seventh ADD claims one.
-    let (mut etcd, nodes) = cluster_of(&host, 3, "10.9.0.0/19", 29);
+    // Small blocks: every seventh ADD claims one. A small subnet: nodes come to claim the same ones.
+    let subnet = if pods() <= 200 { "10.9.0.0/23" } else { "10.9.0.0/21" };
+    let (mut etcd, nodes) = cluster_of(&host, 3, subnet, 29);
     let checker = Checker::default();
     std::thread::scope(|scope| {
         let lives: Vec<_> = nodes.iter().map(|node| scope.spawn(|| live(node, pods(), &checker))).collect();
@@ -123,4 +124,21 @@ fn a_kill_at_any_moment_loses_no_block_and_gives_no_address_twice() {
         checker.gave(&ip, &after);
     }
     assert_no_block_is_lost(&nodes[..2]);
+}
+
+/// Each round a block that no node has, and three nodes that want an address of it at the same moment.
+#[test]
+fn of_nodes_that_claim_one_block_at_once_one_gets_it() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    for round in 10..40 {
+        let wanted = format!("IP=10.9.{round}.1");
+        let start = |node: &Node<'_>| node.start("ADD", &format!("pod{round}"), &wanted, None);
+        let children: Vec<_> = nodes.iter().map(start).collect();
+        let outcomes = children.into_iter().map(|child| super::answer(&child.wait_with_output().unwrap()));
+        let (given, refused): (Vec<_>, Vec<_>) = outcomes.partition(Result::is_ok);
+        assert_eq!(given.len(), 1, "round {round}: {given:?} {refused:?}");
+        assert!(refused.iter().all(|err| err.as_ref().is_err_and(|err| err["code"] == 101)), "{refused:?}");
+    }
+    assert_no_block_is_lost(&nodes);
 }
