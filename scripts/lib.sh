@@ -192,6 +192,15 @@ need_cargo_tools() {
     done
 }
 
+# need_crate NAME: a program that cargo installs, such as cargo-deny.
+need_crate() {
+    ! command -v "$1" >/dev/null || return 0
+    say "Installing $1"
+    cargo install --quiet --locked "$1" || die "could not install $1: cargo install --locked $1"
+    # Cargo's directory is none of PATH's on a machine where rustup isn't.
+    PATH=$PATH:${CARGO_INSTALL_ROOT:-${CARGO_HOME:-${HOME:-/root}/.cargo}}/bin
+}
+
 # build_plugins: the release of all plugins, static; sets PLUGINS_BINARY. BUILD_FOR is another kind of machine
 # than this one, by the name that rustc has for its system with glibc.
 build_plugins() {

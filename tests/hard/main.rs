@@ -6,6 +6,8 @@
 //! has it try only those features whose name contains that.
 #![cfg(test)]
 
+mod limits;
+
 use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Call, Host, Network, Pod, Snapshot, configs, need, plugin_dir, skip, vm};
@@ -146,6 +148,28 @@ struct Ends {
     wrong: Vec<String>,
 }
 
+impl Ends {
+    /// Notes how this feature ends, and prints it for the page.
+    fn told(&mut self, name: &'static str, feature: impl FnOnce() -> End) {
+        let end = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(feature)) {
+            Ok(Ok(())) => "works".to_owned(),
+            Ok(Err(why)) => {
+                self.refused.push(name);
+                if !names_what_is_missing(&why) {
+                    self.wrong.push(format!("{name}: says only {why}"));
+                }
+                format!("refused: {why}")
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                self.wrong.push(format!("{name}: {text}"));
+                "WRONG".to_owned()
+            }
+        };
+        println!("CELL|{name}|{}", end.replace(['\n', '|'], " "));
+    }
+}
+
 /// Each feature on a host of its own.
 fn all(part: fn(&Feature) -> bool, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) -> Ends {
     let mut ends = Ends::default();
@@ -158,23 +182,7 @@ fn all(part: fn(&Feature) -> bool, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) 
         for command in ["link add up0 type veth peer name up1", "link set up0 up", "link set up1 up"] {
             host.ip(command);
         }
-        let attempt = std::panic::AssertUnwindSafe(|| live(&host, &feature, hard));
-        let end = match std::panic::catch_unwind(attempt) {
-            Ok(Ok(())) => "works".to_owned(),
-            Ok(Err(why)) => {
-                ends.refused.push(feature.name);
-                if !names_what_is_missing(&why) {
-                    ends.wrong.push(format!("{}: says only {why}", feature.name));
-                }
-                format!("refused: {why}")
-            }
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-                ends.wrong.push(format!("{}: {text}", feature.name));
-                "WRONG".to_owned()
-            }
-        };
-        println!("CELL|{}|{}", feature.name, end.replace(['\n', '|'], " "));
+        ends.told(feature.name, || live(&host, &feature, hard));
     }
     ends
 }
@@ -189,7 +197,10 @@ fn this_machine_serves_every_feature_or_names_what_is_missing() {
     let wanted = |feature: &Feature| {
         std::env::var("CNIMBLE_FEATURES").map_or(true, |word| feature.name.contains(&word))
     };
-    let ends = all(wanted, &|call| call);
+    let mut ends = all(wanted, &|call| call);
+    if limits::is_booted() {
+        ends.told("the clock set back by a day", limits::clock_set_back_and_forward);
+    }
     assert!(ends.wrong.is_empty(), "{}", ends.wrong.join("\n"));
 }
 

@@ -9,4 +9,5 @@ mod planted;
 mod pods;
 mod privilege;
 mod process;
+mod restraint;
 mod streams;

@@ -83,7 +83,7 @@ fn works(sample: &Sample, host: &Host, verb: &str, privileges: &str) -> bool {
 const PAGE: &str = include_str!("../../docs/SECURITY.md");
 
 /// What the table tells of a plugin's verbs. Its test tries that; with `CNIMBLE_MEASURE` set, every candidate.
-fn told(plugin: &str) -> Option<Vec<Vec<&'static str>>> {
+pub(super) fn told(plugin: &str) -> Option<Vec<Vec<&'static str>>> {
     let start = format!("| {plugin} | ");
     let row = PAGE.lines().find_map(|line| line.strip_prefix(start.as_str())?.strip_suffix(" |"))?;
     let cells: Vec<Vec<&str>> = row

@@ -55,6 +55,8 @@ pub(crate) struct Att {
     pub(crate) meddled: bool,
     /// Its leases are of an earlier boot: others may get the addresses.
     pub(crate) void: bool,
+    /// It was added over what was left of an earlier ADD, whose leases in another subnet stay until its DEL.
+    pub(crate) again: bool,
 }
 
 /// A node.
@@ -183,6 +185,8 @@ impl Node {
             })
             .or_else(|| found(&|_, att| att.state == State::Gone && !att.void && has_address(att, fact)))
             .or_else(|| found(&|_, att| !att.void && has_address(att, fact)))
+            // The Go plugins' chains of the MAC check are of a container and an interface.
+            .or_else(|| found(&|key, _| named(key) && has_word(fact, &ifname(key.0))))
             .or_else(|| found(&|key, att| named(key) && att.port.is_some()))
             .or_else(|| found(&|key, _| named(key)))
             // The Go plugins' links have no alias, nor has one of ours yet whose ADD was killed.
@@ -226,7 +230,11 @@ impl Node {
         let (mut owned, rest) = self.sorted(&facts);
         // A lease that was being written when its ADD was killed stays until the next verb comes along.
         let killed = self.atts.values().any(|att| att.state == State::Loose);
-        let may_be = |fact: &String| killed && fact.contains("/.cnimble-new-");
+        // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
+        let unplugged = self.counts.contains_key("links renamed or removed");
+        let may_be = |fact: &String| {
+            (killed && fact.contains("/.cnimble-new-")) || (unplugged && is_in_pod(fact, "-rule "))
+        };
         let strays = rest.iter().filter(|fact| is_of_somebody(fact) && !may_be(fact));
         let mut wrong: Vec<String> = strays.map(|fact| format!("of nobody: {fact}")).collect();
         for (key, att) in &self.atts {
@@ -256,11 +264,9 @@ impl Node {
             }
         }
         if self.atts.is_empty() {
-            // Where localhost was opened stands in the rules: flushed, a DEL without a result can't know.
-            let flushed = self.counts.contains_key("flushes");
             let ours = |fact: &&String| match fact.split(' ').next() {
                 Some("table") => fact.contains("cnimble"),
-                Some("sysctl") => fact.ends_with(": 2") && !flushed,
+                Some("sysctl") => fact.ends_with(": 2"),
                 _ => false,
             };
             wrong.extend(rest.iter().filter(ours).map(|fact| format!("nobody is there, and {fact}")));
@@ -307,6 +313,13 @@ fn is_in(fact: &str, pod: usize, ifname: &str) -> bool {
     let at = format!("pod{pod}");
     fact.strip_prefix(&at).is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
         && has_word(fact, ifname)
+}
+
+/// Whether it is a fact of this kind in a pod.
+fn is_in_pod(fact: &str, kind: &str) -> bool {
+    let rest =
+        fact.strip_prefix("pod").map(|rest| rest.trim_start_matches(|letter: char| letter.is_ascii_digit()));
+    rest.is_some_and(|rest| rest.starts_with(kind))
 }
 
 /// Whether it must have an owner.

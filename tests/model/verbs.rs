@@ -260,6 +260,7 @@ pub(crate) fn loosen(node: &mut Node, key: Key, pod: Option<usize>, port: Option
         flushed: false,
         meddled: false,
         void: false,
+        again: false,
     });
     att.state = State::Loose;
     if by == Set::Go {
@@ -319,6 +320,7 @@ fn added(
         flushed: false,
         meddled: false,
         void: false,
+        again: own,
     };
     node.atts.insert(key, att);
     Ok(())

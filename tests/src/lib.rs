@@ -13,6 +13,7 @@
 
 mod apiserver;
 pub mod configs;
+mod crowd;
 mod host;
 pub mod http;
 mod lan;
@@ -31,6 +32,7 @@ pub mod trace;
 pub mod traffic;
 pub mod vm;
 
+pub use crowd::{Company, Crowd};
 pub use host::{Call, Host};
 pub use lan::Lan;
 pub use network::{Attachment, Network};

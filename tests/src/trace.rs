@@ -38,6 +38,15 @@ pub enum Fate {
         /// What it returns.
         error: Errno,
     },
+    /// In place of the `nth` call (from 0) of this number another one is made, with the same arguments.
+    Swapped {
+        /// The system call's number.
+        call: u64,
+        /// Which of them.
+        nth: usize,
+        /// The number of the one that is made.
+        into: u64,
+    },
 }
 
 /// A system call, at its entry.
@@ -62,6 +71,10 @@ pub struct Traced {
     pub calls: Vec<Syscall>,
     /// Whether the fate has come over it; otherwise it made fewer calls.
     pub met: bool,
+    /// What a call that was swapped has returned.
+    pub returned: Option<i64>,
+    /// /proc/PID/status of the plugin when it was about to end; empty if it was killed.
+    pub status: String,
     /// It took too long, and was killed for that.
     pub hung: bool,
 }
@@ -110,14 +123,15 @@ fn trace(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> T
         }
         late
     });
-    let mut tracer = Tracer { fate, main: pid, calls: Vec::new(), counts: BTreeMap::new(), met: false };
+    let mut tracer = Tracer::new(fate, pid);
     let status = tracer.follow();
     let _ = done.send(());
     let hung = watchdog.join().unwrap();
     let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
     child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
     child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
-    Traced { output, calls: tracer.calls, met: tracer.met, hung }
+    let Tracer { calls, met, returned, proc_status: status, .. } = tracer;
+    Traced { output, calls, met, returned, status, hung }
 }
 
 struct Tracer<'f> {
@@ -126,9 +140,16 @@ struct Tracer<'f> {
     calls: Vec<Syscall>,
     counts: BTreeMap<u64, usize>,
     met: bool,
+    returned: Option<i64>,
+    proc_status: String,
 }
 
-impl Tracer<'_> {
+impl<'f> Tracer<'f> {
+    fn new(fate: &'f Fate, main: Pid) -> Self {
+        let (calls, counts) = (Vec::new(), BTreeMap::new());
+        Tracer { fate, main, calls, counts, met: false, returned: None, proc_status: String::new() }
+    }
+
     /// Until the plugin and all its children have ended; how the plugin did.
     fn follow(&mut self) -> ExitStatus {
         use std::os::unix::process::ExitStatusExt;
@@ -204,17 +225,26 @@ impl Tracer<'_> {
                         {
                             self.met = true;
                             failing = Some(pid);
-                            suppress(pid);
+                            replace(pid, -1);
+                        }
+                        Fate::Swapped { call: number, nth, into }
+                            if call.number == *number && call.nth == *nth =>
+                        {
+                            self.met = true;
+                            failing = Some(pid);
+                            replace(pid, into.cast_signed());
                         }
                         _ => {}
                     }
                 }
-                None => {
-                    if let (true, Fate::Told { error, .. }) = (failing == Some(pid), self.fate) {
-                        failing = None;
-                        answer(pid, *error);
+                None if failing == Some(pid) => {
+                    failing = None;
+                    match self.fate {
+                        Fate::Told { error, .. } => answer(pid, *error),
+                        _ => self.returned = returned(pid),
                     }
                 }
+                None => {}
             }
             go_on(pid, None);
         }
@@ -224,6 +254,9 @@ impl Tracer<'_> {
     fn note(&mut self, pid: Pid, (number, args): (u64, [u64; 6])) -> Syscall {
         let count = self.counts.entry(number).or_default();
         let call = Syscall { number, args, nth: *count, by_child: pid != self.main };
+        if number == libc::SYS_exit_group.cast_unsigned() && !call.by_child {
+            self.proc_status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        }
         *count += 1;
         self.calls.push(call.clone());
         call
@@ -250,11 +283,17 @@ fn entered(pid: Pid) -> Option<(u64, [u64; 6])> {
     Some((entry.nr, entry.args))
 }
 
-/// Has the kernel make no call.
+/// Has the kernel make another call, or none (-1).
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-fn suppress(pid: Pid) {
+fn replace(pid: Pid, number: i64) {
     let at = (8 * libc::ORIG_RAX) as ptrace::AddressType;
-    let _ = ptrace::write_user(pid, at, -1);
+    let _ = ptrace::write_user(pid, at, number);
+}
+
+/// What the call has returned.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn returned(pid: Pid) -> Option<i64> {
+    ptrace::read_user(pid, (8 * libc::RAX) as ptrace::AddressType).ok()
 }
 
 /// Has the call return an error.
@@ -270,7 +309,12 @@ fn entered(_: Pid) -> Option<(u64, [u64; 6])> {
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
-fn suppress(_: Pid) {}
+fn replace(_: Pid, _: i64) {}
+
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+fn returned(_: Pid) -> Option<i64> {
+    None
+}
 
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
 fn answer(_: Pid, _: Errno) {}

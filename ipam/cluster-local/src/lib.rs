@@ -14,7 +14,7 @@ use cnimble_host_local::{PLUGIN as HOST_LOCAL, Source, add_from};
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::Share;
 use cnimble_leases::range::RangeSet;
-use cnimble_plugin::{Call, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin};
 
 use ask::Request;
 
@@ -29,6 +29,15 @@ const TRIES: usize = 5;
 impl Plugin for ClusterLocal {
     fn name(&self) -> &'static str {
         "cluster-local"
+    }
+
+    fn needs(&self) -> Caps {
+        HOST_LOCAL.needs()
+    }
+
+    /// That which asks etcd.
+    fn starts_programs(&self, _call: &Call) -> bool {
+        true
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

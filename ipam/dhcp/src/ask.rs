@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cnimble_cni::{Code, Error};
-use cnimble_plugin::signal;
+use cnimble_plugin::{RESTRAINT, signal};
 
 use crate::keeper::{READY, TAKEN};
 use crate::talk::{Ask, LONGEST_LINE, Reply};
@@ -161,6 +161,7 @@ fn start(socket: &Path) -> Result<bool, Error> {
         .args(["daemon", "-once", "-socketpath"])
         .arg(socket)
         .env_clear()
+        .envs(std::env::var_os(RESTRAINT).map(|level| (RESTRAINT, level)))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -42,7 +42,7 @@ use cnimble_cni::{Attachment, CniResult, Code, Error};
 use cnimble_netlink::link::{self, Change};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::interface::pod;
-use cnimble_plugin::{Call, Plugin, signal};
+use cnimble_plugin::{Call, Caps, Plugin, signal};
 
 use ask::{ask, ask_all};
 use config::Config;
@@ -65,6 +65,16 @@ struct Dhcp;
 impl Plugin for Dhcp {
     fn name(&self) -> &'static str {
         "dhcp"
+    }
+
+    /// CAP_NET_ADMIN is for an interface that is down, and for DHCPv6.
+    fn needs(&self) -> Caps {
+        Caps::NET_RAW.and(Caps::SYS_ADMIN).and(Caps::NET_ADMIN)
+    }
+
+    /// The keeper.
+    fn starts_programs(&self, _call: &Call) -> bool {
+        true
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

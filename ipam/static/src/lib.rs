@@ -7,7 +7,7 @@
 mod config;
 
 use cnimble_cni::{CniResult, Error};
-use cnimble_plugin::{Call, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin};
 
 use config::Config;
 
@@ -19,6 +19,10 @@ struct Static;
 impl Plugin for Static {
     fn name(&self) -> &'static str {
         "static"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NONE
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

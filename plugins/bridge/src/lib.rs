@@ -39,7 +39,7 @@ use cnimble_netlink::nft::Nft;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::interface::pair::Pair;
 use cnimble_plugin::interface::{completed, described, unusable, usable_netlink};
-use cnimble_plugin::{Call, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
 use cnimble_rules::{apart, masquerade, spoof};
 
 use config::Config;
@@ -58,6 +58,14 @@ struct Bridge;
 impl Plugin for Bridge {
     fn name(&self) -> &'static str {
         "bridge"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
+    }
+
+    fn starts_programs(&self, call: &Call) -> bool {
+        masquerade::may_run_iptables(&call.config, call.command)
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

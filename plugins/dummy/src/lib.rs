@@ -16,7 +16,7 @@ use cnimble_cni::{Attachment, CniResult, Code, Error};
 use cnimble_netlink::kind::Kind;
 use cnimble_plugin::interface::alone::{self, NewInterface};
 use cnimble_plugin::interface::{completed, remove};
-use cnimble_plugin::{Call, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
 
 use config::Config;
 
@@ -31,6 +31,10 @@ struct Dummy;
 impl Plugin for Dummy {
     fn name(&self) -> &'static str {
         "dummy"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

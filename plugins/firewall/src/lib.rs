@@ -14,7 +14,7 @@ mod port;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::{Call, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin};
 use cnimble_rules::forward::{self, Leaving, Policy};
 
 use config::Config;
@@ -27,6 +27,15 @@ struct Firewall;
 impl Plugin for Firewall {
     fn name(&self) -> &'static str {
         "firewall"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN
+    }
+
+    /// iptables.
+    fn starts_programs(&self, _call: &Call) -> bool {
+        true
     }
 
     /// As the reference: results before 0.4.0 are not for chains that are checked.

@@ -10,7 +10,7 @@ mod config;
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::kind::{IpvlanMode, Kind};
 use cnimble_plugin::interface::upper;
-use cnimble_plugin::{Call, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin};
 
 /// Any ipvlan, whatever its settings.
 const ANY: Kind = Kind::Ipvlan(IpvlanMode::L2);
@@ -23,6 +23,10 @@ struct Ipvlan;
 impl Plugin for Ipvlan {
     fn name(&self) -> &'static str {
         "ipvlan"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

@@ -5,7 +5,7 @@
 
 use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
 use cnimble_netlink::{Netlink, link};
-use cnimble_plugin::{Call, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin};
 
 const LO: &str = "lo";
 
@@ -17,6 +17,10 @@ struct Loopback;
 impl Plugin for Loopback {
     fn name(&self) -> &'static str {
         "loopback"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, _call: &Call) -> Result<(), Error> {

@@ -9,7 +9,7 @@ mod config;
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::kind::{Kind, MacvlanMode};
 use cnimble_plugin::interface::upper::{self, Upper};
-use cnimble_plugin::{Call, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin};
 
 use config::Config;
 
@@ -24,6 +24,10 @@ struct Macvlan;
 impl Plugin for Macvlan {
     fn name(&self) -> &'static str {
         "macvlan"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

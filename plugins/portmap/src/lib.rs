@@ -12,7 +12,7 @@ mod gone;
 
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::{Call, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin};
 use cnimble_rules::portmap;
 
 use config::Config;
@@ -25,6 +25,15 @@ struct Portmap;
 impl Plugin for Portmap {
     fn name(&self) -> &'static str {
         "portmap"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN
+    }
+
+    /// iptables, and nft for conditions.
+    fn starts_programs(&self, _call: &Call) -> bool {
+        true
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

@@ -13,12 +13,12 @@
 mod config;
 mod make;
 
-use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_cni::{Attachment, CniResult, Code, Error, json};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{Netlink, tap};
 use cnimble_plugin::interface::{alone, completed, remove, unusable, usable_netlink};
-use cnimble_plugin::{Call, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
 
 use config::Config;
 
@@ -36,6 +36,15 @@ struct TapDevice;
 impl Plugin for TapDevice {
     fn name(&self) -> &'static str {
         "tap"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
+    }
+
+    /// `ip`, for a context of SELinux.
+    fn starts_programs(&self, call: &Call) -> bool {
+        call.command == Command::Add && json::get(call.config.document(), "selinuxContext").is_some()
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

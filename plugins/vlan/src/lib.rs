@@ -9,7 +9,7 @@ mod config;
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::kind::Kind;
 use cnimble_plugin::interface::upper;
-use cnimble_plugin::{Call, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin};
 
 /// Any VLAN.
 const ANY: Kind = Kind::Vlan { id: 0 };
@@ -22,6 +22,10 @@ struct Vlan;
 impl Plugin for Vlan {
     fn name(&self) -> &'static str {
         "vlan"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
     fn read_config(&self, call: &Call) -> Result<(), Error> {

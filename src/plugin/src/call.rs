@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cnimble_cni::{Attachment, CniArgs, CniResult, Code, Error, Owner, PluginConfig};
 use cnimble_netlink::NetNs;
 
-use super::{Command, Plugin, Undo, signal};
+use super::{Command, Plugin, Undo, delegate, signal};
 
 /// One invocation of a plugin. Every field has been validated for the verb.
 pub struct Call {
@@ -35,6 +35,8 @@ pub struct Call {
     pub program: PathBuf,
     /// The plugin's own namespace, if CNI_NETNS names another.
     pub home: Option<Arc<NetNs>>,
+    /// The plugin that `ipam.type` names, once it was looked for.
+    pub delegate: delegate::Known,
 }
 
 /// The keys of CNI_ARGS that some plugin of ours understands. A runtime hands the same

@@ -5,6 +5,7 @@
 //! process; otherwise the file is executed, with our environment and the same stdin. Its
 //! error comes through with its own code. One that hangs is ended with the verb.
 
+use std::cell::OnceCell;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -108,13 +109,27 @@ fn is_new(command: Command) -> bool {
     matches!(command, Command::Gc | Command::Status)
 }
 
-enum Delegate {
+#[derive(Clone)]
+pub(crate) enum Delegate {
     Here(&'static dyn Plugin),
     File(PathBuf),
 }
 
-/// Finds `name`: the first regular file of that name in CNI_PATH.
-fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
+/// A delegate that was found, by its name.
+#[derive(Default)]
+pub struct Known(OnceCell<(String, Delegate)>);
+
+/// Finds `name`: the first regular file of that name in CNI_PATH. It is looked for once.
+pub(crate) fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
+    if let Some((_, found)) = call.delegate.0.get().filter(|(known, _)| known == name) {
+        return Ok(found.clone());
+    }
+    let found = look_for(call, name)?;
+    let _ = call.delegate.0.set((name.to_owned(), found.clone()));
+    Ok(found)
+}
+
+fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
     // A separator would leave the directories that the administrator chose (CVE-2021-20206).
     if name.is_empty() || name.contains('/') || name == "." || name == ".." {
         return Err(Error::config(format!("invalid plugin name \"{}\"", name.escape_default())));

@@ -13,7 +13,7 @@ use cnimble_cni::{Code, Error, PluginConfig, Version, names};
 use cnimble_netlink::{NetNs, linger};
 
 use super::env::Env;
-use super::{Call, Command, Plugin, Undo, delegate, signal, start, undo};
+use super::{Call, Command, Plugin, Undo, delegate, restrain, signal, start, undo};
 
 /// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
 const STDIN_LIMIT: usize = 16 << 20;
@@ -173,6 +173,7 @@ fn run(
         plugins,
         program,
         home: None,
+        delegate: delegate::Known::default(),
     };
     verb(plugin, call, env.netns_override).map_err(|err| (err, version))
 }
@@ -229,6 +230,7 @@ fn version(plugin: &dyn Plugin) -> Result<(), Error> {
 fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(), Error> {
     validate(plugin, call.command, &call.config)?;
     find_home(&mut call, netns_override)?;
+    restrain::restrain(plugin, &call);
     match call.command {
         Command::Add => add(plugin, &call),
         command @ (Command::Del | Command::Gc) => {

@@ -11,6 +11,7 @@ mod entry;
 mod env;
 pub mod interface;
 pub mod log;
+mod restrain;
 mod start;
 pub mod undo;
 
@@ -20,6 +21,7 @@ pub use entry::main;
 pub use undo::Undo;
 
 pub use cnimble_cni::Verb as Command;
+pub use cnimble_restraint::{Caps, Level, Restraint, SETTING as RESTRAINT};
 
 use std::ffi::OsString;
 
@@ -33,6 +35,15 @@ pub trait Plugin: Sync {
     /// The versions it speaks, oldest first.
     fn versions(&self) -> &'static [Version] {
         Version::ALL
+    }
+
+    /// The capabilities that its verbs need. The others are given up before one begins.
+    fn needs(&self) -> Caps;
+
+    /// Returns true if the verb may start a program; that of `ipam.type` doesn't count. What it starts needs
+    /// privileges of its own, so it keeps more of them.
+    fn starts_programs(&self, _call: &Call) -> bool {
+        false
     }
 
     /// Reads the configuration as ADD does, and does nothing with it. Fuzzers call it.

@@ -32,6 +32,7 @@ fn every_plugin_reads(config: &PluginConfig, stdin: &[u8], args: &str) {
         plugins: &[],
         program: "/none".into(),
         home: None,
+        delegate: Default::default(),
     };
     for plugin in PLUGINS {
         let _ = plugin.read_config(&call);

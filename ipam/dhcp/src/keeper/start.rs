@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use cnimble_plugin::signal;
+use cnimble_plugin::{Caps, Level, Restraint, signal};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
@@ -89,6 +89,7 @@ fn run(flags: Flags) -> Result<bool, String> {
     }
     let pidfile = flags.pidfile.clone();
     let journal = Journal::open(flags.once && own);
+    restrain();
     let keeper = Keeper::new(flags, journal, store, listener);
     let keeper = keeper.map_err(|err| failed("reading the leases in", &directory, &err))?;
     announce(READY);
@@ -102,6 +103,20 @@ fn run(flags: Flags) -> Result<bool, String> {
     }
     drop(store);
     Ok(true)
+}
+
+/// Gives up what a keeper doesn't need. It lives long, and hears whoever is on its pods' links: what it costs is paid
+/// once, so its system calls are watched, too.
+fn restrain() {
+    let keep = [Caps::NET_ADMIN, Caps::NET_BIND_SERVICE, Caps::NET_RAW, Caps::SYS_ADMIN]
+        .into_iter()
+        // Its pods' namespaces may be another process's, its files another user's.
+        .fold(Caps::SYS_PTRACE.and(Caps::DAC_OVERRIDE), Caps::and);
+    let level = match Level::chosen() {
+        Level::Usual => Level::Log,
+        other => other,
+    };
+    Restraint { keep, starts_programs: false }.apply(level);
 }
 
 /// The socket that systemd has opened for us (sd_listen_fds(3)).

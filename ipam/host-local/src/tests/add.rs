@@ -55,6 +55,25 @@ fn add_writes_what_the_reference_writes() {
     assert_eq!(node.add("c1").unwrap(), ["10.0.0.3", "fd00::2"]);
 }
 
+/// As with the Go plugin: what it had may still be in use, and its DEL releases all that bears its name.
+#[test]
+fn an_add_in_an_edited_subnet_leaves_the_lease_of_the_old_one_to_its_del() {
+    let mut node = Node::small();
+    assert_eq!(node.add("c1").unwrap(), ["10.0.0.2"]);
+    let old = std::mem::replace(&mut node.ipam, json!({ "subnet": "10.0.1.0/29" }));
+    assert_eq!(node.add("c1").unwrap(), ["10.0.1.2"]);
+    let names = node.names();
+    assert!(["10.0.0.2", "10.0.1.2"].iter().all(|ip| names.iter().any(|name| name == ip)), "{names:?}");
+    assert_eq!(node.add("c1").unwrap_err().code, Code::NO_ADDRESS);
+    // No other gets it meanwhile.
+    node.ipam = json!({ "subnet": "10.0.0.0/29", "rangeEnd": "10.0.0.2" });
+    assert_eq!(node.add("c2").unwrap_err().code, Code::NO_ADDRESS);
+    node.del("c1");
+    assert_eq!(node.names(), ["last_reserved_ip.0", "lock"]);
+    node.ipam = old;
+    assert!(node.add("c2").is_ok());
+}
+
 #[test]
 fn nothing_is_written_if_one_set_has_no_address() {
     let node = Node::new(json!({ "ranges": [[{ "subnet": "10.0.0.0/24" }], [{ "subnet": "10.1.0.0/30" }]] }));

@@ -132,6 +132,7 @@ fn call(data_dir: &Path, ipam: &Value, extra: &Value, command: Command, id: &str
         plugins: &[],
         program: PathBuf::new(),
         home: None,
+        delegate: Default::default(),
     }
 }
 

@@ -118,6 +118,38 @@ fn a_flushed_ruleset_leaves_no_localhost_open() {
     assert!(!is_open());
 }
 
+/// A DEL may come without a result, or with a configuration that maps nothing any more.
+#[test]
+fn a_del_that_knows_less_than_the_add_leaves_no_localhost_open_after_a_flush() {
+    need!("nft", "ip");
+    let site = Site::new();
+    let before = Snapshot::of_ns(&site.host);
+    let nets = [8080, 9090].map(|port| site.network(json!([{"hostPort": port, "containerPort": 80}])));
+    let (att, result) = (site.attachment(0).netns(""), &site.results[0]);
+    let unmapped = nets[0].with("/runtimeConfig/portMappings", json!([]));
+    for (net, prev, when) in [
+        (&nets[0], None, "without a result"),
+        (&unmapped, None, "without result and ports"),
+        (&unmapped, Some(result), "without ports"),
+        (&nets[0].with("/snat", json!(false)), Some(result), "with snat switched off"),
+    ] {
+        site.add(&nets[0], 0);
+        assert_ne!(site.host.sysctl("ipv4/conf/br0/route_localnet"), "0");
+        site.host.nft("flush ruleset");
+        net.deleted(&att, prev);
+        before.assert_same(&Snapshot::of_ns(&site.host), when);
+    }
+    // A pod that came after the flush keeps its way.
+    site.add(&nets[0], 0);
+    site.host.nft("flush ruleset");
+    site.add(&nets[1], 1);
+    unmapped.deleted(&att, None);
+    assert_ne!(site.host.sysctl("ipv4/conf/br0/route_localnet"), "0");
+    nets[1].check(&site.attachment(1), &site.results[1]).success();
+    nets[1].deleted(&site.attachment(1), None);
+    before.assert_same(&Snapshot::of_ns(&site.host), "the last");
+}
+
 /// What somebody else has switched on stays on.
 #[test]
 fn localhost_stays_open_for_others() {

@@ -50,7 +50,12 @@ fn everything_is_set_checked_and_put_back() {
         ),
         ("link set eth0 name eth9", "interface eth0 is missing", "link set eth9 name eth0 up"),
     ] {
-        chain.pod.ip(change);
+        let changed = chain.pod.run(&format!("ip {change}"));
+        if change.contains("eth9") && changed.stderr.contains("busy") {
+            // A link that is up has another name only since Linux 6.2.
+            continue;
+        }
+        changed.success();
         let error = net.check(&chain.att, &result).error();
         assert!(error.code == 103 && error.all().contains(word), "{change}: {error:?}");
         chain.pod.ip(undo);

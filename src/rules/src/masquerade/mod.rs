@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use ipnetwork::IpNetwork;
 
 pub use super::backend::Backend;
-use cnimble_cni::{Attachment, Code, Error, Owner};
+use cnimble_cni::{Attachment, Code, Error, Owner, PluginConfig, Verb, json};
 use cnimble_netlink::nft::Nft;
 
 use super::backend::Made;
@@ -36,6 +36,21 @@ pub fn choose(configured: Option<&str>, nft: &mut Nft) -> Result<Backend, Error>
         // An error about nf_tables says more than one about a command that isn't there.
         None if !nft.is_there()? && command::installed() => Ok(Backend::Iptables),
         None => Ok(Backend::Auto),
+    }
+}
+
+/// Returns true if a verb may run iptables: by this configuration, or for what was made before with another one.
+pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
+    let key = |key: &str| json::get(config.document(), key);
+    let masquerades = || key("ipMasq").is_some_and(|value| value.as_bool() != Some(false));
+    match verb {
+        Verb::Add | Verb::Status => {
+            masquerades() && key("ipMasqBackend").and_then(|value| value.as_str()) != Some("nftables")
+        }
+        // The Go plugins may have made the pod.
+        Verb::Check => masquerades(),
+        Verb::Del | Verb::Gc => true,
+        Verb::Version => false,
     }
 }
 

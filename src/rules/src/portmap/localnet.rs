@@ -9,6 +9,7 @@
 
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble_cni::Error;
@@ -97,6 +98,17 @@ pub(super) fn opened() -> cnimble_netlink::Result<Vec<String>> {
         }
     }
     Ok(opened)
+}
+
+/// The links where it may be on by us for a pod with these addresses, whatever its ports are today; all links of
+/// this host if they are not known.
+pub(super) fn opened_for(pod: Option<&[IpNetwork]>) -> cnimble_netlink::Result<Vec<String>> {
+    let Some(addrs) = pod else { return opened() };
+    let mut links = Vec::new();
+    for pod in addrs.iter().filter(|pod| pod.is_ipv4()) {
+        links.extend(opened_towards(pod.ip())?);
+    }
+    Ok(links)
 }
 
 /// The link towards the pod, if it is on there by us.

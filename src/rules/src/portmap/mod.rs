@@ -293,8 +293,8 @@ pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result
             Ok(removed) => {
                 flows.extend(conntrack::of_elements(&removed));
                 // Flushed, perhaps: then nothing but the link tells what else there was.
-                if let (true, Some(pod)) = (removed.is_empty(), forward.and_then(Forward::localhost)) {
-                    let opened = localnet::opened_towards(pod).map(Vec::from_iter);
+                if removed.is_empty() {
+                    let opened = localnet::opened_for(forward.map(|forward| forward.addrs.as_slice()));
                     failures.note(opened.and_then(|opened| nftables::close_orphans(nft, opened)));
                 }
             }

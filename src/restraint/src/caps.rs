@@ -1,0 +1,38 @@
+//! Sets of capabilities.
+
+/// A set of capabilities(7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Caps(u64);
+
+impl Caps {
+    /// None.
+    pub const NONE: Caps = Caps(0);
+    /// Files and directories of other users.
+    pub const DAC_OVERRIDE: Caps = Caps(1 << 1);
+    /// Ports below 1024.
+    pub const NET_BIND_SERVICE: Caps = Caps(1 << 10);
+    /// Links, addresses, routes, rules, and the sysctls of a network namespace.
+    pub const NET_ADMIN: Caps = Caps(1 << 12);
+    /// Packet sockets.
+    pub const NET_RAW: Caps = Caps(1 << 13);
+    /// Links of other users' processes in /proc, network namespaces among them.
+    pub const SYS_PTRACE: Caps = Caps(1 << 19);
+    /// setns(2), mounts.
+    pub const SYS_ADMIN: Caps = Caps(1 << 21);
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Caps) -> Caps {
+        Caps(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are among these.
+    pub const fn has(self, other: Caps) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// A bit for each, by its number (linux/capability.h).
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+}
