@@ -172,7 +172,11 @@ need_cargo() {
     if ! command -v cc >/dev/null || [[ $(cc -print-file-name=libc.a) == libc.a ]]; then
         need_packages gcc libc6-dev
     fi
-    # The crate etcd-client makes its messages of etcd's own descriptions of them.
+}
+
+# need_protoc: for cluster-local-etcd, and so for the whole workspace: the crate etcd-client makes its messages of etcd's
+# own descriptions of them. Neither the plugins nor the command take it.
+need_protoc() {
     [[ -n ${PROTOC:-} ]] || command -v protoc >/dev/null || need_packages protobuf-compiler
 }
 
@@ -258,17 +262,25 @@ build_command() {
     COMMAND_BINARY=$TARGET_DIR/${target:+$target/}release/cnimble
 }
 
-# build_etcd_program DIR: builds the program that claims addresses in etcd for cluster-local, and puts it beside the
-# plugins in DIR.
-build_etcd_program() {
+# build_cluster: the program cluster-local-etcd, which the plugin cluster-local starts; sets CLUSTER_BINARY. Another kind
+# of machine as in build_command.
+build_cluster() {
     need_cargo
+    need_protoc
     say "Building cluster-local-etcd"
+    local target=${BUILD_FOR:+${BUILD_FOR/-gnu/-musl}}
     (
         cd "$ROOT"
         CARGO_ENCODED_RUSTFLAGS=$(remap) \
-            cargo build --quiet --locked --release --target-dir "$TARGET_DIR" -p cnimble-blocks
+            cargo build --quiet --locked --release ${target:+--target "$target"} --target-dir "$TARGET_DIR" -p cnimble-blocks
     ) || die "building cluster-local-etcd failed"
-    install -m 755 "$TARGET_DIR/release/cluster-local-etcd" "$1"
+    CLUSTER_BINARY=$TARGET_DIR/${target:+$target/}release/cluster-local-etcd
+}
+
+# add_cluster DIR: builds that program, and puts it beside the plugins in DIR.
+add_cluster() {
+    build_cluster
+    install -m 755 "$CLUSTER_BINARY" "$1"
 }
 
 # plugin_names BINARY: one a line; the binary itself knows.
