@@ -59,7 +59,8 @@ fn packages_have_every_plugin_unit_page_and_licence() {
     fs::create_dir(&from).unwrap();
     std::os::unix::fs::symlink(plugin_dir().join("bridge"), from.join("cnimble-plugins")).unwrap();
     std::os::unix::fs::symlink(&command, from.join("cnimble")).unwrap();
-    std::os::unix::fs::symlink(plugin_dir().join("cluster-local-etcd"), from.join("cluster-local-etcd")).unwrap();
+    std::os::unix::fs::symlink(plugin_dir().join("cluster-local-etcd"), from.join("cluster-local-etcd"))
+        .unwrap();
     let output = Command::new(script("package"))
         .args(["deb", "rpm", "tar", "--cluster", "--from"])
         .arg(&from)

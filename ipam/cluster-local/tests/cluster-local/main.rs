@@ -5,6 +5,7 @@ mod chaos;
 mod etcd;
 mod fences;
 mod local;
+mod operator;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -82,17 +83,29 @@ impl<'h> Node<'h> {
 
     /// The program that speaks to etcd, with an operator's task.
     fn operate(&self, task: &str) -> Result<Value, Value> {
+        answer(&self.begin(task).wait_with_output().unwrap())
+    }
+
+    fn begin(&self, task: &str) -> Child {
         let mut command = self.host.command(plugin_dir().join("cluster-local-etcd"));
         command.args(task.split_whitespace()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(self.config.to_string().as_bytes()).unwrap();
-        answer(&child.wait_with_output().unwrap())
+        child
     }
 }
 
 fn answer(output: &Output) -> Result<Value, Value> {
     let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
     if output.status.success() { Ok(value) } else { Err(value) }
+}
+
+/// Fails unless the outcome is this error.
+#[track_caller]
+fn refused<T>(outcome: Result<T, Value>, code: u32, text: &str) {
+    let Err(err) = outcome else { panic!("no error, where code {code} was expected: {text}") };
+    assert_eq!(err["code"], code, "{err}");
+    assert!(err["msg"].as_str().unwrap().contains(text), "{err}");
 }
 
 fn address(result: &Value) -> String {
