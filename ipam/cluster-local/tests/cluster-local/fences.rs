@@ -114,3 +114,23 @@ fn a_return_that_comes_after_the_next_confirmation_does_nothing() {
     super::answer(&late.wait_with_output().unwrap()).unwrap();
     assert!(is_ours(), "the return of an earlier turn was carried out");
 }
+
+/// Held up by the lock of the leases, it is looked at.
+#[test]
+fn the_program_that_asks_etcd_keeps_one_capability_and_gains_none() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let turn = || nodes[0].share()["identity"]["turn"].as_u64().unwrap();
+    let before = turn();
+    let leases = Store::lock(&nodes[0].store()).unwrap().unwrap();
+    let program = nodes[0].begin("tidy");
+    assert!(wait_until(PATIENCE, || turn() > before), "tidy has confirmed nothing");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
+    drop(leases);
+    super::answer(&program.wait_with_output().unwrap()).unwrap();
+    // CAP_DAC_OVERRIDE is number 1.
+    for line in ["CapPrm:\t0000000000000002", "CapEff:\t0000000000000002", "NoNewPrivs:\t1"] {
+        assert!(status.contains(line), "no {line:?}: {status}");
+    }
+}
