@@ -4,5 +4,6 @@
 mod invoker;
 mod pod;
 mod run;
+mod serve;
 mod sources;
 mod tls;

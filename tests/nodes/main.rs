@@ -4,6 +4,7 @@
 //! The files in `rules/` are in the shape of what each tool leaves in the kernel.
 #![cfg(test)]
 
+mod cluster;
 mod site;
 
 use std::path::Path;

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::http::{Request, answer, serve};
+use crate::Ns;
+use crate::http::{Handler, Request, answer, serve, serve_at};
 
 #[derive(Debug, Default)]
 struct Cluster {
@@ -30,9 +31,11 @@ struct Cluster {
     requests: Vec<Request>,
     /// How many pods there are in one page of a list.
     page: usize,
+    /// What there is: `/api/v1/pods`.
+    path: &'static str,
 }
 
-/// A stand-in for kube-apiserver, as far as `/api/v1/pods` goes.
+/// A stand-in for kube-apiserver, as far as `/api/v1/pods` goes, or `/api/v1/nodes`.
 #[derive(Debug, Clone)]
 pub struct ApiServer {
     address: SocketAddr,
@@ -45,12 +48,20 @@ const PAGE: usize = 2;
 impl ApiServer {
     /// Starts one without pods.
     pub fn start() -> Self {
-        let shared = Arc::new((
-            Mutex::new(Cluster { version: 100, page: PAGE, ..Cluster::default() }),
-            Condvar::new(),
-        ));
+        Self::of("/api/v1/pods", serve)
+    }
+
+    /// Starts one without nodes, at this address of a namespace.
+    pub fn of_nodes(ns: &Ns, address: &str) -> Self {
+        let address: SocketAddr = address.parse().unwrap();
+        Self::of("/api/v1/nodes", |each| ns.within(|| serve_at(address, each)))
+    }
+
+    fn of(path: &'static str, serve: impl FnOnce(Handler) -> SocketAddr) -> Self {
+        let cluster = Cluster { version: 100, page: PAGE, path, ..Cluster::default() };
+        let shared = Arc::new((Mutex::new(cluster), Condvar::new()));
         let state = Arc::clone(&shared);
-        let address = serve(move |request, stream| handle(&state, &request, &stream));
+        let address = serve(Box::new(move |request, stream| handle(&state, &request, &stream)));
         ApiServer { address, shared }
     }
 
@@ -247,7 +258,7 @@ fn handle(shared: &(Mutex<Cluster>, Condvar), request: &Request, stream: &TcpStr
         shared.1.notify_all();
         return answer(stream, code, json, object.to_string().as_bytes());
     }
-    if request.target.split('?').next() != Some("/api/v1/pods") {
+    if request.target.split('?').next() != Some(cluster.path) {
         return refuse(404, "NotFound");
     }
     let node = request

@@ -53,7 +53,15 @@ impl Request {
 
 /// Serves each connection with one request in a thread of its own, until the test ends.
 pub(crate) fn serve(handler: impl Fn(Request, TcpStream) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    serve_at("127.0.0.1:0".parse().unwrap(), Box::new(handler))
+}
+
+/// What is done with each request.
+pub(crate) type Handler = Box<dyn Fn(Request, TcpStream) + Send + Sync>;
+
+/// As [`serve`], at this address of the current namespace.
+pub(crate) fn serve_at(address: SocketAddr, handler: Handler) -> SocketAddr {
+    let listener = TcpListener::bind(address).unwrap();
     let address = listener.local_addr().unwrap();
     let handler = Arc::new(handler);
     std::thread::spawn(move || {

@@ -15,6 +15,7 @@ use super::names;
 use super::pod::args::PodOptions;
 use super::report::{Report, usage};
 use super::run::serve::Listen;
+use super::serve::Serve;
 pub(super) use config::{Completions, Explain, Init, Man, Purpose, Schema, Validate};
 pub(super) use follow::{Events, Stats};
 
@@ -183,6 +184,29 @@ pub(super) enum Command {
     /// namespace and its network, follows changes, and repairs what breaks. Runs until it is
     /// stopped by SIGINT or SIGTERM; pods keep their networks then. SIGHUP reads everything again.
     Run(Box<Run>),
+    /// Serve CRI, the kubelet's interface to container runtimes, for pod sandboxes only
+    ///
+    /// A client of CRI, such as crictl, makes, lists and removes pods' network namespaces with their
+    /// networks; there are no containers and no images. Runs until it is stopped by SIGINT or SIGTERM,
+    /// which let the calls under way end; sandboxes stay. SIGHUP reads the networks again.
+    Serve(Box<Serve>),
+    /// Look after a node of a cluster: routes to other nodes' pods, masquerading, the runtime's network
+    ///
+    /// Asks a Kubernetes API server for nodes, writes the file of the pods' network for this node's podCIDRs,
+    /// keeps a route to each other node's pods, and gives what leaves the cluster the node's address. All nodes
+    /// have to be on one link. Runs until it is stopped by SIGINT or SIGTERM; what it has made stays then.
+    Node(Box<super::node::args::Node>),
+}
+
+impl Command {
+    /// How logs of what runs for long look.
+    pub(super) fn log_format(&self) -> Format {
+        match self {
+            Command::Run(given) => given.log_format,
+            Command::Serve(given) => given.log_format,
+            _ => Format::default(),
+        }
+    }
 }
 
 /// What to keep up, and how.

@@ -16,11 +16,13 @@ mod list;
 mod logging;
 mod names;
 mod network;
+mod node;
 mod plain;
 mod pod;
 mod report;
 mod run;
 mod schema;
+mod serve;
 mod stats;
 mod style;
 mod target;
@@ -130,11 +132,15 @@ fn main() -> ExitCode {
     let session = Session::new(&cli.global);
     // What goes on for long and does much at once gets more threads, and says what it does.
     let mut runtime = match &cli.command {
-        Command::Run(given) => {
-            logging::init(given.log_format, log::LevelFilter::Info);
+        Command::Run(_) | Command::Serve(_) => {
+            logging::init(cli.command.log_format(), log::LevelFilter::Info);
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             runtime.worker_threads(2);
             runtime
+        }
+        Command::Node(given) => {
+            logging::init(given.log_format, log::LevelFilter::Info);
+            tokio::runtime::Builder::new_current_thread()
         }
         _ => {
             logging::init(logging::Format::Text, log::LevelFilter::Warn);
@@ -207,6 +213,8 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Cri(given) => cri::cri(session, given).await,
         Command::Ipam(given) => ipam::ipam(session, given),
         Command::Run(given) => run::run(session, given).await,
+        Command::Serve(given) => serve::serve(session, given).await,
+        Command::Node(given) => node::node(session, given).await,
     }
 }
 

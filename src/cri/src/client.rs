@@ -116,7 +116,8 @@ impl Client {
     /// # Errors
     /// The runtime's; an answer with something that can't be the name of a sandbox.
     pub async fn sandboxes(&self) -> Result<Vec<Sandbox>, CriError> {
-        let answer = self.call(method!("ListPodSandbox"), wire::ListPodSandboxRequest {}, QUERY).await?;
+        let answer =
+            self.call(method!("ListPodSandbox"), wire::ListPodSandboxRequest::default(), QUERY).await?;
         answer::sandboxes(&answer)
     }
 
@@ -171,6 +172,19 @@ impl Client {
         let request = wire::UpdateRuntimeConfigRequest { runtime_config };
         let _: wire::Empty = self.call(method!("UpdateRuntimeConfig"), request, QUERY).await?;
         Ok(())
+    }
+
+    /// Any call with one answer, by its path: `/runtime.v1.ImageService/ListImages`. [`wire`] has messages.
+    ///
+    /// # Errors
+    /// The runtime's; that it doesn't implement it.
+    pub async fn ask<Q, A>(&self, path: &'static str, request: Q) -> Result<A, CriError>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        self.call((name, PathAndQuery::from_static(path)), request, WORK_LIMIT).await
     }
 
     async fn call<Q, A>(

@@ -71,10 +71,11 @@ impl From<PodConfig> for wire::PodSandboxConfig {
             host_ip: port.host_ip,
         };
         let namespaces = wire::NamespaceOption {
-            network: if of.host_network { wire::NODE } else { 0 },
+            network: if of.host_network { wire::NODE } else { wire::POD },
             // Each container has processes of its own, as under a kubelet.
             pid: wire::CONTAINER,
-            ipc: 0,
+            ipc: wire::POD,
+            userns_options: None,
         };
         let dns =
             wire::DnsConfig { servers: of.dns_servers, searches: of.dns_searches, options: of.dns_options };
@@ -96,6 +97,7 @@ impl From<PodConfig> for wire::PodSandboxConfig {
                 security_context: Some(wire::LinuxSandboxSecurityContext {
                     namespace_options: Some(namespaces),
                 }),
+                ..wire::LinuxPodSandboxConfig::default()
             }),
         }
     }

@@ -22,7 +22,7 @@ mod error;
 mod find;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub mod wire;
 
 pub use answer::{Cni, Condition, Loaded, Sandbox, SandboxStatus, Status, Version};
 pub use client::{Client, WORK_LIMIT, blocking};

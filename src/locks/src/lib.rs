@@ -7,7 +7,7 @@
 //!
 //! **The order**, first to last; a process never waits for a lock while it holds a later one:
 //!
-//! 1. `run.lock` in a state directory: one `cnimble run`.
+//! 1. `run.lock` in a state directory: one `cnimble run` or `cnimble serve`.
 //! 2. `everything` in a run directory: work on pods shares it, a clean-up of pods has it alone.
 //! 3. The pod's own, in the same directory.
 //! 4. The node's ([`Locks`]).

@@ -12,8 +12,10 @@ use super::nft::{Element, Rule};
 use super::socket::{Protocol, Socket};
 use super::uapi::nf_tables::{NFT_MSG_NEWRULE, NFT_MSG_NEWSETELEM};
 use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTABLES};
-use super::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINK, RTNLGRP_LINK};
-use super::wire::{Attributes, Malformed, Message, Messages};
+use super::uapi::rtnetlink::{
+    IFINFOMSG, RTM_DELLINK, RTM_DELROUTE, RTM_NEWROUTE, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
+};
+use super::wire::{Attributes, Malformed, Message, Messages, u8_at};
 use super::{Netlink, Result};
 
 /// The most datagrams that one call reads: a flood doesn't keep the caller from its other work.
@@ -73,6 +75,46 @@ impl LinkMonitor {
 }
 
 impl AsFd for LinkMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Notifications of the routes of one namespace, both families.
+#[derive(Debug)]
+pub struct RouteMonitor {
+    socket: Socket,
+}
+
+impl RouteMonitor {
+    /// From now on, those of the current namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open() -> Result<Self> {
+        let mut socket = Socket::open(Protocol::Route)?;
+        socket.expect_many();
+        socket.member(RTNLGRP_IPV4_ROUTE, true)?;
+        socket.member(RTNLGRP_IPV6_ROUTE, true)?;
+        Ok(RouteMonitor { socket })
+    }
+
+    /// Whether since then routes have been changed by others than `protocol`, or some of `protocol` deleted; doesn't
+    /// wait. The kernel doesn't tell of IPv4 routes that go with their link.
+    ///
+    /// # Errors
+    /// ENOBUFS: something was lost.
+    pub fn disturbs(&mut self, protocol: u8) -> Result<bool> {
+        let mut disturbed = false;
+        each(&mut self.socket, "read notifications about routes", |message| {
+            let own = u8_at(message.body, 5) == Some(protocol);
+            disturbed |= message.kind == RTM_DELROUTE || (message.kind == RTM_NEWROUTE && !own);
+        })?;
+        Ok(disturbed)
+    }
+}
+
+impl AsFd for RouteMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -5,7 +5,9 @@ use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
 use super::Error;
-use super::uapi::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST};
+use super::uapi::netlink::{
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
+};
 use super::wire::{self, Writer};
 
 /// A change to be made, with the words for its error.
@@ -29,6 +31,8 @@ pub(super) enum Mode {
     Create,
     /// Make, in front of others of the kind.
     Prepend,
+    /// Make, behind others of the kind.
+    Append,
     /// Make or replace.
     Replace,
 }
@@ -39,6 +43,7 @@ impl Mode {
             Mode::Change => 0,
             Mode::Create => NLM_F_CREATE | NLM_F_EXCL,
             Mode::Prepend => NLM_F_CREATE,
+            Mode::Append => NLM_F_CREATE | NLM_F_APPEND,
             Mode::Replace => NLM_F_CREATE | NLM_F_REPLACE,
         };
         NLM_F_REQUEST | NLM_F_ACK | flags

@@ -48,6 +48,36 @@ pub fn prepend(route: &NewRoute, link: &str) -> Request {
     new(route, link, Mode::Prepend)
 }
 
+/// [`add`] as of another protocol (`proto NUMBER`), by which its maker knows it again.
+pub fn add_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
+    of(route, link, Mode::Create, protocol)
+}
+
+/// `ip route append … proto NUMBER`: beside what is there for the destination, so that packets have a way until the
+/// older one is deleted.
+pub fn append_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
+    of(route, link, Mode::Append, protocol)
+}
+
+/// `ip route del … proto NUMBER`: ESRCH if the route is of another protocol.
+pub fn del_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
+    let what = format!("delete {} proto {protocol}", words(route, link));
+    let scope = route.scope.map_or(RouteScope::NoWhere, RouteScope::from);
+    request(what, Mode::Change, route, |mut message| {
+        message.header.scope = scope;
+        message.header.protocol = RouteProtocol::from(protocol);
+        RouteNetlinkMessage::DelRoute(message)
+    })
+}
+
+fn of(route: &NewRoute, link: &str, mode: Mode, protocol: u8) -> Request {
+    request(format!("add {} proto {protocol}", words(route, link)), mode, route, |mut message| {
+        message.header.scope = RouteScope::Universe;
+        message.header.protocol = RouteProtocol::from(protocol);
+        RouteNetlinkMessage::NewRoute(message)
+    })
+}
+
 fn new(route: &NewRoute, link: &str, mode: Mode) -> Request {
     let what = format!("add {}", words(route, link));
     let scope = match route.scope {

@@ -47,6 +47,31 @@ impl Netlink {
         Ok(routes)
     }
 
+    /// `ip route show`: the unicast routes of the main table, both families, each with the protocol that made it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn routes_by_protocol(&mut self) -> Result<Vec<(NewRoute, u8)>> {
+        let wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
+        let mut routes = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let message = query(family, &wanted);
+            let family = u8::from(family);
+            let found = self.dump("list routes", message, |message| {
+                let protocol = u8_at(message.body, 5).ok_or(SHORT)?;
+                let read = wanted.read(message, family)?.unwrap_or_default();
+                Ok(Some(read.into_iter().map(move |route| (route, protocol))))
+            });
+            match found {
+                Ok(found) => routes.extend(found.into_iter().flatten()),
+                // The family has no such table (yet).
+                Err(err) if err.is(Errno::ENOENT) => {}
+                Err(err) => return Err(err),
+            }
+        }
+        Ok(routes)
+    }
+
     /// `ip -6 route show proto ra`: the numbers of the links by which routers have told routes.
     ///
     /// # Errors

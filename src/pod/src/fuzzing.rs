@@ -58,7 +58,7 @@ pub fn resolv(bytes: &[u8]) {
 
 /// A kubeconfig, and the certificates and keys that one names.
 pub fn kubeconfig(bytes: &[u8]) {
-    source::kubeconfig(bytes);
+    cnimble_api::fuzzing::kubeconfig(bytes);
 }
 
 /// What an API server sends: a page of a list, events of a watch.

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use cnimble_api::is_unseen;
 use serde::{Deserialize, Serialize};
 
 /// A pod's namespace and name. Shown as `namespace/name`.
@@ -31,13 +32,6 @@ impl fmt::Display for PodId {
         }
         Ok(())
     }
-}
-
-/// Control characters, and those that turn the direction of writing around or can't be seen: what
-/// people read in a terminal has none of them.
-pub(super) fn is_unseen(char: char) -> bool {
-    char.is_control()
-        || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]

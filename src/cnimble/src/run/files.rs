@@ -23,7 +23,7 @@ pub(crate) async fn lock(dir: &Path) -> Result<FileLock, Report> {
     match FileLock::take(&path, Kind::Alone, Wait::new(&what, PATIENCE)).await {
         Ok(lock) => Ok(lock),
         Err(LockError::Busy { holders, .. }) => {
-            Err(failed(format!("another `cnimble run` uses this directory: {holders}"))
+            Err(failed(format!("another `cnimble run` or `cnimble serve` uses this directory: {holders}"))
                 .hint("stop that one, or name other directories with --state-dir and --run-dir"))
         }
         Err(err) => Err(failed(err.to_string())),

@@ -19,7 +19,7 @@ use cnimble_pod::sync::{Board, Event};
 use cnimble_runtime::{Execution, PluginError};
 
 /// The content type of what [`Metrics::text`] returns.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Upper bounds in seconds: a plugin takes milliseconds, a machine in trouble minutes.
 const BUCKETS: [f64; 14] =

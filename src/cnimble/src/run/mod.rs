@@ -3,11 +3,11 @@
 mod feed;
 pub(super) mod files;
 mod kubelet;
-mod metrics;
-mod notify;
+pub(super) mod metrics;
+pub(super) mod notify;
 pub(super) mod progress;
 pub(super) mod serve;
-mod signals;
+pub(super) mod signals;
 mod sources;
 mod status;
 mod writing;
@@ -105,7 +105,7 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
 }
 
 /// Between two questions whether the network's plugins could serve (the verb STATUS).
-const STATUS: Duration = Duration::from_secs(10);
+pub(super) const STATUS: Duration = Duration::from_secs(10);
 
 fn cannot_run(err: &dyn std::error::Error) -> Report {
     Report::new(Exit::Files, "can't run").row("why", err.to_string())

@@ -13,18 +13,18 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-pub(super) fn ready() {
+pub(crate) fn ready() {
     send(&[NotifyState::Ready]);
 }
 
-pub(super) fn reloading() {
+pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(_) => send(&[NotifyState::Reloading]),
     }
 }
 
-pub(super) fn stopping() {
+pub(crate) fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
@@ -45,6 +45,24 @@ pub(super) async fn keep_telling(board: Board) {
         if let Some(limit) = watchdog
             && board.age() < limit
         {
+            send(&[NotifyState::Watchdog]);
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+/// Says how it is, and that we are alive: of what has no loop that could hang.
+pub(crate) async fn keep_saying(text: impl Fn() -> String) {
+    let watchdog = sd_notify::watchdog_enabled();
+    let every = watchdog.map_or(Duration::from_secs(5), |limit| limit / 3);
+    let mut last = String::new();
+    loop {
+        let now = text();
+        if now != last {
+            send(&[NotifyState::Status(&now)]);
+            last = now;
+        }
+        if watchdog.is_some() {
             send(&[NotifyState::Watchdog]);
         }
         tokio::time::sleep(every).await;

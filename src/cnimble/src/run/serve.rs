@@ -1,4 +1,4 @@
-//! `/metrics`, `/healthz` and `/pods` over HTTP, on a Unix socket or a loopback port.
+//! `/metrics`, `/healthz` and a page of what is looked after over HTTP, on a Unix socket or a loopback port.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -65,13 +65,15 @@ impl FromStr for Listen {
 }
 
 /// What can be asked for.
-pub(super) trait Pages: Send + Sync + 'static {
+pub(crate) trait Pages: Send + Sync + 'static {
     /// The metrics, and their content type.
     fn metrics(&self) -> (String, &'static str);
-    /// Whether all is well, and why not.
-    fn health(&self) -> Result<(), String>;
-    /// The pods as JSON.
-    fn pods(&self) -> String;
+    /// What to say while all is well, or why it isn't.
+    fn health(&self) -> Result<String, String>;
+    /// The page of what is looked after: `/pods`.
+    fn name(&self) -> &'static str;
+    /// What is looked after, as JSON.
+    fn list(&self) -> String;
 }
 
 enum Listener {
@@ -95,14 +97,14 @@ const CLIENTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A socket that listens.
-pub(super) struct Server {
+pub(crate) struct Server {
     listener: Listener,
     _remove: Option<Remove>,
 }
 
 impl Server {
     /// Begins to listen, if it is to be. A socket that a process left behind is replaced.
-    pub(super) async fn bind(address: &Listen) -> io::Result<Option<Self>> {
+    pub(crate) async fn bind(address: &Listen) -> io::Result<Option<Self>> {
         let mut remove = None;
         let listener = match address {
             Listen::Off => return Ok(None),
@@ -122,7 +124,7 @@ impl Server {
     }
 
     /// Answers until it is dropped.
-    pub(super) async fn run(self, pages: Arc<impl Pages>) {
+    pub(crate) async fn run(self, pages: Arc<impl Pages>) {
         let mut talks = JoinSet::new();
         // The oldest first.
         let mut clients: VecDeque<AbortHandle> = VecDeque::new();
@@ -200,11 +202,14 @@ async fn answer(request: &Request<Incoming>, pages: Arc<impl Pages>) -> Response
             }
         }
         "/healthz" => match pages.health() {
-            Ok(()) => page(StatusCode::OK, TEXT, "ok\n".to_owned()),
+            Ok(text) => page(StatusCode::OK, TEXT, text),
             Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
         },
-        "/pods" => page(StatusCode::OK, JSON, pages.pods()),
-        _ => page(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /pods\n".to_owned()),
+        path if path == pages.name() => page(StatusCode::OK, JSON, pages.list()),
+        _ => {
+            let text = format!("there are /metrics, /healthz and {}\n", pages.name());
+            page(StatusCode::NOT_FOUND, TEXT, text)
+        }
     }
 }
 

@@ -6,13 +6,14 @@ use crate::report::{Exit, Report};
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub(crate) enum Word {
+    /// Read everything again.
     Reload,
     /// With the exit status for a stop that is cut short.
     Stop(Exit),
 }
 
-pub(super) struct Signals {
+pub(crate) struct Signals {
     hangup: Signal,
     interrupt: Signal,
     terminate: Signal,
@@ -20,7 +21,7 @@ pub(super) struct Signals {
 
 impl Signals {
     /// From now on no signal ends us by itself.
-    pub(super) fn listen() -> Result<Self, Report> {
+    pub(crate) fn listen() -> Result<Self, Report> {
         let listen = |kind| {
             signal(kind).map_err(|err| {
                 Report::new(Exit::Files, "can't listen for signals").row("why", err.to_string())
@@ -33,7 +34,7 @@ impl Signals {
         })
     }
 
-    pub(super) async fn next(&mut self) -> Word {
+    pub(crate) async fn next(&mut self) -> Word {
         tokio::select! {
             _ = self.hangup.recv() => Word::Reload,
             _ = self.interrupt.recv() => Word::Stop(Exit::Interrupted),

@@ -66,7 +66,7 @@ impl Pages for Status {
         (self.metrics.text(&self.board, problems, &self.network), metrics::CONTENT_TYPE)
     }
 
-    fn health(&self) -> Result<(), String> {
+    fn health(&self) -> Result<String, String> {
         if self.board.age() > HANGS {
             return Err("the sync loop hangs".to_owned());
         }
@@ -75,10 +75,14 @@ impl Pages for Status {
         }
         self.network.ready().map_err(|why| why.to_string())?;
         let failing = self.failing();
-        if failing.is_empty() { Ok(()) } else { Err(plain::text(&failing.join("\n"))) }
+        if failing.is_empty() { Ok("ok\n".to_owned()) } else { Err(plain::text(&failing.join("\n"))) }
     }
 
-    fn pods(&self) -> String {
+    fn name(&self) -> &'static str {
+        "/pods"
+    }
+
+    fn list(&self) -> String {
         plain::json(&format!("{:#}\n", self.json()))
     }
 }

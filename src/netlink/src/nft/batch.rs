@@ -286,6 +286,12 @@ impl Batch {
         });
     }
 
+    /// `delete table T`, with everything in it.
+    pub fn drop_table(&mut self, table: Table<'_>) {
+        let what = format!("delete table {table} with its content");
+        self.push(NFT_MSG_DELTABLE, 0, table.family, what, |w| w.text(NFTA_TABLE_NAME, table.name));
+    }
+
     /// `delete table T`, without anything in it: refused with EBUSY if there is.
     pub fn delete_table(&mut self, table: Table<'_>) {
         let what = format!("delete table {table}");

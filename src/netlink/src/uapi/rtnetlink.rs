@@ -4,6 +4,7 @@ pub(crate) const RTM_NEWLINK: u16 = 16;
 pub(crate) const RTM_DELLINK: u16 = 17;
 pub(crate) const RTM_NEWADDR: u16 = 20;
 pub(crate) const RTM_NEWROUTE: u16 = 24;
+pub(crate) const RTM_DELROUTE: u16 = 25;
 pub(crate) const RTM_GETROUTE: u16 = 26;
 pub(crate) const RTM_NEWNEIGH: u16 = 28;
 pub(crate) const RTM_NEWRULE: u16 = 32;
@@ -24,6 +25,8 @@ pub(crate) const RTM_NEWVLAN: u16 = 112;
 pub(crate) const RTM_GETVLAN: u16 = 114;
 
 pub(crate) const RTNLGRP_LINK: u32 = 1;
+pub(crate) const RTNLGRP_IPV4_ROUTE: u32 = 7;
+pub(crate) const RTNLGRP_IPV6_ROUTE: u32 = 11;
 pub(crate) const RTNLGRP_IPV6_IFADDR: u32 = 9;
 
 /// `sizeof(struct ifinfomsg)`

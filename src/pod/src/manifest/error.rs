@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use cnimble_yaml::Step;
+
 use super::{MAX_SIZE, Origin};
 use crate::PodId;
 
@@ -72,22 +74,12 @@ pub enum Problem {
     Invalid(String),
 }
 
-/// One step of the way to a field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
-    Key(String),
-    Index(usize),
-}
-
-impl From<&str> for Step {
-    fn from(key: &str) -> Self {
-        Step::Key(key.to_owned())
-    }
-}
-
-impl From<usize> for Step {
-    fn from(index: usize) -> Self {
-        Step::Index(index)
+impl From<cnimble_yaml::Problem> for Problem {
+    fn from(problem: cnimble_yaml::Problem) -> Self {
+        match problem {
+            cnimble_yaml::Problem::Syntax(text) => Problem::Syntax(text),
+            cnimble_yaml::Problem::TooComplex(text) => Problem::TooComplex(text),
+        }
     }
 }
 

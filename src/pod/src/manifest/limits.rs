@@ -3,11 +3,8 @@
 
 use serde_json::Value;
 
-use super::error::Step;
+use cnimble_yaml::Step;
 
-/// How many values all documents of a text together may have, aliases resolved. A pod has some 50,
-/// and 250 as an API server shows it.
-pub(super) const MAX_VALUES: usize = 250_000;
 /// How many entries a list in a pod's spec may have: containers, volumes.
 pub(crate) const MAX_MEMBERS: usize = 1000;
 /// Of so many faults of a text it is told what is wrong; of the others how many there are.

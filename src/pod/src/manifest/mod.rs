@@ -42,11 +42,9 @@ mod facts;
 mod limits;
 mod names;
 mod parse;
-mod scalar;
 #[cfg(test)]
 mod tests;
 mod validate;
-mod yaml;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -58,7 +56,6 @@ pub use access::DnsPolicy;
 pub use error::{ManifestError, Problem};
 use facts::Facts;
 pub(super) use limits::MAX_MEMBERS;
-pub(super) use parse::document;
 #[cfg(feature = "fuzzing")]
 pub(super) use parse::whole;
 

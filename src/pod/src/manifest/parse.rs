@@ -8,11 +8,12 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use cnimble_cni::hash::hex;
+use cnimble_yaml::{self as yaml, MAX_VALUES, Step};
 
-use super::error::{Step, short, shown};
-use super::limits::{self, MAX_FAULTS, MAX_MEMBERS, MAX_VALUES};
+use super::error::{short, shown};
+use super::limits::{self, MAX_FAULTS, MAX_MEMBERS};
 use super::{
-    Defaults, HASH_ANNOTATION, MAX_SIZE, Manifest, ManifestError, Origin, Parsed, Problem, id, validate, yaml,
+    Defaults, HASH_ANNOTATION, MAX_SIZE, Manifest, ManifestError, Origin, Parsed, Problem, id, validate,
 };
 use crate::PodId;
 
@@ -128,7 +129,7 @@ impl<'a> Parser<'a> {
             self.document(&document.value(), &|way| Some(document.locate(way)));
         }
         if let Some(fault) = fault {
-            self.fail(Some(fault.position), None, &[], fault.problem);
+            self.fail(Some(fault.position), None, &[], fault.problem.into());
         }
     }
 
@@ -222,16 +223,6 @@ impl<'a> Parser<'a> {
             spec.node_name = Some(node.clone());
         }
     }
-}
-
-/// The only document of a YAML text, for other files than manifests.
-pub(crate) fn document(bytes: &[u8]) -> Result<Value, String> {
-    let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
-    let (documents, fault) = yaml::documents(text);
-    if let Some(yaml::Fault { position: (line, column), problem }) = fault {
-        return Err(format!("line {line} column {column}: {problem}"));
-    }
-    documents.first().map(yaml::Node::value).ok_or_else(|| "it is empty".to_owned())
 }
 
 /// Which pod it is, as far as that can be told.

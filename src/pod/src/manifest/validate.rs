@@ -7,8 +7,9 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodDNSConfig, PodSpec};
 
+use cnimble_yaml::Step;
+
 use super::access::{address, containers_with_ports, protocol};
-use super::error::Step;
 use super::error::short;
 use super::limits::MAX_FAULTS;
 use super::names;

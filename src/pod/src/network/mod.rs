@@ -167,6 +167,8 @@ struct Inner {
     /// What the plugins said when they were asked last whether they could serve, and of which network.
     status: RwLock<Option<(Arc<Network>, NetworkNotReady)>>,
     pods: Locks<PodId>,
+    /// [`NetworkOptions::pod_cidrs`], or what they were set to since.
+    pod_cidrs: RwLock<Vec<IpNetwork>>,
     /// Operations on pods share it; clean-up has it alone.
     everything: tokio::sync::RwLock<()>,
 }
@@ -182,6 +184,7 @@ impl NetworkPlugin {
             changes: watch::Sender::new(0),
             status: RwLock::default(),
             pods: Locks::default(),
+            pod_cidrs: RwLock::new(options.pod_cidrs.clone()),
             everything: tokio::sync::RwLock::default(),
             options: NetworkOptions {
                 invoker: options.invoker.clone().with_operation_limit(options.operation_limit),
@@ -242,6 +245,22 @@ impl NetworkPlugin {
     /// The network that pods are set up with now.
     pub fn default_network(&self) -> Option<Arc<Network>> {
         self.state().default.clone()
+    }
+
+    /// The node's share of the cluster's pod addresses.
+    pub fn pod_cidrs(&self) -> Vec<IpNetwork> {
+        self.inner.pod_cidrs.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Pods that are set up from now on get their addresses from these, if a plugin has the capability
+    /// `ipRanges`.
+    pub fn set_pod_cidrs(&self, cidrs: Vec<IpNetwork>) {
+        *self.inner.pod_cidrs.write().unwrap_or_else(PoisonError::into_inner) = cidrs;
+    }
+
+    /// The directory with configurations, and those with plugins.
+    pub fn dirs(&self) -> (&Path, &[PathBuf]) {
+        (self.inner.conf.dir(), self.inner.options.invoker.path())
     }
 
     /// What can't be used in the configuration directory, and why.

@@ -39,7 +39,8 @@ impl NetworkPlugin {
             let (pod, name) = (&pod.pod, &network.name);
             log::warn!("no plugin of network {name} takes portMappings: pod {pod} gets no host ports");
         }
-        let attach = |ifname| pod.attach(ifname, &self.inner.options.pod_cidrs);
+        let cidrs = self.pod_cidrs();
+        let attach = |ifname| pod.attach(ifname, &cidrs);
         let mut added: Vec<(&NetworkList, Attach)> = Vec::new();
         let order = loopback().map(|list| (list, LOOPBACK)).into_iter().chain([(&*network, INTERFACE)]);
         for (list, ifname) in order {
@@ -102,7 +103,7 @@ impl NetworkPlugin {
         if let Some(list) = fallback
             && !known.iter().any(|(name, ifname)| *name == list.name && ifname == INTERFACE)
         {
-            let mut attach = pod.attach(INTERFACE, &self.inner.options.pod_cidrs);
+            let mut attach = pod.attach(INTERFACE, &self.pod_cidrs());
             attach.netns = netns;
             failures.extend(self.invoker(&list).del(&list, &attach).await.err());
         }

@@ -203,6 +203,12 @@ impl Store {
         path.map(|path| read(&path)).transpose()
     }
 
+    /// The IDs that begin so. Reads no records.
+    pub(super) fn beginning(&self, prefix: &str) -> Result<Vec<String>, Cause> {
+        let paths = self.paths(|name| name.contains(prefix))?;
+        Ok(paths.into_iter().map(|(_, id)| id).filter(|id| id.starts_with(prefix)).collect())
+    }
+
     /// All sandboxes, and the records that can't be read.
     pub(super) fn list(&self) -> Result<Listing, Cause> {
         let mut listing = Listing::default();
@@ -358,6 +364,7 @@ fn unreadable(pod: &PodId, id: &str) -> Sandbox {
         config: SandboxConfig::new(pod.clone(), ""),
         attempt: 0,
         created: 0,
+        created_nanos: 0,
         boot_id: String::new(),
         state: State::SettingUp,
         netns: None,

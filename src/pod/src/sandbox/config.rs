@@ -27,6 +27,13 @@ pub struct SandboxConfig {
     /// It uses the node's network: no namespace, no addresses of its own.
     #[serde(default)]
     pub host_network: bool,
+    /// Its labels, for callers that list sandboxes by them; plugins don't hear of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Its control group, where the caller names one; else it follows from
+    /// [`SandboxOptions::cgroup_root`](super::SandboxOptions).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
     /// Its annotations. Shared: most pods have the same few, and there may be thousands.
     #[serde(default)]
     pub annotations: Arc<BTreeMap<String, String>>,
@@ -46,6 +53,8 @@ impl SandboxConfig {
             pod,
             uid: uid.into(),
             host_network: false,
+            labels: BTreeMap::new(),
+            cgroup: None,
             annotations: Arc::default(),
             ports: Vec::new(),
             dns: Dns::default(),
@@ -72,6 +81,9 @@ pub enum State {
     SettingUp,
     /// The pod has its network.
     Ready,
+    /// Its network is being taken down; or whoever did that died, or a plugin failed. It has to be
+    /// stopped again.
+    Stopping,
     /// Its network is down and its namespace gone.
     Stopped,
 }
@@ -99,6 +111,9 @@ pub struct Sandbox {
     pub attempt: u32,
     /// When it was made, in seconds since 1970.
     pub created: u64,
+    /// And so many nanoseconds.
+    #[serde(default)]
+    pub created_nanos: u32,
     /// The boot in which it was made (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
     /// How far it is.

@@ -19,6 +19,17 @@ pub enum Cause {
     /// Its traffic limits make no sense.
     #[error(transparent)]
     Bandwidth(#[from] BandwidthError),
+    /// There is one of this attempt, and it is ready.
+    #[error("attempt {attempt} has a sandbox that is ready: {id}")]
+    Exists {
+        /// Its ID.
+        id: String,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// The caller has given up.
+    #[error("the caller gave up")]
+    Cancelled,
     /// Its network.
     #[error(transparent)]
     Network(Box<NetworkError>),

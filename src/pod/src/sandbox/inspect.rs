@@ -14,6 +14,8 @@ use super::{Sandboxes, links, process};
 pub enum Fault {
     /// Its set-up has not been finished.
     Unfinished,
+    /// It is being stopped, or that has not been finished.
+    Stopping,
     /// It is stopped.
     Stopped,
     /// It is from before a reboot.
@@ -32,6 +34,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Fault::Unfinished => "its set-up has not been finished",
+            Fault::Stopping => "it is being stopped, or that has not been finished",
             Fault::Stopped => "it is stopped",
             Fault::Stale => "it is from before a reboot",
             Fault::NoNamespace => "its network namespace is gone",
@@ -59,6 +62,7 @@ impl Sandboxes {
         match sandbox.state {
             _ if self.is_stale(sandbox) => return Some(Fault::Stale),
             State::SettingUp => return Some(Fault::Unfinished),
+            State::Stopping => return Some(Fault::Stopping),
             State::Stopped => return Some(Fault::Stopped),
             State::Ready => {}
         }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use cnimble_cni::json;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Filter;
@@ -23,6 +25,13 @@ impl Sandboxes {
                 Vec::new()
             }
         }
+    }
+
+    /// The result of the network's ADD, as the cache has it; `None` if there is none.
+    pub fn result_of(&self, sandbox: &Sandbox) -> Option<Value> {
+        let network = sandbox.network_name()?;
+        let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };
+        self.network().cache().get(key).ok()?.entry()?.result.clone()
     }
 }
 

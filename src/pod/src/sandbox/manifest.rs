@@ -1,5 +1,7 @@
 //! From a manifest to a sandbox.
 
+use std::collections::BTreeMap;
+
 use crate::manifest::Manifest;
 
 use super::{DnsOptions, SandboxConfig};
@@ -27,6 +29,8 @@ impl SandboxConfig {
             uid: manifest.uid.clone(),
             hostname: manifest.hostname().to_owned(),
             host_network: manifest.host_network(),
+            labels: BTreeMap::new(),
+            cgroup: None,
             annotations: manifest.shared_annotations(),
             ports: manifest.port_mappings().to_vec(),
             dns: dns.resolve(manifest.dns_policy(), &manifest.id.namespace, &own),

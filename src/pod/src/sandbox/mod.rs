@@ -36,6 +36,7 @@
 
 mod checkpoint;
 mod config;
+mod create;
 mod dns;
 mod error;
 #[cfg(feature = "fuzzing")]
@@ -46,6 +47,7 @@ mod manifest;
 mod netns;
 mod process;
 mod run;
+mod settle;
 mod stop;
 
 use std::io::{self, Read};
@@ -185,6 +187,14 @@ impl Sandboxes {
     /// Its record can't be read.
     pub fn get(&self, id: &str) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.get(id)?)
+    }
+
+    /// The IDs of sandboxes that begin so.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub fn ids_beginning(&self, prefix: &str) -> Result<Vec<String>, SandboxError> {
+        Ok(self.inner.store.beginning(prefix)?)
     }
 
     /// Whether it is from before a reboot: then only its record and its leases are left.

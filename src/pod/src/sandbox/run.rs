@@ -1,5 +1,7 @@
 //! Making a sandbox.
 
+use std::future::{Future, pending};
+use std::pin::{Pin, pin};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::network::Bandwidth;
@@ -51,9 +53,20 @@ impl Sandboxes {
         if let Some(kept) = kept {
             return Ok(kept);
         }
+        self.make_new(config, attempt, pin!(pending())).await
+    }
+
+    /// Makes a sandbox, until `cancelled` is. If it fails, what was made is taken back.
+    pub(super) async fn make_new(
+        &self,
+        config: &SandboxConfig,
+        attempt: u32,
+        cancelled: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<Sandbox, Vec<Cause>> {
+        let one = |cause: Cause| vec![cause];
         let mut sandbox = self.begin(config, attempt).map_err(one)?;
         self.put(&sandbox).await.map_err(one)?;
-        let (cause, left) = match self.make(&mut sandbox).await {
+        let (cause, left) = match self.make(&mut sandbox, cancelled).await {
             Ok(()) => {
                 sandbox.state = State::Ready;
                 match self.amend(&sandbox).await {
@@ -61,6 +74,8 @@ impl Sandboxes {
                     Err(cause) => (cause, Left::Network),
                 }
             }
+            // A plugin was ended in the middle.
+            Err(Cause::Cancelled) => (Cause::Cancelled, Left::Network),
             Err(Cause::Network(err)) if !err.is_clean() => (Cause::Network(err), Left::Unknown),
             Err(cause) => (cause, Left::NoNetwork),
         };
@@ -85,25 +100,31 @@ impl Sandboxes {
                 self.inner.network.default_network()
             }
         };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let cgroup = |root: &String| format!("{}/pod{}", root.trim_end_matches('/'), config.uid);
         Ok(Sandbox {
             config: config.clone(),
             attempt,
-            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            created: now.as_secs(),
+            created_nanos: now.subsec_nanos(),
             boot_id: self.inner.boot_id.clone(),
             state: State::SettingUp,
             netns: (!config.host_network).then(|| self.netns_path(&id)),
             process: None,
             resolv_conf: (!config.dns.is_empty()).then(|| self.run_path(&id).join("resolv.conf")),
             ips: Vec::new(),
-            cgroup_path: options.cgroup_root.as_ref().map(cgroup),
+            cgroup_path: config.cgroup.clone().or_else(|| options.cgroup_root.as_ref().map(cgroup)),
             network: network.map(|network| cnimble_runtime::whole_document(&network.list)),
             id,
         })
     }
 
     /// Everything between the first record and the last.
-    async fn make(&self, sandbox: &mut Sandbox) -> Result<(), Cause> {
+    async fn make(
+        &self,
+        sandbox: &mut Sandbox,
+        cancelled: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Cause> {
         if let Some(path) = &sandbox.resolv_conf {
             let dir = self.run_path(&sandbox.id);
             make_dir(&dir, 0o755)?;
@@ -117,8 +138,11 @@ impl Sandboxes {
         if let Some(command) = &self.inner.options.pause {
             sandbox.process = Some(process::start(command, path, &sandbox.id).await?);
         }
-        let status = self.inner.network.set_up(&sandbox.network()).await?;
-        sandbox.ips = status.ips;
+        let network = sandbox.network();
+        sandbox.ips = tokio::select! {
+            set_up = self.inner.network.set_up(&network) => set_up?.ips,
+            () = cancelled => return Err(Cause::Cancelled),
+        };
         Ok(())
     }
 }

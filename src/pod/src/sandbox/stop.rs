@@ -27,13 +27,18 @@ impl Sandboxes {
         let Some(mut sandbox) = self.get(id)? else {
             return Ok(());
         };
+        self.stop_on_record(&mut sandbox).await.map_err(failed)
+    }
+
+    /// Stops a sandbox and says so on its record.
+    pub(super) async fn stop_on_record(&self, sandbox: &mut Sandbox) -> Result<(), Vec<Cause>> {
         if sandbox.state == State::Stopped {
             return Ok(());
         }
-        self.stop_locked(&sandbox).await.map_err(failed)?;
+        self.stop_locked(sandbox).await?;
         sandbox.state = State::Stopped;
         sandbox.process = None;
-        self.amend(&sandbox).await.map_err(|cause| failed(vec![cause]))
+        self.amend(sandbox).await.map_err(|cause| vec![cause])
     }
 
     /// Stops a sandbox and forgets it. Not to know it is success.
@@ -123,7 +128,14 @@ impl Sandboxes {
         if sandbox.state == State::Stopped {
             return Ok(());
         }
-        if sandbox.state == State::SettingUp {
+        if sandbox.state == State::Ready {
+            // Whoever finds it after a crash knows that its network may be incomplete. A full disk
+            // keeps no sandbox from being stopped.
+            let stopping = Sandbox { state: State::Stopping, ..sandbox.clone() };
+            if let Err(cause) = self.amend(&stopping).await {
+                log::warn!("sandbox {}: that it is being stopped is not on record: {cause}", sandbox.id);
+            }
+        } else {
             process::end_orphans(&sandbox.id).await;
         }
         if !sandbox.config.host_network {

@@ -11,35 +11,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use hyper::Response;
-use hyper::body::Incoming;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::access::{Connection, encode};
-use super::http;
+use cnimble_api::{Collection, Connection, End, Pace, Server, StartError};
+
 use super::listed::{Event, Listed};
 use super::merge::Change;
-use super::page::{ITEM_LIMIT, SplitError, Splitter};
-use super::{Complaint, HttpError, Reporter, SourceError, StartError};
+use super::{Complaint, Reporter, SourceError};
 use crate::PodId;
 use crate::manifest::Manifest;
 
-/// How many pods are listed in one answer, and how long that may take.
-const PAGE: usize = 500;
-const PAGE_TIME: Duration = Duration::from_secs(60);
-/// A server that is asked for a list is believed so many pages and bytes …
-const PAGES: usize = 1000;
-const LIST_LIMIT: usize = 1 << 30;
-/// … and so many pods, and so many bytes that are kept of them.
+/// A server that is asked for a list is believed so many pods, and so many bytes that are kept of them.
 const PODS: usize = 20_000;
 const KEPT: usize = 64 << 20;
 /// Who has so many pods that can't be used speaks another language.
 const BAD: usize = 1000;
-/// How large one event of a watch may be.
-const EVENT_LIMIT: usize = ITEM_LIMIT + (64 << 10);
-/// What asks for the next page has a few hundred bytes.
-const TOKEN_LIMIT: usize = 16 << 10;
-
 /// The pods that an API server has for this node.
 #[derive(Debug, Clone)]
 pub struct ApiSource {
@@ -90,8 +76,16 @@ impl ApiSource {
     }
 }
 
+impl ApiSource {
+    pub(super) fn server(&self) -> Server {
+        let ApiSource { kubeconfig, context, in_cluster, .. } = self.clone();
+        Server { kubeconfig, context, in_cluster }
+    }
+}
+
 pub(super) struct Reader {
     connection: Connection,
+    pods: Collection,
     source: ApiSource,
     listed: Listed,
 }
@@ -111,19 +105,19 @@ impl Reader {
         if source.node.is_empty() {
             return Err(StartError::NoNode);
         }
-        let connection = Connection::new(&source)?;
+        let connection = Connection::new(&source.server())?;
         let annotations = Arc::clone(&source.annotations);
         let only_managed = Arc::clone(&source.only_managed);
         let listed =
             Listed::new(connection.server().to_owned(), source.node.clone(), annotations, only_managed);
-        Ok(Reader { connection, listed, source })
+        let pods = Collection::new("/api/v1/pods").only("spec.nodeName", &source.node);
+        Ok(Reader { connection, pods, listed, source })
     }
 
     /// Lists and watches for ever.
     pub(super) async fn read(mut self, mut reporter: Reporter) {
-        let mut wait = self.source.backoff;
+        let mut pace = Pace::new(self.source.backoff, self.source.max_backoff);
         let mut version: Option<String> = None;
-        let mut gone: Option<Instant> = None;
         loop {
             let begun = Instant::now();
             let mut reread = reporter.reread.clone();
@@ -135,33 +129,28 @@ impl Reader {
                     continue;
                 }
             };
-            let failed = match result {
+            let end = match result {
                 Ok(Step::Listed(from)) => {
                     version = Some(from);
-                    continue;
+                    End::Listed
                 }
-                // A watch that ends at once, again and again, is a failure, too.
-                Ok(Step::Over) => begun.elapsed() < self.source.backoff,
-                // To have forgotten is none, unless it happens again and again.
+                Ok(Step::Over) => End::Over,
                 Ok(Step::Gone) => {
                     version = None;
-                    gone.replace(begun).is_some_and(|last| last.elapsed() < self.source.max_backoff)
+                    End::Gone
                 }
                 Err(err) => {
                     let mut complaints = vec![Complaint::whole(&self.listed.origin, err)];
                     complaints.extend(self.listed.complaints());
                     reporter.complain(complaints);
-                    true
+                    End::Failed
                 }
             };
-            if failed {
+            if let Some(wait) = pace.after(begun, end) {
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
                     () = reporter.wanted() => version = None,
                 }
-                wait = (wait * 2).min(self.source.max_backoff);
-            } else {
-                wait = self.source.backoff;
             }
         }
     }
@@ -175,89 +164,35 @@ impl Reader {
         }
     }
 
-    async fn get(&self, query: &str) -> Result<Option<Response<Incoming>>, SourceError> {
-        let selector = encode(&format!("spec.nodeName={}", self.source.node));
-        let response = self.connection.get(&format!("/api/v1/pods?fieldSelector={selector}&{query}")).await?;
-        match response.status().as_u16() {
-            200 => Ok(Some(response)),
-            410 => Ok(None),
-            _ => Err(self.http(http::refused(response).await)),
-        }
-    }
-
-    fn http(&self, source: HttpError) -> SourceError {
-        self.connection.error("/api/v1/pods", source)
-    }
-
     fn too_much(&self, limit: String) -> SourceError {
-        let what = "what the server has told of is not taken";
-        SourceError::TooMuch { url: self.connection.server().to_owned(), limit, what }
+        too_much(self.connection.server(), limit)
     }
 
     /// All pods, page by page.
     async fn list(&mut self, reporter: &Reporter) -> Result<Step, SourceError> {
         let mut pods = Pods::default();
-        let mut token = String::new();
-        let mut left = LIST_LIMIT;
+        let server = self.connection.server().to_owned();
         self.listed.begin();
-        for _ in 0..PAGES {
-            let next = if token.is_empty() { String::new() } else { format!("&continue={}", encode(&token)) };
-            let Some(response) = self.get(&format!("limit={PAGE}{next}")).await? else {
-                return Ok(Step::Gone);
-            };
-            let page = self.page(response.into_body(), &mut pods, &mut left);
-            let page = timeout(PAGE_TIME, page).await;
-            let meta = page.unwrap_or_else(|_| Err(self.http(HttpError::Timeout(PAGE_TIME))))?;
-            let next = meta.token.unwrap_or_default();
-            if next.is_empty() {
-                let none = || self.listed.answer("a list of pods without resourceVersion");
-                let version = meta.resource_version.ok_or_else(none)?;
-                reporter.set_but(pods.pods, &self.listed.bad()).await;
-                reporter.complain(self.listed.complaints());
-                self.listed.news();
-                return Ok(Step::Listed(version));
+        let listed = &mut self.listed;
+        let each = |item: &[u8]| {
+            pods.seen += 1;
+            if pods.seen > PODS {
+                return Err(too_much(&server, format!("{PODS} pods")));
             }
-            if next == token || next.len() > TOKEN_LIMIT {
-                return Err(self.listed.answer("a list of pods that never ends"));
+            let pod = listed.item(item)?;
+            if listed.bad_pods() > BAD {
+                return Err(too_much(&server, format!("{BAD} pods that can't be used")));
             }
-            token = next;
-        }
-        Err(self.too_much(format!("{PAGES} pages of pods")))
-    }
-
-    /// One page; what it says of itself.
-    async fn page(
-        &mut self,
-        mut body: Incoming,
-        pods: &mut Pods,
-        left: &mut usize,
-    ) -> Result<super::wire::EnvelopeMeta, SourceError> {
-        let mut splitter = Splitter::default();
-        loop {
-            let piece = http::piece(&mut body, http::ANSWER_LIMIT).await.map_err(|err| self.http(err))?;
-            let Some(piece) = piece else { break };
-            *left =
-                left.checked_sub(piece.len()).ok_or_else(|| self.http(HttpError::TooLarge(LIST_LIMIT)))?;
-            let listed = &mut self.listed;
-            let each = |item: &[u8]| {
-                pods.seen += 1;
-                if pods.seen > PODS {
-                    return Err(Stop::TooMuch(format!("{PODS} pods")));
-                }
-                let pod = listed.item(item)?;
-                if listed.bad_pods() > BAD {
-                    return Err(Stop::TooMuch(format!("{BAD} pods that can't be used")));
-                }
-                pod.map_or(Ok(()), |pod| pods.push(pod))
-            };
-            splitter.take(&piece, each).map_err(|stop| match stop {
-                Stop::Source(err) => err,
-                Stop::Split(err) => self.listed.answer(err.to_string()),
-                Stop::TooMuch(limit) => self.too_much(limit),
-            })?;
-        }
-        let envelope = splitter.finish().map_err(|err| self.listed.answer(err))?;
-        Ok(envelope.metadata)
+            match pod {
+                Some(pod) => pods.push(pod).map_err(|limit| too_much(&server, limit)),
+                None => Ok(()),
+            }
+        };
+        let Some(version) = self.pods.list(&self.connection, each).await? else { return Ok(Step::Gone) };
+        reporter.set_but(pods.pods, &self.listed.bad()).await;
+        reporter.complain(self.listed.complaints());
+        self.listed.news();
+        Ok(Step::Listed(version))
     }
 
     /// One watch, until it ends; `version` follows what was seen.
@@ -267,48 +202,25 @@ impl Reader {
         version: &mut Option<String>,
         reporter: &Reporter,
     ) -> Result<Step, SourceError> {
-        let limit = self.source.watch_limit;
-        let query = format!(
-            "watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}",
-            encode(from),
-            limit.as_secs().max(1),
-        );
-        let Some(response) = self.get(&query).await? else { return Ok(Step::Gone) };
+        let watch = self.pods.watch(&self.connection, from, self.source.watch_limit).await?;
+        let Some(mut lines) = watch else { return Ok(Step::Gone) };
         // It works again: what was wrong before isn't any more.
         reporter.complain(self.listed.complaints());
-        let mut body = response.into_body();
-        let mut buffer: Vec<u8> = Vec::new();
-        loop {
-            // The server ends it in time; if not even that comes, the connection is dead.
-            let piece = http::piece(&mut body, limit + http::ANSWER_LIMIT).await;
-            let Some(piece) = piece.map_err(|err| self.http(err))? else { return Ok(Step::Over) };
-            if buffer.len() + piece.len() > EVENT_LIMIT {
-                return Err(self.http(HttpError::TooLarge(EVENT_LIMIT)));
+        while let Some(line) = lines.next().await? {
+            match self.listed.event(&line, version)? {
+                Event::Nothing => {}
+                Event::Pod(change) => self.change(change, reporter).await,
+                Event::Gone => return Ok(Step::Gone),
             }
-            // Only the new piece can hold the end of a line: a long one isn't searched again.
-            let mut searched = buffer.len();
-            let mut begin = 0;
-            buffer.extend_from_slice(&piece);
-            while let Some(length) = buffer.iter().skip(searched).position(|byte| *byte == b'\n') {
-                let end = searched + length;
-                let event = self.listed.event(buffer.get(begin..end).unwrap_or_default(), version)?;
-                (begin, searched) = (end + 1, end + 1);
-                match event {
-                    Event::Nothing => {}
-                    Event::Pod(change) => self.change(change, reporter).await,
-                    Event::Gone => return Ok(Step::Gone),
-                }
-                if self.listed.bad_pods() > BAD {
-                    *version = None;
-                    return Err(self.too_much(format!("{BAD} pods that can't be used")));
-                }
-                if let Some(complaints) = self.listed.news() {
-                    reporter.complain(complaints);
-                }
+            if self.listed.bad_pods() > BAD {
+                *version = None;
+                return Err(self.too_much(format!("{BAD} pods that can't be used")));
             }
-            buffer.drain(..begin);
-            buffer.shrink_to(buffer.len().max(64 << 10));
+            if let Some(complaints) = self.listed.news() {
+                reporter.complain(complaints);
+            }
         }
+        Ok(Step::Over)
     }
 
     /// Passes on what has happened to a pod, unless it is one too many.
@@ -342,31 +254,18 @@ struct Pods {
 }
 
 impl Pods {
-    fn push(&mut self, pod: Arc<Manifest>) -> Result<(), Stop> {
+    /// Fails with the limit that it goes beyond.
+    fn push(&mut self, pod: Arc<Manifest>) -> Result<(), String> {
         self.weight += pod.weight();
         if self.weight > KEPT {
-            return Err(Stop::TooMuch(format!("{KEPT} bytes of pods")));
+            return Err(format!("{KEPT} bytes of pods"));
         }
         self.pods.push(pod);
         Ok(())
     }
 }
 
-/// Why a page is read no further.
-enum Stop {
-    Source(SourceError),
-    Split(SplitError),
-    TooMuch(String),
-}
-
-impl From<SourceError> for Stop {
-    fn from(err: SourceError) -> Self {
-        Stop::Source(err)
-    }
-}
-
-impl From<SplitError> for Stop {
-    fn from(err: SplitError) -> Self {
-        Stop::Split(err)
-    }
+fn too_much(server: &str, limit: String) -> SourceError {
+    let what = "what the server has told of is not taken";
+    SourceError::TooMuch { url: server.to_owned(), limit, what }
 }

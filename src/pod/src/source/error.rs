@@ -2,7 +2,8 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+
+use cnimble_api::{HttpError, StartError};
 
 use crate::PodId;
 use crate::manifest::{ManifestError, Origin};
@@ -105,73 +106,18 @@ pub enum SourceError {
     },
 }
 
-/// How a request failed.
-#[derive(Debug, thiserror::Error)]
-pub enum HttpError {
-    /// The server can't be reached, or isn't who it should be.
-    #[error("{0}")]
-    Connect(String),
-    /// It takes too long.
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
-    /// It answered with an error.
-    #[error("status {status}{}{message}", if message.is_empty() { "" } else { ": " })]
-    Status {
-        /// The HTTP status.
-        status: u16,
-        /// What the server says about it, shortened.
-        message: String,
-    },
-    /// It answers too much.
-    #[error("the answer is larger than {0} bytes")]
-    TooLarge(usize),
-    /// What is to be sent can't be read.
-    #[error(transparent)]
-    Header(#[from] StartError),
-    /// It sends us elsewhere, without end or to no URL.
-    #[error("bad redirection to \"{}\"", .0.escape_debug())]
-    Redirect(String),
-}
-
-/// Sources that can't even be tried.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A URL that is none.
-    #[error("\"{}\" is not an http or https URL: {reason}", url.escape_debug())]
-    Url {
-        /// It.
-        url: String,
-        /// Why.
-        reason: String,
-    },
-    /// A header that is none: its name, if it has one.
-    #[error("header \"{}\" is not of the form NAME: VALUE", .0.escape_debug())]
-    Header(String),
-    /// A file of headers that can't be read.
-    #[error("headers in {}: {reason}", path.display())]
-    HeaderFile {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        reason: String,
-    },
-    /// A kubeconfig that can't be used.
-    #[error("{}: {reason}", path.display())]
-    Kubeconfig {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Certificates or keys that can't be used.
-    #[error("{what}: {reason}")]
-    Tls {
-        /// Which.
-        what: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The API server is to be asked for the pods of a node without a name.
-    #[error("the name of the node is missing: the API server must know whose pods to tell of")]
-    NoNode,
+impl From<cnimble_api::Error> for SourceError {
+    fn from(err: cnimble_api::Error) -> Self {
+        use cnimble_api::Error;
+        match err {
+            Error::Read { path, source } => SourceError::Read { path, source },
+            Error::Http { url, source } => SourceError::Http { url, source },
+            Error::Watch { url, code, message } => SourceError::Watch { url, code, message },
+            Error::Access(err) => SourceError::Access(err),
+            Error::TooMuch { url, limit } => {
+                SourceError::TooMuch { url, limit, what: "what the server has told of is not taken" }
+            }
+            Error::Answer { url, reason } => SourceError::Answer { url, reason },
+        }
+    }
 }

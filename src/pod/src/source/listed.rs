@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::http::tame;
+use cnimble_api::{Notice, notice, tame};
+
 use super::merge::{Change, SOURCE_ANNOTATION};
-use super::wire::{self, Named, Object};
+use super::wire::{Named, Object};
 use super::{Complaint, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{MANAGED_ANNOTATION, Manifest, Origin};
@@ -106,42 +107,18 @@ impl Listed {
 
     /// One event of a watch; `version` follows what was seen.
     pub(super) fn event(&mut self, line: &[u8], version: &mut Option<String>) -> Result<Event, SourceError> {
-        if line.trim_ascii().is_empty() {
-            return Ok(Event::Nothing);
-        }
-        let event: wire::Event<'_> = serde_json::from_slice(line)
-            .map_err(|err| self.answer(format!("an event that is no JSON: {err}")))?;
-        let object = event.object.map_or("{}", |object| object.get());
-        let came = match &*event.kind {
-            "BOOKMARK" => Event::Nothing,
-            "ADDED" | "MODIFIED" => self.judge(object.as_bytes())?.map_or(Event::Nothing, Event::Pod),
-            "DELETED" => match named(object).id() {
+        Ok(match notice(&self.server, line, version)? {
+            Notice::Nothing => Event::Nothing,
+            Notice::Gone => Event::Gone,
+            Notice::Put(object) => self.judge(object.as_bytes())?.map_or(Event::Nothing, Event::Pod),
+            Notice::Drop(object) => match named(object).id() {
                 Some(id) => {
                     self.good(&id);
                     Event::Pod(Change::Drop(id))
                 }
                 None => Event::Nothing,
             },
-            "ERROR" => {
-                let status: wire::Status = serde_json::from_str(object).unwrap_or_default();
-                let reason = status.reason.unwrap_or_default();
-                if status.code == Some(410) || matches!(reason.as_str(), "Expired" | "Gone") {
-                    return Ok(Event::Gone);
-                }
-                // From where this failed there is no going on.
-                *version = None;
-                return Err(SourceError::Watch {
-                    url: self.server.clone(),
-                    code: status.code.unwrap_or(0),
-                    message: tame(&status.message.unwrap_or(reason)),
-                });
-            }
-            other => return Err(self.answer(format!("an event of type \"{}\"", other.escape_debug()))),
-        };
-        if let Some(seen) = named(object).metadata.resource_version {
-            *version = Some(seen.into_owned());
-        }
-        Ok(came)
+        })
     }
 
     fn good(&mut self, id: &PodId) {
@@ -226,16 +203,8 @@ fn named(text: &str) -> Named<'_> {
 /// For fuzzers: takes any bytes for a page of a list and for the lines of a watch.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8]) {
-    use super::page::{SplitError, Splitter};
     let mut listed = Listed::new("https://k".to_owned(), "n".to_owned(), Arc::default(), Arc::default());
-    let mut splitter = Splitter::default();
-    let each = |item: &[u8]| {
-        let _ = listed.item(item);
-        Ok::<_, SplitError>(())
-    };
-    if splitter.take(bytes, each).is_ok() {
-        let _ = splitter.finish();
-    }
+    cnimble_api::fuzzing::page(bytes, |item| drop(listed.item(item)));
     let mut version = Some("1".to_owned());
     for line in bytes.split(|byte| *byte == b'\n') {
         let event = listed.event(line, &mut version);

@@ -38,18 +38,13 @@
 //! - A source that was never read hasn't been *seen*: nothing may be cleaned up before all are
 //!   ([`PodConfig::seen_all_sources`]).
 
-mod access;
 mod api;
 mod directory;
 mod error;
-mod exec;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod http;
-mod kubeconfig;
 mod listed;
 mod merge;
-mod page;
 mod report;
 mod status;
 mod url;
@@ -64,8 +59,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 pub use api::ApiSource;
+pub use cnimble_api::{HttpError, StartError};
 pub use directory::Directory;
-pub use error::{HttpError, SourceError, StartError};
+pub use error::SourceError;
 pub use merge::SOURCE_ANNOTATION;
 pub use status::{PodStatus, StatusWriter};
 pub use url::UrlSource;

@@ -7,8 +7,9 @@ use hyper::Method;
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 
-use super::access::{Connection, encode};
-use super::{ApiSource, HttpError, SourceError, StartError, http};
+use cnimble_api::{Connection, HttpError, StartError, encode, http, tame};
+
+use super::{ApiSource, SourceError};
 use crate::PodId;
 
 /// How a pod's network is.
@@ -42,7 +43,7 @@ impl StatusWriter {
     /// # Errors
     /// The kubeconfig can't be used.
     pub fn new(source: &ApiSource) -> Result<Self, StartError> {
-        let connection = Connection::new(source)?;
+        let connection = Connection::new(&source.server())?;
         Ok(StatusWriter { connection })
     }
 
@@ -78,7 +79,7 @@ impl StatusWriter {
         self.connection.renew().await?;
         let response =
             self.connection.send(method.clone(), target, kind, body.to_string().into_bytes()).await;
-        let response = response.map_err(|err| named(method.as_str(), err))?;
+        let response = response.map_err(|err| named(method.as_str(), err.into()))?;
         match response.status().as_u16() {
             200..=299 => drain(response.into_body()).await,
             // It is gone.
@@ -89,7 +90,7 @@ impl StatusWriter {
                 if matches!(&refused, HttpError::Status { status: 409, message } if message.contains("UID")) {
                     return Ok(());
                 }
-                Err(named(method.as_str(), self.connection.error(target, refused)))
+                Err(named(method.as_str(), self.connection.error(target, refused).into()))
             }
         }
     }
@@ -134,7 +135,7 @@ fn patch(uid: &str, status: &PodStatus, now: &str) -> Value {
         PodStatus::Ready(_) => json!({"type": kind, "status": ready, "lastTransitionTime": now}),
         PodStatus::NotReady { reason, message } => {
             json!({"type": kind, "status": ready, "lastTransitionTime": now,
-            "reason": reason, "message": http::tame(message)})
+            "reason": reason, "message": tame(message)})
         }
     };
     let mut all = Map::new();

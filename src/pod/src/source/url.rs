@@ -7,11 +7,12 @@ use std::time::Duration;
 use hyper::header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION};
 use hyper::{StatusCode, Uri};
 
+use cnimble_api::http::{self, Client, Tls};
+use cnimble_api::{HttpError, StartError};
 use cnimble_files::{self as files, Links};
 
 use super::directory::keep_last_good;
-use super::http::{self, Client, Tls};
-use super::{Complaint, HttpError, Reporter, SourceError, StartError};
+use super::{Complaint, Reporter, SourceError};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin};
 
 const REDIRECTIONS: usize = 10;

@@ -199,37 +199,3 @@ fn id(namespace: Option<&str>, name: Option<&str>) -> Option<PodId> {
     let namespace = namespace.filter(|namespace| !namespace.is_empty());
     Some(PodId::new(namespace.unwrap_or("default"), name.filter(|name| !name.is_empty())?))
 }
-
-/// The Status that comes with an event of the type ERROR.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Status {
-    pub(super) code: Option<u16>,
-    pub(super) reason: Option<String>,
-    pub(super) message: Option<String>,
-}
-
-/// An event of a watch; its object is read by its type.
-#[derive(Deserialize)]
-pub(super) struct Event<'a> {
-    #[serde(rename = "type", borrow, default)]
-    pub(super) kind: Cow<'a, str>,
-    #[serde(borrow, default)]
-    pub(super) object: Option<&'a serde_json::value::RawValue>,
-}
-
-/// A page of a list, less its items.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-pub(super) struct Envelope {
-    pub(super) metadata: EnvelopeMeta,
-    pub(super) items: Option<Vec<serde::de::IgnoredAny>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct EnvelopeMeta {
-    pub(super) resource_version: Option<String>,
-    #[serde(rename = "continue")]
-    pub(super) token: Option<String>,
-}

@@ -3,15 +3,16 @@
 //! The parser gives events; here they become trees, within limits: a manifest of a few hundred
 //! bytes can ask for gigabytes by aliases of aliases, or for any depth.
 
+mod scalar;
+
 use std::collections::{BTreeMap, HashMap};
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::Value;
 
-use super::error::{Problem, Step};
-use super::limits::MAX_VALUES;
-use super::scalar;
-
+/// How many values all documents of a text together may have, aliases resolved. A pod has some 50,
+/// and 250 as an API server shows it.
+pub const MAX_VALUES: usize = 250_000;
 /// How deep a manifest may be nested. A Pod needs about 15.
 const MAX_DEPTH: usize = 100;
 /// How many bytes of text aliases may add.
@@ -19,28 +20,68 @@ const MAX_ALIAS_BYTES: usize = 16 << 20;
 
 /// A value and where it begins, both from 1.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) position: (usize, usize),
-    pub(super) content: Content,
+pub struct Node {
+    /// Line and column.
+    pub position: (usize, usize),
+    /// The value.
+    pub content: Content,
 }
 
+/// A value.
 #[derive(Debug, Clone)]
-pub(super) enum Content {
+pub enum Content {
+    /// Neither of the others.
     Scalar(Value),
+    /// A list.
     List(Vec<Node>),
+    /// A mapping; its keys are texts.
     Map(BTreeMap<String, Node>),
+}
+
+/// Why a text is no YAML that is taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// It is neither YAML nor JSON.
+    #[error("{0}")]
+    Syntax(String),
+    /// It is nested too deeply, or aliases make it too large.
+    #[error("{0}")]
+    TooComplex(String),
+}
+
+/// One step of the way to a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Into a mapping.
+    Key(String),
+    /// Into a list.
+    Index(usize),
+}
+
+impl From<&str> for Step {
+    fn from(key: &str) -> Self {
+        Step::Key(key.to_owned())
+    }
+}
+
+impl From<usize> for Step {
+    fn from(index: usize) -> Self {
+        Step::Index(index)
+    }
 }
 
 /// A document that can't be read, and where.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) position: (usize, usize),
-    pub(super) problem: Problem,
+pub struct Fault {
+    /// Line and column, both from 1.
+    pub position: (usize, usize),
+    /// Why.
+    pub problem: Problem,
 }
 
 impl Node {
     /// As JSON.
-    pub(super) fn value(&self) -> Value {
+    pub fn value(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
             Content::List(items) => items.iter().map(Node::value).collect(),
@@ -49,7 +90,7 @@ impl Node {
     }
 
     /// Where the value at the end of this way is; where the way ends early, the last one on it.
-    pub(super) fn locate(&self, way: &[Step]) -> (usize, usize) {
+    pub fn locate(&self, way: &[Step]) -> (usize, usize) {
         let mut node = self;
         for step in way {
             let next = match (&node.content, step) {
@@ -106,7 +147,7 @@ impl Size {
 }
 
 /// The documents in a text that hold something, and what is wrong after them, if anything is.
-pub(super) fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
+pub fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
     let mut loader = Loader::default();
     for event in Parser::new_from_str(text) {
         let step = event.map_err(|err| syntax(&err)).and_then(|(event, span)| loader.take(event, span));
@@ -115,6 +156,19 @@ pub(super) fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
         }
     }
     (loader.documents, None)
+}
+
+/// The only document of a text.
+///
+/// # Errors
+/// What is wrong, with its line.
+pub fn document(bytes: &[u8]) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
+    let (documents, fault) = documents(text);
+    if let Some(Fault { position: (line, column), problem }) = fault {
+        return Err(format!("line {line} column {column}: {problem}"));
+    }
+    documents.first().map(Node::value).ok_or_else(|| "it is empty".to_owned())
 }
 
 fn syntax(err: &ScanError) -> Fault {
@@ -290,79 +344,8 @@ fn merge_entries(node: Node, position: (usize, usize)) -> Result<BTreeMap<String
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
+mod tests;
 
-    fn one(text: &str) -> Node {
-        let (mut documents, fault) = documents(text);
-        assert!(fault.is_none(), "{fault:?}");
-        assert_eq!(documents.len(), 1, "{text}");
-        documents.remove(0)
-    }
-
-    fn fault(text: &str) -> Fault {
-        documents(text).1.unwrap_or_else(|| panic!("no fault: {text}"))
-    }
-
-    #[test]
-    fn documents_anchors_merges_and_lines() {
-        let node =
-            one("# a pod\na: &x {p: 1, q: two}\nb:\n  <<: *x\n  p: 3\nc: [*x, !!str 5, '6']\n7: yes\n");
-        let two = json!({"p": 1, "q": "two"});
-        assert_eq!(
-            node.value(),
-            json!({"a": two, "b": {"p": 3, "q": "two"}, "c": [two, "5", "6"], "7": true})
-        );
-        assert_eq!(node.locate(&["b".into(), "p".into()]), (5, 6));
-        assert_eq!(node.locate(&["c".into(), 1.into()]), (6, 9));
-        // A way that ends early leads to the last value on it.
-        assert_eq!(node.locate(&["b".into(), "no".into(), 3.into()]).0, 4);
-
-        let (all, none) = documents("---\n---\na: 1\n---\n# nothing\n---\nb: 2\n...\n");
-        assert!(none.is_none());
-        assert_eq!(all.iter().map(Node::value).collect::<Vec<_>>(), [json!({"a": 1}), json!({"b": 2})]);
-        assert!(documents("").0.is_empty());
-    }
-
-    #[test]
-    fn what_is_wrong_has_a_line_and_good_documents_before_it_stay() {
-        let (good, wrong) = documents("a: 1\n---\nb: [1, 2\nc: }");
-        assert_eq!(good.len(), 1);
-        assert!(wrong.unwrap().position.0 >= 3);
-        assert_eq!(fault("a: 1\nb: 2\na: 3\n").position, (3, 1));
-        assert_eq!(fault("a: .inf").position, (1, 4));
-        for text in ["? [a]\n: b\n", "a: *nowhere", "a: &x [*x]", "<<: 5", "a: 'open", "a: b: c"] {
-            assert!(matches!(fault(text).problem, Problem::Syntax(_)), "{text}");
-        }
-    }
-
-    #[test]
-    fn depth_and_alias_bombs_are_refused() {
-        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-        let problem = fault(&deep).problem;
-        assert!(matches!(&problem, Problem::TooComplex(_) | Problem::Syntax(_)), "{problem:?}");
-        let deep: String = (0..500).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
-        assert!(matches!(fault(&deep).problem, Problem::TooComplex(_)));
-
-        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
-        for level in 1..30 {
-            let inner = vec![format!("*a{}", level - 1); 10].join(", ");
-            bomb.push_str(&format!("a{level}: &a{level} [{inner}]\n"));
-        }
-        assert!(matches!(fault(&bomb).problem, Problem::TooComplex(_)));
-        // Each alias adds the depth of what it stands for.
-        let mut tower = format!("a0: &a0 {}{}\n", "[".repeat(95), "]".repeat(95));
-        for level in 1..100 {
-            tower.push_str(&format!(
-                "a{level}: &a{level} {}*a{}{}\n",
-                "[".repeat(95),
-                level - 1,
-                "]".repeat(95)
-            ));
-        }
-        assert!(matches!(fault(&tower).problem, Problem::TooComplex(_)));
-        let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 100].join(", "));
-        assert!(matches!(fault(&long).problem, Problem::TooComplex(_)));
-    }
-}
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -11,23 +11,31 @@ use hyper::{Method, Response, Uri};
 
 use cnimble_files::{self as files, Links};
 
-use super::exec::Credential;
-use super::http::Client;
-use super::kubeconfig::{self, Access, Credentials};
-use super::{ApiSource, HttpError, SourceError, StartError};
+use crate::exec::Credential;
+use crate::http::Client;
+use crate::kubeconfig::{self, Access, Credentials};
+use crate::{Error, HttpError, StartError};
 
 /// Servers take headers of 1 MiB at most.
 const TOKEN_LIMIT: usize = 1 << 20;
 
 /// Who tells of a server.
-#[derive(Debug, Clone)]
-struct Way {
-    kubeconfig: PathBuf,
-    context: Option<String>,
-    in_cluster: bool,
+#[derive(Debug, Clone, Default)]
+pub struct Server {
+    /// A kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// Which context of it, if not the current one.
+    pub context: Option<String>,
+    /// Instead of a kubeconfig: what the pod is told that we run in.
+    pub in_cluster: bool,
 }
 
-impl Way {
+impl Server {
+    /// The server of a kubeconfig's current context.
+    pub fn kubeconfig(path: impl Into<PathBuf>) -> Self {
+        Server { kubeconfig: path.into(), ..Server::default() }
+    }
+
     fn read(&self) -> Result<Access, StartError> {
         match self.in_cluster {
             true => kubeconfig::in_cluster(),
@@ -37,8 +45,8 @@ impl Way {
 }
 
 /// A server, and how to speak to it now.
-pub(super) struct Connection {
-    way: Way,
+pub struct Connection {
+    way: Server,
     access: Access,
     /// What a program gave, if it is one that does.
     given: Option<Credential>,
@@ -48,11 +56,19 @@ pub(super) struct Connection {
     client: Client,
 }
 
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("server", &self.server).finish()
+    }
+}
+
 impl Connection {
     /// What a program gives is there after [`Connection::renew`].
-    pub(super) fn new(source: &ApiSource) -> Result<Self, StartError> {
-        let ApiSource { kubeconfig, context, in_cluster, .. } = source.clone();
-        let way = Way { kubeconfig, context, in_cluster };
+    ///
+    /// # Errors
+    /// The kubeconfig, or what a pod is told, can't be used.
+    pub fn new(way: &Server) -> Result<Self, StartError> {
+        let way = way.clone();
         let access = way.read()?;
         Ok(Connection {
             way,
@@ -65,15 +81,18 @@ impl Connection {
     }
 
     /// The server's URL.
-    pub(super) fn server(&self) -> &str {
+    pub fn server(&self) -> &str {
         &self.server
     }
 
     /// Reads the kubeconfig and the files that it names again. If they say something else than
     /// before, no connection from before is used any more.
-    pub(super) async fn renew(&mut self) -> Result<(), SourceError> {
+    ///
+    /// # Errors
+    /// They can't be used any more.
+    pub async fn renew(&mut self) -> Result<(), Error> {
         let way = self.way.clone();
-        let mut access = blocking(move || way.read()).await.map_err(SourceError::Access)?;
+        let mut access = blocking(move || way.read()).await.map_err(Error::Access)?;
         let given = match &access.credentials {
             Credentials::Exec(program) => {
                 let same = access.credentials == self.access.credentials;
@@ -94,14 +113,17 @@ impl Connection {
         }
         // The system's certificates may have to be read for it.
         let build = move || Client::new(&access.server, &access.tls).map(|client| (access, client));
-        let (access, client) = blocking(build).await.map_err(SourceError::Access)?;
+        let (access, client) = blocking(build).await.map_err(Error::Access)?;
         self.server = address(&access);
         (self.access, self.client) = (access, client);
         Ok(())
     }
 
     /// Asks for a path and query.
-    pub(super) async fn get(&self, target: &str) -> Result<Response<Incoming>, SourceError> {
+    ///
+    /// # Errors
+    /// The server can't be reached.
+    pub async fn get(&self, target: &str) -> Result<Response<Incoming>, Error> {
         let url = self.url(target)?;
         let headers = self.headers().await?;
         let answer = self.client.get(&url, &headers).await.map_err(|err| self.error(target, err))?;
@@ -109,13 +131,16 @@ impl Connection {
     }
 
     /// Sends JSON (or what `kind` says) to a path.
-    pub(super) async fn send(
+    ///
+    /// # Errors
+    /// The server can't be reached.
+    pub async fn send(
         &self,
         method: Method,
         target: &str,
         kind: &'static str,
         body: Vec<u8>,
-    ) -> Result<Response<Incoming>, SourceError> {
+    ) -> Result<Response<Incoming>, Error> {
         let url = self.url(target)?;
         let mut headers = self.headers().await?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -129,24 +154,24 @@ impl Connection {
         answer
     }
 
-    fn unusable(&self, reason: String) -> SourceError {
-        SourceError::Access(StartError::Kubeconfig { path: self.way.kubeconfig.clone(), reason })
+    fn unusable(&self, reason: String) -> Error {
+        Error::Access(StartError::Kubeconfig { path: self.way.kubeconfig.clone(), reason })
     }
 
     /// What is wrong with a request; its query is not shown.
-    pub(super) fn error(&self, target: &str, source: HttpError) -> SourceError {
+    pub fn error(&self, target: &str, source: HttpError) -> Error {
         let path = target.split('?').next().unwrap_or_default();
-        SourceError::Http { url: format!("{}{path}", self.server), source }
+        Error::Http { url: format!("{}{path}", self.server), source }
     }
 
-    fn url(&self, target: &str) -> Result<Uri, SourceError> {
+    fn url(&self, target: &str) -> Result<Uri, Error> {
         let url = format!("{}{target}", self.server).parse();
         url.map_err(|err: hyper::http::uri::InvalidUri| {
             self.error(target, HttpError::Connect(err.to_string()))
         })
     }
 
-    async fn headers(&self) -> Result<HeaderMap, SourceError> {
+    async fn headers(&self) -> Result<HeaderMap, Error> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let text = match &self.access.credentials {
@@ -161,7 +186,7 @@ impl Connection {
                 let token =
                     tokio::task::spawn_blocking(move || files::read(&file, TOKEN_LIMIT, Links::Follow));
                 let token = token.await.unwrap_or_else(|err| Err(io::Error::other(err)));
-                let token = token.map_err(|source| SourceError::Read { path: path.clone(), source })?;
+                let token = token.map_err(|source| Error::Read { path: path.clone(), source })?;
                 let token = String::from_utf8_lossy(&token);
                 format!("Bearer {}", token.trim())
             }
@@ -187,7 +212,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// For a query or a path: everything but letters, digits and `-_.~` in per cent.
-pub(super) fn encode(text: &str) -> String {
+pub fn encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             out.push(char::from(byte));

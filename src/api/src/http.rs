@@ -1,4 +1,4 @@
-//! HTTP requests, as far as sources need them: GET, over TLS or not, within limits.
+//! HTTP requests, over TLS or not, within limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,30 +18,27 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::time::timeout;
 
-use super::{HttpError, StartError};
-use crate::id::is_unseen;
+use crate::{HttpError, StartError, tame};
 
 /// How long it may take until a server answers.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// How much of what a server says about an error is kept.
-const MESSAGE_LIMIT: usize = 300;
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Whom to trust, and who we are.
 #[derive(Default, PartialEq)]
-pub(super) struct Tls {
+pub struct Tls {
     /// PEM certificates of authorities; `None`: those of the system.
-    pub(super) authorities: Option<Vec<u8>>,
+    pub authorities: Option<Vec<u8>>,
     /// Trust anybody.
-    pub(super) insecure: bool,
+    pub insecure: bool,
     /// The name to expect in the server's certificate instead of the URL's.
-    pub(super) server_name: Option<String>,
+    pub server_name: Option<String>,
     /// PEM certificate chain and key.
-    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// An HTTP client.
 #[derive(Debug, Clone)]
-pub(super) struct Client(Pool<HttpsConnector<HttpConnector>, Full<Bytes>>);
+pub struct Client(Pool<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
 fn tls_error(what: &str) -> impl Fn(String) -> StartError + '_ {
     move |reason| StartError::Tls { what: what.to_owned(), reason }
@@ -49,7 +46,7 @@ fn tls_error(what: &str) -> impl Fn(String) -> StartError + '_ {
 
 impl Client {
     /// A client for this URL. The system's authorities are not read for one without TLS.
-    pub(super) fn new(url: &Uri, tls: &Tls) -> Result<Client, StartError> {
+    pub fn new(url: &Uri, tls: &Tls) -> Result<Client, StartError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -93,12 +90,12 @@ impl Client {
     }
 
     /// Asks, and waits for the beginning of the answer.
-    pub(super) async fn get(&self, url: &Uri, headers: &HeaderMap) -> Result<Response<Incoming>, HttpError> {
+    pub async fn get(&self, url: &Uri, headers: &HeaderMap) -> Result<Response<Incoming>, HttpError> {
         self.send(Method::GET, url, headers, Vec::new()).await
     }
 
     /// Asks with a body, and waits for the beginning of the answer.
-    pub(super) async fn send(
+    pub async fn send(
         &self,
         method: Method,
         url: &Uri,
@@ -120,7 +117,7 @@ impl Client {
 }
 
 /// A URL as it may be shown: what stands behind a question mark may be a secret.
-pub(super) fn without_query(url: &Uri) -> String {
+pub fn without_query(url: &Uri) -> String {
     shown(&url.to_string())
 }
 
@@ -131,11 +128,6 @@ fn shown(text: &str) -> String {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
         _ => place.to_owned(),
     }
-}
-
-/// One line of a text from outside, without what means something to a terminal, and not too long.
-pub(super) fn tame(text: &str) -> String {
-    text.chars().filter(|char| !is_unseen(*char)).take(MESSAGE_LIMIT).collect()
 }
 
 /// An error with its causes, for hyper says only where it happened.
@@ -153,7 +145,7 @@ fn reasons(err: &dyn std::error::Error) -> String {
 }
 
 /// The rest of an answer, if it isn't too large and comes in time.
-pub(super) async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError> {
+pub async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError> {
     let all = async {
         let mut bytes = Vec::new();
         while let Some(frame) = body.frame().await {
@@ -170,7 +162,7 @@ pub(super) async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, Ht
 }
 
 /// The next piece of an answer without end; `None` at its end.
-pub(super) async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>, HttpError> {
+pub async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>, HttpError> {
     loop {
         match timeout(limit, body.frame()).await {
             Err(_) => return Err(HttpError::Timeout(limit)),
@@ -187,7 +179,7 @@ pub(super) async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option
 
 /// An answer that isn't the one that was hoped for, with what it says about it: the message of
 /// a Kubernetes Status, or the beginning of the text.
-pub(super) async fn refused(response: Response<Incoming>) -> HttpError {
+pub async fn refused(response: Response<Incoming>) -> HttpError {
     let status = response.status().as_u16();
     let bytes = body(response.into_body(), 1 << 20).await.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -252,7 +244,7 @@ impl ServerCertVerifier for Anybody {
 }
 
 /// An absolute http or https URL.
-pub(super) fn parse_url(text: &str) -> Result<Uri, StartError> {
+pub fn parse_url(text: &str) -> Result<Uri, StartError> {
     let wrong = |reason: &str| StartError::Url { url: shown(text), reason: reason.to_owned() };
     let url: Uri = text.parse().map_err(|err: hyper::http::uri::InvalidUri| wrong(&err.to_string()))?;
     if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {

@@ -1,7 +1,7 @@
 //! A page of a list, taken apart while it comes in: each item for itself, so that a page takes no
 //! more memory than its largest item, however long it is.
 
-use super::wire::Envelope;
+use crate::wire::Envelope;
 
 /// How large one item may be. etcd takes 1.5 MiB of an object in a shorter form than JSON.
 pub(super) const ITEM_LIMIT: usize = 8 << 20;

@@ -12,11 +12,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use cnimble_files::{self as files, Links};
+use cnimble_yaml as yaml;
 
-use super::StartError;
-use super::exec::Program;
-use super::http::{Tls, parse_url};
-use crate::manifest::{self, MAX_SIZE};
+use crate::StartError;
+use crate::exec::Program;
+use crate::http::{Tls, parse_url};
+
+/// The largest file that is read, in bytes.
+const MAX_SIZE: usize = 10 << 20;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default)]
@@ -130,7 +133,7 @@ fn understood(
     dir: &Path,
     file: &dyn Fn(&Path) -> Result<Vec<u8>, String>,
 ) -> Result<Access, String> {
-    let value = manifest::document(bytes)?;
+    let value = yaml::document(bytes)?;
     let config: Config = typed(&value, "")?;
     let name = context.map(str::to_owned).or(config.current_context).filter(|name| !name.is_empty());
     let name = name.ok_or("it has no current-context")?;
@@ -255,7 +258,7 @@ pub(super) fn fuzz(bytes: &[u8], file: &[u8]) {
         }
         // The system's authorities are not what is tried here.
         if access.tls.insecure || access.tls.authorities.is_some() {
-            let _ = super::http::Client::new(&access.server, &access.tls);
+            let _ = crate::http::Client::new(&access.server, &access.tls);
         }
     }
 }

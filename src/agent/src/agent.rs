@@ -1,0 +1,231 @@
+//! Makes what is planned.
+
+use std::collections::BTreeSet;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_netlink as netlink;
+use cnimble_netlink::Netlink;
+use cnimble_netlink::nft::Nft;
+
+use crate::conflist::Conflist;
+use crate::masquerade::{self, Masquerade};
+use crate::plan::{Host, Plan, plan};
+use crate::{Nodes, routes};
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The name of this node.
+    pub node: String,
+    /// The runtime's configuration.
+    pub conflist: Conflist,
+    /// The pods' MTU, if it isn't the uplink's.
+    pub mtu: Option<u32>,
+    /// Whether what leaves the cluster gets the node's address.
+    pub masquerade: bool,
+    /// Destinations besides pods that see pods' own addresses.
+    pub non_masquerade: Vec<IpNetwork>,
+    /// Whether the configuration goes with the node.
+    pub remove_on_delete: bool,
+}
+
+/// What came of a look.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The networks of the pods here.
+    pub own: Vec<IpNetwork>,
+    /// Routes to other nodes' pods that are there.
+    pub routes: usize,
+    /// What was written: routes, the table, the file.
+    pub writes: usize,
+    /// What is wrong, in sentences, each with the node it is about.
+    pub conditions: Vec<(String, String)>,
+    /// Why something could not be done that may be done later.
+    pub failures: Vec<String>,
+}
+
+/// Works on this host.
+#[derive(Debug)]
+pub struct Agent {
+    options: Options,
+    netlink: Netlink,
+    nft: Nft,
+    /// What the table is, if we have made it.
+    masquerade: Option<Masquerade>,
+}
+
+impl Agent {
+    /// One for the current namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new(options: Options) -> netlink::Result<Self> {
+        Ok(Agent { options, netlink: Netlink::open()?, nft: Nft::new(), masquerade: None })
+    }
+
+    /// What would be there.
+    ///
+    /// # Errors
+    /// The host can't be looked at.
+    pub fn plan(&mut self, nodes: &Nodes) -> Result<Plan, String> {
+        let host = self.look(nodes)?;
+        Ok(plan(nodes, &self.options.node, &host))
+    }
+
+    fn look(&mut self, nodes: &Nodes) -> Result<Host, String> {
+        let routes = self.netlink.routes_by_protocol().map_err(|err| err.to_string())?;
+        let now = nodes.get(&self.options.node).map(|node| node.cidrs.clone()).unwrap_or_default();
+        let mut living = self.options.conflist.ranges();
+        living.retain(|cidr| !now.contains(cidr));
+        Ok(Host { routes, living })
+    }
+
+    /// Looks at the host and makes what is to be there. Only what differs is written.
+    ///
+    /// # Errors
+    /// The host can't be looked at; nothing is changed then.
+    pub fn reconcile(&mut self, nodes: &Nodes) -> Result<Report, String> {
+        let host = self.look(nodes)?;
+        let plan = plan(nodes, &self.options.node, &host);
+        let mut report = Report { conditions: plan.conditions.clone(), ..Report::default() };
+        report.own = self.file(nodes, &plan, &host, &mut report);
+        match routes::apply(&mut self.netlink, &host.routes, &plan.routes) {
+            Ok(written) => {
+                report.writes += written.writes;
+                report.failures.extend(written.failures);
+            }
+            Err(err) => report.failures.push(err.to_string()),
+        }
+        report.routes = plan.routes.len();
+        if self.options.masquerade {
+            // While pods of an earlier network live, they leave as before.
+            let own: BTreeSet<IpNetwork> =
+                report.own.iter().copied().chain(host.living.iter().copied()).collect();
+            let pods = plan.pods.iter().copied().chain(own.iter().copied()).collect();
+            let others = self.options.non_masquerade.iter().copied().collect();
+            let wanted = Masquerade { own, pods, others };
+            match masquerade::apply(&mut self.nft, self.masquerade.as_ref(), &wanted) {
+                Ok(written) => {
+                    report.writes += usize::from(written);
+                    self.masquerade = Some(wanted);
+                }
+                Err(err) => {
+                    self.masquerade = None;
+                    report.failures.push(err.to_string());
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// Brings the runtime's file up to date; the networks that it has then.
+    fn file(&mut self, nodes: &Nodes, plan: &Plan, host: &Host, report: &mut Report) -> Vec<IpNetwork> {
+        let (conflist, node) = (&self.options.conflist, &self.options.node);
+        let there = conflist.ranges();
+        let mut wrong = |why: String| report.conditions.push((node.clone(), why));
+        let Some(known) = nodes.get(node) else {
+            if self.options.remove_on_delete {
+                match conflist.remove() {
+                    Ok(removed) => report.writes += usize::from(removed),
+                    Err(err) => report.failures.push(format!("{}: {err}", conflist.path().display())),
+                }
+                return Vec::new();
+            }
+            wrong(format!(
+                "the API server has no node {node}: the configuration stays as it is (--node-name, --remove-on-delete)"
+            ));
+            return there;
+        };
+        if plan.own.is_empty() || plan.own.len() < known.cidrs.len() {
+            if known.cidrs.is_empty() {
+                wrong(
+                    "it has no podCIDR yet: the controller manager gives one with --allocate-node-cidrs"
+                        .to_owned(),
+                );
+            }
+            return there;
+        }
+        if !host.living.is_empty() {
+            match conflist.lease_outside(&plan.own) {
+                Ok(None) => {}
+                Ok(Some(ip)) => {
+                    wrong(format!(
+                        "its podCIDRs have changed to {}, and {ip} is still leased: the configuration stays as it is \
+                         until no pod has an address of {}",
+                        words(&plan.own),
+                        words(&host.living)
+                    ));
+                    return there;
+                }
+                Err(why) => {
+                    wrong(format!("leases can't be read, so the configuration stays as it is: {why}"));
+                    return there;
+                }
+            }
+        }
+        let mtu = match self.options.mtu {
+            Some(mtu) => Some(mtu),
+            None => uplink_mtu(&mut self.netlink).unwrap_or_else(|err| {
+                report.failures.push(err.to_string());
+                None
+            }),
+        };
+        let written = conflist.text(&plan.own, mtu).and_then(|text| {
+            conflist.write(&text).map_err(|err| format!("{}: {err}", conflist.path().display()))
+        });
+        match written {
+            Ok(written) => {
+                report.writes += usize::from(written);
+                plan.own.clone()
+            }
+            Err(why) => {
+                report.failures.push(why);
+                there
+            }
+        }
+    }
+}
+
+fn words(cidrs: &[IpNetwork]) -> String {
+    cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The MTU of the link that the default route leaves by.
+fn uplink_mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
+    match netlink.default_link()? {
+        Some(index) => Ok(Some(netlink.link_at(index)?.mtu)),
+        None => Ok(None),
+    }
+}
+
+/// Takes away all that an agent has made here: routes, the table, and the file. Returns how many things there were.
+///
+/// # Errors
+/// What could not be taken away, in a sentence. The rest is.
+pub fn remove(conflist: &Conflist) -> Result<usize, String> {
+    let mut failures = Vec::new();
+    let mut count = 0;
+    let away = || -> netlink::Result<(usize, Vec<String>)> {
+        let mut netlink = Netlink::open()?;
+        let there = netlink.routes_by_protocol()?;
+        let written = routes::apply(&mut netlink, &there, &std::collections::BTreeMap::new())?;
+        Ok((written.writes, written.failures))
+    };
+    match away() {
+        Ok((writes, failed)) => {
+            count += writes;
+            failures.extend(failed);
+        }
+        Err(err) => failures.push(err.to_string()),
+    }
+    match masquerade::remove(&mut Nft::new()) {
+        Ok(removed) => count += usize::from(removed),
+        Err(err) => failures.push(err.to_string()),
+    }
+    match conflist.remove() {
+        Ok(removed) => count += usize::from(removed),
+        Err(err) => failures.push(format!("{}: {err}", conflist.path().display())),
+    }
+    if failures.is_empty() { Ok(count) } else { Err(failures.join("; ")) }
+}

@@ -1,0 +1,153 @@
+//! The runtime's configuration of the pods' network: `10-cnimble.conflist`.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipnetwork::IpNetwork;
+use serde_json::{Value, json};
+
+use cnimble_files::{self as files, Links};
+use cnimble_leases::store::Directory;
+
+/// What joins pods to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Plugin {
+    /// A bridge.
+    #[default]
+    Bridge,
+    /// A pair for each pod.
+    Ptp,
+}
+
+/// How the file is made.
+#[derive(Debug, Clone)]
+pub struct Conflist {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The network's name.
+    pub name: String,
+    /// Joins pods to the host.
+    pub plugin: Plugin,
+    /// A template of the administrator's instead, as containerd has them.
+    pub template: Option<PathBuf>,
+    /// The `dataDir` of host-local, if not the usual one.
+    pub data_dir: Option<PathBuf>,
+}
+
+/// A file larger than this isn't ours.
+const LIMIT: usize = 1 << 20;
+
+impl Conflist {
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.dir.join(format!("10-{}.conflist", self.name))
+    }
+
+    /// The text for pods of these networks.
+    ///
+    /// # Errors
+    /// The template can't be used.
+    pub fn text(&self, own: &[IpNetwork], mtu: Option<u32>) -> Result<String, String> {
+        let Some(template) = &self.template else { return Ok(self.usual(own, mtu)) };
+        let shown = template.display();
+        let text = files::read(template, LIMIT, Links::Follow).map_err(|err| format!("{shown}: {err}"))?;
+        let text = String::from_utf8(text).map_err(|_| format!("{shown} is no text"))?;
+        let text = crate::template::fill(&text, own).map_err(|why| format!("{shown}: {why}"))?;
+        let value: Value =
+            serde_json::from_str(&text).map_err(|err| format!("{shown}: filled in it is no JSON: {err}"))?;
+        match value.get("plugins").and_then(Value::as_array).is_some_and(|plugins| !plugins.is_empty()) {
+            true => Ok(text),
+            false => Err(format!("{shown}: filled in it has no plugins")),
+        }
+    }
+
+    fn usual(&self, own: &[IpNetwork], mtu: Option<u32>) -> String {
+        let ranges: Vec<Value> = own.iter().map(|cidr| json!([{"subnet": cidr.to_string()}])).collect();
+        let routes: Vec<Value> = own.iter().map(|cidr| json!({"dst": everywhere(cidr)})).collect();
+        let mut ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
+        if let (Some(dir), Some(ipam)) = (&self.data_dir, ipam.as_object_mut()) {
+            ipam.insert("dataDir".to_owned(), json!(dir));
+        }
+        let mut main = match self.plugin {
+            Plugin::Bridge => json!({
+                "type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": ipam,
+            }),
+            Plugin::Ptp => json!({"type": "ptp", "ipam": ipam}),
+        };
+        if let (Some(mtu), Some(main)) = (mtu, main.as_object_mut()) {
+            main.insert("mtu".to_owned(), json!(mtu));
+        }
+        let list = json!({
+            "cniVersion": "1.0.0",
+            "name": self.name,
+            "plugins": [
+                main,
+                {"type": "portmap", "capabilities": {"portMappings": true}},
+                {"type": "bandwidth", "capabilities": {"bandwidth": true}},
+            ],
+        });
+        cnimble_cni::json::to_pretty(&list) + "\n"
+    }
+
+    /// The networks that the file which is there gives pods addresses from; none if there is no such file.
+    pub fn ranges(&self) -> Vec<IpNetwork> {
+        let Ok(text) = files::read(&self.path(), LIMIT, Links::Refuse) else { return Vec::new() };
+        let value: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let plugins = value.get("plugins").and_then(Value::as_array);
+        let ranges =
+            plugins.into_iter().flatten().filter_map(|plugin| plugin.get("ipam")?.get("ranges")?.as_array());
+        let subnets = ranges
+            .flatten()
+            .filter_map(Value::as_array)
+            .flatten()
+            .filter_map(|range| range.get("subnet")?.as_str());
+        subnets.filter_map(|subnet| subnet.parse().ok()).collect()
+    }
+
+    /// The first lease of this network that isn't of these networks.
+    ///
+    /// # Errors
+    /// The leases are there and can't be listed.
+    pub fn lease_outside(&self, own: &[IpNetwork]) -> Result<Option<IpAddr>, String> {
+        let dir = self.data_dir.as_deref().unwrap_or(Path::new("/var/lib/cni/networks"));
+        let leases = match Directory::open(&dir.join(&self.name)).map_err(|err| err.to_string())? {
+            Some(dir) => dir.addresses().map_err(|err| err.to_string())?,
+            None => Vec::new(),
+        };
+        Ok(leases.into_iter().find(|ip| !own.iter().any(|cidr| cidr.contains(*ip))))
+    }
+
+    /// Writes it, whole or not at all, if it says something else than what is there; returns whether it did.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, text: &str) -> io::Result<bool> {
+        let path = self.path();
+        if files::read(&path, LIMIT, Links::Refuse).is_ok_and(|there| there == text.as_bytes()) {
+            return Ok(false);
+        }
+        std::fs::create_dir_all(&self.dir)?;
+        // Runtimes pass over it: it has another ending.
+        let draft = self.dir.join(format!(".{}.cnimble-node", self.name));
+        files::draft(&draft, text.as_bytes(), 0o600, true)?;
+        std::fs::rename(&draft, &path).inspect_err(|_| drop(std::fs::remove_file(&draft)))?;
+        Ok(true)
+    }
+
+    /// Removes it; returns whether it was there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self) -> io::Result<bool> {
+        match std::fs::remove_file(self.path()) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+}
+
+/// The default route of the network's family.
+pub(crate) fn everywhere(cidr: &IpNetwork) -> &'static str {
+    if cidr.is_ipv4() { "0.0.0.0/0" } else { "::/0" }
+}

@@ -1,0 +1,187 @@
+//! The nodes of an API server, listed once and then watched.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use cnimble_api::{Collection, Connection, End, Error, Notice, Pace, Server, StartError, notice};
+
+use crate::{Node, Nodes, node};
+
+/// client-go's times.
+const BACKOFF: Duration = Duration::from_millis(800);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+const WATCH: Duration = Duration::from_secs(300);
+/// Kubernetes itself supports 5,000 nodes.
+const NODES: usize = 20_000;
+
+/// The nodes, and whether they are known.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// As the server told last.
+    pub nodes: Nodes,
+    /// Whether it has told of all.
+    pub listed: bool,
+    /// Why it can't be asked now.
+    pub trouble: Option<String>,
+}
+
+/// Shared between who follows and who acts.
+#[derive(Debug, Clone, Default)]
+pub struct Shared(Arc<Mutex<Known>>);
+
+impl Shared {
+    /// The nodes now.
+    pub fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Follows the nodes of a server.
+#[derive(Debug)]
+pub struct Follower {
+    connection: Connection,
+    nodes: Collection,
+    shared: Shared,
+    changed: watch::Sender<()>,
+}
+
+impl Follower {
+    /// One that hasn't asked yet.
+    ///
+    /// # Errors
+    /// The kubeconfig can't be used.
+    pub fn new(server: &Server) -> Result<Self, StartError> {
+        let (connection, nodes) = (Connection::new(server)?, Collection::new("/api/v1/nodes"));
+        Ok(Follower { connection, nodes, shared: Shared::default(), changed: watch::Sender::new(()) })
+    }
+
+    /// The nodes, and news of them.
+    pub fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
+        (self.shared.clone(), self.changed.subscribe())
+    }
+
+    /// Lists and watches for ever.
+    pub async fn run(mut self) {
+        let mut pace = Pace::new(BACKOFF, MAX_BACKOFF);
+        let mut version: Option<String> = None;
+        loop {
+            let begun = Instant::now();
+            let end = match self.step(&mut version).await {
+                Ok(end) => end,
+                Err(err) => {
+                    let text = err.to_string();
+                    let news = self.shared.known().trouble.as_ref() != Some(&text);
+                    if news {
+                        log::warn!("nodes are as they were told of last: {text}");
+                    }
+                    self.shared.known().trouble = Some(text);
+                    self.changed.send_replace(());
+                    End::Failed
+                }
+            };
+            if end == End::Gone {
+                version = None;
+            }
+            if let Some(wait) = pace.after(begun, end) {
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+
+    /// Lists all nodes once.
+    ///
+    /// # Errors
+    /// The server can't be asked, or tells of too much.
+    pub async fn once(&mut self) -> Result<(), Error> {
+        self.connection.renew().await?;
+        // The list may be forgotten while it is read, once.
+        for _ in 0..2 {
+            if self.list().await?.is_some() {
+                return Ok(());
+            }
+        }
+        let url = self.nodes.url(&self.connection);
+        Err(Error::Answer { url, reason: "the list was forgotten while it was read".to_owned() })
+    }
+
+    async fn step(&mut self, version: &mut Option<String>) -> Result<End, Error> {
+        self.connection.renew().await?;
+        match version.clone() {
+            None => {
+                let Some(from) = self.list().await? else { return Ok(End::Gone) };
+                *version = Some(from);
+                Ok(End::Listed)
+            }
+            Some(from) => self.watch(&from, version).await,
+        }
+    }
+
+    /// Lists all nodes. What is known stays until the whole list is there.
+    async fn list(&mut self) -> Result<Option<String>, Error> {
+        let mut nodes = Nodes::new();
+        let url = self.nodes.url(&self.connection);
+        let each = |text: &[u8]| {
+            put(&mut nodes, text);
+            match nodes.len() > NODES {
+                true => Err(Error::TooMuch { url: url.clone(), limit: format!("{NODES} nodes") }),
+                false => Ok(()),
+            }
+        };
+        let version = self.nodes.list(&self.connection, each).await?;
+        if version.is_some() {
+            *self.shared.known() = Known { nodes, listed: true, trouble: None };
+            self.changed.send_replace(());
+        }
+        Ok(version)
+    }
+
+    async fn watch(&mut self, from: &str, version: &mut Option<String>) -> Result<End, Error> {
+        let Some(mut lines) = self.nodes.watch(&self.connection, from, WATCH).await? else {
+            return Ok(End::Gone);
+        };
+        if self.shared.known().trouble.take().is_some() {
+            log::info!("the API server tells of nodes again");
+            self.changed.send_replace(());
+        }
+        let url = self.nodes.url(&self.connection);
+        while let Some(line) = lines.next().await? {
+            let changed = match notice(&url, &line, version)? {
+                Notice::Nothing => false,
+                Notice::Gone => return Ok(End::Gone),
+                Notice::Put(text) => {
+                    let known = &mut self.shared.known().nodes;
+                    let changed = put(known, text.as_bytes());
+                    if known.len() > NODES {
+                        *version = None;
+                        return Err(Error::TooMuch { url, limit: format!("{NODES} nodes") });
+                    }
+                    changed
+                }
+                Notice::Drop(text) => match node::read(text.as_bytes()) {
+                    Ok((name, _)) => self.shared.known().nodes.remove(&name).is_some(),
+                    Err(_) => false,
+                },
+            };
+            // A node tells every few minutes that it lives; that is no news here.
+            if changed {
+                self.changed.send_replace(());
+            }
+        }
+        Ok(End::Over)
+    }
+}
+
+/// Takes a node; returns whether it says something else than before.
+fn put(nodes: &mut Nodes, text: &[u8]) -> bool {
+    let (name, node): (String, Node) = match node::read(text) {
+        Ok(read) => read,
+        Err(why) => {
+            log::warn!("a node of the API server is left out: {why}");
+            return false;
+        }
+    };
+    nodes.insert(name, node.clone()).is_none_or(|before| before != node)
+}

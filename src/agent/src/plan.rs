@@ -1,0 +1,200 @@
+//! From the nodes that the API server tells of, and what this host has, to what is to be there.
+//!
+//! Whatever an API server says is looked at before anything is changed: a network that another node has, that
+//! this host is connected to, or that holds a node's address is refused, with a sentence.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_netlink::route::NewRoute;
+
+use crate::Nodes;
+
+/// The protocol of our routes (`ip route show proto 203`). None of iproute2's rt_protos has the number.
+pub const PROTOCOL: u8 = 203;
+
+/// What the host has before.
+#[derive(Debug, Clone, Default)]
+pub struct Host {
+    /// The main table, with the protocol of each route.
+    pub routes: Vec<(NewRoute, u8)>,
+    /// The networks of the pods here that live, if the node's are others now.
+    pub living: Vec<IpNetwork>,
+}
+
+/// The way to a node's pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hop {
+    /// The node's address.
+    pub via: IpAddr,
+    /// The link that it is on.
+    pub index: u32,
+    /// The node.
+    pub node: String,
+}
+
+/// What is to be there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The networks of the pods here.
+    pub own: Vec<IpNetwork>,
+    /// Ways to the pods of other nodes.
+    pub routes: BTreeMap<IpNetwork, Hop>,
+    /// The networks of all nodes.
+    pub pods: BTreeSet<IpNetwork>,
+    /// What is wrong, in sentences, by node.
+    pub conditions: Vec<(String, String)>,
+}
+
+/// What `own` name's node and its neighbours need.
+pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
+    let mut plan = Plan::default();
+    let addresses: BTreeSet<IpAddr> = nodes.values().flat_map(|node| node.ips.iter().copied()).collect();
+    let ways = Ways::new(&host.routes);
+    for (name, node) in nodes {
+        plan.conditions.extend(node.wrong.iter().map(|why| (name.clone(), why.clone())));
+    }
+    let mut taken = Taken::default();
+    if let Some(node) = nodes.get(own) {
+        for cidr in &node.cidrs {
+            match refused(*cidr, &addresses, &taken).or_else(|| ways.wider(*cidr)) {
+                Some(why) => plan.conditions.push((own.to_owned(), why)),
+                None => {
+                    taken.take(*cidr, own);
+                    plan.own.push(*cidr);
+                }
+            }
+        }
+    }
+    for cidr in &host.living {
+        if taken.overlap(*cidr).is_none() {
+            taken.take(*cidr, own);
+        }
+    }
+    // Who has a route keeps it; then the older node comes first.
+    let has = |cidr: &IpNetwork, ips: &[IpAddr]| ways.ours.get(cidr).is_some_and(|via| ips.contains(via));
+    let mut wanted: Vec<_> = nodes
+        .iter()
+        .filter(|(name, _)| *name != own)
+        .flat_map(|(name, node)| node.cidrs.iter().map(move |cidr| (name, node, *cidr)))
+        .map(|(name, node, cidr)| ((!has(&cidr, &node.ips), &node.created, name, cidr), node))
+        .collect();
+    wanted.sort_by_key(|(key, _)| *key);
+    for ((_, _, name, cidr), node) in wanted {
+        let why = refused(cidr, &addresses, &taken).or_else(|| ways.connected(cidr));
+        let hop = match why {
+            Some(why) => Err(why),
+            None => {
+                taken.take(cidr, name);
+                plan.pods.insert(cidr);
+                ways.foreign(cidr).map_or_else(|| ways.hop(cidr, &node.ips), Err)
+            }
+        };
+        match hop {
+            Ok((via, index)) => drop(plan.routes.insert(cidr, Hop { via, index, node: name.clone() })),
+            Err(why) => plan.conditions.push((name.clone(), why)),
+        }
+    }
+    plan.pods.extend(plan.own.iter().copied());
+    plan
+}
+
+/// Why no node may have the network.
+fn refused(cidr: IpNetwork, addresses: &BTreeSet<IpAddr>, taken: &Taken) -> Option<String> {
+    if let Some(ip) = addresses.range(cidr.network()..=cidr.broadcast()).next() {
+        return Some(format!("podCIDR {cidr} is refused: {ip} is the address of a node"));
+    }
+    let (other, whose) = taken.overlap(cidr)?;
+    Some(format!("podCIDR {cidr} is refused: it overlaps {other} of node {whose}"))
+}
+
+/// Networks that don't overlap, by their first address.
+#[derive(Default)]
+struct Taken(BTreeMap<IpAddr, (IpNetwork, String)>);
+
+impl Taken {
+    fn take(&mut self, cidr: IpNetwork, node: &str) {
+        self.0.insert(cidr.network(), (cidr, node.to_owned()));
+    }
+
+    fn overlap(&self, cidr: IpNetwork) -> Option<&(IpNetwork, String)> {
+        let (_, found) = self.0.range(..=cidr.broadcast()).next_back()?;
+        (found.0.is_ipv4() == cidr.is_ipv4() && found.0.broadcast() >= cidr.network()).then_some(found)
+    }
+}
+
+/// The routes of the host, less ours.
+struct Ways<'h> {
+    others: Vec<&'h NewRoute>,
+    /// Prefixes that others have routes for.
+    prefixes: BTreeSet<IpNetwork>,
+    ours: BTreeMap<IpNetwork, IpAddr>,
+}
+
+impl<'h> Ways<'h> {
+    fn new(routes: &'h [(NewRoute, u8)]) -> Self {
+        let others: Vec<_> =
+            routes.iter().filter(|(_, by)| *by != PROTOCOL).map(|(route, _)| route).collect();
+        let ours = routes.iter().filter(|(_, by)| *by == PROTOCOL);
+        Ways {
+            prefixes: others.iter().map(|route| route.dst).collect(),
+            others,
+            ours: ours.filter_map(|(route, _)| Some((route.dst, route.via?))).collect(),
+        }
+    }
+
+    /// Networks on a link of this host. Every address of a link has one, and fe80::/64 doesn't count.
+    fn on_links(&self) -> impl Iterator<Item = &&'h NewRoute> {
+        self.others.iter().filter(|route| route.via.is_none() && route.dst.prefix() > 0)
+    }
+
+    fn connected(&self, cidr: IpNetwork) -> Option<String> {
+        let route = self.on_links().find(|route| overlap(route.dst, cidr))?;
+        Some(format!("podCIDR {cidr} is refused: this host is connected to {}", route.dst))
+    }
+
+    /// A network on a link of which the node's own would be a part.
+    fn wider(&self, cidr: IpNetwork) -> Option<String> {
+        let route =
+            self.on_links().find(|route| overlap(route.dst, cidr) && route.dst.prefix() < cidr.prefix())?;
+        Some(format!(
+            "podCIDR {cidr} is refused: it is a part of {}, which this host is connected to",
+            route.dst
+        ))
+    }
+
+    fn foreign(&self, cidr: IpNetwork) -> Option<String> {
+        self.prefixes.contains(&cidr).then(|| {
+            format!("there is a route to {cidr} already that cnimble has not made: it is left alone")
+        })
+    }
+
+    /// The first of the addresses that is on a link, of the network's family.
+    fn hop(&self, cidr: IpNetwork, ips: &[IpAddr]) -> Result<(IpAddr, u32), String> {
+        let mut ips = ips.iter().filter(|ip| ip.is_ipv4() == cidr.is_ipv4()).peekable();
+        let Some(first) = ips.peek() else {
+            return Err(format!("there is no way to {cidr}: the node has no InternalIP of that family"));
+        };
+        let off = format!(
+            "there is no way to {cidr}: {first} is on no link of this host. cnimble routes between nodes of one \
+             network; behind a router, let that have the routes, or use a network with tunnels"
+        );
+        ips.find_map(|ip| Some((*ip, self.link(*ip)?))).ok_or(off)
+    }
+
+    /// The link that an address is on.
+    fn link(&self, ip: IpAddr) -> Option<u32> {
+        let leading = self.others.iter().filter(|route| route.dst.contains(ip));
+        let best = leading.max_by_key(|route| route.dst.prefix())?;
+        (best.via.is_none() && best.dst.prefix() > 0).then_some(best.index)
+    }
+}
+
+fn overlap(one: IpNetwork, other: IpNetwork) -> bool {
+    one.is_ipv4() == other.is_ipv4() && (one.contains(other.network()) || other.contains(one.network()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! What is planned, for kind and for hostile nodes.
+
+use super::*;
+use crate::Node;
+
+fn node(cidrs: &[&str], ips: &[&str], created: &str) -> Node {
+    Node {
+        cidrs: cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect(),
+        ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
+        created: created.to_owned(),
+        wrong: Vec::new(),
+    }
+}
+
+fn route(dst: &str, via: Option<&str>, index: u32) -> NewRoute {
+    NewRoute {
+        dst: dst.parse().unwrap(),
+        via: via.map(|via| via.parse().unwrap()),
+        index,
+        src: None,
+        mtu: None,
+        advmss: None,
+        priority: None,
+        table: None,
+        scope: None,
+        onlink: false,
+    }
+}
+
+fn host() -> Host {
+    let routes = vec![
+        (route("0.0.0.0/0", Some("192.0.2.254"), 2), 3),
+        (route("192.0.2.0/24", None, 2), 2),
+        (route("2001:db8::/64", None, 2), 2),
+        (route("172.17.0.0/16", None, 3), 2),
+        (route("10.9.0.0/24", Some("192.0.2.77"), 2), 4),
+    ];
+    Host { routes, living: Vec::new() }
+}
+
+fn nodes(more: &[(&str, Node)]) -> Nodes {
+    let mut nodes = Nodes::from([(
+        "me".to_owned(),
+        node(&["10.1.0.0/24", "fd00:1::/64"], &["192.0.2.1", "2001:db8::1"], "1"),
+    )]);
+    nodes.extend(more.iter().map(|(name, node)| ((*name).to_owned(), node.clone())));
+    nodes
+}
+
+fn hops(plan: &Plan) -> Vec<String> {
+    plan.routes.iter().map(|(cidr, hop)| format!("{cidr} via {} dev {}", hop.via, hop.index)).collect()
+}
+
+#[test]
+fn a_node_on_the_link_gets_a_route_of_each_family() {
+    let plan = plan(
+        &nodes(&[("b", node(&["10.2.0.0/24", "fd00:2::/64"], &["192.0.2.2", "2001:db8::2"], "2"))]),
+        "me",
+        &host(),
+    );
+    assert_eq!(hops(&plan), ["10.2.0.0/24 via 192.0.2.2 dev 2", "fd00:2::/64 via 2001:db8::2 dev 2"]);
+    assert_eq!((plan.own.len(), plan.pods.len(), plan.conditions), (2, 4, vec![]));
+}
+
+#[test]
+fn hostile_networks_are_refused_and_the_others_stay() {
+    let good = ("good", node(&["10.2.0.0/24"], &["192.0.2.2"], "2"));
+    for (cidr, ip, words) in [
+        ("10.1.0.128/25", "192.0.2.9", "overlaps 10.1.0.0/24 of node me"),
+        ("10.0.0.0/8", "192.0.2.9", "overlaps 10."),
+        ("192.0.2.0/25", "192.0.2.9", "is the address of a node"),
+        ("192.0.2.128/25", "192.0.2.9", "connected to 192.0.2.0/24"),
+        ("172.17.5.0/24", "192.0.2.9", "connected to 172.17.0.0/16"),
+        ("10.2.0.0/24", "192.0.2.9", "overlaps 10.2.0.0/24 of node good"),
+        ("10.9.0.0/24", "192.0.2.9", "cnimble has not made"),
+        ("10.3.0.0/24", "198.51.100.9", "is on no link"),
+        ("fd00:3::/64", "192.0.2.9", "no InternalIP of that family"),
+    ] {
+        let bad = ("bad", node(&[cidr], &[ip], "3"));
+        let plan = plan(&nodes(&[good.clone(), bad]), "me", &host());
+        assert_eq!(hops(&plan), ["10.2.0.0/24 via 192.0.2.2 dev 2"], "{cidr}");
+        let [(name, why)] = plan.conditions.as_slice() else { panic!("{:?}", plan.conditions) };
+        assert!(name == "bad" && why.contains(words), "{why}");
+    }
+}
+
+#[test]
+fn of_two_nodes_with_one_network_the_one_that_has_it_keeps_it() {
+    let both = nodes(&[
+        ("b", node(&["10.2.0.0/24"], &["192.0.2.2"], "2")),
+        ("c", node(&["10.2.0.0/24"], &["192.0.2.3"], "1")),
+    ]);
+    // The older one, at first.
+    assert_eq!(hops(&plan(&both, "me", &host())), ["10.2.0.0/24 via 192.0.2.3 dev 2"]);
+    let mut host = host();
+    host.routes.push((route("10.2.0.0/24", Some("192.0.2.2"), 2), PROTOCOL));
+    let plan = plan(&both, "me", &host);
+    assert_eq!(hops(&plan), ["10.2.0.0/24 via 192.0.2.2 dev 2"]);
+    assert_eq!(plan.conditions.len(), 1);
+}
+
+#[test]
+fn the_own_network_is_no_part_of_what_the_host_is_connected_to() {
+    let mine = |cidr| Nodes::from([("me".to_owned(), node(&[cidr], &["192.0.2.1"], "1"))]);
+    for bad in ["172.17.3.0/24", "192.0.2.128/25"] {
+        let plan = plan(&mine(bad), "me", &host());
+        assert!(plan.own.is_empty() && plan.conditions.len() == 1, "{plan:?}");
+    }
+    // The bridge of the pods has it, once it is there.
+    let mut host = host();
+    host.routes.push((route("10.1.0.0/24", None, 7), 2));
+    host.routes.push((route("10.1.0.5/32", None, 8), 3));
+    assert_eq!(plan(&mine("10.1.0.0/24"), "me", &host).own.len(), 1);
+}
+
+#[test]
+fn ten_thousand_nodes_are_planned_without_a_square() {
+    let many: Nodes = (0..10_000_u32)
+        .map(|n| {
+            let cidr = format!("10.{}.{}.0/24", n / 256, n % 256);
+            let ip = format!("192.168.{}.{}", n / 250, n % 250 + 1);
+            (format!("n{n}"), node(&[&cidr], &[&ip], ""))
+        })
+        .collect();
+    let host = Host { routes: vec![(route("192.168.0.0/16", None, 2), 2)], living: Vec::new() };
+    let plan = plan(&many, "n0", &host);
+    assert_eq!((plan.routes.len(), plan.pods.len(), plan.conditions.len()), (9_999, 10_000, 0));
+}

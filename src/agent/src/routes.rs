@@ -1,0 +1,91 @@
+//! Our routes in the kernel: what is there is compared with what is to be there, and only the difference written.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+
+use cnimble_netlink::route::{self, NewRoute};
+use cnimble_netlink::{self as netlink, Netlink, Request};
+
+use crate::plan::{Hop, PROTOCOL};
+
+/// So many requests go to the kernel in one message.
+const AT_ONCE: usize = 64;
+
+/// What came of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Requests to the kernel.
+    pub writes: usize,
+    /// What could not be written, in sentences.
+    pub failures: Vec<String>,
+}
+
+fn to(dst: IpNetwork, via: Option<IpAddr>, index: u32) -> NewRoute {
+    NewRoute {
+        dst,
+        via,
+        index,
+        src: None,
+        mtu: None,
+        advmss: None,
+        priority: None,
+        table: None,
+        scope: None,
+        onlink: false,
+    }
+}
+
+/// The requests that lead from what is there to what is wanted. A new way comes before the old one goes.
+pub(crate) fn difference(there: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, Hop>) -> Vec<Request> {
+    let mut ours: BTreeMap<IpNetwork, Vec<&NewRoute>> = BTreeMap::new();
+    for (route, _) in there.iter().filter(|(_, by)| *by == PROTOCOL) {
+        ours.entry(route.dst).or_default().push(route);
+    }
+    let name = |index: u32| format!("number {index}");
+    let mut requests = Vec::new();
+    for (dst, hop) in wanted {
+        let there = ours.remove(dst).unwrap_or_default();
+        let is_same = |route: &&NewRoute| route.via == Some(hop.via) && route.index == hop.index;
+        if !there.iter().any(is_same) {
+            let new = to(*dst, Some(hop.via), hop.index);
+            // Only where there is one of ours: beside another's it would be refused, and is to be.
+            let make = if there.is_empty() { route::add_of } else { route::append_of };
+            requests.push(make(&new, &name(hop.index), PROTOCOL));
+        }
+        requests.extend(there.into_iter().filter(|route| !is_same(route)).map(gone));
+    }
+    requests.extend(ours.into_values().flatten().map(gone));
+    requests
+}
+
+fn gone(route: &NewRoute) -> Request {
+    let old = NewRoute { priority: route.priority, ..to(route.dst, route.via, route.index) };
+    route::del_of(&old, &format!("number {}", route.index), PROTOCOL)
+}
+
+/// Writes the difference.
+///
+/// # Errors
+/// The kernel's, of a listing.
+pub fn apply(
+    netlink: &mut Netlink,
+    there: &[(NewRoute, u8)],
+    wanted: &BTreeMap<IpNetwork, Hop>,
+) -> netlink::Result<Written> {
+    let requests = difference(there, wanted);
+    let mut written = Written { writes: requests.len(), failures: Vec::new() };
+    let mut requests = requests.into_iter().peekable();
+    while requests.peek().is_some() {
+        let some: Vec<Request> = requests.by_ref().take(AT_ONCE).collect();
+        match netlink.execute_all(some) {
+            // It went by itself, as with its link.
+            Ok(()) => {}
+            Err(err) if err.is(Errno::ESRCH) => {}
+            Err(err) => written.failures.push(err.to_string()),
+        }
+    }
+    Ok(written)
+}

@@ -1,0 +1,154 @@
+//! A template as containerd's CRI plugin has them (`conf_template`): `{{.PodCIDR}}`, and ranges over
+//! `.PodCIDRRanges` and `.Routes` with an `{{if}}` for what stands between. No more of Go's templates.
+
+use ipnetwork::IpNetwork;
+
+use crate::conflist::everywhere;
+
+/// Fills the networks in.
+///
+/// # Errors
+/// What is asked for that there isn't.
+pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
+    let cidrs: Vec<String> = own.iter().map(ToString::to_string).collect();
+    let routes: Vec<String> = own.iter().map(|cidr| everywhere(cidr).to_owned()).collect();
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, action, behind)) = next(rest)? {
+        out.push_str(before);
+        let words: Vec<&str> = action.split_whitespace().collect();
+        rest = match words.as_slice() {
+            [".PodCIDR"] => {
+                out.push_str(cidrs.first().map_or("", String::as_str));
+                behind
+            }
+            ["range", variables @ .., over] => {
+                let list = match *over {
+                    ".PodCIDRRanges" => &cidrs,
+                    ".Routes" => &routes,
+                    other => {
+                        return Err(format!("{{{{range {other}}}}}: there are .PodCIDRRanges and .Routes"));
+                    }
+                };
+                let variables: Vec<&str> = variables
+                    .iter()
+                    .filter(|word| **word != ":=")
+                    .map(|word| word.trim_end_matches(','))
+                    .collect();
+                let (index, value) = match variables.as_slice() {
+                    [] => ("", "."),
+                    [value] => ("", *value),
+                    [index, value] => (*index, *value),
+                    _ => return Err(format!("{{{{{action}}}}}: expected $index, $value := LIST")),
+                };
+                let (body, behind) = block(behind)?;
+                for (number, item) in list.iter().enumerate() {
+                    body_of(body, index, value, number, item, &mut out)?;
+                }
+                behind
+            }
+            _ => {
+                return Err(format!(
+                    "{{{{{action}}}}}: there are .PodCIDR, range .PodCIDRRanges, range .Routes"
+                ));
+            }
+        };
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// One turn of a range.
+fn body_of(
+    body: &str,
+    index: &str,
+    value: &str,
+    number: usize,
+    item: &str,
+    out: &mut String,
+) -> Result<(), String> {
+    let mut rest = body;
+    while let Some((before, action, behind)) = next(rest)? {
+        out.push_str(before);
+        rest = match action.split_whitespace().collect::<Vec<_>>().as_slice() {
+            [one] if *one == value || *one == "." => {
+                out.push_str(item);
+                behind
+            }
+            [one] if *one == index => {
+                out.push_str(&number.to_string());
+                behind
+            }
+            ["if", one] if *one == index => {
+                let (inner, behind) = block(behind)?;
+                if number > 0 {
+                    body_of(inner, index, value, number, item, out)?;
+                }
+                behind
+            }
+            _ => return Err(format!("{{{{{action}}}}} can't stand in a range")),
+        };
+    }
+    out.push_str(rest);
+    Ok(())
+}
+
+/// The text before the next action, the action, and what is behind. `{{-` and `-}}` take away white space.
+fn next(text: &str) -> Result<Option<(&str, &str, &str)>, String> {
+    let Some((mut before, behind)) = text.split_once("{{") else { return Ok(None) };
+    let (mut action, mut behind) = behind.split_once("}}").ok_or("a {{ without its }}")?;
+    if let Some(trimmed) = action.strip_prefix("- ") {
+        (action, before) = (trimmed, before.trim_end());
+    }
+    if let Some(trimmed) = action.strip_suffix(" -") {
+        (action, behind) = (trimmed, behind.trim_start());
+    }
+    Ok(Some((before, action.trim(), behind)))
+}
+
+/// What is up to the `{{end}}` of a block, and what is behind it.
+fn block(text: &str) -> Result<(&str, &str), String> {
+    let (mut depth, mut rest) = (0_usize, text);
+    loop {
+        let (before, action, behind) = next(rest)?.ok_or("a range or if without its {{end}}")?;
+        match action.split_whitespace().next() {
+            Some("range" | "if") => depth += 1,
+            Some("end") if depth == 0 => {
+                let length = before.as_ptr() as usize - text.as_ptr() as usize + before.len();
+                return Ok((text.get(..length).unwrap_or_default(), behind));
+            }
+            Some("end") => depth -= 1,
+            _ => {}
+        }
+        rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containerds_template_is_filled_in() {
+        let own: Vec<IpNetwork> =
+            ["10.1.0.0/24", "fd00::/64"].iter().map(|cidr| cidr.parse().unwrap()).collect();
+        let text = r#"{"ranges": [{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$range}}"}]{{end}}],
+            "routes": [{{range $i, $route := .Routes}}{{if $i}}, {{end}}{"dst": "{{ $route }}"}{{end}}], "one": "{{.PodCIDR}}"}"#;
+        let value: serde_json::Value = serde_json::from_str(&fill(text, &own).unwrap()).unwrap();
+        assert_eq!(
+            value,
+            serde_json::json!({"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]],
+                "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "one": "10.1.0.0/24"})
+        );
+        assert_eq!(fill("a\n {{- range .Routes -}} {{.}}; {{- end}}", &own).unwrap(), "a0.0.0.0/0;::/0;");
+        for bad in [
+            "{{",
+            "{{.Nothing}}",
+            "{{range .X}}{{end}}",
+            "{{range .Routes}}",
+            "{{range .Routes}}{{template}}{{end}}",
+        ] {
+            assert!(fill(bad, &own).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A collection of objects: listed in pages, then watched
+//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>).
+
+use std::time::Duration;
+
+use hyper::Response;
+use hyper::body::Incoming;
+use tokio::time::timeout;
+
+use crate::access::{Connection, encode};
+use crate::page::{ITEM_LIMIT, SplitError, Splitter};
+use crate::wire::EnvelopeMeta;
+use crate::{Error, HttpError, http, tame};
+
+/// How many objects are listed in one answer, and how long that may take.
+pub const PAGE: usize = 500;
+const PAGE_TIME: Duration = Duration::from_secs(60);
+/// A server that is asked for a list is believed so many pages and bytes.
+const PAGES: usize = 1000;
+const LIST_LIMIT: usize = 1 << 30;
+/// How large one event of a watch may be.
+const EVENT_LIMIT: usize = ITEM_LIMIT + (64 << 10);
+/// What asks for the next page has a few hundred bytes.
+const TOKEN_LIMIT: usize = 16 << 10;
+
+/// Which objects.
+#[derive(Debug, Clone)]
+pub struct Collection {
+    path: String,
+    /// What its objects are called.
+    noun: String,
+    /// What narrows it, ending in `&`.
+    query: String,
+}
+
+/// Why a page is read no further.
+enum Stop<E> {
+    Caller(E),
+    Split(SplitError),
+}
+
+impl<E> From<SplitError> for Stop<E> {
+    fn from(err: SplitError) -> Self {
+        Stop::Split(err)
+    }
+}
+
+impl Collection {
+    /// All objects of a path, `/api/v1/nodes`.
+    pub fn new(path: &str) -> Self {
+        let noun = path.rsplit('/').next().unwrap_or_default().to_owned();
+        Collection { path: path.to_owned(), noun, query: String::new() }
+    }
+
+    /// Those of them with this field.
+    #[must_use]
+    pub fn only(mut self, field: &str, value: &str) -> Self {
+        self.query = format!("fieldSelector={}&", encode(&format!("{field}={value}")));
+        self
+    }
+
+    /// The URL, without what narrows it.
+    pub fn url(&self, connection: &Connection) -> String {
+        format!("{}{}", connection.server(), self.path)
+    }
+
+    async fn get(&self, connection: &Connection, query: &str) -> Result<Option<Response<Incoming>>, Error> {
+        let response = connection.get(&format!("{}?{}{query}", self.path, self.query)).await?;
+        match response.status().as_u16() {
+            200 => Ok(Some(response)),
+            410 => Ok(None),
+            _ => Err(connection.error(&self.path, http::refused(response).await)),
+        }
+    }
+
+    fn answer(&self, connection: &Connection, reason: &str) -> Error {
+        Error::Answer { url: self.url(connection), reason: tame(reason) }
+    }
+
+    /// Gives the JSON of every object to `each`, page by page; the version to watch from. `None`: the server has
+    /// forgotten the list meanwhile.
+    ///
+    /// # Errors
+    /// The server can't be reached, refuses, or answers nonsense or without end; or `each` does.
+    pub async fn list<E: From<Error>>(
+        &self,
+        connection: &Connection,
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Option<String>, E> {
+        let mut token = String::new();
+        let mut left = LIST_LIMIT;
+        for _ in 0..PAGES {
+            let next = if token.is_empty() { String::new() } else { format!("&continue={}", encode(&token)) };
+            let Some(response) = self.get(connection, &format!("limit={PAGE}{next}")).await? else {
+                return Ok(None);
+            };
+            let page = self.page(connection, response.into_body(), &mut left, &mut each);
+            let late = |_| Err(connection.error(&self.path, HttpError::Timeout(PAGE_TIME)).into());
+            let meta = timeout(PAGE_TIME, page).await.unwrap_or_else(late)?;
+            let next = meta.token.unwrap_or_default();
+            if next.is_empty() {
+                let none =
+                    || self.answer(connection, &format!("a list of {} without resourceVersion", self.noun));
+                return Ok(Some(meta.resource_version.ok_or_else(none)?));
+            }
+            if next == token || next.len() > TOKEN_LIMIT {
+                let why = format!("a list of {} that never ends", self.noun);
+                return Err(self.answer(connection, &why).into());
+            }
+            token = next;
+        }
+        let limit = format!("{PAGES} pages of {}", self.noun);
+        Err(Error::TooMuch { url: connection.server().to_owned(), limit }.into())
+    }
+
+    /// One page; what it says of itself.
+    async fn page<E: From<Error>>(
+        &self,
+        connection: &Connection,
+        mut body: Incoming,
+        left: &mut usize,
+        each: &mut impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<EnvelopeMeta, E> {
+        let failed = |err| connection.error(&self.path, err);
+        let mut splitter = Splitter::default();
+        while let Some(piece) = http::piece(&mut body, http::ANSWER_LIMIT).await.map_err(failed)? {
+            *left = left.checked_sub(piece.len()).ok_or_else(|| failed(HttpError::TooLarge(LIST_LIMIT)))?;
+            splitter.take(&piece, |item| each(item).map_err(Stop::Caller)).map_err(|stop| match stop {
+                Stop::Caller(err) => err,
+                Stop::Split(err) => self.answer(connection, &err.to_string()).into(),
+            })?;
+        }
+        let envelope = splitter.finish().map_err(|err| self.answer(connection, &err))?;
+        Ok(envelope.metadata)
+    }
+
+    /// Watches from a version, for so long, with bookmarks. `None`: the server has forgotten the version.
+    ///
+    /// # Errors
+    /// The server can't be reached, or refuses.
+    pub async fn watch(
+        &self,
+        connection: &Connection,
+        from: &str,
+        limit: Duration,
+    ) -> Result<Option<Lines>, Error> {
+        let query = format!(
+            "watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}",
+            encode(from),
+            limit.as_secs().max(1),
+        );
+        let response = self.get(connection, &query).await?;
+        Ok(response.map(|response| Lines {
+            url: self.url(connection),
+            body: response.into_body(),
+            limit: limit + http::ANSWER_LIMIT,
+            buffer: Vec::new(),
+            searched: 0,
+        }))
+    }
+}
+
+/// The lines of a watch, an event each: see [`notice`](crate::notice).
+#[derive(Debug)]
+pub struct Lines {
+    url: String,
+    body: Incoming,
+    limit: Duration,
+    buffer: Vec<u8>,
+    /// Only what is behind can hold the end of a line: a long one isn't searched again.
+    searched: usize,
+}
+
+impl Lines {
+    /// The next line; `None` when the watch ends. Nothing is lost if this is dropped while it waits.
+    ///
+    /// # Errors
+    /// The connection breaks, is silent for too long, or a line is too large.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let failed = |url: &str, source| Error::Http { url: url.to_owned(), source };
+        loop {
+            if let Some(length) = self.buffer.iter().skip(self.searched).position(|byte| *byte == b'\n') {
+                let line = self.buffer.drain(..=self.searched + length).collect();
+                self.searched = 0;
+                return Ok(Some(line));
+            }
+            self.searched = self.buffer.len();
+            self.buffer.shrink_to(self.searched.max(64 << 10));
+            // The server ends it in time; if not even that comes, the connection is dead.
+            let piece =
+                http::piece(&mut self.body, self.limit).await.map_err(|err| failed(&self.url, err))?;
+            let Some(piece) = piece else { return Ok(None) };
+            if self.buffer.len() + piece.len() > EVENT_LIMIT {
+                return Err(failed(&self.url, HttpError::TooLarge(EVENT_LIMIT)));
+            }
+            self.buffer.extend_from_slice(&piece);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What surrounds objects: pages of lists, and events of watches.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use crate::{Error, tame};
+
+/// A page of a list, less its items.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(crate) struct Envelope {
+    pub(crate) metadata: EnvelopeMeta,
+    #[cfg_attr(not(test), allow(dead_code, reason = "a page whose items are no list is refused"))]
+    pub(crate) items: Option<Vec<serde::de::IgnoredAny>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct EnvelopeMeta {
+    pub(crate) resource_version: Option<String>,
+    #[serde(rename = "continue")]
+    pub(crate) token: Option<String>,
+}
+
+/// The Status that comes with an event of the type ERROR.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    code: Option<u16>,
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+/// An event of a watch; its object is read by its type.
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type", borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    object: Option<&'a serde_json::value::RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Versioned<'a> {
+    #[serde(borrow)]
+    metadata: Version<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Version<'a> {
+    #[serde(borrow)]
+    resource_version: Option<Cow<'a, str>>,
+}
+
+/// What an event of a watch says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Notice<'a> {
+    /// Nothing about objects.
+    Nothing,
+    /// An object is new, or has changed: its JSON.
+    Put(&'a str),
+    /// An object is gone: its JSON as it was.
+    Drop(&'a str),
+    /// The server has forgotten the version that was watched from.
+    Gone,
+}
+
+/// Reads a line of a watch of `url`; `version` follows what was seen.
+///
+/// # Errors
+/// It is no event, or one that says that the watch failed. There is no going on from `version` then, which
+/// becomes `None`.
+pub fn notice<'a>(url: &str, line: &'a [u8], version: &mut Option<String>) -> Result<Notice<'a>, Error> {
+    if line.trim_ascii().is_empty() {
+        return Ok(Notice::Nothing);
+    }
+    let answer = |reason: String| Error::Answer { url: url.to_owned(), reason: tame(&reason) };
+    let event: Event<'_> =
+        serde_json::from_slice(line).map_err(|err| answer(format!("an event that is no JSON: {err}")))?;
+    let object = event.object.map_or("{}", serde_json::value::RawValue::get);
+    let notice = match &*event.kind {
+        "BOOKMARK" => Notice::Nothing,
+        "ADDED" | "MODIFIED" => Notice::Put(object),
+        "DELETED" => Notice::Drop(object),
+        "ERROR" => {
+            let status: Status = serde_json::from_str(object).unwrap_or_default();
+            let reason = status.reason.unwrap_or_default();
+            if status.code == Some(410) || matches!(reason.as_str(), "Expired" | "Gone") {
+                return Ok(Notice::Gone);
+            }
+            // From where this failed there is no going on.
+            *version = None;
+            return Err(Error::Watch {
+                url: url.to_owned(),
+                code: status.code.unwrap_or(0),
+                message: tame(&status.message.unwrap_or(reason)),
+            });
+        }
+        other => return Err(answer(format!("an event of type \"{}\"", other.escape_debug()))),
+    };
+    let seen: Versioned<'_> = serde_json::from_str(object).unwrap_or_default();
+    if let Some(seen) = seen.metadata.resource_version {
+        *version = Some(seen.into_owned());
+    }
+    Ok(notice)
+}

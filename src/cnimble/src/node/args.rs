@@ -1,0 +1,75 @@
+//! The options of `cnimble node`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ipnetwork::IpNetwork;
+
+use crate::logging::Format;
+use crate::run::serve::Listen;
+
+/// What a node is to have, and where that is told.
+#[derive(Debug, Args)]
+pub(crate) struct Node {
+    /// A kubeconfig: its API server tells of nodes
+    #[arg(long, value_name = "FILE", group = "server")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// The API server of the cluster whose pod this is tells of nodes, by its service account
+    #[arg(long, group = "server")]
+    pub(super) in_cluster: bool,
+    /// The name of this node [default: the host name]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME", hide_env_values = true)]
+    pub(super) node_name: Option<String>,
+    /// The name of the pods' network, and of its file: 10-NAME.conflist
+    #[arg(long, value_name = "NAME", default_value = "cnimble")]
+    pub(super) name: String,
+    /// What joins pods to the host
+    #[arg(long, value_enum, value_name = "PLUGIN", default_value_t)]
+    pub(super) plugin: Main,
+    /// Make the network's file of this template, as containerd's conf_template has it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["plugin", "mtu"])]
+    pub(super) template: Option<PathBuf>,
+    /// The pods' MTU [default: that of the default route's link]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65535))]
+    pub(super) mtu: Option<u32>,
+    /// The dataDir of host-local [default: /var/lib/cni/networks]
+    #[arg(long, value_name = "DIR")]
+    pub(super) data_dir: Option<PathBuf>,
+    /// A destination besides the cluster's pods that is to see pods' own addresses; may be given many times
+    #[arg(long, value_name = "CIDR", conflicts_with = "no_masquerade")]
+    pub(super) non_masquerade_cidr: Vec<IpNetwork>,
+    /// Pods have their own addresses wherever they send to
+    #[arg(long)]
+    pub(super) no_masquerade: bool,
+    /// Remove the network's file when the API server has no such node any more
+    #[arg(long)]
+    pub(super) remove_on_delete: bool,
+    /// Do it once, and stop; exit status 1 if something could not be done
+    #[arg(long)]
+    pub(super) once: bool,
+    /// Tell what would be there, and stop
+    #[arg(long, conflicts_with = "once")]
+    pub(super) dry_run: bool,
+    /// Take routes, masquerading and the network's file away, and stop
+    #[arg(long, conflicts_with_all = ["once", "dry_run", "server"])]
+    pub(super) remove: bool,
+    /// Serve /metrics, /healthz and /nodes there: a Unix socket's path, a loopback ADDRESS:PORT, or `off`
+    #[arg(long, value_name = "WHERE", default_value = "/run/cnimble/node.sock")]
+    pub(super) listen: Listen,
+    /// Seconds between looks at what is there, besides those when something changes
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) resync: u64,
+    /// How logs look
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(crate) log_format: Format,
+}
+
+/// What joins pods to the host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Main {
+    /// A bridge
+    #[default]
+    Bridge,
+    /// A pair for each pod, routed by the host
+    Ptp,
+}

@@ -1,0 +1,171 @@
+//! `node`: what a node of a cluster needs of its network.
+
+pub(super) mod args;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use cnimble_agent::conflist::{Conflist, Plugin};
+use cnimble_agent::{Agent, Follower, Options, Shared, disturbances, remove};
+use cnimble_api::Server as Api;
+use cnimble_cni::names;
+
+use super::report::{Exit, Report, usage};
+use super::run::notify;
+use super::run::serve::Server;
+use super::run::signals::{Signals, Word};
+use super::{Session, print};
+use args::{Main, Node};
+use status::Status;
+
+/// What comes at once is done at once.
+const SETTLE: Duration = Duration::from_millis(100);
+
+pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> {
+    if !names::is_identifier(&given.name) {
+        return Err(usage(format!("{}: a network's name has letters, digits, _ . - only", given.name)));
+    }
+    let options = options(session, given);
+    if given.remove {
+        let removed = remove(&options.conflist).map_err(|why| failed(&why))?;
+        session.done(
+            &format!("{removed} things of `cnimble node` are gone"),
+            &serde_json::json!({"removed": removed}),
+        );
+        return Ok(());
+    }
+    if given.kubeconfig.is_none() && !given.in_cluster {
+        return Err(usage("there is no API server to ask")
+            .hint("name one with --kubeconfig, or --in-cluster in a pod"));
+    }
+    let server = Api {
+        kubeconfig: given.kubeconfig.clone().unwrap_or_default(),
+        in_cluster: given.in_cluster,
+        context: None,
+    };
+    let mut follower = Follower::new(&server).map_err(|err| failed(&err.to_string()))?;
+    let (shared, changed) = follower.subscribe();
+    let agent = Agent::new(options).map_err(|err| failed(&err.to_string()))?;
+    if given.once || given.dry_run {
+        follower.once().await.map_err(|err| failed(&err.to_string()))?;
+        return once(given, agent, &shared);
+    }
+    let signals = Signals::listen()?;
+    let status = Status::new(shared.clone());
+    let server = Server::bind(&given.listen).await.map_err(|err| {
+        Report::new(Exit::Files, "can't listen")
+            .row("address", given.listen.to_string())
+            .row("why", err.to_string())
+    })?;
+    let mut tasks = JoinSet::new();
+    if let Some(server) = server {
+        tasks.spawn(server.run(Arc::new(status.clone())));
+    }
+    tasks.spawn(follower.run());
+    let told = status.clone();
+    tasks.spawn(async move { notify::keep_saying(move || told.sentence()).await });
+    let disturbed = disturbances().map_err(|err| failed(&err.to_string()))?;
+    let resync = Duration::from_secs(given.resync);
+    let work = work(agent, shared, status, [changed, disturbed], resync);
+    notify::ready();
+    let ended = tokio::select! {
+        ended = work => ended,
+        () = stopped(signals) => Ok(()),
+    };
+    notify::stopping();
+    // Routes and rules stay: pods go on.
+    tasks.shutdown().await;
+    ended
+}
+
+fn failed(why: &str) -> Report {
+    Report::new(Exit::Files, "the node's network can't be looked after").row("why", why)
+}
+
+fn options(session: &Session, given: &Node) -> Options {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let named = given.node_name.clone().filter(|name| !name.is_empty());
+    let plugin = match given.plugin {
+        Main::Bridge => Plugin::Bridge,
+        Main::Ptp => Plugin::Ptp,
+    };
+    Options {
+        node: named.unwrap_or_else(|| host().trim().to_lowercase()),
+        conflist: Conflist {
+            dir: session.conf.dir().to_owned(),
+            name: given.name.clone(),
+            plugin,
+            template: given.template.clone(),
+            data_dir: given.data_dir.clone(),
+        },
+        mtu: given.mtu,
+        masquerade: !given.no_masquerade,
+        non_masquerade: given
+            .non_masquerade_cidr
+            .iter()
+            .map(|cidr| cnimble_cni::cidr::network_of(*cidr))
+            .collect(),
+        remove_on_delete: given.remove_on_delete,
+    }
+}
+
+fn once(given: &Node, mut agent: Agent, shared: &Shared) -> Result<(), Report> {
+    let nodes = std::mem::take(&mut shared.known().nodes);
+    if given.dry_run {
+        let plan = agent.plan(&nodes).map_err(|why| failed(&why))?;
+        let own = plan.own.iter().map(|cidr| format!("pods here: {cidr}\n"));
+        let routes =
+            plan.routes.iter().map(|(cidr, hop)| format!("{cidr} via {} (node {})\n", hop.via, hop.node));
+        let wrong = plan.conditions.iter().map(|(node, why)| format!("node {node}: {why}\n"));
+        print(&own.chain(routes).chain(wrong).collect::<String>());
+        return Ok(());
+    }
+    let report = agent.reconcile(&nodes).map_err(|why| failed(&why))?;
+    for (node, why) in &report.conditions {
+        log::warn!("node {node}: {why}");
+    }
+    log::info!("{} routes to other nodes' pods, {} writes", report.routes, report.writes);
+    match report.failures.as_slice() {
+        [] => Ok(()),
+        all => Err(failed(&all.join("; "))),
+    }
+}
+
+/// Looks again and again: when the nodes change, when somebody changes routes, and by the clock.
+async fn work(
+    mut agent: Agent,
+    shared: Shared,
+    status: Status,
+    [mut changed, mut disturbed]: [watch::Receiver<()>; 2],
+    resync: Duration,
+) -> Result<(), Report> {
+    loop {
+        // Until the server has told of all nodes, what is missing may only not be told yet.
+        let nodes = Some(shared.known()).filter(|known| known.listed).map(|known| known.nodes.clone());
+        if let Some(nodes) = nodes {
+            let looked = tokio::task::spawn_blocking(move || {
+                let outcome = agent.reconcile(&nodes);
+                (agent, outcome)
+            });
+            let (back, outcome) = looked.await.map_err(|err| failed(&err.to_string()))?;
+            agent = back;
+            status.looked(outcome);
+        }
+        tokio::select! {
+            Ok(()) = changed.changed() => {}
+            Ok(()) = disturbed.changed() => {}
+            () = sleep(resync) => {}
+        }
+        sleep(SETTLE).await;
+    }
+}
+
+/// Waits for the signal that ends us. SIGHUP doesn't: what may have changed is read again anyway.
+async fn stopped(mut signals: Signals) {
+    while signals.next().await == Word::Reload {}
+}

@@ -1,0 +1,148 @@
+//! What an agent's pages say.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde_json::json;
+
+use cnimble_agent::{Report, Shared};
+
+use crate::plain;
+use crate::run::metrics::CONTENT_TYPE;
+use crate::run::serve::Pages;
+
+/// So many conditions are told by /healthz.
+const TOLD: usize = 20;
+
+/// What came of the last look.
+#[derive(Default)]
+pub(super) struct Last {
+    pub(super) report: Report,
+    /// Why the host could not be looked at.
+    pub(super) trouble: Option<String>,
+    pub(super) looked: bool,
+}
+
+/// What is shared with those who ask.
+#[derive(Clone)]
+pub(super) struct Status {
+    nodes: Shared,
+    last: Arc<Mutex<Last>>,
+    looks: Counter,
+    writes: Counter,
+}
+
+impl Status {
+    pub(super) fn new(nodes: Shared) -> Self {
+        Status { nodes, last: Arc::default(), looks: Counter::default(), writes: Counter::default() }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what came of a look, and says in the log what is new of it.
+    pub(super) fn looked(&self, outcome: Result<Report, String>) {
+        self.looks.inc();
+        let mut last = self.last();
+        match outcome {
+            Ok(report) => {
+                self.writes.inc_by(u64::try_from(report.writes).unwrap_or(u64::MAX));
+                for (node, why) in
+                    report.conditions.iter().filter(|new| !last.report.conditions.contains(new))
+                {
+                    log::warn!("node {node}: {why}");
+                }
+                for why in report.failures.iter().filter(|new| !last.report.failures.contains(new)) {
+                    log::error!("{why}");
+                }
+                if report.writes > 0 {
+                    log::info!("{} routes to other nodes' pods, {} writes", report.routes, report.writes);
+                }
+                *last = Last { report, trouble: None, looked: true };
+            }
+            Err(why) => {
+                log::error!("{why}");
+                last.trouble = Some(why);
+            }
+        }
+    }
+
+    pub(super) fn sentence(&self) -> String {
+        let last = self.last();
+        let Report { routes, conditions, failures, .. } = &last.report;
+        format!("{routes} routes, {} conditions, {} failures", conditions.len(), failures.len())
+    }
+}
+
+impl Pages for Status {
+    fn name(&self) -> &'static str {
+        "/nodes"
+    }
+
+    fn metrics(&self) -> (String, &'static str) {
+        let mut registry = Registry::with_prefix("cnimble_node");
+        let gauge = |value: usize| {
+            let gauge = Gauge::<i64>::default();
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge
+        };
+        let (nodes, reached) = {
+            let known = self.nodes.known();
+            (known.nodes.len(), known.listed && known.trouble.is_none())
+        };
+        let last = self.last();
+        registry.register("nodes", "Nodes that the API server has told of", gauge(nodes));
+        registry.register(
+            "api_reachable",
+            "Whether the API server tells of nodes now",
+            gauge(usize::from(reached)),
+        );
+        registry.register("routes", "Routes to other nodes' pods", gauge(last.report.routes));
+        registry.register("conditions", "What is wrong with nodes", gauge(last.report.conditions.len()));
+        registry.register(
+            "failures",
+            "What could not be done on this host",
+            gauge(last.report.failures.len()),
+        );
+        registry.register("looks", "Looks at the host", self.looks.clone());
+        registry.register("writes", "Routes, tables and files that were written", self.writes.clone());
+        let mut text = String::new();
+        let _ = encode(&mut text, &registry);
+        (text, CONTENT_TYPE)
+    }
+
+    /// Another node's fault doesn't make this one ill.
+    fn health(&self) -> Result<String, String> {
+        let last = self.last();
+        let failures = last.trouble.iter().chain(&last.report.failures).cloned().collect::<Vec<_>>();
+        if !failures.is_empty() {
+            return Err(plain::text(&failures.join("\n")));
+        }
+        if !last.looked {
+            let why = self.nodes.known().trouble.clone();
+            return Err(plain::text(
+                &why.unwrap_or_else(|| "the API server hasn't told of nodes yet".to_owned()),
+            ));
+        }
+        let conditions = &last.report.conditions;
+        let told = conditions.iter().take(TOLD).map(|(node, why)| format!("node {node}: {why}\n"));
+        let more = conditions.len().saturating_sub(TOLD);
+        let more = if more > 0 { format!("{more} more: /nodes\n") } else { String::new() };
+        Ok(plain::text(&format!("ok\n{}{more}", told.collect::<String>())))
+    }
+
+    fn list(&self) -> String {
+        let trouble = self.nodes.known().trouble.clone();
+        let last = self.last();
+        let conditions: Vec<_> =
+            last.report.conditions.iter().map(|(node, why)| json!({"node": node, "message": why})).collect();
+        let own: Vec<String> = last.report.own.iter().map(ToString::to_string).collect();
+        let all = json!({"podCIDRs": own, "routes": last.report.routes, "conditions": conditions,
+            "failures": last.report.failures, "api": trouble});
+        plain::json(&format!("{all:#}\n"))
+    }
+}

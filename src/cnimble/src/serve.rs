@@ -1,0 +1,105 @@
+//! `serve`: CRI for pod sandboxes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::sync::oneshot;
+
+use cnimble_cri_server::{Limits, Server, Socket};
+use cnimble_pod::sandbox::Sandboxes;
+use cnimble_runtime::Stderr;
+
+use super::Session;
+use super::logging::Format;
+use super::pod::args::PodOptions;
+use super::report::{Exit, Report};
+use super::run::signals::{Signals, Word};
+use super::run::{STATUS, files, notify};
+
+const EXAMPLES: &str = "\
+Examples:
+  A pod's network by crictl, with the networks and plugins of this node:
+      cnimble serve --cri /run/cnimble/cri.sock &
+      export CONTAINER_RUNTIME_ENDPOINT=unix:///run/cnimble/cri.sock
+      id=$(crictl runp pod.json)
+      crictl inspectp $id
+      crictl stopp $id && crictl rmp $id";
+
+/// What is served, and where.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(super) struct Serve {
+    /// The Unix socket, of mode 0660
+    #[arg(long, value_name = "SOCKET", default_value = "/run/cnimble/cri.sock")]
+    cri: PathBuf,
+    #[command(flatten)]
+    options: PodOptions,
+    /// How many sandboxes are made at once, and how many stopped or removed
+    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    parallel: u16,
+    /// How logs look
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(super) log_format: Format,
+}
+
+pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report> {
+    let mut signals = Signals::listen()?;
+    let _lock = files::lock(&given.options.state_dir).await?;
+    let socket = Socket::bind(&given.cri).await.map_err(|err| {
+        Report::new(Exit::Files, "can't listen")
+            .row("why", err.to_string())
+            .hint("name another socket with --cri, or end the process that listens there")
+    })?;
+    let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
+    let sandboxes = given.options.open(&session.with_invoker(invoker), &[]).await?;
+    let network = sandboxes.network().clone();
+    let limits = Limits { parallel: usize::from(given.parallel), ..Limits::default() };
+    let server = Server::new(sandboxes.clone(), &given.options.state_dir, limits);
+    // Before the first pod: a kubelet makes none while the plugins say that they can't.
+    let _ = network.probe().await;
+    let probed = network.clone();
+    tokio::spawn(async move { probed.keep_probing(STATUS).await });
+    tokio::spawn(settle(sandboxes, limits.parallel));
+    log::info!("serving pod sandboxes, and nothing else of CRI, at {}", socket.path().display());
+    notify::ready();
+
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut serving = tokio::spawn(server.run(socket, async {
+        let _ = stopped.await;
+    }));
+    let mut stop = Some(stop);
+    loop {
+        tokio::select! {
+            ended = &mut serving => return ended.map_err(|err| {
+                Report::new(Exit::Files, "can't serve").row("why", err.to_string())
+            }),
+            word = signals.next() => match word {
+                Word::Reload => {
+                    notify::reloading();
+                    network.reload().await;
+                    notify::ready();
+                }
+                Word::Stop(exit) => match stop.take() {
+                    Some(stop) => {
+                        notify::stopping();
+                        drop(stop);
+                    }
+                    None => return Err(Report::new(exit, "stopped at once")
+                        .row("why", "a second signal; unfinished work is taken back at the next start")),
+                },
+            },
+        }
+    }
+}
+
+/// Between two attempts to finish what a crash has interrupted.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Finishes what a crash has interrupted. What fails is tried again: a plugin may be missing for a while.
+async fn settle(sandboxes: Sandboxes, parallel: usize) {
+    while let Err(err) = sandboxes.settle(parallel).await {
+        log::warn!("what was interrupted could not be finished: {err}");
+        tokio::time::sleep(AGAIN).await;
+    }
+}

@@ -1,0 +1,81 @@
+//! A server of CRI, the kubelet's interface to container runtimes, for pods' sandboxes only.
+//!
+//! CRI is gRPC over a Unix socket. Here a call becomes one on [`Sandboxes`](cnimble_pod::sandbox::Sandboxes), which
+//! keeps the records, the locks and the networks; the server itself knows nothing that a restart could lose. What is
+//! read from the socket has limits of size and number ([`Limits`]), and each call has one of time.
+//!
+//! - [`Socket`]: the Unix socket, and what is there already.
+//! - [`Server`]: connections and calls on it, until it is told to stop.
+
+mod answer;
+mod calls;
+mod cidr;
+mod connection;
+mod info;
+mod request;
+mod route;
+mod socket;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use cnimble_pod::network::OPERATION_LIMIT;
+use cnimble_pod::sandbox::Sandboxes;
+
+pub use connection::Server;
+pub use socket::{Socket, SocketError};
+
+/// What the server takes on at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Sandboxes that are made at once, and as many that are stopped or removed; others wait for their turn.
+    pub parallel: usize,
+    /// Calls under way; one more is refused.
+    pub calls: usize,
+    /// Connections; one more isn't accepted until another ends.
+    pub connections: usize,
+    /// The largest message that is read, in bytes.
+    pub message: usize,
+    /// How long a call may take in all. The kubelet gives up after 4 minutes.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            parallel: 32,
+            calls: 1024,
+            connections: 128,
+            message: 4 << 20,
+            // Set-up and taking it back, and a while in the queue.
+            time: OPERATION_LIMIT * 3,
+        }
+    }
+}
+
+/// What all calls share.
+#[derive(Debug)]
+struct Service {
+    sandboxes: Sandboxes,
+    limits: Limits,
+    /// Where the node's share of the pods' addresses is kept.
+    cidr_file: PathBuf,
+    /// A permit for each call.
+    calls: Arc<Semaphore>,
+    /// A permit for each change to a sandbox, which goes on without its caller.
+    works: Arc<Semaphore>,
+    /// Those that are made.
+    making: Semaphore,
+    /// Those that are stopped or removed.
+    ending: Semaphore,
+}
+
+/// Permits of [`Service::works`].
+const WORKS: u32 = 4096;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,57 @@
+//! Making a sandbox beside those that its pod has: for callers that count attempts themselves.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+
+use crate::network::Bandwidth;
+
+use super::Sandboxes;
+use super::config::{Sandbox, SandboxConfig};
+use super::error::{Action, Cause, SandboxError};
+
+impl Sandboxes {
+    /// Makes a sandbox of this attempt, as CRI's RunPodSandbox does. The pod's sandboxes of other attempts, and
+    /// those of a pod of the same name with another UID, stay as they are. One of the same attempt that is of no use
+    /// any more (unfinished, stopped, from before a reboot) is taken down first.
+    ///
+    /// `cancelled` ends it as soon as it is done: what was made is taken back then.
+    ///
+    /// **Cancellation.** As with [`Sandboxes::run`]. Rather than drop the future use `cancelled`.
+    ///
+    /// # Errors
+    /// [`Cause::Exists`] if there is one that is ready, [`Cause::Cancelled`]; everything that went wrong, the
+    /// cause first.
+    pub async fn create(
+        &self,
+        config: &SandboxConfig,
+        attempt: u32,
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<Sandbox, SandboxError> {
+        let failed = |causes| SandboxError::Pod { action: Action::Run, pod: config.pod.clone(), causes };
+        let mut cancelled = pin!(cancelled);
+        let lock = tokio::select! {
+            lock = self.lock(&config.pod) => lock,
+            () = cancelled.as_mut() => Err(Cause::Cancelled),
+        };
+        let _lock = lock.map_err(|cause| failed(vec![cause]))?;
+        self.create_locked(config, attempt, cancelled).await.map_err(failed)
+    }
+
+    async fn create_locked(
+        &self,
+        config: &SandboxConfig,
+        attempt: u32,
+        cancelled: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<Sandbox, Vec<Cause>> {
+        let one = |cause: Cause| vec![cause];
+        Bandwidth::from_annotations(&config.annotations).map_err(|err| one(err.into()))?;
+        let present = self.inner.store.of_pod(&config.pod).map_err(one)?;
+        for old in present.iter().filter(|of| of.config.uid == config.uid && of.attempt == attempt) {
+            if self.fault(old).is_none() {
+                return Err(one(Cause::Exists { id: old.id.clone(), attempt }));
+            }
+            self.remove_locked(old).await?;
+        }
+        self.make_new(config, attempt, cancelled).await
+    }
+}
