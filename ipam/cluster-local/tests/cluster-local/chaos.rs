@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -67,7 +68,7 @@ fn no_address_has_two_owners_while_members_die_pause_and_are_cut_off() {
         let lives: Vec<_> = nodes.iter().map(|node| scope.spawn(|| live(node, pods(), &checker))).collect();
         let pause = || std::thread::sleep(Duration::from_millis(700));
         // In this thread: what it starts would end with another.
-        for n in (0..3).cycle().take_while(|_| !lives.iter().all(|life| life.is_finished())) {
+        for n in (0..3).cycle().take_while(|_| !lives.iter().all(ScopedJoinHandle::is_finished)) {
             etcd.kill(n);
             pause();
             etcd.member(n);
