@@ -174,6 +174,12 @@ need_cargo() {
     fi
 }
 
+# need_protoc: for cluster-local-etcd, and so for the whole workspace: the crate etcd-client makes its messages of etcd's
+# own descriptions of them. Neither the plugins nor the command take it.
+need_protoc() {
+    [[ -n ${PROTOC:-} ]] || command -v protoc >/dev/null || need_packages protobuf-compiler
+}
+
 # need_cargo_tools: cargo fmt and cargo clippy, which a minimal Rust lacks.
 need_cargo_tools() {
     local tool
@@ -254,6 +260,27 @@ build_command() {
             cargo build --quiet --locked --release ${target:+--target "$target"} --target-dir "$TARGET_DIR" -p cnimble
     ) || die "building the command failed"
     COMMAND_BINARY=$TARGET_DIR/${target:+$target/}release/cnimble
+}
+
+# build_cluster: the program cluster-local-etcd, which the plugin cluster-local starts; sets CLUSTER_BINARY. Another kind
+# of machine as in build_command.
+build_cluster() {
+    need_cargo
+    need_protoc
+    say "Building cluster-local-etcd"
+    local target=${BUILD_FOR:+${BUILD_FOR/-gnu/-musl}}
+    (
+        cd "$ROOT"
+        CARGO_ENCODED_RUSTFLAGS=$(remap) \
+            cargo build --quiet --locked --release ${target:+--target "$target"} --target-dir "$TARGET_DIR" -p cnimble-blocks
+    ) || die "building cluster-local-etcd failed"
+    CLUSTER_BINARY=$TARGET_DIR/${target:+$target/}release/cluster-local-etcd
+}
+
+# add_cluster DIR: builds that program, and puts it beside the plugins in DIR.
+add_cluster() {
+    build_cluster
+    install -m 755 "$CLUSTER_BINARY" "$1"
 }
 
 # plugin_names BINARY: one a line; the binary itself knows.

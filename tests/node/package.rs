@@ -29,6 +29,7 @@ fn plugins() -> BTreeSet<String> {
 struct Tree {
     plugins: PathBuf,
     command: PathBuf,
+    cluster: PathBuf,
     bin: &'static str,
     cni: &'static str,
 }
@@ -42,6 +43,7 @@ fn trees(dir: &Path) -> [Tree; 3] {
     .map(|(kind, bin, cni)| Tree {
         plugins: dir.join(kind).join("plugins"),
         command: dir.join(kind).join("command"),
+        cluster: dir.join(kind).join("cluster"),
         bin,
         cni,
     })
@@ -57,8 +59,10 @@ fn packages_have_every_plugin_unit_page_and_licence() {
     fs::create_dir(&from).unwrap();
     std::os::unix::fs::symlink(plugin_dir().join("bridge"), from.join("cnimble-plugins")).unwrap();
     std::os::unix::fs::symlink(&command, from.join("cnimble")).unwrap();
+    std::os::unix::fs::symlink(plugin_dir().join("cluster-local-etcd"), from.join("cluster-local-etcd"))
+        .unwrap();
     let output = Command::new(script("package"))
-        .args(["deb", "rpm", "tar", "--from"])
+        .args(["deb", "rpm", "tar", "--cluster", "--from"])
         .arg(&from)
         .arg("--tree")
         .arg(dir.path())
@@ -103,7 +107,13 @@ fn packages_have_every_plugin_unit_page_and_licence() {
                 );
             }
         }
-        for (package, name) in [(&tree.plugins, "cnimble-plugins"), (&tree.command, "cnimble")] {
+        assert_eq!(names(&tree.cluster.join(tree.cni)), BTreeSet::from(["cluster-local-etcd".to_owned()]));
+        let packages = [
+            (&tree.plugins, "cnimble-plugins"),
+            (&tree.command, "cnimble"),
+            (&tree.cluster, "cnimble-cluster"),
+        ];
+        for (package, name) in packages {
             let path = package.join("usr/share/doc").join(name).join("THIRD-PARTY");
             let licences = fs::read_to_string(path).unwrap();
             for said in ["\nserde ", "\nnix ", "MIT OR Apache-2.0", "Permission is hereby granted"] {

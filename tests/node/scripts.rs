@@ -143,6 +143,35 @@ fn installing_again_keeps_the_originals() {
     assert!(!node.path("prefix/bin/cnimble").exists());
 }
 
+/// The program of cluster-local comes when it is asked for, is renewed from then on, and goes with the plugins.
+#[test]
+fn the_program_of_cluster_local_comes_when_asked_for_and_goes_with_the_rest() {
+    let node = Node::new();
+    let before = contents(&node.path("bin"));
+    let output = node.install(&["--cluster"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cluster-local-etcd is missing"), "{output:?}");
+    assert_eq!(contents(&node.path("bin")), before);
+
+    node.write("release/cluster-local-etcd", "#!/bin/sh\necho 1\n");
+    let installed = || fs::read_to_string(node.path("bin/cluster-local-etcd")).ok();
+    node.install_ok(&[]);
+    assert_eq!(installed(), None);
+    node.install_ok(&["--cluster"]);
+    assert_eq!(installed().unwrap(), "#!/bin/sh\necho 1\n");
+    let about = Command::new(node.path("bin/host-local")).output().unwrap();
+    assert!(String::from_utf8_lossy(&about.stderr).contains("host-local"), "{about:?}");
+    node.write("release/cluster-local-etcd", "#!/bin/sh\necho 2\n");
+    node.install_ok(&[]);
+    assert_eq!(installed().unwrap(), "#!/bin/sh\necho 2\n");
+    // A release without it changes nothing there.
+    fs::remove_file(node.path("release/cluster-local-etcd")).unwrap();
+    node.install_ok(&[]);
+    assert_eq!(installed().unwrap(), "#!/bin/sh\necho 2\n");
+
+    node.install_ok(&["--uninstall"]);
+    assert_eq!(contents(&node.path("bin")), before);
+}
+
 #[test]
 fn uninstall_leaves_what_somebody_else_has_put_there_since() {
     let node = Node::new();

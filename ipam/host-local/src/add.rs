@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{CniResult, Code, Error, IpConfig};
 use cnimble_leases::boot::Boot;
 use cnimble_leases::config::Config;
+use cnimble_leases::range::RangeSet;
 use cnimble_leases::store::{Store, StoreError};
 use cnimble_leases::{files, holder};
 use cnimble_plugin::{Call, signal};
@@ -16,8 +17,32 @@ use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::resolv;
 
+/// Where the range sets of an ADD come from.
+pub trait Source {
+    /// The sets. The lock of the leases is held.
+    ///
+    /// # Errors
+    /// The ADD's.
+    fn sets(&self) -> Result<Vec<RangeSet>, Error>;
+
+    /// A set has no address left.
+    fn is_full(&self, _set: usize) {}
+}
+
+/// Gives the attachment an address of each range set that `source` has in place of the configuration's.
+///
+/// # Errors
+/// ADD's. What was made is on the call's undo stack.
+pub fn add_from(call: &Call, mut config: Config, source: &dyn Source) -> Result<CniResult, Error> {
+    add_with(call, &mut config, Some(source))
+}
+
 /// Gives the attachment an address of each range set.
-pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
+pub(crate) fn add(call: &Call, mut config: Config) -> Result<CniResult, Error> {
+    add_with(call, &mut config, None)
+}
+
+fn add_with(call: &Call, config: &mut Config, source: Option<&dyn Source>) -> Result<CniResult, Error> {
     let dns = match &config.resolv_conf {
         Some(path) => resolv::read(path)?,
         None => Default::default(),
@@ -33,15 +58,23 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
                 files::LIMIT
             )));
     }
-    let journal = undo(call, &config);
+    let journal = undo(call, config);
 
     let store = Store::lock_or_create(&config.store, &journal)?;
+    if let Some(source) = source {
+        config.sets = source.sets()?;
+    }
     let leases = store.leases_of(&attachment.container_id, &[])?;
     store.sweep(&leases);
     let boot = Boot::current();
     let ledger = Ledger::new(&store, &leases, Some(&attachment), &boot);
-    let choices = allocate::choose(&config.sets, &config.requested, &call.container_id, &ledger)
-        .map_err(|err| no_address(&err, &config))?;
+    let choices =
+        allocate::choose(&config.sets, &config.requested, &call.container_id, &ledger).map_err(|err| {
+            if let (Some(source), AllocateError::Full { set, .. }) = (source, &err) {
+                source.is_full(*set);
+            }
+            no_address(&err, config)
+        })?;
 
     signal::check()?;
     let removed = write(&store, &journal, &ledger, &choices, &content, &boot)?;
@@ -53,7 +86,7 @@ pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
 
     Ok(CniResult {
         ips: choices.iter().map(ip_config).collect::<Result<_, _>>()?,
-        routes: config.routes,
+        routes: std::mem::take(&mut config.routes),
         dns,
         ..CniResult::default()
     })

@@ -33,6 +33,7 @@ use cnimble_leases::store::{self, Directory, Store, StoreError};
 use cnimble_plugin::interface::remove;
 use cnimble_plugin::{Call, Caps, Plugin};
 
+pub use add::{Source, add_from};
 use ledger::Ledger;
 
 /// The plugin.

@@ -176,6 +176,8 @@ pub(super) enum Command {
     Pod(super::pod::args::Pod),
     /// The container runtime's pods, by CRI: containerd, CRI-O, k3s
     Cri(Cri),
+    /// A cluster's addresses: set up, list, release (IPAM plugin cluster-local)
+    Ipam(super::ipam::Ipam),
     /// Keep the pods of manifests up, as a kubelet does
     ///
     /// Reads pods from a directory, a URL or the Kubernetes API server, gives each its network

@@ -9,6 +9,7 @@ mod gc_cri;
 mod hand_over;
 mod init;
 mod interrupt;
+mod ipam;
 mod learn;
 mod lint;
 mod list;
@@ -210,6 +211,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::HandOver(given) => hand_over::hand_over(session, given).await,
         Command::Pod(given) => pod::pod(session, given).await,
         Command::Cri(given) => cri::cri(session, given).await,
+        Command::Ipam(given) => ipam::ipam(session, given),
         Command::Run(given) => run::run(session, given).await,
         Command::Serve(given) => serve::serve(session, given).await,
         Command::Node(given) => node::node(session, given).await,

@@ -10,6 +10,7 @@
 //! leases, too. The plugin decides which address an attachment gets.
 
 pub mod boot;
+pub mod cluster;
 pub mod config;
 pub mod files;
 #[cfg(feature = "fuzzing")]

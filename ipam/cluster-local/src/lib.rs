@@ -1,0 +1,206 @@
+//! The CNI IPAM plugin cluster-local: addresses of a cluster, in blocks that nodes own.
+//!
+//! It is host-local with another source of ranges: those of the configuration that the node owns, as
+//! [`Share`] has them. All else is host-local's: leases, lock, undo, GC. Where the share isn't enough, a program
+//! of its own asks etcd (`ask`), and the ADD is tried again.
+
+mod ask;
+
+use std::cell::Cell;
+use std::net::IpAddr;
+
+use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_host_local::{PLUGIN as HOST_LOCAL, Source, add_from};
+use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::share::Share;
+use cnimble_leases::range::RangeSet;
+use cnimble_plugin::{Call, Caps, Plugin};
+
+use ask::Request;
+
+/// The plugin.
+pub static PLUGIN: &dyn Plugin = &ClusterLocal;
+
+struct ClusterLocal;
+
+/// How often an ADD asks etcd: other pods of the node may take what was claimed for this one.
+const TRIES: usize = 5;
+
+impl Plugin for ClusterLocal {
+    fn name(&self) -> &'static str {
+        "cluster-local"
+    }
+
+    fn needs(&self) -> Caps {
+        HOST_LOCAL.needs()
+    }
+
+    /// That which asks etcd.
+    fn starts_programs(&self, _call: &Call) -> bool {
+        true
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        Cluster::read(&call.config, &call.args()?).map(drop)
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        for _ in 0..TRIES {
+            let cluster = Cluster::read(&call.config, &call.args()?)?;
+            if let Some(request) = missing(&cluster)? {
+                ask::etcd(call, &request)?;
+            }
+            let need = Owned { cluster: Cluster::read(&call.config, &call.args()?)?, need: Cell::new(None) };
+            match add_from(call, cluster.base, &need) {
+                Ok(result) => {
+                    // A process that was paused in between may be too late.
+                    if !Share::read(&need.cluster.base.store)?.map_or(Ok(false), |share| share.is_valid())? {
+                        return Err(late());
+                    }
+                    prepare(call, &need.cluster, &result);
+                    return Ok(result);
+                }
+                Err(err) => match need.need.take() {
+                    Some(request) => ask::etcd(call, &request)?,
+                    None => return Err(err),
+                },
+            }
+        }
+        Err(Error::new(
+            Code::TRY_AGAIN_LATER,
+            "other pods of this node take the addresses as fast as they are claimed",
+        ))
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        HOST_LOCAL.del(call)?;
+        let ips = call.config.prev_result.iter().flat_map(|result| &result.ips);
+        let ips: Vec<IpAddr> = ips.map(|ip| ip.address.ip()).collect();
+        // DEL works with a configuration that has gone bad: then nothing goes back now.
+        if let Ok(cluster) = Cluster::read(&call.config, &Default::default())
+            && let Ok(Some(share)) = Share::read(&cluster.base.store)
+            && share.owned.iter().any(|owned| owned.is_single() && ips.iter().any(|ip| owned.contains(*ip)))
+        {
+            give_back(call);
+        }
+        Ok(())
+    }
+
+    fn checks_prev_result(&self) -> bool {
+        HOST_LOCAL.checks_prev_result()
+    }
+
+    fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
+        HOST_LOCAL.check(call, prev)
+    }
+
+    fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
+        HOST_LOCAL.gc(call, valid)?;
+        if let Ok(cluster) = Cluster::read(&call.config, &Default::default())
+            && Share::read(&cluster.base.store)?.is_some()
+        {
+            give_back(call);
+        }
+        Ok(())
+    }
+
+    /// A lease could be written, and the node has a share that it may give addresses from, or etcd answers.
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let cluster = Cluster::read(&call.config, &call.args()?)?;
+        HOST_LOCAL.status(call)?;
+        let unavailable = |err: Error| Error { code: Code::NOT_AVAILABLE, ..err };
+        let share = Share::read(&cluster.base.store).map_err(unavailable)?;
+        let valid = match &share {
+            Some(share) if share.is_valid()? => share,
+            _ => return ask::etcd(call, &Request::Confirm).map_err(unavailable),
+        };
+        for (set, part) in valid.sets(&cluster.base.sets).into_iter().enumerate() {
+            let has_room = part.is_some_and(|part| ask::has_room(&cluster, &part));
+            if !has_room {
+                ask::etcd(call, &Request::More(set, 1)).map_err(unavailable)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn late() -> Error {
+    Error::new(Code::TRY_AGAIN_LATER, "the node's right to its addresses ended during the ADD")
+}
+
+/// What etcd has to be asked for in any case: a confirmation, or an address that the pod is to get.
+fn missing(cluster: &Cluster) -> Result<Option<Request>, Error> {
+    let share = match Share::read(&cluster.base.store)? {
+        Some(share) if share.is_valid()? => share,
+        _ => return Ok(Some(Request::Confirm)),
+    };
+    let is_ours = |ip: &IpAddr| {
+        let in_a_range = cluster.base.sets.iter().any(|set| set.range_of(*ip).is_some());
+        in_a_range && !share.owned.iter().any(|owned| owned.contains(*ip))
+    };
+    Ok(cluster.base.requested.iter().copied().find(is_ours).map(Request::Address))
+}
+
+/// After a good ADD: fetches a spare block in the middle of the last one, and has etcd confirm the share before its
+/// time is over. The ADD has its address: a failure is no error.
+fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
+    let Ok(Some(share)) = Share::read(&cluster.base.store) else { return };
+    let half = 1 << (cluster.host_bits - 1);
+    for (set, ranges) in cluster.base.sets.iter().enumerate() {
+        let last = share.owned.iter().rfind(|owned| ranges.range_of(owned.last).is_some());
+        let in_the_middle = |ip: IpAddr| {
+            cluster.block_of(ip) != ip
+                && last.is_some_and(|last| last.contains(ip) && !last.is_single())
+                && ask::offset(cluster, ip) == half
+        };
+        if result.ips.iter().any(|ip| in_the_middle(ip.address.ip()))
+            && let Err(err) = ask::etcd(call, &Request::More(set, 1 << (cluster.host_bits - 1)))
+        {
+            log::warn!("no spare block: {err}");
+        }
+    }
+    let is_old = share.age().is_ok_and(|age| age.is_some_and(|age| age > share.identity.offline / 2));
+    if is_old
+        && !ask::was_tried(cluster)
+        && let Err(err) = ask::etcd(call, &Request::Confirm)
+    {
+        log::warn!("etcd doesn't confirm the node's addresses: {err}");
+    }
+}
+
+/// Has what is unused go back. A failure costs nothing but time.
+fn give_back(call: &Call) {
+    if let Err(err) = ask::etcd(call, &Request::Tidy) {
+        log::warn!("unused addresses stay with this node: {err}");
+    }
+}
+
+/// The ranges that the node owns.
+struct Owned {
+    cluster: Cluster,
+    /// What the ADD lacks.
+    need: Cell<Option<Request>>,
+}
+
+impl Source for Owned {
+    fn sets(&self) -> Result<Vec<RangeSet>, Error> {
+        let share = Share::read(&self.cluster.base.store)?;
+        let share = share.map_or(Ok(None), |share| share.is_valid().map(|valid| valid.then_some(share)))?;
+        let Some(share) = share else {
+            self.need.set(Some(Request::Confirm));
+            return Err(late());
+        };
+        let parts = share.sets(&self.cluster.base.sets).into_iter().enumerate();
+        let owned = parts.map(|(set, part)| {
+            part.ok_or_else(|| {
+                self.is_full(set);
+                Error::new(Code::NO_ADDRESS, format!("the node owns no address of range set {set}"))
+            })
+        });
+        owned.collect()
+    }
+
+    fn is_full(&self, set: usize) {
+        self.need.set(Some(Request::More(set, 1)));
+    }
+}

@@ -1,0 +1,145 @@
+//! Many pods on three nodes, while members of etcd are killed, cut off and paused, and processes of ours are killed.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use cnimble_tests::Host;
+
+use super::{Node, assert_no_block_is_lost, cluster, cluster_of};
+
+/// Who has which address, by what ADD and DEL have answered.
+#[derive(Default)]
+struct Checker(Mutex<BTreeMap<String, String>>);
+
+impl Checker {
+    fn gave(&self, ip: &str, pod: &str) {
+        let other = self.0.lock().unwrap().insert(ip.to_owned(), pod.to_owned());
+        assert_eq!(other, None, "{ip} has two owners: the other is {pod}");
+    }
+
+    /// Called before DEL begins.
+    fn takes_back(&self, ip: &str) {
+        self.0.lock().unwrap().remove(ip);
+    }
+}
+
+/// So many ADDs on a node, every third followed by a DEL. An ADD that etcd's state stops is tried again.
+fn live(node: &Node<'_>, pods: usize, checker: &Checker) {
+    for n in 0..pods {
+        let pod = format!("pod{n}");
+        let mut tries = 0;
+        let ip = loop {
+            match node.add(&pod) {
+                Ok(ip) => break ip,
+                Err(err) => {
+                    assert_eq!(err["code"], 11, "{err}");
+                    tries += 1;
+                    assert!(tries < 100, "{err}");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        };
+        checker.gave(&ip, &format!("{pod} on {}", node.name));
+        if n % 3 == 0 {
+            checker.takes_back(&ip);
+            node.run("DEL", &pod, "", Some(&ip)).unwrap();
+        }
+    }
+}
+
+/// How many pods a node gets: `scripts/stress cluster` sets more.
+fn pods() -> usize {
+    std::env::var("CNIMBLE_CLUSTER_PODS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
+}
+
+#[test]
+fn no_address_has_two_owners_while_members_die_pause_and_are_cut_off() {
+    let host = Host::new();
+    // Small blocks: every seventh ADD claims one. A small subnet: nodes come to claim the same ones.
+    let subnet = if pods() <= 200 { "10.9.0.0/23" } else { "10.9.0.0/21" };
+    let (mut etcd, nodes) = cluster_of(&host, 3, subnet, 29);
+    let checker = Checker::default();
+    std::thread::scope(|scope| {
+        let lives: Vec<_> = nodes.iter().map(|node| scope.spawn(|| live(node, pods(), &checker))).collect();
+        let pause = || std::thread::sleep(Duration::from_millis(700));
+        // In this thread: what it starts would end with another.
+        for n in (0..3).cycle().take_while(|_| !lives.iter().all(ScopedJoinHandle::is_finished)) {
+            etcd.kill(n);
+            pause();
+            etcd.member(n);
+            etcd.settle();
+            let next = (n + 1) % 3;
+            etcd.cut(next);
+            pause();
+            etcd.heal();
+            etcd.settle();
+            etcd.signal(next, Signal::SIGSTOP);
+            pause();
+            etcd.signal(next, Signal::SIGCONT);
+            etcd.settle();
+        }
+        assert!(lives.into_iter().all(|life| life.join().is_ok()));
+    });
+    etcd.settle();
+    assert_no_block_is_lost(&nodes);
+    let given = checker.0.into_inner().unwrap();
+    assert_eq!(given.len(), nodes.len() * (pods() - pods().div_ceil(3)));
+}
+
+/// SIGKILL of the processes that `pid` has started, if there are any now.
+fn kill_children(pid: u32) {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    for child in children.split_whitespace() {
+        let _ = kill(Pid::from_raw(child.parse().unwrap()), Signal::SIGKILL);
+    }
+}
+
+/// SIGKILL of the plugin, and of the program that it has started, after a time that grows by steps.
+#[test]
+fn a_kill_at_any_moment_loses_no_block_and_gives_no_address_twice() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let checker = Checker::default();
+    for n in 0..60_u64 {
+        let node = &nodes[(n % 2) as usize];
+        let pod = format!("killed{n}");
+        // A fixed address in a block that no node has: each of these ADDs asks etcd.
+        let args = format!("IP=10.9.{}.1", 10 + n);
+        let mut child = node.start("ADD", &pod, &args, None);
+        std::thread::sleep(Duration::from_micros(n * 400));
+        if n % 2 == 0 {
+            kill_children(child.id());
+            let _ = child.wait();
+        } else {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        node.run("DEL", &pod, "", None).unwrap();
+        let after = format!("after{n}");
+        let ip = node.added(&after);
+        checker.gave(&ip, &after);
+    }
+    assert_no_block_is_lost(&nodes[..2]);
+}
+
+/// Each round a block that no node has, and three nodes that want an address of it at the same moment.
+#[test]
+fn of_nodes_that_claim_one_block_at_once_one_gets_it() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    for round in 10..40 {
+        let wanted = format!("IP=10.9.{round}.1");
+        let start = |node: &Node<'_>| node.start("ADD", &format!("pod{round}"), &wanted, None);
+        let children: Vec<_> = nodes.iter().map(start).collect();
+        let outcomes = children.into_iter().map(|child| super::answer(&child.wait_with_output().unwrap()));
+        let (given, refused): (Vec<_>, Vec<_>) = outcomes.partition(Result::is_ok);
+        assert_eq!(given.len(), 1, "round {round}: {given:?} {refused:?}");
+        assert!(refused.iter().all(|err| err.as_ref().is_err_and(|err| err["code"] == 101)), "{refused:?}");
+    }
+    assert_no_block_is_lost(&nodes);
+}

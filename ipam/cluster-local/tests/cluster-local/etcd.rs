@@ -1,0 +1,130 @@
+//! Three members of a real etcd in the namespace of a host, and what befalls them.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use cnimble_tests::{Background, Host, wait_until};
+
+/// The longest that a test waits; only a failing one waits so long.
+const PATIENCE: f32 = 120.0;
+
+pub(super) struct Etcd<'h> {
+    host: &'h Host,
+    members: Vec<Option<Background>>,
+    generation: u32,
+}
+
+fn ip(n: usize) -> String {
+    // Not 127.0.0.1, which all others have as their source.
+    format!("127.0.0.{}", n + 11)
+}
+
+pub(super) fn url(n: usize) -> String {
+    format!("http://{}:2379", ip(n))
+}
+
+impl<'h> Etcd<'h> {
+    /// `count` members with a leader.
+    pub(super) fn start(host: &'h Host, count: usize) -> Self {
+        let members = (0..count).map(|_| None).collect();
+        let mut etcd = Etcd { host, members, generation: 0 };
+        for n in 0..count {
+            etcd.member(n);
+        }
+        etcd.settle();
+        etcd
+    }
+
+    fn dir(&self, n: usize) -> PathBuf {
+        self.host.dir().join(format!("etcd-{}-{n}", self.generation))
+    }
+
+    fn peers(&self) -> String {
+        let peers = (0..self.members.len()).map(|n| format!("m{n}=http://{}:2380", ip(n)));
+        peers.collect::<Vec<_>>().join(",")
+    }
+
+    /// Starts a member, again if it was killed.
+    pub(super) fn member(&mut self, n: usize) {
+        let mut command = self.host.command("etcd");
+        let peer = format!("http://{}:2380", ip(n));
+        command.arg(format!("--name=m{n}")).arg("--data-dir").arg(self.dir(n));
+        command.arg(format!("--listen-client-urls={}", url(n)));
+        command.arg(format!("--advertise-client-urls={}", url(n)));
+        command
+            .arg(format!("--listen-peer-urls={peer}"))
+            .arg(format!("--initial-advertise-peer-urls={peer}"));
+        command.arg(format!("--initial-cluster={}", self.peers())).arg("--unsafe-no-fsync");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.members[n] = Some(Background::start(&mut command));
+    }
+
+    /// kill -9, by dropping it.
+    pub(super) fn kill(&mut self, n: usize) {
+        self.members[n] = None;
+    }
+
+    pub(super) fn signal(&self, n: usize, signal: Signal) {
+        let pid = self.members[n].as_ref().unwrap().pid();
+        kill(Pid::from_raw(pid as i32), signal).unwrap();
+    }
+
+    /// Cuts a member off from the others and from its clients.
+    pub(super) fn cut(&self, n: usize) {
+        let ip = ip(n);
+        self.host.nft("add table ip cut");
+        self.host.nft("add chain ip cut input { type filter hook input priority 0; }");
+        self.host.nft(&format!("add rule ip cut input ip daddr {ip} drop"));
+        self.host.nft(&format!("add rule ip cut input ip saddr {ip} drop"));
+    }
+
+    pub(super) fn heal(&self) {
+        self.host.nft("delete table ip cut");
+    }
+
+    pub(super) fn ctl(&self, args: &str) -> Command {
+        let urls: Vec<String> = (0..self.members.len()).map(url).collect();
+        let mut command = self.host.command("etcdctl");
+        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", urls.join(",")));
+        command.args(args.split_whitespace());
+        command
+    }
+
+    /// Waits until all members answer.
+    pub(super) fn settle(&self) {
+        let healthy = || self.ctl("endpoint health").output().is_ok_and(|output| output.status.success());
+        assert!(wait_until(PATIENCE, healthy), "etcd has no leader");
+    }
+
+    /// Saves a backup.
+    pub(super) fn backup(&self) -> PathBuf {
+        let file = self.host.dir().join("backup");
+        let mut command = self.host.command("etcdctl");
+        let endpoint = format!("--endpoints={}", url(0));
+        command.env("ETCDCTL_API", "3").arg(endpoint).args(["snapshot", "save"]).arg(&file);
+        assert!(command.output().unwrap().status.success());
+        file
+    }
+
+    /// Restores it, as an operator does: same names, same URLs, same token.
+    pub(super) fn restore(&mut self, file: &std::path::Path) {
+        self.generation += 1;
+        for n in 0..self.members.len() {
+            self.kill(n);
+        }
+        for n in 0..self.members.len() {
+            let mut command = self.ctl("snapshot restore");
+            command.arg(file).arg("--data-dir").arg(self.dir(n)).arg(format!("--name=m{n}"));
+            command.arg(format!("--initial-cluster={}", self.peers()));
+            command.arg(format!("--initial-advertise-peer-urls=http://{}:2380", ip(n)));
+            assert!(command.output().unwrap().status.success());
+        }
+        for n in 0..self.members.len() {
+            self.member(n);
+        }
+        self.settle();
+    }
+}

@@ -1,0 +1,136 @@
+//! Nodes that aren't who etcd knows, and an etcd that isn't what it was: each ends in an error.
+
+use cnimble_leases::store::Store;
+use cnimble_tests::{Host, PATIENCE, wait_until};
+use serde_json::json;
+
+use super::{Node, cluster, refused};
+
+#[test]
+fn nothing_is_claimed_in_an_etcd_that_was_never_set_up() {
+    let host = Host::new();
+    let _etcd = super::Etcd::start(&host, 1);
+    let node = Node::new(&host, 1, "a", "10.9.0.0/16");
+    refused(node.add("p1"), 50, "cnimble ipam init");
+}
+
+#[test]
+fn a_restored_backup_is_refused_by_old_and_new_nodes() {
+    let host = Host::new();
+    let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let backup = etcd.backup();
+    // Claimed after the backup: in the restored etcd this block is free.
+    nodes[1].added("p1");
+    etcd.restore(&backup);
+    refused(nodes[2].add("p1"), 50, "restored from a backup");
+    let fixed = nodes[0].run("ADD", "p2", "IP=10.9.77.7", None).map(|result| super::address(&result));
+    refused(fixed, 50, "restored from a backup");
+    // The blocks of before are the nodes' own all the same, until their time is over.
+    nodes[1].added("p2");
+}
+
+#[test]
+fn a_second_node_of_the_same_name_is_refused() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let other = nodes[0].clone().with("dataDir", json!(host.dir().join("other")));
+    refused(other.add("p1"), 50, "another machine has this name");
+}
+
+/// A copy of the disk boots: its share is of the last boot, and etcd has the other machine's new one.
+#[test]
+fn a_copy_of_a_nodes_disk_is_refused_in_another_boot() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let file = nodes[0].store().join(".cnimble-share");
+    let mut share = nodes[0].share();
+    share["identity"]["boot"] = "00000000-0000-0000-0000-000000000000".into();
+    // The machine itself has booted since: etcd has a boot that is neither the file's nor this one.
+    let key = "/cnimble/ipam/net/nodes/a";
+    let known = share["identity"].to_string().replace("00000000-0000", "11111111-1111");
+    let mut put = etcd.ctl("put");
+    assert!(put.arg(key).arg(known).output().unwrap().status.success());
+    std::fs::write(&file, share.to_string()).unwrap();
+    refused(nodes[0].add("p2"), 50, "copy of this one's disk");
+}
+
+#[test]
+fn a_released_block_waits_until_its_node_may_not_use_it_any_more() {
+    let host = Host::new();
+    // Two blocks in all.
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/25");
+    let first = nodes[0].added("p1");
+    nodes[1].added("p1");
+    nodes[0].operate("release a").unwrap();
+    // Node a may still give addresses, so that the block isn't free: only single ones are.
+    let claims = nodes[1].operate("blocks").unwrap();
+    let released = claims.as_array().unwrap().iter().find(|claim| claim["node"] == "a").unwrap().clone();
+    assert!(released["freeAt"].is_u64(), "{released}");
+    assert_ne!(nodes[0].added("p2"), first);
+    nodes[2].added("p1");
+    let owned = nodes[2].share()["owned"].clone();
+    assert_eq!(owned[0]["first"], owned[0]["last"], "a block that another node may use: {owned}");
+    // The time is over, on the node's clock and in etcd.
+    let mut share = nodes[0].share();
+    share["identity"]["offline"] = 1.into();
+    std::fs::write(nodes[0].store().join(".cnimble-share"), share.to_string()).unwrap();
+    refused(nodes[0].add("p3"), 50, "released");
+    let ip: std::net::Ipv4Addr = released["first"].as_str().unwrap().parse().unwrap();
+    let key = format!("/cnimble/ipam/net/blocks/4-{:08x}", u32::from(ip));
+    let value = json!({"node": "a", "instance": "i", "offline": 1, "free": 1}).to_string();
+    assert!(etcd.ctl("put").arg(key).arg(value).output().unwrap().status.success());
+    nodes[2].operate("address 10.9.0.127").unwrap();
+    nodes[2].operate(&format!("address {ip}")).unwrap();
+    let owned = nodes[2].share()["owned"].clone();
+    assert!(owned.as_array().unwrap().iter().any(|owned| owned["first"] == released["first"]), "{owned}");
+}
+
+/// A process that returns an address is held up between its confirmation and the return. Meanwhile the next one of the
+/// node confirms; that both are at work takes a lock that is gone, or a member of etcd that is slow.
+#[test]
+fn a_return_that_comes_after_the_next_confirmation_does_nothing() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = &nodes[0];
+    node.run("ADD", "p1", "IP=10.9.3.63", None).unwrap();
+    // Without a result to go by, DEL leaves the single address with the node.
+    node.run("DEL", "p1", "", None).unwrap();
+    let is_ours = || {
+        let claims = node.operate("blocks").unwrap();
+        claims.as_array().unwrap().iter().any(|claim| claim["first"] == "10.9.3.63" && claim["node"] == "a")
+    };
+    assert!(is_ours());
+    let turn = || node.share()["identity"]["turn"].as_u64().unwrap();
+    let before = turn();
+    let leases = Store::lock(&node.store()).unwrap().unwrap();
+    let late = node.begin("tidy");
+    assert!(wait_until(PATIENCE, || turn() > before), "tidy has confirmed nothing");
+    std::fs::remove_file(node.store().join(".cnimble-share-lock")).unwrap();
+    node.operate("confirm").unwrap();
+    drop(leases);
+    super::answer(&late.wait_with_output().unwrap()).unwrap();
+    assert!(is_ours(), "the return of an earlier turn was carried out");
+}
+
+/// Held up by the lock of the leases, it is looked at.
+#[test]
+fn the_program_that_asks_etcd_keeps_one_capability_and_gains_none() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let turn = || nodes[0].share()["identity"]["turn"].as_u64().unwrap();
+    let before = turn();
+    let leases = Store::lock(&nodes[0].store()).unwrap().unwrap();
+    let program = nodes[0].begin("tidy");
+    assert!(wait_until(PATIENCE, || turn() > before), "tidy has confirmed nothing");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
+    drop(leases);
+    super::answer(&program.wait_with_output().unwrap()).unwrap();
+    // CAP_DAC_OVERRIDE is number 1.
+    for line in ["CapPrm:\t0000000000000002", "CapEff:\t0000000000000002", "NoNewPrivs:\t1"] {
+        assert!(status.contains(line), "no {line:?}: {status}");
+    }
+}

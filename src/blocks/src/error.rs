@@ -1,0 +1,67 @@
+//! The errors, and their codes in CNI.
+
+use cnimble_cni::{Code, Error};
+
+/// Why nothing was claimed.
+#[derive(Debug, thiserror::Error)]
+pub enum BlocksError {
+    /// No member of etcd answers, or none has a quorum. Another try may go better.
+    #[error("etcd doesn't answer: {0}")]
+    Away(String),
+    /// The network was never set up in this etcd.
+    #[error("etcd has nothing of network {0}: run `cnimble ipam init` once for the cluster")]
+    Uninitialised(String),
+    /// etcd has less than it had.
+    #[error(
+        "etcd was restored from a backup or replaced ({0}): it may not know every block, so none is claimed"
+    )]
+    Restored(String),
+    /// The node isn't who etcd knows.
+    #[error("node {name}: {why}")]
+    Identity {
+        /// The node's name.
+        name: String,
+        /// What differs.
+        why: String,
+    },
+    /// The nodes' configurations differ.
+    #[error("ipam.blockSize: the cluster's blocks have /{cluster}, this configuration says /{ours}")]
+    BlockSize {
+        /// As etcd has it.
+        cluster: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// The subnet has nothing left that this node could have.
+    #[error("no address left in the cluster for range set {0}")]
+    Full(String),
+    /// A fixed address that another node gives.
+    #[error("{ip} is in the block of node {node}, which gives its addresses")]
+    Taken {
+        /// The address.
+        ip: String,
+        /// Its node.
+        node: String,
+    },
+    /// Others are always faster.
+    #[error("other nodes claim at the same time; try again")]
+    Contended,
+    /// A file of ours.
+    #[error("{0}")]
+    Local(#[from] Error),
+}
+
+impl From<BlocksError> for Error {
+    fn from(err: BlocksError) -> Self {
+        let code = match &err {
+            BlocksError::Local(local) => return local.clone(),
+            BlocksError::Away(_) | BlocksError::Contended => Code::TRY_AGAIN_LATER,
+            BlocksError::Full(_) | BlocksError::Taken { .. } => Code::NO_ADDRESS,
+            BlocksError::BlockSize { .. } => Code::INVALID_CONFIG,
+            BlocksError::Uninitialised(_) | BlocksError::Restored(_) | BlocksError::Identity { .. } => {
+                Code::NOT_AVAILABLE
+            }
+        };
+        Error::new(code, err.to_string())
+    }
+}

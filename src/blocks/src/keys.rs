@@ -1,0 +1,90 @@
+//! The keys in etcd. Addresses are hexadecimal numbers of one width, so that etcd sorts them.
+
+use std::net::IpAddr;
+
+use cnimble_leases::cluster::{address, config::Cluster, number};
+
+/// The keys of a network.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    base: String,
+}
+
+/// `4-0a000040` or `6-fd00…`.
+pub(crate) fn text(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(_) => format!("4-{:08x}", number(ip)),
+        IpAddr::V6(_) => format!("6-{:032x}", number(ip)),
+    }
+}
+
+/// The address that a key ends in.
+pub(crate) fn ip(key: &str) -> Option<IpAddr> {
+    let last = key.rsplit('/').next()?;
+    let (family, digits) = last.split_once('-')?;
+    let number = u128::from_str_radix(digits, 16).ok()?;
+    let like: IpAddr = match family {
+        "4" => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        "6" => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        _ => return None,
+    };
+    Some(address(number, like))
+}
+
+impl Keys {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        Keys { base: format!("{}/{}", cluster.etcd.prefix, cluster.network) }
+    }
+
+    /// What etcd was when the network was set up.
+    pub(crate) fn fence(&self) -> String {
+        format!("{}/fence", self.base)
+    }
+
+    /// Who the node is.
+    pub(crate) fn node(&self, name: &str) -> String {
+        format!("{}/nodes/{name}", self.base)
+    }
+
+    pub(crate) fn blocks(&self) -> String {
+        format!("{}/blocks/", self.base)
+    }
+
+    /// The owner of the block that begins at `ip`.
+    pub(crate) fn block(&self, ip: IpAddr) -> String {
+        format!("{}/blocks/{}", self.base, text(ip))
+    }
+
+    pub(crate) fn singles(&self) -> String {
+        format!("{}/singles/", self.base)
+    }
+
+    /// The owner of a single address.
+    pub(crate) fn single(&self, ip: IpAddr) -> String {
+        format!("{}/singles/{}", self.base, text(ip))
+    }
+
+    /// What a node owns: the same keys by its name, with `block` or `single` as value.
+    pub(crate) fn owned_by(&self, name: &str) -> String {
+        format!("{}/owned/{name}/", self.base)
+    }
+
+    pub(crate) fn owned(&self, name: &str, ip: IpAddr) -> String {
+        format!("{}/owned/{name}/{}", self.base, text(ip))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_found_again_in_its_key() {
+        for text in ["10.0.0.64", "255.255.255.255", "fd00::40", "::"] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(ip(&format!("/a/b-c/{}", super::text(address))), Some(address));
+        }
+        assert_eq!(ip("/a/4-xyz"), None);
+        assert!(super::text("9.0.0.0".parse().unwrap()) < super::text("10.0.0.0".parse().unwrap()));
+    }
+}

@@ -1,0 +1,18 @@
+//! Blocks of a cluster's addresses in etcd: claimed, confirmed, returned by nodes; listed and released by operators.
+//!
+//! `docs/CLUSTER-ADDRESSES.md` has the protocol. [`node`] is what the program `cluster-local-etcd` does for the
+//! plugin, [`operator`] what the command does. Both speak by a [`session::Session`], which has looked whether
+//! etcd still is what it was.
+
+mod claim;
+mod error;
+mod keys;
+pub mod node;
+pub mod operator;
+mod record;
+pub mod session;
+
+pub use error::BlocksError;
+
+/// A result of this crate.
+pub type Result<T, E = BlocksError> = std::result::Result<T, E>;

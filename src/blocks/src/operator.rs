@@ -1,0 +1,113 @@
+//! The operator's part: to set a network up, to list what nodes own, to release what a dead node owned.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use etcd_client::TxnOp;
+
+use cnimble_leases::cluster::config::Cluster;
+
+use crate::record::{Fence, Owner, unix_now};
+use crate::session::{Session, is, is_absent, json, parse};
+use crate::{BlocksError, Result, keys};
+
+/// How often the offset is looked at: others write in between, which makes it look larger than it is.
+const LOOKS: u32 = 5;
+
+/// A block, or a single address, as the operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The first address.
+    pub first: IpAddr,
+    /// Whether it is one address.
+    pub is_single: bool,
+    /// The node's name.
+    pub node: String,
+    /// From when on others may claim it, in milliseconds since 1970, if it was released.
+    pub free: Option<u64>,
+}
+
+/// Sets a network up. Every node refuses to work with an etcd that doesn't have this.
+///
+/// # Errors
+/// It is set up, or etcd fails.
+pub async fn init(cluster: &Cluster) -> Result<()> {
+    let mut session = Session::connect(cluster).await?;
+    let (mut id, mut offset) = session.offset().await?;
+    for _ in 1..LOOKS {
+        let (other, again) = session.offset().await?;
+        (id, offset) = (other, offset.min(again));
+    }
+    let fence = Fence { cluster: id, offset, host_bits: cluster.host_bits, suspect: None };
+    let key = session.keys.fence();
+    if !session.commit(vec![is_absent(key.clone())], vec![TxnOp::put(key, json(&fence)?, None)]).await? {
+        let why = format!("network {} is set up already", cluster.network);
+        return Err(BlocksError::Local(cnimble_cni::Error::config(why)));
+    }
+    Ok(())
+}
+
+/// Everything that is claimed, by address.
+///
+/// # Errors
+/// etcd fails.
+pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
+    let mut session = Session::open(cluster, 0).await?;
+    let mut claims = BTreeMap::new();
+    for (prefix, is_single) in [(session.keys.blocks(), false), (session.keys.singles(), true)] {
+        for kv in session.list(&prefix).await? {
+            let Some(first) = keys::ip(&String::from_utf8_lossy(kv.key())) else { continue };
+            let owner: Owner = parse(&kv)?;
+            claims.insert(first, Claim { first, is_single, node: owner.node, free: owner.free });
+        }
+    }
+    Ok(claims.into_values().collect())
+}
+
+/// Releases what `name` owns. Others may claim it when the node's right to give addresses without etcd has ended,
+/// and a tenth of that time later, because clocks differ. Returns how much was released, and until when others wait,
+/// in milliseconds since 1970.
+///
+/// # Errors
+/// There is no such node, or etcd fails: then another call goes on.
+pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
+    let mut session = Session::open(cluster, 0).await?;
+    let (node, prefix) = (session.keys.node(name), session.keys.owned_by(name));
+    // At first: from now on nothing confirms the node, and it claims nothing.
+    let known = session.get(&node).await?;
+    if let Some(kv) = &known
+        && !session.commit(vec![is(node.clone(), kv.value())], vec![TxnOp::delete(node, None)]).await?
+    {
+        return Err(BlocksError::Contended);
+    }
+    let released_at = unix_now();
+    let (mut count, mut until) = (0, 0);
+    let owned = session.list(&prefix).await?;
+    if known.is_none() && owned.is_empty() {
+        return Err(BlocksError::Identity {
+            name: name.to_owned(),
+            why: "etcd has nothing of it".to_owned(),
+        });
+    }
+    for kv in owned {
+        let Some(first) = keys::ip(&String::from_utf8_lossy(kv.key())) else { continue };
+        let key = match cluster.block_of(first) == first {
+            true => session.keys.block(first),
+            false => session.keys.single(first),
+        };
+        let Some(found) = session.get(&key).await? else { continue };
+        let owner: Owner = parse(&found)?;
+        let free = released_at + owner.offline + owner.offline / 10;
+        until = until.max(free);
+        let released = Owner { free: Some(free), ..owner };
+        let list = kv.key().to_vec();
+        let operations =
+            vec![TxnOp::put(key.clone(), json(&released)?, None), TxnOp::delete(list.clone(), None)];
+        let conditions = vec![is(key, found.value()), is(list, kv.value())];
+        if !session.commit(conditions, operations).await? {
+            return Err(BlocksError::Contended);
+        }
+        count += 1;
+    }
+    Ok((count, until))
+}

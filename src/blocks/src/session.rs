@@ -1,0 +1,200 @@
+//! A connection to one member of etcd, after it was seen that etcd is what it was.
+
+use std::time::Duration;
+
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions, Txn,
+    TxnOp,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use cnimble_cni::{Code, Error};
+use cnimble_leases::cluster::config::{Cluster, Etcd};
+
+use crate::keys::Keys;
+use crate::record::Fence;
+use crate::{BlocksError, Result};
+
+/// For a connection, and for an answer. A member that is paused takes as long.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often the offset is looked at before it counts as fallen: others write in between.
+const LOOKS: u32 = 10;
+
+/// A connection.
+pub struct Session {
+    client: Client,
+    pub(crate) keys: Keys,
+    /// The fence's value, to the letter, which every transaction compares.
+    fence: Vec<u8>,
+    /// The latest revision of an answer.
+    pub(crate) revision: i64,
+}
+
+fn away(err: impl std::fmt::Display) -> BlocksError {
+    BlocksError::Away(err.to_string())
+}
+
+/// JSON for a value.
+pub(crate) fn json(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|err| Error::new(Code::INTERNAL, err.to_string()).into())
+}
+
+/// A value of JSON.
+pub(crate) fn parse<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
+    serde_json::from_slice(kv.value()).map_err(|err| {
+        let key = String::from_utf8_lossy(kv.key()).into_owned();
+        Error::new(Code::NOT_AVAILABLE, format!("etcd has at {key} what isn't ours: {err}")).into()
+    })
+}
+
+/// A value that a key has.
+pub(crate) fn is(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Compare {
+    Compare::value(key, CompareOp::Equal, value)
+}
+
+/// A key that isn't there.
+pub(crate) fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
+    Compare::version(key, CompareOp::Equal, 0)
+}
+
+impl Session {
+    /// Connects to the first member that answers with a quorum behind it, and looks at the fence. `seen` is the
+    /// latest revision that the caller knows of.
+    ///
+    /// # Errors
+    /// Nothing answers, or etcd isn't what it was.
+    pub async fn open(cluster: &Cluster, seen: i64) -> Result<Self> {
+        let mut session = Self::connect(cluster).await?;
+        let kv = session.get(&session.keys.fence()).await?;
+        let kv = kv.ok_or_else(|| BlocksError::Uninitialised(cluster.network.clone()))?;
+        session.fence = kv.value().to_vec();
+        let fence: Fence = parse(&kv)?;
+        if let Some(why) = fence.suspect {
+            return Err(BlocksError::Restored(why));
+        }
+        if fence.host_bits != cluster.host_bits {
+            return Err(BlocksError::BlockSize {
+                cluster: 32 - fence.host_bits,
+                ours: 32 - cluster.host_bits,
+            });
+        }
+        let why = match session.revision < seen {
+            true => Some(format!("its revision {} is before {seen}, which was seen", session.revision)),
+            false => session.difference(&fence).await?,
+        };
+        let Some(why) = why else { return Ok(session) };
+        let suspect = Fence { suspect: Some(why.clone()), ..fence };
+        let put = TxnOp::put(session.keys.fence(), json(&suspect)?, None);
+        session.commit(Vec::new(), vec![put]).await?;
+        Err(BlocksError::Restored(why))
+    }
+
+    /// What tells that etcd isn't what it was when the network was set up.
+    async fn difference(&mut self, fence: &Fence) -> Result<Option<String>> {
+        let mut why = None;
+        for _ in 0..LOOKS {
+            let (id, offset) = self.offset().await?;
+            if id != fence.cluster {
+                return Ok(Some(format!("the cluster's ID is {id:x}, it was {:x}", fence.cluster)));
+            }
+            if offset >= fence.offset {
+                return Ok(None);
+            }
+            why = Some(format!("its log is shorter than its revisions tell, by {}", fence.offset - offset));
+        }
+        Ok(why)
+    }
+
+    /// Connects without looking at the fence.
+    pub(crate) async fn connect(cluster: &Cluster) -> Result<Self> {
+        let mut failures = Vec::new();
+        let count = cluster.etcd.endpoints.len();
+        // Nodes begin at different members.
+        let first = usize::try_from(crate::record::unix_now() % count.max(1) as u64).unwrap_or(0);
+        for url in cluster.etcd.endpoints.iter().cycle().skip(first).take(count) {
+            match Self::connect_to(&cluster.etcd, url, Keys::of(cluster)).await {
+                Ok(session) => return Ok(session),
+                Err(BlocksError::Away(why)) => failures.push(format!("{url}: {why}")),
+                Err(err) => return Err(err),
+            }
+        }
+        Err(BlocksError::Away(failures.join("; ")))
+    }
+
+    async fn connect_to(etcd: &Etcd, url: &str, keys: Keys) -> Result<Self> {
+        let options = options(etcd, url)?;
+        let client = tokio::time::timeout(PATIENCE, Client::connect([url], Some(options)));
+        let client = client.await.map_err(|_| away("no connection in time"))?.map_err(away)?;
+        let mut session = Session { client, keys, fence: Vec::new(), revision: 0 };
+        // Linearizable: a member without a quorum doesn't answer.
+        session.get(&session.keys.fence()).await?;
+        Ok(session)
+    }
+
+    /// One key.
+    pub(crate) async fn get(&mut self, key: &str) -> Result<Option<KeyValue>> {
+        Ok(self.range(key, None).await?.into_iter().next())
+    }
+
+    /// The keys from `key` on, by the options; all of the same prefix with [`GetOptions::with_prefix`].
+    pub(crate) async fn range(&mut self, key: &str, options: Option<GetOptions>) -> Result<Vec<KeyValue>> {
+        let answer = tokio::time::timeout(PATIENCE, self.client.get(key, options));
+        let mut answer = answer.await.map_err(|_| away("no answer in time"))?.map_err(away)?;
+        self.saw(answer.header().map(etcd_client::ResponseHeader::revision));
+        Ok(answer.take_kvs())
+    }
+
+    /// All keys with a prefix.
+    pub(crate) async fn list(&mut self, prefix: &str) -> Result<Vec<KeyValue>> {
+        self.range(prefix, Some(GetOptions::new().with_prefix())).await
+    }
+
+    /// Does all of `operations` if all of `conditions` hold, and the fence is as it was; tells whether.
+    ///
+    /// # Errors
+    /// No answer: then it may have been done.
+    pub(crate) async fn commit(&mut self, conditions: Vec<Compare>, operations: Vec<TxnOp>) -> Result<bool> {
+        let mut conditions = conditions;
+        conditions.push(match self.fence.is_empty() {
+            true => is_absent(self.keys.fence()),
+            false => is(self.keys.fence(), self.fence.clone()),
+        });
+        let txn = Txn::new().when(conditions).and_then(operations);
+        let answer = tokio::time::timeout(PATIENCE, self.client.txn(txn));
+        let answer = answer.await.map_err(|_| away("no answer in time"))?.map_err(away)?;
+        self.saw(answer.header().map(etcd_client::ResponseHeader::revision));
+        Ok(answer.succeeded())
+    }
+
+    fn saw(&mut self, revision: Option<i64>) {
+        self.revision = self.revision.max(revision.unwrap_or(0));
+    }
+
+    /// The cluster's ID, and what the member's log has more than revisions.
+    pub(crate) async fn offset(&mut self) -> Result<(u64, i64)> {
+        let status = tokio::time::timeout(PATIENCE, self.client.status());
+        let status = status.await.map_err(|_| away("no status in time"))?.map_err(away)?;
+        let header = status.header().ok_or_else(|| away("a status without a header"))?;
+        let index = i64::try_from(status.raft_applied_index()).unwrap_or(i64::MAX);
+        Ok((header.cluster_id(), index - header.revision()))
+    }
+}
+
+fn options(etcd: &Etcd, url: &str) -> Result<ConnectOptions> {
+    let options = ConnectOptions::new().with_connect_timeout(PATIENCE).with_timeout(PATIENCE);
+    if !url.starts_with("https://") {
+        return Ok(options);
+    }
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|err| BlocksError::Local(Error::io("reading", path, &err)))
+    };
+    let mut tls = TlsOptions::new();
+    if let Some(ca) = &etcd.ca {
+        tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+    }
+    if let Some((certificate, key)) = &etcd.identity {
+        tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+    }
+    Ok(options.with_tls(tls))
+}

@@ -1,0 +1,173 @@
+//! The configuration of cluster-local, validated: host-local's keys for ranges, and where etcd is.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use cnimble_cni::{CniArgs, Error, PluginConfig, fields};
+
+use super::{address, number};
+use crate::config::Config;
+
+/// The prefix of all keys unless `ipam.etcd.prefix` says otherwise.
+const PREFIX: &str = "/cnimble/ipam";
+/// The length of an IPv4 block's prefix unless `ipam.blockSize` says otherwise.
+const BLOCK_SIZE: u8 = 26;
+/// For how many seconds a node goes on without etcd unless `ipam.etcd.offline` says otherwise.
+const OFFLINE: u32 = 3600;
+
+/// The configuration.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The network's name.
+    pub network: String,
+    /// Ranges, requested addresses, the directory of leases: as host-local reads them.
+    pub base: Config,
+    /// A block has two to the power of this many addresses.
+    pub host_bits: u32,
+    /// The node's name.
+    pub node: String,
+    /// For how long the node gives addresses after etcd has confirmed its share.
+    pub offline: Duration,
+    /// Where etcd is.
+    pub etcd: Etcd,
+}
+
+/// Where etcd is.
+#[derive(Debug, Clone)]
+pub struct Etcd {
+    /// URLs of the members.
+    pub endpoints: Vec<String>,
+    /// The certificate of the authority that has signed those of the members.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate and key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// In front of all keys, without a slash at its end.
+    pub prefix: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    ipam: Ipam,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Ipam {
+    block_size: Option<u8>,
+    #[serde(deserialize_with = "fields::text_opt")]
+    node_name: Option<String>,
+    etcd: EtcdFields,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct EtcdFields {
+    endpoints: Vec<String>,
+    #[serde(deserialize_with = "fields::text_opt")]
+    ca: Option<String>,
+    #[serde(deserialize_with = "fields::text_opt")]
+    certificate: Option<String>,
+    #[serde(deserialize_with = "fields::text_opt")]
+    key: Option<String>,
+    #[serde(deserialize_with = "fields::text_opt")]
+    prefix: Option<String>,
+    offline: Option<u32>,
+}
+
+impl Cluster {
+    /// Reads and validates the configuration.
+    ///
+    /// # Errors
+    /// Code 7 with the key that is wrong, 4 for a bad `IP` in CNI_ARGS.
+    pub fn read(config: &PluginConfig, args: &CniArgs) -> Result<Self, Error> {
+        let base = Config::read(config, args)?;
+        let ipam = config.decode::<Document>()?.ipam;
+        let size = ipam.block_size.unwrap_or(BLOCK_SIZE);
+        if !(20..=29).contains(&size) {
+            return Err(Error::config(format!("ipam.blockSize: {size} is not between 20 and 29")));
+        }
+        let host_bits = u32::from(32 - size);
+        let node = ipam.node_name.map_or_else(host_name, Ok)?;
+        if !cnimble_cni::names::is_identifier(&node) {
+            return Err(Error::config(format!("ipam.nodeName: invalid name \"{}\"", node.escape_default()))
+                .details("it must start with a letter or digit and hold only letters, digits, _ . -"));
+        }
+        let offline = ipam.etcd.offline.unwrap_or(OFFLINE);
+        if offline == 0 {
+            return Err(Error::config("ipam.etcd.offline: 0 seconds leave no time to give an address"));
+        }
+        Ok(Cluster {
+            network: config.name.clone(),
+            base,
+            host_bits,
+            node,
+            offline: Duration::from_secs(offline.into()),
+            etcd: ipam.etcd.validated()?,
+        })
+    }
+
+    /// How many addresses at a block's end no node owns with the block. Single ones of them are claimed
+    /// when there is no free block.
+    pub fn tail(&self) -> u128 {
+        1 << (self.host_bits.saturating_sub(3))
+    }
+
+    /// The first address of the block that `ip` is in.
+    pub fn block_of(&self, ip: IpAddr) -> IpAddr {
+        address(number(ip) >> self.host_bits << self.host_bits, ip)
+    }
+
+    /// The last address of the block at `first` that its owner gives.
+    pub fn last_of(&self, first: IpAddr) -> IpAddr {
+        address(number(first) + (1 << self.host_bits) - 1 - self.tail(), first)
+    }
+
+    /// Whether `ip` is in the tail of its block.
+    pub fn is_in_tail(&self, ip: IpAddr) -> bool {
+        ip > self.last_of(self.block_of(ip))
+    }
+}
+
+impl EtcdFields {
+    fn validated(self) -> Result<Etcd, Error> {
+        if self.endpoints.is_empty() {
+            return Err(Error::config("ipam.etcd.endpoints: give the URL of a member of etcd"));
+        }
+        for url in &self.endpoints {
+            let tls = url.starts_with("https://");
+            if !tls && !url.starts_with("http://") {
+                return Err(Error::config(format!(
+                    "ipam.etcd.endpoints: \"{}\" begins with neither https:// nor http://",
+                    url.escape_default()
+                )));
+            }
+            if tls && self.ca.is_none() {
+                return Err(Error::config("ipam.etcd.ca: https needs the authority's certificate"));
+            }
+        }
+        let identity = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
+            (None, None) => None,
+            _ => return Err(Error::config("ipam.etcd: certificate and key go together")),
+        };
+        let prefix = self.prefix.unwrap_or_else(|| PREFIX.to_owned());
+        Ok(Etcd {
+            endpoints: self.endpoints,
+            ca: self.ca.map(PathBuf::from),
+            identity,
+            prefix: prefix.trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+/// The name of this machine, as the kernel has it.
+fn host_name() -> Result<String, Error> {
+    const FILE: &str = "/proc/sys/kernel/hostname";
+    let name = std::fs::read_to_string(FILE)
+        .map_err(|err| Error::io("reading the node's name:", std::path::Path::new(FILE), &err))?;
+    Ok(name.trim().to_owned())
+}
