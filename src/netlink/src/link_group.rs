@@ -58,7 +58,8 @@ impl Netlink {
                 return Ok(());
             }
             if strangers.is_empty() && known.iter().all(|(_, of)| *of == group) {
-                let members = known.iter().map(|(link, _)| link.index).collect();
+                let mut members: Vec<u32> = known.iter().map(|(link, _)| link.index).collect();
+                members.sort_unstable();
                 let request = link::del_group(group, known.len());
                 return present(self.carry_out_removal(request, &members));
             }

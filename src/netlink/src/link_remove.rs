@@ -1,6 +1,5 @@
 //! Removes links, and returns as soon as they are gone; the kernel may be freeing them still.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::linger::{self, Event, Waiter};
@@ -34,15 +33,15 @@ impl Netlink {
     /// # Errors
     /// The kernel's; ENODEV if there is none.
     pub fn remove_link(&mut self, index: u32, name: &str) -> Result<()> {
-        self.carry_out_removal(link::del(index, name), &HashSet::from([index]))
+        self.carry_out_removal(link::del(index, name), &[index])
     }
 
-    /// Carries out a request that removes `links`, and returns when these are gone.
+    /// Carries out a request that removes `links`, which are sorted, and returns when these are gone.
     ///
     /// Where there can be no child, or an announcement was lost, the request is carried out here. So it is for several
     /// links when the first is announced: the kernel has the lock for all network configuration until all have been,
     /// and the second request finds none. That spares the reading of several announcements for each.
-    pub(super) fn carry_out_removal(&mut self, request: Request, links: &HashSet<u32>) -> Result<()> {
+    pub(super) fn carry_out_removal(&mut self, request: Request, links: &[u32]) -> Result<()> {
         if !linger::is_allowed() || self.member(RTNLGRP_LINK, true).is_err() {
             return self.execute(request);
         }
@@ -61,7 +60,7 @@ impl Netlink {
     }
 
     /// `None` if there can be no child, or it has ended early, or its word was lost, or one of several is gone.
-    fn remove_by_a_child(&mut self, links: &HashSet<u32>, request: &Request) -> Option<Result<()>> {
+    fn remove_by_a_child(&mut self, links: &[u32], request: &Request) -> Option<Result<()>> {
         let mut bytes = request.bytes.clone().ok()?;
         let seq = self.socket.take_numbers(1);
         wire::number(&mut bytes, seq);
@@ -69,13 +68,7 @@ impl Netlink {
         self.await_removal(links, &request.what, seq, &child)
     }
 
-    fn await_removal(
-        &mut self,
-        links: &HashSet<u32>,
-        what: &str,
-        seq: u32,
-        child: &Waiter,
-    ) -> Option<Result<()>> {
+    fn await_removal(&mut self, links: &[u32], what: &str, seq: u32, child: &Waiter) -> Option<Result<()>> {
         let count = u32::try_from(links.len()).unwrap_or(u32::MAX);
         let end = Instant::now() + PATIENCE + EACH.saturating_mul(count);
         loop {
@@ -89,7 +82,7 @@ impl Netlink {
             let datagram = self.socket.datagram(what, 0).ok()?;
             for message in Messages::new(datagram) {
                 match heard(&message.ok()?, what, port, seq) {
-                    Said::Gone(index) if links.contains(&index) => {
+                    Said::Gone(index) if links.binary_search(&index).is_ok() => {
                         return (links.len() == 1).then_some(Ok(()));
                     }
                     Said::Gone(_) => {}
