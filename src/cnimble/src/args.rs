@@ -2,6 +2,7 @@
 
 mod config;
 mod follow;
+mod run;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,12 +13,11 @@ use clap_complete::engine::ArgValueCompleter;
 use super::cri::args::Cri;
 use super::logging::Format;
 use super::names;
-use super::pod::args::PodOptions;
 use super::report::{Report, usage};
-use super::run::serve::Listen;
 use super::serve::Serve;
 pub(super) use config::{Completions, Explain, Init, Man, Purpose, Schema, Validate};
 pub(super) use follow::{Events, Stats};
+pub(super) use run::{Run, Sources};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -207,76 +207,6 @@ impl Command {
             _ => Format::default(),
         }
     }
-}
-
-/// What to keep up, and how.
-#[derive(Debug, Args)]
-pub(super) struct Run {
-    #[command(flatten)]
-    pub(super) sources: Sources,
-    #[command(flatten)]
-    pub(super) options: PodOptions,
-    /// Stop when everything has been tried once; exit status 1 if a pod isn't ready then
-    #[arg(long, conflicts_with = "teardown_on_exit")]
-    pub(super) once: bool,
-    /// Take the pods down in the end
-    #[arg(long)]
-    pub(super) teardown_on_exit: bool,
-    /// Serve /metrics, /healthz and /pods there: a Unix socket's path, a loopback ADDRESS:PORT,
-    /// or `off` [default: cnimble.sock in the run directory]
-    #[arg(long, value_name = "WHERE")]
-    pub(super) listen: Option<Listen>,
-    /// Seconds between checks of a pod that is up (the verb CHECK); 0 is never
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub(super) check_interval: u64,
-    /// A network that no runtime but cnimble adds pods to: its plugins are asked to clean up (the
-    /// verb GC) after pods that no record knows; may be given many times
-    #[arg(long, value_name = "NAME")]
-    pub(super) own_network: Vec<String>,
-    /// How many pods are worked on at once
-    #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(super) parallel: u16,
-    /// How logs look
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub(super) log_format: Format,
-}
-
-/// Where pods come from.
-#[derive(Debug, Args)]
-pub(super) struct Sources {
-    /// A directory of manifests, or a single one, YAML or JSON; it is watched
-    #[arg(long, value_name = "DIR|FILE")]
-    pub(super) manifests: Option<PathBuf>,
-    /// A URL with manifests; it is asked again and again
-    #[arg(long)]
-    pub(super) url: Option<String>,
-    /// A header for requests to the URL, or a file of headers, one a line, that is read for each
-    /// request: others can see a command line. May be given many times
-    #[arg(long, value_name = "NAME: VALUE|@FILE", requires = "url")]
-    pub(super) url_header: Vec<String>,
-    /// A kubeconfig: pods come from its API server
-    #[arg(long, value_name = "FILE", group = "api")]
-    pub(super) kubeconfig: Option<PathBuf>,
-    /// Pods come from the API server of the cluster whose pod this is, by its service account
-    #[arg(long, group = "api")]
-    pub(super) in_cluster: bool,
-    /// Of the API server's pods take only those with the annotation cnimble/managed: "true". It is so
-    /// in any case where a kubelet runs on the node
-    #[arg(long, requires = "api")]
-    pub(super) only_managed: bool,
-    /// Tell the API server how pods are that have the annotation cnimble/managed: "true", and
-    /// confirm their deletion, as a kubelet does
-    #[arg(long, requires = "api")]
-    pub(super) write_status: bool,
-    /// Seconds between looks at the URL, and at the directory besides its being watched
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
-    pub(super) poll: u64,
-    /// Append the node's name to that of pods from directory and URL, as a kubelet does
-    #[arg(long)]
-    pub(super) suffix: bool,
-    /// The name of this node, for the API server and for static pods [default: the host name]
-    #[arg(long, value_name = "NAME")]
-    pub(super) node_name: Option<String>,
 }
 
 /// How to draw.
