@@ -219,11 +219,18 @@ mod tests {
         assert_eq!(names("isgateway"), ["bridge isGateway"]);
         assert_eq!(names("bridge.mtu"), ["bridge mtu"]);
         assert!(names("mtu").len() > 4);
-        assert_eq!(names("ipam.ranges.subnet"), ["host-local ipam.ranges[][].subnet"]);
         assert_eq!(
-            names("rangeStart"),
-            ["host-local ipam.ranges[][].rangeStart", "host-local ipam.rangeStart"]
+            names("ipam.ranges.subnet"),
+            ["cluster-local ipam.ranges[][].subnet", "host-local ipam.ranges[][].subnet"]
         );
+        for plugin in ["cluster-local", "host-local"] {
+            let of: Vec<_> =
+                names("rangeStart").into_iter().filter(|name| name.starts_with(plugin)).collect();
+            assert_eq!(
+                of,
+                [format!("{plugin} ipam.ranges[][].rangeStart"), format!("{plugin} ipam.rangeStart")]
+            );
+        }
         assert_eq!(names("vlanTrunk").len(), 3);
         assert!(names("isGatway").is_empty());
     }
