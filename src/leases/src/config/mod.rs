@@ -116,21 +116,6 @@ struct StoreOnlyIpam {
     data_dir: Option<String>,
 }
 
-/// What tells that ranges come with each attachment.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct FromRuntime {
-    capabilities: Option<Capabilities>,
-    runtime_config: Option<Value>,
-    ipam: Option<Value>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Capabilities {
-    ip_ranges: bool,
-}
-
 fn no_ipam() -> Error {
     Error::config("IPAM config missing 'ipam' key")
 }
@@ -148,17 +133,13 @@ pub fn store_path(config: &PluginConfig) -> Result<PathBuf, Error> {
 /// an attachment, and STATUS has none.
 ///
 /// # Errors
-/// Code 7 if `capabilities` isn't an object of booleans.
+/// Code 6 if the configuration can't be read.
 pub fn awaits_ranges(config: &PluginConfig) -> Result<bool, Error> {
-    let FromRuntime { capabilities, runtime_config, ipam } = config.decode()?;
-    let has = |of: &Option<Value>, key| {
-        let value = of.as_ref().and_then(|of| json::get(of, key));
-        value.is_some_and(|value| !value.is_null())
-    };
-    Ok(capabilities.is_some_and(|capabilities| capabilities.ip_ranges)
-        && !has(&runtime_config, "ipRanges")
-        && !has(&ipam, "ranges")
-        && !has(&ipam, "subnet"))
+    let document: Value = config.decode()?;
+    let given = |of, key| json::get(json::get(&document, of)?, key).filter(|value| !value.is_null());
+    Ok(given("capabilities", "ipRanges") == Some(&Value::Bool(true))
+        && given("runtimeConfig", "ipRanges").is_none()
+        && given("ipam", "ranges").or(given("ipam", "subnet")).is_none())
 }
 
 /// The skeleton has made sure that `network` is a plain file name.
