@@ -184,12 +184,17 @@ fn clear(
     };
     let gone: Vec<NewRoute> = main.into_iter().filter(|route| !keeps(route)).collect();
     let of_addresses: Vec<_> = ips.iter().map(|ip| cnimble_cni::cidr::network_of(ip.address)).collect();
-    let (home, name) = (call.open_netns()?, link.name.clone());
+    let (home, name, index) = (call.open_netns()?, link.name.clone(), link.index);
     let (lost, extra) = (gone.clone(), hints.clone());
     call.undo.push("put the routes into the table main again", move || {
         let mut inside = Netlink::open_in(&home)?;
-        delete(&mut inside, extra.iter().map(|route| route::del(route, &name)).collect())?;
-        let present = inside.routes(lost.first().map_or(0, |route| route.index), None)?;
+        let present = inside.routes(index, None)?;
+        // As the kernel lists them, with their metric: IPv6 deletes the first route to the destination otherwise,
+        // whatever its source address.
+        let is_extra = |route: &&NewRoute| {
+            extra.iter().any(|hint| (hint.dst, hint.via, hint.src) == (route.dst, route.via, route.src))
+        };
+        delete(&mut inside, present.iter().filter(is_extra).map(|route| route::del(route, &name)).collect())?;
         let mut lost: Vec<&NewRoute> = lost.iter().filter(|route| !present.contains(route)).collect();
         lost.sort_by_key(|route| route.via.is_some());
         let again = lost.iter().map(|lost| match lost.via {
