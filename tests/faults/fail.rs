@@ -174,7 +174,7 @@ const ALL: &[Verb] = &[Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status
 
 #[test]
 fn errors_in_bridge() {
-    failures("bridge", ALL, 40);
+    failures("bridge", ALL, 24);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn errors_in_the_first_bridge() {
 
 #[test]
 fn errors_in_ptp() {
-    failures("ptp", ALL, 20);
+    failures("ptp", ALL, 14);
 }
 
 #[test]
@@ -194,13 +194,13 @@ fn errors_in_a_chain() {
 
 #[test]
 fn errors_among_many_leases() {
-    failures("many leases", ALL, 20);
+    failures("many leases", ALL, 12);
 }
 
 #[test]
 fn errors_in_every_other_plugin() {
     for sample in others().filter(|sample| sample.missing().is_none()) {
-        failures(&sample.plugin, ALL, 12);
+        failures(&sample.plugin, ALL, 8);
     }
 }
 

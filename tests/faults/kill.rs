@@ -139,7 +139,7 @@ pub fn killed(kind: &str, verbs: &[Verb], otherwise: usize, alone: bool) {
 #[test]
 fn killed_in_bridge() {
     deaths("bridge", &[Verb::Add, Verb::Del], usize::MAX - 1);
-    deaths("bridge", &[Verb::Gc], 40);
+    deaths("bridge", &[Verb::Gc], 20);
 }
 
 #[test]
@@ -159,13 +159,13 @@ fn killed_in_a_chain() {
 
 #[test]
 fn killed_in_host_local_among_many_leases() {
-    deaths("many leases", &[Verb::Add, Verb::Del, Verb::Gc], 20);
+    deaths("many leases", &[Verb::Add, Verb::Del, Verb::Gc], 12);
 }
 
 #[test]
 fn killed_in_every_other_plugin() {
     for sample in others().filter(|sample| sample.missing().is_none()) {
-        deaths(&sample.plugin, &[Verb::Add, Verb::Del, Verb::Gc], 12);
+        deaths(&sample.plugin, &[Verb::Add, Verb::Del, Verb::Gc], 8);
     }
 }
 
