@@ -33,16 +33,16 @@ pub trait Source {
 ///
 /// # Errors
 /// ADD's. What was made is on the call's undo stack.
-pub fn add_from(call: &Call, mut config: Config, source: &dyn Source) -> Result<CniResult, Error> {
-    add_with(call, &mut config, Some(source))
+pub fn add_from(call: &Call, config: Config, source: &dyn Source) -> Result<CniResult, Error> {
+    add_with(call, config, Some(source))
 }
 
 /// Gives the attachment an address of each range set.
-pub(crate) fn add(call: &Call, mut config: Config) -> Result<CniResult, Error> {
-    add_with(call, &mut config, None)
+pub(crate) fn add(call: &Call, config: Config) -> Result<CniResult, Error> {
+    add_with(call, config, None)
 }
 
-fn add_with(call: &Call, config: &mut Config, source: Option<&dyn Source>) -> Result<CniResult, Error> {
+fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Result<CniResult, Error> {
     let dns = match &config.resolv_conf {
         Some(path) => resolv::read(path)?,
         None => Default::default(),
@@ -58,7 +58,7 @@ fn add_with(call: &Call, config: &mut Config, source: Option<&dyn Source>) -> Re
                 files::LIMIT
             )));
     }
-    let journal = undo(call, config);
+    let journal = undo(call, &config);
 
     let store = Store::lock_or_create(&config.store, &journal)?;
     if let Some(source) = source {
@@ -73,7 +73,7 @@ fn add_with(call: &Call, config: &mut Config, source: Option<&dyn Source>) -> Re
             if let (Some(source), AllocateError::Full { set, .. }) = (source, &err) {
                 source.is_full(*set);
             }
-            no_address(&err, config)
+            no_address(&err, &config)
         })?;
 
     signal::check()?;
@@ -86,7 +86,7 @@ fn add_with(call: &Call, config: &mut Config, source: Option<&dyn Source>) -> Re
 
     Ok(CniResult {
         ips: choices.iter().map(ip_config).collect::<Result<_, _>>()?,
-        routes: std::mem::take(&mut config.routes),
+        routes: config.routes,
         dns,
         ..CniResult::default()
     })

@@ -133,18 +133,7 @@ fn addresses(
 
 /// A link-local gateway gives the host no route to the pods' network.
 fn lead_back(call: &Call, host: &mut Netlink, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
-    let wanted = NewRoute {
-        dst: net,
-        via: None,
-        index: link.index,
-        src: None,
-        mtu: None,
-        advmss: None,
-        priority: None,
-        table: None,
-        scope: None,
-        onlink: false,
-    };
+    let wanted = NewRoute::to(net, link.index);
     match host.execute(route::add(&wanted, &link.name)) {
         Ok(()) => {
             let name = link.name.clone();

@@ -65,21 +65,6 @@ pub(crate) fn paths(result: &mut CniResult, ipam: &str) -> Result<Vec<Path>, Err
     Ok(paths)
 }
 
-fn route(dst: IpNetwork, index: u32) -> NewRoute {
-    NewRoute {
-        dst,
-        via: None,
-        index,
-        src: None,
-        mtu: None,
-        advmss: None,
-        priority: None,
-        table: None,
-        scope: None,
-        onlink: false,
-    }
-}
-
 /// Without those for which there is one to the same destination: addresses may share gateway
 /// and subnet.
 fn distinct(routes: impl Iterator<Item = NewRoute>) -> Vec<NewRoute> {
@@ -97,7 +82,7 @@ pub(crate) fn gateways(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         src: Some(path.address.ip()),
         scope: path.gateway.is_ipv4().then_some(SCOPE_LINK),
-        ..route(cidr::host(path.gateway), index)
+        ..NewRoute::to(cidr::host(path.gateway), index)
     }))
 }
 
@@ -109,7 +94,7 @@ pub(crate) fn subnets(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(wider.map(|path| NewRoute {
         via: Some(path.gateway),
         src: Some(path.address.ip()),
-        ..route(cidr::network_of(path.address), index)
+        ..NewRoute::to(cidr::network_of(path.address), index)
     }))
 }
 
@@ -121,7 +106,7 @@ pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
     NewRoute {
         scope: v4.then_some(SCOPE_LINK),
         priority: (!v4).then_some(METRIC),
-        ..route(subnet.dst, subnet.index)
+        ..NewRoute::to(subnet.dst, subnet.index)
     }
 }
 
@@ -129,7 +114,7 @@ pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
 pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         scope: path.address.is_ipv4().then_some(SCOPE_HOST),
-        ..route(cidr::host(path.address.ip()), index)
+        ..NewRoute::to(cidr::host(path.address.ip()), index)
     }))
 }
 

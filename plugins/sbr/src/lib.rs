@@ -172,12 +172,13 @@ fn clear(
     ips: &[&IpConfig],
     main: Vec<NewRoute>,
 ) -> Result<(), Error> {
-    let hints: Vec<NewRoute> = ips
+    let hinted: Vec<IpConfig> = ips
         .iter()
         .filter(|ip| config.hints(ip))
         .filter(|ip| !main.iter().any(|route| routes::is_hint(route, ip)))
-        .map(|ip| routes::hint(ip, link))
+        .map(|ip| (*ip).clone())
         .collect();
+    let hints = hinted.iter().map(|ip| route::prepend(&routes::hint(ip, link), &link.name)).collect();
     let keeps = |route: &NewRoute| {
         // RT_SCOPE_LINK (rtnetlink(7)), which IPv6 doesn't have.
         routes::stays(route) || config.add_source_hints && route.scope == Some(253)
@@ -185,15 +186,13 @@ fn clear(
     let gone: Vec<NewRoute> = main.into_iter().filter(|route| !keeps(route)).collect();
     let of_addresses: Vec<_> = ips.iter().map(|ip| cnimble_cni::cidr::network_of(ip.address)).collect();
     let (home, name, index) = (call.open_netns()?, link.name.clone(), link.index);
-    let (lost, extra) = (gone.clone(), hints.clone());
+    let lost = gone.clone();
     call.undo.push("put the routes into the table main again", move || {
         let mut inside = Netlink::open_in(&home)?;
         let present = inside.routes(index, None)?;
         // As the kernel lists them, with their metric: IPv6 deletes the first route to the destination otherwise,
         // whatever its source address.
-        let is_extra = |route: &&NewRoute| {
-            extra.iter().any(|hint| (hint.dst, hint.via, hint.src) == (route.dst, route.via, route.src))
-        };
+        let is_extra = |route: &&NewRoute| hinted.iter().any(|ip| routes::is_hint(route, ip));
         delete(&mut inside, present.iter().filter(is_extra).map(|route| route::del(route, &name)).collect())?;
         let mut lost: Vec<&NewRoute> = lost.iter().filter(|route| !present.contains(route)).collect();
         lost.sort_by_key(|route| route.via.is_some());
@@ -203,7 +202,7 @@ fn clear(
         });
         Ok(inside.execute_all(again.collect())?)
     });
-    inside.execute_all(hints.iter().map(|hint| route::prepend(hint, &link.name)).collect())?;
+    inside.execute_all(hints)?;
     delete(inside, gone.iter().map(|route| route::del(route, &link.name)).collect())
 }
 

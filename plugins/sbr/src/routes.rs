@@ -38,7 +38,7 @@ pub(crate) fn of(
     let has_default = routes.iter().any(|route| route.dst.prefix() == 0);
     // Another plugin may have removed it.
     if let Some(gateway) = fixed.or(ip.gateway).filter(|gateway| !has_default && !gateway.is_unspecified()) {
-        routes.push(NewRoute { via: Some(gateway), table: Some(table), ..plain(link, any(ip)) });
+        routes.push(NewRoute { via: Some(gateway), table: Some(table), ..NewRoute::to(any(ip), link.index) });
     }
     routes.sort_by_key(|route| (route.via.is_some(), route.dst.prefix() == 0));
     routes
@@ -46,7 +46,7 @@ pub(crate) fn of(
 
 /// The route to the address's network that the table main gets with `addSourceHints`.
 pub(crate) fn hint(ip: &IpConfig, link: &Link) -> NewRoute {
-    NewRoute { src: Some(ip.address.ip()), ..plain(link, cidr::network_of(ip.address)) }
+    NewRoute { src: Some(ip.address.ip()), ..NewRoute::to(cidr::network_of(ip.address), link.index) }
 }
 
 /// Whether `route` leads to the address's network, by that address.
@@ -60,19 +60,4 @@ fn any(ip: &IpConfig) -> IpNetwork {
         IpNetwork::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
     };
     IpNetwork::new(zero, 0).unwrap_or(ip.address)
-}
-
-fn plain(link: &Link, dst: IpNetwork) -> NewRoute {
-    NewRoute {
-        dst,
-        via: None,
-        index: link.index,
-        src: None,
-        mtu: None,
-        advmss: None,
-        priority: None,
-        table: None,
-        scope: None,
-        onlink: false,
-    }
 }

@@ -1,7 +1,6 @@
 //! Our routes in the kernel: what is there is compared with what is to be there, and only the difference written.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -23,21 +22,6 @@ pub struct Written {
     pub failures: Vec<String>,
 }
 
-fn to(dst: IpNetwork, via: Option<IpAddr>, index: u32) -> NewRoute {
-    NewRoute {
-        dst,
-        via,
-        index,
-        src: None,
-        mtu: None,
-        advmss: None,
-        priority: None,
-        table: None,
-        scope: None,
-        onlink: false,
-    }
-}
-
 /// The requests that lead from what is there to what is wanted. A new way comes before the old one goes.
 pub(crate) fn difference(there: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, Hop>) -> Vec<Request> {
     let mut ours: BTreeMap<IpNetwork, Vec<&NewRoute>> = BTreeMap::new();
@@ -50,7 +34,7 @@ pub(crate) fn difference(there: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, 
         let there = ours.remove(dst).unwrap_or_default();
         let is_same = |route: &&NewRoute| route.via == Some(hop.via) && route.index == hop.index;
         if !there.iter().any(is_same) {
-            let new = to(*dst, Some(hop.via), hop.index);
+            let new = NewRoute { via: Some(hop.via), ..NewRoute::to(*dst, hop.index) };
             // Only where there is one of ours: beside another's it would be refused, and is to be.
             let make = if there.is_empty() { route::add_of } else { route::append_of };
             requests.push(make(&new, &name(hop.index), PROTOCOL));
@@ -62,7 +46,7 @@ pub(crate) fn difference(there: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, 
 }
 
 fn gone(route: &NewRoute) -> Request {
-    let old = NewRoute { priority: route.priority, ..to(route.dst, route.via, route.index) };
+    let old = NewRoute { priority: route.priority, via: route.via, ..NewRoute::to(route.dst, route.index) };
     route::del_of(&old, &format!("number {}", route.index), PROTOCOL)
 }
 

@@ -47,10 +47,7 @@ impl LinkMonitor {
     /// # Errors
     /// The kernel's.
     pub fn open() -> Result<Self> {
-        let mut socket = Socket::open(Protocol::Route)?;
-        socket.expect_many();
-        socket.member(RTNLGRP_LINK, true)?;
-        Ok(LinkMonitor { socket })
+        Ok(LinkMonitor { socket: listen(Protocol::Route, &[RTNLGRP_LINK])? })
     }
 
     /// What has been told since; doesn't wait.
@@ -92,11 +89,7 @@ impl RouteMonitor {
     /// # Errors
     /// The kernel's.
     pub fn open() -> Result<Self> {
-        let mut socket = Socket::open(Protocol::Route)?;
-        socket.expect_many();
-        socket.member(RTNLGRP_IPV4_ROUTE, true)?;
-        socket.member(RTNLGRP_IPV6_ROUTE, true)?;
-        Ok(RouteMonitor { socket })
+        Ok(RouteMonitor { socket: listen(Protocol::Route, &[RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE])? })
     }
 
     /// Whether since then routes have been changed by others than `protocol`, or some of `protocol` deleted; doesn't
@@ -132,10 +125,7 @@ impl RuleMonitor {
     /// # Errors
     /// The kernel's.
     pub fn open() -> Result<Self> {
-        let mut socket = Socket::open(Protocol::Netfilter)?;
-        socket.expect_many();
-        socket.member(NFNLGRP_NFTABLES, true)?;
-        Ok(RuleMonitor { socket })
+        Ok(RuleMonitor { socket: listen(Protocol::Netfilter, &[NFNLGRP_NFTABLES])? })
     }
 
     /// The comments of rules and elements that have been added since; doesn't wait.
@@ -155,6 +145,16 @@ impl AsFd for RuleMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// A socket in multicast groups, with room for a flood.
+fn listen(protocol: Protocol, groups: &[u32]) -> Result<Socket> {
+    let mut socket = Socket::open(protocol)?;
+    socket.expect_many();
+    for group in groups {
+        socket.member(*group, true)?;
+    }
+    Ok(socket)
 }
 
 fn each(socket: &mut Socket, what: &str, mut take: impl FnMut(&Message<'_>)) -> Result<()> {

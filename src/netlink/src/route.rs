@@ -35,6 +35,24 @@ pub struct NewRoute {
     pub onlink: bool,
 }
 
+impl NewRoute {
+    /// `DST dev LINK`, and nothing else: in the table main, with the kernel's metric.
+    pub fn to(dst: IpNetwork, index: u32) -> Self {
+        NewRoute {
+            dst,
+            via: None,
+            index,
+            src: None,
+            mtu: None,
+            advmss: None,
+            priority: None,
+            table: None,
+            scope: None,
+            onlink: false,
+        }
+    }
+}
+
 /// `ip route add …`. The protocol is `boot`, as of everything that `ip route` adds. Without
 /// a scope, an IPv4 route without next hop gets `link`, others `global`.
 pub fn add(route: &NewRoute, link: &str) -> Request {
@@ -61,13 +79,7 @@ pub fn append_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
 
 /// `ip route del … proto NUMBER`: ESRCH if the route is of another protocol.
 pub fn del_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
-    let what = format!("delete {} proto {protocol}", words(route, link));
-    let scope = route.scope.map_or(RouteScope::NoWhere, RouteScope::from);
-    request(what, Mode::Change, route, |mut message| {
-        message.header.scope = scope;
-        message.header.protocol = RouteProtocol::from(protocol);
-        RouteNetlinkMessage::DelRoute(message)
-    })
+    delete(format!("delete {} proto {protocol}", words(route, link)), route, RouteProtocol::from(protocol))
 }
 
 fn of(route: &NewRoute, link: &str, mode: Mode, protocol: u8) -> Request {
@@ -105,11 +117,14 @@ pub fn restore(route: &NewRoute, link: &str) -> Request {
 
 /// `ip route del …`: the route of any protocol and, if the route has none, of any scope.
 pub fn del(route: &NewRoute, link: &str) -> Request {
-    let what = format!("delete {}", words(route, link));
+    delete(format!("delete {}", words(route, link)), route, RouteProtocol::Unspec)
+}
+
+fn delete(what: String, route: &NewRoute, protocol: RouteProtocol) -> Request {
     let scope = route.scope.map_or(RouteScope::NoWhere, RouteScope::from);
     request(what, Mode::Change, route, |mut message| {
         message.header.scope = scope;
-        message.header.protocol = RouteProtocol::Unspec;
+        message.header.protocol = protocol;
         RouteNetlinkMessage::DelRoute(message)
     })
 }

@@ -15,8 +15,8 @@ use cnimble_tests::http::ApiServer;
 use cnimble_tests::tls::{Authority, door};
 
 use crate::args::Args;
-use crate::host::Sandbox;
 use crate::report::{Report, Row};
+use crate::sandbox::Sandbox;
 use crate::{Result, announce, progress};
 
 /// How many pods, and how many changes that mean nothing to the network.

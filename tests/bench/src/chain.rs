@@ -6,8 +6,8 @@ use std::process::Command;
 use serde_json::{Map, Value, json};
 
 use crate::args::Args;
-use crate::host::{Namespace, Sandbox};
 use crate::report::{Report, Row};
+use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, announce, netavark, process, progress};
 
 /// Pods at most; with the reference's iptables a thousand would take half an hour.

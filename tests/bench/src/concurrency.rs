@@ -2,8 +2,9 @@
 //! second time with DELs that wait for the kernel themselves.
 
 use crate::args::Args;
-use crate::host::{Host, Sandbox};
+use crate::host::Host;
 use crate::report::{Report, Row};
+use crate::sandbox::Sandbox;
 use crate::{Contender, Result, SCENARIOS, announce, progress};
 
 /// Calls at once.

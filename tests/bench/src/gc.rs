@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::args::Args;
-use crate::host::{Host, Pod, Sandbox};
+use crate::host::{Host, Pod};
 use crate::report::{Report, Row};
+use crate::sandbox::Sandbox;
 use crate::{Result, SCENARIOS, announce, process, progress};
 
 /// Of each kind.

@@ -9,8 +9,9 @@ use serde_json::json;
 use cnimble_runtime::{Attach, ConfDir, Invoker};
 
 use crate::args::Args;
-use crate::host::{Host, Sandbox};
+use crate::host::Host;
 use crate::report::{Report, Row};
+use crate::sandbox::Sandbox;
 use crate::{Result, SCENARIOS, announce, progress};
 
 /// Pods that are set up, and then torn down.

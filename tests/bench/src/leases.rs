@@ -5,8 +5,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::args::Args;
-use crate::host::{Namespace, Sandbox};
 use crate::report::{Report, Row};
+use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, announce, process, progress};
 
 /// Leases of others in the store.

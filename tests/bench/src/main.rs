@@ -25,6 +25,7 @@ mod plot;
 mod ports;
 mod process;
 mod report;
+mod sandbox;
 mod stats;
 mod way;
 
@@ -32,8 +33,9 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use args::Args;
-use host::{Host, Sandbox};
+use host::Host;
 use report::{Cell, Report};
+use sandbox::Sandbox;
 
 /// Nobody handles these errors; they only need to be read.
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;

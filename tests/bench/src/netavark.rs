@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::host::{Namespace, Sandbox};
+use crate::sandbox::{Namespace, Sandbox};
 use crate::{Result, process};
 
 /// The name of the contender.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::args::Args;
 use crate::chain::{Node, Pod};
-use crate::host::Sandbox;
 use crate::report::{Report, Row};
+use crate::sandbox::Sandbox;
 use crate::{Result, announce, progress};
 
 /// Ports that are mapped already.

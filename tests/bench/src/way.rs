@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::host::{Host, Sandbox};
+use crate::host::Host;
+use crate::sandbox::Sandbox;
 use crate::{Contender, Result, SCENARIOS};
 
 /// `None` for plugins that don't say.

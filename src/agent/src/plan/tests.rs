@@ -13,18 +13,7 @@ fn node(cidrs: &[&str], ips: &[&str], created: &str) -> Node {
 }
 
 fn route(dst: &str, via: Option<&str>, index: u32) -> NewRoute {
-    NewRoute {
-        dst: dst.parse().unwrap(),
-        via: via.map(|via| via.parse().unwrap()),
-        index,
-        src: None,
-        mtu: None,
-        advmss: None,
-        priority: None,
-        table: None,
-        scope: None,
-        onlink: false,
-    }
+    NewRoute { via: via.map(|via| via.parse().unwrap()), ..NewRoute::to(dst.parse().unwrap(), index) }
 }
 
 fn host() -> Host {

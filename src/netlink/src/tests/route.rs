@@ -25,18 +25,7 @@ fn host(netlink: &mut Netlink) -> u32 {
 }
 
 fn route(index: u32, dst: &str) -> NewRoute {
-    NewRoute {
-        dst: dst.parse().unwrap(),
-        via: None,
-        index,
-        src: None,
-        mtu: None,
-        advmss: None,
-        priority: None,
-        table: None,
-        scope: None,
-        onlink: false,
-    }
+    NewRoute::to(dst.parse().unwrap(), index)
 }
 
 #[test]
