@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use cnimble_tests::trace::{Fate, Syscall};
 
 use crate::kinds::{Kind, others, picky};
-use crate::points::{Chance, at_each_point, bound, verbs_inside};
+use crate::points::{Chance, FEWEST, at_each_point, bound, verbs_inside};
 use crate::site::{Disturbed, Site, Verb};
 
 /// Not tried: memory, which Linux grants and takes back by killing, and calls that can't
@@ -189,7 +189,7 @@ fn errors_in_ptp() {
 
 #[test]
 fn errors_in_a_chain() {
-    failures("chain", ALL, 20);
+    failures("chain", ALL, 12);
 }
 
 #[test]
@@ -200,13 +200,13 @@ fn errors_among_many_leases() {
 #[test]
 fn errors_in_every_other_plugin() {
     for sample in others().filter(|sample| sample.missing().is_none()) {
-        failures(&sample.plugin, ALL, 8);
+        failures(&sample.plugin, ALL, FEWEST);
     }
 }
 
 /// For those that need kinds of interfaces which many kernels lack.
 pub fn failures_of_the_picky() {
     for (number, network) in picky().enumerate() {
-        failures(&network, verbs_inside(number == 0, ALL, &[Verb::Add, Verb::Del]), 10);
+        failures(&network, verbs_inside(number == 0, ALL, &[Verb::Add, Verb::Del]), FEWEST);
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use cnimble_tests::trace::Fate;
 
 use crate::kinds::{Kind, others, picky};
-use crate::points::{Chance, at_each_point, bound, verbs_inside};
+use crate::points::{Chance, FEWEST, at_each_point, bound, verbs_inside};
 use crate::site::{Disturbed, Site, Verb};
 
 /// One death.
@@ -154,7 +154,7 @@ fn killed_in_ptp() {
 
 #[test]
 fn killed_in_a_chain() {
-    deaths("chain", &[Verb::Add, Verb::Del, Verb::Gc], 20);
+    deaths("chain", &[Verb::Add, Verb::Del, Verb::Gc], 12);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn killed_in_host_local_among_many_leases() {
 #[test]
 fn killed_in_every_other_plugin() {
     for sample in others().filter(|sample| sample.missing().is_none()) {
-        deaths(&sample.plugin, &[Verb::Add, Verb::Del, Verb::Gc], 8);
+        deaths(&sample.plugin, &[Verb::Add, Verb::Del, Verb::Gc], FEWEST);
     }
 }
 
@@ -173,6 +173,6 @@ fn killed_in_every_other_plugin() {
 pub fn deaths_of_the_picky() {
     for (number, network) in picky().enumerate() {
         let all = [Verb::Add, Verb::Del, Verb::Gc];
-        deaths(&network, verbs_inside(number == 0, &all, &[Verb::Add]), 10);
+        deaths(&network, verbs_inside(number == 0, &all, &[Verb::Add]), FEWEST);
     }
 }

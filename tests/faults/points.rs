@@ -66,7 +66,7 @@ pub struct Tally {
 const PROGRESS: usize = 500;
 
 /// No sample is smaller: with fewer points the program was not traced.
-const FEWEST: usize = 8;
+pub const FEWEST: usize = 8;
 
 /// More than so many failures are only counted.
 const SHOWN: usize = 10;
