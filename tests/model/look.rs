@@ -132,10 +132,18 @@ fn files(dir: &Path, what: &str, facts: &mut Facts) {
     }
 }
 
-/// Whether `word` stands in `text`, and not as a part of a longer word.
+/// Whether `word` stands in `text`, and not as a part of a longer word. An address is one word.
 pub(crate) fn has_word(text: &str, word: &str) -> bool {
-    let part =
-        |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == ':');
+    stands_alone(text, word, |letter| letter.is_ascii_alphanumeric() || letter == ':')
+}
+
+/// Whether a port stands in a rule, as JSON has it (`"right":8001`) or a list (`tcp . 8001 : …`).
+pub(crate) fn has_port(text: &str, port: u16) -> bool {
+    stands_alone(text, &port.to_string(), |letter| letter.is_ascii_alphanumeric())
+}
+
+fn stands_alone(text: &str, word: &str, belongs: impl Fn(char) -> bool) -> bool {
+    let part = |letter: Option<char>| letter.is_some_and(&belongs);
     text.match_indices(word)
         .any(|(at, _)| !part(text[..at].chars().next_back()) && !part(text[at + word.len()..].chars().next()))
 }

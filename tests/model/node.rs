@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use cnimble_made::ifb;
 use serde_json::Value;
 
-use crate::look::{Facts, has_word, leased};
+use crate::look::{Facts, has_port, has_word, leased};
 use crate::plan::{Net, PODS, Plan, Set};
 use crate::site::{id, ifname, name};
 use crate::whole::lacks;
@@ -370,9 +370,7 @@ impl Taken {
         for (key, att) in &node.atts {
             let Some(port) = att.port else { continue };
             let sure = att.state == State::Living && !att.flushed && att.by == Set::Ours;
-            if att.state == State::Loose
-                || att.has.iter().any(|fact| is_rule(fact) && has_word(fact, &port.to_string()))
-            {
+            if att.state == State::Loose || att.has.iter().any(|fact| is_rule(fact) && has_port(fact, port)) {
                 let six = att.ips.iter().map(IpAddr::is_ipv6).collect::<BTreeSet<_>>();
                 let six = if att.ips.is_empty() { BTreeSet::from([false, true]) } else { six };
                 taken.ports.extend(six.into_iter().map(|six| (port, six, key.1, sure)));
