@@ -233,6 +233,7 @@ fn kill(site: &Site, node: &mut Node, (verb, key, pod): (Victim, Key, usize), po
             let (port, result) = (att.and_then(|att| att.port), att.map(|att| &att.result));
             let result = result.filter(|result| !result.is_null());
             site.killed("DEL", key, place, edition, (port, result, &[]), at);
+            verbs::share_ports(node, key);
             if let Some(att) = node.atts.get_mut(&key) {
                 att.state = State::Loose;
             }

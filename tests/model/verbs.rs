@@ -95,6 +95,9 @@ pub(crate) fn departed(node: &Node, key: Key) -> Key {
 
 /// What the model says to it; the model goes on from there.
 pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(), String> {
+    if let Done::Add { key, undone: Some(_), .. } | Done::Del { key, .. } = done {
+        share_ports(node, *key);
+    }
     match done {
         Done::Add { key, pod, port, by, ended, undone } => {
             if let Some(undone) = undone {
@@ -169,6 +172,16 @@ fn share_forwarding(node: &mut Node, gone: &Att) {
         let before = att.has.len();
         att.has.retain(|fact| !fact.contains("-A CNI-FORWARD "));
         att.flushed |= att.has.len() < before;
+    }
+}
+
+/// Ports in the Go plugins' own table name a container and no network: what removes the container from one network
+/// takes its ports in every other.
+pub(crate) fn share_ports(node: &mut Node, key: Key) {
+    for (other, att) in &mut node.atts {
+        if other.1 == key.1 && other.0 != key.0 && att.by == Set::Go && att.port.is_some() {
+            att.state = State::Loose;
+        }
     }
 }
 
