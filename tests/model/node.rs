@@ -176,15 +176,18 @@ impl Node {
             self.atts.iter().find(|(key, att)| test(key, att)).map(|(key, _)| *key)
         };
         let named = |key: &Key| has_word(fact, &id(key.1));
+        // A rule in a pod may outlive its interface there, and the address may be another pod's by then.
+        let has_address = |att: &Att| {
+            pod_of(fact).is_none_or(|pod| att.pod == Some(pod))
+                && att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
+        };
         found(&|key, _| named(key) && has_word(fact, &name(key.0)))
             .or_else(|| found(&|key, att| att.pod.is_some_and(|pod| is_in(fact, pod, &ifname(key.0)))))
             .or_else(|| found(&|_, att| !att.veth.is_empty() && has_word(fact, &att.veth)))
             .or_else(|| found(&|key, _| has_word(fact, &ifb::name(&name(key.0), &id(key.1)))))
-            .or_else(|| {
-                found(&|_, att| matches!(att.state, State::New | State::Living) && has_address(att, fact))
-            })
-            .or_else(|| found(&|_, att| att.state == State::Gone && !att.void && has_address(att, fact)))
-            .or_else(|| found(&|_, att| !att.void && has_address(att, fact)))
+            .or_else(|| found(&|_, att| matches!(att.state, State::New | State::Living) && has_address(att)))
+            .or_else(|| found(&|_, att| att.state == State::Gone && !att.void && has_address(att)))
+            .or_else(|| found(&|_, att| !att.void && has_address(att)))
             // The Go plugins' chains of the MAC check are of a container and an interface.
             .or_else(|| found(&|key, _| named(key) && has_word(fact, &ifname(key.0))))
             .or_else(|| found(&|key, att| named(key) && att.port.is_some()))
@@ -296,10 +299,6 @@ impl Att {
     }
 }
 
-fn has_address(att: &Att, fact: &str) -> bool {
-    att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
-}
-
 fn is_rule(fact: &str) -> bool {
     fact.starts_with("nft ") || fact.starts_with("ip")
 }
@@ -308,18 +307,22 @@ fn is_of_link(fact: &str) -> bool {
     fact.starts_with("link") || fact.starts_with("pod")
 }
 
+/// The place of the pod that it is about, if it is about one.
+fn pod_of(fact: &str) -> Option<usize> {
+    let rest = fact.strip_prefix("pod")?;
+    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
 /// Whether it is about this interface of a pod.
 fn is_in(fact: &str, pod: usize, ifname: &str) -> bool {
-    let at = format!("pod{pod}");
-    fact.strip_prefix(&at).is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
-        && has_word(fact, ifname)
+    pod_of(fact) == Some(pod) && has_word(fact, ifname)
 }
 
 /// Whether it is a fact of this kind in a pod.
 fn is_in_pod(fact: &str, kind: &str) -> bool {
-    let rest =
-        fact.strip_prefix("pod").map(|rest| rest.trim_start_matches(|letter: char| letter.is_ascii_digit()));
-    rest.is_some_and(|rest| rest.starts_with(kind))
+    pod_of(fact).is_some()
+        && fact["pod".len()..].trim_start_matches(|letter: char| letter.is_ascii_digit()).starts_with(kind)
 }
 
 /// Whether it must have an owner.
