@@ -346,6 +346,8 @@ fn is_of_somebody(fact: &str) -> bool {
 pub(crate) struct Taken {
     /// Leases of this boot, by network.
     pub(crate) leases: BTreeMap<usize, BTreeSet<IpAddr>>,
+    /// Those among them that may be void: both sets of plugins had a hand in, before the pod went.
+    pub(crate) unclear: BTreeSet<(usize, IpAddr)>,
     /// Port, IPv6 or not, the container and whether that is for sure.
     pub(crate) ports: Vec<(u16, bool, u32, bool)>,
     /// The IPv4 address of each network's bridge.
@@ -361,6 +363,17 @@ impl Taken {
             let void = |content: &str| {
                 node.atts.iter().any(|(key, att)| key.0 == net && att.void && has_word(content, &id(key.1)))
             };
+            let unclear = |content: &str| {
+                let gone = |(key, att): (&Key, &Att)| {
+                    key.0 == net
+                        && att.state == State::Loose
+                        && att.pod.is_none()
+                        && has_word(content, &id(key.1))
+                };
+                node.atts.iter().any(gone)
+            };
+            let unclear = leased(facts, &name(net)).filter(|(_, content)| unclear(content));
+            taken.unclear.extend(unclear.map(|(ip, _)| (net, ip)));
             let held = leased(facts, &name(net)).filter(|(_, content)| !void(content));
             taken.leases.insert(net, held.map(|(ip, _)| ip).collect());
             let bridge = format!("link br{net} ");

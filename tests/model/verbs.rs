@@ -308,7 +308,7 @@ fn added(
             return Err(format!("{who}: {ip} is not in the range"));
         }
         let leases = taken.leases.entry(key.0).or_default();
-        if !leases.insert(*ip) && !own {
+        if !leases.insert(*ip) && !own && !taken.unclear.contains(&(key.0, *ip)) {
             return Err(format!("{who}: {ip} is another's already"));
         }
     }
