@@ -268,11 +268,12 @@ fn handle(shared: &(Mutex<Cluster>, Condvar), request: &Request, stream: &TcpStr
     let ours = |pod: &Value| node.is_none() || pod["spec"]["nodeName"].as_str() == node.as_deref();
     if request.query("watch") != Some("true") {
         let from: usize = request.query("continue").map_or(0, |text| text.parse().unwrap());
-        let all: Vec<Value> = cluster.pods.values().filter(|pod| ours(pod)).cloned().collect();
         let size = cluster.page;
-        let more = if all.len() > from + size { (from + size).to_string() } else { String::new() };
         // Items of a list have neither kind nor apiVersion.
-        let items: Vec<Value> = all.into_iter().skip(from).take(size).collect();
+        let mut items: Vec<&Value> =
+            cluster.pods.values().filter(|pod| ours(pod)).skip(from).take(size + 1).collect();
+        let more = if items.len() > size { (from + size).to_string() } else { String::new() };
+        items.truncate(size);
         let meta = json!({"resourceVersion": cluster.version.to_string(), "continue": more});
         let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": items});
         return answer(stream, 200, json, list.to_string().as_bytes());

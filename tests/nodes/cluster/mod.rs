@@ -1,0 +1,147 @@
+//! `cnimble node` on three nodes of a cluster: pods reach each other without NAT and the world with it, and nothing
+//! that happens to the cluster ends a stream between pods that live.
+
+mod many;
+mod members;
+
+use serde_json::json;
+
+use cnimble_tests::traffic::{self, Server};
+use cnimble_tests::{PATIENCE, need, wait_until};
+
+use members::{Site, Stream, object, socket};
+
+#[test]
+fn pods_of_three_nodes_reach_each_other_without_nat_and_the_world_with_it() {
+    need!("ip", "nft");
+    let mut site = Site::new(3);
+    site.settled();
+    site.add_pods();
+    let _world = Server::start(&site.world, 80, "world");
+    let _servers: Vec<Server> =
+        site.members.iter().map(|member| Server::start(&member.pod, 80, "pod")).collect();
+    for from in &site.members {
+        for to in &site.members {
+            for (own, ip) in from.ips.iter().zip(&to.ips) {
+                let answer = traffic::tcp(&from.pod, &socket(ip, 80))
+                    .unwrap_or_else(|err| panic!("{own} to {ip}: {err}"));
+                assert_eq!(answer, format!("pod {own}"), "to {ip}");
+            }
+        }
+        // The world has no way to pods: whom it answers has a node's address.
+        let number = from.number;
+        for (world, node) in
+            [("192.0.2.254", format!("192.0.2.{number}")), ("2001:db8::fe", format!("2001:db8::{number}"))]
+        {
+            let answer =
+                traffic::tcp(&from.pod, &socket(world, 80)).unwrap_or_else(|err| panic!("{node}: {err}"));
+            assert_eq!(answer, format!("world {node}"));
+        }
+        assert!(!std::fs::read_to_string(from.conflist()).unwrap().contains("ipMasq"));
+        // One rule of each family, and its guard, however many nodes there are.
+        assert_eq!(from.host.nft("list table inet cnimble-node").matches("saddr").count(), 4);
+    }
+    let first = &mut site.members[0];
+    first.agent = None;
+    assert_eq!(first.routes().len(), 4, "an agent that ends leaves its routes");
+    let dir = first.host.dir().display();
+    first.run(&format!("node --remove --conf-dir {dir}/net.d")).success();
+    assert!(first.routes().is_empty() && !first.conflist().exists());
+    assert!(!first.host.nft("list tables").contains("cnimble-node"));
+}
+
+#[test]
+fn a_stream_between_pods_goes_on_whatever_happens_to_the_cluster() {
+    need!("ip", "nft");
+    let mut site = Site::new(3);
+    site.settled();
+    site.add_pods();
+    let stream = Stream::between(&site.members[0].pod, &site.members[1].pod, &site.members[1].ips[0]);
+    let six = Stream::between(&site.members[2].pod, &site.members[0].pod, &site.members[0].ips[1]);
+    let flows = |when: &str| [&stream, &six].iter().for_each(|stream| stream.flows(when));
+    flows("at first");
+    site.join(4);
+    site.settled();
+    flows("a node came");
+    let gone = site.members.pop().unwrap();
+    site.api.delete("default/node4");
+    drop(gone);
+    site.settled();
+    flows("a node went");
+    // Another network for a node without pods in it would be its own business; others follow.
+    let mut moved = object(3);
+    moved["spec"]["podCIDRs"] = json!(["10.1.33.0/24", "fd00:1:33::/64"]);
+    site.api.put(moved);
+    let [first, _, third] = &site.members[..] else { panic!() };
+    third.says("is still leased");
+    assert!(std::fs::read_to_string(third.conflist()).unwrap().contains("10.1.3.0/24"));
+    assert!(wait_until(PATIENCE, || first
+        .routes()
+        .iter()
+        .any(|route| route.starts_with("10.1.33.0/24 via 192.0.2.3"))));
+    stream.flows("a network changed");
+    site.api.put(object(3));
+    site.settled();
+    flows("a network changed back");
+    site.api.fail(Some(503));
+    let first = &mut site.members[0];
+    first.says("nodes are as they were told of last");
+    first.agent = None;
+    first.start("");
+    flows("the API server is gone, and the agent was killed");
+    assert_eq!(first.routes().len(), 4, "an agent that knows no nodes removes no routes");
+    site.api.fail(None);
+    site.settled();
+    // A look for another reason may put it back, too, but not again and again.
+    for _ in 0..5 {
+        site.members[0].host.ip("route del 10.1.3.0/24");
+        site.settled();
+    }
+    flows("a route was removed by hand");
+    stream.end();
+    six.end();
+}
+
+#[test]
+fn a_route_of_the_administrator_stays_and_hostile_nodes_change_nothing() {
+    need!("ip", "nft");
+    let mut site = Site::new(1);
+    site.settled();
+    site.add_pods();
+    let first = &site.members[0];
+    let file = std::fs::read_to_string(first.conflist()).unwrap();
+    first.host.ip("route add 10.1.7.0/24 via 192.0.2.254 proto static");
+    let before = first.host.ip("route show");
+    let hostile = [
+        (5, "0.0.0.0/0", "192.0.2.5", "is too large"),
+        (6, "10.1.1.128/25", "192.0.2.6", "overlaps 10.1.1.0/24 of node node1"),
+        (7, "10.1.7.0/24", "192.0.2.7", "that cnimble has not made"),
+        (8, "192.0.2.128/25", "192.0.2.8", "this host is connected to 192.0.2.0/24"),
+        (9, "10.1.9.0/24", "nowhere", "InternalIP \\\"nowhere\\\" is no address"),
+        (10, "10.1.10.0/24", "198.51.100.1", "is on no link of this host"),
+    ];
+    for (number, cidr, ip, _) in hostile {
+        let mut node = object(number);
+        node["spec"] = json!({"podCIDRs": [cidr]});
+        node["status"] = json!({"addresses": [{"type": "InternalIP", "address": ip}]});
+        site.api.put(node);
+    }
+    for (_, _, _, words) in hostile {
+        first.says(&words.replace('\\', ""));
+    }
+    // The last of all comes: those before were looked at.
+    site.api.put(object(20));
+    let came = || first.routes().len() == 2;
+    assert!(wait_until(PATIENCE, came), "{:?}", first.routes());
+    site.api.delete("default/node20");
+    assert!(wait_until(PATIENCE, || first.routes().is_empty()), "{:?}", first.routes());
+    assert_eq!(first.host.ip("route show"), before);
+    assert_eq!(std::fs::read_to_string(first.conflist()).unwrap(), file);
+    // The administrator's route goes, and ours comes.
+    first.host.ip("route del 10.1.7.0/24");
+    assert!(wait_until(PATIENCE, || first.routes().iter().any(|route| route.starts_with("10.1.7.0/24"))));
+    // The node is deleted: the configuration stays.
+    site.api.delete("default/node1");
+    first.says("the API server has no node node1");
+    assert_eq!(std::fs::read_to_string(first.conflist()).unwrap(), file);
+}
