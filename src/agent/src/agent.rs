@@ -64,6 +64,11 @@ impl Agent {
         Ok(Agent { options, netlink: Netlink::open()?, nft: Nft::new(), masquerade: None })
     }
 
+    /// The name of this node.
+    pub fn node(&self) -> &str {
+        &self.options.node
+    }
+
     /// What would be there.
     ///
     /// # Errors

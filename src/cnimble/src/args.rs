@@ -44,7 +44,7 @@ Exit status:
   4  a plugin or the container runtime is missing, can't be run or reached, gave no proper
      answer, or lacks the version
   5  a file of our own can't be read or written, the result cache for example
-  6  doctor found something
+  6  doctor found something; node --once: something is wrong with the node's own network
   7  doctor could not repair everything; hand-over left something
   129, 130, 143
      stopped by SIGHUP, SIGINT, SIGTERM; an unfinished add was rolled back";

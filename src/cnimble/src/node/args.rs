@@ -44,7 +44,8 @@ pub(crate) struct Node {
     /// Remove the network's file when the API server has no such node any more
     #[arg(long)]
     pub(super) remove_on_delete: bool,
-    /// Do it once, and stop; exit status 1 if something could not be done
+    /// Do it once, and stop; exit status 5 if something could not be done, 6 if something is wrong with this node's own
+    /// network; --json tells how much was written
     #[arg(long)]
     pub(super) once: bool,
     /// Tell what would be there, and stop

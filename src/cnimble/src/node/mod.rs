@@ -6,6 +6,7 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -35,7 +36,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         let removed = remove(&options.conflist).map_err(|why| failed(&why))?;
         session.done(
             &format!("{removed} things of `cnimble node` are gone"),
-            &serde_json::json!({"removed": removed}),
+            &json!({"removed": removed}),
         );
         return Ok(());
     }
@@ -53,7 +54,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     let agent = Agent::new(options).map_err(|err| failed(&err.to_string()))?;
     if given.once || given.dry_run {
         follower.once().await.map_err(|err| failed(&err.to_string()))?;
-        return once(given, agent, &shared);
+        return once(session, given, agent, &shared);
     }
     let signals = Signals::listen()?;
     let status = Status::new(shared.clone());
@@ -67,8 +68,10 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         tasks.spawn(server.run(Arc::new(status.clone())));
     }
     tasks.spawn(follower.run());
-    let told = status.clone();
-    tasks.spawn(async move { notify::keep_saying(move || told.sentence()).await });
+    let (told, timed) = (status.clone(), status.clone());
+    tasks.spawn(async move {
+        notify::keep_saying(move || told.sentence(), move |limit| timed.hangs(limit)).await;
+    });
     let disturbed = disturbances().map_err(|err| failed(&err.to_string()))?;
     let resync = Duration::from_secs(given.resync);
     let work = work(agent, shared, status, [changed, disturbed], resync);
@@ -114,7 +117,7 @@ fn options(session: &Session, given: &Node) -> Options {
     }
 }
 
-fn once(given: &Node, mut agent: Agent, shared: &Shared) -> Result<(), Report> {
+fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> Result<(), Report> {
     let nodes = std::mem::take(&mut shared.known().nodes);
     if given.dry_run {
         let plan = agent.plan(&nodes).map_err(|why| failed(&why))?;
@@ -125,14 +128,25 @@ fn once(given: &Node, mut agent: Agent, shared: &Shared) -> Result<(), Report> {
         print(&own.chain(routes).chain(wrong).collect::<String>());
         return Ok(());
     }
+    let own_name = agent.node().to_owned();
     let report = agent.reconcile(&nodes).map_err(|why| failed(&why))?;
     for (node, why) in &report.conditions {
         log::warn!("node {node}: {why}");
     }
-    log::info!("{} routes to other nodes' pods, {} writes", report.routes, report.writes);
-    match report.failures.as_slice() {
-        [] => Ok(()),
-        all => Err(failed(&all.join("; "))),
+    if !report.failures.is_empty() {
+        return Err(failed(&report.failures.join("; ")));
+    }
+    let conditions: Vec<_> =
+        report.conditions.iter().map(|(node, why)| json!({"node": node, "message": why})).collect();
+    let own: Vec<String> = report.own.iter().map(ToString::to_string).collect();
+    session.done(
+        &format!("{} routes to other nodes' pods, {} writes", report.routes, report.writes),
+        &json!({"podCIDRs": own, "routes": report.routes, "writes": report.writes, "conditions": conditions}),
+    );
+    // What is wrong with another node is to be mended there.
+    match report.conditions.iter().any(|(node, _)| *node == own_name) {
+        true => Err(Report::new(Exit::Found, "")),
+        false => Ok(()),
     }
 }
 
@@ -148,6 +162,7 @@ async fn work(
         // Until the server has told of all nodes, what is missing may only not be told yet.
         let nodes = Some(shared.known()).filter(|known| known.listed).map(|known| known.nodes.clone());
         if let Some(nodes) = nodes {
+            status.begin();
             let looked = tokio::task::spawn_blocking(move || {
                 let outcome = agent.reconcile(&nodes);
                 (agent, outcome)

@@ -1,6 +1,8 @@
 //! What an agent's pages say.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -24,6 +26,8 @@ pub(super) struct Last {
     /// Why the host could not be looked at.
     pub(super) trouble: Option<String>,
     pub(super) looked: bool,
+    /// Since when a look goes on.
+    pub(super) begun: Option<Instant>,
 }
 
 /// What is shared with those who ask.
@@ -44,25 +48,36 @@ impl Status {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A look begins.
+    pub(super) fn begin(&self) {
+        self.last().begun = Some(Instant::now());
+    }
+
+    /// Whether a look goes on for longer than that.
+    pub(super) fn hangs(&self, limit: Duration) -> bool {
+        self.last().begun.is_some_and(|begun| begun.elapsed() > limit)
+    }
+
     /// Takes what came of a look, and says in the log what is new of it.
     pub(super) fn looked(&self, outcome: Result<Report, String>) {
         self.looks.inc();
         let mut last = self.last();
+        last.begun = None;
         match outcome {
             Ok(report) => {
                 self.writes.inc_by(u64::try_from(report.writes).unwrap_or(u64::MAX));
-                for (node, why) in
-                    report.conditions.iter().filter(|new| !last.report.conditions.contains(new))
-                {
+                let told: BTreeSet<_> = last.report.conditions.iter().collect();
+                for (node, why) in report.conditions.iter().filter(|new| !told.contains(new)) {
                     log::warn!("node {node}: {why}");
                 }
+                drop(told);
                 for why in report.failures.iter().filter(|new| !last.report.failures.contains(new)) {
                     log::error!("{why}");
                 }
                 if report.writes > 0 {
                     log::info!("{} routes to other nodes' pods, {} writes", report.routes, report.writes);
                 }
-                *last = Last { report, trouble: None, looked: true };
+                *last = Last { report, looked: true, ..Last::default() };
             }
             Err(why) => {
                 log::error!("{why}");
@@ -128,11 +143,14 @@ impl Pages for Status {
                 &why.unwrap_or_else(|| "the API server hasn't told of nodes yet".to_owned()),
             ));
         }
+        // Routes stay meanwhile, and another process would not reach the server either.
+        let trouble = self.nodes.known().trouble.clone();
+        let trouble = trouble.map(|why| format!("nodes are as they were told of last: {why}\n"));
         let conditions = &last.report.conditions;
         let told = conditions.iter().take(TOLD).map(|(node, why)| format!("node {node}: {why}\n"));
         let more = conditions.len().saturating_sub(TOLD);
         let more = if more > 0 { format!("{more} more: /nodes\n") } else { String::new() };
-        Ok(plain::text(&format!("ok\n{}{more}", told.collect::<String>())))
+        Ok(plain::text(&format!("ok\n{}{}{more}", trouble.unwrap_or_default(), told.collect::<String>())))
     }
 
     fn list(&self) -> String {

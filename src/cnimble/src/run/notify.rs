@@ -51,8 +51,8 @@ pub(super) async fn keep_telling(board: Board) {
     }
 }
 
-/// Says how it is, and that we are alive: of what has no loop that could hang.
-pub(crate) async fn keep_saying(text: impl Fn() -> String) {
+/// Says how it is, and that we are alive, as long as `hangs` doesn't say that the work has taken longer than that.
+pub(crate) async fn keep_saying(text: impl Fn() -> String, hangs: impl Fn(Duration) -> bool) {
     let watchdog = sd_notify::watchdog_enabled();
     let every = watchdog.map_or(Duration::from_secs(5), |limit| limit / 3);
     let mut last = String::new();
@@ -62,7 +62,7 @@ pub(crate) async fn keep_saying(text: impl Fn() -> String) {
             send(&[NotifyState::Status(&now)]);
             last = now;
         }
-        if watchdog.is_some() {
+        if watchdog.is_some_and(|limit| !hangs(limit)) {
             send(&[NotifyState::Watchdog]);
         }
         tokio::time::sleep(every).await;
