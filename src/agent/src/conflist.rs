@@ -70,8 +70,10 @@ impl Conflist {
             ipam.insert("dataDir".to_owned(), json!(dir));
         }
         let mut main = match self.plugin {
+            // Another podCIDR is another address of the gateway; the file changes only when no pod has the old one.
             Plugin::Bridge => json!({
-                "type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": ipam,
+                "type": "bridge", "bridge": "cni0", "isGateway": true, "forceAddress": true, "hairpinMode": true,
+                "ipam": ipam,
             }),
             Plugin::Ptp => json!({"type": "ptp", "ipam": ipam}),
         };

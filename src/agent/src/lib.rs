@@ -8,6 +8,8 @@
 mod agent;
 pub mod conflist;
 mod follow;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod masquerade;
 mod node;
 pub mod plan;

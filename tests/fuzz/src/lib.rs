@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod lint;
+mod nodes;
 mod spec;
 
 pub use cnimble_dbus::fuzz as dbus;
@@ -19,6 +20,7 @@ pub use cnimble_rules::fuzzing::iptables;
 pub use cnimble_runtime::fuzzing::cache;
 pub use cnimble_tuning::fuzzing::backup;
 pub use lint::lint;
+pub use nodes::nodes;
 pub use spec::{args, config, list, result};
 
 /// A resolv.conf, as a network's configuration names it and as pods inherit it.
@@ -49,6 +51,7 @@ pub const TARGETS: &[Target] = &[
     ("list", list),
     ("manifest", manifest),
     ("nft", nft),
+    ("nodes", nodes),
     ("resolv", resolv),
     ("result", result),
     ("route", route),

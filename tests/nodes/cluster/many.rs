@@ -2,7 +2,6 @@
 //!
 //! `CNIMBLE_NODES` is how many nodes there are; `scripts/stress node` takes 500 and prints what was measured.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -59,11 +58,12 @@ struct Large {
     /// The node that shows that all before it has been dealt with, and whether it is there.
     sentinel: (usize, bool),
     nodes: usize,
-    report: String,
+    /// Figures are printed.
+    tells: bool,
 }
 
 impl Large {
-    fn new(nodes: usize) -> Self {
+    fn new(nodes: usize, tells: bool) -> Self {
         let (world, host) = (Ns::new(), Host::hasty());
         host.cable("uplink", &world, "eth0");
         world.ip("addr add 172.31.255.254/12 dev eth0");
@@ -79,9 +79,8 @@ impl Large {
         let monitor = Background::start(&mut monitor);
         let node = Member { number: HERE, host, agent: None, pod: Ns::new(), ips: Vec::new() };
         let sentinel = (nodes + 1, false);
-        let (report, counted) = (String::new(), 0);
-        let large =
-            Large { node, api, _world: world, _monitor: monitor, told, counted, sentinel, nodes, report };
+        let (_world, _monitor, counted) = (world, monitor, 0);
+        let large = Large { node, api, _world, _monitor, told, counted, sentinel, nodes, tells };
         // From here on the monitor tells.
         large.heard("198.51.100.1");
         large
@@ -97,6 +96,12 @@ impl Large {
         };
         assert!(wait_until(PATIENCE, marked), "{}", told());
         told()
+    }
+
+    fn tell(&self, line: &str) {
+        if self.tells {
+            eprintln!("{line}");
+        }
     }
 
     fn routes(&self) -> usize {
@@ -144,14 +149,13 @@ impl Large {
             made -= 2;
         }
         let after = self.usage();
-        let _ = writeln!(
-            self.report,
+        self.tell(&format!(
             "{what}: {made} routes made, {deleted} deleted; {} ms of processor time, {:.1} s; RSS {} KiB, peak {} KiB",
             (after.2 - before.2) * 10,
             begun.elapsed().as_secs_f32(),
             after.0,
             after.1
-        );
+        ));
         (made, deleted)
     }
 
@@ -160,7 +164,8 @@ impl Large {
         let told = self.heard(mark);
         let lines: Vec<&str> = told.lines().collect();
         let ours = lines[self.counted..].iter().filter(|line| line.contains(PROTOCOL));
-        let (deleted, made): (Vec<&str>, Vec<&str>) = ours.copied().partition(|line| line.starts_with("Deleted"));
+        let (deleted, made): (Vec<&str>, Vec<&str>) =
+            ours.copied().partition(|line| line.starts_with("Deleted"));
         self.counted = lines.len();
         (made.len(), deleted.len())
     }
@@ -177,17 +182,16 @@ fn each_change_of_a_large_cluster_is_as_many_writes_as_it_takes() {
     need!("ip", "nft");
     let said = std::env::var("CNIMBLE_NODES").ok();
     let nodes = said.as_ref().map_or(FEW, |text| text.parse().unwrap());
-    let mut large = Large::new(nodes);
+    let mut large = Large::new(nodes, said.is_some());
     let begun = Instant::now();
     large.node.start("");
     large.settled(2 * (nodes - 1));
     let (now, peak, ticks) = large.usage();
-    let _ = writeln!(
-        large.report,
+    large.tell(&format!(
         "{nodes} nodes: all routes after {:.2} s, {} ms of processor time; RSS {now} KiB, peak {peak} KiB",
         begun.elapsed().as_secs_f32(),
         ticks * 10
-    );
+    ));
     assert_eq!(large.since("198.51.100.250"), (2 * (nodes - 1), 0), "from the start");
     assert_eq!(large.writes("a node comes", |all| all.api.put(object(nodes + 2))), (2, 0));
     let gone = |all: &mut Large| all.api.delete(&format!("default/node{}", nodes + 2));
@@ -231,8 +235,5 @@ fn each_change_of_a_large_cluster_is_as_many_writes_as_it_takes() {
         assert_eq!(large.writes("another list", |all| all.api.forget()), (0, 0));
     }
     let grown = large.usage().0.saturating_sub(rss);
-    assert!(grown < 8 << 10, "{grown} KiB more after five lists\n{}", large.report);
-    if said.is_some() {
-        eprintln!("{}", large.report);
-    }
+    assert!(grown < 8 << 10, "{grown} KiB more after five lists");
 }

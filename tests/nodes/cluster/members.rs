@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use cnimble_tests::http::ApiServer;
+use cnimble_tests::traffic::{self, Server};
 use cnimble_tests::{Background, Host, LIMIT, Ns, PATIENCE, command, plugin_dir, wait_until};
 
 /// The protocol of the agent's routes.
@@ -32,6 +33,8 @@ pub(super) struct Site {
     pub(super) api: ApiServer,
     /// The link between the nodes, the API server, and the world behind it.
     pub(super) world: Ns,
+    /// Of each agent.
+    options: &'static str,
 }
 
 pub(super) fn object(number: usize) -> Value {
@@ -48,13 +51,18 @@ pub(super) fn object(number: usize) -> Value {
 
 impl Site {
     pub(super) fn new(nodes: usize) -> Self {
+        Self::with(nodes, "")
+    }
+
+    /// Each agent gets these options.
+    pub(super) fn with(nodes: usize, options: &'static str) -> Self {
         let world = Ns::new();
         world.ip("link add br0 type bridge");
         world.ip("link set br0 up");
         world.ip("addr add 192.0.2.254/24 dev br0");
         world.ip("-6 addr add 2001:db8::fe/64 dev br0 nodad");
         let api = ApiServer::of_nodes(&world, "192.0.2.254:6443");
-        let mut site = Site { members: Vec::new(), api, world };
+        let mut site = Site { members: Vec::new(), api, world, options };
         for number in 1..=nodes {
             site.join(number);
         }
@@ -75,7 +83,7 @@ impl Site {
         self.api.kubeconfig(host.dir(), None);
         self.api.put(object(number));
         let mut member = Member { number, host, agent: None, pod: Ns::new(), ips: Vec::new() };
-        member.start("");
+        member.start(self.options);
         self.members.push(member);
     }
 
@@ -105,6 +113,28 @@ impl Site {
                 member.routes(),
                 member.log()
             );
+        }
+    }
+
+    /// Every pod reaches every pod with its own address, and the world with its node's.
+    pub(super) fn all_reach_all(&self) {
+        let _world = Server::start(&self.world, 80, "world");
+        let _servers: Vec<Server> =
+            self.members.iter().map(|member| Server::start(&member.pod, 80, "pod")).collect();
+        for from in &self.members {
+            let seen = |to: &str| {
+                traffic::tcp(&from.pod, &socket(to, 80))
+                    .unwrap_or_else(|err| panic!("{:?} to {to}: {err}", from.ips))
+            };
+            for to in &self.members {
+                for (own, ip) in from.ips.iter().zip(&to.ips) {
+                    assert_eq!(seen(ip), format!("pod {own}"), "to {ip}");
+                }
+            }
+            // The world has no way to pods: whom it answers has a node's address.
+            let number = from.number;
+            assert_eq!(seen("192.0.2.254"), format!("world 192.0.2.{number}"));
+            assert_eq!(seen("2001:db8::fe"), format!("world 2001:db8::{number}"));
         }
     }
 
@@ -177,18 +207,28 @@ impl Member {
         text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
     }
 
-    pub(super) fn add_pod(&mut self) {
+    /// `cnimble VERB` for the pod in the node's network.
+    fn pod_verb(&self, verb: &str) -> String {
         let dir = self.host.dir().display();
         let line = format!(
-            "add cnimble {} --cni-path {} --conf-dir {dir}/net.d --cache-dir {dir}/cache --lock-dir {} --json",
+            "{verb} cnimble {} --cni-path {} --conf-dir {dir}/net.d --cache-dir {dir}/cache --lock-dir {} --json",
             self.pod.path(),
             plugin_dir().display(),
             self.host.lock_dir().display()
         );
-        let result: Value = serde_json::from_str(&self.run(&line).success().text()).unwrap();
+        self.run(&line).success().text()
+    }
+
+    pub(super) fn add_pod(&mut self) {
+        let result: Value = serde_json::from_str(&self.pod_verb("add")).unwrap();
         let ips = result["ips"].as_array().unwrap();
         let address = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
         self.ips = ips.iter().map(address).collect();
+    }
+
+    pub(super) fn del_pod(&mut self) {
+        self.pod_verb("del");
+        self.ips.clear();
     }
 }
 

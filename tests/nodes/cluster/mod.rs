@@ -1,15 +1,17 @@
 //! `cnimble node` on three nodes of a cluster: pods reach each other without NAT and the world with it, and nothing
 //! that happens to the cluster ends a stream between pods that live.
 
+mod company;
 mod many;
 mod members;
+mod options;
+mod watched;
 
 use serde_json::json;
 
-use cnimble_tests::traffic::{self, Server};
 use cnimble_tests::{PATIENCE, need, wait_until};
 
-use members::{Site, Stream, object, socket};
+use members::{Site, Stream, object};
 
 #[test]
 fn pods_of_three_nodes_reach_each_other_without_nat_and_the_world_with_it() {
@@ -17,29 +19,11 @@ fn pods_of_three_nodes_reach_each_other_without_nat_and_the_world_with_it() {
     let mut site = Site::new(3);
     site.settled();
     site.add_pods();
-    let _world = Server::start(&site.world, 80, "world");
-    let _servers: Vec<Server> =
-        site.members.iter().map(|member| Server::start(&member.pod, 80, "pod")).collect();
-    for from in &site.members {
-        for to in &site.members {
-            for (own, ip) in from.ips.iter().zip(&to.ips) {
-                let answer = traffic::tcp(&from.pod, &socket(ip, 80))
-                    .unwrap_or_else(|err| panic!("{own} to {ip}: {err}"));
-                assert_eq!(answer, format!("pod {own}"), "to {ip}");
-            }
-        }
-        // The world has no way to pods: whom it answers has a node's address.
-        let number = from.number;
-        for (world, node) in
-            [("192.0.2.254", format!("192.0.2.{number}")), ("2001:db8::fe", format!("2001:db8::{number}"))]
-        {
-            let answer =
-                traffic::tcp(&from.pod, &socket(world, 80)).unwrap_or_else(|err| panic!("{node}: {err}"));
-            assert_eq!(answer, format!("world {node}"));
-        }
-        assert!(!std::fs::read_to_string(from.conflist()).unwrap().contains("ipMasq"));
+    site.all_reach_all();
+    for member in &site.members {
+        assert!(!std::fs::read_to_string(member.conflist()).unwrap().contains("ipMasq"));
         // One rule of each family, and its guard, however many nodes there are.
-        assert_eq!(from.host.nft("list table inet cnimble-node").matches("saddr").count(), 4);
+        assert_eq!(member.host.nft("list table inet cnimble-node").matches("saddr").count(), 4);
     }
     let first = &mut site.members[0];
     first.agent = None;

@@ -34,10 +34,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     let options = options(session, given);
     if given.remove {
         let removed = remove(&options.conflist).map_err(|why| failed(&why))?;
-        session.done(
-            &format!("{removed} things of `cnimble node` are gone"),
-            &json!({"removed": removed}),
-        );
+        session.done(&format!("{removed} things of `cnimble node` are gone"), &json!({"removed": removed}));
         return Ok(());
     }
     if given.kubeconfig.is_none() && !given.in_cluster {

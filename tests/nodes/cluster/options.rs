@@ -1,0 +1,159 @@
+//! What the options of `cnimble node` do, on nodes with pods.
+
+use std::os::unix::fs::MetadataExt;
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{LIMIT, PATIENCE, need, run_limited, wait_until};
+
+use super::members::{Member, Site, object};
+
+/// As containerd's documentation has one: each of its variables.
+const TEMPLATE: &str = r#"{
+  "cniVersion": "1.0.0", "name": "cnimble",
+  "plugins": [
+    {"type": "bridge", "bridge": "br-{{.PodCIDR}}", "isGateway": true, "ipam": {"type": "host-local",
+      "ranges": [{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$range}}"}]{{end}}],
+      "routes": [{{range $i, $route := .Routes}}{{if $i}}, {{end}}{"dst": "{{$route}}"}{{end}}]}}
+  ]
+}"#;
+
+impl Member {
+    /// The network's file, once it holds the word.
+    fn file_with(&self, word: &str) -> Value {
+        let text = || std::fs::read_to_string(self.conflist()).unwrap_or_default();
+        assert!(wait_until(PATIENCE, || text().contains(word)), "{word}: {}\n{}", text(), self.log());
+        serde_json::from_str(&text()).unwrap()
+    }
+
+    /// `cnimble node --once --json` with these options: exit status, and what it printed.
+    fn once(&self, options: &str) -> (i32, Value, String) {
+        let output = run_limited(&mut self.node(&format!("--once --json {options}")), b"", LIMIT);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap(), serde_json::from_slice(&output.stdout).unwrap_or_default(), errors)
+    }
+}
+
+#[test]
+fn a_template_gets_each_variable_and_a_bad_one_changes_nothing() {
+    need!("ip", "nft");
+    let mut site = Site::new(2);
+    site.settled();
+    let node = &mut site.members[0];
+    node.agent = None;
+    let template = node.host.dir().join("template");
+    std::fs::write(&template, TEMPLATE).unwrap();
+    node.start(&format!("--template {}", template.display()));
+    let file = node.file_with("br-10.1.1.0/24");
+    let ipam = &file["plugins"][0]["ipam"];
+    assert_eq!(ipam["ranges"], json!([[{"subnet": "10.1.1.0/24"}], [{"subnet": "fd00:1:1::/64"}]]));
+    assert_eq!(ipam["routes"], json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]));
+    // It is read at every look.
+    std::fs::write(&template, TEMPLATE.replace("br-{{.PodCIDR}}", "br9")).unwrap();
+    site.api.put(object(9));
+    site.members[0].file_with("\"br9\"");
+    for (bad, why) in [("{{.Nothing}}", ".PodCIDR"), ("{", "no JSON"), ("{}", "no plugins")] {
+        std::fs::write(&template, bad).unwrap();
+        site.api.delete("default/node9");
+        let told =
+            || site.members[0].get("/healthz").is_some_and(|(code, text)| code == 503 && text.contains(why));
+        assert!(wait_until(PATIENCE, told), "{why}: {}", site.members[0].log());
+        site.members[0].file_with("\"br9\"");
+        site.api.put(object(9));
+    }
+}
+
+#[test]
+fn pods_of_two_nodes_reach_each_other_by_ptp() {
+    need!("ip", "nft");
+    let mut site = Site::with(2, "--plugin ptp");
+    site.settled();
+    assert_eq!(site.members[0].file_with("ptp")["plugins"][0]["type"], "ptp");
+    site.add_pods();
+    site.all_reach_all();
+}
+
+#[test]
+fn the_file_goes_with_the_node_if_it_is_to_and_comes_back_with_it() {
+    need!("ip", "nft");
+    let site = Site::with(2, "--remove-on-delete");
+    site.settled();
+    let node = &site.members[0];
+    site.api.delete("default/node1");
+    assert!(wait_until(PATIENCE, || !node.conflist().exists()), "{}", node.log());
+    assert!(site.members[1].conflist().exists());
+    site.api.put(object(1));
+    site.settled();
+}
+
+#[test]
+fn once_writes_what_is_missing_then_nothing_and_tells_by_its_status() {
+    need!("ip", "nft");
+    let mut site = Site::new(3);
+    site.settled();
+    let node = &mut site.members[0];
+    node.agent = None;
+    let dir = node.host.dir().display();
+    node.run(&format!("node --remove --conf-dir {dir}/net.d")).success();
+    let (status, said, errors) = node.once("");
+    assert_eq!((status, &said["routes"], &said["writes"]), (0, &json!(4), &json!(6)), "{said} {errors}");
+    let seen = |node: &Member| {
+        let file = std::fs::metadata(node.conflist()).unwrap();
+        (file.ino(), file.mtime_nsec(), node.routes(), node.host.nft("-a list ruleset"))
+    };
+    let before = seen(node);
+    let (status, said, _) = node.once("");
+    assert_eq!((status, &said["routes"]), (0, &json!(4)), "{said}");
+    assert_eq!(said["writes"], 0, "{said}");
+    assert_eq!(seen(node), before);
+    // What is wrong with another node is told; what is wrong here is in the status.
+    let mut wrong = object(3);
+    wrong["spec"]["podCIDRs"] = json!(["0.0.0.0/0"]);
+    site.api.put(wrong);
+    let (status, said, errors) = site.members[0].once("");
+    assert_eq!(
+        (status, &said["conditions"][0]["node"], &said["writes"]),
+        (0, &json!("node3"), &json!(3)),
+        "{said}"
+    );
+    assert!(errors.contains("is too large"), "{errors}");
+    site.api.put(object(3));
+    let mut none = object(1);
+    none["spec"] = json!({});
+    site.api.put(none);
+    let (status, said, errors) = site.members[0].once("");
+    assert_eq!((status, &said["conditions"][0]["node"]), (6, &json!("node1")), "{said}");
+    assert!(errors.contains("it has no podCIDR yet"), "{errors}");
+    assert!(site.members[0].conflist().exists());
+    site.api.fail(Some(503));
+    let (status, _, errors) = site.members[0].once("");
+    assert_eq!(status, 5);
+    assert!(errors.contains("InternalError"), "{errors}");
+}
+
+#[test]
+fn another_pod_cidr_waits_for_the_last_lease() {
+    need!("ip", "nft");
+    let mut site = Site::with(2, "--resync 1");
+    site.settled();
+    site.add_pods();
+    let mut moved = object(1);
+    moved["spec"]["podCIDRs"] = json!(["10.1.11.0/24", "fd00:1:11::/64"]);
+    site.api.put(moved);
+    site.members[0].says("is still leased");
+    let looks = || site.members[0].metric("looks_total").unwrap();
+    let before = looks();
+    assert!(wait_until(PATIENCE, || looks() > before + 2));
+    site.members[0].file_with("10.1.1.0/24");
+    // Pods of both live: which of them goes first doesn't matter.
+    site.members[0].del_pod();
+    let file = site.members[0].file_with("10.1.11.0/24");
+    assert_eq!(file["plugins"][0]["ipam"]["ranges"][1][0]["subnet"], "fd00:1:11::/64");
+    let well = || site.members[0].get("/healthz").is_some_and(|(_, text)| text == "ok\n");
+    assert!(wait_until(PATIENCE, well), "{}", site.members[0].log());
+    site.members[0].add_pod();
+    assert!(site.members[0].ips[0].starts_with("10.1.11."), "{:?}", site.members[0].ips);
+    let new = || site.members[1].routes().iter().any(|route| route.starts_with("10.1.11.0/24 via 192.0.2.1"));
+    assert!(wait_until(PATIENCE, new), "{:?}", site.members[1].routes());
+    site.all_reach_all();
+}
