@@ -13,6 +13,7 @@
 //! many nodes and pods there are. A new node is one element.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -77,6 +78,11 @@ impl Masquerade {
 /// The kernel's. Then all is as before.
 pub fn apply(nft: &mut Nft, before: Option<&Masquerade>, wanted: &Masquerade) -> netlink::Result<bool> {
     let there = nft.has_table(TABLE)?;
+    // Another agent may have made it, which has ended.
+    let before = match before {
+        None if there && stands(nft, wanted)? => Some(wanted),
+        before => before,
+    };
     let mut batch = Batch::new();
     let sound =
         there && before.is_some_and(|before| before.own == wanted.own && before.others == wanted.others);
@@ -133,10 +139,18 @@ fn create(batch: &mut Batch, wanted: &Masquerade) {
     let hook = |kind, priority| Hook { kind, hook: HookPoint::Postrouting, priority };
     batch.create_base_chain(TABLE.chain(CHAIN), hook("nat", SRCNAT));
     batch.create_base_chain(TABLE.chain(GUARD), hook("filter", FILTER));
+    for (chain, rule, comment) in rules(wanted) {
+        batch.add_rule(TABLE.chain(chain), &rule, &comment);
+    }
+}
+
+/// The rules, each with its chain and its comment. By the comment another agent knows what the rule does.
+fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, String)> {
+    let mut rules = Vec::new();
     for own in &wanted.own {
         let leaving = leaving(*own, wanted);
         let rule: Vec<Expr> = leaving.iter().cloned().chain([Expr::masquerade()]).collect();
-        batch.add_rule(TABLE.chain(CHAIN), &rule, "what leaves the cluster");
+        rules.push((CHAIN, rule, "what leaves the cluster"));
         let invalid = [
             Expr::ct_state(REG1),
             Expr::mask(REG1, &STATE_INVALID.to_ne_bytes()),
@@ -144,8 +158,41 @@ fn create(batch: &mut Batch, wanted: &Masquerade) {
         ];
         let end = [Expr::verdict(Verdict::Drop)];
         let rule: Vec<Expr> = invalid.into_iter().chain(leaving).chain(end).collect();
-        batch.add_rule(TABLE.chain(GUARD), &rule, "what no NAT would see");
+        rules.push((GUARD, rule, "what no NAT would see"));
     }
+    let named = |(chain, rule, what): (_, Vec<Expr>, &str)| {
+        let mut hasher = DefaultHasher::new();
+        format!("{rule:?}").hash(&mut hasher);
+        (chain, rule, format!("{what} ({:016x})", hasher.finish()))
+    };
+    rules.into_iter().map(named).collect()
+}
+
+/// Whether the table is as it is to be, as far as its rules' comments and its sets tell.
+fn stands(nft: &mut Nft, wanted: &Masquerade) -> netlink::Result<bool> {
+    let comments: Vec<String> = nft.rules(TABLE, None)?.into_iter().map(|rule| rule.comment).collect();
+    let there: BTreeSet<&str> = comments.iter().map(String::as_str).collect();
+    let named = rules(wanted);
+    if comments.len() != named.len() || !named.iter().all(|(_, _, comment)| there.contains(comment.as_str()))
+    {
+        return Ok(false);
+    }
+    let keys: BTreeSet<String> = wanted.lengths().into_iter().map(Length::set).collect();
+    if nft.sets(TABLE)?.into_iter().collect::<BTreeSet<_>>() != keys {
+        return Ok(false);
+    }
+    for length in wanted.lengths() {
+        let there: BTreeSet<Vec<u8>> = nft
+            .elements(TABLE.set(&length.set()))?
+            .iter()
+            .map(|element| element.key.bytes().to_vec())
+            .collect();
+        let pods = wanted.pods.iter().filter(|cidr| Length::of(cidr) == length);
+        if there != pods.map(|cidr| octets(cidr.network())).collect() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Matches what comes from `own` and goes neither to pods nor to what isn't masqueraded nor to a group.

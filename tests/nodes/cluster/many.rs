@@ -75,7 +75,7 @@ impl Large {
         api.kubeconfig(host.dir(), None);
         let told = host.dir().join("told");
         let mut monitor = host.command("ip");
-        monitor.args(["monitor", "route"]).stdout(File::create(&told).unwrap());
+        monitor.args(["-rcvbuf", "16777216", "monitor", "route"]).stdout(File::create(&told).unwrap());
         let monitor = Background::start(&mut monitor);
         let node = Member { number: HERE, host, agent: None, pod: Ns::new(), ips: Vec::new() };
         let sentinel = (nodes + 1, false);

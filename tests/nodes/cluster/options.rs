@@ -126,9 +126,9 @@ fn once_writes_what_is_missing_then_nothing_and_tells_by_its_status() {
     assert!(errors.contains("it has no podCIDR yet"), "{errors}");
     assert!(site.members[0].conflist().exists());
     site.api.fail(Some(503));
-    let (status, _, errors) = site.members[0].once("");
+    let (status, said, _) = site.members[0].once("");
     assert_eq!(status, 5);
-    assert!(errors.contains("InternalError"), "{errors}");
+    assert!(said.to_string().contains("InternalError"), "{said}");
 }
 
 #[test]
