@@ -1,6 +1,7 @@
 //! `node`: what a node of a cluster needs of its network.
 
 pub(super) mod args;
+mod spare;
 mod status;
 
 use std::sync::Arc;
@@ -67,6 +68,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         tasks.spawn(server.run(Arc::new(status.clone())));
     }
     tasks.spawn(follower.run());
+    tasks.spawn(spare::keep(session.conf.clone(), session.invoker.path().to_vec()));
     let told = status.clone();
     tasks.spawn(async move { notify::keep_saying(move || told.sentence()).await });
     let disturbed = disturbances().map_err(|err| failed(&err.to_string()))?;
