@@ -23,6 +23,7 @@ mod ns;
 mod outcome;
 mod plugins;
 mod process;
+pub mod proxy;
 mod sample;
 pub mod segment;
 mod skip;

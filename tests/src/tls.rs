@@ -54,6 +54,11 @@ impl Authority {
     /// A certificate for these names, as `IP:127.0.0.1` or `DNS:api.example`; good for servers
     /// and for clients.
     pub fn issue(&self, names: &str) -> Identity {
+        self.issue_for(names, 2)
+    }
+
+    /// As [`Authority::issue`], for so many days from now; with -1 it has expired.
+    pub fn issue_for(&self, names: &str, days: i32) -> Identity {
         let stem = crate::unique("identity");
         let extensions = format!(
             "basicConstraints = CA:FALSE\nsubjectAltName = {names}\nextendedKeyUsage = serverAuth,clientAuth\n"
@@ -63,7 +68,7 @@ impl Authority {
             "req -new -config config -subj /CN={stem} -keyout {stem}.key -out {stem}.csr -nodes"
         ));
         let sign = format!(
-            "x509 -req -in {stem}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile {stem}.ext -out {stem}.pem"
+            "x509 -req -in {stem}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days {days} -extfile {stem}.ext -out {stem}.pem"
         );
         self.run(&sign);
         let at = |ending: &str| self.dir.path().join(format!("{stem}.{ending}"));

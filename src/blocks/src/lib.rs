@@ -11,6 +11,8 @@ pub mod node;
 pub mod operator;
 mod record;
 pub mod session;
+pub mod tend;
+mod trust;
 
 pub use error::BlocksError;
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cnimble_blocks::node::{self, Node};
-use cnimble_blocks::{BlocksError, operator};
+use cnimble_blocks::{BlocksError, operator, tend};
 use serde_json::{Value, json};
 
 use cnimble_cni::{CniArgs, Code, Error, PluginConfig};
@@ -32,6 +32,8 @@ enum Task {
     Confirm,
     /// What is unused goes back.
     Tidy,
+    /// The node's agent sees to it that there is a spare block, and that what is unused goes back.
+    Tend,
     /// The operator sets the network up.
     Init,
     /// The operator asks what is claimed.
@@ -79,6 +81,7 @@ fn task(args: &[String]) -> Option<Task> {
         ["address", ip] => Some(Task::Address(ip.parse().ok()?)),
         ["confirm"] => Some(Task::Confirm),
         ["tidy"] => Some(Task::Tidy),
+        ["tend"] => Some(Task::Tend),
         ["init"] => Some(Task::Init),
         ["blocks"] => Some(Task::Blocks),
         ["release", node] => Some(Task::Release((*node).to_owned())),
@@ -93,6 +96,9 @@ fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
         && node::free(cluster, &share, *set)? >= *count
     {
         return Ok(String::new());
+    }
+    if matches!(task, Task::Tend) && tend::is_tended(cluster)? {
+        return Ok(json!({"asked": false}).to_string());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -109,6 +115,10 @@ async fn perform(cluster: &Cluster, task: &Task) -> Result<String, BlocksError> 
         Task::Address(ip) => Node::open(cluster).await?.address(*ip).await.map(done),
         Task::Confirm => Node::open(cluster).await.map(|_| String::new()),
         Task::Tidy => Node::open(cluster).await?.tidy().await.map(done),
+        Task::Tend => {
+            let is_short = Node::open(cluster).await?.tend().await?;
+            Ok(json!({"asked": true, "short": is_short}).to_string())
+        }
         Task::Init => operator::init(cluster).await.map(done),
         Task::Blocks => {
             let claims = operator::list(cluster).await?;

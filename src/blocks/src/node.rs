@@ -31,9 +31,9 @@ const TRIES: u32 = 30;
 
 /// A node that etcd has confirmed.
 pub struct Node<'c> {
-    cluster: &'c Cluster,
+    pub(crate) cluster: &'c Cluster,
     dir: PathBuf,
-    share: Share,
+    pub(crate) share: Share,
     session: Session,
     /// The node's record as etcd has it, which every transaction compares.
     record: Vec<u8>,

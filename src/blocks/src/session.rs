@@ -14,7 +14,7 @@ use cnimble_leases::cluster::config::{Cluster, Etcd};
 
 use crate::keys::Keys;
 use crate::record::Fence;
-use crate::{BlocksError, Result};
+use crate::{BlocksError, Result, trust};
 
 /// For a connection, and for an answer. A member that is paused takes as long.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -115,7 +115,10 @@ impl Session {
         for url in cluster.etcd.endpoints.iter().cycle().skip(first).take(count) {
             match Self::connect_to(&cluster.etcd, url, Keys::of(cluster)).await {
                 Ok(session) => return Ok(session),
-                Err(BlocksError::Away(why)) => failures.push(format!("{url}: {why}")),
+                Err(BlocksError::Away(why)) => {
+                    let why = trust::sentence(&cluster.etcd, url, &why).unwrap_or(why);
+                    failures.push(format!("{url}: {why}"));
+                }
                 Err(err) => return Err(err),
             }
         }

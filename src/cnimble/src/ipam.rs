@@ -1,13 +1,14 @@
 //! `ipam`: a cluster's addresses. The program that speaks to etcd does the work.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use cnimble_cni::list::Injection;
-use cnimble_cni::{Error, json};
+use cnimble_cni::list::{Injection, ListEntry};
+use cnimble_cni::{Error, NetworkList, json};
 
 use super::network::load;
 use super::report::{Exit, Report};
@@ -17,7 +18,7 @@ use super::{Session, print, print_json};
 /// The IPAM plugin whose networks these are.
 const PLUGIN: &str = "cluster-local";
 /// The program, beside the plugins.
-const PROGRAM: &str = "cluster-local-etcd";
+pub(super) const PROGRAM: &str = "cluster-local-etcd";
 
 /// A cluster's addresses.
 #[derive(Debug, Args)]
@@ -88,20 +89,29 @@ fn when(unix: u64) -> String {
     time.map_or_else(|| unix.to_string(), |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-/// Runs the program with the network's configuration; its answer.
-fn ask(session: &Session, network: &str, task: &[&str], what: &str) -> Result<Value, Report> {
-    let list = load(session, network, what)?;
+/// The plugin of the network that has the IPAM plugin.
+pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     let is_ours = |document: &Value| {
         json::get(document, "ipam").and_then(|ipam| json::get(ipam, "type")).and_then(Value::as_str)
             == Some(PLUGIN)
     };
-    let plugin = list.plugins.iter().find(|plugin| is_ours(&plugin.document)).ok_or_else(|| {
+    list.plugins.iter().find(|plugin| is_ours(&plugin.document))
+}
+
+/// The program that speaks to etcd, in one of these directories.
+pub(super) fn program(path: &[PathBuf]) -> Option<PathBuf> {
+    path.iter().map(|dir| dir.join(PROGRAM)).find(|file| file.is_file())
+}
+
+/// Runs the program with the network's configuration; its answer.
+fn ask(session: &Session, network: &str, task: &[&str], what: &str) -> Result<Value, Report> {
+    let list = load(session, network, what)?;
+    let plugin = plugin_of(&list).ok_or_else(|| {
         Report::new(Exit::Config, what)
             .row("network", &list.name)
             .row("why", format!("no plugin of it has the IPAM plugin {PLUGIN}"))
     })?;
-    let path = session.invoker.path();
-    let program = path.iter().map(|dir| dir.join(PROGRAM)).find(|file| file.is_file()).ok_or_else(|| {
+    let program = program(session.invoker.path()).ok_or_else(|| {
         Report::new(Exit::Execution, what)
             .row("why", format!("there is no program {PROGRAM}"))
             .hint("it is installed beside the plugins; name their directory with --cni-path or CNI_PATH")

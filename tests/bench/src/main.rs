@@ -13,6 +13,7 @@
 mod api;
 mod args;
 mod chain;
+mod cluster;
 mod concurrency;
 mod gc;
 mod goals;
@@ -129,6 +130,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if args.has("api") {
         api::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("cluster") {
+        cluster::measure(args, &sandbox, &mut report)?;
     }
     progress("");
     report.print()?;

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
+use cnimble_tests::tls::Identity;
 use cnimble_tests::{Background, Host, wait_until};
 
 /// The longest that a test waits; only a failing one waits so long.
@@ -13,8 +15,22 @@ const PATIENCE: f32 = 120.0;
 
 pub(super) struct Etcd<'h> {
     host: &'h Host,
+    tls: Option<Tls>,
     members: Vec<Option<Background>>,
     generation: u32,
+}
+
+/// What members that speak TLS have, and etcdctl.
+#[derive(Clone)]
+pub(super) struct Tls {
+    pub(super) ca: PathBuf,
+    pub(super) server: Identity,
+    pub(super) client: Identity,
+}
+
+/// A program of etcd: that of the machine, or in the directory that CNIMBLE_ETCD_DIR names.
+fn program(name: &str) -> PathBuf {
+    std::env::var_os("CNIMBLE_ETCD_DIR").map_or_else(|| name.into(), |dir| PathBuf::from(dir).join(name))
 }
 
 fn ip(n: usize) -> String {
@@ -29,13 +45,26 @@ pub(super) fn url(n: usize) -> String {
 impl<'h> Etcd<'h> {
     /// `count` members with a leader.
     pub(super) fn start(host: &'h Host, count: usize) -> Self {
-        let members = (0..count).map(|_| None).collect();
-        let mut etcd = Etcd { host, members, generation: 0 };
+        Self::start_with(host, count, None)
+    }
+
+    /// The same; with certificates clients need one, too.
+    pub(super) fn start_with(host: &'h Host, count: usize, tls: Option<Tls>) -> Self {
+        let mut etcd = Self::unready(host, count, tls);
         for n in 0..count {
             etcd.member(n);
         }
         etcd.settle();
         etcd
+    }
+
+    /// Members that aren't started.
+    pub(super) fn unready(host: &'h Host, count: usize, tls: Option<Tls>) -> Self {
+        Etcd { host, tls, members: (0..count).map(|_| None).collect(), generation: 0 }
+    }
+
+    fn url(&self, n: usize) -> String {
+        if self.tls.is_some() { url(n).replace("http:", "https:") } else { url(n) }
     }
 
     fn dir(&self, n: usize) -> PathBuf {
@@ -49,11 +78,15 @@ impl<'h> Etcd<'h> {
 
     /// Starts a member, again if it was killed.
     pub(super) fn member(&mut self, n: usize) {
-        let mut command = self.host.command("etcd");
+        let mut command = self.host.command(program("etcd"));
         let peer = format!("http://{}:2380", ip(n));
         command.arg(format!("--name=m{n}")).arg("--data-dir").arg(self.dir(n));
-        command.arg(format!("--listen-client-urls={}", url(n)));
-        command.arg(format!("--advertise-client-urls={}", url(n)));
+        command.arg(format!("--listen-client-urls={}", self.url(n)));
+        command.arg(format!("--advertise-client-urls={}", self.url(n)));
+        if let Some(tls) = &self.tls {
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(&tls.ca);
+            command.arg("--cert-file").arg(&tls.server.certificate).arg("--key-file").arg(&tls.server.key);
+        }
         command
             .arg(format!("--listen-peer-urls={peer}"))
             .arg(format!("--initial-advertise-peer-urls={peer}"));
@@ -86,11 +119,22 @@ impl<'h> Etcd<'h> {
     }
 
     pub(super) fn ctl(&self, args: &str) -> Command {
-        let urls: Vec<String> = (0..self.members.len()).map(url).collect();
-        let mut command = self.host.command("etcdctl");
+        let urls: Vec<String> = (0..self.members.len()).map(|n| self.url(n)).collect();
+        let mut command = self.host.command(program("etcdctl"));
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", urls.join(",")));
+        if let Some(tls) = &self.tls {
+            command.arg("--cacert").arg(&tls.ca);
+            command.arg("--cert").arg(&tls.client.certificate).arg("--key").arg(&tls.client.key);
+        }
         command.args(args.split_whitespace());
         command
+    }
+
+    /// How many entries the log has.
+    pub(super) fn index(&self) -> u64 {
+        let output = self.ctl("endpoint status -w json").output().unwrap();
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        status[0]["Status"]["raftAppliedIndex"].as_u64().unwrap()
     }
 
     /// Waits until all members answer.
@@ -102,7 +146,7 @@ impl<'h> Etcd<'h> {
     /// Saves a backup.
     pub(super) fn backup(&self) -> PathBuf {
         let file = self.host.dir().join("backup");
-        let mut command = self.host.command("etcdctl");
+        let mut command = self.host.command(program("etcdctl"));
         let endpoint = format!("--endpoints={}", url(0));
         command.env("ETCDCTL_API", "3").arg(endpoint).args(["snapshot", "save"]).arg(&file);
         assert!(command.output().unwrap().status.success());

@@ -1,15 +1,18 @@
 //! cluster-local with a real etcd: no address has two owners, whatever befalls etcd, the plugin and the nodes.
 #![cfg(test)]
 
+mod agent;
 mod chaos;
 mod etcd;
 mod fences;
+mod late;
 mod local;
 mod operator;
+mod trust;
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 
 use serde_json::{Value, json};
@@ -53,13 +56,18 @@ impl<'h> Node<'h> {
     }
 
     fn start(&self, verb: &str, id: &str, args: &str, prev: Option<&str>) -> Child {
+        self.start_in(plugin_dir(), verb, id, args, prev)
+    }
+
+    /// With the plugin of this directory, where the program may be missing.
+    fn start_in(&self, dir: &Path, verb: &str, id: &str, args: &str, prev: Option<&str>) -> Child {
         let mut config = self.config.clone();
         if let Some(ip) = prev {
             config["prevResult"] = json!({"cniVersion": "1.1.0", "ips": [{"address": ip}]});
         }
-        let mut command = self.host.command(plugin_dir().join("cluster-local"));
+        let mut command = self.host.command(dir.join("cluster-local"));
         command.env_clear().env("CNI_COMMAND", verb).env("CNI_CONTAINERID", id).env("CNI_IFNAME", "eth0");
-        command.env("CNI_NETNS", "/nowhere").env("CNI_PATH", plugin_dir()).env("CNI_ARGS", args);
+        command.env("CNI_NETNS", "/nowhere").env("CNI_PATH", dir).env("CNI_ARGS", args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let _ = child.stdin.take().unwrap().write_all(config.to_string().as_bytes());
@@ -69,6 +77,17 @@ impl<'h> Node<'h> {
     fn run(&self, verb: &str, id: &str, args: &str, prev: Option<&str>) -> Result<Value, Value> {
         let output = self.start(verb, id, args, prev).wait_with_output().unwrap();
         answer(&output)
+    }
+
+    fn run_in(
+        &self,
+        dir: &Path,
+        verb: &str,
+        id: &str,
+        args: &str,
+        prev: Option<&str>,
+    ) -> Result<Value, Value> {
+        answer(&self.start_in(dir, verb, id, args, prev).wait_with_output().unwrap())
     }
 
     /// ADD; the address with its prefix length.

@@ -14,7 +14,7 @@ fn ipam(host: &Host, words: &[&str]) -> Result<Value, String> {
     answer(&process.output().unwrap()).map_err(|err| err.to_string())
 }
 
-fn list(path: &Path, node: &Node<'_>) {
+pub(super) fn list(path: &Path, node: &Node<'_>) {
     let mut plugin = node.config.clone();
     plugin.as_object_mut().unwrap().retain(|key, _| key != "cniVersion" && key != "name");
     let text = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [plugin]}).to_string();

@@ -1,6 +1,7 @@
 //! `node`: what a node of a cluster needs of its network.
 
 pub(super) mod args;
+mod spare;
 mod status;
 
 use std::sync::Arc;
@@ -65,6 +66,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         tasks.spawn(server.run(Arc::new(status.clone())));
     }
     tasks.spawn(follower.run());
+    tasks.spawn(spare::keep(session.conf.clone(), session.invoker.path().to_vec()));
     let (told, timed) = (status.clone(), status.clone());
     tasks.spawn(async move {
         notify::keep_saying(move || told.sentence(), move |limit| timed.hangs(limit)).await;

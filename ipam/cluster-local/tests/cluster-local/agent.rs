@@ -1,0 +1,78 @@
+//! `cnimble node` beside the plugin: a spare block is there before an ADD needs it.
+
+use std::process::Stdio;
+
+use serde_json::json;
+
+use cnimble_tests::{Background, Host, PATIENCE, command, copy, plugin_dir, wait_until};
+
+use super::operator::list;
+use super::{Node, cluster};
+
+/// The agent of the node. Its API server isn't there, and isn't needed for this.
+fn agent(host: &Host, node: &Node<'_>) -> Background {
+    let conf = host.dir().join("net.d");
+    std::fs::create_dir(&conf).unwrap();
+    list(&conf.join("net.conflist"), node);
+    let kubeconfig = host.dir().join("kubeconfig");
+    let config = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}]});
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    let mut process = host.command(command());
+    process.arg("--cni-path").arg(plugin_dir()).arg("--conf-dir").arg(conf);
+    process.args(["node", "--node-name", "a", "--listen", "off", "--kubeconfig"]).arg(kubeconfig);
+    process.stdin(Stdio::null()).stderr(std::fs::File::create(host.dir().join("agent.log")).unwrap());
+    Background::start(&mut process)
+}
+
+/// The blocks in the node's file; 0 where there is none yet.
+fn blocks(node: &Node<'_>) -> usize {
+    let exists = node.store().join(".cnimble-share").exists();
+    if exists { node.share()["owned"].as_array().unwrap().len() } else { 0 }
+}
+
+#[test]
+fn with_the_agent_adds_go_past_a_blocks_end_without_a_word_to_etcd() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = &nodes[0];
+    // This plugin finds no program that could ask etcd: an ADD that wants to fails.
+    let bare = host.dir().join("bare");
+    std::fs::create_dir(&bare).unwrap();
+    copy(&plugin_dir().join("cluster-local"), &bare.join("cluster-local"));
+    let agent = agent(&host, node);
+    let log = || std::fs::read_to_string(host.dir().join("agent.log")).unwrap();
+    for n in 0..70 {
+        // A block has 56 addresses, and a pod may come before the agent has looked.
+        if n % 16 == 0 {
+            assert!(wait_until(PATIENCE, || blocks(node) * 56 >= n + 32), "{n} pods: {}", log());
+        }
+        node.run_in(&bare, "ADD", &format!("p{n}"), "", None)
+            .unwrap_or_else(|err| panic!("ADD {n}: {err}\n{}", log()));
+    }
+    drop(agent);
+    super::assert_no_block_is_lost(&nodes[..1]);
+}
+
+#[test]
+fn the_agent_confirms_the_share_and_gives_empty_blocks_back() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let node = &nodes[0];
+    for (n, ip) in ["10.9.100.7", "10.9.101.7", "10.9.102.7"].iter().enumerate() {
+        node.run("ADD", &format!("p{n}"), &format!("IP={ip}"), None).unwrap();
+    }
+    for n in 1..3 {
+        node.run("DEL", &format!("p{n}"), "", None).unwrap();
+    }
+    assert!(blocks(node) > 2);
+    let turn = || node.share()["identity"]["turn"].as_u64().unwrap();
+    let before = turn();
+    let mut short = node.clone();
+    short.config["ipam"]["etcd"]["offline"] = 3.into();
+    let agent = agent(&host, &short);
+    // One has a lease, one is the spare one.
+    assert!(wait_until(PATIENCE, || blocks(node) == 2 && turn() > before + 2), "{}", node.share());
+    drop(agent);
+    super::assert_no_block_is_lost(&nodes[..1]);
+}

@@ -1,0 +1,99 @@
+//! Claims that etcd carries out long after their process has given up, as a slow member may.
+
+use std::sync::{Arc, Condvar, Mutex};
+
+use serde_json::{Value, json};
+
+use cnimble_tests::proxy::proxy;
+use cnimble_tests::{Host, PATIENCE, wait_until};
+
+use super::etcd::Etcd;
+use super::{Node, answer, cluster, refused};
+
+/// In the block that is claimed late.
+const LATE: &str = "10.9.200.7";
+/// Only a claim by node a has this.
+const CLAIM: &[u8] = b"/owned/a/4-";
+
+/// Where a claim waits.
+#[derive(Default)]
+struct Gate {
+    /// Whether one waits, and whether it may go on.
+    state: Mutex<(bool, bool)>,
+    opened: Condvar,
+}
+
+impl Gate {
+    /// Passes on everything but a claim. That is the last thing to be passed on: its process gives up, and takes it
+    /// back.
+    fn heed(&self, piece: &[u8]) -> bool {
+        if !piece.windows(CLAIM.len()).any(|part| part == CLAIM) {
+            return true;
+        }
+        let mut state = self.state.lock().unwrap();
+        state.0 = true;
+        drop(self.opened.wait_while(state, |state| !state.1).unwrap());
+        false
+    }
+
+    fn holds_one(&self) -> bool {
+        self.state.lock().unwrap().0
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.opened.notify_all();
+    }
+}
+
+/// A claim of node a reaches etcd after `meanwhile`; the blocks that etcd knows then.
+fn blocks_after_a_late_claim(
+    host: &Host,
+    etcd: &Etcd<'_>,
+    nodes: &[Node<'_>],
+    meanwhile: impl FnOnce(),
+) -> Vec<Value> {
+    let gate = Arc::new(Gate::default());
+    let held = Arc::clone(&gate);
+    host.within(move || {
+        let (at, server) = ("127.0.0.51:2379".parse().unwrap(), "127.0.0.11:2379".parse().unwrap());
+        proxy(at, server, move |is_clients, piece| !is_clients || held.heed(piece));
+    });
+    let slow = nodes[0].clone().with("etcd", json!({"endpoints": ["http://127.0.0.51:2379"]}));
+    let late = slow.begin(&format!("address {LATE}"));
+    assert!(wait_until(PATIENCE, || gate.holds_one()), "no claim");
+    refused(answer(&late.wait_with_output().unwrap()), 11, "etcd doesn't answer");
+    meanwhile();
+    let before = etcd.index();
+    gate.open();
+    // What is refused is in the log, too.
+    assert!(wait_until(PATIENCE, || etcd.index() > before), "the claim hasn't reached etcd");
+    nodes[1].operate("blocks").unwrap().as_array().unwrap().clone()
+}
+
+fn is_claimed(blocks: &[Value]) -> bool {
+    blocks.iter().any(|block| block["first"] == "10.9.200.0")
+}
+
+#[test]
+fn a_claim_that_comes_after_the_next_confirmation_does_nothing() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let confirm = || drop(nodes[0].operate("confirm").unwrap());
+    let blocks = blocks_after_a_late_claim(&host, &etcd, &nodes, confirm);
+    assert!(!is_claimed(&blocks), "{blocks:?}");
+    super::assert_no_block_is_lost(&nodes[..2]);
+}
+
+#[test]
+fn a_claim_that_comes_after_its_node_was_released_does_nothing() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let release = || drop(nodes[1].operate("release a").unwrap());
+    let blocks = blocks_after_a_late_claim(&host, &etcd, &nodes, release);
+    assert!(!is_claimed(&blocks), "{blocks:?}");
+    // Another node may have it at once.
+    nodes[1].run("ADD", "p1", &format!("IP={LATE}"), None).unwrap();
+}

@@ -1,0 +1,149 @@
+//! Spare blocks for networks with the IPAM plugin cluster-local, so that no ADD waits for etcd.
+//!
+//! The program that speaks to etcd does the work, and decides whether there is any. It is started when the leases
+//! of a network have changed, and once a minute.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+use tokio::time::sleep;
+
+use cnimble_cni::list::Injection;
+use cnimble_cni::{Error, PluginConfig};
+use cnimble_leases::cluster::config::Cluster;
+use cnimble_runtime::ConfDir;
+
+use super::super::ipam::{PROGRAM, plugin_of, program};
+
+/// Between looks at the leases' directories.
+const LOOK: Duration = Duration::from_secs(1);
+/// Between looks where nothing has changed, or where etcd could not help; less if etcd has to be asked more often.
+const SELDOM: Duration = Duration::from_secs(60);
+/// Between looks at a program that runs. It ends by itself after some seconds.
+const STEP: Duration = Duration::from_millis(20);
+
+/// What came of a look.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The network has its spare blocks.
+    Done,
+    /// The subnet has no free block.
+    Short,
+    /// The program's error.
+    Failed(String),
+}
+
+/// The last look at a network.
+struct Seen {
+    at: Instant,
+    /// The change of the directory with the leases before that look.
+    changed: Option<SystemTime>,
+    outcome: Outcome,
+}
+
+impl Seen {
+    fn is_due(&self, network: &Network, changed: Option<SystemTime>) -> bool {
+        self.at.elapsed() >= SELDOM.min(network.offline / 6)
+            || (self.outcome == Outcome::Done && self.changed != changed)
+    }
+}
+
+/// A network with the IPAM plugin.
+struct Network {
+    name: String,
+    config: String,
+    store: PathBuf,
+    /// For how long a confirmation is good.
+    offline: Duration,
+}
+
+/// Looks after the networks of the directory until it is dropped.
+pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>) {
+    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+    loop {
+        let networks = networks(&conf);
+        seen.retain(|name, _| networks.iter().any(|network| network.name == *name));
+        for network in networks {
+            let changed = std::fs::metadata(&network.store).and_then(|meta| meta.modified()).ok();
+            let last = seen.get(&network.name);
+            if last.is_some_and(|last| !last.is_due(&network, changed)) {
+                continue;
+            }
+            let outcome = tend(&network, &path).await.unwrap_or_else(Outcome::Failed);
+            if last.is_none_or(|last| last.outcome != outcome) {
+                tell(&network.name, &outcome);
+            }
+            seen.insert(network.name, Seen { at: Instant::now(), changed, outcome });
+        }
+        sleep(LOOK).await;
+    }
+}
+
+fn tell(name: &str, outcome: &Outcome) {
+    match outcome {
+        Outcome::Done => log::info!("network {name}: it has a spare block of addresses"),
+        Outcome::Short => log::warn!("network {name}: the cluster has no free block of addresses"),
+        Outcome::Failed(why) => log::warn!("network {name}: no spare block of addresses: {why}"),
+    }
+}
+
+/// The networks that have the IPAM plugin, as the program and the plugin read them.
+fn networks(conf: &ConfDir) -> Vec<Network> {
+    let lists = conf.list().map(|listing| listing.networks).unwrap_or_default();
+    let of = |list: &cnimble_cni::NetworkList| {
+        let config = list.configuration(plugin_of(list)?, &Injection::default()).to_string();
+        let parsed = PluginConfig::parse_for_del(config.as_bytes()).ok()?.0;
+        let cluster = Cluster::read(&parsed, &Default::default()).ok()?;
+        Some(Network { name: list.name.clone(), config, store: cluster.base.store, offline: cluster.offline })
+    };
+    lists.iter().filter_map(|network| of(&network.list)).collect()
+}
+
+/// A child that is killed when it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn tend(network: &Network, path: &[PathBuf]) -> Result<Outcome, String> {
+    let program = program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))?;
+    let (status, answer) =
+        run(&program, &network.config).await.map_err(|err| format!("{}: {err}", program.display()))?;
+    if !status.success() {
+        let told = Error::from_json(answer.as_bytes()).map(|err| err.to_string());
+        return Err(told.unwrap_or_else(|| format!("{} failed ({status})", program.display())));
+    }
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+    let is_short = answer.get("short").and_then(Value::as_bool).unwrap_or(false);
+    Ok(if is_short { Outcome::Short } else { Outcome::Done })
+}
+
+/// Runs the program to its end; its status, and what it has printed.
+async fn run(program: &Path, config: &str) -> std::io::Result<(ExitStatus, String)> {
+    let mut command = Command::new(program);
+    command.arg("tend").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Running(command.spawn()?);
+    if let Some(mut stdin) = child.0.stdin.take() {
+        stdin.write_all(config.as_bytes())?;
+    }
+    // Its answer fits into the pipe.
+    let status = loop {
+        match child.0.try_wait()? {
+            Some(status) => break status,
+            None => sleep(STEP).await,
+        }
+    };
+    let mut answer = String::new();
+    if let Some(mut stdout) = child.0.stdout.take() {
+        stdout.read_to_string(&mut answer)?;
+    }
+    Ok((status, answer))
+}
