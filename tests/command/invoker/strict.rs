@@ -126,6 +126,23 @@ fn strict_tells_of_subnets_of_other_networks_of_the_bridge_and_of_the_hosts_rout
     assert!(of_four.len() == 1 && of_four[0].1.contains("br4 has the address 10.44.0.254/24"), "{of_four:?}");
 }
 
+/// STATUS brings no ranges, so a plugin misses those that come with each attachment.
+#[test]
+fn strict_accepts_a_network_whose_ranges_come_with_each_attachment() {
+    need!();
+    let node = Node::new();
+    let mut network = bridge("net", "br1", "10.31.0.0/24");
+    network["plugins"][0]["ipam"] = json!({"type": "host-local"});
+    network["plugins"][0]["capabilities"] = json!({"ipRanges": true});
+    node.network("net", &network);
+    assert_eq!(findings(&node, &["net"]), []);
+    // Its other faults are still found.
+    network["plugins"][0]["ipam"]["dataDir"] = "a\u{0}b".into();
+    node.network("net", &network);
+    let found = findings(&node, &["net"]);
+    assert!(found.iter().any(|(_, message)| message.contains("NUL")), "{found:?}");
+}
+
 #[test]
 fn strict_asks_the_plugins_for_versions_and_what_they_refuse() {
     need!();
