@@ -14,6 +14,7 @@ mod api;
 mod args;
 mod chain;
 mod concurrency;
+mod cri;
 mod gc;
 mod goals;
 mod host;
@@ -22,6 +23,7 @@ mod kinds;
 mod leases;
 mod netavark;
 mod plot;
+mod podman;
 mod ports;
 mod process;
 mod report;
@@ -129,6 +131,10 @@ fn run(args: &Args) -> Result<()> {
     }
     if args.has("api") {
         api::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("runtime") {
+        podman::measure(args, &mut report)?;
+        cri::measure(args, &mut report)?;
     }
     progress("");
     report.print()?;
