@@ -81,6 +81,12 @@ fn life(server: &Server<'_>, node: &Node, podman: &Podman<'_>, number: usize) ->
     let words =
         [&["run", "--detach", "--name", &name], &network[..], &["localhost/busybox", "sh", "-c", PAUSE]];
     let run = call(server, node, podman, &words.concat())?;
+    if number == 0 {
+        let address = podman.call(&format!("inspect --format {{{{.NetworkSettings.IPAddress}}}} {name}"));
+        if address.is_empty() != matches!(server, Server::Nothing) {
+            return Err(format!("{}: the address of a container is \"{address}\"", server.name()).into());
+        }
+    }
     let rm = call(server, node, podman, &["rm", "--force", &name])?;
     // conmon has a podman of its own tidy up, which may go on.
     node.sh("while grep -lqsx -e podman -e conmon /proc/[0-9]*/comm; do sleep 0.01; done");
