@@ -26,9 +26,6 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Node, Ns, PATIENCE, Snapshot, leases, wait_until};
 
-/// What a container does: nothing, until it is told to stop.
-const PAUSE: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
-
 /// A node without Go plugins: those of podman's package are deleted, and ours are the only ones.
 fn node() -> Node {
     let node = Node::new();

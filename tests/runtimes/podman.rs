@@ -3,77 +3,9 @@
 use serde_json::json;
 
 use cnimble_tests::traffic::{Server, tcp_is_shut, udp, udp_is_shut};
-use cnimble_tests::{Node, Ns, PATIENCE, wait_until};
+use cnimble_tests::{Node, Ns, PATIENCE, Podman, wait_until};
 
-use crate::{PAUSE, assert_clean, assert_no_rules_of, network, outside};
-
-/// podman on a node, with what it stores in a directory of the test.
-pub(crate) struct Podman<'n> {
-    node: &'n Node,
-    environment: String,
-}
-
-impl<'n> Podman<'n> {
-    /// Its networks are those of `net_dir`.
-    pub(crate) fn new(node: &'n Node, net_dir: &str, default_network: &str) -> Self {
-        let dir = node.dir().display();
-        let containers = node.file(
-            "containers.conf",
-            &format!(
-                r#"
-[containers]
-cgroups = "disabled"
-default_sysctls = []
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-runtime = "crun"
-tmp_dir = "/run/libpod"
-[network]
-network_backend = "cni"
-cni_plugin_dirs = ["/opt/cni/bin"]
-network_config_dir = "{net_dir}"
-default_network = "{default_network}"
-"#
-            ),
-        );
-        let storage = node.file(
-            "storage.conf",
-            &format!(
-                "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/storage\"\ngraphroot = \"{dir}/graph\"\n"
-            ),
-        );
-        let environment = format!(
-            "export CONTAINERS_CONF={} CONTAINERS_STORAGE_CONF={}",
-            containers.display(),
-            storage.display()
-        );
-        let podman = Podman { node, environment };
-        let rootfs = node.rootfs();
-        node.sh(&format!("tar -C {} -cf {dir}/rootfs.tar .", rootfs.display()));
-        podman.call(&format!("import --quiet {dir}/rootfs.tar localhost/busybox"));
-        podman
-    }
-
-    /// Calls it; it must succeed.
-    #[track_caller]
-    pub(crate) fn call(&self, args: &str) -> String {
-        self.node.sh(&format!("{}\npodman {args}", self.environment))
-    }
-
-    /// Starts a container that serves its name as http://…/name, and waits.
-    #[track_caller]
-    pub(crate) fn run(&self, name: &str, more: &str) -> String {
-        let serve = format!("mkdir /www; echo -n {name} >/www/name; httpd -p 80 -h /www; {PAUSE}");
-        self.call(&format!("run --detach --name {name} {more} localhost/busybox sh -c \"{serve}\""))
-    }
-
-    /// A container's network namespace.
-    pub(crate) fn netns(&self, name: &str) -> Ns {
-        let path = self.call(&format!("inspect --format {{{{.NetworkSettings.SandboxKey}}}} {name}"));
-        self.node.netns(&path)
-    }
-}
+use crate::{assert_clean, assert_no_rules_of, network, outside};
 
 /// What an HTTP server at this address calls itself, once it answers: podman doesn't wait until
 /// what it has started serves.

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use serde_json::json;
 
 use cnimble_tests::traffic::{Server, tcp};
-use cnimble_tests::{Node, Ns, command, copy, go_to_meet, plugin_dir, skip};
+use cnimble_tests::{Cri, Node, Ns, command, copy, go_to_meet, plugin_dir, skip};
 
 use cnimble_cri::Port;
 
-use crate::cri::{Cri, port};
+use crate::cri::port;
 use crate::outside;
 
 /// How many pods live through each change.

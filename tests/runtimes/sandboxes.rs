@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use cnimble_cri::SandboxStatus;
-use cnimble_tests::{Node, Outcome, command};
-
-use crate::cri::Cri;
+use cnimble_tests::{Cri, Node, Outcome, command};
 
 /// One family, masquerading, and where containerd's pods have their leases by default.
 pub(crate) fn conflist() -> String {

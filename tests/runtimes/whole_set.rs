@@ -7,9 +7,10 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use cnimble_tests::traffic::{self, Server};
-use cnimble_tests::{Background, Node, Ns, PATIENCE, Pod, command, need_recent_go, plugin_dir, wait_until};
+use cnimble_tests::{
+    Background, Node, Ns, PATIENCE, Pod, Podman, command, need_recent_go, plugin_dir, wait_until,
+};
 
-use crate::podman::Podman;
 use crate::{assert_clean, network, node, outside};
 
 /// An address that is somewhere behind each of a pod's interfaces, each time another host's.

@@ -13,6 +13,8 @@
 
 mod apiserver;
 pub mod configs;
+pub mod containerd;
+mod cri;
 mod crowd;
 mod host;
 pub mod http;
@@ -22,6 +24,7 @@ mod node;
 mod ns;
 mod outcome;
 mod plugins;
+mod podman;
 mod process;
 pub mod proxy;
 mod sample;
@@ -33,6 +36,7 @@ pub mod trace;
 pub mod traffic;
 pub mod vm;
 
+pub use cri::Cri;
 pub use crowd::{Company, Crowd};
 pub use host::{Call, Host};
 pub use lan::Lan;
@@ -41,10 +45,14 @@ pub use node::Node;
 pub use ns::{Ns, Pod};
 pub use outcome::Outcome;
 pub use plugins::{command, go_plugins, go_to_meet, plugin_dir, recent_go_to_meet};
+pub use podman::Podman;
 pub use process::{Background, LIMIT, copy, run_beside, run_limited, script};
 pub use sample::{Place, Role, Sample};
 pub use skip::{announce, missing};
 pub use snapshot::{Snapshot, leases};
+
+/// What a container does: nothing, until it is told to stop.
+pub const PAUSE: &str = "trap 'exit 0' TERM; sleep 1000000 & wait";
 
 /// A name that no other test in this process has: `stem` and a number.
 pub fn unique(stem: &str) -> String {

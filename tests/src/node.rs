@@ -16,7 +16,8 @@ pub struct Node {
 }
 
 /// Pid 1 of a node. It waits for whatever is orphaned, so nothing stays a zombie.
-/// crun doesn't accept a cgroup v2 hierarchy beside v1, hence the first umount.
+/// crun doesn't accept a cgroup v2 hierarchy beside v1, hence the first umount. It leaves an orphan, so that one
+/// that reaps has done so.
 const INIT: &str = r#"
 mount --make-rprivate /
 umount /sys/fs/cgroup/unified 2>/dev/null || true
@@ -26,6 +27,7 @@ for dir in /run /var/lib /dev/shm /etc/cni /opt; do
 done
 mkdir -p /run/netns /etc/cni/net.d /opt/cni/bin
 mount --bind "$PLUGINS" /opt/cni/bin
+(true &)
 touch "$READY"
 while :; do sleep 1; done
 "#;
@@ -37,14 +39,23 @@ impl Node {
     /// If it doesn't come up.
     #[allow(clippy::new_without_default)] // a default that starts processes would surprise
     pub fn new() -> Self {
+        Self::under(&[], plugin_dir())
+    }
+
+    /// One with these plugins, whose first process is `init` (`["tini", "--"]`). Without one it is a shell.
+    ///
+    /// # Panics
+    /// If it doesn't come up.
+    pub fn under(init: &[&str], plugins: &Path) -> Self {
         let host = Host::new();
         let ready = host.dir().join("ready");
         let mut command = host.command("unshare");
         command
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(init)
             .args(["sh", "-ec", INIT])
             .env("READY", &ready)
-            .env("PLUGINS", plugin_dir().canonicalize().unwrap())
+            .env("PLUGINS", plugins.canonicalize().unwrap())
             .stdin(Stdio::null());
         let mut init = Background::start(&mut command);
         let up = wait_until(PATIENCE, || ready.exists() || !init.running());

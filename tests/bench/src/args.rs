@@ -12,7 +12,7 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
   --pods N[,N...]       pods that are there already (default 1,300)
   --samples N           per verb, network and contender (default 30)
   --section NAME        pods (the default), concurrency, gc, leases, invoker, chain, kinds,
-                        ports, api or cluster; may be given several times
+                        ports, api, cluster or runtime; may be given several times
   --cnimble FILE        the command, for the section api
   --netavark FILE       the program, as one more contender in the section chain
   --floor FILE          the program made of floor.c, as one more contender
@@ -44,8 +44,8 @@ pub(crate) struct Args {
 }
 
 /// The parts of the benchmark.
-const SECTIONS: [&str; 10] =
-    ["pods", "concurrency", "gc", "leases", "invoker", "chain", "kinds", "ports", "api", "cluster"];
+const SECTIONS: [&str; 11] =
+    ["pods", "concurrency", "gc", "leases", "invoker", "chain", "kinds", "ports", "api", "cluster", "runtime"];
 
 impl Args {
     /// `None` if help was asked for.

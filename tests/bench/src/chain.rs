@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::{Map, Value, json};
 
 use crate::args::Args;
+use crate::process::Run;
 use crate::report::{Report, Row};
 use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, announce, netavark, process, progress};
@@ -52,10 +53,10 @@ pub(crate) struct Pod {
     pub(crate) result: Value,
 }
 
-/// Milliseconds of a verb over the whole chain, and of its first plugin alone.
+/// A verb over the whole chain, and its first plugin alone.
 struct Times {
-    all: f64,
-    first: f64,
+    all: Run,
+    first: Run,
 }
 
 impl<'a> Node<'a> {
@@ -80,7 +81,7 @@ impl<'a> Node<'a> {
         Ok(Node { contender, label, namespace, plugins, namespaces: Vec::new(), pods: 0 })
     }
 
-    /// Calls one plugin of the chain for a pod; its result and milliseconds.
+    /// Calls one plugin of the chain for a pod; its result.
     pub(crate) fn call(
         &self,
         plugin: usize,
@@ -88,7 +89,7 @@ impl<'a> Node<'a> {
         pod: &Pod,
         ports: &[u16],
         prev: Option<&Value>,
-    ) -> Result<(Value, f64)> {
+    ) -> Result<(Value, Run)> {
         let Plugin { kind, config } = self.plugins.get(plugin).ok_or("no such plugin")?;
         let mut config = config.clone();
         if kind == "portmap" {
@@ -111,7 +112,7 @@ impl<'a> Node<'a> {
         let (output, run) = process::timed(command, Value::from(config).to_string().as_bytes())
             .map_err(|err| format!("{kind} {verb}: {err}"))?;
         let result = if output.is_empty() { Value::Null } else { serde_json::from_slice(&output)? };
-        Ok((result, run.wall.as_secs_f64() * 1e3))
+        Ok((result, run))
     }
 
     /// A pod that is not added yet.
@@ -133,11 +134,12 @@ impl<'a> Node<'a> {
             times.push(time);
             pod.result = result;
         }
-        Ok((pod, Times { all: times.iter().sum(), first: times.first().copied().unwrap_or_default() }))
+        let first = times.first().copied().ok_or("the chain is empty")?;
+        Ok((pod, Times { all: times.into_iter().sum(), first }))
     }
 
-    /// Milliseconds of each plugin, the last one first.
-    fn del(&self, pod: &Pod) -> Result<Vec<f64>> {
+    /// Each plugin, the last one first.
+    fn del(&self, pod: &Pod) -> Result<Vec<Run>> {
         let ports = ports(pod)?;
         let turns = (0..self.plugins.len()).rev();
         turns.map(|plugin| Ok(self.call(plugin, "DEL", pod, &ports, Some(&pod.result))?.1)).collect()
@@ -188,19 +190,19 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
                 let del = node.del(&pod)?;
                 // The first finds nothing in the kernel's caches.
                 if round > 0 {
-                    adds.samples.push(add.all);
-                    dels.samples.push(del.iter().sum());
-                    for (part, time) in parts.iter_mut().zip(del) {
-                        part.samples.push(time);
+                    adds.push(&add.all);
+                    dels.push(&del.iter().copied().sum());
+                    for (part, time) in parts.iter_mut().zip(&del) {
+                        part.push(time);
                     }
-                    bridges.samples.push(add.first);
+                    bridges.push(&add.first);
                 }
             }
             if let Some((node, [adds, dels])) = &mut third {
                 let (add, del) = node.life()?;
                 if round > 0 {
-                    adds.samples.push(add);
-                    dels.samples.push(del);
+                    adds.push(&add);
+                    dels.push(&del);
                 }
             }
         }

@@ -123,7 +123,7 @@ impl Nodes<'_> {
         let mut command = Command::new(self.contender.dir.join("cluster-local-etcd"));
         command.arg("init");
         let config = self.config("cluster-local", "operator", ETCD);
-        process::one(command, config.to_string().as_bytes()).map_err(|err| format!("setting up: {err}"))?;
+        process::timed_alone(command, config.to_string().as_bytes(), Stdio::null()).map_err(|err| format!("setting up: {err}"))?;
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Nodes<'_> {
                 .env("CNI_ARGS", args)
                 .env("CNI_PATH", &self.contender.dir);
             let config = self.config(plugin, node, at).to_string();
-            let (_, run) = process::one(command, config.as_bytes())
+            let (_, run) = process::timed_alone(command, config.as_bytes(), Stdio::null())
                 .map_err(|err| format!("{plugin} {verb}, {node}: {err}"))?;
             if verb == "ADD" {
                 taken = run.wall.as_secs_f64() * 1e3;

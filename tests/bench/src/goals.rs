@@ -237,12 +237,20 @@ pub(crate) fn to_markdown(args: &Args, report: &Report) -> String {
         }
     }
     if !report.rows.is_empty() {
-        text += "\n| what | plugins | ms, if nothing else | faults |\n|---|---|--:|---|\n";
+        text +=
+            "\n| what | plugins | ms, if nothing else | processor, ms | faults |\n|---|---|--:|--:|---|\n";
     }
     for row in &report.rows {
         let figure = Figure::of(&row.samples).map(|figure| figure.to_string()).unwrap_or_default();
         let unit = if row.unit == "ms" { String::new() } else { format!(" {}", row.unit) };
-        let _ = writeln!(text, "| {} | {} | {figure}{unit} | {} |", row.what, row.contender, row.faults());
+        let cpu = if row.cpu.is_empty() { String::new() } else { format!("{:.2}", median(&row.cpu)) };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {figure}{unit} | {cpu} | {} |",
+            row.what,
+            row.contender,
+            row.faults()
+        );
     }
     text
 }

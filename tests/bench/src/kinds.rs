@@ -127,8 +127,8 @@ fn rounds(rounds: usize, sample: &Sample, mut nodes: Vec<Node<'_>>, report: &mut
         }
         for (node, [adds, dels]) in turns {
             let (add, del) = node.add_and_del(process::timed)?;
-            adds.samples.push(add.wall.as_secs_f64() * 1e3);
-            dels.samples.push(del.wall.as_secs_f64() * 1e3);
+            adds.push(&add);
+            dels.push(&del);
         }
     }
     for (node, rows) in nodes.iter_mut().zip(rows) {

@@ -15,6 +15,7 @@ mod args;
 mod chain;
 mod cluster;
 mod concurrency;
+mod cri;
 mod gc;
 mod goals;
 mod host;
@@ -23,6 +24,7 @@ mod kinds;
 mod leases;
 mod netavark;
 mod plot;
+mod podman;
 mod ports;
 mod process;
 mod report;
@@ -131,8 +133,11 @@ fn run(args: &Args) -> Result<()> {
     if args.has("api") {
         api::measure(args, &sandbox, &mut report)?;
     }
-    if args.has("cluster") {
         cluster::measure(args, &sandbox, &mut report)?;
+    }
+    if args.has("runtime") {
+        podman::measure(args, &mut report)?;
+        cri::measure(args, &mut report)?;
     }
     progress("");
     report.print()?;

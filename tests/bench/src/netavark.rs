@@ -8,8 +8,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::Result;
+use crate::process::{self, Run};
 use crate::sandbox::{Namespace, Sandbox};
-use crate::{Result, process};
 
 /// The name of the contender.
 pub(crate) const NAME: &str = "netavark";
@@ -35,8 +36,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Sets one pod up and takes it down; milliseconds of both.
-    pub(crate) fn life(&mut self) -> Result<(f64, f64)> {
+    /// Sets one pod up and takes it down.
+    pub(crate) fn life(&mut self) -> Result<(Run, Run)> {
         let pod = self.pod()?;
         Ok((self.call("setup", pod)?, self.call("teardown", pod)?))
     }
@@ -47,7 +48,7 @@ impl Node {
         Ok(number)
     }
 
-    fn call(&self, verb: &str, pod: usize) -> Result<f64> {
+    fn call(&self, verb: &str, pod: usize) -> Result<Run> {
         let netns = self.namespaces.get(pod).ok_or("no such pod")?.path();
         let mut command = Command::new(&self.program);
         // Debian's chooses iptables, too; firewalld isn't asked for.
@@ -55,7 +56,7 @@ impl Node {
         self.namespace.enter()?;
         let (_, run) = process::timed(command, config(pod)?.to_string().as_bytes())
             .map_err(|err| format!("{NAME} {verb}: {err}"))?;
-        Ok(run.wall.as_secs_f64() * 1e3)
+        Ok(run)
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::args::Args;
 use crate::chain::{Node, Pod};
+use crate::process::Run;
 use crate::report::{Report, Row};
 use crate::sandbox::Sandbox;
 use crate::{Result, announce, progress};
@@ -46,8 +47,8 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
             let (add, del) = (add?, del?);
             // The first finds nothing in the kernel's caches.
             if round > 0 {
-                adds.samples.push(add);
-                dels.samples.push(del);
+                adds.push(&add);
+                dels.push(&del);
             }
         }
     }
@@ -69,7 +70,7 @@ impl<'a> Mapped<'a> {
         Ok(Mapped { node, pod })
     }
 
-    fn run(&self, verb: &str) -> Result<f64> {
+    fn run(&self, verb: &str) -> Result<Run> {
         Ok(self.node.call(1, verb, &self.pod, &[PORT], Some(&self.pod.result))?.1)
     }
 }

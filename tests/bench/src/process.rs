@@ -22,6 +22,13 @@ pub(crate) struct Run {
     pub(crate) cpu: Duration,
 }
 
+impl std::iter::Sum for Run {
+    fn sum<I: Iterator<Item = Run>>(runs: I) -> Run {
+        let none = Run { wall: Duration::ZERO, cpu: Duration::ZERO };
+        runs.fold(none, |all, run| Run { wall: all.wall + run.wall, cpu: all.cpu + run.cpu })
+    }
+}
+
 /// Has this process inherit what its runs leave running, so that their time is known, and that nothing of a run
 /// goes on when the next begins.
 pub(crate) fn inherit() -> Result<()> {
@@ -51,13 +58,18 @@ pub(crate) struct Footprint {
 
 /// Runs `command` with `stdin` and returns what it printed, with its time.
 pub(crate) fn timed(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Run)> {
-    let (output, Run { wall, cpu }) = one(command, stdin)?;
-    Ok((output, Run { wall, cpu: cpu + outlived()? }))
+    let (output, run) = timed_alone(command, stdin, Stdio::null())?;
+    Ok((output, Run { cpu: run.cpu + outlived()?, ..run }))
 }
 
-/// As [`timed`], for a command that leaves nothing running, beside servers of this process that do run.
-pub(crate) fn one(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Run)> {
+/// The same of the command alone: others of this process's children go on.
+pub(crate) fn timed_alone(
+    command: Command,
+    stdin: &[u8],
+    errors: impl Into<Stdio>,
+) -> Result<(Vec<u8>, Run)> {
     let mut plumbing = Plumbing::new(command, stdin)?;
+    plumbing.command.stderr(errors);
     let start = Instant::now();
     let child = plumbing.command.spawn()?;
     let (status, cpu) = wait(child.id())?;

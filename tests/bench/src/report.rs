@@ -96,6 +96,8 @@ pub(crate) struct Row {
     pub(crate) contender: String,
     /// Milliseconds, or in another unit.
     pub(crate) samples: Vec<f64>,
+    /// Processor time of the same calls, in milliseconds, where it is known.
+    pub(crate) cpu: Vec<f64>,
     pub(crate) unit: &'static str,
     /// Calls that failed.
     pub(crate) errors: usize,
@@ -106,7 +108,22 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn new(section: &'static str, what: String, contender: &str) -> Self {
         let contender = contender.to_owned();
-        Row { section, what, contender, samples: Vec::new(), unit: "ms", errors: 0, duplicates: 0 }
+        Row {
+            section,
+            what,
+            contender,
+            samples: Vec::new(),
+            cpu: Vec::new(),
+            unit: "ms",
+            errors: 0,
+            duplicates: 0,
+        }
+    }
+
+    /// Keeps a run.
+    pub(crate) fn push(&mut self, run: &Run) {
+        self.samples.push(run.wall.as_secs_f64() * 1e3);
+        self.cpu.push(run.cpu.as_secs_f64() * 1e3);
     }
 
     /// What must not be, in words; empty if it isn't.
@@ -152,13 +169,14 @@ impl Report {
     fn print_rows(&self) {
         for row in &self.rows {
             println!(
-                "{:<36} {:<14}{:>9.2} {}  [{:.2}–{:.2}]  {}",
+                "{:<36} {:<14}{:>9.2} {}  [{:.2}–{:.2}]  {}  {}",
                 row.what,
                 row.contender,
                 median(&row.samples),
                 row.unit,
                 quantile(&row.samples, 0.25),
                 quantile(&row.samples, 0.75),
+                if row.cpu.is_empty() { String::new() } else { format!("cpu {:.2} ms", median(&row.cpu)) },
                 row.faults(),
             );
         }
@@ -308,7 +326,7 @@ impl Report {
             "results": results,
             "other": self.rows.iter().map(|row| json!({
                 "section": row.section, "what": row.what, "plugins": row.contender,
-                "median_ms": median(&row.samples), "samples_ms": row.samples,
+                "median_ms": median(&row.samples), "samples_ms": row.samples, "cpu_samples_ms": row.cpu,
                 "errors": row.errors, "duplicates": row.duplicates,
             })).collect::<Vec<Value>>(),
         });

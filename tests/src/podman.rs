@@ -1,0 +1,96 @@
+//! podman, from Debian's package.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Node, Ns, PAUSE};
+
+/// podman on a node, with what it stores in a directory of the test.
+pub struct Podman<'n> {
+    node: &'n Node,
+    /// Its configuration, and that of its storage.
+    files: [(&'static str, PathBuf); 2],
+}
+
+impl<'n> Podman<'n> {
+    /// Its networks are those of `net_dir`.
+    pub fn new(node: &'n Node, net_dir: &str, default_network: &str) -> Self {
+        let network = format!(
+            r#"
+network_backend = "cni"
+cni_plugin_dirs = ["/opt/cni/bin"]
+network_config_dir = "{net_dir}"
+default_network = "{default_network}"
+"#
+        );
+        Self::on(node, "", &network)
+    }
+
+    /// On the network that it makes itself, by the program netavark in `dir`.
+    pub fn with_netavark(node: &'n Node, dir: &Path) -> Self {
+        let helpers = format!("helper_binaries_dir = [\"{}\"]", dir.display());
+        Self::on(node, &helpers, "network_backend = \"netavark\"\nnetwork_config_dir = \"/run/networks\"\n")
+    }
+
+    fn on(node: &'n Node, engine: &str, network: &str) -> Self {
+        let dir = node.dir().display();
+        let containers = node.file(
+            "containers.conf",
+            &format!(
+                r#"
+[containers]
+cgroups = "disabled"
+default_sysctls = []
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "crun"
+tmp_dir = "/run/libpod"
+{engine}
+[network]
+{network}
+"#
+            ),
+        );
+        let storage = node.file(
+            "storage.conf",
+            &format!(
+                "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/storage\"\ngraphroot = \"{dir}/graph\"\n"
+            ),
+        );
+        let files = [("CONTAINERS_CONF", containers), ("CONTAINERS_STORAGE_CONF", storage)];
+        let podman = Podman { node, files };
+        let rootfs = node.rootfs();
+        node.sh(&format!("tar -C {} -cf {dir}/rootfs.tar .", rootfs.display()));
+        podman.call(&format!("import --quiet {dir}/rootfs.tar localhost/busybox"));
+        podman
+    }
+
+    /// A call of it that is still to be made.
+    pub fn command(&self) -> Command {
+        let mut command = self.node.command("podman");
+        command.envs(self.files.iter().map(|(name, path)| (name, path)));
+        command
+    }
+
+    /// Calls it; it must succeed.
+    #[track_caller]
+    pub fn call(&self, args: &str) -> String {
+        let [containers, storage] =
+            self.files.each_ref().map(|(name, path)| format!("{name}={}", path.display()));
+        self.node.sh(&format!("export {containers} {storage}\npodman {args}"))
+    }
+
+    /// Starts a container that serves its name as http://…/name, and waits.
+    #[track_caller]
+    pub fn run(&self, name: &str, more: &str) -> String {
+        let serve = format!("mkdir /www; echo -n {name} >/www/name; httpd -p 80 -h /www; {PAUSE}");
+        self.call(&format!("run --detach --name {name} {more} localhost/busybox sh -c \"{serve}\""))
+    }
+
+    /// A container's network namespace.
+    pub fn netns(&self, name: &str) -> Ns {
+        let path = self.call(&format!("inspect --format {{{{.NetworkSettings.SandboxKey}}}} {name}"));
+        self.node.netns(&path)
+    }
+}
