@@ -77,9 +77,9 @@ fn outcomes(scripts: bool) -> Vec<String> {
             |member: &Member| String::from_utf8_lossy(&call("CHECK", member).run().stdout).into_owned();
         let before = checked(&a);
         call("ADD", &b).run().success();
-        let (added, after, others) = (tables(host), checked(&b), checked(&a));
+        let (added, after, others) = (tables(&host), checked(&b), checked(&a));
         call("DEL", &b).run().success();
-        format!("{name}\n{before}\n{added}\n{after}\n{others}\n{}", tables(host))
+        format!("{name}\n{before}\n{added}\n{after}\n{others}\n{}", tables(&host))
     });
     each.collect()
 }
@@ -149,8 +149,8 @@ fn a_pod_costs_as_much_beside_thousands_of_foreign_rules() {
     let (few, many) = (costs(20), costs(2000));
     for ((verb, few), many) in ["ADD", "CHECK", "DEL"].iter().zip(&few).zip(&many) {
         assert_eq!((few.1, many.1), (1, 1), "{verb} is one program: {few:?}, {many:?}");
-        // The kernel fills the datagram that the search ends in: 4 KiB, or one page.
-        assert!(many.0 < few.0 + 32 * 1024, "{verb} reads {} bytes instead of {}", many.0, few.0);
+        // Both families are looked at twice, and the kernel fills the datagram that a search ends in.
+        assert!(many.0 < few.0 + 4 * 32 * 1024, "{verb} reads {} bytes instead of {}", many.0, few.0);
         assert!(many.0 > 0);
     }
 }
