@@ -49,17 +49,18 @@ impl Socket {
         let mut found = Vec::new();
         let whole = self.each_listed(what, message, &mut |message| {
             found.extend(read(message)?);
-            Ok(())
+            Ok(Next::More)
         })?;
         Ok(whole.then_some(found))
     }
 
-    /// Hands each object of a list to `each`; returns whether the list is whole.
-    fn each_listed(
+    /// Hands each object of a list to `each` until that is done; returns whether nothing changed meanwhile.
+    /// After a list that wasn't read to its end the socket has a dump under way and takes no other.
+    pub(crate) fn each_listed(
         &mut self,
         what: &str,
         message: &[u8],
-        each: &mut dyn FnMut(&Message<'_>) -> Read<()>,
+        each: &mut dyn FnMut(&Message<'_>) -> Read<Next>,
     ) -> Result<bool> {
         let protocol = self.protocol;
         let mut message = message.to_vec();
@@ -78,8 +79,10 @@ impl Socket {
                 outcome = std::mem::replace(&mut outcome, Ok(())).and(protocol.check(what, message));
                 return Ok(Next::Done);
             }
-            if let Err(Malformed(why)) = each(message) {
-                outcome = Err(broken(what, why));
+            match each(message) {
+                Ok(next) if !interrupted => return Ok(next),
+                Ok(_) => {}
+                Err(Malformed(why)) => outcome = Err(broken(what, why)),
             }
             Ok(Next::More)
         })?;

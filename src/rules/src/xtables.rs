@@ -97,9 +97,18 @@ pub(super) fn legacy_command(family: Family, action: &str) -> String {
 /// Whether a command of iptables is the legacy variant's: both are links to one binary each,
 /// and its name tells. A binary with another name is from before there was a choice.
 pub(super) fn is_legacy(name: &str) -> bool {
-    let file = command::find(name).and_then(|file| std::fs::canonicalize(file).ok());
-    let file = file.as_ref().and_then(|file| file.file_name());
-    file.is_some_and(|file| !file.to_string_lossy().contains("nft"))
+    names_nft(name) == Some(false)
+}
+
+/// Whether a command of iptables is surely the nf_tables variant's. A script in its place isn't.
+pub(super) fn is_nf_tables(name: &str) -> bool {
+    names_nft(name) == Some(true)
+}
+
+/// Whether the name of the binary behind a command says that it is the nf_tables variant.
+fn names_nft(name: &str) -> Option<bool> {
+    let file = command::find(name).and_then(|file| std::fs::canonicalize(file).ok())?;
+    Some(file.file_name()?.to_string_lossy().contains("nft"))
 }
 
 /// The rules of the legacy table `nat` as iptables-save prints them, if this namespace has it.

@@ -4,6 +4,7 @@
 
 mod bridges;
 mod config;
+mod direct;
 mod doors;
 mod firewalld;
 mod hosts;

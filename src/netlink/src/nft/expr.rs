@@ -86,14 +86,14 @@ pub enum Meta {
 }
 
 /// One instruction.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expr {
-    name: &'static str,
-    data: Data,
+    pub(super) name: &'static str,
+    pub(super) data: Data,
 }
 
-#[derive(Debug, Clone)]
-enum Data {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Data {
     Meta { key: Meta, register: u32 },
     Payload { header: Header, offset: u32, len: u32, register: u32 },
     Bitwise { register: u32, mask: Vec<u8> },
@@ -104,11 +104,13 @@ enum Data {
     CtState { register: u32 },
     AddressType { register: u32 },
     Dnat { ipv6: bool, addr: u32, port: u32 },
+    Counter,
+    Match { name: &'static str, revision: u32, info: Vec<u8> },
     None,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lookup {
+pub(super) enum Lookup {
     In,
     NotIn,
     Value(u32),
@@ -259,6 +261,15 @@ impl Data {
                 w.u32_be(NFTA_NAT_REG_ADDR_MIN, *addr);
                 w.u32_be(NFTA_NAT_REG_PROTO_MIN, *port);
             }
+            Data::Counter => {
+                w.u64_be(NFTA_COUNTER_BYTES, 0);
+                w.u64_be(NFTA_COUNTER_PACKETS, 0);
+            }
+            Data::Match { name, revision, info } => {
+                w.text(NFTA_MATCH_NAME, name);
+                w.u32_be(NFTA_MATCH_REV, *revision);
+                w.bytes(NFTA_MATCH_INFO, info);
+            }
             Data::None => {}
         }
     }
@@ -267,10 +278,4 @@ impl Data {
 /// The verdict of an `immediate`, from its data.
 pub(super) fn immediate_verdict(data: Attributes<'_>) -> Option<Verdict> {
     Verdict::parse(data.nested(NFTA_IMMEDIATE_DATA)?.nested(NFTA_DATA_VERDICT)?)
-}
-
-/// The comment of iptables' `-m comment`, from the data of a `match`, whose information is
-/// `struct xt_comment_info`.
-pub(super) fn xtables_comment(data: Attributes<'_>) -> Option<String> {
-    (data.text(NFTA_MATCH_NAME)? == "comment").then(|| data.text(NFTA_MATCH_INFO))?
 }

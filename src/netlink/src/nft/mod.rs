@@ -26,6 +26,7 @@
 mod batch;
 mod destination;
 mod element;
+mod exact;
 mod expr;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -35,6 +36,7 @@ mod objects;
 mod query;
 mod rule;
 mod udata;
+mod xtables;
 
 use std::time::{Duration, Instant};
 
@@ -66,6 +68,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Nft {
     socket: Option<Socket>,
+    /// The socket isn't in the namespace of the thread.
+    elsewhere: bool,
 }
 
 impl Nft {
@@ -80,7 +84,7 @@ impl Nft {
     /// # Errors
     /// The kernel's.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
-        Ok(Nft { socket: Some(ns.enter(|| Socket::open(Protocol::Netfilter))??) })
+        Ok(Nft { socket: Some(ns.enter(|| Socket::open(Protocol::Netfilter))??), elsewhere: true })
     }
 
     fn socket(&mut self) -> Result<&mut Socket> {
@@ -145,20 +149,45 @@ impl Nft {
         fill: impl FnOnce(&mut Writer),
         parse: impl Fn(u8, Attributes<'_>) -> Vec<T>,
     ) -> Result<Vec<T>> {
+        self.list_until(kind, reply, family, what, fill, parse, |_| false)
+    }
+
+    /// A listing that ends behind the first object that is `last`. The kernel writes a list while it is read:
+    /// what isn't read costs nothing.
+    #[expect(clippy::too_many_arguments, reason = "those of a listing, and its end")]
+    fn list_until<T>(
+        &mut self,
+        kind: u16,
+        reply: u16,
+        family: u8,
+        what: &str,
+        fill: impl FnOnce(&mut Writer),
+        parse: impl Fn(u8, Attributes<'_>) -> Vec<T>,
+        last: impl Fn(&T) -> bool,
+    ) -> Result<Vec<T>> {
         let deadline = Instant::now() + PATIENCE;
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
         let message = wire::message(type_of(kind), flags, &header(family), fill);
         loop {
-            let listed = self.socket()?.list(what, &message, |message| {
-                let wanted = message.kind == type_of(reply);
-                let family = message.body.first().copied().unwrap_or(NFPROTO_UNSPEC);
-                let attrs = Attributes::behind(message.body, NFGENMSG);
-                Ok(if wanted { parse(family, attrs) } else { Vec::new() })
+            let (mut found, mut ended) = (Vec::new(), false);
+            // A new socket would be in another namespace.
+            let to_the_end = self.elsewhere;
+            let listed = self.socket()?.each_listed(what, &message, &mut |message| {
+                if message.kind == type_of(reply) && !ended {
+                    let family = message.body.first().copied().unwrap_or(NFPROTO_UNSPEC);
+                    let read = parse(family, Attributes::behind(message.body, NFGENMSG));
+                    ended = read.iter().any(&last);
+                    found.extend(read);
+                }
+                Ok(if ended && !to_the_end { Next::Done } else { Next::More })
             });
+            if ended && !to_the_end {
+                self.socket = None;
+            }
             match listed.map_err(|err| missing::in_query(err, kind))? {
-                Some(found) => return Ok(found),
-                None if Instant::now() < deadline => {}
-                None => return Err(Error::new(what, Errno::EAGAIN).reason("it changed while it was listed")),
+                true => return Ok(found),
+                false if Instant::now() < deadline => {}
+                false => return Err(Error::new(what, Errno::EAGAIN).reason("it changed while it was listed")),
             }
         }
     }

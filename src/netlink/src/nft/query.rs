@@ -14,7 +14,7 @@ use crate::uapi::nf_tables::{
     NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
 };
 use crate::uapi::nfnetlink::{NF_DROP, NFPROTO_UNSPEC};
-use crate::wire::Writer;
+use crate::wire::{Attributes, Writer};
 
 /// How often elements are listed until no resizing comes in between.
 const LISTINGS: usize = 20;
@@ -137,6 +137,24 @@ impl Nft {
     /// # Errors
     /// The kernel's.
     pub fn rules(&mut self, table: Table<'_>, chain: Option<&str>) -> Result<Vec<Rule>> {
+        self.list_rules(table, chain, |_| false)
+    }
+
+    /// The rules of a chain up to the first that is `last`, with it; none if the chain isn't there. Rules
+    /// behind it are not read, however many they are.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn rules_until(&mut self, chain: Chain<'_>, last: impl Fn(&Rule) -> bool) -> Result<Vec<Rule>> {
+        self.list_rules(chain.table, Some(chain.name), last)
+    }
+
+    fn list_rules(
+        &mut self,
+        table: Table<'_>,
+        chain: Option<&str>,
+        last: impl Fn(&Rule) -> bool,
+    ) -> Result<Vec<Rule>> {
         let what = match chain {
             Some(chain) => format!("list the rules of chain {}", table.chain(chain)),
             None => format!("list the rules of table {table}"),
@@ -147,12 +165,13 @@ impl Nft {
                 w.text(NFTA_RULE_CHAIN, chain);
             }
         };
-        let listed =
-            self.list(NFT_MSG_GETRULE, NFT_MSG_NEWRULE, table.family.number(), &what, fill, |_, attrs| {
-                let ours = attrs.text(NFTA_RULE_TABLE).as_deref() == Some(table.name);
-                let rule = if ours { Rule::parse(attrs) } else { None };
-                rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
-            });
+        let parse = |_, attrs: Attributes<'_>| {
+            let ours = attrs.text(NFTA_RULE_TABLE).as_deref() == Some(table.name);
+            let rule = if ours { Rule::parse(attrs) } else { None };
+            rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
+        };
+        let family = table.family.number();
+        let listed = self.list_until(NFT_MSG_GETRULE, NFT_MSG_NEWRULE, family, &what, fill, parse, last);
         none_if_missing(listed)
     }
 

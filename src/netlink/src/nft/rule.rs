@@ -2,6 +2,7 @@
 
 use super::expr::{self, Verdict};
 use super::udata::comment;
+use super::xtables;
 use crate::uapi::nf_tables::{
     NFTA_CMP_DATA, NFTA_DATA_VALUE, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_LOOKUP_SET,
     NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA, NFTA_TARGET_NAME,
@@ -40,7 +41,7 @@ impl Rule {
         };
         let own = attrs.get(NFTA_RULE_USERDATA).and_then(comment);
         rule.comment =
-            own.or_else(|| rule.data_of("match").find_map(expr::xtables_comment)).unwrap_or_default();
+            own.or_else(|| rule.data_of("match").find_map(xtables::comment_of)).unwrap_or_default();
         Some(rule)
     }
 
@@ -76,7 +77,7 @@ impl Rule {
     pub fn matches_all(&self) -> bool {
         self.expressions.iter().all(|(name, data)| match name.as_str() {
             "immediate" | "reject" | "target" | "counter" | "log" => true,
-            "match" => expr::xtables_comment(Attributes::new(data)).is_some(),
+            "match" => xtables::comment_of(Attributes::new(data)).is_some(),
             _ => false,
         })
     }
@@ -94,6 +95,12 @@ impl Rule {
     /// Whether it has an expression of this name (`masq`, `payload` …).
     pub fn has(&self, expression: &str) -> bool {
         self.expressions.iter().any(|(name, _)| name == expression)
+    }
+
+    /// Whether these bytes are anywhere in what it matches, or in what it does.
+    pub fn mentions(&self, bytes: &[u8]) -> bool {
+        !bytes.is_empty()
+            && self.expressions.iter().any(|(_, data)| data.windows(bytes.len()).any(|part| part == bytes))
     }
 
     /// The constants that it compares with.

@@ -9,6 +9,7 @@ mod malformed;
 mod monitor;
 mod neigh;
 mod netns;
+mod nft;
 mod port;
 mod route;
 mod rule;

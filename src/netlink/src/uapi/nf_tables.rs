@@ -127,7 +127,11 @@ pub(crate) const NFTA_NAT_REG_ADDR_MIN: u16 = 3;
 pub(crate) const NFTA_NAT_REG_PROTO_MIN: u16 = 5;
 pub(crate) const NFT_NAT_DNAT: u32 = 1;
 
+pub(crate) const NFTA_COUNTER_BYTES: u16 = 1;
+pub(crate) const NFTA_COUNTER_PACKETS: u16 = 2;
+
 pub(crate) const NFTA_MATCH_NAME: u16 = 1;
+pub(crate) const NFTA_MATCH_REV: u16 = 2;
 pub(crate) const NFTA_MATCH_INFO: u16 = 3;
 pub(crate) const NFTA_TARGET_NAME: u16 = 1;
 pub(crate) const NFTA_GEN_ID: u16 = 1;

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-const FILES: [&str; 13] = [
+const FILES: [&str; 14] = [
     include_str!("fib_rules.rs"),
     include_str!("gen_stats.rs"),
     include_str!("if_bridge.rs"),
@@ -15,9 +15,10 @@ const FILES: [&str; 13] = [
     include_str!("pkt_cls.rs"),
     include_str!("pkt_sched.rs"),
     include_str!("rtnetlink.rs"),
+    include_str!("xtables.rs"),
 ];
 
-const HEADERS: [&str; 23] = [
+const HEADERS: [&str; 25] = [
     "stddef.h",
     "sys/ioctl.h",
     "sys/socket.h",
@@ -37,6 +38,8 @@ const HEADERS: [&str; 23] = [
     "linux/netfilter/nf_tables_compat.h",
     "linux/netfilter/nfnetlink.h",
     "linux/netfilter/nfnetlink_conntrack.h",
+    "linux/netfilter/xt_comment.h",
+    "linux/netfilter/xt_conntrack.h",
     "linux/pkt_cls.h",
     "linux/pkt_sched.h",
     "linux/rtnetlink.h",

@@ -31,7 +31,7 @@ pub(crate) fn write(
     for (bridge, policy) in policies {
         let forward = Forward { policy: *policy, doors: vec![bridge.clone()], ..Forward::default() };
         for family in FAMILIES {
-            iptables::add_family(family, &forward, &[], &mut iptables::Made::default())?;
+            iptables::add_family(nft, family, &forward, &[], &mut iptables::Made::default())?;
         }
     }
     Ok(())

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! `iptables-save` reads the present rules; one run of `iptables-restore` adds the missing ones,
-//! all or nothing.
+//! all or nothing. Where everything but a pod's own rules is there, no command is run (`direct`).
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{Batch, Family, Nft};
 
 use super::table::{FORWARD, PODS, Plan, Saved, commented, filter};
-use super::{Forward, isolation};
+use super::{Forward, direct, isolation};
 use crate::{command, xtables};
 
 const ATTEMPTS: usize = 3;
@@ -34,16 +34,21 @@ pub(super) struct Made {
     tables: Vec<Family>,
 }
 
+/// The comment of the rule that leads to the chain of pods.
+pub(super) const TO_PODS: &str = "CNI firewall plugin rules";
+/// The comment of the rule that leads from there to the administrator's.
+pub(super) const TO_ADMIN: &str = "CNI firewall plugin admin overrides";
+
 fn to_pods() -> String {
-    format!("{} -j {PODS}", commented("CNI firewall plugin rules"))
+    format!("{} -j {PODS}", commented(TO_PODS))
 }
 
 fn to_admin(chain: &str) -> String {
-    format!("{} -j {chain}", commented("CNI firewall plugin admin overrides"))
+    format!("{} -j {chain}", commented(TO_ADMIN))
 }
 
 /// The rules of an address, without `-A`.
-fn pod_rules(ip: IpAddr) -> [String; 2] {
+pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
     let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
     [
         format!("{PODS} -d {ip} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
@@ -123,7 +128,7 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
         if nft.is_there()? && !nft.has_table(filter(family))? {
             made.tables.push(family);
         }
-        if let Err(err) = add_family(family, forward, &addrs, &mut made) {
+        if let Err(err) = add_family(nft, family, forward, &addrs, &mut made) {
             return Err(match revert(nft, &made) {
                 Ok(()) => err,
                 Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
@@ -134,11 +139,16 @@ pub(super) fn add(nft: &mut Nft, forward: &Forward) -> Result<Made, Error> {
 }
 
 pub(super) fn add_family(
+    nft: &mut Nft,
     family: Family,
     forward: &Forward,
     addrs: &[IpAddr],
     made: &mut Made,
 ) -> Result<(), Error> {
+    if let Some(plan) = direct::add(nft, family, forward, addrs)? {
+        made.added.push((family, plan));
+        return Ok(());
+    }
     for attempt in 1.. {
         let saved = command::run(&command::tool(family, "save"), &["-t", "filter"], "")?;
         let plan = plan(&Saved::new(&saved), forward, addrs);
@@ -166,7 +176,7 @@ pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Made, Error
         if !isolation::concerns(nft, family, forward)? {
             continue;
         }
-        if let Err(err) = add_family(family, forward, &[], &mut made) {
+        if let Err(err) = add_family(nft, family, forward, &[], &mut made) {
             return Err(match revert(nft, &made) {
                 Ok(()) => err,
                 Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
@@ -277,10 +287,10 @@ pub(crate) fn remove_legacy(addrs: &[IpAddr]) -> Result<bool, Error> {
 }
 
 /// The missing rule; `None` if all are there.
-pub(super) fn check(forward: &Forward) -> Result<Option<String>, Error> {
+pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, Error> {
     for family in xtables::FAMILIES {
         let addrs: Vec<IpAddr> = forward.of_family(family).collect();
-        if addrs.is_empty() {
+        if addrs.is_empty() || direct::is_whole(nft, family, forward, &addrs) {
             continue;
         }
         let save = command::tool(family, "save");

@@ -21,7 +21,7 @@ use super::table::{FORWARD, Plan, STAGE1, Saved, commented, filter, uncommented}
 use super::{Forward, Policy, Unused, nftables};
 use crate::{command, xtables};
 
-const STAGE2: &str = "CNI-ISOLATION-STAGE-2";
+pub(super) const STAGE2: &str = "CNI-ISOLATION-STAGE-2";
 /// How often a removal is begun again that something else came in between.
 const ATTEMPTS: usize = 20;
 

@@ -17,6 +17,7 @@
 //! have some in each place, and all of them shut each other out. Each ADD first writes its own
 //! and then looks at the other place, so that of two concurrent ones at least one sees the other.
 
+mod direct;
 mod firewalld;
 pub(super) mod hand_over;
 pub(super) mod iptables;

@@ -55,7 +55,7 @@ fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<Found, Error> {
     }
     let foreign = |rule: &Rule| !is_ours(rule.target().as_deref());
     let any = nft.drops_by_policy(table.chain(FORWARD))?
-        || nft.rules(table, Some(FORWARD))?.iter().any(foreign)
+        || nft.rules_until(table.chain(FORWARD), foreign)?.iter().any(foreign)
         || nft.has_chain(table.chain(PODS))?
         || nft.has_chain(table.chain(ADMIN))?;
     Ok(if any { Found::Rules } else { Found::Harmless })
@@ -87,16 +87,19 @@ pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Erro
     };
     if there {
         let policy = nft.drops_by_policy(table.chain(FORWARD))?;
-        let lines = |chain: &str| Ok(nft.rules(table, Some(chain))?.iter().map(Line::from).collect());
-        ways.push(walk::forward(policy, pods, lines)?);
+        let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| {
+            let rules = nft.rules_until(table.chain(chain), |rule| last(&Line::from(rule)))?;
+            Ok(rules.iter().map(Line::from).collect())
+        };
+        ways.push(walk::forward(policy, pods, &mut lines)?);
     }
     if let Some(saved) = xtables::legacy_table(family, "filter")? {
         let rules = xtables::rules_in(&saved);
-        let lines = |chain: &str| {
+        let mut lines = |chain: &str, _: &dyn Fn(&Line) -> bool| {
             let inside = rules.iter().filter(|rule| xtables::in_chain(rule, chain));
             Ok(inside.map(|rule| Line::saved(rule)).collect())
         };
-        ways.push(walk::forward(xtables::drops(&saved, FORWARD), pods, lines)?);
+        ways.push(walk::forward(xtables::drops(&saved, FORWARD), pods, &mut lines)?);
     }
     Ok(ways.into_iter().max().unwrap_or(Way::Open))
 }

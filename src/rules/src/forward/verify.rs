@@ -36,7 +36,7 @@ pub fn check(
     let missing = match found {
         None if configured != Some(Backend::Iptables) => {
             let Some(problem) = passed_by(configured, nft, forward)? else { return Ok(()) };
-            if iptables::check(forward)?.is_none() {
+            if iptables::check(nft, forward)?.is_none() {
                 return in_front(nft, forward);
             }
             return Err(problem);
@@ -44,7 +44,7 @@ pub fn check(
         None => "nf_tables has them, but not iptables, which is configured".to_owned(),
         Some(missing) => missing,
     };
-    match iptables::check(forward)? {
+    match iptables::check(nft, forward)? {
         None => in_front(nft, forward),
         Some(also) => Err(absent().details(missing).details(also)),
     }

@@ -42,6 +42,10 @@ impl Ord for Way {
     }
 }
 
+/// The lines of a chain up to the first that the function takes for the last of interest, or more; none if there
+/// is no such chain.
+pub(super) type Lines<'a> = &'a mut dyn FnMut(&str, &dyn Fn(&Line) -> bool) -> Result<Vec<Line>, Error>;
+
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
@@ -58,6 +62,16 @@ impl From<&Rule> for Line {
 }
 
 impl Line {
+    fn leads_to(&self, wanted: &str) -> bool {
+        matches!(&self.verdict, Some(Verdict::Jump(chain)) if chain == wanted)
+    }
+
+    /// Whether no packet gets behind it.
+    fn is_last(&self) -> bool {
+        let decides = |verdict: &Verdict| !matches!(verdict, Verdict::Jump(_));
+        !self.conditional && self.verdict.as_ref().is_some_and(decides)
+    }
+
     /// As iptables-save prints it.
     pub(super) fn saved(rule: &str) -> Self {
         let uncommented = uncommented(rule);
@@ -101,19 +115,15 @@ pub(super) enum Pods {
     Added,
 }
 
-/// Walks through `FORWARD`. `lines` are the rules of a chain, none if there is no such chain.
-pub(super) fn forward(
-    drops_by_policy: bool,
-    pods: Pods,
-    mut lines: impl FnMut(&str) -> Result<Vec<Line>, Error>,
-) -> Result<Way, Error> {
+/// Walks through `FORWARD`.
+pub(super) fn forward(drops_by_policy: bool, pods: Pods, lines: Lines<'_>) -> Result<Way, Error> {
     const FORWARD: &str = "FORWARD";
-    let leads = |line: &Line| matches!(&line.verdict, Some(Verdict::Jump(chain)) if chain == PODS);
-    if pods == Pods::Added && !lines(FORWARD)?.iter().any(leads) {
+    let leads = |line: &Line| line.leads_to(PODS);
+    if pods == Pods::Added && !lines(FORWARD, &leads)?.iter().any(leads) {
         return Ok(Way::Open);
     }
     let mut walk = Walk { accepted: pods != Pods::Refused, surely: true, left: CHAINS };
-    let dropped = match walk.chain(FORWARD, &mut lines)? {
+    let dropped = match walk.chain(FORWARD, lines)? {
         End::Accepted => false,
         End::Dropped => true,
         End::Returned => drops_by_policy,
@@ -129,17 +139,15 @@ struct Walk {
 }
 
 impl Walk {
-    fn chain(
-        &mut self,
-        name: &str,
-        lines: &mut impl FnMut(&str) -> Result<Vec<Line>, Error>,
-    ) -> Result<End, Error> {
+    fn chain(&mut self, name: &str, lines: Lines<'_>) -> Result<End, Error> {
         let Some(left) = self.left.checked_sub(1) else {
             self.surely = false;
             return Ok(End::Returned);
         };
         self.left = left;
-        for Line { conditional, verdict } in lines(name)? {
+        let accepted = self.accepted;
+        let last = |line: &Line| line.is_last() || accepted && line.leads_to(PODS);
+        for Line { conditional, verdict } in lines(name, &last)? {
             match verdict {
                 Some(Verdict::Jump(chain)) if chain == PODS && self.accepted => return Ok(End::Accepted),
                 Some(Verdict::Jump(chain)) if [STAGE1, PODS].contains(&chain.as_str()) => {}
@@ -167,11 +175,11 @@ mod tests {
     use super::*;
 
     fn way(policy_drops: bool, pods: Pods, saved: &str) -> Way {
-        let lines = |chain: &str| {
+        let mut lines = |chain: &str, _: &dyn Fn(&Line) -> bool| {
             let prefix = format!("-A {chain} ");
             Ok(saved.lines().map(str::trim).filter(|l| l.starts_with(&prefix)).map(Line::saved).collect())
         };
-        forward(policy_drops, pods, lines).unwrap()
+        forward(policy_drops, pods, &mut lines).unwrap()
     }
 
     const SURE: Way = Way::Shut { surely: true };

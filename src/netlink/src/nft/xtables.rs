@@ -1,0 +1,45 @@
+//! The expressions of rules that iptables' nf_tables variant writes: its own matches, which the kernel
+//! keeps as C structures, and a counter in each rule.
+
+use super::expr::{Data, Expr};
+use crate::uapi::nf_tables::{NFTA_MATCH_INFO, NFTA_MATCH_NAME};
+use crate::uapi::xtables::{
+    COMMENT_INFO, CONNTRACK_INFO, CONNTRACK_MATCH_FLAGS, CONNTRACK_STATE_MASK, ESTABLISHED_RELATED,
+    XT_CONNTRACK_STATE,
+};
+use crate::wire::Attributes;
+
+const COMMENT: &str = "comment";
+
+impl Expr {
+    /// `counter pkts 0 bytes 0`
+    pub fn counter() -> Self {
+        Expr { name: "counter", data: Data::Counter }
+    }
+
+    /// `-m comment --comment TEXT`: `struct xt_comment_info`, which has room for 255 bytes.
+    pub fn xtables_comment(text: &str) -> Self {
+        let mut info: Vec<u8> = text.bytes().take(COMMENT_INFO - 1).collect();
+        info.resize(COMMENT_INFO, 0);
+        Expr { name: "match", data: Data::Match { name: COMMENT, revision: 0, info } }
+    }
+
+    /// `-m conntrack --ctstate RELATED,ESTABLISHED`: `struct xt_conntrack_mtinfo3`, revision 3, since Linux
+    /// 2.6.38.
+    pub fn xtables_answers() -> Self {
+        let mut info = vec![0; CONNTRACK_INFO];
+        for (at, value) in
+            [(CONNTRACK_MATCH_FLAGS, XT_CONNTRACK_STATE), (CONNTRACK_STATE_MASK, ESTABLISHED_RELATED)]
+        {
+            for (byte, value) in info.iter_mut().skip(at).zip(value.to_ne_bytes()) {
+                *byte = value;
+            }
+        }
+        Expr { name: "match", data: Data::Match { name: "conntrack", revision: 3, info } }
+    }
+}
+
+/// The comment of `-m comment`, from the data of a `match`.
+pub(super) fn comment_of(data: Attributes<'_>) -> Option<String> {
+    (data.text(NFTA_MATCH_NAME)? == COMMENT).then(|| data.text(NFTA_MATCH_INFO))?
+}

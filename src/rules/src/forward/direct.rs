@@ -1,0 +1,143 @@
+//! A pod's rules in iptables' nf_tables variant, written and looked for by netlink: what `iptables-restore` would
+//! write, without a child process that reads the whole table, which others may have filled with thousands of rules.
+//!
+//! It is for the usual case alone: the chains and the jumps to them are there, no rule of our chains names the
+//! pod's addresses yet, and there is no policy of its bridge to write or to remove. Whatever is only like that is left
+//! to the commands. Of `FORWARD` the rules in front of the jump are read, and the chains of ours.
+
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+
+use cnimble_netlink as netlink;
+use cnimble_netlink::nft::{Batch, Expr, Family, Nft, REG1, Rule, Verdict};
+
+use cnimble_cni::Error;
+
+use super::isolation::STAGE2;
+use super::table::{FORWARD, PODS, Plan, STAGE1, filter};
+use super::{Forward, Policy, iptables};
+use crate::packet::{DESTINATION, SOURCE, load_address, octets};
+use crate::{command, xtables};
+
+/// How often it is begun again that something else in nf_tables has changed since the look.
+const ATTEMPTS: usize = 5;
+
+fn jump(comment: &str, chain: &str) -> [Expr; 3] {
+    let jump = Expr::verdict(Verdict::Jump(chain.to_owned()));
+    [Expr::xtables_comment(comment), Expr::counter(), jump]
+}
+
+/// The rules of [`iptables::pod_rules`], as iptables writes them.
+fn pod_rules(ip: IpAddr) -> [Vec<Expr>; 2] {
+    let of = |end| vec![load_address(ip, end), Expr::equal(REG1, &octets(ip))];
+    let mut rules = [of(DESTINATION), of(SOURCE)];
+    let [answers, _] = &mut rules;
+    answers.push(Expr::xtables_answers());
+    for rule in &mut rules {
+        rule.extend([Expr::counter(), Expr::verdict(Verdict::Accept)]);
+    }
+    rules
+}
+
+/// Whether netlink does what the commands would.
+fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
+    !addrs.is_empty()
+        && forward.policy == Policy::Open
+        && ["save", "restore"].iter().all(|action| xtables::is_nf_tables(&command::tool(family, action)))
+}
+
+/// The rules of the chain of pods, if all is there that pods share and nothing is that they mustn't have.
+fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<Option<Vec<Rule>>> {
+    let table = filter(family);
+    let rules = nft.rules(table, Some(PODS))?;
+    let to_admin = jump(iptables::TO_ADMIN, &forward.admin_chain);
+    if !rules.iter().any(|rule| rule.consists_of(&to_admin)) {
+        return Ok(None);
+    }
+    let to_pods = jump(iptables::TO_PODS, PODS);
+    let leads = |rule: &Rule| rule.consists_of(&to_pods);
+    if !nft.rules_until(table.chain(FORWARD), leads)?.last().is_some_and(leads) {
+        return Ok(None);
+    }
+    for chain in [STAGE1, STAGE2] {
+        let policies = if forward.doors.is_empty() { Vec::new() } else { nft.rules(table, Some(chain))? };
+        if policies.iter().any(|rule| forward.doors.iter().any(|door| rule.mentions(door.as_bytes()))) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(rules))
+}
+
+/// Adds the rules of a pod's addresses. Returns what was added, or `None` if that is for the commands.
+///
+/// # Errors
+/// The kernel's, of the addition. Nothing of it stays.
+pub(super) fn add(
+    nft: &mut Nft,
+    family: Family,
+    forward: &Forward,
+    addrs: &[IpAddr],
+) -> Result<Option<Plan>, Error> {
+    if !is_possible(family, forward, addrs) {
+        return Ok(None);
+    }
+    for _ in 0..ATTEMPTS {
+        let batch = match changes(nft, family, forward, addrs) {
+            Ok(Some(batch)) => batch,
+            Ok(None) => return Ok(None),
+            Err(err) => {
+                log::debug!("{} is for the commands: {err}", filter(family));
+                return Ok(None);
+            }
+        };
+        match nft.commit(&batch) {
+            Ok(()) => {
+                let lines = addrs.iter().flat_map(|ip| iptables::pod_rules(*ip));
+                let rules = lines.map(|rule| format!("-A {rule}")).collect();
+                return Ok(Some(Plan { rules, ..Plan::default() }));
+            }
+            Err(err) if err.is(Errno::ERESTART) => {}
+            Err(err) => {
+                // Whether it was made isn't known, if it is the answer that got lost.
+                return Err(match iptables::remove_nf_tables(nft, addrs) {
+                    Ok(_) => Error::from(err),
+                    Err(undo) => {
+                        Error::from(err).details(format!("and what was added could not be removed: {undo}"))
+                    }
+                });
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The additions, as long as nothing has changed since the look.
+fn changes(
+    nft: &mut Nft,
+    family: Family,
+    forward: &Forward,
+    addrs: &[IpAddr],
+) -> netlink::Result<Option<Batch>> {
+    let generation = nft.generation()?;
+    let Some(rules) = shared(nft, family, forward)? else { return Ok(None) };
+    if addrs.iter().any(|ip| rules.iter().any(|rule| rule.mentions(&octets(*ip)))) {
+        return Ok(None);
+    }
+    let mut batch = Batch::only_in(generation);
+    for rule in addrs.iter().flat_map(|ip| pod_rules(*ip)) {
+        batch.add_rule(filter(family).chain(PODS), &rule, "");
+    }
+    Ok(Some(batch))
+}
+
+/// Whether nothing is missing, to the letter. If not, or if it can't be told, the commands say what is.
+pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
+    let Ok(Some(rules)) =
+        (if is_possible(family, forward, addrs) { shared(nft, family, forward) } else { Ok(None) })
+    else {
+        return false;
+    };
+    let has = |wanted: Vec<Expr>| rules.iter().any(|rule| rule.consists_of(&wanted));
+    addrs.iter().flat_map(|ip| pod_rules(*ip)).all(has)
+}
