@@ -44,8 +44,19 @@ pub(crate) struct Args {
 }
 
 /// The parts of the benchmark.
-const SECTIONS: [&str; 11] =
-    ["pods", "concurrency", "gc", "leases", "invoker", "chain", "kinds", "ports", "api", "cluster", "runtime"];
+const SECTIONS: [&str; 11] = [
+    "pods",
+    "concurrency",
+    "gc",
+    "leases",
+    "invoker",
+    "chain",
+    "kinds",
+    "ports",
+    "api",
+    "cluster",
+    "runtime",
+];
 
 impl Args {
     /// `None` if help was asked for.

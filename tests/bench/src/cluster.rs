@@ -123,7 +123,8 @@ impl Nodes<'_> {
         let mut command = Command::new(self.contender.dir.join("cluster-local-etcd"));
         command.arg("init");
         let config = self.config("cluster-local", "operator", ETCD);
-        process::timed_alone(command, config.to_string().as_bytes(), Stdio::null()).map_err(|err| format!("setting up: {err}"))?;
+        process::timed_alone(command, config.to_string().as_bytes(), Stdio::null())
+            .map_err(|err| format!("setting up: {err}"))?;
         Ok(())
     }
 

@@ -133,6 +133,7 @@ fn run(args: &Args) -> Result<()> {
     if args.has("api") {
         api::measure(args, &sandbox, &mut report)?;
     }
+    if args.has("cluster") {
         cluster::measure(args, &sandbox, &mut report)?;
     }
     if args.has("runtime") {
