@@ -66,7 +66,7 @@ impl Invoker {
         let injection = Injection {
             prev_result: entry.result.as_ref(),
             capability_args: Some(&attach.capability_args),
-            valid_attachments: None,
+            ..Injection::default()
         };
         self.call(verb, network, plugin, Some(&attach), injection).await.map(drop)
     }

@@ -263,7 +263,7 @@ pub(super) struct Answer {
 }
 
 fn injection<'a>(attach: &'a Attach, prev_result: Option<&'a Value>) -> Injection<'a> {
-    Injection { prev_result, capability_args: Some(&attach.capability_args), valid_attachments: None }
+    Injection { prev_result, capability_args: Some(&attach.capability_args), ..Injection::default() }
 }
 
 /// The configuration to keep in the cache: the list as it was written, with the plugins of

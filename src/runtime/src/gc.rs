@@ -89,12 +89,11 @@ impl Invoker {
         }
         let this = self.begin();
         for plugin in &network.plugins {
-            this.call(Verb::Status, network, plugin, None, Injection::default()).await.map_err(|cause| {
-                Failures {
-                    first: failure(network, plugin, Verb::Status, cause),
-                    others: Vec::new(),
-                    note: None,
-                }
+            let injection = Injection { capabilities: true, ..Injection::default() };
+            this.call(Verb::Status, network, plugin, None, injection).await.map_err(|cause| Failures {
+                first: failure(network, plugin, Verb::Status, cause),
+                others: Vec::new(),
+                note: None,
             })?;
         }
         Ok(())

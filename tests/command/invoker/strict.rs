@@ -126,7 +126,7 @@ fn strict_tells_of_subnets_of_other_networks_of_the_bridge_and_of_the_hosts_rout
     assert!(of_four.len() == 1 && of_four[0].1.contains("br4 has the address 10.44.0.254/24"), "{of_four:?}");
 }
 
-/// STATUS brings no ranges, so a plugin misses those that come with each attachment.
+/// STATUS brings no ranges; a plugin knows from `capabilities` that they come with each attachment.
 #[test]
 fn strict_accepts_a_network_whose_ranges_come_with_each_attachment() {
     need!();

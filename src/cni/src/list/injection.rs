@@ -20,15 +20,20 @@ pub struct Injection<'a> {
     pub capability_args: Option<&'a Map<String, Value>>,
     /// For GC: the attachments that are still valid.
     pub valid_attachments: Option<&'a [Attachment]>,
+    /// For STATUS: `capabilities` stay, as with libcni. It brings no arguments, and by them alone can a
+    /// plugin tell that something is to come with each attachment (host-local's ranges).
+    pub capabilities: bool,
 }
 
 impl NetworkList {
     /// The configuration that `entry` gets on stdin: its own, with the network's name and
     /// version, what `injection` brings, and without `capabilities`, which are the
-    /// runtime's business.
+    /// runtime's business, unless `injection` leaves them.
     pub fn configuration(&self, entry: &ListEntry, injection: &Injection<'_>) -> Value {
         let mut config = entry.document.as_object().cloned().unwrap_or_default();
-        remove(&mut config, "capabilities");
+        if !injection.capabilities {
+            remove(&mut config, "capabilities");
+        }
         let mut inject = |key: &str, value: Value| {
             // Another spelling left beside ours could win in a plugin that reads any case.
             remove(&mut config, key);

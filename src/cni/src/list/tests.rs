@@ -149,6 +149,7 @@ fn injects_what_a_plugin_needs_and_nothing_else() {
         prev_result: Some(&prev),
         capability_args: args.as_object(),
         valid_attachments: Some(&attachment),
+        capabilities: false,
     };
     let attachments = json!([{ "containerID": "c", "ifname": "eth0" }]);
     assert_eq!(
@@ -159,6 +160,9 @@ fn injects_what_a_plugin_needs_and_nothing_else() {
             "cni.dev/valid-attachments": attachments, "cni.dev/attachments": attachments,
         })
     );
+    let status = Injection { capabilities: true, ..Injection::default() };
+    let kept = list.configuration(entry, &status);
+    assert_eq!(kept["capabilities"], json!({ "portMappings": true, "mac": true, "ips": false }));
     // No attachment is a list, too.
     let none = Injection { valid_attachments: Some(&[]), ..Injection::default() };
     assert_eq!(list.configuration(entry, &none)["cni.dev/valid-attachments"], json!([]));

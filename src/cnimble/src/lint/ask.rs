@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use cnimble_cni::list::ListEntry;
 use cnimble_cni::{Code, NetworkList, Version};
 use cnimble_lint::{Document, Finding, Level, Named, Rule, meant, named};
 use cnimble_runtime::{Error, Exec, PluginError, Stderr, find_plugin, load_file, versions};
-use serde_json::json;
 
 use crate::Session;
 
@@ -95,8 +93,7 @@ async fn status(
     document: &Document,
     plugin: &Named,
 ) -> Option<Finding> {
-    let mut entry = network.plugins.get(plugin.entry.0)?.clone();
-    promise_ranges(&mut entry);
+    let entry = network.plugins.get(plugin.entry.0)?.clone();
     // STATUS is of 1.1.0; what a configuration means doesn't depend on that.
     let alone = NetworkList { version: Version::V1_1_0, plugins: vec![entry], ..network.clone() };
     let Err(Error::Plugins(failures)) = session.invoker.status(&alone).await else { return None };
@@ -106,18 +103,4 @@ async fn status(
     }
     let place = meant(document, plugin.entry.0, &error.msg).unwrap_or_else(|| plugin.place.clone());
     Some(Finding::error(Rule::InvalidValue, place, format!("{} refuses it: {error}", plugin.name)))
-}
-
-/// Gives the entry a range of RFC 5737 where the runtime gives ranges with each attachment (capability `ipRanges`): STATUS brings
-/// none, and a plugin would miss them. STATUS takes no address of it.
-fn promise_ranges(entry: &mut ListEntry) {
-    let ipam = entry.document.get("ipam");
-    let own = ["ranges", "subnet"].iter().any(|key| ipam.and_then(|ipam| ipam.get(key)).is_some());
-    let promised = entry.capabilities.iter().any(|capability| capability == "ipRanges");
-    if own || !promised || entry.document.get("runtimeConfig").is_some() {
-        return;
-    }
-    if let Some(document) = entry.document.as_object_mut() {
-        document.insert("runtimeConfig".to_owned(), json!({"ipRanges": [[{"subnet": "192.0.2.0/24"}]]}));
-    }
 }
