@@ -75,7 +75,7 @@ fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Poin
     let mut points = Vec::new();
     for at in 0..Site::new(kind).length() {
         let mut start_up = true;
-        for call in Site::new(kind).calls(verb, at) {
+        for call in Site::usual_calls(kind, verb, at) {
             let name = call.name();
             if LEFT_OUT.contains(&name.as_str()) {
                 continue;

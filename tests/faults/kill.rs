@@ -43,7 +43,7 @@ fn points(kind: &Kind, verb: Verb, most: usize, alone: bool, seed: u64) -> Vec<P
     let mut points = Vec::new();
     for at in 0..Site::new(kind).length() {
         // Where the pod is the first, only a fresh node has the same calls.
-        let calls = Site::new(kind).calls(verb, at);
+        let calls = Site::usual_calls(kind, verb, at);
         for (n, call) in calls.iter().enumerate() {
             let aftermaths: &[Aftermath] = match verb {
                 Verb::Add if most == usize::MAX => &AFTERMATHS,
