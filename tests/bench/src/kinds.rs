@@ -1,14 +1,13 @@
 //! Every plugin that this kernel can serve, by its sample, which has everything on: ADD, DEL, and the memory
-//! that they take. What stands in front of a plugin of a chain is ours for every contender. A plugin that asks a
-//! DHCP server has one, and its daemon runs before the clock does.
+//! that they take. What stands in front of a plugin of a chain is ours for every contender.
 
 use std::fs::File;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
-use cnimble_tests::{Background, Host, Place, Sample};
+use cnimble_tests::{Host, Place, Sample};
 
 use crate::args::Args;
 use crate::process::{self, Footprint};
@@ -75,18 +74,14 @@ impl<'a> Node<'a> {
 
 pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
     for sample in Sample::all() {
-        if let Some(why) = sample.missing().filter(|_| !sample.is_served()) {
+        if let Some(why) = sample.missing() {
             announce(&format!("{} is left out: {why}", sample.plugin));
             continue;
         }
         announce(&sample.plugin);
         let hosts: Vec<(&Contender, Host)> = args.plugins().map(|one| (one, Host::hasty())).collect();
         let mut nodes = Vec::new();
-        let mut served = Vec::new();
         for (contender, host) in &hosts {
-            if let Some(server) = sample.serve(host) {
-                served.push([server, daemon(contender, host)?]);
-            }
             let mut node = Node::new(contender, sample, host);
             // One stays; another is there and gone, which not every contender can do with everything on.
             match node.add(process::timed).and_then(|_| node.add_and_del(process::timed)) {
@@ -94,24 +89,9 @@ pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
                 Err(err) => announce(&format!("{} is left out: {err}", contender.name)),
             }
         }
-        // Who asks before the port forwards has to ask again, seconds later.
-        let number = if sample.is_served() { 5 } else { (args.samples / 2).max(5) };
-        rounds(number, sample, nodes, report)?;
+        rounds((args.samples / 2).max(5), sample, nodes, report)?;
     }
     Ok(())
-}
-
-/// The contender's own DHCP daemon, at the socket that the sample names.
-fn daemon(contender: &Contender, host: &Host) -> Result<Background> {
-    let socket = host.dir().join("dhcp.sock");
-    let mut daemon = host.command(contender.dir.join("dhcp"));
-    daemon.arg("daemon").arg("-socketpath").arg(&socket).stdin(Stdio::null()).stderr(Stdio::null());
-    let started = Background::start(&mut daemon);
-    if cnimble_tests::wait_until(10.0, || socket.exists()) {
-        Ok(started)
-    } else {
-        Err(format!("{}'s DHCP daemon doesn't listen", contender.name).into())
-    }
 }
 
 fn rounds(rounds: usize, sample: &Sample, mut nodes: Vec<Node<'_>>, report: &mut Report) -> Result<()> {
