@@ -307,11 +307,16 @@ fn is_of_link(fact: &str) -> bool {
     fact.starts_with("link") || fact.starts_with("pod")
 }
 
-/// The place of the pod that it is about, if it is about one.
-fn pod_of(fact: &str) -> Option<usize> {
+/// The place of the pod that it is about, if it is about one, and what it says of that.
+fn split_pod(fact: &str) -> Option<(usize, &str)> {
     let rest = fact.strip_prefix("pod")?;
     let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
-    rest[..end].parse().ok()
+    let (place, rest) = rest.split_at(end);
+    Some((place.parse().ok()?, rest))
+}
+
+fn pod_of(fact: &str) -> Option<usize> {
+    split_pod(fact).map(|(pod, _)| pod)
 }
 
 /// Whether it is about this interface of a pod.
@@ -321,8 +326,7 @@ fn is_in(fact: &str, pod: usize, ifname: &str) -> bool {
 
 /// Whether it is a fact of this kind in a pod.
 fn is_in_pod(fact: &str, kind: &str) -> bool {
-    pod_of(fact).is_some()
-        && fact["pod".len()..].trim_start_matches(|letter: char| letter.is_ascii_digit()).starts_with(kind)
+    split_pod(fact).is_some_and(|(_, rest)| rest.starts_with(kind))
 }
 
 /// Whether it must have an owner.

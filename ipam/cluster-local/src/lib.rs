@@ -145,16 +145,15 @@ fn missing(cluster: &Cluster) -> Result<Option<Request>, Error> {
 /// time is over. The ADD has its address: a failure is no error.
 fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
     let Ok(Some(share)) = Share::read(&cluster.base.store) else { return };
-    let half = 1 << (cluster.host_bits - 1);
     for (set, ranges) in cluster.base.sets.iter().enumerate() {
         let last = share.owned.iter().rfind(|owned| ranges.range_of(owned.last).is_some());
         let in_the_middle = |ip: IpAddr| {
             cluster.block_of(ip) != ip
                 && last.is_some_and(|last| last.contains(ip) && !last.is_single())
-                && ask::offset(cluster, ip) == half
+                && usize::try_from(ask::offset(cluster, ip)) == Ok(cluster.half())
         };
         if result.ips.iter().any(|ip| in_the_middle(ip.address.ip()))
-            && let Err(err) = ask::etcd(call, &Request::More(set, 1 << (cluster.host_bits - 1)))
+            && let Err(err) = ask::etcd(call, &Request::More(set, cluster.half()))
         {
             log::warn!("no spare block: {err}");
         }

@@ -6,14 +6,9 @@ use cnimble_leases::cluster::share::Share;
 use crate::Result;
 use crate::node::{Node, free};
 
-/// Fewer free addresses than this, and another block is claimed: half of a block. The plugin does the same.
-fn least(cluster: &Cluster) -> usize {
-    1 << (cluster.host_bits - 1)
-}
-
 fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     for n in 0..cluster.base.sets.len() {
-        if free(cluster, share, n)? < least(cluster) {
+        if free(cluster, share, n)? < cluster.half() {
             return Ok(false);
         }
     }
@@ -41,7 +36,7 @@ impl Node<'_> {
     /// etcd fails.
     pub async fn tend(&mut self) -> Result<bool> {
         for n in 0..self.cluster.base.sets.len() {
-            self.more(n, least(self.cluster)).await?;
+            self.more(n, self.cluster.half()).await?;
         }
         self.tidy().await?;
         Ok(!has_spares(self.cluster, &self.share)?)

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use cnimble_tests::Background;
 use cnimble_tests::proxy::proxy;
 
 use crate::args::Args;
@@ -16,7 +17,8 @@ use crate::{Contender, Result, announce, process, progress};
 
 /// So much later each answer of the slow etcd begins, and each question comes there.
 const DELAY: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Seconds until etcd listens.
+const PATIENCE: f32 = 60.0;
 const ETCD: &str = "127.0.0.1:2379";
 const SLOW: &str = "127.0.0.2:2379";
 const AWAY: &str = "127.0.0.3:2379";
@@ -27,7 +29,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
     host.enter()?;
     Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
     let data = sandbox.state_dir().join("cluster");
-    let etcd = Etcd::start(&data.join("etcd"))?;
+    let etcd = start_etcd(&data.join("etcd"))?;
     let (slow, server): (SocketAddr, SocketAddr) = (SLOW.parse()?, ETCD.parse()?);
     proxy(slow, server, |_, _| {
         std::thread::sleep(DELAY);
@@ -43,30 +45,14 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
 }
 
 /// etcd, with a disk as it is.
-struct Etcd(Child);
-
-impl Etcd {
-    fn start(dir: &Path) -> Result<Self> {
-        let mut command = Command::new("etcd");
-        command.arg("--data-dir").arg(dir).args(["--listen-client-urls", &format!("http://{ETCD}")]);
-        command.args(["--advertise-client-urls", &format!("http://{ETCD}")]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let etcd = Etcd(command.spawn().map_err(|err| format!("starting etcd: {err}"))?);
-        let begun = Instant::now();
-        while std::net::TcpStream::connect(ETCD).is_err() {
-            if begun.elapsed() > PATIENCE {
-                return Err("etcd doesn't listen".into());
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(etcd)
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+fn start_etcd(dir: &Path) -> Result<Background> {
+    let mut command = Command::new("etcd");
+    command.arg("--data-dir").arg(dir).args(["--listen-client-urls", &format!("http://{ETCD}")]);
+    command.args(["--advertise-client-urls", &format!("http://{ETCD}")]);
+    let etcd = Background::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+    match cnimble_tests::wait_until(PATIENCE, || std::net::TcpStream::connect(ETCD).is_ok()) {
+        true => Ok(etcd),
+        false => Err("etcd doesn't listen".into()),
     }
 }
 

@@ -4,12 +4,13 @@
 //! of a network have changed, and once a minute.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
 use tokio::time::sleep;
 
 use cnimble_cni::list::Injection;
@@ -23,8 +24,6 @@ use super::super::ipam::{PROGRAM, plugin_of, program};
 const LOOK: Duration = Duration::from_secs(1);
 /// Between looks where nothing has changed, or where etcd could not help; less if etcd has to be asked more often.
 const SELDOM: Duration = Duration::from_secs(60);
-/// Between looks at a program that runs. It ends by itself after some seconds.
-const STEP: Duration = Duration::from_millis(20);
 
 /// What came of a look.
 #[derive(Debug, PartialEq, Eq)]
@@ -103,47 +102,26 @@ fn networks(conf: &ConfDir) -> Vec<Network> {
     lists.iter().filter_map(|network| of(&network.list)).collect()
 }
 
-/// A child that is killed when it is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 async fn tend(network: &Network, path: &[PathBuf]) -> Result<Outcome, String> {
     let program = program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))?;
-    let (status, answer) =
+    let output =
         run(&program, &network.config).await.map_err(|err| format!("{}: {err}", program.display()))?;
-    if !status.success() {
-        let told = Error::from_json(answer.as_bytes()).map(|err| err.to_string());
-        return Err(told.unwrap_or_else(|| format!("{} failed ({status})", program.display())));
+    if !output.status.success() {
+        let told = Error::from_json(&output.stdout).map(|err| err.to_string());
+        return Err(told.unwrap_or_else(|| format!("{} failed ({})", program.display(), output.status)));
     }
-    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let is_short = answer.get("short").and_then(Value::as_bool).unwrap_or(false);
     Ok(if is_short { Outcome::Short } else { Outcome::Done })
 }
 
-/// Runs the program to its end; its status, and what it has printed.
-async fn run(program: &Path, config: &str) -> std::io::Result<(ExitStatus, String)> {
+/// Runs the program to its end, which it comes to after some seconds. It is killed if nobody waits any more.
+async fn run(program: &Path, config: &str) -> std::io::Result<Output> {
     let mut command = Command::new(program);
-    command.arg("tend").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = Running(command.spawn()?);
-    if let Some(mut stdin) = child.0.stdin.take() {
-        stdin.write_all(config.as_bytes())?;
+    command.arg("tend").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(config.as_bytes()).await?;
     }
-    // Its answer fits into the pipe.
-    let status = loop {
-        match child.0.try_wait()? {
-            Some(status) => break status,
-            None => sleep(STEP).await,
-        }
-    };
-    let mut answer = String::new();
-    if let Some(mut stdout) = child.0.stdout.take() {
-        stdout.read_to_string(&mut answer)?;
-    }
-    Ok((status, answer))
+    child.wait_with_output().await
 }

@@ -116,6 +116,11 @@ impl Cluster {
         1 << (self.host_bits.saturating_sub(3))
     }
 
+    /// Half of the addresses of a block. When fewer are free it is time for another.
+    pub fn half(&self) -> usize {
+        1 << (self.host_bits - 1)
+    }
+
     /// The first address of the block that `ip` is in.
     pub fn block_of(&self, ip: IpAddr) -> IpAddr {
         address(number(ip) >> self.host_bits << self.host_bits, ip)

@@ -72,6 +72,17 @@ pub struct Nft {
     elsewhere: bool,
 }
 
+/// A list that the kernel is asked for.
+struct Listing<'a> {
+    /// The question, `NFT_MSG_GET…`.
+    kind: u16,
+    /// Each object of the answer, `NFT_MSG_NEW…`.
+    reply: u16,
+    family: u8,
+    /// For errors.
+    what: &'a str,
+}
+
 impl Nft {
     /// A socket in the namespace of the thread that makes the first request, opened then:
     /// most DELs need it, but a plugin without rules should not pay for it.
@@ -142,29 +153,23 @@ impl Nft {
     /// A listing, begun again when something changed while it was made.
     fn list<T>(
         &mut self,
-        kind: u16,
-        reply: u16,
-        family: u8,
-        what: &str,
+        listing: &Listing<'_>,
         fill: impl FnOnce(&mut Writer),
         parse: impl Fn(u8, Attributes<'_>) -> Vec<T>,
     ) -> Result<Vec<T>> {
-        self.list_until(kind, reply, family, what, fill, parse, |_| false)
+        self.list_until(listing, fill, parse, |_| false)
     }
 
     /// A listing that ends behind the first object that is `last`. The kernel writes a list while it is read:
     /// what isn't read costs nothing.
-    #[expect(clippy::too_many_arguments, reason = "those of a listing, and its end")]
     fn list_until<T>(
         &mut self,
-        kind: u16,
-        reply: u16,
-        family: u8,
-        what: &str,
+        listing: &Listing<'_>,
         fill: impl FnOnce(&mut Writer),
         parse: impl Fn(u8, Attributes<'_>) -> Vec<T>,
         last: impl Fn(&T) -> bool,
     ) -> Result<Vec<T>> {
+        let Listing { kind, reply, family, what } = *listing;
         let deadline = Instant::now() + PATIENCE;
         let flags = NLM_F_REQUEST | NLM_F_DUMP;
         let message = wire::message(type_of(kind), flags, &header(family), fill);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use nix::errno::Errno;
 
-use super::{Chain, Element, Family, Key, Nft, Rule, Set, Table, batch};
+use super::{Chain, Element, Family, Key, Listing, Nft, Rule, Set, Table, batch};
 use crate::Result;
 use crate::uapi::nf_tables::{
     NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_MSG_GETTABLE,
@@ -35,10 +35,12 @@ impl Nft {
     /// The kernel's.
     pub fn tables(&mut self) -> Result<Vec<(Family, String)>> {
         self.list(
-            NFT_MSG_GETTABLE,
-            NFT_MSG_NEWTABLE,
-            NFPROTO_UNSPEC,
-            "list tables",
+            &Listing {
+                kind: NFT_MSG_GETTABLE,
+                reply: NFT_MSG_NEWTABLE,
+                family: NFPROTO_UNSPEC,
+                what: "list tables",
+            },
             |_| {},
             |family, attrs| {
                 let named = Family::from_number(family).zip(attrs.text(NFTA_TABLE_NAME));
@@ -98,10 +100,12 @@ impl Nft {
         let what = format!("list the chains of table {table}");
         // The kernel filters by family alone.
         self.list(
-            NFT_MSG_GETCHAIN,
-            NFT_MSG_NEWCHAIN,
-            table.family.number(),
-            &what,
+            &Listing {
+                kind: NFT_MSG_GETCHAIN,
+                reply: NFT_MSG_NEWCHAIN,
+                family: table.family.number(),
+                what: &what,
+            },
             |_| {},
             |_, attrs| {
                 let ours = attrs.text(NFTA_CHAIN_TABLE).as_deref() == Some(table.name);
@@ -118,10 +122,12 @@ impl Nft {
     pub fn sets(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the sets of table {table}");
         let listed = self.list(
-            NFT_MSG_GETSET,
-            NFT_MSG_NEWSET,
-            table.family.number(),
-            &what,
+            &Listing {
+                kind: NFT_MSG_GETSET,
+                reply: NFT_MSG_NEWSET,
+                family: table.family.number(),
+                what: &what,
+            },
             |w| w.text(NFTA_SET_TABLE, table.name),
             |_, attrs| {
                 let ours = attrs.text(NFTA_SET_TABLE).as_deref() == Some(table.name);
@@ -171,8 +177,8 @@ impl Nft {
             rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
         };
         let family = table.family.number();
-        let listed = self.list_until(NFT_MSG_GETRULE, NFT_MSG_NEWRULE, family, &what, fill, parse, last);
-        none_if_missing(listed)
+        let listing = Listing { kind: NFT_MSG_GETRULE, reply: NFT_MSG_NEWRULE, family, what: &what };
+        none_if_missing(self.list_until(&listing, fill, parse, last))
     }
 
     /// The element with this key.
@@ -206,10 +212,12 @@ impl Nft {
         let mut all = HashMap::new();
         for _ in 0..LISTINGS {
             let listed = none_if_missing(self.list(
-                NFT_MSG_GETSETELEM,
-                NFT_MSG_NEWSETELEM,
-                set.table.family.number(),
-                &what,
+                &Listing {
+                    kind: NFT_MSG_GETSETELEM,
+                    reply: NFT_MSG_NEWSETELEM,
+                    family: set.table.family.number(),
+                    what: &what,
+                },
                 fill,
                 |_, attrs| Element::parse_list(attrs),
             ))?;
