@@ -281,7 +281,8 @@ fn handle(shared: &(Mutex<Cluster>, Condvar), request: &Request, stream: &TcpStr
     let mut seen: u64 = request.query("resourceVersion").unwrap().parse().unwrap();
     let generation = cluster.generation;
     let mut writer = stream;
-    let head = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{json}\r\n");
+    // A connection has one request: a client that takes this one for another would see it end.
+    let head = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n{json}\r\n");
     if writer.write_all(head.as_bytes()).is_err() {
         return;
     }

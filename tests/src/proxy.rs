@@ -28,13 +28,14 @@ pub fn proxy(at: SocketAddr, server: SocketAddr, heed: impl Fn(bool, &[u8]) -> b
 
 fn pass(mut from: TcpStream, mut to: TcpStream, heed: impl Fn(&[u8]) -> bool) {
     let mut piece = [0; 1 << 14];
+    let mut goes_on = true;
     while let Ok(length) = from.read(&mut piece) {
         if length == 0 {
             return;
         }
-        let goes_on = heed(&piece[..length]);
-        if to.write_all(&piece[..length]).is_err() || !goes_on {
-            return;
+        if goes_on {
+            let is_last = !heed(&piece[..length]);
+            goes_on = to.write_all(&piece[..length]).is_ok() && !is_last;
         }
     }
 }
