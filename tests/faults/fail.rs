@@ -10,7 +10,7 @@ use crate::site::{Disturbed, Site, Verb};
 
 /// Not tried: memory, which Linux grants and takes back by killing, and calls that can't
 /// fail or return.
-const LEFT_OUT: &[&str] = &[
+pub const LEFT_OUT: &[&str] = &[
     "mmap",
     "munmap",
     "mremap",
@@ -63,10 +63,28 @@ struct Point {
     at: usize,
     call: Syscall,
     error: Errno,
-    /// Before the plugin reads its configuration: the C library and Rust's runtime.
-    start_up: bool,
+    manner: Manner,
+}
+
+/// What is expected of a verb in which something fails.
+#[derive(Debug, Clone, Copy)]
+pub struct Manner {
+    /// It may end without an answer: before the plugin reads its configuration, the C library and Rust's runtime are at work.
+    pub start_up: bool,
     /// The process aborts rather than go on in the pod's namespace; DEL has to tidy up.
-    way_home: bool,
+    pub way_home: bool,
+}
+
+impl Manner {
+    /// Of a call.
+    pub fn of(call: &Syscall, start_up: bool) -> Self {
+        Manner { start_up, way_home: call.name() == "setns" && call.nth % 2 == 1 }
+    }
+}
+
+/// Reads the configuration.
+pub fn reads_stdin(call: &Syscall) -> bool {
+    call.name() == "read" && call.args[0] == 0
 }
 
 /// The failures that a verb of this network can see: all, or one for each call and at most so
@@ -80,12 +98,12 @@ fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Poin
             if LEFT_OUT.contains(&name.as_str()) {
                 continue;
             }
-            start_up &= !(name == "read" && call.args[0] == 0);
-            let way_home = name == "setns" && call.nth % 2 == 1;
+            start_up &= !reads_stdin(&call);
+            let manner = Manner::of(&call, start_up);
             let errors = errors(&name);
             let errors = if most == usize::MAX { errors } else { &errors[chance.below(errors.len())..][..1] };
             for error in errors {
-                points.push(Point { verb, at, call: call.clone(), error: *error, start_up, way_home });
+                points.push(Point { verb, at, call: call.clone(), error: *error, manner });
             }
         }
     }
@@ -96,26 +114,32 @@ fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Poin
 fn fail(site: &mut Site, point: &Point) -> Result<bool, String> {
     let fate = Fate::Told { call: point.call.number, nth: point.call.nth, error: point.error };
     let run = site.disturbed(point.verb, point.at, &fate)?;
+    settle(site, point.verb, point.at, &run, point.manner)?;
+    Ok(run.traced.met)
+}
+
+/// What has to hold after a verb of plugin `at` in which something has failed; its DEL.
+pub fn settle(site: &Site, verb: Verb, at: usize, run: &Disturbed, manner: Manner) -> Result<(), String> {
     let said = || run.outcome.describe();
-    let succeeded = answered(point, &run)?;
-    let known = (point.verb != Verb::Add).then_some(run.last.as_ref()).flatten();
-    match (point.verb, succeeded) {
-        (Verb::Add, false) if !point.way_home => {
-            let left = site.left_by(&run);
+    let succeeded = answered(verb, run, manner)?;
+    let known = (verb != Verb::Add).then_some(run.last.as_ref()).flatten();
+    match (verb, succeeded) {
+        (Verb::Add, false) if !manner.way_home => {
+            let left = site.left_by(run);
             if !left.is_empty() {
                 return Err(format!("left after the failure:\n{left}\n{}", said()));
             }
         }
         // What says that it has done its work is not asked again.
         (Verb::Del, true) => {
-            site.del_some(&site.attachment(), known, point.at)?;
+            site.del_some(&site.attachment(), known, at)?;
             let left = site.diff() + &site.pod_diff();
             if !left.is_empty() {
                 return Err(format!("left after success:\n{left}\n{}", said()));
             }
         }
         (Verb::Gc, true) => {
-            site.gc_from(point.at + 1)?;
+            site.gc_from(at + 1)?;
             let left = site.diff();
             if !left.is_empty() {
                 return Err(format!("left after success:\n{left}\n{}", said()));
@@ -129,18 +153,17 @@ fn fail(site: &mut Site, point: &Point) -> Result<bool, String> {
     if !left.is_empty() {
         return Err(format!("left after DEL:\n{left}\n{}", said()));
     }
-    if point.verb != Verb::Gc {
+    if verb != Verb::Gc {
         let left = site.pod_diff();
         if !left.is_empty() {
             return Err(format!("left in the pod after DEL:\n{left}\n{}", said()));
         }
     }
-    site.neighbour_lives().map_err(|why| format!("the neighbour suffers: {why}"))?;
-    Ok(run.traced.met)
+    site.neighbour_lives().map_err(|why| format!("the neighbour suffers: {why}"))
 }
 
 /// Whether it succeeded; an error if it gave no answer that is one.
-fn answered(point: &Point, run: &Disturbed) -> Result<bool, String> {
+fn answered(verb: Verb, run: &Disturbed, manner: Manner) -> Result<bool, String> {
     let outcome = &run.outcome;
     if run.traced.hung {
         return Err(format!("it hung: {}", outcome.describe()));
@@ -149,14 +172,14 @@ fn answered(point: &Point, run: &Disturbed) -> Result<bool, String> {
         return Err(format!("it panicked: {}", outcome.describe()));
     }
     if outcome.status == 0 {
-        if point.verb == Verb::Add {
+        if verb == Verb::Add {
             outcome.try_result()?;
         } else if !outcome.stdout.is_empty() {
             return Err(format!("it talks: {}", outcome.describe()));
         }
         return Ok(true);
     }
-    if !point.start_up && !point.way_home {
+    if !manner.start_up && !manner.way_home {
         outcome.try_error()?;
     }
     Ok(false)

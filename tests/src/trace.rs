@@ -19,6 +19,10 @@ use nix::unistd::Pid;
 
 use crate::LIMIT;
 
+mod names;
+
+pub use names::name;
+
 /// What happens to the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
@@ -37,6 +41,12 @@ pub enum Fate {
         nth: usize,
         /// What it returns.
         error: Errno,
+    },
+    /// The `nth` allocation (from 1) that the kernel makes for the plugin itself fails, its start left out. Where the kernel
+    /// has CONFIG_FAULT_INJECTION only (`/proc/PID/fail-nth`).
+    Starved {
+        /// Which of them.
+        nth: u32,
     },
     /// In place of the `nth` call (from 0) of this number another one is made, with the same arguments.
     Swapped {
@@ -73,6 +83,10 @@ pub struct Traced {
     pub met: bool,
     /// What a call that was swapped has returned.
     pub returned: Option<i64>,
+    /// Of [`Fate::Starved`]: how many allocations were left until it would have come.
+    pub unmet: u32,
+    /// Of the same: the call that it came in, or right behind.
+    pub starved: Option<Syscall>,
     /// /proc/PID/status of the plugin when it was about to end; empty if it was killed.
     pub status: String,
     /// It took too long, and was killed for that.
@@ -130,8 +144,8 @@ fn trace(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> T
     let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
     child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
     child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
-    let Tracer { calls, met, returned, proc_status: status, .. } = tracer;
-    Traced { output, calls, met, returned, status, hung }
+    let Tracer { calls, met, returned, unmet, starved, proc_status: status, .. } = tracer;
+    Traced { output, calls, met, returned, unmet, starved, status, hung }
 }
 
 struct Tracer<'f> {
@@ -141,13 +155,24 @@ struct Tracer<'f> {
     counts: BTreeMap<u64, usize>,
     met: bool,
     returned: Option<i64>,
+    unmet: u32,
+    starved: Option<Syscall>,
     proc_status: String,
 }
 
 impl<'f> Tracer<'f> {
     fn new(fate: &'f Fate, main: Pid) -> Self {
-        let (calls, counts) = (Vec::new(), BTreeMap::new());
-        Tracer { fate, main, calls, counts, met: false, returned: None, proc_status: String::new() }
+        Tracer {
+            fate,
+            main,
+            calls: Vec::new(),
+            counts: BTreeMap::new(),
+            met: false,
+            returned: None,
+            unmet: 0,
+            starved: None,
+            proc_status: String::new(),
+        }
     }
 
     /// Until the plugin and all its children have ended; how the plugin did.
@@ -168,6 +193,9 @@ impl<'f> Tracer<'f> {
             | Options::PTRACE_O_TRACECLONE
             | Options::PTRACE_O_TRACEEXEC;
         ptrace::setoptions(self.main, options).unwrap();
+        if let Fate::Starved { nth } = self.fate {
+            std::fs::write(fail_nth(self.main), nth.to_string()).unwrap();
+        }
         go_on(self.main, None);
         loop {
             let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
@@ -203,6 +231,11 @@ impl<'f> Tracer<'f> {
                 Ok(_) => continue,
             };
             living.insert(pid);
+            if matches!(self.fate, Fate::Starved { .. }) && pid == self.main && !self.met {
+                self.unmet = unmet(pid).unwrap_or(self.unmet);
+                self.met = self.unmet == 0;
+                self.starved = self.calls.last().filter(|_| self.met).cloned();
+            }
             // It may have been killed by now, by the watchdog or by us.
             match entered(pid) {
                 Some(call) => {
@@ -263,6 +296,15 @@ impl<'f> Tracer<'f> {
     }
 }
 
+fn fail_nth(pid: Pid) -> String {
+    format!("/proc/{pid}/fail-nth")
+}
+
+/// After how many allocations more one fails; 0 if it has.
+fn unmet(pid: Pid) -> Option<u32> {
+    std::fs::read_to_string(fail_nth(pid)).ok()?.trim().parse().ok()
+}
+
 /// A process that is gone needn't go on.
 fn go_on(pid: Pid, signal: Option<Signal>) {
     match ptrace::syscall(pid, signal) {
@@ -318,48 +360,3 @@ fn returned(_: Pid) -> Option<i64> {
 
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
 fn answer(_: Pid, _: Errno) {}
-
-macro_rules! names {
-    ($($name:ident)*) => { &[$((libc::$name, stringify!($name))),*] };
-}
-
-/// The names of those system calls that plugins make.
-const NAMES: &[(i64, &str)] = names! {
-    SYS_read SYS_write SYS_openat SYS_close SYS_fstat SYS_newfstatat SYS_statx SYS_lseek SYS_mmap
-    SYS_mprotect SYS_munmap SYS_brk SYS_rt_sigaction SYS_rt_sigprocmask SYS_ioctl SYS_pread64
-    SYS_pwrite64 SYS_mremap SYS_madvise SYS_getpid SYS_socket SYS_connect SYS_sendto SYS_recvfrom
-    SYS_sendmsg SYS_recvmsg SYS_bind SYS_getsockname SYS_setsockopt SYS_getsockopt SYS_clone SYS_clone3
-    SYS_execve SYS_exit SYS_wait4 SYS_waitid SYS_fcntl SYS_flock SYS_fsync SYS_fdatasync SYS_ftruncate
-    SYS_mkdirat SYS_unlinkat SYS_linkat SYS_renameat SYS_renameat2 SYS_fchmod SYS_fchown SYS_umask
-    SYS_statfs SYS_fstatfs SYS_prctl SYS_sigaltstack SYS_setxattr SYS_fsetxattr SYS_fgetxattr SYS_futex
-    SYS_sched_getaffinity SYS_getdents64 SYS_set_tid_address SYS_clock_gettime SYS_clock_nanosleep
-    SYS_exit_group SYS_tgkill SYS_gettid SYS_utimensat SYS_ppoll SYS_pipe2 SYS_prlimit64 SYS_getrandom
-    SYS_setns SYS_rseq SYS_set_robust_list SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_sendmmsg
-    SYS_recvmmsg SYS_getcwd SYS_geteuid SYS_sched_yield SYS_restart_syscall SYS_dup3 SYS_nanosleep
-    SYS_epoll_pwait SYS_epoll_ctl SYS_epoll_create1 SYS_eventfd2 SYS_fchdir SYS_uname SYS_rt_sigreturn
-    SYS_getuid SYS_getppid SYS_pidfd_open SYS_pidfd_send_signal SYS_capget SYS_capset
-};
-
-/// What newer architectures do without.
-#[cfg(target_arch = "x86_64")]
-const OLD_NAMES: &[(i64, &str)] = names! {
-    SYS_open SYS_stat SYS_lstat SYS_poll SYS_access SYS_pipe SYS_mkdir SYS_rmdir SYS_unlink SYS_link
-    SYS_rename SYS_readlink SYS_arch_prctl SYS_epoll_wait SYS_dup2 SYS_fork SYS_vfork SYS_getdents
-    SYS_chmod SYS_alarm SYS_symlink
-};
-
-#[cfg(not(target_arch = "x86_64"))]
-const OLD_NAMES: &[(i64, &str)] = &[];
-
-impl Syscall {
-    /// Its name, or its number where that isn't known here.
-    pub fn name(&self) -> String {
-        name(self.number)
-    }
-}
-
-/// The name of a system call.
-pub fn name(number: u64) -> String {
-    let found = NAMES.iter().chain(OLD_NAMES).find(|(known, _)| known.cast_unsigned() == number);
-    found.map_or_else(|| format!("call {number}"), |(_, name)| name.trim_start_matches("SYS_").to_owned())
-}

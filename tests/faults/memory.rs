@@ -1,0 +1,133 @@
+//! The kernel has no memory: one of the allocations that it makes for a verb fails, each in turn.
+//!
+//! Only a kernel with CONFIG_FAILSLAB and CONFIG_FAIL_PAGE_ALLOC can do that
+//! (`Documentation/fault-injection/fault-injection.rst`), which no distribution has. `scripts/stress memory` builds one, and runs
+//! these tests in it.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use cnimble_tests::skip;
+use cnimble_tests::trace::{Fate, Traced};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::fail::{LEFT_OUT, Manner, reads_stdin, settle};
+use crate::kinds::{Kind, others};
+use crate::points::{Chance, at_each_point, bound};
+use crate::site::{Site, Verb};
+
+/// More than any verb takes.
+const MANY: u32 = 1_000_000_000;
+
+/// Why this kernel fails no allocation, if it doesn't.
+fn generous() -> Option<&'static str> {
+    static WHY: OnceLock<Option<&'static str>> = OnceLock::new();
+    *WHY.get_or_init(|| {
+        if !Path::new("/proc/self/fail-nth").exists() {
+            return Some("the kernel fails no allocations on demand; scripts/stress memory runs one that does");
+        }
+        any_allocation();
+        None
+    })
+}
+
+/// The kernel spares allocations that may wait for memory, unless it is told otherwise; those are nearly all.
+fn any_allocation() {
+    let dir = tempfile::tempdir().unwrap();
+    let none: Option<&str> = None;
+    mount(Some("debugfs"), dir.path(), Some("debugfs"), MsFlags::empty(), none).unwrap();
+    for (file, value) in [
+        ("failslab/ignore-gfp-wait", "N"),
+        ("fail_page_alloc/ignore-gfp-wait", "N"),
+        ("fail_page_alloc/ignore-gfp-highmem", "N"),
+        ("fail_page_alloc/min-order", "0"),
+        // A trace of the stack for each would take longer than all the rest.
+        ("failslab/verbose", "0"),
+        ("fail_page_alloc/verbose", "0"),
+    ] {
+        std::fs::write(dir.path().join(file), value).unwrap_or_else(|err| panic!("{file}: {err}"));
+    }
+    umount2(dir.path(), MntFlags::MNT_DETACH).unwrap();
+}
+
+/// One allocation that fails.
+#[derive(Debug, Clone)]
+struct Point {
+    verb: Verb,
+    /// Which plugin of the chain.
+    at: usize,
+    /// Which allocation, from 1.
+    nth: u32,
+}
+
+/// The allocations of a verb, or so many of them.
+fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Point> {
+    let mut points = Vec::new();
+    for at in 0..Site::new(kind).length() {
+        let [one, other] = [(); 2].map(|()| count(&Site::new(kind), verb, at));
+        points.extend((1..=one.min(other)).map(|nth| Point { verb, at, nth }));
+    }
+    chance.some(points, most)
+}
+
+fn count(site: &Site, verb: Verb, at: usize) -> u32 {
+    let run = site.disturbed(verb, at, &Fate::Starved { nth: MANY }).unwrap();
+    run.outcome.success();
+    site.del(&site.attachment(), run.last.as_ref()).unwrap();
+    MANY - run.traced.unmet
+}
+
+fn starve(site: &mut Site, point: &Point) -> Result<bool, String> {
+    let run = site.disturbed(point.verb, point.at, &Fate::Starved { nth: point.nth })?;
+    let during = run.traced.starved.as_ref().map_or("its end".to_owned(), |call| call.name());
+    settle(site, point.verb, point.at, &run, manner(&run.traced)).map_err(|why| format!("in {during}: {why}"))?;
+    Ok(run.traced.met)
+}
+
+/// What is expected where an allocation has failed during this call, or of the process's own memory behind it.
+fn manner(traced: &Traced) -> Manner {
+    let Some(call) = &traced.starved else { return Manner { start_up: false, way_home: false } };
+    let before = traced.calls.iter().take_while(|other| *other != call);
+    let start_up = !before.into_iter().any(reads_stdin);
+    Manner::of(call, start_up || LEFT_OUT.contains(&call.name().as_str()))
+}
+
+/// Has all allocations of a network's verbs fail.
+fn starved(kind: &str, verbs: &[Verb]) {
+    if let Some(why) = generous() {
+        skip!("{why}");
+    }
+    let points = |kind: &Kind, verb, seed| points(kind, verb, bound(usize::MAX), &mut Chance::new(seed));
+    at_each_point("no memory", kind, verbs, points, starve, |site, point| {
+        format!("{} allocation {} of {}", site.plugin(point.at), point.nth, point.verb.name())
+    });
+}
+
+const ALL: &[Verb] = &[Verb::Add, Verb::Del, Verb::Check, Verb::Gc];
+
+#[test]
+fn no_memory_in_bridge() {
+    starved("bridge", ALL);
+}
+
+#[test]
+fn no_memory_in_the_first_bridge() {
+    starved("first bridge", &[Verb::Add]);
+}
+
+#[test]
+fn no_memory_in_ptp() {
+    starved("ptp", ALL);
+}
+
+#[test]
+fn no_memory_in_a_chain() {
+    starved("chain", ALL);
+}
+
+#[test]
+fn no_memory_in_every_other_plugin() {
+    for sample in others().filter(|sample| sample.missing().is_none()) {
+        starved(&sample.plugin, ALL);
+    }
+}
