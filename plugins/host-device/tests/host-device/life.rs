@@ -107,6 +107,11 @@ fn the_device_is_found_by_its_mac_and_by_its_path_in_sysfs() {
 fn addresses_that_were_known_under_another_mac_are_announced() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let lan = card(&host);
+    // While the card moves, its other end has no carrier; if the kernel comes to see that, it forgets all neighbours. Then
+    // an announcement is to make one anew.
+    lan.set_sysctl("ipv4/conf/lan0/arp_accept", "1");
+    lan.set_sysctl("ipv6/conf/lan0/forwarding", "1");
+    lan.set_sysctl("ipv6/conf/lan0/accept_untracked_na", "1");
     for ip in ["10.7.0.10", "fd00:7::10"] {
         lan.ip(&format!("neigh replace {ip} lladdr 02:00:00:00:00:99 dev lan0 nud stale"));
     }

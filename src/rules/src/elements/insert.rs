@@ -64,6 +64,7 @@ fn insert_if_free<L: Layout>(
             Ok(()) => return Ok(plan),
             // Another process was faster: made the table, took or left the address.
             Err(err) if attempt < ATTEMPTS && is_overtaken(&err) => {}
+            Err(err) if is_unknown(&err) && is_there::<L>(nft, &plan)? => return Ok(plan),
             Err(err) => return Err(err.into()),
         }
     }
@@ -72,6 +73,23 @@ fn insert_if_free<L: Layout>(
 
 fn is_overtaken(err: &Error) -> bool {
     matches!(err.errno, Errno::ENOENT | Errno::EEXIST | Errno::EBUSY)
+}
+
+/// The kernel had no memory for its answer: the changes have been made, or refused.
+fn is_unknown(err: &Error) -> bool {
+    err.is(Errno::ENOBUFS)
+}
+
+/// Returns true if and only if the changes of the plan, of which none was there before, are: a batch is carried out as a
+/// whole or not at all.
+fn is_there<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
+    match plan.inserted.first() {
+        Some((placed, _)) => {
+            let set = set::<L>(&placed.set);
+            Ok(nft.has_set(set)? && nft.element(set, &placed.element.key)?.as_ref() == Some(&placed.element))
+        }
+        None => Ok(nft.has_table(L::TABLE)? && lists_part::<L>(nft)?),
+    }
 }
 
 /// [`insert`] for many elements of a container that are most likely not there yet: they are created
@@ -91,6 +109,7 @@ pub(crate) fn insert_many<L: Layout>(
     match nft.commit(&plan.batch::<L>()) {
         Ok(()) => Ok(plan),
         Err(err) if is_overtaken(&err) => insert_if_free::<L>(nft, wanted, Some(container), look_around),
+        Err(err) if is_unknown(&err) && is_there::<L>(nft, &plan)? => Ok(plan),
         Err(err) => Err(err.into()),
     }
 }
@@ -102,6 +121,7 @@ pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
         match nft.commit(&plan.batch::<L>()) {
             Ok(()) => return Ok(plan),
             Err(err) if attempt < ATTEMPTS && is_overtaken(&err) => {}
+            Err(err) if is_unknown(&err) && is_there::<L>(nft, &plan)? => return Ok(plan),
             Err(err) => return Err(err),
         }
     }
