@@ -5,6 +5,7 @@ mod company;
 mod many;
 mod members;
 mod options;
+mod table;
 mod watched;
 
 use serde_json::json;
