@@ -143,3 +143,27 @@ fn of_nodes_that_claim_one_block_at_once_one_gets_it() {
     }
     assert_no_block_is_lost(&nodes);
 }
+
+/// Each round a node that owns nothing, and pods that all find so at the same moment.
+#[test]
+fn adds_of_one_node_that_lack_a_block_at_once_claim_one() {
+    let host = Host::new();
+    let (_etcd, _) = cluster(&host, 1, "10.9.0.0/16");
+    let mut nodes = Vec::new();
+    for round in 0..6_u32 {
+        let node = Node::new(&host, 1, &format!("node{round}"), "10.9.0.0/16");
+        // Any address, or one each of a block that no node has.
+        let fixed = |n: u32| format!("IP=10.9.{}.{n}", 100 + round);
+        let args = |n: u32| if round % 2 == 0 { String::new() } else { fixed(n) };
+        let children: Vec<_> =
+            (1..9).map(|n| node.start("ADD", &format!("pod{n}"), &args(n), None)).collect();
+        let outcomes = children.into_iter().map(|child| super::answer(&child.wait_with_output().unwrap()));
+        let given: std::collections::BTreeSet<String> =
+            outcomes.map(|outcome| super::address(&outcome.unwrap())).collect();
+        assert_eq!(given.len(), 8, "round {round}: {given:?}");
+        let owned = node.share()["owned"].clone();
+        assert_eq!(owned.as_array().unwrap().len(), 1, "round {round}: {owned}");
+        nodes.push(node);
+    }
+    assert_no_block_is_lost(&nodes);
+}
