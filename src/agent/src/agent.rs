@@ -85,10 +85,12 @@ impl Agent {
 
     fn look(&mut self, nodes: &Nodes) -> Result<Host, String> {
         let routes = self.netlink.routes_by_protocol().map_err(|err| err.to_string())?;
+        let addresses = self.netlink.all_addrs().map_err(|err| err.to_string())?;
+        let addresses = addresses.iter().map(|address| address.net.ip()).collect();
         let now = nodes.get(&self.options.node).map(|node| node.cidrs.clone()).unwrap_or_default();
         let mut living = self.options.conflist.ranges();
         living.retain(|cidr| !now.contains(cidr));
-        Ok(Host { routes, living })
+        Ok(Host { routes, living, addresses })
     }
 
     /// Looks at the host and makes what is to be there. Only what differs is written.
