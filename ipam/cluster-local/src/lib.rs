@@ -23,8 +23,9 @@ pub static PLUGIN: &dyn Plugin = &ClusterLocal;
 
 struct ClusterLocal;
 
-/// How often an ADD asks etcd: other pods of the node may take what was claimed for this one.
-const TRIES: usize = 5;
+/// How often an ADD asks etcd: for a confirmation, for each address that it is to get, and again where other pods of the
+/// node take what was claimed for this one.
+const TRIES: usize = 8;
 
 impl Plugin for ClusterLocal {
     fn name(&self) -> &'static str {
@@ -46,12 +47,9 @@ impl Plugin for ClusterLocal {
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         for _ in 0..TRIES {
-            let cluster = Cluster::read(&call.config, &call.args()?)?;
-            if let Some(request) = missing(&cluster)? {
-                ask::etcd(call, &request)?;
-            }
+            let base = Cluster::read(&call.config, &call.args()?)?.base;
             let need = Owned { cluster: Cluster::read(&call.config, &call.args()?)?, need: Cell::new(None) };
-            match add_from(call, cluster.base, &need) {
+            match add_from(call, base, &need) {
                 Ok(result) => {
                     // A process that was paused in between may be too late.
                     if !Share::read(&need.cluster.base.store)?.map_or(Ok(false), |share| share.is_valid())? {
@@ -128,19 +126,6 @@ fn late() -> Error {
     Error::new(Code::TRY_AGAIN_LATER, "the node's right to its addresses ended during the ADD")
 }
 
-/// What etcd has to be asked for in any case: a confirmation, or an address that the pod is to get.
-fn missing(cluster: &Cluster) -> Result<Option<Request>, Error> {
-    let share = match Share::read(&cluster.base.store)? {
-        Some(share) if share.is_valid()? => share,
-        _ => return Ok(Some(Request::Confirm)),
-    };
-    let is_ours = |ip: &IpAddr| {
-        let in_a_range = cluster.base.sets.iter().any(|set| set.range_of(*ip).is_some());
-        in_a_range && !share.owned.iter().any(|owned| owned.contains(*ip))
-    };
-    Ok(cluster.base.requested.iter().copied().find(is_ours).map(Request::Address))
-}
-
 /// After a good ADD: fetches a spare block in the middle of the last one, and has etcd confirm the share before its
 /// time is over. The ADD has its address: a failure is no error.
 fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
@@ -155,7 +140,8 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
         if result.ips.iter().any(|ip| in_the_middle(ip.address.ip()))
             && let Err(err) = ask::etcd(call, &Request::More(set, cluster.half()))
         {
-            log::warn!("no spare block: {err}");
+            // Another question would wait as long.
+            return log::warn!("no spare block: {err}");
         }
     }
     let is_old = share.age().is_ok_and(|age| age.is_some_and(|age| age > share.identity.offline / 2));
@@ -181,6 +167,18 @@ struct Owned {
     need: Cell<Option<Request>>,
 }
 
+impl Owned {
+    /// An address that the pod is to get, and that the node doesn't own.
+    fn foreign(&self, share: &Share) -> Option<IpAddr> {
+        let base = &self.cluster.base;
+        let is_foreign = |ip: &IpAddr| {
+            let in_a_range = base.sets.iter().any(|set| set.range_of(*ip).is_some());
+            in_a_range && !share.owned.iter().any(|owned| owned.contains(*ip))
+        };
+        base.requested.iter().copied().find(is_foreign)
+    }
+}
+
 impl Source for Owned {
     fn sets(&self) -> Result<Vec<RangeSet>, Error> {
         let share = Share::read(&self.cluster.base.store)?;
@@ -189,6 +187,11 @@ impl Source for Owned {
             self.need.set(Some(Request::Confirm));
             return Err(late());
         };
+        // At first: a block that the pod doesn't need would be claimed otherwise.
+        if let Some(ip) = self.foreign(&share) {
+            self.need.set(Some(Request::Address(ip)));
+            return Err(Error::new(Code::NO_ADDRESS, format!("the node doesn't own {ip}")));
+        }
         let parts = share.sets(&self.cluster.base.sets).into_iter().enumerate();
         let owned = parts.map(|(set, part)| {
             part.ok_or_else(|| {

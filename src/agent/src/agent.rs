@@ -51,8 +51,8 @@ pub struct Agent {
     options: Options,
     netlink: Netlink,
     nft: Nft,
-    /// What the table is, if we have made it.
-    masquerade: Option<Masquerade>,
+    /// The table as it was after the last look.
+    masquerade: masquerade::Known,
 }
 
 impl Agent {
@@ -61,7 +61,12 @@ impl Agent {
     /// # Errors
     /// The kernel's.
     pub fn new(options: Options) -> netlink::Result<Self> {
-        Ok(Agent { options, netlink: Netlink::open()?, nft: Nft::new(), masquerade: None })
+        Ok(Agent {
+            options,
+            netlink: Netlink::open()?,
+            nft: Nft::new(),
+            masquerade: masquerade::Known::default(),
+        })
     }
 
     /// The name of this node.
@@ -80,10 +85,12 @@ impl Agent {
 
     fn look(&mut self, nodes: &Nodes) -> Result<Host, String> {
         let routes = self.netlink.routes_by_protocol().map_err(|err| err.to_string())?;
+        let addresses = self.netlink.all_addrs().map_err(|err| err.to_string())?;
+        let addresses = addresses.iter().map(|address| address.net.ip()).collect();
         let now = nodes.get(&self.options.node).map(|node| node.cidrs.clone()).unwrap_or_default();
         let mut living = self.options.conflist.ranges();
         living.retain(|cidr| !now.contains(cidr));
-        Ok(Host { routes, living })
+        Ok(Host { routes, living, addresses })
     }
 
     /// Looks at the host and makes what is to be there. Only what differs is written.
@@ -110,15 +117,9 @@ impl Agent {
             let pods = plan.pods.iter().copied().chain(own.iter().copied()).collect();
             let others = self.options.non_masquerade.iter().copied().collect();
             let wanted = Masquerade { own, pods, others };
-            match masquerade::apply(&mut self.nft, self.masquerade.as_ref(), &wanted) {
-                Ok(written) => {
-                    report.writes += usize::from(written);
-                    self.masquerade = Some(wanted);
-                }
-                Err(err) => {
-                    self.masquerade = None;
-                    report.failures.push(err.to_string());
-                }
+            match masquerade::apply(&mut self.nft, &mut self.masquerade, &wanted) {
+                Ok(written) => report.writes += usize::from(written),
+                Err(err) => report.failures.push(err.to_string()),
             }
         }
         Ok(report)

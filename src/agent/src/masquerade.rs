@@ -13,14 +13,14 @@
 //! many nodes and pods there are. A new node is one element.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
 use cnimble_netlink as netlink;
 use cnimble_netlink::nft::{
-    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
+    Batch, Element, Expr, Family, Header, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Rule, Table,
+    Verdict,
 };
 
 /// Our table.
@@ -65,29 +65,36 @@ impl Masquerade {
     fn lengths(&self) -> BTreeSet<Length> {
         self.pods.iter().map(Length::of).collect()
     }
-
-    /// How many rules there are.
-    fn rules(&self) -> usize {
-        self.own.len() * 2
-    }
 }
 
-/// Brings the table from `before`, if that is what it is, to `wanted`; returns whether anything was written.
+/// The table as it was after the last look.
+#[derive(Debug, Default)]
+pub struct Known(Option<(Masquerade, Vec<Rule>)>);
+
+/// Brings the table to `wanted`; returns whether anything was written. `known` is of this agent's last look, if there
+/// was one.
 ///
 /// # Errors
 /// The kernel's. Then all is as before.
-pub fn apply(nft: &mut Nft, before: Option<&Masquerade>, wanted: &Masquerade) -> netlink::Result<bool> {
+pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::Result<bool> {
     let there = nft.has_table(TABLE)?;
-    // Another agent may have made it, which has ended.
-    let before = match before {
-        None if there && stands(nft, wanted)? => Some(wanted),
-        before => before,
+    let rules = if there { nft.rules(TABLE, None)? } else { Vec::new() };
+    let before = match known.0.take() {
+        Some((before, listed)) if listed == rules => Some(before),
+        // By an agent that has ended, or changed since.
+        _ if there && stands(nft, &rules, wanted)? => Some(wanted.clone()),
+        _ => None,
     };
     let mut batch = Batch::new();
-    let sound =
-        there && before.is_some_and(|before| before.own == wanted.own && before.others == wanted.others);
-    match before.filter(|before| sound && before.lengths() == wanted.lengths()) {
-        Some(before) if nft.rules(TABLE, None)?.len() == before.rules() => {
+    let fits = |before: &&Masquerade| {
+        there
+            && before.own == wanted.own
+            && before.others == wanted.others
+            && before.lengths() == wanted.lengths()
+    };
+    let kept = before.as_ref().filter(fits);
+    match kept {
+        Some(before) => {
             for cidr in before.pods.difference(&wanted.pods) {
                 batch.delete_element(TABLE.set(&Length::of(cidr).set()), &Key::ip(cidr.network()));
             }
@@ -95,7 +102,7 @@ pub fn apply(nft: &mut Nft, before: Option<&Masquerade>, wanted: &Masquerade) ->
                 batch.add_element(TABLE.set(&Length::of(cidr).set()), &element(cidr));
             }
         }
-        _ => {
+        None => {
             if there {
                 batch.drop_table(TABLE);
             }
@@ -106,6 +113,9 @@ pub fn apply(nft: &mut Nft, before: Option<&Masquerade>, wanted: &Masquerade) ->
     }
     let written = !batch.is_empty();
     nft.commit(&batch)?;
+    // As the kernel tells of them: what it tells otherwise than we write it is no change.
+    let rules = if kept.is_some() || !written { rules } else { nft.rules(TABLE, None)? };
+    known.0 = Some((wanted.clone(), rules));
     Ok(written)
 }
 
@@ -140,12 +150,12 @@ fn create(batch: &mut Batch, wanted: &Masquerade) {
     batch.create_base_chain(TABLE.chain(CHAIN), hook("nat", SRCNAT));
     batch.create_base_chain(TABLE.chain(GUARD), hook("filter", FILTER));
     for (chain, rule, comment) in rules(wanted) {
-        batch.add_rule(TABLE.chain(chain), &rule, &comment);
+        batch.add_rule(TABLE.chain(chain), &rule, comment);
     }
 }
 
-/// The rules, each with its chain and its comment. By the comment another agent knows what the rule does.
-fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, String)> {
+/// The rules, each with its chain and its comment.
+fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, &'static str)> {
     let mut rules = Vec::new();
     for own in &wanted.own {
         let leaving = leaving(*own, wanted);
@@ -160,21 +170,16 @@ fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, String)> {
         let rule: Vec<Expr> = invalid.into_iter().chain(leaving).chain(end).collect();
         rules.push((GUARD, rule, "what no NAT would see"));
     }
-    let named = |(chain, rule, what): (_, Vec<Expr>, &str)| {
-        let mut hasher = DefaultHasher::new();
-        format!("{rule:?}").hash(&mut hasher);
-        (chain, rule, format!("{what} ({:016x})", hasher.finish()))
-    };
-    rules.into_iter().map(named).collect()
+    rules
 }
 
-/// Whether the table is as it is to be, as far as its rules' comments and its sets tell.
-fn stands(nft: &mut Nft, wanted: &Masquerade) -> netlink::Result<bool> {
-    let comments: Vec<String> = nft.rules(TABLE, None)?.into_iter().map(|rule| rule.comment).collect();
-    let there: BTreeSet<&str> = comments.iter().map(String::as_str).collect();
-    let named = rules(wanted);
-    if comments.len() != named.len() || !named.iter().all(|(_, _, comment)| there.contains(comment.as_str()))
-    {
+/// Whether the table is as it is to be: its rules, and what is in its sets.
+fn stands(nft: &mut Nft, there: &[Rule], wanted: &Masquerade) -> netlink::Result<bool> {
+    let rules = rules(wanted);
+    // No two of them are the same.
+    let has =
+        |chain: &str, wanted: &[Expr]| there.iter().any(|rule| rule.chain == chain && rule.does(wanted));
+    if there.len() != rules.len() || !rules.iter().all(|(chain, rule, _)| has(chain, rule)) {
         return Ok(false);
     }
     let keys: BTreeSet<String> = wanted.lengths().into_iter().map(Length::set).collect();

@@ -22,6 +22,8 @@ pub struct Host {
     pub routes: Vec<(NewRoute, u8)>,
     /// The networks of the pods here that live, if the node's are others now.
     pub living: Vec<IpNetwork>,
+    /// The addresses of all links.
+    pub addresses: BTreeSet<IpAddr>,
 }
 
 /// The way to a node's pods.
@@ -52,7 +54,7 @@ pub struct Plan {
 pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
     let mut plan = Plan::default();
     let addresses: BTreeSet<IpAddr> = nodes.values().flat_map(|node| node.ips.iter().copied()).collect();
-    let ways = Ways::new(&host.routes);
+    let ways = Ways::new(host);
     for (name, node) in nodes {
         plan.conditions.extend(node.wrong.iter().map(|why| (name.clone(), why.clone())));
     }
@@ -127,6 +129,8 @@ impl Taken {
 
 /// The routes of the host, less ours.
 struct Ways<'h> {
+    /// Of this host.
+    addresses: &'h BTreeSet<IpAddr>,
     others: Vec<&'h NewRoute>,
     /// Prefixes that others have routes for.
     prefixes: BTreeSet<IpNetwork>,
@@ -134,11 +138,13 @@ struct Ways<'h> {
 }
 
 impl<'h> Ways<'h> {
-    fn new(routes: &'h [(NewRoute, u8)]) -> Self {
+    fn new(host: &'h Host) -> Self {
+        let Host { routes, addresses, .. } = host;
         let others: Vec<_> =
             routes.iter().filter(|(_, by)| *by != PROTOCOL).map(|(route, _)| route).collect();
         let ours = routes.iter().filter(|(_, by)| *by == PROTOCOL);
         Ways {
+            addresses,
             prefixes: others.iter().map(|route| route.dst).collect(),
             others,
             ours: ours.filter_map(|(route, _)| Some((route.dst, route.via?))).collect(),
@@ -173,9 +179,16 @@ impl<'h> Ways<'h> {
 
     /// The first of the addresses that is on a link, of the network's family.
     fn hop(&self, cidr: IpNetwork, ips: &[IpAddr]) -> Result<(IpAddr, u32), String> {
-        let mut ips = ips.iter().filter(|ip| ip.is_ipv4() == cidr.is_ipv4()).peekable();
-        let Some(first) = ips.peek() else {
+        let mut family = ips.iter().filter(|ip| ip.is_ipv4() == cidr.is_ipv4()).peekable();
+        let Some(any) = family.peek().copied() else {
             return Err(format!("there is no way to {cidr}: the node has no InternalIP of that family"));
+        };
+        // The kernel would refuse one of this host, again and again. An address that moves between nodes is in some lists.
+        let mut ips = family.filter(|ip| !self.addresses.contains(ip)).peekable();
+        let Some(first) = ips.peek() else {
+            return Err(format!(
+                "there is no way to {cidr}: {any} is an address of this host. If this is that node, name it with --node-name"
+            ));
         };
         let off = format!(
             "there is no way to {cidr}: {first} is on no link of this host. cnimble routes between nodes of one \

@@ -105,7 +105,10 @@ fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
         .build()
         .map_err(|err| Error::new(Code::IO, format!("starting: {err}")))?;
     let work = async { tokio::time::timeout(DEADLINE, perform(cluster, task)).await };
-    runtime.block_on(work).map_err(|_| BlocksError::Away("no time left".to_owned()))?.map_err(Error::from)
+    let outcome = runtime.block_on(work);
+    // A name that is still being looked up isn't waited for.
+    runtime.shutdown_background();
+    outcome.map_err(|_| BlocksError::Away("no time left".to_owned()))?.map_err(Error::from)
 }
 
 async fn perform(cluster: &Cluster, task: &Task) -> Result<String, BlocksError> {

@@ -1,5 +1,7 @@
 //! A connection to one member of etcd, after it was seen that etcd is what it was.
 
+use std::error::Error as StdError;
+use std::io;
 use std::time::Duration;
 
 use etcd_client::{
@@ -33,6 +35,26 @@ pub struct Session {
 
 fn away(err: impl std::fmt::Display) -> BlocksError {
     BlocksError::Away(err.to_string())
+}
+
+/// The client's error, in the system's words or etcd's if there are such.
+fn failed(err: &etcd_client::Error) -> BlocksError {
+    let words = match err {
+        etcd_client::Error::GRpcStatus(status) => match status.source() {
+            Some(source) => of_system(source),
+            None => Some(format!("it says: {}", status.message())),
+        },
+        etcd_client::Error::TransportError(transport) => of_system(transport),
+        _ => None,
+    };
+    away(words.unwrap_or_else(|| err.to_string()))
+}
+
+/// The system's error at the bottom of others.
+fn of_system(err: &(dyn StdError + 'static)) -> Option<String> {
+    let chain = std::iter::successors(Some(err), |&err| err.source());
+    let mut found = chain.filter_map(|err| err.downcast_ref::<io::Error>());
+    found.find(|err| err.raw_os_error().is_some()).map(ToString::to_string)
 }
 
 /// JSON for a value.
@@ -128,7 +150,7 @@ impl Session {
     async fn connect_to(etcd: &Etcd, url: &str, keys: Keys) -> Result<Self> {
         let options = options(etcd, url)?;
         let client = tokio::time::timeout(PATIENCE, Client::connect([url], Some(options)));
-        let client = client.await.map_err(|_| away("no connection in time"))?.map_err(away)?;
+        let client = client.await.map_err(|_| away("no connection in time"))?.map_err(|err| failed(&err))?;
         let mut session = Session { client, keys, fence: Vec::new(), revision: 0 };
         // Linearizable: a member without a quorum doesn't answer.
         session.get(&session.keys.fence()).await?;
@@ -143,7 +165,7 @@ impl Session {
     /// The keys from `key` on, by the options; all of the same prefix with [`GetOptions::with_prefix`].
     pub(crate) async fn range(&mut self, key: &str, options: Option<GetOptions>) -> Result<Vec<KeyValue>> {
         let answer = tokio::time::timeout(PATIENCE, self.client.get(key, options));
-        let mut answer = answer.await.map_err(|_| away("no answer in time"))?.map_err(away)?;
+        let mut answer = answer.await.map_err(|_| away("no answer in time"))?.map_err(|err| failed(&err))?;
         self.saw(answer.header().map(etcd_client::ResponseHeader::revision));
         Ok(answer.take_kvs())
     }
@@ -165,7 +187,7 @@ impl Session {
         });
         let txn = Txn::new().when(conditions).and_then(operations);
         let answer = tokio::time::timeout(PATIENCE, self.client.txn(txn));
-        let answer = answer.await.map_err(|_| away("no answer in time"))?.map_err(away)?;
+        let answer = answer.await.map_err(|_| away("no answer in time"))?.map_err(|err| failed(&err))?;
         self.saw(answer.header().map(etcd_client::ResponseHeader::revision));
         Ok(answer.succeeded())
     }
@@ -177,7 +199,7 @@ impl Session {
     /// The cluster's ID, and what the member's log has more than revisions.
     pub(crate) async fn offset(&mut self) -> Result<(u64, i64)> {
         let status = tokio::time::timeout(PATIENCE, self.client.status());
-        let status = status.await.map_err(|_| away("no status in time"))?.map_err(away)?;
+        let status = status.await.map_err(|_| away("no status in time"))?.map_err(|err| failed(&err))?;
         let header = status.header().ok_or_else(|| away("a status without a header"))?;
         let index = i64::try_from(status.raft_applied_index()).unwrap_or(i64::MAX);
         Ok((header.cluster_id(), index - header.revision()))
@@ -185,7 +207,8 @@ impl Session {
 }
 
 fn options(etcd: &Etcd, url: &str) -> Result<ConnectOptions> {
-    let options = ConnectOptions::new().with_connect_timeout(PATIENCE).with_timeout(PATIENCE);
+    // Without the client's own times, which end in words about gRPC: each question has [`PATIENCE`] here.
+    let options = ConnectOptions::new();
     if !url.starts_with("https://") {
         return Ok(options);
     }

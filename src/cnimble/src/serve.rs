@@ -1,5 +1,6 @@
 //! `serve`: CRI for pod sandboxes.
 
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Serve {
-    /// The Unix socket, of mode 0660
+    /// The Unix socket, of mode 0660; not used if systemd passes one
     #[arg(long, value_name = "SOCKET", default_value = "/run/cnimble/cri.sock")]
     cri: PathBuf,
     #[command(flatten)]
@@ -46,11 +47,13 @@ pub(super) struct Serve {
 pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report> {
     let mut signals = Signals::listen()?;
     let _lock = files::lock(&given.options.state_dir).await?;
-    let socket = Socket::bind(&given.cri).await.map_err(|err| {
-        Report::new(Exit::Files, "can't listen")
-            .row("why", err.to_string())
-            .hint("name another socket with --cri, or end the process that listens there")
-    })?;
+    let socket = match passed()? {
+        Some(fd) => Socket::passed(fd).map_err(|err| cant_listen(&err.to_string())),
+        None => Socket::bind(&given.cri).await.map_err(|err| {
+            let hint = "name another socket with --cri, or end the process that listens there";
+            cant_listen(&err.to_string()).hint(hint)
+        }),
+    }?;
     let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
     let sandboxes = given.options.open(&session.with_invoker(invoker), &[]).await?;
     let network = sandboxes.network().clone();
@@ -89,6 +92,23 @@ pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report
                         .row("why", "a second signal; unfinished work is taken back at the next start")),
                 },
             },
+        }
+    }
+}
+
+fn cant_listen(why: &str) -> Report {
+    Report::new(Exit::Files, "can't listen").row("why", why)
+}
+
+/// The socket that systemd has opened for us (sd_listen_fds(3)). Plugins don't get it.
+fn passed() -> Result<Option<OwnedFd>, Report> {
+    let mut passed = sd_notify::listen_fds().map_err(|err| cant_listen(&format!("LISTEN_FDS: {err}")))?;
+    match (passed.next(), passed.len()) {
+        (None, _) => Ok(None),
+        // SAFETY: systemd has opened this descriptor for us, and this is the only place that takes it.
+        (Some(fd), 0) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        (Some(_), more) => {
+            Err(cant_listen(&format!("systemd passes {} sockets, and one is wanted", more + 1)))
         }
     }
 }

@@ -2,8 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use nix::sys::socket::sockopt::{AcceptConn, SockType};
+use nix::sys::socket::{self, getsockopt};
 
 use tokio::net::{UnixListener, UnixStream};
 
@@ -15,8 +19,8 @@ const MODE: u32 = 0o660;
 pub struct Socket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
-    /// Device and inode, by which the file is known to be ours still.
-    file: (u64, u64),
+    /// Device and inode, by which the file is known to be ours still; `None` if it never was.
+    file: Option<(u64, u64)>,
 }
 
 /// Why there is no socket.
@@ -28,6 +32,9 @@ pub enum SocketError {
     /// Something else has this name.
     #[error("{}: there is a file of this name, and it is no socket", .0.display())]
     NoSocket(PathBuf),
+    /// What was passed to us is something else.
+    #[error("what the service manager has passed is no Unix stream socket that listens")]
+    NotListening,
     /// The system says no.
     #[error("{doing} {}: {source}", path.display())]
     System {
@@ -64,12 +71,32 @@ impl Socket {
             .and_then(|of| fs::hard_link(&draft, path).map(|()| (of.dev(), of.ino())));
         let _ = fs::remove_file(&draft);
         match placed {
-            Ok(file) => Ok(Socket { listener, path: path.to_owned(), file }),
+            Ok(file) => Ok(Socket { listener, path: path.to_owned(), file: Some(file) }),
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
                 Err(SocketError::Taken(path.to_owned()))
             }
             Err(err) => Err(failed("listening on", err)),
         }
+    }
+
+    /// One that a service manager has opened for us. Its file stays when this is dropped: clients wait there for the
+    /// next server.
+    ///
+    /// # Errors
+    /// It is no Unix stream socket that listens; the system's.
+    pub fn passed(fd: OwnedFd) -> Result<Socket, SocketError> {
+        let is_stream = getsockopt(&fd, SockType) == Ok(socket::SockType::Stream);
+        if !is_stream || getsockopt(&fd, AcceptConn) != Ok(true) {
+            return Err(SocketError::NotListening);
+        }
+        let listener = std::os::unix::net::UnixListener::from(fd);
+        // Of another family there is no such address.
+        let address = listener.local_addr().map_err(|_| SocketError::NotListening)?;
+        let path = address.as_pathname().unwrap_or(Path::new("the socket that was passed")).to_owned();
+        let failed = |source| SocketError::System { doing: "listening on", path: path.clone(), source };
+        let listener =
+            listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener)).map_err(failed)?;
+        Ok(Socket { listener, path, file: None })
     }
 
     /// Its path.
@@ -81,7 +108,9 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         // Another server's isn't ours to remove.
-        if fs::symlink_metadata(&self.path).is_ok_and(|of| (of.dev(), of.ino()) == self.file) {
+        if let Some(file) = self.file
+            && fs::symlink_metadata(&self.path).is_ok_and(|of| (of.dev(), of.ino()) == file)
+        {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -132,5 +161,27 @@ mod tests {
         let err = Socket::bind(&path).await.unwrap_err();
         assert!(matches!(err, SocketError::NoSocket(_)), "{err}");
         assert_eq!(fs::read(&path).unwrap(), b"mine");
+    }
+
+    #[tokio::test]
+    async fn only_a_unix_socket_that_listens_is_taken_from_a_service_manager() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cri.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let socket = Socket::passed(listener.try_clone().unwrap().into()).unwrap();
+        assert_eq!(socket.path(), path);
+        let (_client, accepted) = tokio::join!(UnixStream::connect(&path), socket.listener.accept());
+        accepted.unwrap();
+        drop(socket);
+        // The service manager's own is open.
+        assert!(path.exists() && std::os::unix::net::UnixStream::connect(&path).is_ok());
+
+        let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let datagram = std::os::unix::net::UnixDatagram::bind(dir.path().join("datagram")).unwrap();
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let file = fs::File::create(dir.path().join("file")).unwrap();
+        for fd in [OwnedFd::from(stream), datagram.into(), tcp.into(), file.into()] {
+            assert!(matches!(Socket::passed(fd), Err(SocketError::NotListening)));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! `cnimble serve`: CRI for pod sandboxes, with real plugins.
 
+mod activated;
 mod bad;
 mod calls;
 mod kill;

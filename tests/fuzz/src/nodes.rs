@@ -25,7 +25,7 @@ pub fn nodes(bytes: &[u8]) {
     let mut routes: Vec<_> = connected.iter().map(|cidr| (NewRoute::to(*cidr, UPLINK), 2)).collect();
     let via: IpAddr = "192.0.2.254".parse().unwrap();
     routes.push((NewRoute { via: Some(via), ..NewRoute::to(foreign, UPLINK) }, 4));
-    let host = Host { routes, living: Vec::new() };
+    let host = Host { routes, ..Host::default() };
     let plan = plan(&nodes, "node1", &host);
     let networks: Vec<&IpNetwork> = plan.routes.keys().chain(&plan.own).collect();
     for (number, cidr) in networks.iter().enumerate() {

@@ -5,6 +5,7 @@ mod company;
 mod many;
 mod members;
 mod options;
+mod table;
 mod watched;
 
 use serde_json::json;
@@ -97,6 +98,7 @@ fn a_route_of_the_administrator_stays_and_hostile_nodes_change_nothing() {
     first.host.ip("route add 10.1.7.0/24 via 192.0.2.254 proto static");
     let before = first.host.ip("route show");
     let hostile = [
+        (4, "10.1.4.0/24", "192.0.2.1", "192.0.2.1 is an address of this host"),
         (5, "0.0.0.0/0", "192.0.2.5", "is too large"),
         (6, "10.1.1.128/25", "192.0.2.6", "overlaps 10.1.1.0/24 of node node1"),
         (7, "10.1.7.0/24", "192.0.2.7", "that cnimble has not made"),
@@ -120,6 +122,8 @@ fn a_route_of_the_administrator_stays_and_hostile_nodes_change_nothing() {
     site.api.delete("default/node20");
     assert!(wait_until(PATIENCE, || first.routes().is_empty()), "{:?}", first.routes());
     assert_eq!(first.host.ip("route show"), before);
+    // Their faults are none of this node's.
+    assert_eq!((first.get("/healthz").unwrap().0, first.metric("failures")), (200, Some(0)));
     assert_eq!(std::fs::read_to_string(first.conflist()).unwrap(), file);
     // The administrator's route goes, and ours comes.
     first.host.ip("route del 10.1.7.0/24");

@@ -1,6 +1,8 @@
 //! What the options of `cnimble node` do, on nodes with pods.
 
+use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -156,4 +158,30 @@ fn another_pod_cidr_waits_for_the_last_lease() {
     let new = || site.members[1].routes().iter().any(|route| route.starts_with("10.1.11.0/24 via 192.0.2.1"));
     assert!(wait_until(PATIENCE, new), "{:?}", site.members[1].routes());
     site.all_reach_all();
+}
+
+/// The kernel accepts connections, and no process answers.
+#[test]
+fn an_api_server_that_never_answers_is_told_in_time_and_pods_come_meanwhile() {
+    need!("ip", "nft");
+    let mut site = Site::new(2);
+    site.settled();
+    let _silent = site.world.within(|| TcpListener::bind("192.0.2.254:7443").unwrap());
+    let node = &mut site.members[0];
+    node.agent = None;
+    let kubeconfig = node.host.dir().join("kubeconfig");
+    let text = std::fs::read_to_string(&kubeconfig).unwrap();
+    std::fs::write(&kubeconfig, text.replace(":6443", ":7443")).unwrap();
+    let (routes, begun) = (node.routes(), Instant::now());
+    let (status, said, errors) = node.once("");
+    assert_eq!(status, 5, "{said} {errors}");
+    assert!(said.to_string().contains("192.0.2.254:7443/api/v1/nodes: no answer within 10s"), "{said}");
+    // It is 10 s; the rest is for a machine that is busy.
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+    node.start("");
+    node.add_pod();
+    let told = || node.get("/healthz").is_some_and(|(code, text)| code == 503 && text.contains("no answer"));
+    assert!(wait_until(PATIENCE, told), "{:?}", node.get("/healthz"));
+    assert_eq!(node.routes(), routes);
+    assert!(node.conflist().exists());
 }

@@ -1,9 +1,9 @@
 //! Many pods on three nodes, while members of etcd are killed, cut off and paused, and processes of ours are killed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -28,9 +28,25 @@ impl Checker {
     }
 }
 
-/// So many ADDs on a node, every third followed by a DEL. An ADD that etcd's state stops is tried again.
-fn live(node: &Node<'_>, pods: usize, checker: &Checker) {
-    for n in 0..pods {
+/// What came of a node's life.
+#[derive(Default)]
+struct Life {
+    /// ADDs that gave an address, and DELs.
+    calls: usize,
+    /// Pods that live in the end.
+    pods: usize,
+}
+
+/// So many ADDs on a node, and more until the time has passed, every third followed by a DEL; then the oldest pods go.
+/// An ADD that etcd's state stops is tried again.
+fn live(node: &Node<'_>, pods: usize, until: Instant, checker: &Checker) -> Life {
+    let mut living = VecDeque::new();
+    let mut calls = 0;
+    let del = |pod: &str, ip: &str| {
+        checker.takes_back(ip);
+        node.run("DEL", pod, "", Some(ip)).unwrap();
+    };
+    for n in (0..).take_while(|n| *n < pods || Instant::now() < until) {
         let pod = format!("pod{n}");
         let mut tries = 0;
         let ip = loop {
@@ -44,17 +60,27 @@ fn live(node: &Node<'_>, pods: usize, checker: &Checker) {
                 }
             }
         };
+        calls += 1;
         checker.gave(&ip, &format!("{pod} on {}", node.name));
-        if n % 3 == 0 {
-            checker.takes_back(&ip);
-            node.run("DEL", &pod, "", Some(&ip)).unwrap();
+        living.push_back((pod, ip));
+        let goes = if n % 3 == 0 { living.pop_back() } else { None };
+        let oldest = (living.len() > pods - pods.div_ceil(3)).then(|| living.pop_front()).flatten();
+        for (pod, ip) in goes.into_iter().chain(oldest) {
+            del(&pod, &ip);
+            calls += 1;
         }
     }
+    Life { calls, pods: living.len() }
 }
 
 /// How many pods a node gets: `scripts/stress cluster` sets more.
 fn pods() -> usize {
     std::env::var("CNIMBLE_CLUSTER_PODS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
+}
+
+/// For how long nodes go on after that.
+fn seconds() -> Option<u64> {
+    std::env::var("CNIMBLE_CLUSTER_SECONDS").ok().and_then(|text| text.parse().ok())
 }
 
 #[test]
@@ -64,8 +90,11 @@ fn no_address_has_two_owners_while_members_die_pause_and_are_cut_off() {
     let subnet = if pods() <= 200 { "10.9.0.0/23" } else { "10.9.0.0/21" };
     let (mut etcd, nodes) = cluster_of(&host, 3, subnet, 29);
     let checker = Checker::default();
-    std::thread::scope(|scope| {
-        let lives: Vec<_> = nodes.iter().map(|node| scope.spawn(|| live(node, pods(), &checker))).collect();
+    let (begun, mut mishaps) = (Instant::now(), 0);
+    let until = begun + Duration::from_secs(seconds().unwrap_or(0));
+    let lives: Vec<Life> = std::thread::scope(|scope| {
+        let lives: Vec<_> =
+            nodes.iter().map(|node| scope.spawn(|| live(node, pods(), until, &checker))).collect();
         let pause = || std::thread::sleep(Duration::from_millis(700));
         // In this thread: what it starts would end with another.
         for n in (0..3).cycle().take_while(|_| !lives.iter().all(ScopedJoinHandle::is_finished)) {
@@ -82,13 +111,23 @@ fn no_address_has_two_owners_while_members_die_pause_and_are_cut_off() {
             pause();
             etcd.signal(next, Signal::SIGCONT);
             etcd.settle();
+            mishaps += 3;
         }
-        assert!(lives.into_iter().all(|life| life.join().is_ok()));
+        lives.into_iter().map(|life| life.join().unwrap()).collect()
     });
+    let took = begun.elapsed().as_secs_f32();
     etcd.settle();
     assert_no_block_is_lost(&nodes);
     let given = checker.0.into_inner().unwrap();
-    assert_eq!(given.len(), nodes.len() * (pods() - pods().div_ceil(3)));
+    assert_eq!(given.len(), lives.iter().map(|life| life.pods).sum::<usize>());
+    if seconds().is_some() {
+        let calls: usize = lives.iter().map(|life| life.calls).sum();
+        let rate = calls as f32 / took;
+        eprintln!(
+            "{calls} ADDs and DELs in {took:.0} s, {rate:.0} a second; {mishaps} mishaps of etcd; {} pods live",
+            given.len()
+        );
+    }
 }
 
 /// SIGKILL of the processes that `pid` has started, if there are any now.
@@ -140,6 +179,30 @@ fn of_nodes_that_claim_one_block_at_once_one_gets_it() {
         let (given, refused): (Vec<_>, Vec<_>) = outcomes.partition(Result::is_ok);
         assert_eq!(given.len(), 1, "round {round}: {given:?} {refused:?}");
         assert!(refused.iter().all(|err| err.as_ref().is_err_and(|err| err["code"] == 101)), "{refused:?}");
+    }
+    assert_no_block_is_lost(&nodes);
+}
+
+/// Each round a node that owns nothing, and pods that all find so at the same moment.
+#[test]
+fn adds_of_one_node_that_lack_a_block_at_once_claim_one() {
+    let host = Host::new();
+    let (_etcd, _) = cluster(&host, 1, "10.9.0.0/16");
+    let mut nodes = Vec::new();
+    for round in 0..6_u32 {
+        let node = Node::new(&host, 1, &format!("node{round}"), "10.9.0.0/16");
+        // Any address, or one each of a block that no node has.
+        let fixed = |n: u32| format!("IP=10.9.{}.{n}", 100 + round);
+        let args = |n: u32| if round % 2 == 0 { String::new() } else { fixed(n) };
+        let children: Vec<_> =
+            (1..9).map(|n| node.start("ADD", &format!("pod{n}"), &args(n), None)).collect();
+        let outcomes = children.into_iter().map(|child| super::answer(&child.wait_with_output().unwrap()));
+        let given: std::collections::BTreeSet<String> =
+            outcomes.map(|outcome| super::address(&outcome.unwrap())).collect();
+        assert_eq!(given.len(), 8, "round {round}: {given:?}");
+        let owned = node.share()["owned"].clone();
+        assert_eq!(owned.as_array().unwrap().len(), 1, "round {round}: {owned}");
+        nodes.push(node);
     }
     assert_no_block_is_lost(&nodes);
 }

@@ -5,6 +5,7 @@ mod agent;
 mod chaos;
 mod etcd;
 mod fences;
+mod hangs;
 mod late;
 mod local;
 mod operator;

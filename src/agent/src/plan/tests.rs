@@ -24,7 +24,8 @@ fn host() -> Host {
         (route("172.17.0.0/16", None, 3), 2),
         (route("10.9.0.0/24", Some("192.0.2.77"), 2), 4),
     ];
-    Host { routes, living: Vec::new() }
+    let addresses = ["192.0.2.1", "2001:db8::1", "172.17.0.1"].map(|ip| ip.parse().unwrap());
+    Host { routes, addresses: addresses.into(), ..Host::default() }
 }
 
 fn nodes(more: &[(&str, Node)]) -> Nodes {
@@ -52,6 +53,13 @@ fn a_node_on_the_link_gets_a_route_of_each_family() {
 }
 
 #[test]
+fn an_address_that_moves_between_nodes_is_no_way_while_this_host_has_it() {
+    let shared = node(&["10.2.0.0/24"], &["172.17.0.1", "192.0.2.2"], "2");
+    let plan = plan(&nodes(&[("b", shared)]), "me", &host());
+    assert_eq!(hops(&plan), ["10.2.0.0/24 via 192.0.2.2 dev 2"]);
+}
+
+#[test]
 fn hostile_networks_are_refused_and_the_others_stay() {
     let good = ("good", node(&["10.2.0.0/24"], &["192.0.2.2"], "2"));
     for (cidr, ip, words) in [
@@ -63,6 +71,7 @@ fn hostile_networks_are_refused_and_the_others_stay() {
         ("10.2.0.0/24", "192.0.2.9", "overlaps 10.2.0.0/24 of node good"),
         ("10.9.0.0/24", "192.0.2.9", "cnimble has not made"),
         ("10.3.0.0/24", "198.51.100.9", "is on no link"),
+        ("10.3.0.0/24", "192.0.2.1", "192.0.2.1 is an address of this host"),
         ("fd00:3::/64", "192.0.2.9", "no InternalIP of that family"),
     ] {
         let bad = ("bad", node(&[cidr], &[ip], "3"));
@@ -111,7 +120,7 @@ fn ten_thousand_nodes_are_planned_without_a_square() {
             (format!("n{n}"), node(&[&cidr], &[&ip], ""))
         })
         .collect();
-    let host = Host { routes: vec![(route("192.168.0.0/16", None, 2), 2)], living: Vec::new() };
+    let host = Host { routes: vec![(route("192.168.0.0/16", None, 2), 2)], ..Host::default() };
     let plan = plan(&many, "n0", &host);
     assert_eq!((plan.routes.len(), plan.pods.len(), plan.conditions.len()), (9_999, 10_000, 0));
 }

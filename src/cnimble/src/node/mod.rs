@@ -1,6 +1,7 @@
 //! `node`: what a node of a cluster needs of its network.
 
 pub(super) mod args;
+mod configured;
 mod spare;
 mod status;
 

@@ -13,12 +13,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::sleep;
 
-use cnimble_cni::list::Injection;
-use cnimble_cni::{Error, PluginConfig};
-use cnimble_leases::cluster::config::Cluster;
+use cnimble_cni::Error;
 use cnimble_runtime::ConfDir;
 
-use super::super::ipam::{PROGRAM, plugin_of, program};
+use super::super::ipam::{PROGRAM, program};
+use super::configured::{Configured, Network};
 
 /// Between looks at the leases' directories.
 const LOOK: Duration = Duration::from_secs(1);
@@ -51,32 +50,24 @@ impl Seen {
     }
 }
 
-/// A network with the IPAM plugin.
-struct Network {
-    name: String,
-    config: String,
-    store: PathBuf,
-    /// For how long a confirmation is good.
-    offline: Duration,
-}
-
 /// Looks after the networks of the directory until it is dropped.
 pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+    let mut configured = Configured::new(conf);
     loop {
-        let networks = networks(&conf);
+        let networks = configured.networks();
         seen.retain(|name, _| networks.iter().any(|network| network.name == *name));
         for network in networks {
             let changed = std::fs::metadata(&network.store).and_then(|meta| meta.modified()).ok();
             let last = seen.get(&network.name);
-            if last.is_some_and(|last| !last.is_due(&network, changed)) {
+            if last.is_some_and(|last| !last.is_due(network, changed)) {
                 continue;
             }
-            let outcome = tend(&network, &path).await.unwrap_or_else(Outcome::Failed);
+            let outcome = tend(network, &path).await.unwrap_or_else(Outcome::Failed);
             if last.is_none_or(|last| last.outcome != outcome) {
                 tell(&network.name, &outcome);
             }
-            seen.insert(network.name, Seen { at: Instant::now(), changed, outcome });
+            seen.insert(network.name.clone(), Seen { at: Instant::now(), changed, outcome });
         }
         sleep(LOOK).await;
     }
@@ -88,18 +79,6 @@ fn tell(name: &str, outcome: &Outcome) {
         Outcome::Short => log::warn!("network {name}: the cluster has no free block of addresses"),
         Outcome::Failed(why) => log::warn!("network {name}: no spare block of addresses: {why}"),
     }
-}
-
-/// The networks that have the IPAM plugin, as the program and the plugin read them.
-fn networks(conf: &ConfDir) -> Vec<Network> {
-    let lists = conf.list().map(|listing| listing.networks).unwrap_or_default();
-    let of = |list: &cnimble_cni::NetworkList| {
-        let config = list.configuration(plugin_of(list)?, &Injection::default()).to_string();
-        let parsed = PluginConfig::parse_for_del(config.as_bytes()).ok()?.0;
-        let cluster = Cluster::read(&parsed, &Default::default()).ok()?;
-        Some(Network { name: list.name.clone(), config, store: cluster.base.store, offline: cluster.offline })
-    };
-    lists.iter().filter_map(|network| of(&network.list)).collect()
 }
 
 async fn tend(network: &Network, path: &[PathBuf]) -> Result<Outcome, String> {

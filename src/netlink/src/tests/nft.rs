@@ -1,5 +1,5 @@
 use crate::NetNs;
-use crate::nft::{Batch, Expr, Family, Nft, Rule, Table, Verdict};
+use crate::nft::{Batch, Expr, Family, Hook, HookPoint, Nft, Rule, Table, Verdict};
 use crate::testing::in_netns;
 
 const CHAIN: &str = "many";
@@ -90,5 +90,57 @@ fn a_rule_is_told_from_one_that_differs_in_anything() {
         }
         assert!(rules[0].mentions(&[10, 0, 0, 2]) && !rules[0].mentions(&[10, 0, 0, 3]));
         assert!(!rules[0].mentions(&[]));
+    });
+}
+
+/// Each kind of expression that rules of the node's agent have: a rule is known again, and one that differs in one
+/// number isn't.
+#[test]
+fn each_kind_of_expression_is_known_again_and_told_from_others() {
+    use crate::nft::{Header, KeyType, Meta, REG1, REG2, word};
+    in_netns("each_kind_of_expression_is_known_again_and_told_from_others", || {
+        let table = Table::new(Family::Inet, "exact");
+        let proto = [Expr::meta(Meta::Nfproto, REG1), Expr::equal(REG1, &[2])];
+        let load = |to| Expr::payload(Header::Network, 12, 4, to);
+        let mask = [load(REG1), Expr::mask(REG1, &[255, 255, 255, 0]), Expr::equal(REG1, &[10, 1, 0, 0])];
+        let odd = [load(REG1), Expr::mask(REG1, &[255, 255, 254, 0]), Expr::equal(REG1, &[10, 1, 0, 0])];
+        let state = |value: u32| {
+            let mask = Expr::mask(REG1, &value.to_ne_bytes());
+            vec![Expr::ct_state(REG1), mask, Expr::differ(REG1, &[0; 4])]
+        };
+        let with = |parts: &[Expr], end: Expr| [&proto[..], parts, &[end]].concat();
+        let drop = || Expr::verdict(Verdict::Drop);
+        let rules = [
+            with(&mask, Expr::masquerade()),
+            with(&mask, drop()),
+            with(&odd, drop()),
+            with(&[load(REG1), Expr::in_set(REG1, "one")], drop()),
+            with(&[load(REG1), Expr::not_in_set(REG1, "one")], drop()),
+            with(&[load(REG1), Expr::not_in_set(REG1, "two")], drop()),
+            with(&[load(REG2), Expr::in_set(REG2, "one")], drop()),
+            with(&state(1), drop()),
+            with(&state(2), drop()),
+            vec![Expr::meta(Meta::L4proto, REG1), Expr::equal(REG1, &[2]), drop()],
+        ];
+        let mut batch = Batch::new();
+        batch.create_table(table);
+        batch.create_set(table.set("one"), &[KeyType::Ipv4Addr]);
+        batch.create_set(table.set("two"), &[KeyType::Ipv4Addr]);
+        let hook = Hook { kind: "nat", hook: HookPoint::Postrouting, priority: 100 };
+        batch.create_base_chain(table.chain(CHAIN), hook);
+        rules.iter().for_each(|rule| batch.add_rule(table.chain(CHAIN), rule, "said of it"));
+        let mut nft = Nft::new();
+        nft.commit(&batch).unwrap();
+        let listed = nft.rules(table, Some(CHAIN)).unwrap();
+        for (n, found) in listed.iter().enumerate() {
+            let same: Vec<usize> = (0..rules.len()).filter(|other| found.does(&rules[*other])).collect();
+            assert_eq!(same, [n], "{found:?}");
+            assert!(!found.consists_of(&rules[n]), "it has a comment");
+        }
+        // The kernel tells of a register's first word by the register's number.
+        let words = with(&[load(word(4)), Expr::in_set(word(4), "one")], drop());
+        assert!(listed[6].does(&words) && !listed[3].does(&words));
+        let words = with(&[load(word(5)), Expr::in_set(word(5), "one")], drop());
+        assert!(!listed[6].does(&words));
     });
 }

@@ -94,6 +94,7 @@ pub(crate) const NFTA_BITWISE_DREG: u16 = 2;
 pub(crate) const NFTA_BITWISE_LEN: u16 = 3;
 pub(crate) const NFTA_BITWISE_MASK: u16 = 4;
 pub(crate) const NFTA_BITWISE_XOR: u16 = 5;
+pub(crate) const NFTA_BITWISE_OP: u16 = 6;
 
 pub(crate) const NFTA_CMP_SREG: u16 = 1;
 pub(crate) const NFTA_CMP_OP: u16 = 2;

@@ -1,0 +1,182 @@
+//! The networks of the configuration directory with the IPAM plugin cluster-local. Files are read when they have
+//! changed, and not at each look.
+
+use std::collections::BTreeSet;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use cnimble_cni::PluginConfig;
+use cnimble_cni::list::{Injection, NetworkList};
+use cnimble_leases::cluster::config::Cluster;
+use cnimble_runtime::ConfDir;
+
+use super::super::ipam::plugin_of;
+
+/// Two changes of a file may have the same time if they are no further apart.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A network with the IPAM plugin.
+pub(super) struct Network {
+    pub(super) name: String,
+    pub(super) config: String,
+    pub(super) store: PathBuf,
+    /// For how long a confirmation is good.
+    pub(super) offline: Duration,
+}
+
+/// The networks as they were read last.
+pub(super) struct Configured {
+    conf: ConfDir,
+    networks: Vec<Network>,
+    /// What the directory was then; `None` if it has to be read anyway.
+    print: Option<Print>,
+}
+
+/// By which a change is known: path, device, inode, size and times of each file.
+type Print = BTreeSet<(PathBuf, [u64; 3], [i64; 4])>;
+
+impl Configured {
+    /// Of a directory that hasn't been read yet.
+    pub(super) fn new(conf: ConfDir) -> Self {
+        Configured { conf, networks: Vec::new(), print: None }
+    }
+
+    /// The networks as they are now.
+    pub(super) fn networks(&mut self) -> &[Network] {
+        self.look();
+        &self.networks
+    }
+
+    /// Reads the files if one of them has changed; returns whether they were read.
+    fn look(&mut self) -> bool {
+        let begun = SystemTime::now();
+        let mut newest = SystemTime::UNIX_EPOCH;
+        let print = print(self.conf.dir(), &mut newest);
+        if print.is_some() && print == self.print {
+            return false;
+        }
+        let lists = self.conf.list().map(|listing| listing.networks).unwrap_or_default();
+        self.networks = lists.iter().filter_map(|network| read(&network.list)).collect();
+        // Of a file that changed a moment ago the next change may have the same time.
+        let is_settled = begun.duration_since(newest).is_ok_and(|age| age > TICK);
+        self.print = print.filter(|_| is_settled);
+        true
+    }
+}
+
+/// The network, as the program and the plugin read it.
+fn read(list: &NetworkList) -> Option<Network> {
+    let config = list.configuration(plugin_of(list)?, &Injection::default()).to_string();
+    let parsed = PluginConfig::parse_for_del(config.as_bytes()).ok()?.0;
+    let cluster = Cluster::read(&parsed, &Default::default()).ok()?;
+    Some(Network { name: list.name.clone(), config, store: cluster.base.store, offline: cluster.offline })
+}
+
+/// The directory with its files and those of the networks' folders in it; `None` if they can't be listed.
+fn print(dir: &Path, newest: &mut SystemTime) -> Option<Print> {
+    let mut print = Print::new();
+    add(dir, 1, &mut print, newest).ok()?;
+    Some(print)
+}
+
+fn add(path: &Path, depth: u32, print: &mut Print, newest: &mut SystemTime) -> io::Result<()> {
+    // A link counts as what it leads to.
+    let meta = match std::fs::metadata(path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let changed = u64::try_from(meta.ctime()).unwrap_or_default();
+    *newest = (*newest).max(SystemTime::UNIX_EPOCH + Duration::from_secs(changed));
+    print.insert(entry(path, &meta));
+    if meta.is_dir() && depth < 3 {
+        for entry in std::fs::read_dir(path)? {
+            add(&entry?.path(), depth + 1, print, newest)?;
+        }
+    }
+    Ok(())
+}
+
+fn entry(path: &Path, meta: &Metadata) -> (PathBuf, [u64; 3], [i64; 4]) {
+    let times = [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
+    (path.to_owned(), [meta.dev(), meta.ino(), meta.len()], times)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn list(name: &str, plugins: bool) -> String {
+        let ipam = json!({"type": "cluster-local", "subnet": "10.1.0.0/16", "etcd": {"endpoints": ["http://10.0.0.1:2379"]}});
+        let main = json!({"type": "bridge", "ipam": ipam});
+        let plugins = if plugins { json!([main]) } else { json!([{"type": "bridge"}]) };
+        json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins}).to_string()
+    }
+
+    fn settle() {
+        std::thread::sleep(TICK * 2);
+    }
+
+    fn names(configured: &mut Configured) -> Vec<String> {
+        configured.networks().iter().map(|network| network.name.clone()).collect()
+    }
+
+    #[test]
+    fn files_are_read_when_they_have_changed_and_only_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let mut configured = Configured::new(ConfDir::new(path("net.d")));
+        assert_eq!(names(&mut configured), [""; 0]);
+        fs::create_dir(path("net.d")).unwrap();
+        fs::write(path("net.d/a.conflist"), list("a", true)).unwrap();
+        fs::write(path("net.d/b.conflist"), list("b", false)).unwrap();
+        assert_eq!(names(&mut configured), ["a"]);
+        settle();
+        assert!(configured.look(), "a change may have had the same time");
+        assert!(!configured.look());
+        // In place: the directory itself stays as it was.
+        fs::write(path("net.d/b.conflist"), list("b", true)).unwrap();
+        assert_eq!(names(&mut configured), ["a", "b"]);
+        settle();
+        configured.look();
+        fs::remove_file(path("net.d/a.conflist")).unwrap();
+        assert_eq!(names(&mut configured), ["b"]);
+        // A link whose target is replaced, as in a volume of Kubernetes.
+        fs::write(path("one"), list("one", true)).unwrap();
+        fs::write(path("two"), list("two", true)).unwrap();
+        symlink(path("one"), path("data")).unwrap();
+        symlink(path("data"), path("net.d/a.conflist")).unwrap();
+        settle();
+        assert_eq!(names(&mut configured), ["one", "b"]);
+        assert!(!configured.look());
+        symlink(path("two"), path("next")).unwrap();
+        fs::rename(path("next"), path("data")).unwrap();
+        assert_eq!(names(&mut configured), ["two", "b"]);
+    }
+
+    #[test]
+    fn a_plugin_in_a_networks_folder_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("a.conflist"), list("a", false)).unwrap();
+        fs::create_dir(path("a")).unwrap();
+        let mut configured = Configured::new(ConfDir::new(dir.path()));
+        settle();
+        assert_eq!(names(&mut configured), [""; 0]);
+        let one: serde_json::Value = serde_json::from_str(&list("a", true)).unwrap();
+        fs::write(path("a/1.conf"), one["plugins"][0].to_string()).unwrap();
+        assert_eq!(names(&mut configured), ["a"]);
+        settle();
+        configured.look();
+        assert!(!configured.look());
+        fs::write(path("a/1.conf"), "{").unwrap();
+        assert_eq!(names(&mut configured), [""; 0]);
+    }
+}
