@@ -227,6 +227,17 @@ impl Node {
         }
     }
 
+    /// Whether it is a rule that the life before has left, for an address that isn't the attachment's any more: the
+    /// pod that gets the address takes it over.
+    fn is_stale(&self, key: &Key, att: &Att, fact: &str) -> bool {
+        let mut words = fact.split(|letter: char| !(letter.is_ascii_hexdigit() || ".:".contains(letter)));
+        let is_other = |ip: IpAddr| self.nets[key.0].gives(key.0, &ip) && !att.ips.contains(&ip);
+        att.again
+            && is_rule(fact)
+            && words.any(|word| word.parse().is_ok_and(is_other))
+            && !att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
+    }
+
     /// What is wrong with a reading; nothing if it is what it should be. What is new is learnt then.
     pub(crate) fn compare(&mut self, facts: Facts) -> Vec<String> {
         self.learn(&facts);
@@ -256,10 +267,11 @@ impl Node {
                     // The Go plugins' chains of the MAC check are for a name.
                     let of_link =
                         |fact: &&String| att.meddled && (is_of_link(fact) || fact.contains("cni-br-iface-"));
-                    let lost = att
-                        .has
-                        .difference(&real)
-                        .filter(|fact| !(of_link(fact) || att.void && fact.starts_with("lease ")));
+                    let lost = att.has.difference(&real).filter(|fact| {
+                        !(of_link(fact)
+                            || att.void && fact.starts_with("lease ")
+                            || self.is_stale(key, att, fact))
+                    });
                     let more = real.difference(&att.has).filter(|fact| !of_link(fact));
                     wrong.extend(lost.map(|fact| format!("{who} has lost: {fact}")));
                     wrong.extend(more.map(|fact| format!("{who} has more: {fact}")));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Instant;
 
 use cnimble_tests::{Outcome, wait_until};
 use serde_json::Value;
@@ -33,6 +34,8 @@ pub(crate) struct Manner {
     pub(crate) patience: f32,
     /// The Go plugins in the place of ours.
     pub(crate) control: bool,
+    /// After this the plan is given up, and nothing found.
+    pub(crate) until: Option<Instant>,
 }
 
 /// How often there was what.
@@ -49,6 +52,9 @@ fn carried_out(plan: &Plan, manner: Manner) -> Result<Counts, Failure> {
     let mut site = Site::new(&plan.nets, manner.control);
     let mut node = Node::new(plan, look(&site.host, &site.pods, |_| true), manner.control);
     for (at, op) in plan.ops.iter().enumerate() {
+        if manner.until.is_some_and(|until| Instant::now() > until) {
+            return Ok(node.counts);
+        }
         step(&mut site, &mut node, op, manner).map_err(|why| Failure { at, why })?;
     }
     end(&site, &mut node, manner)
