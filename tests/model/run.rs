@@ -183,6 +183,12 @@ fn gc(site: &Site, node: &mut Node, net: usize, without: Option<u8>) -> Result<(
     let of = &node.nets[net];
     // Of these GC can't tell whose they are.
     let blind = matches!(of.firewall, Some((Backend::Iptables, _))) || node.control;
+    if !of.ptp {
+        // The Go plugins' chains of the MAC check name no network: those without a port are anybody's.
+        for att in node.atts.values_mut().filter(|att| att.pod.is_none()) {
+            att.has.retain(|fact| !fact.contains("cni-br-iface-"));
+        }
+    }
     let (sbr, mut left) = (of.sbr, Vec::new());
     node.atts.retain(|key, att| {
         if key.0 != net || valid.contains(key) {
