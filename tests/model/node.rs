@@ -11,6 +11,9 @@ use crate::plan::{Net, PODS, Plan, Set};
 use crate::site::{id, ifname, name};
 use crate::whole::lacks;
 
+/// A GC took the interface of a pod from a network with sbr, whose rules nothing leads to then.
+pub(crate) const LEFT_TO_THE_POD: &str = "interfaces that GC took from sbr";
+
 /// A network and a container.
 pub(crate) type Key = (usize, u32);
 
@@ -181,6 +184,12 @@ impl Node {
             pod_of(fact).is_none_or(|pod| att.pod == Some(pod))
                 && att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
         };
+        if fact.contains(" cni_hostport ")
+            && let Some(key) = found(&|key, att| named(key) && att.port.is_some())
+        {
+            // Go's mapping stays when its address has become another pod's.
+            return Some(key);
+        }
         found(&|key, _| named(key) && has_word(fact, &name(key.0)))
             .or_else(|| found(&|key, att| att.pod.is_some_and(|pod| is_in(fact, pod, &ifname(key.0)))))
             .or_else(|| found(&|_, att| !att.veth.is_empty() && has_word(fact, &att.veth)))
@@ -245,7 +254,8 @@ impl Node {
         // A lease that was being written when its ADD was killed stays until the next verb comes along.
         let killed = self.atts.values().any(|att| att.state == State::Loose);
         // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
-        let unplugged = self.counts.contains_key("links renamed or removed");
+        let unplugged =
+            ["links renamed or removed", LEFT_TO_THE_POD].iter().any(|what| self.counts.contains_key(what));
         let may_be = |fact: &String| {
             (killed && fact.contains("/.cnimble-new-")) || (unplugged && is_in_pod(fact, "-rule "))
         };

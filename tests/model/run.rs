@@ -8,7 +8,7 @@ use cnimble_tests::{Outcome, wait_until};
 use serde_json::Value;
 
 use crate::look::look;
-use crate::node::{Key, Node, State, Taken};
+use crate::node::{Key, LEFT_TO_THE_POD, Node, State, Taken};
 use crate::plan::{Backend, Op, PODS, Plan, Set, Victim};
 use crate::site::{Ended, Site, id, name};
 use crate::verbs::{self, Done, call, departed, judge, loosen, silent, target};
@@ -189,7 +189,8 @@ fn gc(site: &Site, node: &mut Node, net: usize, without: Option<u8>) -> Result<(
             att.has.retain(|fact| !fact.contains("cni-br-iface-"));
         }
     }
-    let (sbr, mut left) = (of.sbr, Vec::new());
+    let sbr = of.sbr;
+    let mut left_to_the_pod = false;
     node.atts.retain(|key, att| {
         if key.0 != net || valid.contains(key) {
             return true;
@@ -197,10 +198,13 @@ fn gc(site: &Site, node: &mut Node, net: usize, without: Option<u8>) -> Result<(
         let stays = att.by == Set::Go || blind || (sbr && att.pod.is_some());
         if stays {
             att.state = State::Loose;
-            left.push(*key);
+            left_to_the_pod |= sbr && att.pod.is_some();
         }
         stays
     });
+    if left_to_the_pod {
+        node.count(LEFT_TO_THE_POD);
+    }
     Ok(())
 }
 
