@@ -73,6 +73,8 @@ pub(crate) struct Node {
     pub(crate) atts: BTreeMap<Key, Att>,
     /// Whether the Go plugins are in the place of ours. Of them the model asks what any plugin has to do.
     pub(crate) control: bool,
+    /// Containers that Go's DEL left rules of, behind a DEL of ours that had a result: it removes what that names.
+    pub(crate) left_over: BTreeSet<u32>,
     /// What was there before anything happened.
     pub(crate) base: Facts,
     /// The last reading.
@@ -91,6 +93,7 @@ impl Node {
             next: pods,
             atts: BTreeMap::new(),
             control,
+            left_over: BTreeSet::new(),
             seen: base.clone(),
             base,
             counts: BTreeMap::new(),
@@ -185,7 +188,9 @@ impl Node {
                 && att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
         };
         if fact.contains(" cni_hostport ")
-            && let Some(key) = found(&|key, att| named(key) && att.port.is_some())
+            && let Some(key) = found(&|key, att| named(key) && has_address(att)).or_else(|| {
+                found(&|key, att| named(key) && att.port.is_some_and(|port| has_port(fact, port)))
+            })
         {
             // Go's mapping stays when its address has become another pod's.
             return Some(key);
@@ -256,8 +261,12 @@ impl Node {
         // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
         let unplugged =
             ["links renamed or removed", LEFT_TO_THE_POD].iter().any(|what| self.counts.contains_key(what));
+        let left_over =
+            |fact: &str| is_rule(fact) && self.left_over.iter().any(|of| has_word(fact, &id(*of)));
         let may_be = |fact: &String| {
-            (killed && fact.contains("/.cnimble-new-")) || (unplugged && is_in_pod(fact, "-rule "))
+            left_over(fact)
+                || (killed && fact.contains("/.cnimble-new-"))
+                || (unplugged && is_in_pod(fact, "-rule "))
         };
         let strays = rest.iter().filter(|fact| is_of_somebody(fact) && !may_be(fact));
         let mut wrong: Vec<String> = strays.map(|fact| format!("of nobody: {fact}")).collect();
@@ -288,7 +297,7 @@ impl Node {
                 }
             }
         }
-        if self.atts.is_empty() {
+        if self.atts.is_empty() && !rest.iter().any(|fact| left_over(fact)) {
             let ours = |fact: &&String| match fact.split(' ').next() {
                 Some("table") => fact.contains("cnimble"),
                 Some("sysctl") => fact.ends_with(": 2"),
