@@ -31,6 +31,19 @@ fn number(name: &str, default: u64) -> u64 {
     variable(name).map_or(default, |text| text.parse().unwrap_or_else(|err| panic!("{name}={text}: {err}")))
 }
 
+/// How long a difference may take.
+struct Limits {
+    /// Seconds until it is one.
+    patience: f32,
+    /// The search for the shortest plan.
+    shrinking: Duration,
+}
+
+/// In `scripts/test`: two minutes in all, as the whole of it has a limit.
+const SHORT: Limits = Limits { patience: 60.0, shrinking: Duration::from_secs(60) };
+
+const LONG: Limits = Limits { patience: PATIENCE, shrinking: Duration::from_secs(300) };
+
 /// The plan of a seed.
 fn drawn(seed: u64, go: bool, long: bool) -> Plan {
     let mut bytes = [0; 32];
@@ -73,12 +86,13 @@ fn model_and_node_never_part() {
     );
     if let Some(text) = variable("CNIMBLE_MODEL_PLAN") {
         let plan: Plan = serde_json::from_str(&text).unwrap();
-        let manner = Manner { patience: PATIENCE, control };
+        let manner = Manner { patience: PATIENCE, control, until: None };
         run(&plan, manner).unwrap_or_else(|failure| panic!("{}", told(&plan, &failure.to_string())));
         return;
     }
     // The same few plans in every run of scripts/test: what it says must not depend on the hour.
     let most = if short { 6 } else { u64::MAX };
+    let limits = if short { SHORT } else { LONG };
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut plans, mut ops, mut counts, mut found) = (0, 0, Counts::new(), BTreeMap::<String, usize>::new());
     while plans == 0 || (Instant::now() < end && plans < most) {
@@ -88,19 +102,21 @@ fn model_and_node_never_part() {
         plans += 1;
         ops += plan.ops.len();
         // Of the control much goes wrong; that is told, and no patience lost on it.
-        let patience = if control { 5.0 } else { PATIENCE };
-        match run(&plan, Manner { patience, control }) {
+        let patience = if control { 5.0 } else { limits.patience };
+        match run(&plan, Manner { patience, control, until: None }) {
             Ok(of) => of.into_iter().for_each(|(what, count)| *counts.entry(what).or_default() += count),
             Err(failure) if control => {
                 let count = found.entry(class(&failure.why)).or_default();
                 *count += 1;
                 if *count == 1 {
-                    let (short, failure) = shrunk(&plan, failure, control);
+                    let (short, failure) = shrunk(&plan, failure, control, limits.shrinking);
                     announce("FIRST", &format!("seed {seed}: {}", told(&short, &failure.to_string())));
                 }
             }
             Err(failure) => {
-                let (short, failure) = shrunk(&plan, failure, control);
+                // Before anything else: what comes now may be cut off.
+                announce("NOTE", &format!("seed {seed}: {}", told(&plan, &failure.to_string())));
+                let (short, failure) = shrunk(&plan, failure, control, limits.shrinking);
                 panic!("seed {seed}, {plans} plans: {}", told(&short, &failure.to_string()));
             }
         }

@@ -11,6 +11,9 @@ use crate::plan::{Net, PODS, Plan, Set};
 use crate::site::{id, ifname, name};
 use crate::whole::lacks;
 
+/// A GC took the interface of a pod from a network with sbr, whose rules nothing leads to then.
+pub(crate) const LEFT_TO_THE_POD: &str = "interfaces that GC took from sbr";
+
 /// A network and a container.
 pub(crate) type Key = (usize, u32);
 
@@ -70,6 +73,8 @@ pub(crate) struct Node {
     pub(crate) atts: BTreeMap<Key, Att>,
     /// Whether the Go plugins are in the place of ours. Of them the model asks what any plugin has to do.
     pub(crate) control: bool,
+    /// Containers that Go's DEL left rules of, behind a DEL of ours that had a result: it removes what that names.
+    pub(crate) left_over: BTreeSet<u32>,
     /// What was there before anything happened.
     pub(crate) base: Facts,
     /// The last reading.
@@ -88,6 +93,7 @@ impl Node {
             next: pods,
             atts: BTreeMap::new(),
             control,
+            left_over: BTreeSet::new(),
             seen: base.clone(),
             base,
             counts: BTreeMap::new(),
@@ -181,6 +187,14 @@ impl Node {
             pod_of(fact).is_none_or(|pod| att.pod == Some(pod))
                 && att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
         };
+        if fact.contains(" cni_hostport ")
+            && let Some(key) = found(&|key, att| named(key) && has_address(att)).or_else(|| {
+                found(&|key, att| named(key) && att.port.is_some_and(|port| has_port(fact, port)))
+            })
+        {
+            // Go's mapping stays when its address has become another pod's.
+            return Some(key);
+        }
         found(&|key, _| named(key) && has_word(fact, &name(key.0)))
             .or_else(|| found(&|key, att| att.pod.is_some_and(|pod| is_in(fact, pod, &ifname(key.0)))))
             .or_else(|| found(&|_, att| !att.veth.is_empty() && has_word(fact, &att.veth)))
@@ -227,6 +241,17 @@ impl Node {
         }
     }
 
+    /// Whether it is a rule that the life before has left, for an address that isn't the attachment's any more: the
+    /// pod that gets the address takes it over.
+    fn is_stale(&self, key: &Key, att: &Att, fact: &str) -> bool {
+        let mut words = fact.split(|letter: char| !(letter.is_ascii_hexdigit() || ".:".contains(letter)));
+        let is_other = |ip: IpAddr| self.nets[key.0].gives(key.0, &ip) && !att.ips.contains(&ip);
+        att.again
+            && is_rule(fact)
+            && words.any(|word| word.parse().is_ok_and(is_other))
+            && !att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
+    }
+
     /// What is wrong with a reading; nothing if it is what it should be. What is new is learnt then.
     pub(crate) fn compare(&mut self, facts: Facts) -> Vec<String> {
         self.learn(&facts);
@@ -234,9 +259,14 @@ impl Node {
         // A lease that was being written when its ADD was killed stays until the next verb comes along.
         let killed = self.atts.values().any(|att| att.state == State::Loose);
         // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
-        let unplugged = self.counts.contains_key("links renamed or removed");
+        let unplugged =
+            ["links renamed or removed", LEFT_TO_THE_POD].iter().any(|what| self.counts.contains_key(what));
+        let left_over =
+            |fact: &str| is_rule(fact) && self.left_over.iter().any(|of| has_word(fact, &id(*of)));
         let may_be = |fact: &String| {
-            (killed && fact.contains("/.cnimble-new-")) || (unplugged && is_in_pod(fact, "-rule "))
+            left_over(fact)
+                || (killed && fact.contains("/.cnimble-new-"))
+                || (unplugged && is_in_pod(fact, "-rule "))
         };
         let strays = rest.iter().filter(|fact| is_of_somebody(fact) && !may_be(fact));
         let mut wrong: Vec<String> = strays.map(|fact| format!("of nobody: {fact}")).collect();
@@ -256,17 +286,18 @@ impl Node {
                     // The Go plugins' chains of the MAC check are for a name.
                     let of_link =
                         |fact: &&String| att.meddled && (is_of_link(fact) || fact.contains("cni-br-iface-"));
-                    let lost = att
-                        .has
-                        .difference(&real)
-                        .filter(|fact| !(of_link(fact) || att.void && fact.starts_with("lease ")));
+                    let lost = att.has.difference(&real).filter(|fact| {
+                        !(of_link(fact)
+                            || att.void && fact.starts_with("lease ")
+                            || self.is_stale(key, att, fact))
+                    });
                     let more = real.difference(&att.has).filter(|fact| !of_link(fact));
                     wrong.extend(lost.map(|fact| format!("{who} has lost: {fact}")));
                     wrong.extend(more.map(|fact| format!("{who} has more: {fact}")));
                 }
             }
         }
-        if self.atts.is_empty() {
+        if self.atts.is_empty() && !rest.iter().any(|fact| left_over(fact)) {
             let ours = |fact: &&String| match fact.split(' ').next() {
                 Some("table") => fact.contains("cnimble"),
                 Some("sysctl") => fact.ends_with(": 2"),

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Instant;
 
 use cnimble_tests::{Outcome, wait_until};
 use serde_json::Value;
 
 use crate::look::look;
-use crate::node::{Key, Node, State, Taken};
+use crate::node::{Key, LEFT_TO_THE_POD, Node, State, Taken};
 use crate::plan::{Backend, Op, PODS, Plan, Set, Victim};
 use crate::site::{Ended, Site, id, name};
 use crate::verbs::{self, Done, call, departed, judge, loosen, silent, target};
@@ -33,6 +34,8 @@ pub(crate) struct Manner {
     pub(crate) patience: f32,
     /// The Go plugins in the place of ours.
     pub(crate) control: bool,
+    /// After this the plan is given up, and nothing found.
+    pub(crate) until: Option<Instant>,
 }
 
 /// How often there was what.
@@ -49,6 +52,9 @@ fn carried_out(plan: &Plan, manner: Manner) -> Result<Counts, Failure> {
     let mut site = Site::new(&plan.nets, manner.control);
     let mut node = Node::new(plan, look(&site.host, &site.pods, |_| true), manner.control);
     for (at, op) in plan.ops.iter().enumerate() {
+        if manner.until.is_some_and(|until| Instant::now() > until) {
+            return Ok(node.counts);
+        }
         step(&mut site, &mut node, op, manner).map_err(|why| Failure { at, why })?;
     }
     end(&site, &mut node, manner)
@@ -177,7 +183,14 @@ fn gc(site: &Site, node: &mut Node, net: usize, without: Option<u8>) -> Result<(
     let of = &node.nets[net];
     // Of these GC can't tell whose they are.
     let blind = matches!(of.firewall, Some((Backend::Iptables, _))) || node.control;
-    let (sbr, mut left) = (of.sbr, Vec::new());
+    if !of.ptp {
+        // The Go plugins' chains of the MAC check name no network: those without a port are anybody's.
+        for att in node.atts.values_mut().filter(|att| att.pod.is_none()) {
+            att.has.retain(|fact| !fact.contains("cni-br-iface-"));
+        }
+    }
+    let sbr = of.sbr;
+    let mut left_to_the_pod = false;
     node.atts.retain(|key, att| {
         if key.0 != net || valid.contains(key) {
             return true;
@@ -185,10 +198,13 @@ fn gc(site: &Site, node: &mut Node, net: usize, without: Option<u8>) -> Result<(
         let stays = att.by == Set::Go || blind || (sbr && att.pod.is_some());
         if stays {
             att.state = State::Loose;
-            left.push(*key);
+            left_to_the_pod |= sbr && att.pod.is_some();
         }
         stays
     });
+    if left_to_the_pod {
+        node.count(LEFT_TO_THE_POD);
+    }
     Ok(())
 }
 
@@ -289,6 +305,9 @@ fn end(site: &Site, node: &mut Node, manner: Manner) -> Result<(), String> {
         let result = Some(&att.result).filter(|result| !result.is_null());
         let ended: Ended = site.del(Set::Ours, key, att.pod, node.editions[key.0], (att.port, result));
         silent(&ended).map_err(|why| format!("DEL of {}: {why}", id(key.1)))?;
+        if result.is_some() && att.again {
+            node.left_over.insert(key.1);
+        }
         node.atts.remove(&key);
     }
     compare(site, node, &(0..site.pods.len()).collect(), manner)

@@ -2,20 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use cnimble_tests::announce;
-
 use crate::plan::Plan;
 use crate::run::{Failure, Manner, run};
 
-/// What it may take.
-const TIME: Duration = Duration::from_secs(300);
-
-/// Takes operations out as long as it goes wrong without them: halves at first, single ones in the end.
-pub(crate) fn shrunk(plan: &Plan, failure: Failure, control: bool) -> (Plan, Failure) {
-    announce("NOTE", &format!("{failure}; looking for a shorter plan"));
-    let end = Instant::now() + TIME;
+/// Takes operations out as long as it goes wrong without them: halves at first, single ones in the end. It takes
+/// `time` at most.
+pub(crate) fn shrunk(plan: &Plan, failure: Failure, control: bool, time: Duration) -> (Plan, Failure) {
+    let end = Instant::now() + time;
     // Of what lasts, nothing more is known after seconds than at once.
-    let manner = Manner { patience: 3.0, control };
+    let manner = Manner { patience: 3.0, control, until: Some(end) };
     let kind = class(&failure.why);
     let again = |plan: &Plan| run(plan, manner).err().filter(|found| class(&found.why) == kind);
     reduced(plan, failure, |plan| if Instant::now() < end { again(plan) } else { None })

@@ -1,6 +1,7 @@
 //! The real node: a host, its pods and files, and the plugins that are called there.
 
 use std::ffi::CString;
+use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -317,6 +318,20 @@ fn of_an_earlier_boot(path: &Path) {
     // without such an attribute stay as they are.
     unsafe {
         libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), libc::XATTR_REPLACE);
+    }
+}
+
+impl Net {
+    /// Whether an address is one that pods of this network get, in either edition.
+    pub(crate) fn gives(&self, net: usize, ip: &IpAddr) -> bool {
+        let room = usize::from(self.room);
+        [false, true].into_iter().any(|subnet| {
+            let (four, six) = prefixes(net, Edition { subnet, masq_switched: false });
+            (0..room).any(|number| {
+                let text = [format!("{four}.{}", 10 + number), format!("{six}:{:x}", 0x10 + number)];
+                text.iter().any(|text| text.parse() == Ok(*ip))
+            })
+        })
     }
 }
 

@@ -153,6 +153,9 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
             silent(ended).map_err(|why| format!("DEL of {} from {}: {why}", id(key.1), name(key.0)))?;
             if let Some(att) = node.atts.remove(key) {
                 if *told {
+                    if att.again {
+                        node.left_over.insert(key.1);
+                    }
                     share_forwarding(node, &att);
                 }
                 if let Some(leases) = taken.leases.get_mut(&key.0) {

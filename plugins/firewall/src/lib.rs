@@ -7,7 +7,8 @@
 //!
 //! DEL needs neither namespace nor prevResult with nf_tables; iptables' rules and firewalld's
 //! sources have no owner, and can only be found by the addresses in prevResult. The last pod's
-//! DEL on a bridge takes the bridge's policy along.
+//! DEL on a bridge takes the bridge's policy along. Without prevResult the bridge is known by the pod's
+//! end on the host, and that by its owner; if it has gone, the policies of all unused bridges go.
 
 mod config;
 mod port;
@@ -68,17 +69,28 @@ impl Plugin for Firewall {
         // The configuration may have changed since: it only says where else to look.
         let config = Config::read(&call.config).unwrap_or_default();
         let prev = call.config.prev_result.as_ref();
-        let doors = prev.map(config::doors).unwrap_or_default();
+        let (known, failed) = match prev.map_or_else(|| port::of_owner(&call.owner()), |_| Ok(None)) {
+            Ok(known) => (known, Ok(())),
+            Err(err) => (None, Err(err)),
+        };
+        let doors = match (prev, &known) {
+            (Some(prev), _) => config::doors(prev),
+            (None, Some((_, door))) => vec![door.clone()],
+            (None, None) => Vec::new(),
+        };
         let leaving = Leaving {
             configured: config.backend,
             policy: config.policy,
             zone: &config.zone,
             addrs: &prev.map(config::addrs).unwrap_or_default(),
             doors: &doors,
+            knows_doors: prev.is_some(),
         };
         // The plugin in front removes the pod's end after us.
-        let own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
+        let mut own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
+        own.extend(known.as_ref().map(|(end, _)| end.as_str()));
         forward::remove(&mut Nft::new(), &call.owner(), &leaving, |bridge| port::is_unused(bridge, &own))
+            .and(failed)
     }
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {

@@ -2,11 +2,14 @@
 //! protocol, but to the bridge itself and to ports that aren't isolated (bridge(8),
 //! `isolated`). The flag goes with the port.
 
-use cnimble_cni::{CniResult, Error};
+use nix::errno::Errno;
+
+use cnimble_cni::{CniResult, Error, Owner, owner};
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::port::{self, Port};
 use cnimble_netlink::{Netlink, link};
 use cnimble_plugin::Call;
+use cnimble_plugin::interface::pair;
 
 use crate::config;
 
@@ -41,6 +44,25 @@ fn is_a_pods(link: &Link) -> bool {
 pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
     let outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     outside.map(|interface| interface.name.as_str()).collect()
+}
+
+/// The pod's end on the host by its owner, and the bridge that it is a port of (without one, itself).
+pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error> {
+    let (mut host, tag) = (Netlink::open()?, owner.tag());
+    for name in pair::host_names(owner) {
+        let Some(end) = host.find_link(&name)?.filter(|end| owner::tag(&end.alias) == Some(&tag)) else {
+            continue;
+        };
+        let door = match end.master {
+            None => Some(end.name.clone()),
+            Some(master) => match host.link_at(master) {
+                Err(err) if err.is(Errno::ENODEV) => None,
+                bridge => Some(bridge?.name),
+            },
+        };
+        return Ok(door.map(|door| (end.name, door)));
+    }
+    Ok(None)
 }
 
 /// Whether a bridge, a vlan's gateway or a pod's end is gone, or is of no use without those of

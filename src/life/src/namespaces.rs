@@ -26,63 +26,92 @@ pub(super) struct Seen {
     pub(super) blind: Vec<String>,
 }
 
+/// How often the mounts of a process are read while they change.
+const LOOKS: usize = 4;
+
+#[derive(Default)]
+struct Walk {
+    seen: Seen,
+    done: BTreeSet<PathBuf>,
+    failed: BTreeMap<PathBuf, String>,
+}
+
 /// Looks into all namespaces but this one.
 pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>) -> Seen {
-    let mut seen = Seen::default();
-    let mut done: BTreeSet<PathBuf> = BTreeSet::new();
-    let mut failed: BTreeMap<PathBuf, String> = BTreeMap::new();
+    let mut walk = Walk::default();
     if let Ok(own) = fs::read_link("/proc/thread-self/ns/net") {
-        done.insert(own);
+        walk.done.insert(own);
     }
-    let mut visit = |id: PathBuf, path: &Path| {
-        if done.contains(&id) {
-            return;
-        }
-        match inside(path) {
-            Ok((addrs, owned)) => {
-                seen.owned.extend(owned);
-                for addr in addrs {
-                    seen.addrs.entry(addr).or_insert_with(|| path.display().to_string());
-                }
-                failed.remove(&id);
-                done.insert(id);
-            }
-            // Its process has just gone; another one may lead there.
-            Err(err) if matches!(err.errno, Errno::ENOENT | Errno::ESRCH) => {}
-            Err(err) => {
-                failed.insert(id, err.to_string());
-            }
-        }
-    };
     for path in paths {
         // A mount's target can't be read like a link; each is its own.
-        visit(path.clone(), &path);
+        walk.visit(path.clone(), &path, || !matches!(NetNs::find(&path), Ok(None)));
     }
     let mut mounts: BTreeSet<PathBuf> = BTreeSet::new();
     for process in numbered(Path::new("/proc")) {
         for thread in numbered(&process.join("task")) {
-            link(&thread.join("ns/net"), &mut visit);
+            walk.link(&thread.join("ns/net"));
         }
         for descriptor in entries(&process.join("fd")) {
-            link(&descriptor, &mut visit);
+            walk.link(&descriptor);
         }
         // One look at each mount namespace.
         if fs::read_link(process.join("ns/mnt")).is_ok_and(|id| mounts.insert(id)) {
-            for (id, path) in mounted(&process) {
-                visit(id, &path);
+            walk.mounts(&process);
+        }
+    }
+    walk.seen.blind = walk.failed.into_values().collect();
+    walk.seen
+}
+
+impl Walk {
+    /// Looks into a namespace. One that can't be looked into counts only if the path still leads there
+    /// afterwards (`is_there`).
+    fn visit(&mut self, id: PathBuf, path: &Path, is_there: impl FnOnce() -> bool) {
+        if self.done.contains(&id) {
+            return;
+        }
+        match inside(path) {
+            Ok((addrs, owned)) => {
+                self.seen.owned.extend(owned);
+                for addr in addrs {
+                    self.seen.addrs.entry(addr).or_insert_with(|| path.display().to_string());
+                }
+                self.failed.remove(&id);
+                self.done.insert(id);
+            }
+            // Its process or its mount has just gone; another one may lead there.
+            Err(err) if matches!(err.errno, Errno::ENOENT | Errno::ESRCH) => {}
+            Err(_) if !is_there() => {}
+            Err(err) => {
+                self.failed.insert(id, err.to_string());
             }
         }
     }
-    seen.blind = failed.into_values().collect();
-    seen
-}
 
-/// Visits what a link of /proc leads to, if that is a network namespace.
-fn link(path: &Path, visit: &mut impl FnMut(PathBuf, &Path)) {
-    if let Ok(id) = fs::read_link(path)
-        && id.to_string_lossy().starts_with("net:[")
-    {
-        visit(id, path);
+    /// Visits what a link of /proc leads to, if that is a network namespace.
+    fn link(&mut self, path: &Path) {
+        if let Ok(id) = fs::read_link(path)
+            && id.to_string_lossy().starts_with("net:[")
+        {
+            self.visit(id.clone(), path, || fs::read_link(path).is_ok_and(|now| now == id));
+        }
+    }
+
+    /// Visits what is mounted where the process sees it. A namespace that is gone from its path may be at another:
+    /// then the list is read again.
+    fn mounts(&mut self, process: &Path) {
+        for look in 1..=LOOKS {
+            let mut todo = mounted(process);
+            for (id, path) in &todo {
+                // What was missed in every look counts wherever it is.
+                let is_it = |(there, at): &(PathBuf, PathBuf)| there == id && (at == path || look == LOOKS);
+                self.visit(id.clone(), path, || mounted(process).iter().any(is_it));
+            }
+            todo.retain(|(id, _)| !self.done.contains(id) && !self.failed.contains_key(id));
+            if todo.is_empty() {
+                break;
+            }
+        }
     }
 }
 
@@ -135,4 +164,21 @@ pub(super) fn is_somebodys(ip: IpAddr) -> bool {
 /// It can't be told.
 pub(super) fn namespace(path: &str) -> Result<Option<NetNs>, Error> {
     NetNs::current()?.find_another(Path::new(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Below a mount that has just gone there is a file, which is no namespace.
+    #[test]
+    fn a_namespace_that_goes_during_the_look_does_not_blind_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (is_there, blind) in [(false, 0), (true, 1)] {
+            let mut walk = Walk::default();
+            walk.visit("net:[1]".into(), file.path(), || is_there);
+            assert_eq!(walk.failed.len(), blind, "{:?}", walk.failed);
+            assert!(walk.done.is_empty());
+        }
+    }
 }

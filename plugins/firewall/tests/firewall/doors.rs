@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
+use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, wait_until};
 
 use super::{Member, bridge, firewall, join, meet};
 
@@ -158,4 +158,45 @@ fn without_a_bridge(backend: &str, policy: &str) {
     other.check(&a.att, &a.prev).success();
     leave(&host, 2, &a, &other);
     assert_eq!(policies(&host), "", "{backend} {policy}");
+}
+
+#[test]
+fn the_last_pods_del_without_a_result_takes_the_policy_along() {
+    need!("ip", "nft", "iptables-nft-save");
+    for backend in ["nftables", "iptables"] {
+        for on_bridge in [true, false] {
+            for lives in [true, false] {
+                let host = Host::new();
+                let net = policed(&host, 1, backend, "same-bridge");
+                let other = policed(&host, 2, backend, "same-bridge");
+                let enter = |id| if on_bridge { join(&host, 1, id) } else { alone(&host, 1, id) };
+                let (stays, last, beside) = (join(&host, 2, "stays"), enter("last"), enter("beside"));
+                stays.add(&other);
+                for member in [last, beside] {
+                    member.add(&net);
+                    let main = if on_bridge { bridge(&host, 1) } else { ptp(&host, 1) };
+                    let (port, mut att) = (member.prev["interfaces"][0]["name"].clone(), member.att.clone());
+                    if !lives {
+                        drop(member.pod);
+                        att.netns = String::new();
+                        let end = if on_bridge { &member.prev["interfaces"][1]["name"] } else { &port };
+                        let end = end.as_str().unwrap();
+                        assert!(wait_until(PATIENCE, || host.link(end).is_null()));
+                    }
+                    net.deleted(&att, None);
+                    main.deleted(&att, None);
+                    let what = format!("{backend}, on a bridge: {on_bridge}, lives: {lives}");
+                    assert!(on_bridge || !policies(&host).contains(port.as_str().unwrap()), "{what}");
+                }
+                let what =
+                    format!("{backend}, on a bridge: {on_bridge}, lives: {lives}: {}", policies(&host));
+                if backend == "nftables" {
+                    assert!(!policies(&host).contains("br1") && policies(&host).contains("br2"), "{what}");
+                }
+                other.check(&stays.att, &stays.prev).success();
+                leave(&host, 2, &stays, &other);
+                assert_eq!(policies(&host), "", "{what}");
+            }
+        }
+    }
 }

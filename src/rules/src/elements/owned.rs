@@ -10,7 +10,7 @@ use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Key, Nft};
 
 use super::overlap::look_beside;
-use super::{ATTEMPTS, CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, our_sets, set};
+use super::{ATTEMPTS, CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, is_idle, our_sets, set};
 
 /// All elements of the part with a comment that `matches`.
 pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
@@ -98,7 +98,11 @@ fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
             return drop_unused::<L>(nft, &seconds, false);
         }
     }
-    if removed.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
+    // Without elements of its own, a DEL that was killed may have left what it had emptied.
+    match removed.is_empty() && !is_idle::<L>(nft, &[])? {
+        true => Ok(()),
+        false => drop_all_unused::<L>(nft),
+    }
 }
 
 /// Deletes all elements with this tag, of an owner that is gone; returns them. Others may do the same

@@ -243,6 +243,8 @@ pub struct Leaving<'a> {
     pub addrs: &'a [IpAddr],
     /// The interfaces that its packets came by, as in [`Forward`].
     pub doors: &'a [String],
+    /// Whether these are all. Without the result of ADD, unused ones may be its own, too.
+    pub knows_doors: bool,
 }
 
 /// Removes what accepts the pod's traffic: ours by its owner, and iptables' rules and firewalld's
@@ -276,13 +278,16 @@ pub fn remove(
         in_iptables |= failures.value(iptables::remove_nf_tables(nft, leaving.addrs)).unwrap_or_default();
     }
     let legacy = failures.value(iptables::remove_legacy(leaving.addrs)).unwrap_or_default();
-    if leaving.doors.is_empty() {
+    if leaving.doors.is_empty() && leaving.knows_doors {
         return failures.outcome();
     }
     if policed {
         for door in leaving.doors {
-            failures.note(nftables::remove_policy(nft, door, &mut unused));
+            failures.note(nftables::remove_policy(nft, door, &mut unused, true));
         }
+    }
+    if nf_tables && !leaving.knows_doors {
+        failures.note(nftables::remove_unused_policies(nft, &mut unused));
     }
     // Other bridges' go along if they are unused, too: the Go plugin never removes any.
     if nf_tables && (policed || in_iptables) {

@@ -219,13 +219,21 @@ pub(super) fn remove(nft: &mut Nft, owner: &Owner, leaving: &Leaving<'_>) -> net
     Ok(false)
 }
 
-/// Removes the policy of a bridge that is unused. Nothing is removed if anything has changed
-/// between the look and the removal: an ADD, which makes its bridge's port before its rules, is
+/// Removes the policies of all bridges that are unused.
+pub(super) fn remove_unused_policies(nft: &mut Nft, unused: Unused<'_>) -> Result<(), Error> {
+    for (bridge, _) in policies(nft)? {
+        remove_policy(nft, &bridge, unused, false)?;
+    }
+    Ok(())
+}
+
+/// Removes the policy of a bridge that is unused; of the pod's `own` also if no pod has rules. Nothing is removed if
+/// anything has changed between the look and the removal: an ADD, which makes its bridge's port before its rules, is
 /// either seen or puts the policy back.
-pub(super) fn remove_policy(nft: &mut Nft, bridge: &str, unused: Unused<'_>) -> Result<(), Error> {
+pub(super) fn remove_policy(nft: &mut Nft, bridge: &str, unused: Unused<'_>, own: bool) -> Result<(), Error> {
     for _ in 0..ATTEMPTS {
         let generation = nft.generation()?;
-        if !unused(bridge)? && has_pods(nft)? {
+        if !unused(bridge)? && (!own || has_pods(nft)?) {
             return Ok(());
         }
         let mut batch = Batch::only_in(generation);

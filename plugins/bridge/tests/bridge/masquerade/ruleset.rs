@@ -4,7 +4,7 @@ use cnimble_netlink::nft::Nft;
 use cnimble_rules::masquerade::{self, Backend};
 use cnimble_tests::{Ns, need};
 
-use super::{add, nets, owner, ruleset};
+use super::{add, nets, owner, remove, ruleset};
 
 /// The listing goes through `nft -f` and comes out the same.
 fn assert_reloads(ns: &Ns) {
@@ -77,4 +77,17 @@ fn the_documented_ruleset_is_real() {
         words
     };
     assert_eq!(words(shown), words(&real), "docs/NFTABLES.md shows\n{shown}\nbut it is\n{real}");
+}
+
+#[test]
+fn a_del_behind_one_that_was_killed_removes_what_that_had_emptied() {
+    need!("nft");
+    for addrs in [&["10.1.0.5/16"][..], &[]] {
+        let ns = Ns::new();
+        add(&ns, &owner("net1", "pod1"), &["10.1.0.5/16"]);
+        // The elements went, and then the DEL was killed.
+        ns.nft("flush set inet cnimble masq-10.1.0.0/16");
+        remove(&ns, &owner("net1", "pod1"), addrs);
+        assert_eq!(ruleset(&ns), "");
+    }
 }
