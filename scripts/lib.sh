@@ -87,14 +87,16 @@ need_idle_packages() {
 # need_go_plugins: the Go plugins to compare with; exports REFERENCE_DIR and sets REFERENCE_NAME.
 # These are, in this order, those that REFERENCE_DIR names, the newest of Debian (suite forky;
 # fetched once into ~/.cache/cnimble/go-plugins, not installed; remove that directory to fetch them
-# anew), and the package of this machine's own suite.
+# anew), and the package of this machine's own suite. With DEBIAN_ARCH they are those of another kind of machine.
 # shellcheck disable=SC2034 # the callers use REFERENCE_NAME
 need_go_plugins() {
     REFERENCE_NAME=reference
     [[ -z ${REFERENCE_DIR:-} ]] || return 0
-    local version dir=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cnimble/go-plugins
+    local version dir=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cnimble/go-plugins${DEBIAN_ARCH:+-$DEBIAN_ARCH}
     if [[ -e $dir/.version ]] || fetch_go_plugins "$dir"; then
         version=$(<"$dir/.version")
+    elif [[ -n ${DEBIAN_ARCH:-} ]]; then
+        die "there are no Go plugins to compare with"
     else
         say "Comparing with the Go plugins of this machine's own suite"
         need_packages containernetworking-plugins
@@ -174,6 +176,22 @@ need_cargo() {
     fi
 }
 
+# need_cross MACHINE: what builds for another kind of machine (x86_64, aarch64) takes; sets BUILD_FOR. All that it makes is
+# static: rustup's musl and a C compiler of Debian are enough.
+need_cross() {
+    local target=$1-unknown-linux-musl name variable arch
+    arch=$(sed 's/x86_64/amd64/; s/aarch64/arm64/' <<<"$1")
+    need_cargo
+    command -v rustup >/dev/null || die "building for $arch takes rustup, which has the standard library for it"
+    rustup target list --installed | grep -qx "$target" || rustup target add "$target" >/dev/null 2>&1 ||
+        die "rustup can't get the standard library: rustup target add $target"
+    need_packages "gcc-${1//_/-}-linux-gnu" "libc6-dev-$arch-cross"
+    name=${target//-/_}
+    variable=CARGO_TARGET_${name^^}_LINKER
+    export "$variable=$1-linux-gnu-gcc" "CC_$name=$1-linux-gnu-gcc" "AR_$name=$1-linux-gnu-ar"
+    BUILD_FOR=$1-unknown-linux-gnu
+}
+
 # need_protoc: for cluster-local-etcd, and so for the whole workspace: the crate etcd-client makes its messages of etcd's
 # own descriptions of them. Neither the plugins nor the command take it.
 need_protoc() {
@@ -243,10 +261,8 @@ remap() {
     printf -- '--remap-path-prefix=%s=/cargo\x1f--remap-path-prefix=%s=/cnimble' "${CARGO_HOME:-${HOME:-/root}/.cargo}" "$ROOT"
 }
 
-is_static() {
-    # Its exit status is 1 for a static file.
-    [[ $(LC_ALL=C ldd "$1" 2>&1 || true) =~ not\ a\ dynamic|statically ]]
-}
+# is_static FILE: no dynamic loader is named in it. ldd would not do: it takes every file of another machine for static.
+is_static() { [[ $(LC_ALL=C readelf --program-headers --wide "$1") != *INTERP* ]]; }
 
 # build_command: the command cnimble; sets COMMAND_BINARY. For another kind of machine (BUILD_FOR) it is static, too.
 # shellcheck disable=SC2034 # the callers use it
