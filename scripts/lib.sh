@@ -176,8 +176,8 @@ need_cargo() {
     fi
 }
 
-# need_cross MACHINE: what builds for another kind of machine (x86_64, aarch64) takes; sets BUILD_FOR. All that it makes is
-# static: rustup's musl and a C compiler of Debian are enough.
+# need_cross MACHINE: what builds for another kind of machine (x86_64, aarch64) takes; sets BUILD_FOR, and RUN_BY, which
+# runs what was built. All of it is static: rustup's musl and a C compiler of Debian are enough.
 need_cross() {
     local target=$1-unknown-linux-musl name variable arch
     arch=$(sed 's/x86_64/amd64/; s/aarch64/arm64/' <<<"$1")
@@ -188,8 +188,17 @@ need_cross() {
     need_packages "gcc-${1//_/-}-linux-gnu" "libc6-dev-$arch-cross"
     name=${target//-/_}
     variable=CARGO_TARGET_${name^^}_LINKER
-    export "$variable=$1-linux-gnu-gcc" "CC_$name=$1-linux-gnu-gcc" "AR_$name=$1-linux-gnu-ar"
+    export LINKER_BEHIND=$1-linux-gnu-gcc "$variable=$ROOT/scripts/static-pie" "CC_$name=$1-linux-gnu-gcc" "AR_$name=$1-linux-gnu-ar"
     BUILD_FOR=$1-unknown-linux-gnu
+    need_runner "$1"
+}
+
+# need_runner MACHINE: sets RUN_BY to what runs programs of that kind of machine; empty if this machine does.
+need_runner() {
+    RUN_BY=''
+    [[ $(uname -m) != "$1" ]] || return 0
+    need_packages qemu-user-static
+    RUN_BY=qemu-$1-static
 }
 
 # need_protoc: for cluster-local-etcd, and so for the whole workspace: the crate etcd-client makes its messages of etcd's
@@ -299,9 +308,9 @@ add_cluster() {
     install -m 755 "$CLUSTER_BINARY" "$1"
 }
 
-# plugin_names BINARY: one a line; the binary itself knows.
+# plugin_names BINARY: one a line; the binary itself knows. RUN_BY runs that of another kind of machine.
 plugin_names() {
-    "$1" --list-plugins || die "$1 does not name its plugins"
+    ${RUN_BY:+"$RUN_BY"} "$1" --list-plugins || die "$1 does not name its plugins"
 }
 
 # link_plugins BINARY DIR: DIR afterwards holds the plugins, and nothing else, as hard links.
