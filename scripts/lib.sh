@@ -262,6 +262,7 @@ build_plugins() {
     ) || die "building the plugins failed"
     PLUGINS_BINARY=$TARGET_DIR/$target/release/cnimble-plugins
     is_static "$PLUGINS_BINARY" || die "$PLUGINS_BINARY is not static"
+    [[ -z ${BUILD_FOR:-} || $(readelf --file-header "$PLUGINS_BINARY") == *DYN* ]] || die "$PLUGINS_BINARY is at a fixed address"
 }
 
 # remap: flags for rustc, as CARGO_ENCODED_RUSTFLAGS has them, so that no path of this machine is in a binary:
