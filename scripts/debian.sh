@@ -11,7 +11,7 @@ debian_mirror() {
 # fetch_packages SUITE MIRROR DIR PACKAGE...: the .deb files of the packages, in DIR/deb. The suite
 # need not be this machine's. apt checks the signatures; it has lists, a cache and settings of its
 # own. It ignores the machine's lists, preferences and hooks, and honours its proxies and logins.
-# On failure it says why on stderr and returns 1.
+# DEBIAN_ARCH names another architecture than this machine's. On failure it says why on stderr and returns 1.
 fetch_packages() {
     local suite=$1 mirror=$2 dir=$3 arch keys=/usr/share/keyrings/debian-archive-keyring.gpg
     shift 3
@@ -20,7 +20,7 @@ fetch_packages() {
         echo "error: $keys is missing (Debian package debian-archive-keyring)" >&2
         return 1
     fi
-    arch=$(dpkg --print-architecture) || return 1
+    arch=${DEBIAN_ARCH:-$(dpkg --print-architecture)} || return 1
     mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial" "$dir/deb" || return 1
     echo "deb [arch=$arch signed-by=$keys] $mirror $suite main" >"$dir/sources"
     cat >"$dir/conf" <<END

@@ -87,14 +87,16 @@ need_idle_packages() {
 # need_go_plugins: the Go plugins to compare with; exports REFERENCE_DIR and sets REFERENCE_NAME.
 # These are, in this order, those that REFERENCE_DIR names, the newest of Debian (suite forky;
 # fetched once into ~/.cache/cnimble/go-plugins, not installed; remove that directory to fetch them
-# anew), and the package of this machine's own suite.
+# anew), and the package of this machine's own suite. With DEBIAN_ARCH they are those of another kind of machine.
 # shellcheck disable=SC2034 # the callers use REFERENCE_NAME
 need_go_plugins() {
     REFERENCE_NAME=reference
     [[ -z ${REFERENCE_DIR:-} ]] || return 0
-    local version dir=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cnimble/go-plugins
+    local version dir=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cnimble/go-plugins${DEBIAN_ARCH:+-$DEBIAN_ARCH}
     if [[ -e $dir/.version ]] || fetch_go_plugins "$dir"; then
         version=$(<"$dir/.version")
+    elif [[ -n ${DEBIAN_ARCH:-} ]]; then
+        die "there are no Go plugins to compare with"
     else
         say "Comparing with the Go plugins of this machine's own suite"
         need_packages containernetworking-plugins
@@ -174,6 +176,31 @@ need_cargo() {
     fi
 }
 
+# need_cross MACHINE: what builds for another kind of machine (x86_64, aarch64) takes; sets BUILD_FOR, and RUN_BY, which
+# runs what was built. All of it is static: rustup's musl and a C compiler of Debian are enough.
+need_cross() {
+    local target=$1-unknown-linux-musl name variable arch
+    arch=$(sed 's/x86_64/amd64/; s/aarch64/arm64/' <<<"$1")
+    need_cargo
+    command -v rustup >/dev/null || die "building for $arch takes rustup, which has the standard library for it"
+    rustup target list --installed | grep -qx "$target" || rustup target add "$target" >/dev/null 2>&1 ||
+        die "rustup can't get the standard library: rustup target add $target"
+    need_packages "gcc-${1//_/-}-linux-gnu" "libc6-dev-$arch-cross"
+    name=${target//-/_}
+    variable=CARGO_TARGET_${name^^}_LINKER
+    export LINKER_BEHIND=$1-linux-gnu-gcc "$variable=$ROOT/scripts/static-pie" "CC_$name=$1-linux-gnu-gcc" "AR_$name=$1-linux-gnu-ar"
+    BUILD_FOR=$1-unknown-linux-gnu
+    need_runner "$1"
+}
+
+# need_runner MACHINE: sets RUN_BY to what runs programs of that kind of machine; empty if this machine does.
+need_runner() {
+    RUN_BY=''
+    [[ $(uname -m) != "$1" ]] || return 0
+    need_packages qemu-user-static
+    RUN_BY=qemu-$1-static
+}
+
 # need_protoc: for cluster-local-etcd, and so for the whole workspace: the crate etcd-client makes its messages of etcd's
 # own descriptions of them. Neither the plugins nor the command take it.
 need_protoc() {
@@ -235,6 +262,7 @@ build_plugins() {
     ) || die "building the plugins failed"
     PLUGINS_BINARY=$TARGET_DIR/$target/release/cnimble-plugins
     is_static "$PLUGINS_BINARY" || die "$PLUGINS_BINARY is not static"
+    [[ -z ${BUILD_FOR:-} || $(readelf --file-header "$PLUGINS_BINARY") == *DYN* ]] || die "$PLUGINS_BINARY is at a fixed address"
 }
 
 # remap: flags for rustc, as CARGO_ENCODED_RUSTFLAGS has them, so that no path of this machine is in a binary:
@@ -243,10 +271,8 @@ remap() {
     printf -- '--remap-path-prefix=%s=/cargo\x1f--remap-path-prefix=%s=/cnimble' "${CARGO_HOME:-${HOME:-/root}/.cargo}" "$ROOT"
 }
 
-is_static() {
-    # Its exit status is 1 for a static file.
-    [[ $(LC_ALL=C ldd "$1" 2>&1 || true) =~ not\ a\ dynamic|statically ]]
-}
+# is_static FILE: no dynamic loader is named in it. ldd would not do: it takes every file of another machine for static.
+is_static() { [[ $(LC_ALL=C readelf --program-headers --wide "$1") != *INTERP* ]]; }
 
 # build_command: the command cnimble; sets COMMAND_BINARY. For another kind of machine (BUILD_FOR) it is static, too.
 # shellcheck disable=SC2034 # the callers use it
@@ -283,9 +309,9 @@ add_cluster() {
     install -m 755 "$CLUSTER_BINARY" "$1"
 }
 
-# plugin_names BINARY: one a line; the binary itself knows.
+# plugin_names BINARY: one a line; the binary itself knows. RUN_BY runs that of another kind of machine.
 plugin_names() {
-    "$1" --list-plugins || die "$1 does not name its plugins"
+    ${RUN_BY:+"$RUN_BY"} "$1" --list-plugins || die "$1 does not name its plugins"
 }
 
 # link_plugins BINARY DIR: DIR afterwards holds the plugins, and nothing else, as hard links.

@@ -19,8 +19,10 @@ use nix::unistd::Pid;
 
 use crate::LIMIT;
 
+mod machine;
 mod names;
 
+use machine::{answer, entered, replace, returned};
 pub use names::name;
 
 /// What happens to the process.
@@ -95,8 +97,8 @@ pub struct Traced {
 
 /// Why system calls can't be watched here, if they can't.
 pub fn untraceable() -> Option<String> {
-    if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
-        return Some("system calls are only watched on x86_64 with the GNU C library".into());
+    if !machine::IS_KNOWN {
+        return Some("system calls are watched on x86_64 with the GNU C library and on aarch64 only".into());
     }
     let traced = std::panic::catch_unwind(|| run(&mut Command::new("true"), b"", &Fate::Watched, LIMIT));
     traced.is_err().then(|| "ptrace is not allowed here".to_owned())
@@ -312,51 +314,3 @@ fn go_on(pid: Pid, signal: Option<Signal>) {
         Err(err) => panic!("PTRACE_SYSCALL: {err}"),
     }
 }
-
-/// The call that is about to be made; `None` if one has been.
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-fn entered(pid: Pid) -> Option<(u64, [u64; 6])> {
-    let info = ptrace::syscall_info(pid).ok()?;
-    if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
-        return None;
-    }
-    // SAFETY: `op` says that this member is the one.
-    let entry = unsafe { info.u.entry };
-    Some((entry.nr, entry.args))
-}
-
-/// Has the kernel make another call, or none (-1).
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-fn replace(pid: Pid, number: i64) {
-    let at = (8 * libc::ORIG_RAX) as ptrace::AddressType;
-    let _ = ptrace::write_user(pid, at, number);
-}
-
-/// What the call has returned.
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-fn returned(pid: Pid) -> Option<i64> {
-    ptrace::read_user(pid, (8 * libc::RAX) as ptrace::AddressType).ok()
-}
-
-/// Has the call return an error.
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-fn answer(pid: Pid, error: Errno) {
-    let at = (8 * libc::RAX) as ptrace::AddressType;
-    let _ = ptrace::write_user(pid, at, -libc::c_long::from(error as i32));
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
-fn entered(_: Pid) -> Option<(u64, [u64; 6])> {
-    None
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
-fn replace(_: Pid, _: i64) {}
-
-#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
-fn returned(_: Pid) -> Option<i64> {
-    None
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
-fn answer(_: Pid, _: Errno) {}

@@ -143,8 +143,9 @@ fn a_signal_ends_the_wait() {
         let pod = other_netns();
         let mut netlink = Netlink::open().unwrap();
         let port = port(&mut netlink, &pod);
-        // SAFETY: it has no conditions.
-        let waiting = unsafe { libc::pthread_self() };
+        // By number: musl's pthread_t is a pointer, which stays in its thread.
+        // SAFETY: they have no conditions.
+        let (process, waiting) = unsafe { (libc::getpid(), libc::gettid()) };
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // Again and again: the first may come before the wait has begun.
@@ -152,7 +153,8 @@ fn a_signal_ends_the_wait() {
                 while !done.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(50));
                     // SAFETY: the thread is alive: it joins this one.
-                    assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) }, 0);
+                    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, waiting, libc::SIGUSR2) };
+                    assert_eq!(sent, 0);
                 }
             });
             let outcome = netlink.wait_oper_up(port.index, LONG);
