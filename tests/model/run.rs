@@ -250,9 +250,14 @@ fn kill(site: &Site, node: &mut Node, (verb, key, pod): (Victim, Key, usize), po
             let result = result.filter(|result| !result.is_null());
             site.killed("DEL", key, place, edition, (port, result, &[]), at);
             verbs::share_ports(node, key);
-            if let Some(att) = node.atts.get_mut(&key) {
+            let ips = node.atts.get_mut(&key).map(|att| {
                 att.state = State::Loose;
-            }
+                att.ips.clone()
+            });
+            // Rules in CNI-FORWARD name no owner: those of the address's next pod may have gone.
+            let shares =
+                |other: &crate::node::Att| other.ips.iter().any(|ip| ips.iter().flatten().any(|of| of == ip));
+            node.atts.values_mut().filter(|other| shares(other)).for_each(|other| other.state = State::Loose);
         }
         Victim::Gc => {
             let valid = node.valid(key.0, None);

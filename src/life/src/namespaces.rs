@@ -27,7 +27,7 @@ pub(super) struct Seen {
 }
 
 /// How often the mounts of a process are read while they change.
-const LOOKS: usize = 4;
+const LOOKS: usize = 8;
 
 #[derive(Default)]
 struct Walk {
@@ -103,11 +103,11 @@ impl Walk {
         for look in 1..=LOOKS {
             let mut todo = mounted(process);
             for (id, path) in &todo {
-                // What was missed in every look counts wherever it is.
-                let is_it = |(there, at): &(PathBuf, PathBuf)| there == id && (at == path || look == LOOKS);
-                self.visit(id.clone(), path, || mounted(process).iter().any(is_it));
+                // It may move on and back meanwhile: only what was missed in every look counts, wherever it is.
+                let is_it = |(there, _): &(PathBuf, PathBuf)| there == id;
+                self.visit(id.clone(), path, || look == LOOKS && mounted(process).iter().any(is_it));
             }
-            todo.retain(|(id, _)| !self.done.contains(id) && !self.failed.contains_key(id));
+            todo.retain(|(id, _)| !self.done.contains(id));
             if todo.is_empty() {
                 break;
             }
