@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use cnimble_tests::skip;
-use cnimble_tests::trace::{Fate, Traced};
+use cnimble_tests::trace::{Fate, Syscall, Traced};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::fail::{LEFT_OUT, Manner, reads_stdin, settle};
@@ -24,7 +24,9 @@ fn generous() -> Option<&'static str> {
     static WHY: OnceLock<Option<&'static str>> = OnceLock::new();
     *WHY.get_or_init(|| {
         if !Path::new("/proc/self/fail-nth").exists() {
-            return Some("the kernel fails no allocations on demand; scripts/stress memory runs one that does");
+            return Some(
+                "the kernel fails no allocations on demand; scripts/stress memory runs one that does",
+            );
         }
         any_allocation();
         None
@@ -79,8 +81,9 @@ fn count(site: &Site, verb: Verb, at: usize) -> u32 {
 
 fn starve(site: &mut Site, point: &Point) -> Result<bool, String> {
     let run = site.disturbed(point.verb, point.at, &Fate::Starved { nth: point.nth })?;
-    let during = run.traced.starved.as_ref().map_or("its end".to_owned(), |call| call.name());
-    settle(site, point.verb, point.at, &run, manner(&run.traced)).map_err(|why| format!("in {during}: {why}"))?;
+    let during = run.traced.starved.as_ref().map_or("its end".to_owned(), Syscall::name);
+    settle(site, point.verb, point.at, &run, manner(&run.traced))
+        .map_err(|why| format!("in {during}: {why}"))?;
     Ok(run.traced.met)
 }
 
