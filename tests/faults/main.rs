@@ -13,6 +13,7 @@ mod heirs;
 mod in_vm;
 mod kill;
 mod kinds;
+mod lost;
 mod memory;
 mod points;
 mod power;

@@ -221,7 +221,9 @@ impl Site {
         let last = results.last();
         // What a plugin that fails must leave as it was.
         let earlier = match fate {
-            Fate::Told { .. } | Fate::Starved { .. } if verb == Verb::Add => Some(self.whole()),
+            Fate::Told { .. } | Fate::Unanswered { .. } | Fate::Starved { .. } if verb == Verb::Add => {
+                Some(self.whole())
+            }
             _ => None,
         };
         let call = match verb {

@@ -44,6 +44,12 @@ pub enum Fate {
         /// What it returns.
         error: Errno,
     },
+    /// The `nth` answer (from 0) of the kind NLMSG_ERROR, which says how a request went, is lost: the call that reads it
+    /// returns ENOBUFS, as when the kernel has no memory for it (netlink_ack() in af_netlink.c).
+    Unanswered {
+        /// Which of them.
+        nth: usize,
+    },
     /// The `nth` allocation (from 1) that the kernel makes for the plugin itself fails, its start left out. Where the kernel
     /// has CONFIG_FAULT_INJECTION only (`/proc/PID/fail-nth`).
     Starved {
@@ -89,6 +95,8 @@ pub struct Traced {
     pub unmet: u32,
     /// Of the same: the call that it came in, or right behind.
     pub starved: Option<Syscall>,
+    /// For [`Fate::Unanswered`]: how many answers of that kind it has read.
+    pub answers: usize,
     /// /proc/PID/status of the plugin when it was about to end; empty if it was killed.
     pub status: String,
     /// It took too long, and was killed for that.
@@ -146,8 +154,8 @@ fn trace(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> T
     let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
     child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
     child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
-    let Tracer { calls, met, returned, unmet, starved, proc_status: status, .. } = tracer;
-    Traced { output, calls, met, returned, unmet, starved, status, hung }
+    let Tracer { calls, met, returned, unmet, starved, answers, proc_status: status, .. } = tracer;
+    Traced { output, calls, met, returned, unmet, starved, answers, status, hung }
 }
 
 struct Tracer<'f> {
@@ -159,6 +167,7 @@ struct Tracer<'f> {
     returned: Option<i64>,
     unmet: u32,
     starved: Option<Syscall>,
+    answers: usize,
     proc_status: String,
 }
 
@@ -173,6 +182,7 @@ impl<'f> Tracer<'f> {
             returned: None,
             unmet: 0,
             starved: None,
+            answers: 0,
             proc_status: String::new(),
         }
     }
@@ -279,11 +289,25 @@ impl<'f> Tracer<'f> {
                         _ => self.returned = returned(pid),
                     }
                 }
-                None => {}
+                None => self.hear(pid),
             }
             go_on(pid, None);
         }
         end.unwrap_or_default()
+    }
+
+    /// A call has returned: counts it if it has read how a request went.
+    fn hear(&mut self, pid: Pid) {
+        let Fate::Unanswered { nth } = self.fate else { return };
+        let Some(call) = self.calls.iter().rfind(|call| call.by_child == (pid != self.main)) else { return };
+        if call.name() != "recvfrom" || !says_how_it_went(pid, call.args[1]) {
+            return;
+        }
+        if self.answers == *nth {
+            self.met = true;
+            answer(pid, Errno::ENOBUFS);
+        }
+        self.answers += 1;
     }
 
     fn note(&mut self, pid: Pid, (number, args): (u64, [u64; 6])) -> Syscall {
@@ -296,6 +320,14 @@ impl<'f> Tracer<'f> {
         self.calls.push(call.clone());
         call
     }
+}
+
+/// Returns true if and only if the call has brought a message of the kind NLMSG_ERROR to this address of the process.
+fn says_how_it_went(pid: Pid, at: u64) -> bool {
+    let brought = returned(pid).is_some_and(|length| length >= 16);
+    // struct nlmsghdr: the length, and the kind in two bytes behind it.
+    let header = ptrace::read(pid, at as ptrace::AddressType).unwrap_or_default();
+    brought && header.to_ne_bytes()[4..6] == (libc::NLMSG_ERROR as u16).to_ne_bytes()
 }
 
 fn fail_nth(pid: Pid) -> String {

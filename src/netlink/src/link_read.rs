@@ -26,10 +26,21 @@ impl Netlink {
     /// The kernel's; EEXIST if the name is taken.
     pub fn create_link(&mut self, request: Request) -> Result<Link> {
         let mut echo = None;
-        self.ask(&request.what, request.bytes?, |message| {
+        let answer = self.ask(&request.what, request.bytes?, |message| {
             echo = echo.take().or(read(message)?);
             Ok(())
-        })?;
+        });
+        match answer {
+            Ok(()) => {}
+            // The answer is lost: the link has been made, or refused. The kernel echoes only what it has made.
+            Err(err) if err.is(Errno::ENOBUFS) => {
+                echo = echo.or(request.makes.as_deref().and_then(|name| self.link(name).ok()));
+                if echo.is_none() {
+                    return Err(err);
+                }
+            }
+            Err(err) => return Err(err),
+        }
         match (echo, request.makes) {
             (Some(mut link), _) => {
                 link.master = link.master.or(request.master);

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::exchange::lacking;
 use super::request::encode;
 use super::socket::{Next, Protocol, Socket};
-use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_ECHO, NLM_F_REQUEST};
+use super::uapi::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_REQUEST};
 use super::wire::{self, Malformed, Message};
 use super::{Error, NetNs, Request, Result};
 
@@ -65,7 +65,12 @@ impl Netlink {
         }
         let mut first = Ok(());
         for (whats, messages) in whats.chunks(BATCH).zip(messages.chunks_mut(BATCH)) {
-            let outcome = self.send_batch(whats, messages);
+            let mut outcome = self.send_batch(whats, messages);
+            // The answer is lost: the changes have been made, or refused. Those that make nothing new can be made twice.
+            let makes = |message: &Vec<u8>| wire::flags(message, 0) & NLM_F_CREATE != 0;
+            if outcome.as_ref().is_err_and(|err| err.is(Errno::ENOBUFS)) && !messages.iter().any(makes) {
+                outcome = self.send_batch(whats, messages);
+            }
             first = first.and(outcome);
         }
         first

@@ -10,19 +10,31 @@ use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Key, Nft};
 
 use super::overlap::look_beside;
-use super::{ATTEMPTS, CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, is_idle, our_sets, set};
+use super::{ATTEMPTS, CHUNK, Layout, Placed, drop_all_unused, drop_unused, first, our_sets, set};
 
 /// All elements of the part with a comment that `matches`.
 pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
-    let mut found = Vec::new();
-    for set in our_sets::<L>(nft)? {
-        for element in nft.elements(L::TABLE.set(&set))? {
+    Ok(look::<L>(nft, matches)?.found)
+}
+
+struct Look {
+    found: Vec<Placed>,
+    /// There are sets, and none has an element.
+    only_empty_sets: bool,
+}
+
+fn look<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look> {
+    let (mut found, mut any) = (Vec::new(), false);
+    let sets = our_sets::<L>(nft)?;
+    for set in &sets {
+        for element in nft.elements(L::TABLE.set(set))? {
+            any = true;
             if matches(&element.comment) {
                 found.push(Placed { set: set.clone(), element });
             }
         }
     }
-    Ok(found)
+    Ok(Look { found, only_empty_sets: !sets.is_empty() && !any })
 }
 
 /// Deletes elements, as long as they are what they were when they were found.
@@ -63,7 +75,7 @@ pub(crate) fn remove<L: Layout>(
     owner: &Owner,
     hints: &[(String, Key)],
 ) -> Result<Vec<Placed>> {
-    let mut found = Vec::new();
+    let (mut found, mut only_empty_sets) = (Vec::new(), false);
     for (name, key) in hints {
         let placed = match nft.element(set::<L>(name), key)? {
             Some(element) if owner.owns(&element.comment) => Some(Placed { set: name.clone(), element }),
@@ -79,10 +91,15 @@ pub(crate) fn remove<L: Layout>(
     if hints.is_empty() || found.len() < hints.len() {
         // Hashed once: this may look at thousands.
         let tag = owner.tag();
-        found = find::<L>(nft, |comment| tag_of(comment) == tag)?;
+        Look { found, only_empty_sets } = look::<L>(nft, |comment| tag_of(comment) == tag)?;
     }
     delete::<L>(nft, &found)?;
-    leave::<L>(nft, &found)?;
+    // A DEL that was killed may have left what it had emptied.
+    if only_empty_sets {
+        drop_all_unused::<L>(nft)?;
+    } else {
+        leave::<L>(nft, &found)?;
+    }
     Ok(found)
 }
 
@@ -98,11 +115,7 @@ fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
             return drop_unused::<L>(nft, &seconds, false);
         }
     }
-    // Without elements of its own, a DEL that was killed may have left what it had emptied.
-    match removed.is_empty() && !is_idle::<L>(nft, &[])? {
-        true => Ok(()),
-        false => drop_all_unused::<L>(nft),
-    }
+    if removed.is_empty() { Ok(()) } else { drop_all_unused::<L>(nft) }
 }
 
 /// Deletes all elements with this tag, of an owner that is gone; returns them. Others may do the same

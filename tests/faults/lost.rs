@@ -1,0 +1,92 @@
+//! The kernel's answer is lost, in which it says how a request went: the change has been made, or refused, and the
+//! plugin reads ENOBUFS (netlink(7)).
+
+use cnimble_tests::announce;
+use cnimble_tests::trace::Fate;
+
+use crate::fail::{Manner, settle};
+use crate::kinds::{Kind, others};
+use crate::points::{Chance, FEWEST, at_each_point, bound, seed};
+use crate::site::{Site, Verb};
+
+/// One answer.
+#[derive(Debug, Clone)]
+struct Point {
+    verb: Verb,
+    /// Which plugin of the chain.
+    at: usize,
+    /// Which of its answers.
+    nth: usize,
+}
+
+/// The answers that a verb of this network reads: all, or so many of them.
+fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Point> {
+    let mut points = Vec::new();
+    for at in 0..Site::new(kind).length() {
+        let site = Site::new(kind);
+        let run = site.disturbed(verb, at, &Fate::Unanswered { nth: usize::MAX }).unwrap();
+        site.del(&site.attachment(), run.last.as_ref()).unwrap();
+        points.extend((0..run.traced.answers).map(|nth| Point { verb, at, nth }));
+    }
+    chance.some(points, most)
+}
+
+/// Loses it; whether the plugin came so far.
+fn lose(site: &mut Site, point: &Point) -> Result<bool, String> {
+    let run = site.disturbed(point.verb, point.at, &Fate::Unanswered { nth: point.nth })?;
+    settle(site, point.verb, point.at, &run, Manner { start_up: false, way_home: false })?;
+    Ok(run.traced.met)
+}
+
+/// Loses the answers of a network's verbs, each in turn. A verb that changes nothing reads none.
+fn lost(kind: &str, verbs: &[Verb], otherwise: usize) {
+    for verb in verbs {
+        let mut points = points(&Kind::of(kind), *verb, bound(otherwise), &mut Chance::new(seed()));
+        if points.is_empty() {
+            announce(
+                "NOTE",
+                &format!("{} of {kind} reads no answer that says how a request went", verb.name()),
+            );
+            continue;
+        }
+        // A sample has a smallest size.
+        points = points.iter().cycle().take(points.len().max(FEWEST)).cloned().collect();
+        at_each_point(
+            "lost answers",
+            kind,
+            &[*verb],
+            |_, _, _| points.clone(),
+            lose,
+            |site, point| format!("{} answer {} of {}", site.plugin(point.at), point.nth, point.verb.name()),
+        );
+    }
+}
+
+const ALL: &[Verb] = &[Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status];
+
+#[test]
+fn lost_answers_in_bridge() {
+    lost("bridge", ALL, 24);
+}
+
+#[test]
+fn lost_answers_in_the_first_bridge() {
+    lost("first bridge", &[Verb::Add], 24);
+}
+
+#[test]
+fn lost_answers_in_ptp() {
+    lost("ptp", ALL, 14);
+}
+
+#[test]
+fn lost_answers_in_a_chain() {
+    lost("chain", ALL, 24);
+}
+
+#[test]
+fn lost_answers_in_every_other_plugin() {
+    for sample in others().filter(|sample| sample.missing().is_none()) {
+        lost(&sample.plugin, ALL, 8);
+    }
+}
