@@ -51,7 +51,7 @@ fn make(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
 /// Makes the qdisc that takes what `veth` receives, instead of one that has been left behind:
 /// the ifb that it sent everything to is gone.
 fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
-    match host.execute(qdisc::add_ingress(veth.index, &veth.name)) {
+    match host.execute_until_answered(&qdisc::add_ingress(veth.index, &veth.name)) {
         Err(err) if err.is(Errno::EEXIST) => {}
         done => return Ok(done?),
     }

@@ -73,7 +73,7 @@ pub(crate) fn put(call: &Call, host: &mut Netlink, link: &Link, limit: &Limit<'_
 }
 
 fn at_root(host: &mut Netlink, link: &Link, add: Request) -> Result<(), Error> {
-    match host.execute(add.clone()) {
+    match host.execute_until_answered(&add) {
         Err(err) if err.is(Errno::EEXIST) => {}
         done => return Ok(done?),
     }

@@ -49,6 +49,17 @@ impl Netlink {
         self.execute_all(vec![request])
     }
 
+    /// [`execute`](Self::execute), and once more if the answer is lost. EEXIST may then mean that the first time has made it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn execute_until_answered(&mut self, request: &Request) -> Result<()> {
+        match self.execute(request.clone()) {
+            Err(err) if err.is(Errno::ENOBUFS) => self.execute(request.clone()),
+            answered => answered,
+        }
+    }
+
     /// Makes several changes in one message to the kernel; they are carried out in order.
     /// The first error is returned after all answers are in; requests behind the one that
     /// failed have been tried all the same.
