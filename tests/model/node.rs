@@ -360,6 +360,14 @@ fn is_in_pod(fact: &str, kind: &str) -> bool {
     split_pod(fact).is_some_and(|(_, rest)| rest.starts_with(kind))
 }
 
+impl Node {
+    /// Whether a pod has one of its addresses.
+    pub(crate) fn shares_address(&self, att: &Att) -> bool {
+        let has = |fact: &str| att.ips.iter().any(|ip| has_word(fact, &ip.to_string()));
+        self.seen.iter().any(|fact| split_pod(fact).is_some_and(|(_, rest)| has(rest)))
+    }
+}
+
 /// Whether it must have an owner.
 fn is_of_somebody(fact: &str) -> bool {
     let is_id = |word: &str| {
