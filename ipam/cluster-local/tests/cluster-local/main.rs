@@ -10,6 +10,7 @@ mod late;
 mod local;
 mod operator;
 mod trust;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::io::Write;

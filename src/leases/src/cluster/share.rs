@@ -79,6 +79,9 @@ pub struct Share {
     pub confirmed: u64,
     /// In the order of the claims.
     pub owned: Vec<Owned>,
+    /// The node's own addresses that etcd has; empty without an agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub told: Vec<IpAddr>,
 }
 
 /// Milliseconds since this boot, sleep included.
@@ -209,7 +212,14 @@ mod tests {
             offline: 1000,
             turn: 1,
         };
-        Share { identity, registered: true, revision: 1, confirmed: now().unwrap(), owned: parts }
+        Share {
+            identity,
+            registered: true,
+            revision: 1,
+            confirmed: now().unwrap(),
+            owned: parts,
+            told: Vec::new(),
+        }
     }
 
     #[test]
