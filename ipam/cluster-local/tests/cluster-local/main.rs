@@ -9,6 +9,8 @@ mod hangs;
 mod late;
 mod local;
 mod operator;
+mod routes;
+mod site;
 mod trust;
 mod watch;
 

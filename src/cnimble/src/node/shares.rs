@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use cnimble_agent::conflist::Conflist;
 use cnimble_agent::{Known, Shared, shares};
@@ -66,7 +66,7 @@ impl Shares {
     pub(super) async fn run(mut self) {
         let mut wait = BACKOFF;
         loop {
-            let before = self.seen;
+            let begun = Instant::now();
             let why = match self.follow(false).await {
                 Ok(()) => "it has ended".to_owned(),
                 Err(why) => why,
@@ -77,8 +77,8 @@ impl Shares {
                 self.shared.known().trouble = Some(why);
                 self.changed.send_replace(());
             }
-            wait = if self.seen > before { BACKOFF } else { (wait * 2).min(MAX_BACKOFF) };
             sleep(wait).await;
+            wait = if begun.elapsed() > MAX_BACKOFF * 2 { BACKOFF } else { (wait * 2).min(MAX_BACKOFF) };
         }
     }
 
