@@ -46,12 +46,12 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     }
     let path = session.invoker.path().to_vec();
     let mut follower = follower(given, &options, &path)?;
-    let routed = options
-        .conflist
-        .cluster
-        .as_ref()
-        .map(|_| Routed { name: options.conflist.name.clone(), ips: given.node_ip.clone() });
     let (shared, changed) = follower.subscribe();
+    let routed = options.conflist.cluster.as_ref().map(|_| Routed {
+        name: options.conflist.name.clone(),
+        ips: given.node_ip.clone(),
+        shared: shared.clone(),
+    });
     let mut agent = Agent::new(options).map_err(|err| failed(&err.to_string()))?;
     if given.once || given.dry_run {
         if let (Nodes::Etcd(shares), false) = (&follower, given.dry_run) {

@@ -19,7 +19,7 @@ use super::configured::{self, Network};
 
 /// Between an end of the program and the next start.
 const BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// The program says something every ten seconds.
 const SILENCE: Duration = Duration::from_secs(40);
 /// An error is shorter.

@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::sleep;
 
-use cnimble_agent::uplink_addresses;
+use cnimble_agent::{Shared, uplink_addresses};
 use cnimble_cni::Error;
 use cnimble_runtime::ConfDir;
 
@@ -25,6 +25,9 @@ use super::configured::{Configured, Network};
 const LOOK: Duration = Duration::from_secs(1);
 /// Between looks where nothing has changed, or where etcd could not help; less if etcd has to be asked more often.
 const SELDOM: Duration = Duration::from_secs(60);
+
+/// Between looks where etcd could not help, and answers by now.
+const SOON: Duration = Duration::from_secs(5);
 
 /// What came of a look.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,7 +49,10 @@ struct Seen {
 }
 
 impl Seen {
-    fn is_due(&self, network: &Network, changed: Option<SystemTime>) -> bool {
+    fn is_due(&self, network: &Network, changed: Option<SystemTime>, answers: bool) -> bool {
+        if answers && self.at.elapsed() >= SOON && matches!(self.outcome, Outcome::Failed(_)) {
+            return true;
+        }
         self.at.elapsed() >= SELDOM.min(network.offline / 6)
             || (self.outcome == Outcome::Done && self.changed != changed)
     }
@@ -58,9 +64,17 @@ pub(super) struct Routed {
     pub(super) name: String,
     /// The node's addresses; empty for those of the uplink.
     pub(super) ips: Vec<IpAddr>,
+    /// What etcd tells of nodes.
+    pub(super) shared: Shared,
 }
 
 impl Routed {
+    /// Whether etcd tells of nodes now.
+    fn answers(&self) -> bool {
+        let known = self.shared.known();
+        known.listed && known.trouble.is_none()
+    }
+
     /// The node's addresses now.
     fn addresses(&self) -> Result<Vec<IpAddr>, String> {
         if !self.ips.is_empty() {
@@ -87,10 +101,11 @@ pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Route
         for network in networks {
             let changed = std::fs::metadata(&network.store).and_then(|meta| meta.modified()).ok();
             let last = seen.get(&network.name);
-            if last.is_some_and(|last| !last.is_due(network, changed)) {
+            let routed = routed.as_ref().filter(|routed| routed.name == network.name);
+            let answers = routed.is_some_and(Routed::answers);
+            if last.is_some_and(|last| !last.is_due(network, changed, answers)) {
                 continue;
             }
-            let routed = routed.as_ref().filter(|routed| routed.name == network.name);
             let outcome = tend(network, &path, routed).await.unwrap_or_else(Outcome::Failed);
             if last.is_none_or(|last| last.outcome != outcome) {
                 tell(&network.name, &outcome);
