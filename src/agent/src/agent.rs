@@ -8,10 +8,10 @@ use cnimble_netlink as netlink;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
 
-use crate::conflist::Conflist;
+use crate::conflist::{Conflist, Plugin};
 use crate::masquerade::{self, Masquerade};
 use crate::plan::{Host, Plan, plan};
-use crate::{Nodes, routes, uplink};
+use crate::{Nodes, bridge, routes, uplink};
 
 /// What is to be done.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl Agent {
         let now = if shared.is_empty() { podcidrs() } else { shared.clone() };
         let mut living = self.options.conflist.ranges();
         living.retain(|cidr| !now.contains(cidr));
-        Ok(Host { routes, living, addresses, shared })
+        Ok(Host { routes, living, addresses, shared, bridge: None })
     }
 
     /// Looks at the host and makes what is to be there. Only what differs is written.
@@ -100,12 +100,17 @@ impl Agent {
     /// # Errors
     /// The host can't be looked at; nothing is changed then.
     pub fn reconcile(&mut self, nodes: &Nodes) -> Result<Report, String> {
-        let host = self.look(nodes)?;
+        let mut host = self.look(nodes)?;
+        if !host.shared.is_empty() && self.options.conflist.plugin == Plugin::Bridge {
+            // Before the first pod, which finds its ways there.
+            host.bridge = Some(bridge::ensure(&mut self.netlink).map_err(|err| err.to_string())?);
+        }
         let plan = plan(nodes, &self.options.node, &host);
         let mut report = Report { conditions: plan.conditions.clone(), ..Report::default() };
         let ranges = self.file(nodes, &plan, &host, &mut report);
         report.own = if host.shared.is_empty() { ranges.clone() } else { plan.own.clone() };
-        match routes::apply(&mut self.netlink, &host.routes, &plan.routes) {
+        let ways = plan.routes.clone().into_iter().chain(plan.local).collect();
+        match routes::apply(&mut self.netlink, &host.routes, &ways) {
             Ok(written) => {
                 report.writes += written.writes;
                 report.failures.extend(written.failures);

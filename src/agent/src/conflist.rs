@@ -39,6 +39,8 @@ pub struct Conflist {
     pub cluster: Option<ClusterLocal>,
 }
 
+/// The bridge of the pods.
+pub(crate) const BRIDGE: &str = "cni0";
 /// A file larger than this isn't ours.
 pub(crate) const LIMIT: usize = 1 << 20;
 
@@ -72,9 +74,13 @@ impl Conflist {
             None => self.host_local(own),
         };
         let mut main = match self.plugin {
+            // Pods reach others by the gateway, also those of other nodes in their subnet.
             // Another podCIDR is another address of the gateway; the file changes only when no pod has the old one.
+            Plugin::Bridge if self.cluster.is_some() => json!({
+                "type": "bridge", "bridge": BRIDGE, "isGateway": true, "hairpinMode": true, "ipam": ipam,
+            }),
             Plugin::Bridge => json!({
-                "type": "bridge", "bridge": "cni0", "isGateway": true, "forceAddress": true, "hairpinMode": true,
+                "type": "bridge", "bridge": BRIDGE, "isGateway": true, "forceAddress": true, "hairpinMode": true,
                 "ipam": ipam,
             }),
             Plugin::Ptp => json!({"type": "ptp", "ipam": ipam}),

@@ -6,6 +6,7 @@
 //! refuses what an API server should not have said. [`Agent`] makes it so, again and again.
 
 mod agent;
+mod bridge;
 pub mod conflist;
 mod follow;
 #[cfg(feature = "fuzzing")]

@@ -27,6 +27,8 @@ pub struct Host {
     pub addresses: BTreeSet<IpAddr>,
     /// The subnets that nodes own blocks and single addresses of. Empty where each node has podCIDRs.
     pub shared: Vec<IpNetwork>,
+    /// The bridge whose pods have addresses of them without a network on their link.
+    pub bridge: Option<u32>,
 }
 
 impl Host {
@@ -39,8 +41,8 @@ impl Host {
 /// The way to a node's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
-    /// The node's address.
-    pub via: IpAddr,
+    /// The node's address; `None` for this node's own bridge.
+    pub via: Option<IpAddr>,
     /// The link that it is on.
     pub index: u32,
     /// The node.
@@ -54,6 +56,8 @@ pub struct Plan {
     pub own: Vec<IpNetwork>,
     /// Ways to the pods of other nodes.
     pub routes: BTreeMap<IpNetwork, Hop>,
+    /// Ways to the pods here, by the bridge: the subnets, of which others' blocks are parts, and borrowed addresses in those.
+    pub local: BTreeMap<IpNetwork, Hop>,
     /// The networks of all nodes.
     pub pods: BTreeSet<IpNetwork>,
     /// What is wrong, in sentences, by node.
@@ -105,11 +109,22 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
             }
         };
         match hop {
-            Ok((via, index)) => drop(plan.routes.insert(cidr, Hop { via, index, node: name.clone() })),
+            Ok((via, index)) => {
+                drop(plan.routes.insert(cidr, Hop { via: Some(via), index, node: name.clone() }));
+            }
             Err(why) => plan.conditions.push((name.clone(), why)),
         }
     }
     plan.pods.extend(plan.own.iter().copied());
+    if let Some(index) = host.bridge {
+        let borrowed: Vec<IpNetwork> = plan.own.iter().copied().filter(|cidr| is_host(*cidr)).collect();
+        for cidr in host.shared.iter().copied().chain(borrowed) {
+            match ways.foreign(cidr) {
+                Some(why) => plan.conditions.push((own.to_owned(), why)),
+                None => drop(plan.local.insert(cidr, Hop { via: None, index, node: own.to_owned() })),
+            }
+        }
+    }
     if !host.shared.is_empty() {
         plan.pods = host.shared.iter().copied().collect();
     }

@@ -33,7 +33,8 @@ pub struct ClusterLocal {
 }
 
 impl ClusterLocal {
-    /// Reads a file with the keys of `ipam`, and completes it by what is missing: type, node, directory, routes.
+    /// Reads a file with the keys of `ipam`, and completes it by what is missing: type, node, directory, routes, and `routed` for a
+    /// bridge.
     ///
     /// # Errors
     /// The file can't be read, or the plugin would refuse it.
@@ -42,12 +43,13 @@ impl ClusterLocal {
         network: &str,
         node: Option<&str>,
         data_dir: Option<&Path>,
+        routed: bool,
     ) -> Result<Self, String> {
         let shown = path.display();
         let text = files::read(path, LIMIT, Links::Follow).map_err(|err| format!("{shown}: {err}"))?;
         let ipam: Map<String, Value> = serde_json::from_slice(&text)
             .map_err(|err| format!("{shown}: it is to hold an object with the keys of ipam: {err}"))?;
-        Self::complete(ipam, network, node, data_dir).map_err(|why| format!("{shown}: {why}"))
+        Self::complete(ipam, network, node, data_dir, routed).map_err(|why| format!("{shown}: {why}"))
     }
 
     fn complete(
@@ -55,6 +57,7 @@ impl ClusterLocal {
         network: &str,
         node: Option<&str>,
         data_dir: Option<&Path>,
+        routed: bool,
     ) -> Result<Self, String> {
         if ipam.get("type").is_some_and(|kind| kind != PLUGIN) {
             return Err(format!("ipam.type: only {PLUGIN} is known here"));
@@ -65,6 +68,9 @@ impl ClusterLocal {
         }
         if let Some(dir) = data_dir {
             ipam.insert("dataDir".to_owned(), json!(dir));
+        }
+        if routed {
+            ipam.insert("routed".to_owned(), json!(true));
         }
         let document = json!({"cniVersion": "1.0.0", "name": network, "type": "ptp", "ipam": ipam});
         let read = PluginConfig::parse(document.to_string().as_bytes())
@@ -128,7 +134,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pods.json");
         std::fs::write(&path, text).unwrap();
-        ClusterLocal::read(&path, "pods", Some("a"), Some(Path::new("/run/x")))
+        ClusterLocal::read(&path, "pods", Some("a"), Some(Path::new("/run/x")), true)
     }
 
     #[test]
@@ -144,6 +150,7 @@ mod tests {
         );
         assert_eq!(two.ipam["routes"], json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]));
         assert_eq!((&two.ipam["nodeName"], &two.ipam["dataDir"]), (&json!("a"), &json!("/run/x")));
+        assert_eq!(two.ipam["routed"], true);
         let own =
             read(&format!(r#"{{"type": "cluster-local", "subnet": "10.1.0.0/16", "routes": [], {etcd}}}"#))
                 .unwrap();

@@ -11,9 +11,18 @@ const BOTH: &str = r#""blockSize": 28, "ranges": [[{"subnet": "10.1.0.0/16"}], [
 
 #[test]
 fn pods_of_nodes_reach_each_other_without_nat_and_routes_follow_the_blocks() {
+    routes_follow_the_blocks("");
+}
+
+#[test]
+fn pods_of_bridges_reach_each_other_without_nat_and_routes_follow_the_blocks() {
+    routes_follow_the_blocks("--plugin bridge");
+}
+
+fn routes_follow_the_blocks(options: &str) {
     need!("ip", "nft", "etcd", "etcdctl");
     let world = Site::world();
-    let mut site = Site::new(&world, BOTH);
+    let mut site = Site::with(&world, BOTH, options);
     site.join(1);
     // The file is there before etcd is asked.
     assert!(wait_until(PATIENCE, || site.members[0].conflist().exists()), "{}", site.members[0].log());
@@ -55,10 +64,19 @@ fn pods_of_nodes_reach_each_other_without_nat_and_routes_follow_the_blocks() {
 
 #[test]
 fn borrowed_addresses_get_routes_of_their_own_within_the_blocks_of_others() {
+    addresses_are_borrowed("");
+}
+
+#[test]
+fn borrowed_addresses_on_bridges_get_routes_of_their_own_within_the_blocks_of_others() {
+    addresses_are_borrowed("--plugin bridge");
+}
+
+fn addresses_are_borrowed(options: &str) {
     need!("ip", "nft", "etcd", "etcdctl");
     let world = Site::world();
     // Two blocks for three nodes.
-    let mut site = Site::new(&world, r#""blockSize": 28, "subnet": "10.1.0.0/27""#);
+    let mut site = Site::with(&world, r#""blockSize": 28, "subnet": "10.1.0.0/27""#, options);
     site.join(1);
     site.init();
     site.members[0].add_pod();

@@ -41,6 +41,8 @@ pub(super) struct Site<'w> {
     world: &'w Host,
     /// Of the IPAM plugin.
     keys: String,
+    /// Of each agent.
+    options: String,
 }
 
 impl<'w> Site<'w> {
@@ -56,8 +58,13 @@ impl<'w> Site<'w> {
 
     /// etcd, and no node yet.
     pub(super) fn new(world: &'w Host, keys: &str) -> Self {
+        Self::with(world, keys, "")
+    }
+
+    /// The same; each agent gets these options.
+    pub(super) fn with(world: &'w Host, keys: &str, options: &str) -> Self {
         let etcd = Etcd::start_at(world, WORLD);
-        Site { members: Vec::new(), etcd, world, keys: keys.to_owned() }
+        Site { members: Vec::new(), etcd, world, keys: keys.to_owned(), options: options.to_owned() }
     }
 
     /// A machine more, with its agent.
@@ -72,7 +79,7 @@ impl<'w> Site<'w> {
         host.ip("-6 route add default via 2001:db8::fe");
         let ipam = format!(r#"{{{}, "etcd": {{"endpoints": ["http://{WORLD}:2379"]}}}}"#, self.keys);
         std::fs::write(host.dir().join("pods.json"), ipam).unwrap();
-        let mut member = Member::alone(host, number);
+        let mut member = Member { options: self.options.clone(), ..Member::alone(host, number) };
         member.start();
         self.members.push(member);
     }
@@ -243,7 +250,7 @@ impl Member {
         line.trim().parse().ok()
     }
 
-    /// The agent's routes, as `ip route` shows them.
+    /// The agent's routes to other nodes, as `ip route` shows them.
     pub(super) fn routes(&self) -> Vec<String> {
         let of = |family: &str| self.host.ip(&format!("{family} route show proto 203"));
         let text = of("-4") + "\n" + &of("-6");
@@ -253,7 +260,7 @@ impl Member {
             let length = if dst.contains(':') { 128 } else { 32 };
             Some(if dst.contains('/') { line.trim().to_owned() } else { format!("{dst}/{length} {rest}") })
         };
-        text.lines().filter_map(whole).collect()
+        text.lines().filter_map(whole).filter(|route| !route.contains("dev cni0")).collect()
     }
 
     /// What the node owns, by its own file.

@@ -109,3 +109,21 @@ fn a_watch_ends_when_etcd_does_and_refuses_one_that_is_behind() {
     assert!(wait_until(PATIENCE, || behind.all().contains("which was seen")), "{}", behind.all());
     refused(nodes[1].add("p2"), 50, "restored from a backup");
 }
+
+#[test]
+fn a_restored_etcd_is_not_followed() {
+    let host = Host::new();
+    let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let backup = etcd.backup();
+    nodes[1].added("p1");
+    let mut watch = Watch::start(&host, &nodes[2], 0);
+    watch.tells("both", |nodes| nodes["a"]["blocks"].is_array() && nodes["b"]["blocks"].is_array());
+    etcd.restore(&backup);
+    assert!(wait_until(PATIENCE, || !watch.process.running()));
+    // The node has never seen the old one.
+    let mut again = Watch::start(&host, &nodes[2], 0);
+    assert!(wait_until(PATIENCE, || !again.process.running()));
+    assert!(wait_until(PATIENCE, || again.all().contains("restored from a backup")), "{}", again.all());
+    assert_eq!(again.nodes(), Value::Null);
+}

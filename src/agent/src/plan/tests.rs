@@ -38,7 +38,10 @@ fn nodes(more: &[(&str, Node)]) -> Nodes {
 }
 
 fn hops(plan: &Plan) -> Vec<String> {
-    plan.routes.iter().map(|(cidr, hop)| format!("{cidr} via {} dev {}", hop.via, hop.index)).collect()
+    plan.routes
+        .iter()
+        .map(|(cidr, hop)| format!("{cidr} via {} dev {}", hop.via.unwrap(), hop.index))
+        .collect()
 }
 
 #[test]

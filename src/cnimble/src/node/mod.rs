@@ -161,17 +161,14 @@ fn options(session: &Session, given: &Node) -> Result<Options, Report> {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let named = given.node_name.clone().filter(|name| !name.is_empty());
     let read = |path: &PathBuf| {
-        ClusterLocal::read(path, &given.name, named.as_deref(), given.data_dir.as_deref())
+        let is_bridge = given.plugin == Some(Main::Bridge);
+        ClusterLocal::read(path, &given.name, named.as_deref(), given.data_dir.as_deref(), is_bridge)
             .map_err(|why| Report::new(Exit::Config, "--cluster-local can't be used").row("why", why))
     };
     let cluster = given.cluster_local.as_ref().map(read).transpose()?;
     let plugin = match (given.plugin, &cluster) {
-        (Some(Main::Bridge), Some(_)) => {
-            return Err(usage("--cluster-local goes with --plugin ptp only")
-                .hint("pods of a bridge would look for the other nodes' pods on the bridge"));
-        }
-        (None | Some(Main::Bridge), None) => Plugin::Bridge,
-        (Some(Main::Ptp), None) | (None | Some(Main::Ptp), Some(_)) => Plugin::Ptp,
+        (Some(Main::Bridge), _) | (None, None) => Plugin::Bridge,
+        (Some(Main::Ptp), _) | (None, Some(_)) => Plugin::Ptp,
     };
     let node = cluster.as_ref().map(|cluster| cluster.node.clone()).or(named);
     Ok(Options {
@@ -200,8 +197,10 @@ fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> R
     if given.dry_run {
         let plan = agent.plan(&nodes).map_err(|why| failed(&why))?;
         let own = plan.own.iter().map(|cidr| format!("pods here: {cidr}\n"));
-        let routes =
-            plan.routes.iter().map(|(cidr, hop)| format!("{cidr} via {} (node {})\n", hop.via, hop.node));
+        let routes = plan
+            .routes
+            .iter()
+            .filter_map(|(cidr, hop)| Some(format!("{cidr} via {} (node {})\n", hop.via?, hop.node)));
         let wrong = plan.conditions.iter().map(|(node, why)| format!("node {node}: {why}\n"));
         print(&own.chain(routes).chain(wrong).collect::<String>());
         return Ok(());
