@@ -20,7 +20,8 @@ use crate::range::{Range, RangeSet};
 
 /// The file's name in the network's directory. It names no address.
 pub const SHARE: &str = ".cnimble-share";
-const FRESH: &str = ".cnimble-new-share";
+/// An ADD removes temporary files of leases that killed ones have left; this is none of them.
+const FRESH: &str = ".cnimble-share-new";
 /// 10,000 single addresses have less.
 const LIMIT: usize = 4 << 20;
 
@@ -197,6 +198,7 @@ fn without(range: &Range, ip: IpAddr) -> Vec<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
 
     fn owned(first: &str, last: &str) -> Owned {
         Owned { first: first.parse().unwrap(), last: last.parse().unwrap(), idle: None }
@@ -246,6 +248,18 @@ mod tests {
         share.identity.offline = 1_000_000;
         share.identity.boot = "another".to_owned();
         assert!(!share.is_valid().unwrap());
+    }
+
+    #[test]
+    fn an_add_meanwhile_leaves_a_share_that_is_being_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::lock(dir.path()).unwrap().unwrap();
+        for name in [FRESH, ".cnimble-new-1-0"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        store.sweep(&store.leases_of("pod", &[]).unwrap());
+        assert!(!dir.path().join(".cnimble-new-1-0").exists());
+        assert!(dir.path().join(FRESH).exists());
     }
 
     #[test]
