@@ -33,6 +33,7 @@ fn routes_follow_the_blocks(options: &str) {
     site.add_pods();
     site.settled();
     site.all_reach_all();
+    site.members.iter().for_each(Member::check_pods);
     // Pods past a block: another one, and its route.
     let first = &mut site.members[0];
     let before = first.owned().len();

@@ -286,6 +286,11 @@ impl Member {
         self.pods.push(Pod { ns, ips });
     }
 
+    /// CHECK of each pod.
+    pub(super) fn check_pods(&self) {
+        self.pods.iter().for_each(|pod| drop(self.verb("check", &pod.ns)));
+    }
+
     /// Takes the last pod down.
     pub(super) fn del_pod(&mut self) {
         let pod = self.pods.pop().unwrap();

@@ -188,3 +188,25 @@ fn hostile_blocks_are_refused_and_the_others_stay() {
         assert!(name == "worse" && why.contains(words), "{why}");
     }
 }
+
+#[test]
+fn pods_of_a_bridge_get_the_subnet_by_it_and_borrowed_addresses() {
+    let local = |plan: &Plan| plan.local.keys().map(ToString::to_string).collect::<Vec<_>>();
+    let mut host = sharing();
+    assert_eq!(local(&plan(&sharers(&[]), "me", &host)), [""; 0]);
+    // Pods of a bridge have no routes of their own.
+    host.routes.retain(|(route, _)| !host.shared[0].contains(route.dst.ip()));
+    host.bridge = Some(7);
+    let made = plan(&sharers(&[]), "me", &host);
+    assert_eq!(local(&made), ["10.1.0.0/16", "10.1.0.127/32"]);
+    assert!(made.local.values().all(|hop| hop.via.is_none() && hop.index == 7));
+    // Ours are no network that the host is connected to.
+    host.routes.push((route("10.1.0.0/16", None, 7), PROTOCOL));
+    let other = ("b", node(&["10.1.0.64/26"], &["192.0.2.2"], ""));
+    assert_eq!(hops(&plan(&sharers(&[other.clone()]), "me", &host)), ["10.1.0.64/26 via 192.0.2.2 dev 2"]);
+    // The administrator's is left alone.
+    host.routes.push((route("10.1.0.0/16", Some("192.0.2.254"), 2), 3));
+    let left = plan(&sharers(&[other]), "me", &host);
+    assert_eq!(local(&left), ["10.1.0.127/32"]);
+    assert!(left.conditions[0].1.contains("that cnimble has not made"), "{:?}", left.conditions);
+}
