@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use cnimble_tests::{Background, Host, PATIENCE, plugin_dir, wait_until};
@@ -126,4 +127,16 @@ fn a_restored_etcd_is_not_followed() {
     assert!(wait_until(PATIENCE, || !again.process.running()));
     assert!(wait_until(PATIENCE, || again.all().contains("restored from a backup")), "{}", again.all());
     assert_eq!(again.nodes(), Value::Null);
+}
+
+#[test]
+fn a_watch_ends_when_its_member_is_paused() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let mut watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("nothing at first", |nodes| *nodes == json!({}));
+    etcd.signal(0, Signal::SIGSTOP);
+    assert!(wait_until(PATIENCE, || !watch.process.running()));
+    assert!(wait_until(PATIENCE, || watch.all().contains("no answer in time")), "{}", watch.all());
+    etcd.signal(0, Signal::SIGCONT);
 }
