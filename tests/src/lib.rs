@@ -31,6 +31,7 @@ mod sample;
 pub mod segment;
 mod skip;
 mod snapshot;
+pub mod stream;
 pub mod tls;
 pub mod trace;
 pub mod traffic;

@@ -7,9 +7,9 @@
 mod ask;
 
 use std::cell::Cell;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use cnimble_cni::{Attachment, CniResult, Code, Error};
+use cnimble_cni::{Attachment, CniResult, Code, Error, Route, cidr};
 use cnimble_host_local::{PLUGIN as HOST_LOCAL, Source, add_from};
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::Share;
@@ -50,12 +50,15 @@ impl Plugin for ClusterLocal {
             let base = Cluster::read(&call.config, &call.args()?)?.base;
             let need = Owned { cluster: Cluster::read(&call.config, &call.args()?)?, need: Cell::new(None) };
             match add_from(call, base, &need) {
-                Ok(result) => {
+                Ok(mut result) => {
                     // A process that was paused in between may be too late.
                     if !Share::read(&need.cluster.base.store)?.map_or(Ok(false), |share| share.is_valid())? {
                         return Err(late());
                     }
                     prepare(call, &need.cluster, &result);
+                    if need.cluster.routed {
+                        lead_to_gateways(&mut result);
+                    }
                     return Ok(result);
                 }
                 Err(err) => match need.need.take() {
@@ -120,6 +123,24 @@ impl Plugin for ClusterLocal {
         }
         Ok(())
     }
+}
+
+/// Gives addresses their full length as prefix, so that the pod looks for no other on its link, and routes straight to
+/// their gateways.
+fn lead_to_gateways(result: &mut CniResult) {
+    let mut ways = Vec::new();
+    for ip in &mut result.ips {
+        ip.address = cidr::host(ip.address.ip());
+        let Some(gateway) = ip.gateway else { continue };
+        let nowhere: IpAddr =
+            if gateway.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let way = Route::new(cidr::host(gateway), Some(nowhere));
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    // Before those that go by the gateways.
+    result.routes.splice(0..0, ways);
 }
 
 fn late() -> Error {

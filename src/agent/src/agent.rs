@@ -8,10 +8,10 @@ use cnimble_netlink as netlink;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
 
-use crate::conflist::Conflist;
+use crate::conflist::{Conflist, Plugin};
 use crate::masquerade::{self, Masquerade};
 use crate::plan::{Host, Plan, plan};
-use crate::{Nodes, routes};
+use crate::{Nodes, bridge, routes, uplink};
 
 /// What is to be done.
 #[derive(Debug, Clone)]
@@ -87,10 +87,12 @@ impl Agent {
         let routes = self.netlink.routes_by_protocol().map_err(|err| err.to_string())?;
         let addresses = self.netlink.all_addrs().map_err(|err| err.to_string())?;
         let addresses = addresses.iter().map(|address| address.net.ip()).collect();
-        let now = nodes.get(&self.options.node).map(|node| node.cidrs.clone()).unwrap_or_default();
+        let shared = self.options.conflist.shared().to_vec();
+        let podcidrs = || nodes.get(&self.options.node).map(|node| node.cidrs.clone()).unwrap_or_default();
+        let now = if shared.is_empty() { podcidrs() } else { shared.clone() };
         let mut living = self.options.conflist.ranges();
         living.retain(|cidr| !now.contains(cidr));
-        Ok(Host { routes, living, addresses })
+        Ok(Host { routes, living, addresses, shared, bridge: None })
     }
 
     /// Looks at the host and makes what is to be there. Only what differs is written.
@@ -98,11 +100,17 @@ impl Agent {
     /// # Errors
     /// The host can't be looked at; nothing is changed then.
     pub fn reconcile(&mut self, nodes: &Nodes) -> Result<Report, String> {
-        let host = self.look(nodes)?;
+        let mut host = self.look(nodes)?;
+        if !host.shared.is_empty() && self.options.conflist.plugin == Plugin::Bridge {
+            // Before the first pod, which finds its ways there.
+            host.bridge = Some(bridge::ensure(&mut self.netlink).map_err(|err| err.to_string())?);
+        }
         let plan = plan(nodes, &self.options.node, &host);
         let mut report = Report { conditions: plan.conditions.clone(), ..Report::default() };
-        report.own = self.file(nodes, &plan, &host, &mut report);
-        match routes::apply(&mut self.netlink, &host.routes, &plan.routes) {
+        let ranges = self.file(nodes, &plan, &host, &mut report);
+        report.own = if host.shared.is_empty() { ranges.clone() } else { plan.own.clone() };
+        let ways = plan.routes.clone().into_iter().chain(plan.local).collect();
+        match routes::apply(&mut self.netlink, &host.routes, &ways) {
             Ok(written) => {
                 report.writes += written.writes;
                 report.failures.extend(written.failures);
@@ -113,7 +121,7 @@ impl Agent {
         if self.options.masquerade {
             // While pods of an earlier network live, they leave as before.
             let own: BTreeSet<IpNetwork> =
-                report.own.iter().copied().chain(host.living.iter().copied()).collect();
+                ranges.iter().copied().chain(host.living.iter().copied()).collect();
             let pods = plan.pods.iter().copied().chain(own.iter().copied()).collect();
             let others = self.options.non_masquerade.iter().copied().collect();
             let wanted = Masquerade { own, pods, others };
@@ -125,11 +133,25 @@ impl Agent {
         Ok(report)
     }
 
+    /// Writes the runtime's file before any node is known: with addresses of a shared subnet it doesn't depend on nodes.
+    ///
+    /// # Errors
+    /// The host can't be looked at.
+    pub fn prepare(&mut self) -> Result<Report, String> {
+        let host = self.look(&Nodes::new())?;
+        let mut report = Report::default();
+        self.file(&Nodes::new(), &Plan::default(), &host, &mut report);
+        Ok(report)
+    }
+
     /// Brings the runtime's file up to date; the networks that it has then.
     fn file(&mut self, nodes: &Nodes, plan: &Plan, host: &Host, report: &mut Report) -> Vec<IpNetwork> {
         let (conflist, node) = (&self.options.conflist, &self.options.node);
         let there = conflist.ranges();
         let mut wrong = |why: String| report.conditions.push((node.clone(), why));
+        if !host.shared.is_empty() {
+            return self.write_file(&host.shared, there, host, report);
+        }
         let Some(known) = nodes.get(node) else {
             if self.options.remove_on_delete {
                 match conflist.remove() {
@@ -152,14 +174,28 @@ impl Agent {
             }
             return there;
         }
+        self.write_file(&plan.own, there, host, report)
+    }
+
+    /// Writes the file for pods of these networks, if no pod lives that has another.
+    fn write_file(
+        &mut self,
+        own: &[IpNetwork],
+        there: Vec<IpNetwork>,
+        host: &Host,
+        report: &mut Report,
+    ) -> Vec<IpNetwork> {
+        let (conflist, node) = (&self.options.conflist, &self.options.node);
+        let mut wrong = |why: String| report.conditions.push((node.clone(), why));
         if !host.living.is_empty() {
-            match conflist.lease_outside(&plan.own) {
+            match conflist.lease_outside(own) {
                 Ok(None) => {}
                 Ok(Some(ip)) => {
                     wrong(format!(
-                        "its podCIDRs have changed to {}, and {ip} is still leased: the configuration stays as it is \
+                        "its {} have changed to {}, and {ip} is still leased: the configuration stays as it is \
                          until no pod has an address of {}",
-                        words(&plan.own),
+                        if host.shared.is_empty() { "podCIDRs" } else { "networks" },
+                        words(own),
                         words(&host.living)
                     ));
                     return there;
@@ -172,18 +208,18 @@ impl Agent {
         }
         let mtu = match self.options.mtu {
             Some(mtu) => Some(mtu),
-            None => uplink_mtu(&mut self.netlink).unwrap_or_else(|err| {
+            None => uplink::mtu(&mut self.netlink).unwrap_or_else(|err| {
                 report.failures.push(err.to_string());
                 None
             }),
         };
-        let written = conflist.text(&plan.own, mtu).and_then(|text| {
+        let written = conflist.text(own, mtu).and_then(|text| {
             conflist.write(&text).map_err(|err| format!("{}: {err}", conflist.path().display()))
         });
         match written {
             Ok(written) => {
                 report.writes += usize::from(written);
-                plan.own.clone()
+                own.to_vec()
             }
             Err(why) => {
                 report.failures.push(why);
@@ -195,14 +231,6 @@ impl Agent {
 
 fn words(cidrs: &[IpNetwork]) -> String {
     cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// The MTU of the link that the default route leaves by.
-fn uplink_mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
-    match netlink.default_link()? {
-        Some(index) => Ok(Some(netlink.link_at(index)?.mtu)),
-        None => Ok(None),
-    }
 }
 
 /// Takes away all that an agent has made here: routes, the table, and the file. Returns how many things there were.

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use cnimble_files::{self as files, Links};
 use cnimble_leases::store::Directory;
 
+use crate::shares::ClusterLocal;
+
 /// What joins pods to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Plugin {
@@ -33,10 +35,14 @@ pub struct Conflist {
     pub template: Option<PathBuf>,
     /// The `dataDir` of host-local, if not the usual one.
     pub data_dir: Option<PathBuf>,
+    /// Addresses of a cluster's subnet, of blocks in etcd.
+    pub cluster: Option<ClusterLocal>,
 }
 
+/// The bridge of the pods.
+pub(crate) const BRIDGE: &str = "cni0";
 /// A file larger than this isn't ours.
-const LIMIT: usize = 1 << 20;
+pub(crate) const LIMIT: usize = 1 << 20;
 
 impl Conflist {
     /// The file.
@@ -63,16 +69,18 @@ impl Conflist {
     }
 
     fn usual(&self, own: &[IpNetwork], mtu: Option<u32>) -> String {
-        let ranges: Vec<Value> = own.iter().map(|cidr| json!([{"subnet": cidr.to_string()}])).collect();
-        let routes: Vec<Value> = own.iter().map(|cidr| json!({"dst": everywhere(cidr)})).collect();
-        let mut ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
-        if let (Some(dir), Some(ipam)) = (&self.data_dir, ipam.as_object_mut()) {
-            ipam.insert("dataDir".to_owned(), json!(dir));
-        }
+        let ipam = match &self.cluster {
+            Some(cluster) => cluster.ipam.clone(),
+            None => self.host_local(own),
+        };
         let mut main = match self.plugin {
+            // Pods reach others by the gateway, also those of other nodes in their subnet.
             // Another podCIDR is another address of the gateway; the file changes only when no pod has the old one.
+            Plugin::Bridge if self.cluster.is_some() => json!({
+                "type": "bridge", "bridge": BRIDGE, "isGateway": true, "hairpinMode": true, "ipam": ipam,
+            }),
             Plugin::Bridge => json!({
-                "type": "bridge", "bridge": "cni0", "isGateway": true, "forceAddress": true, "hairpinMode": true,
+                "type": "bridge", "bridge": BRIDGE, "isGateway": true, "forceAddress": true, "hairpinMode": true,
                 "ipam": ipam,
             }),
             Plugin::Ptp => json!({"type": "ptp", "ipam": ipam}),
@@ -92,17 +100,33 @@ impl Conflist {
         cnimble_cni::json::to_pretty(&list) + "\n"
     }
 
+    fn host_local(&self, own: &[IpNetwork]) -> Value {
+        let ranges: Vec<Value> = own.iter().map(|cidr| json!([{"subnet": cidr.to_string()}])).collect();
+        let routes: Vec<Value> = own.iter().map(|cidr| json!({"dst": everywhere(cidr)})).collect();
+        let mut ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
+        if let (Some(dir), Some(ipam)) = (&self.data_dir, ipam.as_object_mut()) {
+            ipam.insert("dataDir".to_owned(), json!(dir));
+        }
+        ipam
+    }
+
+    /// The subnets that nodes own blocks of; empty where each has podCIDRs.
+    pub fn shared(&self) -> &[IpNetwork] {
+        self.cluster.as_ref().map_or(&[], |cluster| &cluster.subnets)
+    }
+
     /// The networks that the file which is there gives pods addresses from; none if there is no such file.
     pub fn ranges(&self) -> Vec<IpNetwork> {
         let Ok(text) = files::read(&self.path(), LIMIT, Links::Refuse) else { return Vec::new() };
         let value: Value = serde_json::from_slice(&text).unwrap_or_default();
         let plugins = value.get("plugins").and_then(Value::as_array);
-        let ranges =
-            plugins.into_iter().flatten().filter_map(|plugin| plugin.get("ipam")?.get("ranges")?.as_array());
+        let ipam = || plugins.into_iter().flatten().filter_map(|plugin| plugin.get("ipam"));
+        let ranges = ipam().filter_map(|ipam| ipam.get("ranges")?.as_array());
         let subnets = ranges
             .flatten()
             .filter_map(Value::as_array)
             .flatten()
+            .chain(ipam())
             .filter_map(|range| range.get("subnet")?.as_str());
         subnets.filter_map(|subnet| subnet.parse().ok()).collect()
     }

@@ -1,4 +1,4 @@
-//! What a node of a cluster needs of its network, made from what an API server tells of its nodes: the runtime's
+//! What a node of a cluster needs of its network, made from what an API server, or etcd, tells of its nodes: the runtime's
 //! configuration ([`conflist`]), routes to the other nodes' pods ([`routes`]), and masquerading of what leaves
 //! the cluster ([`masquerade`]).
 //!
@@ -6,6 +6,7 @@
 //! refuses what an API server should not have said. [`Agent`] makes it so, again and again.
 
 mod agent;
+mod bridge;
 pub mod conflist;
 mod follow;
 #[cfg(feature = "fuzzing")]
@@ -14,12 +15,15 @@ pub mod masquerade;
 mod node;
 pub mod plan;
 pub mod routes;
+pub mod shares;
 mod template;
+mod uplink;
 mod watch;
 
 pub use agent::{Agent, Options, Report, remove};
 pub use follow::{Follower, Known, Shared};
 pub use node::{Node, Nodes};
+pub use uplink::addresses as uplink_addresses;
 pub use watch::disturbances;
 
 #[cfg(doctest)]

@@ -116,7 +116,7 @@ fn network(text: &str) -> Result<IpNetwork, String> {
 }
 
 /// Whether a host can have it, and others reach it.
-fn is_host(ip: IpAddr) -> bool {
+pub(crate) fn is_host(ip: IpAddr) -> bool {
     let unusual = match ip {
         IpAddr::V4(ip) => {
             ip.is_link_local()

@@ -1,7 +1,8 @@
-//! From the nodes that the API server tells of, and what this host has, to what is to be there.
+//! From the nodes that the API server, or etcd, tells of, and what this host has, to what is to be there.
 //!
 //! Whatever an API server says is looked at before anything is changed: a network that another node has, that
-//! this host is connected to, or that holds a node's address is refused, with a sentence.
+//! this host is connected to, or that holds a node's address is refused, with a sentence. So is what etcd says, and what
+//! is no part of the subnet that nodes have blocks of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,13 +25,24 @@ pub struct Host {
     pub living: Vec<IpNetwork>,
     /// The addresses of all links.
     pub addresses: BTreeSet<IpAddr>,
+    /// The subnets that nodes own blocks and single addresses of. Empty where each node has podCIDRs.
+    pub shared: Vec<IpNetwork>,
+    /// The bridge whose pods have addresses of them without a network on their link.
+    pub bridge: Option<u32>,
+}
+
+impl Host {
+    /// What a node's network is called.
+    fn noun(&self) -> &'static str {
+        if self.shared.is_empty() { "podCIDR" } else { "block" }
+    }
 }
 
 /// The way to a node's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
-    /// The node's address.
-    pub via: IpAddr,
+    /// The node's address; `None` for this node's own bridge.
+    pub via: Option<IpAddr>,
     /// The link that it is on.
     pub index: u32,
     /// The node.
@@ -44,6 +56,8 @@ pub struct Plan {
     pub own: Vec<IpNetwork>,
     /// Ways to the pods of other nodes.
     pub routes: BTreeMap<IpNetwork, Hop>,
+    /// Ways to the pods here, by the bridge: the subnets, of which others' blocks are parts, and borrowed addresses in those.
+    pub local: BTreeMap<IpNetwork, Hop>,
     /// The networks of all nodes.
     pub pods: BTreeSet<IpNetwork>,
     /// What is wrong, in sentences, by node.
@@ -58,10 +72,10 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
     for (name, node) in nodes {
         plan.conditions.extend(node.wrong.iter().map(|why| (name.clone(), why.clone())));
     }
-    let mut taken = Taken::default();
+    let mut taken = Taken { is_nested: !host.shared.is_empty(), ..Taken::default() };
     if let Some(node) = nodes.get(own) {
         for cidr in &node.cidrs {
-            match refused(*cidr, &addresses, &taken).or_else(|| ways.wider(*cidr)) {
+            match refused(*cidr, &addresses, &taken, host).or_else(|| ways.wider(*cidr)) {
                 Some(why) => plan.conditions.push((own.to_owned(), why)),
                 None => {
                     taken.take(*cidr, own);
@@ -85,7 +99,7 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
         .collect();
     wanted.sort_by_key(|(key, _)| *key);
     for ((_, _, name, cidr), node) in wanted {
-        let why = refused(cidr, &addresses, &taken).or_else(|| ways.connected(cidr));
+        let why = refused(cidr, &addresses, &taken, host).or_else(|| ways.connected(cidr));
         let hop = match why {
             Some(why) => Err(why),
             None => {
@@ -95,42 +109,67 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
             }
         };
         match hop {
-            Ok((via, index)) => drop(plan.routes.insert(cidr, Hop { via, index, node: name.clone() })),
+            Ok((via, index)) => {
+                drop(plan.routes.insert(cidr, Hop { via: Some(via), index, node: name.clone() }));
+            }
             Err(why) => plan.conditions.push((name.clone(), why)),
         }
     }
     plan.pods.extend(plan.own.iter().copied());
+    if let Some(index) = host.bridge {
+        let borrowed: Vec<IpNetwork> = plan.own.iter().copied().filter(|cidr| is_host(*cidr)).collect();
+        for cidr in host.shared.iter().copied().chain(borrowed) {
+            match ways.foreign(cidr) {
+                Some(why) => plan.conditions.push((own.to_owned(), why)),
+                None => drop(plan.local.insert(cidr, Hop { via: None, index, node: own.to_owned() })),
+            }
+        }
+    }
+    if !host.shared.is_empty() {
+        plan.pods = host.shared.iter().copied().collect();
+    }
     plan
 }
 
 /// Why no node may have the network.
-fn refused(cidr: IpNetwork, addresses: &BTreeSet<IpAddr>, taken: &Taken) -> Option<String> {
+fn refused(cidr: IpNetwork, addresses: &BTreeSet<IpAddr>, taken: &Taken, host: &Host) -> Option<String> {
+    let (noun, shared) = (host.noun(), &host.shared);
     if let Some(ip) = addresses.range(cidr.network()..=cidr.broadcast()).next() {
-        return Some(format!("podCIDR {cidr} is refused: {ip} is the address of a node"));
+        return Some(format!("{noun} {cidr} is refused: {ip} is the address of a node"));
+    }
+    if !shared.is_empty() && !shared.iter().any(|subnet| is_within(cidr, *subnet)) {
+        return Some(format!("{noun} {cidr} is refused: it is no part of the network's subnet"));
     }
     let (other, whose) = taken.overlap(cidr)?;
-    Some(format!("podCIDR {cidr} is refused: it overlaps {other} of node {whose}"))
+    Some(format!("{noun} {cidr} is refused: it overlaps {other} of node {whose}"))
 }
 
 /// Networks that don't overlap, by their first address.
 #[derive(Default)]
-struct Taken(BTreeMap<IpAddr, (IpNetwork, String)>);
+struct Taken {
+    networks: BTreeMap<IpAddr, (IpNetwork, String)>,
+    /// Single addresses, where nodes may have them of others' blocks.
+    singles: BTreeMap<IpAddr, (IpNetwork, String)>,
+    is_nested: bool,
+}
 
 impl Taken {
     fn take(&mut self, cidr: IpNetwork, node: &str) {
-        self.0.insert(cidr.network(), (cidr, node.to_owned()));
+        let is_single = self.is_nested && is_host(cidr);
+        let of = if is_single { &mut self.singles } else { &mut self.networks };
+        of.insert(cidr.network(), (cidr, node.to_owned()));
     }
 
     fn overlap(&self, cidr: IpNetwork) -> Option<&(IpNetwork, String)> {
-        let (_, found) = self.0.range(..=cidr.broadcast()).next_back()?;
+        let of = if self.is_nested && is_host(cidr) { &self.singles } else { &self.networks };
+        let (_, found) = of.range(..=cidr.broadcast()).next_back()?;
         (found.0.is_ipv4() == cidr.is_ipv4() && found.0.broadcast() >= cidr.network()).then_some(found)
     }
 }
 
 /// The routes of the host, less ours.
 struct Ways<'h> {
-    /// Of this host.
-    addresses: &'h BTreeSet<IpAddr>,
+    host: &'h Host,
     others: Vec<&'h NewRoute>,
     /// Prefixes that others have routes for.
     prefixes: BTreeSet<IpNetwork>,
@@ -139,12 +178,12 @@ struct Ways<'h> {
 
 impl<'h> Ways<'h> {
     fn new(host: &'h Host) -> Self {
-        let Host { routes, addresses, .. } = host;
+        let routes = &host.routes;
         let others: Vec<_> =
             routes.iter().filter(|(_, by)| *by != PROTOCOL).map(|(route, _)| route).collect();
         let ours = routes.iter().filter(|(_, by)| *by == PROTOCOL);
         Ways {
-            addresses,
+            host,
             prefixes: others.iter().map(|route| route.dst).collect(),
             others,
             ours: ours.filter_map(|(route, _)| Some((route.dst, route.via?))).collect(),
@@ -153,12 +192,16 @@ impl<'h> Ways<'h> {
 
     /// Networks on a link of this host. Every address of a link has one, and fe80::/64 doesn't count.
     fn on_links(&self) -> impl Iterator<Item = &&'h NewRoute> {
-        self.others.iter().filter(|route| route.via.is_none() && route.dst.prefix() > 0)
+        // Those to pods of this node are of the subnet that is shared, as are borrowed addresses of others' blocks.
+        let is_pods =
+            |dst: IpNetwork| is_host(dst) && self.host.shared.iter().any(|subnet| is_within(dst, *subnet));
+        let on_links = |route: &&&NewRoute| route.via.is_none() && route.dst.prefix() > 0;
+        self.others.iter().filter(on_links).filter(move |route| !is_pods(route.dst))
     }
 
     fn connected(&self, cidr: IpNetwork) -> Option<String> {
         let route = self.on_links().find(|route| overlap(route.dst, cidr))?;
-        Some(format!("podCIDR {cidr} is refused: this host is connected to {}", route.dst))
+        Some(format!("{} {cidr} is refused: this host is connected to {}", self.host.noun(), route.dst))
     }
 
     /// A network on a link of which the node's own would be a part.
@@ -166,7 +209,8 @@ impl<'h> Ways<'h> {
         let route =
             self.on_links().find(|route| overlap(route.dst, cidr) && route.dst.prefix() < cidr.prefix())?;
         Some(format!(
-            "podCIDR {cidr} is refused: it is a part of {}, which this host is connected to",
+            "{} {cidr} is refused: it is a part of {}, which this host is connected to",
+            self.host.noun(),
             route.dst
         ))
     }
@@ -181,10 +225,14 @@ impl<'h> Ways<'h> {
     fn hop(&self, cidr: IpNetwork, ips: &[IpAddr]) -> Result<(IpAddr, u32), String> {
         let mut family = ips.iter().filter(|ip| ip.is_ipv4() == cidr.is_ipv4()).peekable();
         let Some(any) = family.peek().copied() else {
-            return Err(format!("there is no way to {cidr}: the node has no InternalIP of that family"));
+            let why = match self.host.shared.is_empty() {
+                true => "the node has no InternalIP of that family",
+                false => "etcd has no address of the node of that family; `cnimble node` there tells it",
+            };
+            return Err(format!("there is no way to {cidr}: {why}"));
         };
         // The kernel would refuse one of this host, again and again. An address that moves between nodes is in some lists.
-        let mut ips = family.filter(|ip| !self.addresses.contains(ip)).peekable();
+        let mut ips = family.filter(|ip| !self.host.addresses.contains(ip)).peekable();
         let Some(first) = ips.peek() else {
             return Err(format!(
                 "there is no way to {cidr}: {any} is an address of this host. If this is that node, name it with --node-name"
@@ -203,6 +251,15 @@ impl<'h> Ways<'h> {
         let best = leading.max_by_key(|route| route.dst.prefix())?;
         (best.via.is_none() && best.dst.prefix() > 0).then_some(best.index)
     }
+}
+
+/// Whether it is one address.
+fn is_host(cidr: IpNetwork) -> bool {
+    cidr.prefix() == if cidr.is_ipv4() { 32 } else { 128 }
+}
+
+fn is_within(cidr: IpNetwork, subnet: IpNetwork) -> bool {
+    cidr.is_ipv4() == subnet.is_ipv4() && subnet.prefix() <= cidr.prefix() && subnet.contains(cidr.network())
 }
 
 fn overlap(one: IpNetwork, other: IpNetwork) -> bool {

@@ -32,9 +32,9 @@ pub(crate) fn difference(there: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, 
     let mut requests = Vec::new();
     for (dst, hop) in wanted {
         let there = ours.remove(dst).unwrap_or_default();
-        let is_same = |route: &&NewRoute| route.via == Some(hop.via) && route.index == hop.index;
+        let is_same = |route: &&NewRoute| route.via == hop.via && route.index == hop.index;
         if !there.iter().any(is_same) {
-            let new = NewRoute { via: Some(hop.via), ..NewRoute::to(*dst, hop.index) };
+            let new = NewRoute { via: hop.via, ..NewRoute::to(*dst, hop.index) };
             // Only where there is one of ours: beside another's it would be refused, and is to be.
             let make = if there.is_empty() { route::add_of } else { route::append_of };
             requests.push(make(&new, &name(hop.index), PROTOCOL));

@@ -114,7 +114,7 @@ async fn first_free(
         let from = format!("{prefix}{}", keys::text(first));
         let end = format!("{prefix}~");
         let options = GetOptions::new().with_range(end).with_limit(WINDOW);
-        let kvs = session.range(&from, Some(options)).await?;
+        let kvs = session.range(from, Some(options)).await?;
         let is_all = kvs.len() < usize::try_from(WINDOW).unwrap_or(usize::MAX);
         let mut known = BTreeMap::new();
         for kv in &kvs {

@@ -46,6 +46,16 @@ impl Keys {
         format!("{}/nodes/{name}", self.base)
     }
 
+    /// How each node is reached.
+    pub(crate) fn hosts(&self) -> String {
+        format!("{}/hosts/", self.base)
+    }
+
+    /// How the node is reached.
+    pub(crate) fn host(&self, name: &str) -> String {
+        format!("{}/hosts/{name}", self.base)
+    }
+
     pub(crate) fn blocks(&self) -> String {
         format!("{}/blocks/", self.base)
     }

@@ -1,7 +1,7 @@
 //! Blocks of a cluster's addresses in etcd: claimed, confirmed, returned by nodes; listed and released by operators.
 //!
 //! `docs/CLUSTER-ADDRESSES.md` has the protocol. [`node`] is what the program `cluster-local-etcd` does for the
-//! plugin, [`operator`] what the command does. Both speak by a [`session::Session`], which has looked whether
+//! plugin, [`operator`] what the command does, [`watch`] what the agent follows. All speak by a [`session::Session`], which has looked whether
 //! etcd still is what it was.
 
 mod claim;
@@ -13,6 +13,7 @@ mod record;
 pub mod session;
 pub mod tend;
 mod trust;
+pub mod watch;
 
 pub use error::BlocksError;
 

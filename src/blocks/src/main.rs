@@ -1,7 +1,8 @@
 //! `cluster-local-etcd`: what the plugin cluster-local asks of etcd, one thing for each start.
 //!
 //! The configuration is on stdin, as the plugin has it; CNI_ARGS is in the environment. An error is JSON on stdout.
-//! The command `cnimble ipam` starts it, too, with an operator's task, whose answer is JSON.
+//! The command `cnimble ipam` starts it, too, with an operator's task, whose answer is JSON. So does `cnimble node`, with
+//! `tend`, and with `watch`, which goes on: a line of JSON for each state.
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cnimble_blocks::node::{self, Node};
-use cnimble_blocks::{BlocksError, operator, tend};
+use cnimble_blocks::{BlocksError, operator, tend, watch};
 use serde_json::{Value, json};
 
 use cnimble_cni::{CniArgs, Code, Error, PluginConfig};
@@ -32,8 +33,11 @@ enum Task {
     Confirm,
     /// What is unused goes back.
     Tidy,
-    /// The node's agent sees to it that there is a spare block, and that what is unused goes back.
-    Tend,
+    /// The node's agent sees to it that etcd has these addresses of the node, that there is a spare block, and that what is
+    /// unused goes back.
+    Tend(Vec<IpAddr>),
+    /// The node's agent follows who owns what, and has seen this revision.
+    Watch(i64),
     /// The operator sets the network up.
     Init,
     /// The operator asks what is claimed.
@@ -81,7 +85,8 @@ fn task(args: &[String]) -> Option<Task> {
         ["address", ip] => Some(Task::Address(ip.parse().ok()?)),
         ["confirm"] => Some(Task::Confirm),
         ["tidy"] => Some(Task::Tidy),
-        ["tend"] => Some(Task::Tend),
+        ["tend", ips @ ..] => Some(Task::Tend(ips.iter().map(|ip| ip.parse().ok()).collect::<Option<_>>()?)),
+        ["watch", seen] => Some(Task::Watch(seen.parse().ok()?)),
         ["init"] => Some(Task::Init),
         ["blocks"] => Some(Task::Blocks),
         ["release", node] => Some(Task::Release((*node).to_owned())),
@@ -97,18 +102,34 @@ fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
     {
         return Ok(String::new());
     }
-    if matches!(task, Task::Tend) && tend::is_tended(cluster)? {
+    if let Task::Tend(ips) = task
+        && tend::is_tended(cluster, ips)?
+    {
         return Ok(json!({"asked": false}).to_string());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|err| Error::new(Code::IO, format!("starting: {err}")))?;
-    let work = async { tokio::time::timeout(DEADLINE, perform(cluster, task)).await };
+    let work = async {
+        match task {
+            Task::Watch(seen) => {
+                Ok(watch::follow(cluster, *seen, DEADLINE, say).await.map(|()| String::new()))
+            }
+            _ => tokio::time::timeout(DEADLINE, perform(cluster, task)).await,
+        }
+    };
     let outcome = runtime.block_on(work);
     // A name that is still being looked up isn't waited for.
     runtime.shutdown_background();
     outcome.map_err(|_| BlocksError::Away("no time left".to_owned()))?.map_err(Error::from)
+}
+
+/// A line for the agent. It fails when there is no agent any more.
+fn say(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
 }
 
 async fn perform(cluster: &Cluster, task: &Task) -> Result<String, BlocksError> {
@@ -118,10 +139,11 @@ async fn perform(cluster: &Cluster, task: &Task) -> Result<String, BlocksError> 
         Task::Address(ip) => Node::open(cluster).await?.address(*ip).await.map(done),
         Task::Confirm => Node::open(cluster).await.map(|_| String::new()),
         Task::Tidy => Node::open(cluster).await?.tidy().await.map(done),
-        Task::Tend => {
-            let is_short = Node::open(cluster).await?.tend().await?;
+        Task::Tend(ips) => {
+            let is_short = Node::open(cluster).await?.tend(ips).await?;
             Ok(json!({"asked": true, "short": is_short}).to_string())
         }
+        Task::Watch(_) => Ok(String::new()),
         Task::Init => operator::init(cluster).await.map(done),
         Task::Blocks => {
             let claims = operator::list(cluster).await?;

@@ -34,9 +34,9 @@ pub struct Node<'c> {
     pub(crate) cluster: &'c Cluster,
     dir: PathBuf,
     pub(crate) share: Share,
-    session: Session,
+    pub(crate) session: Session,
     /// The node's record as etcd has it, which every transaction compares.
-    record: Vec<u8>,
+    pub(crate) record: Vec<u8>,
     _lock: Flock<File>,
 }
 
@@ -104,7 +104,7 @@ impl<'c> Node<'c> {
         Ok(node)
     }
 
-    fn save(&mut self) -> Result<()> {
+    pub(crate) fn save(&mut self) -> Result<()> {
         self.share.revision = self.share.revision.max(self.session.revision);
         Ok(self.share.write(&self.dir)?)
     }
@@ -311,7 +311,7 @@ fn fresh(cluster: &Cluster) -> Result<Share> {
         offline: 0,
         turn: 0,
     };
-    Ok(Share { identity, registered: false, revision: 0, confirmed: 0, owned: Vec::new() })
+    Ok(Share { identity, registered: false, revision: 0, confirmed: 0, owned: Vec::new(), told: Vec::new() })
 }
 
 /// Waits for the lock of those who change the share.

@@ -75,8 +75,10 @@ pub async fn release(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
     let (node, prefix) = (session.keys.node(name), session.keys.owned_by(name));
     // At first: from now on nothing confirms the node, and it claims nothing.
     let known = session.get(&node).await?;
+    let host = session.keys.host(name);
+    let gone = vec![TxnOp::delete(node.clone(), None), TxnOp::delete(host, None)];
     if let Some(kv) = &known
-        && !session.commit(vec![is(node.clone(), kv.value())], vec![TxnOp::delete(node, None)]).await?
+        && !session.commit(vec![is(node, kv.value())], gone).await?
     {
         return Err(BlocksError::Contended);
     }

@@ -1,5 +1,6 @@
 //! The values in etcd.
 
+use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,13 @@ impl Owner {
     pub(crate) fn is_free(&self) -> bool {
         self.free.is_some_and(|free| free <= unix_now())
     }
+}
+
+/// How others reach a node, and so its pods. It changes seldom, and has a key of its own: all nodes watch it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Host {
+    /// The node's addresses on the link between nodes.
+    pub(crate) ips: Vec<IpAddr>,
 }
 
 /// Milliseconds since 1970.

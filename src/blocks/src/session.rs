@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions, Txn,
-    TxnOp,
+    TxnOp, WatchOptions, WatchStream,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,12 +33,12 @@ pub struct Session {
     pub(crate) revision: i64,
 }
 
-fn away(err: impl std::fmt::Display) -> BlocksError {
+pub(crate) fn away(err: impl std::fmt::Display) -> BlocksError {
     BlocksError::Away(err.to_string())
 }
 
 /// The client's error, in the system's words or etcd's if there are such.
-fn failed(err: &etcd_client::Error) -> BlocksError {
+pub(crate) fn failed(err: &etcd_client::Error) -> BlocksError {
     let words = match err {
         etcd_client::Error::GRpcStatus(status) => match status.source() {
             Some(source) => of_system(source),
@@ -163,7 +163,11 @@ impl Session {
     }
 
     /// The keys from `key` on, by the options; all of the same prefix with [`GetOptions::with_prefix`].
-    pub(crate) async fn range(&mut self, key: &str, options: Option<GetOptions>) -> Result<Vec<KeyValue>> {
+    pub(crate) async fn range(
+        &mut self,
+        key: impl Into<Vec<u8>>,
+        options: Option<GetOptions>,
+    ) -> Result<Vec<KeyValue>> {
         let answer = tokio::time::timeout(PATIENCE, self.client.get(key, options));
         let mut answer = answer.await.map_err(|_| away("no answer in time"))?.map_err(|err| failed(&err))?;
         self.saw(answer.header().map(etcd_client::ResponseHeader::revision));
@@ -192,7 +196,23 @@ impl Session {
         Ok(answer.succeeded())
     }
 
-    fn saw(&mut self, revision: Option<i64>) {
+    /// Changes of the keys with a prefix, from a revision on.
+    pub(crate) async fn watch(&mut self, prefix: &str, from: i64) -> Result<WatchStream> {
+        let options = WatchOptions::new().with_prefix().with_start_revision(from);
+        let stream = tokio::time::timeout(PATIENCE, self.client.watch(prefix, Some(options)));
+        stream.await.map_err(|_| away("no answer in time"))?.map_err(|err| failed(&err))
+    }
+
+    /// Whether the member still has a quorum behind it, and the fence is as it was.
+    pub(crate) async fn look(&mut self) -> Result<()> {
+        let kv = self.get(&self.keys.fence()).await?;
+        match kv.is_some_and(|kv| kv.value() == self.fence) {
+            true => Ok(()),
+            false => Err(BlocksError::Restored("the fence has changed".to_owned())),
+        }
+    }
+
+    pub(crate) fn saw(&mut self, revision: Option<i64>) {
         self.revision = self.revision.max(revision.unwrap_or(0));
     }
 

@@ -1,10 +1,16 @@
 //! The agent's part: a spare block is there before an ADD needs it.
 
+use std::net::IpAddr;
+
+use etcd_client::TxnOp;
+
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::Share;
 
-use crate::Result;
 use crate::node::{Node, free};
+use crate::record::Host;
+use crate::session::{is, json, parse};
+use crate::{BlocksError, Result};
 
 fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     for n in 0..cluster.base.sets.len() {
@@ -15,13 +21,16 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether [`Node::tend`] has nothing to ask etcd for: each set has a spare block, and the last confirmation is younger
-/// than a third of `offline`. The plugin asks for one after a half.
+/// Whether [`Node::tend`] has nothing to ask etcd for: etcd has the node's addresses, each set has a spare block, and the
+/// last confirmation is younger than a third of `offline`. The plugin asks for one after a half.
 ///
 /// # Errors
 /// The node's files can't be read.
-pub fn is_tended(cluster: &Cluster) -> Result<bool> {
+pub fn is_tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<bool> {
     let Some(share) = Share::read(&cluster.base.store)? else { return Ok(false) };
+    if !ips.is_empty() && share.told != ips {
+        return Ok(false);
+    }
     let configured = u64::try_from(cluster.offline.as_millis()).unwrap_or(u64::MAX);
     let offline = share.identity.offline.min(configured);
     let is_fresh = share.age()?.is_some_and(|age| age < offline / 3);
@@ -29,16 +38,35 @@ pub fn is_tended(cluster: &Cluster) -> Result<bool> {
 }
 
 impl Node<'_> {
-    /// Claims a spare block for each set that lacks one, and returns what is unused. Returns whether a set lacks one
-    /// all the same.
+    /// Tells the other nodes the node's addresses, if there are any; claims a spare block for each set that lacks one;
+    /// returns what is unused. Returns whether a set lacks one all the same.
     ///
     /// # Errors
     /// etcd fails.
-    pub async fn tend(&mut self) -> Result<bool> {
+    pub async fn tend(&mut self, ips: &[IpAddr]) -> Result<bool> {
+        if !ips.is_empty() {
+            self.tell(ips).await?;
+        }
         for n in 0..self.cluster.base.sets.len() {
             self.more(n, self.cluster.half()).await?;
         }
         self.tidy().await?;
         Ok(!has_spares(self.cluster, &self.share)?)
+    }
+
+    /// Sees to it that etcd has the node's addresses.
+    async fn tell(&mut self, ips: &[IpAddr]) -> Result<()> {
+        let name = &self.share.identity.name;
+        let (node, key) = (self.session.keys.node(name), self.session.keys.host(name));
+        let wanted = Host { ips: ips.to_vec() };
+        let known = self.session.get(&key).await?;
+        if known.and_then(|kv| parse::<Host>(&kv).ok()).as_ref() != Some(&wanted) {
+            let put = TxnOp::put(key, json(&wanted)?, None);
+            if !self.session.commit(vec![is(node, self.record.clone())], vec![put]).await? {
+                return Err(BlocksError::Contended);
+            }
+        }
+        self.share.told = wanted.ips;
+        self.save()
     }
 }

@@ -84,7 +84,7 @@ pub fn del_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
 
 fn of(route: &NewRoute, link: &str, mode: Mode, protocol: u8) -> Request {
     request(format!("add {} proto {protocol}", words(route, link)), mode, route, |mut message| {
-        message.header.scope = RouteScope::Universe;
+        message.header.scope = scope(route);
         message.header.protocol = RouteProtocol::from(protocol);
         RouteNetlinkMessage::NewRoute(message)
     })
@@ -92,16 +92,19 @@ fn of(route: &NewRoute, link: &str, mode: Mode, protocol: u8) -> Request {
 
 fn new(route: &NewRoute, link: &str, mode: Mode) -> Request {
     let what = format!("add {}", words(route, link));
-    let scope = match route.scope {
-        Some(scope) => RouteScope::from(scope),
-        None if route.via.is_none() && route.dst.is_ipv4() => RouteScope::Link,
-        None => RouteScope::Universe,
-    };
     request(what, mode, route, |mut message| {
-        message.header.scope = scope;
+        message.header.scope = scope(route);
         message.header.protocol = RouteProtocol::Boot;
         RouteNetlinkMessage::NewRoute(message)
     })
+}
+
+fn scope(route: &NewRoute) -> RouteScope {
+    match route.scope {
+        Some(scope) => RouteScope::from(scope),
+        None if route.via.is_none() && route.dst.is_ipv4() => RouteScope::Link,
+        None => RouteScope::Universe,
+    }
 }
 
 /// As [`prepend`], but as the kernel makes a route to the network of an address (`proto kernel`), which

@@ -10,9 +10,10 @@ mod watched;
 
 use serde_json::json;
 
+use cnimble_tests::stream::Stream;
 use cnimble_tests::{PATIENCE, need, wait_until};
 
-use members::{Site, Stream, object};
+use members::{Site, object};
 
 #[test]
 fn pods_of_three_nodes_reach_each_other_without_nat_and_the_world_with_it() {

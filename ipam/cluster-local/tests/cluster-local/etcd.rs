@@ -15,6 +15,8 @@ const PATIENCE: f32 = 120.0;
 
 pub(super) struct Etcd<'h> {
     host: &'h Host,
+    /// The members' addresses.
+    ips: Vec<String>,
     tls: Option<Tls>,
     members: Vec<Option<Background>>,
     generation: u32,
@@ -51,20 +53,34 @@ impl<'h> Etcd<'h> {
     /// The same; with certificates clients need one, too.
     pub(super) fn start_with(host: &'h Host, count: usize, tls: Option<Tls>) -> Self {
         let mut etcd = Self::unready(host, count, tls);
-        for n in 0..count {
-            etcd.member(n);
-        }
-        etcd.settle();
+        etcd.members();
         etcd
+    }
+
+    /// One member with an address that the host has.
+    pub(super) fn start_at(host: &'h Host, ip: &str) -> Self {
+        let mut etcd = Self::unready(host, 1, None);
+        etcd.ips = vec![ip.to_owned()];
+        etcd.members();
+        etcd
+    }
+
+    fn members(&mut self) {
+        for n in 0..self.members.len() {
+            self.member(n);
+        }
+        self.settle();
     }
 
     /// Members that aren't started.
     pub(super) fn unready(host: &'h Host, count: usize, tls: Option<Tls>) -> Self {
-        Etcd { host, tls, members: (0..count).map(|_| None).collect(), generation: 0 }
+        let ips = (0..count).map(ip).collect();
+        Etcd { host, ips, tls, members: (0..count).map(|_| None).collect(), generation: 0 }
     }
 
     fn url(&self, n: usize) -> String {
-        if self.tls.is_some() { url(n).replace("http:", "https:") } else { url(n) }
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}:2379", self.ips[n])
     }
 
     fn dir(&self, n: usize) -> PathBuf {
@@ -72,14 +88,14 @@ impl<'h> Etcd<'h> {
     }
 
     fn peers(&self) -> String {
-        let peers = (0..self.members.len()).map(|n| format!("m{n}=http://{}:2380", ip(n)));
+        let peers = (0..self.members.len()).map(|n| format!("m{n}=http://{}:2380", self.ips[n]));
         peers.collect::<Vec<_>>().join(",")
     }
 
     /// Starts a member, again if it was killed.
     pub(super) fn member(&mut self, n: usize) {
         let mut command = self.host.command(program("etcd"));
-        let peer = format!("http://{}:2380", ip(n));
+        let peer = format!("http://{}:2380", self.ips[n]);
         command.arg(format!("--name=m{n}")).arg("--data-dir").arg(self.dir(n));
         command.arg(format!("--listen-client-urls={}", self.url(n)));
         command.arg(format!("--advertise-client-urls={}", self.url(n)));
@@ -107,7 +123,7 @@ impl<'h> Etcd<'h> {
 
     /// Cuts a member off from the others and from its clients.
     pub(super) fn cut(&self, n: usize) {
-        let ip = ip(n);
+        let ip = &self.ips[n];
         self.host.nft("add table ip cut");
         self.host.nft("add chain ip cut input { type filter hook input priority 0; }");
         self.host.nft(&format!("add rule ip cut input ip daddr {ip} drop"));
@@ -163,7 +179,7 @@ impl<'h> Etcd<'h> {
             let mut command = self.ctl("snapshot restore");
             command.arg(file).arg("--data-dir").arg(self.dir(n)).arg(format!("--name=m{n}"));
             command.arg(format!("--initial-cluster={}", self.peers()));
-            command.arg(format!("--initial-advertise-peer-urls=http://{}:2380", ip(n)));
+            command.arg(format!("--initial-advertise-peer-urls=http://{}:2380", self.ips[n]));
             assert!(command.output().unwrap().status.success());
         }
         for n in 0..self.members.len() {

@@ -111,3 +111,18 @@ fn gc_releases_leases_and_two_families_come_from_two_blocks() {
     let names = std::fs::read_dir(nodes[0].store()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(!names.into_iter().any(|name| cnimble_leases::address(&name.to_string_lossy()).is_some()));
 }
+
+#[test]
+fn with_routed_an_address_has_its_full_length_and_a_way_to_the_gateway() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let ranges = json!([[{"subnet": "10.9.0.0/16"}], [{"subnet": "fd00:9::/64"}]]);
+    let node = nodes[0].clone().with("routed", true.into()).with("ranges", ranges);
+    let node = node.with("routes", json!([{"dst": "0.0.0.0/0"}]));
+    let result = node.run("ADD", "p1", "IP=10.9.200.7", None).unwrap();
+    assert_eq!(result["ips"][0], json!({"address": "10.9.200.7/32", "gateway": "10.9.0.1"}));
+    assert!(result["ips"][1]["address"].as_str().unwrap().ends_with("/128"), "{result}");
+    let ways = json!([{"dst": "10.9.0.1/32", "gw": "0.0.0.0"}, {"dst": "fd00:9::1/128", "gw": "::"}, {"dst": "0.0.0.0/0"}]);
+    assert_eq!(result["routes"], ways);
+    node.run("CHECK", "p1", "", None).unwrap();
+}

@@ -9,7 +9,10 @@ mod hangs;
 mod late;
 mod local;
 mod operator;
+mod routes;
+mod site;
 mod trust;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::io::Write;

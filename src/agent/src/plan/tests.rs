@@ -38,7 +38,10 @@ fn nodes(more: &[(&str, Node)]) -> Nodes {
 }
 
 fn hops(plan: &Plan) -> Vec<String> {
-    plan.routes.iter().map(|(cidr, hop)| format!("{cidr} via {} dev {}", hop.via, hop.index)).collect()
+    plan.routes
+        .iter()
+        .map(|(cidr, hop)| format!("{cidr} via {} dev {}", hop.via.unwrap(), hop.index))
+        .collect()
 }
 
 #[test]
@@ -123,4 +126,87 @@ fn ten_thousand_nodes_are_planned_without_a_square() {
     let host = Host { routes: vec![(route("192.168.0.0/16", None, 2), 2)], ..Host::default() };
     let plan = plan(&many, "n0", &host);
     assert_eq!((plan.routes.len(), plan.pods.len(), plan.conditions.len()), (9_999, 10_000, 0));
+}
+
+/// A host with pods of the network that nodes own blocks of: the pods' routes, and one to a borrowed address.
+fn sharing() -> Host {
+    let mut host = host();
+    host.shared = vec!["10.1.0.0/16".parse().unwrap()];
+    host.routes.extend([
+        (route("10.1.0.5/32", None, 8), 3),
+        // Of a block that another node owns.
+        (route("10.1.0.127/32", None, 9), 3),
+    ]);
+    host
+}
+
+fn sharers(more: &[(&str, Node)]) -> Nodes {
+    let mut nodes =
+        Nodes::from([("me".to_owned(), node(&["10.1.0.0/26", "10.1.0.127/32"], &["192.0.2.1"], ""))]);
+    nodes.extend(more.iter().map(|(name, node)| ((*name).to_owned(), node.clone())));
+    nodes
+}
+
+#[test]
+fn blocks_and_borrowed_addresses_in_them_get_routes_and_the_subnet_is_the_clusters() {
+    let other = node(&["10.1.0.64/26", "10.1.0.63/32"], &["192.0.2.2"], "");
+    let third = node(&["10.1.0.126/32"], &["192.0.2.3"], "");
+    let plan = plan(&sharers(&[("b", other), ("c", third)]), "me", &sharing());
+    assert_eq!(
+        hops(&plan),
+        [
+            "10.1.0.63/32 via 192.0.2.2 dev 2",
+            "10.1.0.64/26 via 192.0.2.2 dev 2",
+            "10.1.0.126/32 via 192.0.2.3 dev 2"
+        ]
+    );
+    let pods: Vec<String> = plan.pods.iter().map(ToString::to_string).collect();
+    assert_eq!((plan.own.len(), pods, plan.conditions), (2, vec!["10.1.0.0/16".to_owned()], vec![]));
+}
+
+#[test]
+fn hostile_blocks_are_refused_and_the_others_stay() {
+    let good = ("good", node(&["10.1.0.64/26", "10.1.0.190/32"], &["192.0.2.2"], ""));
+    for (cidr, ips, words) in [
+        ("192.168.0.0/26", &["192.0.2.9"][..], "block 192.168.0.0/26 is refused: it is no part of"),
+        ("10.1.0.64/26", &["192.0.2.9"], "overlaps 10.1.0.64/26 of node good"),
+        ("10.1.0.0/26", &["192.0.2.9"], "overlaps 10.1.0.0/26 of node me"),
+        ("10.1.0.127/32", &["192.0.2.9"], "overlaps 10.1.0.127/32 of node me"),
+        ("10.1.0.190/32", &["192.0.2.9"], "overlaps 10.1.0.190/32 of node good"),
+        ("10.1.1.0/26", &[], "etcd has no address of the node"),
+        ("10.1.1.0/26", &["198.51.100.9"], "is on no link"),
+        ("10.1.1.0/26", &["10.1.1.9"], "10.1.1.9 is the address of a node"),
+    ] {
+        let bad = ("worse", node(&[cidr], ips, ""));
+        let plan = plan(&sharers(&[good.clone(), bad]), "me", &sharing());
+        assert_eq!(
+            hops(&plan),
+            ["10.1.0.64/26 via 192.0.2.2 dev 2", "10.1.0.190/32 via 192.0.2.2 dev 2"],
+            "{cidr}"
+        );
+        let [(name, why)] = plan.conditions.as_slice() else { panic!("{:?}", plan.conditions) };
+        assert!(name == "worse" && why.contains(words), "{why}");
+    }
+}
+
+#[test]
+fn pods_of_a_bridge_get_the_subnet_by_it_and_borrowed_addresses() {
+    let local = |plan: &Plan| plan.local.keys().map(ToString::to_string).collect::<Vec<_>>();
+    let mut host = sharing();
+    assert_eq!(local(&plan(&sharers(&[]), "me", &host)), [""; 0]);
+    // Pods of a bridge have no routes of their own.
+    host.routes.retain(|(route, _)| !host.shared[0].contains(route.dst.ip()));
+    host.bridge = Some(7);
+    let made = plan(&sharers(&[]), "me", &host);
+    assert_eq!(local(&made), ["10.1.0.0/16", "10.1.0.127/32"]);
+    assert!(made.local.values().all(|hop| hop.via.is_none() && hop.index == 7));
+    // Ours are no network that the host is connected to.
+    host.routes.push((route("10.1.0.0/16", None, 7), PROTOCOL));
+    let other = ("b", node(&["10.1.0.64/26"], &["192.0.2.2"], ""));
+    assert_eq!(hops(&plan(&sharers(&[other.clone()]), "me", &host)), ["10.1.0.64/26 via 192.0.2.2 dev 2"]);
+    // The administrator's is left alone.
+    host.routes.push((route("10.1.0.0/16", Some("192.0.2.254"), 2), 3));
+    let left = plan(&sharers(&[other]), "me", &host);
+    assert_eq!(local(&left), ["10.1.0.127/32"]);
+    assert!(left.conditions[0].1.contains("that cnimble has not made"), "{:?}", left.conditions);
 }

@@ -1,5 +1,6 @@
 //! The options of `cnimble node`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -17,22 +18,29 @@ pub(crate) struct Node {
     /// The API server of the cluster whose pod this is tells of nodes, by its service account
     #[arg(long, group = "server")]
     pub(super) in_cluster: bool,
+    /// Nodes own blocks of a shared subnet in etcd; the file has the keys of `ipam` of the IPAM plugin cluster-local
+    #[arg(long, value_name = "FILE", group = "server", conflicts_with_all = ["template", "remove_on_delete"])]
+    pub(super) cluster_local: Option<PathBuf>,
+    /// An address by which the other nodes reach this one, for --cluster-local; one of each family may be given
+    /// [default: those of the default route's link]
+    #[arg(long, value_name = "ADDRESS", requires = "cluster_local")]
+    pub(super) node_ip: Vec<IpAddr>,
     /// The name of this node [default: the host name]
     #[arg(long, value_name = "NAME", env = "NODE_NAME", hide_env_values = true)]
     pub(super) node_name: Option<String>,
     /// The name of the pods' network, and of its file: 10-NAME.conflist
     #[arg(long, value_name = "NAME", default_value = "cnimble")]
     pub(super) name: String,
-    /// What joins pods to the host
-    #[arg(long, value_enum, value_name = "PLUGIN", default_value_t)]
-    pub(super) plugin: Main,
+    /// What joins pods to the host [default: bridge; ptp with --cluster-local]
+    #[arg(long, value_enum, value_name = "PLUGIN")]
+    pub(super) plugin: Option<Main>,
     /// Make the network's file of this template, as containerd's conf_template has it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["plugin", "mtu"])]
     pub(super) template: Option<PathBuf>,
     /// The pods' MTU [default: that of the default route's link]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65535))]
     pub(super) mtu: Option<u32>,
-    /// The dataDir of host-local [default: /var/lib/cni/networks]
+    /// The dataDir of the IPAM plugin [default: /var/lib/cni/networks]
     #[arg(long, value_name = "DIR")]
     pub(super) data_dir: Option<PathBuf>,
     /// A destination besides the cluster's pods that is to see pods' own addresses; may be given many times
@@ -66,10 +74,9 @@ pub(crate) struct Node {
 }
 
 /// What joins pods to the host.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Main {
     /// A bridge
-    #[default]
     Bridge,
     /// A pair for each pod, routed by the host
     Ptp,

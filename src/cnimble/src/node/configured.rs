@@ -19,6 +19,7 @@ use super::super::ipam::plugin_of;
 const TICK: Duration = Duration::from_secs(1);
 
 /// A network with the IPAM plugin.
+#[derive(Clone)]
 pub(super) struct Network {
     pub(super) name: String,
     pub(super) config: String,
@@ -68,7 +69,7 @@ impl Configured {
 }
 
 /// The network, as the program and the plugin read it.
-fn read(list: &NetworkList) -> Option<Network> {
+pub(super) fn read(list: &NetworkList) -> Option<Network> {
     let config = list.configuration(plugin_of(list)?, &Injection::default()).to_string();
     let parsed = PluginConfig::parse_for_del(config.as_bytes()).ok()?.0;
     let cluster = Cluster::read(&parsed, &Default::default()).ok()?;

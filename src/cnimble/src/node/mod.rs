@@ -2,9 +2,11 @@
 
 pub(super) mod args;
 mod configured;
+mod shares;
 mod spare;
 mod status;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use cnimble_agent::conflist::{Conflist, Plugin};
+use cnimble_agent::shares::ClusterLocal;
 use cnimble_agent::{Agent, Follower, Options, Shared, disturbances, remove};
 use cnimble_api::Server as Api;
 use cnimble_cni::names;
@@ -24,7 +27,9 @@ use super::run::serve::Server;
 use super::run::signals::{Signals, Word};
 use super::{Session, print};
 use args::{Main, Node};
-use status::Status;
+use shares::Shares;
+use spare::Routed;
+use status::{Source, Status};
 
 /// What comes at once is done at once.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -33,30 +38,31 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     if !names::is_identifier(&given.name) {
         return Err(usage(format!("{}: a network's name has letters, digits, _ . - only", given.name)));
     }
-    let options = options(session, given);
+    let options = options(session, given)?;
     if given.remove {
         let removed = remove(&options.conflist).map_err(|why| failed(&why))?;
         session.done(&format!("{removed} things of `cnimble node` are gone"), &json!({"removed": removed}));
         return Ok(());
     }
-    if given.kubeconfig.is_none() && !given.in_cluster {
-        return Err(usage("there is no API server to ask")
-            .hint("name one with --kubeconfig, or --in-cluster in a pod"));
-    }
-    let server = Api {
-        kubeconfig: given.kubeconfig.clone().unwrap_or_default(),
-        in_cluster: given.in_cluster,
-        context: None,
-    };
-    let mut follower = Follower::new(&server).map_err(|err| failed(&err.to_string()))?;
+    let path = session.invoker.path().to_vec();
+    let mut follower = follower(given, &options, &path)?;
     let (shared, changed) = follower.subscribe();
-    let agent = Agent::new(options).map_err(|err| failed(&err.to_string()))?;
+    let routed = options.conflist.cluster.as_ref().map(|_| Routed {
+        name: options.conflist.name.clone(),
+        ips: given.node_ip.clone(),
+        shared: shared.clone(),
+    });
+    let mut agent = Agent::new(options).map_err(|err| failed(&err.to_string()))?;
     if given.once || given.dry_run {
-        follower.once().await.map_err(|err| failed(&err.to_string()))?;
+        if let (Nodes::Etcd(shares), false) = (&follower, given.dry_run) {
+            let told = spare::tend(shares.network(), &path, routed.as_ref()).await;
+            told.map_err(|why| failed(&why))?;
+        }
+        follower.once().await.map_err(|why| failed(&why))?;
         return once(session, given, agent, &shared);
     }
     let signals = Signals::listen()?;
-    let status = Status::new(shared.clone());
+    let status = Status::new(shared.clone(), follower.source());
     let server = Server::bind(&given.listen).await.map_err(|err| {
         Report::new(Exit::Files, "can't listen")
             .row("address", given.listen.to_string())
@@ -66,8 +72,12 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     if let Some(server) = server {
         tasks.spawn(server.run(Arc::new(status.clone())));
     }
+    if routed.is_some() {
+        // What looks after the addresses reads this file. Pods come and go while etcd is away.
+        status.prepared(agent.prepare());
+    }
     tasks.spawn(follower.run());
-    tasks.spawn(spare::keep(session.conf.clone(), session.invoker.path().to_vec()));
+    tasks.spawn(spare::keep(session.conf.clone(), path, routed));
     let (told, timed) = (status.clone(), status.clone());
     tasks.spawn(async move {
         notify::keep_saying(move || told.sentence(), move |limit| timed.hangs(limit)).await;
@@ -90,21 +100,86 @@ fn failed(why: &str) -> Report {
     Report::new(Exit::Files, "the node's network can't be looked after").row("why", why)
 }
 
-fn options(session: &Session, given: &Node) -> Options {
+/// Who tells of nodes.
+enum Nodes {
+    /// The API server.
+    Api(Box<Follower>),
+    /// etcd, by the program that speaks to it.
+    Etcd(Box<Shares>),
+}
+
+impl Nodes {
+    fn source(&self) -> Source {
+        match self {
+            Nodes::Api(_) => Source::Api,
+            Nodes::Etcd(_) => Source::Etcd,
+        }
+    }
+
+    fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
+        match self {
+            Nodes::Api(follower) => follower.subscribe(),
+            Nodes::Etcd(shares) => shares.subscribe(),
+        }
+    }
+
+    async fn once(&mut self) -> Result<(), String> {
+        match self {
+            Nodes::Api(follower) => follower.once().await.map_err(|err| err.to_string()),
+            Nodes::Etcd(shares) => shares.once().await,
+        }
+    }
+
+    async fn run(self) {
+        match self {
+            Nodes::Api(follower) => follower.run().await,
+            Nodes::Etcd(shares) => shares.run().await,
+        }
+    }
+}
+
+fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, Report> {
+    if options.conflist.cluster.is_some() {
+        let shares = Shares::new(&options.conflist, path).map_err(|why| failed(&why))?;
+        return Ok(Nodes::Etcd(Box::new(shares)));
+    }
+    if given.kubeconfig.is_none() && !given.in_cluster {
+        return Err(usage("nobody is named who tells of nodes").hint(
+            "name an API server with --kubeconfig, or --in-cluster in a pod; or etcd with --cluster-local",
+        ));
+    }
+    let server = Api {
+        kubeconfig: given.kubeconfig.clone().unwrap_or_default(),
+        in_cluster: given.in_cluster,
+        context: None,
+    };
+    let follower = Follower::new(&server).map_err(|err| failed(&err.to_string()))?;
+    Ok(Nodes::Api(Box::new(follower)))
+}
+
+fn options(session: &Session, given: &Node) -> Result<Options, Report> {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let named = given.node_name.clone().filter(|name| !name.is_empty());
-    let plugin = match given.plugin {
-        Main::Bridge => Plugin::Bridge,
-        Main::Ptp => Plugin::Ptp,
+    let read = |path: &PathBuf| {
+        let is_bridge = given.plugin == Some(Main::Bridge);
+        ClusterLocal::read(path, &given.name, named.as_deref(), given.data_dir.as_deref(), is_bridge)
+            .map_err(|why| Report::new(Exit::Config, "--cluster-local can't be used").row("why", why))
     };
-    Options {
-        node: named.unwrap_or_else(|| host().trim().to_lowercase()),
+    let cluster = given.cluster_local.as_ref().map(read).transpose()?;
+    let plugin = match (given.plugin, &cluster) {
+        (Some(Main::Bridge), _) | (None, None) => Plugin::Bridge,
+        (Some(Main::Ptp), _) | (None, Some(_)) => Plugin::Ptp,
+    };
+    let node = cluster.as_ref().map(|cluster| cluster.node.clone()).or(named);
+    Ok(Options {
+        node: node.unwrap_or_else(|| host().trim().to_lowercase()),
         conflist: Conflist {
             dir: session.conf.dir().to_owned(),
             name: given.name.clone(),
             plugin,
             template: given.template.clone(),
             data_dir: given.data_dir.clone(),
+            cluster,
         },
         mtu: given.mtu,
         masquerade: !given.no_masquerade,
@@ -114,7 +189,7 @@ fn options(session: &Session, given: &Node) -> Options {
             .map(|cidr| cnimble_cni::cidr::network_of(*cidr))
             .collect(),
         remove_on_delete: given.remove_on_delete,
-    }
+    })
 }
 
 fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> Result<(), Report> {
@@ -122,8 +197,10 @@ fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> R
     if given.dry_run {
         let plan = agent.plan(&nodes).map_err(|why| failed(&why))?;
         let own = plan.own.iter().map(|cidr| format!("pods here: {cidr}\n"));
-        let routes =
-            plan.routes.iter().map(|(cidr, hop)| format!("{cidr} via {} (node {})\n", hop.via, hop.node));
+        let routes = plan
+            .routes
+            .iter()
+            .filter_map(|(cidr, hop)| Some(format!("{cidr} via {} (node {})\n", hop.via?, hop.node)));
         let wrong = plan.conditions.iter().map(|(node, why)| format!("node {node}: {why}\n"));
         print(&own.chain(routes).chain(wrong).collect::<String>());
         return Ok(());

@@ -4,6 +4,7 @@
 //! of a network have changed, and once a minute.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -13,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::sleep;
 
+use cnimble_agent::{Shared, uplink_addresses};
 use cnimble_cni::Error;
 use cnimble_runtime::ConfDir;
 
@@ -24,9 +26,12 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Between looks where nothing has changed, or where etcd could not help; less if etcd has to be asked more often.
 const SELDOM: Duration = Duration::from_secs(60);
 
+/// Between looks where etcd could not help, and answers by now.
+const SOON: Duration = Duration::from_secs(5);
+
 /// What came of a look.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+pub(super) enum Outcome {
     /// The network has its spare blocks.
     Done,
     /// The subnet has no free block.
@@ -44,14 +49,50 @@ struct Seen {
 }
 
 impl Seen {
-    fn is_due(&self, network: &Network, changed: Option<SystemTime>) -> bool {
+    fn is_due(&self, network: &Network, changed: Option<SystemTime>, answers: bool) -> bool {
+        if answers && self.at.elapsed() >= SOON && matches!(self.outcome, Outcome::Failed(_)) {
+            return true;
+        }
         self.at.elapsed() >= SELDOM.min(network.offline / 6)
             || (self.outcome == Outcome::Done && self.changed != changed)
     }
 }
 
+/// The network whose other nodes reach this one's pods by routes.
+#[derive(Debug, Clone)]
+pub(super) struct Routed {
+    pub(super) name: String,
+    /// The node's addresses; empty for those of the uplink.
+    pub(super) ips: Vec<IpAddr>,
+    /// What etcd tells of nodes.
+    pub(super) shared: Shared,
+}
+
+impl Routed {
+    /// Whether etcd tells of nodes now.
+    fn answers(&self) -> bool {
+        let known = self.shared.known();
+        known.listed && known.trouble.is_none()
+    }
+
+    /// The node's addresses now.
+    fn addresses(&self) -> Result<Vec<IpAddr>, String> {
+        if !self.ips.is_empty() {
+            return Ok(self.ips.clone());
+        }
+        let ips = uplink_addresses().map_err(|err| err.to_string())?;
+        match ips.is_empty() {
+            true => {
+                Err("there is no default route whose link has the node's address; name it with --node-ip"
+                    .to_owned())
+            }
+            false => Ok(ips),
+        }
+    }
+}
+
 /// Looks after the networks of the directory until it is dropped.
-pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>) {
+pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Routed>) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     let mut configured = Configured::new(conf);
     loop {
@@ -60,10 +101,12 @@ pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>) {
         for network in networks {
             let changed = std::fs::metadata(&network.store).and_then(|meta| meta.modified()).ok();
             let last = seen.get(&network.name);
-            if last.is_some_and(|last| !last.is_due(network, changed)) {
+            let routed = routed.as_ref().filter(|routed| routed.name == network.name);
+            let answers = routed.is_some_and(Routed::answers);
+            if last.is_some_and(|last| !last.is_due(network, changed, answers)) {
                 continue;
             }
-            let outcome = tend(network, &path).await.unwrap_or_else(Outcome::Failed);
+            let outcome = tend(network, &path, routed).await.unwrap_or_else(Outcome::Failed);
             if last.is_none_or(|last| last.outcome != outcome) {
                 tell(&network.name, &outcome);
             }
@@ -81,23 +124,32 @@ fn tell(name: &str, outcome: &Outcome) {
     }
 }
 
-async fn tend(network: &Network, path: &[PathBuf]) -> Result<Outcome, String> {
+/// Starts the program once.
+pub(super) async fn tend(
+    network: &Network,
+    path: &[PathBuf],
+    routed: Option<&Routed>,
+) -> Result<Outcome, String> {
+    let ips = routed.map_or(Ok(Vec::new()), Routed::addresses);
     let program = program(path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))?;
-    let output =
-        run(&program, &network.config).await.map_err(|err| format!("{}: {err}", program.display()))?;
+    let output = run(&program, &network.config, ips.as_deref().unwrap_or_default())
+        .await
+        .map_err(|err| format!("{}: {err}", program.display()))?;
     if !output.status.success() {
         let told = Error::from_json(&output.stdout).map(|err| err.to_string());
         return Err(told.unwrap_or_else(|| format!("{} failed ({})", program.display(), output.status)));
     }
+    ips?;
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let is_short = answer.get("short").and_then(Value::as_bool).unwrap_or(false);
     Ok(if is_short { Outcome::Short } else { Outcome::Done })
 }
 
 /// Runs the program to its end, which it comes to after some seconds. It is killed if nobody waits any more.
-async fn run(program: &Path, config: &str) -> std::io::Result<Output> {
+async fn run(program: &Path, config: &str, ips: &[IpAddr]) -> std::io::Result<Output> {
     let mut command = Command::new(program);
-    command.arg("tend").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    command.arg("tend").args(ips.iter().map(IpAddr::to_string));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(config.as_bytes()).await?;

@@ -30,18 +30,44 @@ pub(super) struct Last {
     pub(super) begun: Option<Instant>,
 }
 
+/// Who tells of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    Api,
+    Etcd,
+}
+
+impl Source {
+    fn words(self) -> &'static str {
+        match self {
+            Source::Api => "the API server",
+            Source::Etcd => "etcd",
+        }
+    }
+
+    /// Where /nodes says what is wrong with it.
+    fn key(self) -> &'static str {
+        match self {
+            Source::Api => "api",
+            Source::Etcd => "etcd",
+        }
+    }
+}
+
 /// What is shared with those who ask.
 #[derive(Clone)]
 pub(super) struct Status {
     nodes: Shared,
+    /// Who tells of nodes.
+    source: Source,
     last: Arc<Mutex<Last>>,
     looks: Counter,
     writes: Counter,
 }
 
 impl Status {
-    pub(super) fn new(nodes: Shared) -> Self {
-        Status { nodes, last: Arc::default(), looks: Counter::default(), writes: Counter::default() }
+    pub(super) fn new(nodes: Shared, source: Source) -> Self {
+        Status { nodes, source, last: Arc::default(), looks: Counter::default(), writes: Counter::default() }
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
@@ -86,6 +112,18 @@ impl Status {
         }
     }
 
+    /// Takes what came of writing the file before any node is known. It is no look.
+    pub(super) fn prepared(&self, outcome: Result<Report, String>) {
+        match outcome {
+            Ok(report) => {
+                self.writes.inc_by(u64::try_from(report.writes).unwrap_or(u64::MAX));
+                report.conditions.iter().for_each(|(node, why)| log::warn!("node {node}: {why}"));
+                report.failures.iter().for_each(|why| log::error!("{why}"));
+            }
+            Err(why) => log::error!("{why}"),
+        }
+    }
+
     pub(super) fn sentence(&self) -> String {
         let last = self.last();
         let Report { routes, conditions, failures, .. } = &last.report;
@@ -110,10 +148,10 @@ impl Pages for Status {
             (known.nodes.len(), known.listed && known.trouble.is_none())
         };
         let last = self.last();
-        registry.register("nodes", "Nodes that the API server has told of", gauge(nodes));
+        registry.register("nodes", "Nodes that the API server, or etcd, has told of", gauge(nodes));
         registry.register(
             "api_reachable",
-            "Whether the API server tells of nodes now",
+            "Whether the API server, or etcd, tells of nodes now",
             gauge(usize::from(reached)),
         );
         registry.register("routes", "Routes to other nodes' pods", gauge(last.report.routes));
@@ -140,7 +178,7 @@ impl Pages for Status {
         if !last.looked {
             let why = self.nodes.known().trouble.clone();
             return Err(plain::text(
-                &why.unwrap_or_else(|| "the API server hasn't told of nodes yet".to_owned()),
+                &why.unwrap_or_else(|| format!("{} hasn't told of nodes yet", self.source.words())),
             ));
         }
         // Routes stay meanwhile, and another process would not reach the server either.
@@ -160,7 +198,7 @@ impl Pages for Status {
             last.report.conditions.iter().map(|(node, why)| json!({"node": node, "message": why})).collect();
         let own: Vec<String> = last.report.own.iter().map(ToString::to_string).collect();
         let all = json!({"podCIDRs": own, "routes": last.report.routes, "conditions": conditions,
-            "failures": last.report.failures, "api": trouble});
+            "failures": last.report.failures, (self.source.key()): trouble});
         plain::json(&format!("{all:#}\n"))
     }
 }

@@ -31,6 +31,8 @@ pub struct Cluster {
     pub node: String,
     /// For how long the node gives addresses after etcd has confirmed its share.
     pub offline: Duration,
+    /// Whether pods reach all others by their gateway.
+    pub routed: bool,
     /// Where etcd is.
     pub etcd: Etcd,
 }
@@ -60,6 +62,7 @@ struct Ipam {
     block_size: Option<u8>,
     #[serde(deserialize_with = "fields::text_opt")]
     node_name: Option<String>,
+    routed: bool,
     etcd: EtcdFields,
 }
 
@@ -106,6 +109,7 @@ impl Cluster {
             host_bits,
             node,
             offline: Duration::from_secs(offline.into()),
+            routed: ipam.routed,
             etcd: ipam.etcd.validated()?,
         })
     }

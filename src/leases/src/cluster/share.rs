@@ -20,7 +20,8 @@ use crate::range::{Range, RangeSet};
 
 /// The file's name in the network's directory. It names no address.
 pub const SHARE: &str = ".cnimble-share";
-const FRESH: &str = ".cnimble-new-share";
+/// An ADD removes temporary files of leases that killed ones have left; this is none of them.
+const FRESH: &str = ".cnimble-share-new";
 /// 10,000 single addresses have less.
 const LIMIT: usize = 4 << 20;
 
@@ -79,6 +80,9 @@ pub struct Share {
     pub confirmed: u64,
     /// In the order of the claims.
     pub owned: Vec<Owned>,
+    /// The node's own addresses that etcd has; empty without an agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub told: Vec<IpAddr>,
 }
 
 /// Milliseconds since this boot, sleep included.
@@ -194,6 +198,7 @@ fn without(range: &Range, ip: IpAddr) -> Vec<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
 
     fn owned(first: &str, last: &str) -> Owned {
         Owned { first: first.parse().unwrap(), last: last.parse().unwrap(), idle: None }
@@ -209,7 +214,14 @@ mod tests {
             offline: 1000,
             turn: 1,
         };
-        Share { identity, registered: true, revision: 1, confirmed: now().unwrap(), owned: parts }
+        Share {
+            identity,
+            registered: true,
+            revision: 1,
+            confirmed: now().unwrap(),
+            owned: parts,
+            told: Vec::new(),
+        }
     }
 
     #[test]
@@ -236,6 +248,18 @@ mod tests {
         share.identity.offline = 1_000_000;
         share.identity.boot = "another".to_owned();
         assert!(!share.is_valid().unwrap());
+    }
+
+    #[test]
+    fn an_add_meanwhile_leaves_a_share_that_is_being_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::lock(dir.path()).unwrap().unwrap();
+        for name in [FRESH, ".cnimble-new-1-0"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        store.sweep(&store.leases_of("pod", &[]).unwrap());
+        assert!(!dir.path().join(".cnimble-new-1-0").exists());
+        assert!(dir.path().join(FRESH).exists());
     }
 
     #[test]

@@ -1,0 +1,310 @@
+//! Nodes on one link, each with `cnimble node --cluster-local` and pods, and etcd on the same link.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use cnimble_tests::stream::socket;
+use cnimble_tests::traffic::{self, Server};
+use cnimble_tests::{
+    Background, Host, LIMIT, Ns, Outcome, PATIENCE, command, plugin_dir, run_limited, wait_until,
+};
+
+use super::etcd::Etcd;
+
+/// Where etcd is, which is the world behind the nodes, too.
+const WORLD: &str = "192.0.2.254";
+
+/// A pod, and its addresses.
+pub(super) struct Pod {
+    pub(super) ns: Ns,
+    pub(super) ips: Vec<String>,
+}
+
+/// A node: the host, its agent, and its pods.
+pub(super) struct Member {
+    number: usize,
+    pub(super) host: Host,
+    pub(super) agent: Option<Background>,
+    pub(super) pods: Vec<Pod>,
+    /// Of the agent.
+    pub(super) options: String,
+}
+
+pub(super) struct Site<'w> {
+    pub(super) members: Vec<Member>,
+    pub(super) etcd: Etcd<'w>,
+    world: &'w Host,
+    /// Of the IPAM plugin.
+    keys: String,
+    /// Of each agent.
+    options: String,
+}
+
+impl<'w> Site<'w> {
+    /// The link between the nodes.
+    pub(super) fn world() -> Host {
+        let world = Host::hasty();
+        world.ip("link add br0 type bridge");
+        world.ip("link set br0 up");
+        world.ip(&format!("addr add {WORLD}/24 dev br0"));
+        world.ip("-6 addr add 2001:db8::fe/64 dev br0 nodad");
+        world
+    }
+
+    /// etcd, and no node yet.
+    pub(super) fn new(world: &'w Host, keys: &str) -> Self {
+        Self::with(world, keys, "")
+    }
+
+    /// The same; each agent gets these options.
+    pub(super) fn with(world: &'w Host, keys: &str, options: &str) -> Self {
+        let etcd = Etcd::start_at(world, WORLD);
+        Site { members: Vec::new(), etcd, world, keys: keys.to_owned(), options: options.to_owned() }
+    }
+
+    /// A machine more, with its agent.
+    pub(super) fn join(&mut self, number: usize) {
+        let host = Host::hasty();
+        let port = format!("port{number}");
+        host.cable("uplink", self.world, &port);
+        self.world.ip(&format!("link set {port} master br0"));
+        host.ip(&format!("addr add 192.0.2.{number}/24 dev uplink"));
+        host.ip(&format!("-6 addr add 2001:db8::{number}/64 dev uplink nodad"));
+        host.ip(&format!("route add default via {WORLD}"));
+        host.ip("-6 route add default via 2001:db8::fe");
+        let ipam = format!(r#"{{{}, "etcd": {{"endpoints": ["http://{WORLD}:2379"]}}}}"#, self.keys);
+        std::fs::write(host.dir().join("pods.json"), ipam).unwrap();
+        let mut member = Member { options: self.options.clone(), ..Member::alone(host, number) };
+        member.start();
+        self.members.push(member);
+    }
+
+    /// Sets the network up, once for all.
+    pub(super) fn init(&self) {
+        let first = &self.members[0];
+        assert!(wait_until(PATIENCE, || first.conflist().exists()), "{}", first.log());
+        first.command("ipam init cnimble").success();
+    }
+
+    pub(super) fn add_pods(&mut self) {
+        self.members.iter_mut().for_each(Member::add_pod);
+    }
+
+    /// Waits until each node has routes to what the others own, and no other.
+    pub(super) fn settled(&self) {
+        for member in &self.members {
+            let wanted = || -> BTreeSet<String> {
+                let others = self.members.iter().filter(|other| other.number != member.number);
+                let each = |other: &Member| {
+                    let number = other.number;
+                    let via = move |cidr: &str| match cidr.contains(':') {
+                        true => format!("2001:db8::{number}"),
+                        false => format!("192.0.2.{number}"),
+                    };
+                    let ways =
+                        other.owned().into_iter().map(move |cidr| format!("{cidr} via {}", via(&cidr)));
+                    ways.collect::<Vec<_>>()
+                };
+                others.flat_map(each).collect()
+            };
+            let there = || -> BTreeSet<String> {
+                let short = |route: &String| route.split(" dev ").next().unwrap().to_owned();
+                member.routes().iter().map(short).collect()
+            };
+            let fits = || member.conflist().exists() && there() == wanted();
+            assert!(
+                wait_until(PATIENCE, fits),
+                "node{}: {:#?}\nwanted {:#?}\n{}",
+                member.number,
+                there(),
+                wanted(),
+                member.log()
+            );
+        }
+    }
+
+    /// Each pod sees the first and the last pod of each node by their own addresses, and the world by the node's.
+    pub(super) fn all_reach_all(&self) {
+        let ends = |member: &'_ Member| -> BTreeSet<usize> { [0, member.pods.len() - 1].into() };
+        let pods: Vec<(usize, &Pod)> = self
+            .members
+            .iter()
+            .flat_map(|member| ends(member).into_iter().map(|n| (member.number, &member.pods[n])))
+            .collect();
+        let _world = Server::start(self.world, 80, "world");
+        let _servers: Vec<Server> = pods.iter().map(|(_, pod)| Server::start(&pod.ns, 80, "pod")).collect();
+        for (number, from) in &pods {
+            let seen = |to: &str| {
+                traffic::tcp(&from.ns, &socket(to, 80))
+                    .unwrap_or_else(|err| panic!("{:?} to {to}: {err}", from.ips))
+            };
+            for (_, to) in &pods {
+                for (own, ip) in from.ips.iter().zip(&to.ips) {
+                    assert_eq!(seen(ip), format!("pod {own}"), "to {ip}");
+                }
+            }
+            assert_eq!(seen(WORLD), format!("world 192.0.2.{number}"));
+            if from.ips.len() > 1 {
+                assert_eq!(seen("2001:db8::fe"), format!("world 2001:db8::{number}"));
+            }
+        }
+    }
+}
+
+impl Member {
+    /// One without an agent yet.
+    pub(super) fn alone(host: Host, number: usize) -> Self {
+        Member { number, host, agent: None, pods: Vec::new(), options: String::new() }
+    }
+
+    /// The command with `node`'s options.
+    fn node(&self, options: &str) -> Command {
+        let dir = self.host.dir().display();
+        let log = std::fs::File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let args = format!(
+            "--cni-path {} --conf-dir {dir}/net.d node --cluster-local {dir}/pods.json --node-name node{} \
+             --data-dir {} --listen {dir}/sock --resync 600 {options}",
+            plugin_dir().display(),
+            self.number,
+            self.host.data_dir().display()
+        );
+        let mut process = self.host.command(command());
+        process.args(args.split_whitespace()).stderr(log);
+        process
+    }
+
+    /// Starts the agent.
+    pub(super) fn start(&mut self) {
+        self.agent = Some(Background::start(&mut self.node(&self.options)));
+    }
+
+    /// What `cnimble node --once` did.
+    pub(super) fn once(&self) -> Value {
+        let output = run_limited(&mut self.node("--once --json"), b"", LIMIT);
+        assert_eq!(output.status.code(), Some(0), "{}", self.log());
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Another verb of the command, on this node.
+    pub(super) fn command(&self, line: &str) -> Outcome {
+        let dir = self.host.dir().display();
+        self.host.run(&format!(
+            "{} --cni-path {} --conf-dir {dir}/net.d {line}",
+            command().display(),
+            plugin_dir().display()
+        ))
+    }
+
+    /// `node` with its usual options.
+    pub(super) fn command_of(&self, line: &str) -> Outcome {
+        self.command(&format!("{line} --cluster-local {}/pods.json", self.host.dir().display()))
+    }
+
+    pub(super) fn conflist(&self) -> PathBuf {
+        self.host.dir().join("net.d/10-cnimble.conflist")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.host.dir().join("log")
+    }
+
+    pub(super) fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    pub(super) fn says(&self, words: &str) {
+        assert!(wait_until(PATIENCE, || self.log().contains(words)), "{words}: {}", self.log());
+    }
+
+    /// A second time.
+    pub(super) fn says_again(&self, words: &str) {
+        let twice = || self.log().matches(words).count() > 1;
+        assert!(wait_until(PATIENCE, twice), "{words}: {}", self.log());
+    }
+
+    /// Waits until `/healthz` is well, and has these words.
+    pub(super) fn healthy(&self, words: &str) {
+        let now = || self.get("/healthz").unwrap_or_default();
+        let fits = || now().starts_with("HTTP/1.1 200 ") && now().contains(words);
+        assert!(wait_until(PATIENCE, fits), "{words}: {}\n{}", now(), self.log());
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
+        let mut stream = UnixStream::connect(self.host.dir().join("sock")).ok()?;
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    /// What `/metrics` counts by this name.
+    pub(super) fn metric(&self, name: &str) -> Option<u64> {
+        let text = self.get("/metrics")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("cnimble_node_{name} ")))?;
+        line.trim().parse().ok()
+    }
+
+    /// The agent's routes to other nodes, as `ip route` shows them.
+    pub(super) fn routes(&self) -> Vec<String> {
+        let of = |family: &str| self.host.ip(&format!("{family} route show proto 203"));
+        let text = of("-4") + "\n" + &of("-6");
+        let whole = |line: &str| {
+            let (dst, rest) = line.split_once(' ')?;
+            // Of one address `ip` shows no length.
+            let length = if dst.contains(':') { 128 } else { 32 };
+            Some(if dst.contains('/') { line.trim().to_owned() } else { format!("{dst}/{length} {rest}") })
+        };
+        text.lines().filter_map(whole).filter(|route| !route.contains("dev cni0")).collect()
+    }
+
+    /// What the node owns, by its own file.
+    pub(super) fn owned(&self) -> Vec<String> {
+        let file = self.host.data_dir().join("cnimble/.cnimble-share");
+        let share: Value =
+            std::fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let owned = share["owned"].as_array().cloned().unwrap_or_default();
+        let cidr = |owned: &Value| {
+            let (first, last) = (owned["first"].as_str().unwrap(), owned["last"].as_str().unwrap());
+            let bits = if first.contains(':') { 128 } else { 32 };
+            format!("{first}/{}", if first == last { bits } else { bits - 4 })
+        };
+        owned.iter().map(cidr).collect()
+    }
+
+    pub(super) fn add_pod(&mut self) {
+        let ns = Ns::new();
+        assert!(wait_until(PATIENCE, || self.conflist().exists()), "{}", self.log());
+        let result: Value = serde_json::from_str(&self.verb("add", &ns)).unwrap();
+        let address = |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
+        let ips = result["ips"].as_array().unwrap().iter().map(address).collect();
+        self.pods.push(Pod { ns, ips });
+    }
+
+    /// CHECK of each pod.
+    pub(super) fn check_pods(&self) {
+        self.pods.iter().for_each(|pod| drop(self.verb("check", &pod.ns)));
+    }
+
+    /// Takes the last pod down.
+    pub(super) fn del_pod(&mut self) {
+        let pod = self.pods.pop().unwrap();
+        self.verb("del", &pod.ns);
+    }
+
+    fn verb(&self, verb: &str, pod: &Ns) -> String {
+        let dir = self.host.dir().display();
+        let locks = self.host.lock_dir();
+        let line = format!(
+            "{verb} cnimble {} --cache-dir {dir}/cache --lock-dir {} --json",
+            pod.path(),
+            locks.display()
+        );
+        self.command(&line).success().text()
+    }
+}

@@ -1,0 +1,142 @@
+//! What an agent is told of the nodes' shares.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use cnimble_tests::{Background, Host, PATIENCE, plugin_dir, wait_until};
+
+use super::{Node, cluster, cluster_of, refused};
+
+/// A program that follows, and the lines that it has said.
+struct Watch {
+    process: Background,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Watch {
+    fn start(host: &Host, node: &Node<'_>, seen: i64) -> Self {
+        let config = host.dir().join("watched");
+        std::fs::write(&config, node.config.to_string()).unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut command = host.command(plugin_dir().join("cluster-local-etcd"));
+        command.args(["watch", &seen.to_string()]).stdin(std::fs::File::open(config).unwrap());
+        let process = Background::start(command.stdout(Stdio::from(writer)).stderr(Stdio::null()));
+        drop(command);
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let said = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            for line in BufReader::new(reader).lines().map_while(Result::ok) {
+                said.lock().unwrap().push(line);
+            }
+        });
+        Watch { process, lines }
+    }
+
+    /// The nodes as they were told of last.
+    fn nodes(&self) -> Value {
+        let lines = self.lines.lock().unwrap();
+        let last = lines.iter().rfind(|line| line.contains("\"nodes\""));
+        last.map_or(Value::Null, |line| serde_json::from_str::<Value>(line).unwrap()["nodes"].clone())
+    }
+
+    #[track_caller]
+    fn tells(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+        assert!(wait_until(PATIENCE, || is_so(&self.nodes())), "{what}: {:?}", self.lines.lock().unwrap());
+    }
+
+    fn all(&self) -> String {
+        self.lines.lock().unwrap().join("\n")
+    }
+}
+
+fn first(node: &Node<'_>) -> Value {
+    node.share()["owned"][0]["first"].clone()
+}
+
+#[test]
+fn an_agent_is_told_of_each_claim_return_and_release_and_of_the_nodes_addresses() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster_of(&host, 1, "10.9.0.0/28", 29);
+    let watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("nothing at first", |nodes| *nodes == json!({}));
+    nodes[0].operate("tend 192.0.2.1 2001:db8::1").unwrap();
+    let block = first(&nodes[0]);
+    let wanted = json!({"a": {"ips": ["192.0.2.1", "2001:db8::1"], "blocks": [block], "singles": []}});
+    watch.tells("a block and addresses", |nodes| *nodes == wanted);
+    // The node has moved, and has a spare block and a fresh confirmation.
+    nodes[0].operate("tend 192.0.2.7").unwrap();
+    watch.tells("another address", |nodes| nodes["a"]["ips"] == json!(["192.0.2.7"]));
+    let asked = nodes[0].operate("tend 192.0.2.7").unwrap();
+    assert_eq!(asked, json!({"asked": false}));
+    // Without an agent: a block, and no address. A plugin's confirmation takes nothing away.
+    nodes[1].added("p1");
+    nodes[0].operate("confirm").unwrap();
+    let other = first(&nodes[1]);
+    watch.tells("another block", |nodes| {
+        nodes["b"] == json!({"ips": [], "blocks": [other], "singles": []})
+            && nodes["a"]["ips"] == json!(["192.0.2.7"])
+    });
+    // No block is free any more: a borrowed address.
+    let single = nodes[2].added("p1");
+    let single = single.split('/').next().unwrap();
+    watch.tells("a single address", |nodes| nodes["c"]["singles"] == json!([single]));
+    nodes[2].run("DEL", "p1", "", Some(&format!("{single}/28"))).unwrap();
+    watch.tells("its return", |nodes| nodes["c"].is_null());
+    nodes[1].operate("release a").unwrap();
+    watch.tells("a release", |nodes| nodes["a"].is_null());
+    // One that comes later is told the same in its first line.
+    let late = Watch::start(&host, &nodes[0], 0);
+    late.tells("all", |nodes| *nodes == watch.nodes() && nodes["b"]["blocks"] == json!([other]));
+}
+
+#[test]
+fn a_watch_ends_when_etcd_does_and_refuses_one_that_is_behind() {
+    let host = Host::new();
+    let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let mut watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("a block", |nodes| nodes["a"]["blocks"].is_array());
+    etcd.kill(0);
+    assert!(wait_until(PATIENCE, || !watch.process.running()));
+    assert!(watch.all().contains("\"code\": 11"), "{}", watch.all());
+    etcd.member(0);
+    etcd.settle();
+    let mut behind = Watch::start(&host, &nodes[1], 1_000_000);
+    assert!(wait_until(PATIENCE, || !behind.process.running()));
+    assert!(wait_until(PATIENCE, || behind.all().contains("which was seen")), "{}", behind.all());
+    refused(nodes[1].add("p2"), 50, "restored from a backup");
+}
+
+#[test]
+fn a_restored_etcd_is_not_followed() {
+    let host = Host::new();
+    let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    nodes[0].added("p1");
+    let backup = etcd.backup();
+    nodes[1].added("p1");
+    let mut watch = Watch::start(&host, &nodes[2], 0);
+    watch.tells("both", |nodes| nodes["a"]["blocks"].is_array() && nodes["b"]["blocks"].is_array());
+    etcd.restore(&backup);
+    assert!(wait_until(PATIENCE, || !watch.process.running()));
+    // The node has never seen the old one.
+    let mut again = Watch::start(&host, &nodes[2], 0);
+    assert!(wait_until(PATIENCE, || !again.process.running()));
+    assert!(wait_until(PATIENCE, || again.all().contains("restored from a backup")), "{}", again.all());
+    assert_eq!(again.nodes(), Value::Null);
+}
+
+#[test]
+fn a_watch_ends_when_its_member_is_paused() {
+    let host = Host::new();
+    let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let mut watch = Watch::start(&host, &nodes[0], 0);
+    watch.tells("nothing at first", |nodes| *nodes == json!({}));
+    etcd.signal(0, Signal::SIGSTOP);
+    assert!(wait_until(PATIENCE, || !watch.process.running()));
+    assert!(wait_until(PATIENCE, || watch.all().contains("no answer in time")), "{}", watch.all());
+    etcd.signal(0, Signal::SIGCONT);
+}

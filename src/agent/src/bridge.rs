@@ -1,0 +1,27 @@
+//! The bridge of pods whose addresses are of a shared subnet. The plugin would make it, but for the first pod only, and its
+//! routes are to be there before.
+
+use cnimble_netlink as netlink;
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::{self, Change, Mac, NewBridge};
+
+use crate::conflist::BRIDGE;
+
+/// Its number; it is made if it is missing, and up.
+pub(crate) fn ensure(netlink: &mut Netlink) -> netlink::Result<u32> {
+    let bridge = match netlink.find_link(BRIDGE)? {
+        Some(bridge) => bridge,
+        None => {
+            let new = NewBridge { name: BRIDGE, mtu: None, mac: Mac::random(), vlan_filtering: false };
+            match netlink.create_link(link::add_bridge(&new)) {
+                // An ADD was faster.
+                Err(err) if err.is(nix::errno::Errno::EEXIST) => netlink.link(BRIDGE)?,
+                made => made?,
+            }
+        }
+    };
+    if !bridge.up {
+        netlink.execute(link::set(bridge.index, BRIDGE, &Change { up: Some(true), ..Change::default() }))?;
+    }
+    Ok(bridge.index)
+}

@@ -1,0 +1,34 @@
+//! The link that the default route leaves by.
+
+use std::net::IpAddr;
+
+use cnimble_netlink as netlink;
+use cnimble_netlink::Netlink;
+
+use crate::node::is_host;
+
+/// RT_SCOPE_UNIVERSE, linux/rtnetlink.h
+const GLOBAL: u8 = 0;
+
+/// Its MTU.
+pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
+    match netlink.default_link()? {
+        Some(index) => Ok(Some(netlink.link_at(index)?.mtu)),
+        None => Ok(None),
+    }
+}
+
+/// Its first address of each family, by which others reach this host. One that was set by hand comes before one that
+/// expires.
+///
+/// # Errors
+/// The kernel's.
+pub fn addresses() -> netlink::Result<Vec<IpAddr>> {
+    let mut netlink = Netlink::open()?;
+    let Some(index) = netlink.default_link()? else { return Ok(Vec::new()) };
+    let mut there = netlink.addrs(index)?;
+    there.retain(|addr| addr.scope == GLOBAL && !addr.tentative && is_host(addr.net.ip()));
+    there.sort_by_key(|addr| !addr.permanent);
+    let first = |ipv4| there.iter().map(|addr| addr.net.ip()).find(|ip| ip.is_ipv4() == ipv4);
+    Ok([true, false].into_iter().filter_map(first).collect())
+}

@@ -1,0 +1,198 @@
+//! Who owns what, and how each node is reached: for agents, which have routes to the other nodes' pods.
+//!
+//! It reads only, and takes no lock. [`follow`] ends with the first trouble: the agent keeps what it was told, and begins
+//! again.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use etcd_client::{EventType, GetOptions, KeyValue, WatchStream};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use cnimble_cni::names;
+use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::share::Share;
+
+use crate::record::{Host, Owner};
+use crate::session::{Session, away, failed, parse};
+use crate::{BlocksError, Result, keys};
+
+/// So many keys are read at once: an answer of 4 MB is refused by the client.
+const PAGE: i64 = 5000;
+/// What comes at once is told at once.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Between looks at etcd, and lines to the agent, when nothing changes. A member without a quorum tells of nothing.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// What a node has.
+#[derive(Debug, Default, Serialize)]
+struct Shares<'s> {
+    /// Its own addresses.
+    ips: &'s [IpAddr],
+    /// The first addresses of its blocks.
+    blocks: Vec<IpAddr>,
+    /// Its single addresses.
+    singles: Vec<IpAddr>,
+}
+
+/// What is told.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line<'s> {
+    revision: i64,
+    host_bits: u32,
+    nodes: BTreeMap<&'s str, Shares<'s>>,
+}
+
+/// What etcd has, as far as it makes sense.
+#[derive(Debug, Default)]
+struct State {
+    blocks: BTreeMap<IpAddr, String>,
+    singles: BTreeMap<IpAddr, String>,
+    hosts: BTreeMap<String, Vec<IpAddr>>,
+}
+
+/// One of the lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum List {
+    Blocks,
+    Singles,
+    Hosts,
+}
+
+impl State {
+    /// Takes a key over, or what is left of it. A value that isn't ours counts as none.
+    fn take(&mut self, list: List, kv: &KeyValue, is_there: bool) {
+        let key = String::from_utf8_lossy(kv.key());
+        let owners = match list {
+            List::Blocks => &mut self.blocks,
+            List::Singles => &mut self.singles,
+            List::Hosts => {
+                let Some(name) = key.rsplit('/').next().filter(|name| names::is_identifier(name)) else {
+                    return;
+                };
+                match parse::<Host>(kv).ok().filter(|_| is_there) {
+                    Some(host) => drop(self.hosts.insert(name.to_owned(), host.ips)),
+                    None => drop(self.hosts.remove(name)),
+                }
+                return;
+            }
+        };
+        let Some(ip) = keys::ip(&key) else { return };
+        let owner = parse::<Owner>(kv).ok().filter(|owner| {
+            // The pods of a released node are gone.
+            is_there && owner.free.is_none() && names::is_identifier(&owner.node)
+        });
+        match owner {
+            Some(owner) => drop(owners.insert(ip, owner.node)),
+            None => drop(owners.remove(&ip)),
+        }
+    }
+
+    fn line(&self, cluster: &Cluster, revision: i64) -> Result<String> {
+        let mut nodes: BTreeMap<&str, Shares<'_>> = BTreeMap::new();
+        for (name, ips) in &self.hosts {
+            nodes.entry(name).or_default().ips = ips;
+        }
+        for (first, name) in self.blocks.iter().filter(|(first, _)| cluster.block_of(**first) == **first) {
+            nodes.entry(name).or_default().blocks.push(*first);
+        }
+        for (ip, name) in self.singles.iter().filter(|(ip, _)| cluster.is_in_tail(**ip)) {
+            nodes.entry(name).or_default().singles.push(*ip);
+        }
+        let line = Line { revision, host_bits: cluster.host_bits, nodes };
+        serde_json::to_string(&line)
+            .map_err(|err| cnimble_cni::Error::new(cnimble_cni::Code::INTERNAL, err.to_string()).into())
+    }
+}
+
+/// Tells all states from now on, a line each, and an empty one now and then. `seen` is the latest revision that the
+/// agent knows of, `patience` for all that comes before the first line.
+///
+/// # Errors
+/// etcd fails, isn't what it was, or nobody listens any more.
+pub async fn follow(
+    cluster: &Cluster,
+    seen: i64,
+    patience: Duration,
+    say: impl Fn(&str) -> io::Result<()>,
+) -> Result<()> {
+    let told = |outcome: io::Result<()>| outcome.map_err(|err| away(format!("the agent is gone: {err}")));
+    let begun = tokio::time::timeout(patience, begin(cluster, seen)).await;
+    let (mut session, mut state, streams) = begun.map_err(|_| away("no time left"))??;
+    let [mut blocks, mut singles, mut hosts] = streams;
+    told(say(&state.line(cluster, session.revision)?))?;
+    let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
+    // When news are told.
+    let mut due: Option<Instant> = None;
+    loop {
+        let (list, message) = tokio::select! {
+            message = blocks.message() => (List::Blocks, message),
+            message = singles.message() => (List::Singles, message),
+            message = hosts.message() => (List::Hosts, message),
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                told(say(&state.line(cluster, session.revision)?))?;
+                due = None;
+                continue;
+            }
+            _ = look.tick() => {
+                session.look().await?;
+                told(say(""))?;
+                continue;
+            }
+        };
+        let message = message.map_err(|err| failed(&err))?.ok_or_else(|| away("it ends the watch"))?;
+        if message.canceled() {
+            return Err(away(format!("it ends the watch: {}", message.cancel_reason())));
+        }
+        for event in message.events() {
+            let Some(kv) = event.kv() else { continue };
+            state.take(list, kv, event.event_type() == EventType::Put);
+            due = due.or(Some(Instant::now() + SETTLE));
+        }
+        session.saw(message.header().map(etcd_client::ResponseHeader::revision));
+    }
+}
+
+/// Reads everything, and begins to watch behind it.
+async fn begin(cluster: &Cluster, seen: i64) -> Result<(Session, State, [WatchStream; 3])> {
+    let share = Share::read(&cluster.base.store)?;
+    let seen = seen.max(share.map_or(0, |share| share.revision));
+    let mut session = Session::open(cluster, seen).await?;
+    let mut state = State::default();
+    let mut streams = Vec::new();
+    let (blocks, singles, hosts) = (session.keys.blocks(), session.keys.singles(), session.keys.hosts());
+    for (list, prefix) in [(List::Blocks, blocks), (List::Singles, singles), (List::Hosts, hosts)] {
+        let revision = read(&mut session, &mut state, list, &prefix).await?;
+        streams.push(session.watch(&prefix, revision + 1).await?);
+    }
+    let streams = streams.try_into().map_err(|_| away("a watch is missing"))?;
+    Ok((session, state, streams))
+}
+
+/// Reads a list as it was at one revision, and returns that.
+async fn read(
+    session: &mut Session,
+    state: &mut State,
+    list: List,
+    prefix: &str,
+) -> Result<i64, BlocksError> {
+    let (mut from, end) = (prefix.as_bytes().to_vec(), format!("{prefix}~"));
+    let mut revision = 0;
+    loop {
+        let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
+        let kvs = session.range(from, Some(options)).await?;
+        // Of the first page.
+        revision = if revision == 0 { session.revision } else { revision };
+        kvs.iter().for_each(|kv| state.take(list, kv, true));
+        match kvs.last() {
+            Some(last) if kvs.len() >= usize::try_from(PAGE).unwrap_or(usize::MAX) => {
+                from = [last.key(), b"\0"].concat();
+            }
+            _ => return Ok(revision),
+        }
+    }
+}

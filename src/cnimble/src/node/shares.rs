@@ -1,0 +1,138 @@
+//! The nodes that own blocks of a shared subnet in etcd. The program that speaks to etcd follows them, and says so line by
+//! line.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use cnimble_agent::conflist::Conflist;
+use cnimble_agent::{Known, Shared, shares};
+use cnimble_cni::{Error, NetworkList};
+
+use super::super::ipam::{PROGRAM, program};
+use super::configured::{self, Network};
+
+/// Between an end of the program and the next start.
+const BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// The program says something every ten seconds.
+const SILENCE: Duration = Duration::from_secs(40);
+/// An error is shorter.
+const LIMIT: usize = 1 << 20;
+
+/// Follows them.
+pub(super) struct Shares {
+    network: Network,
+    path: Vec<PathBuf>,
+    shared: Shared,
+    changed: watch::Sender<()>,
+    /// The latest revision of etcd that was told of.
+    seen: i64,
+}
+
+impl Shares {
+    /// Of the network of that file.
+    ///
+    /// # Errors
+    /// The file couldn't be used.
+    pub(super) fn new(conflist: &Conflist, path: &[PathBuf]) -> Result<Self, String> {
+        let text = conflist.text(&[], None)?;
+        let list = NetworkList::parse(text.as_bytes()).map_err(|err| err.to_string())?;
+        let network = configured::read(&list).ok_or("the network isn't one of cluster-local")?;
+        Ok(Shares {
+            network,
+            path: path.to_vec(),
+            shared: Shared::default(),
+            changed: watch::Sender::new(()),
+            seen: 0,
+        })
+    }
+
+    pub(super) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The nodes, and news of them.
+    pub(super) fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
+        (self.shared.clone(), self.changed.subscribe())
+    }
+
+    /// Follows for ever. What is known stays while etcd is away.
+    pub(super) async fn run(mut self) {
+        let mut wait = BACKOFF;
+        loop {
+            let begun = Instant::now();
+            let why = match self.follow(false).await {
+                Ok(()) => "it has ended".to_owned(),
+                Err(why) => why,
+            };
+            let is_news = self.shared.known().trouble.as_ref() != Some(&why);
+            if is_news {
+                log::warn!("nodes are as they were told of last: {why}");
+                self.shared.known().trouble = Some(why);
+                self.changed.send_replace(());
+            }
+            sleep(wait).await;
+            wait = if begun.elapsed() > MAX_BACKOFF * 2 { BACKOFF } else { (wait * 2).min(MAX_BACKOFF) };
+        }
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    /// etcd can't be asked.
+    pub(super) async fn once(&mut self) -> Result<(), String> {
+        self.follow(true).await
+    }
+
+    async fn follow(&mut self, only_once: bool) -> Result<(), String> {
+        let program =
+            program(&self.path).ok_or_else(|| format!("there is no program {PROGRAM} beside the plugins"))?;
+        let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", program.display());
+        let mut command = Command::new(&program);
+        command.args(["watch", &self.seen.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|err| failed(&err))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(self.network.config.as_bytes()).await.map_err(|err| failed(&err))?;
+        }
+        let stdout = child.stdout.take().ok_or_else(|| failed(&"no output"))?;
+        let mut lines = BufReader::new(stdout).lines();
+        // An error is JSON of several lines.
+        let mut rest = String::new();
+        loop {
+            let line = timeout(SILENCE, lines.next_line()).await.map_err(|_| failed(&"it says nothing"))?;
+            let Some(line) = line.map_err(|err| failed(&err))? else { break };
+            match shares::nodes(&line) {
+                Ok((nodes, revision)) => {
+                    self.seen = self.seen.max(revision);
+                    self.take(nodes);
+                    if only_once {
+                        return Ok(());
+                    }
+                }
+                Err(_) if rest.len() + line.len() < LIMIT => rest.push_str(&line),
+                Err(_) => return Err(failed(&"it says too much")),
+            }
+        }
+        let status = child.wait().await.map_err(|err| failed(&err))?;
+        Err(Error::from_json(rest.as_bytes()).map_or_else(|| failed(&status), |err| err.to_string()))
+    }
+
+    fn take(&self, nodes: cnimble_agent::Nodes) {
+        let mut known = self.shared.known();
+        if known.trouble.take().is_some() {
+            log::info!("etcd tells of nodes again");
+        } else if known.listed && known.nodes == nodes {
+            return;
+        }
+        *known = Known { nodes, listed: true, trouble: None };
+        drop(known);
+        self.changed.send_replace(());
+    }
+}
