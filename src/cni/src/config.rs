@@ -245,6 +245,22 @@ mod tests {
         assert_eq!(newer(&Value::Null, &one), Some(vec![]));
     }
 
+    /// A node's GC has a list of all of its pods, and a document has a bound in memory.
+    #[test]
+    fn only_lists_of_attachments_leave_the_document() {
+        let own = json!({ "mappings": [1, 2], "ipam": { "ranges": [[{ "subnet": "10.0.0.0/24" }]] } });
+        assert_eq!(parse(&own).unwrap().document, own);
+        for key in [VALID_ATTACHMENTS, OLD_ATTACHMENTS, "CNI.dev/Attachments"] {
+            let config = parse(&json!({ key: [{ "containerID": "a", "ifname": "eth0" }] })).unwrap();
+            assert_eq!(config.valid_attachments.unwrap().len(), 1, "{key}");
+            assert_eq!(config.document[key], json!([0]), "{key}");
+        }
+        let one = format!(r#"{{"containerID":"{}","ifname":"interface-name1"}},"#, "c".repeat(200));
+        let text = format!(r#"{{"{VALID_ATTACHMENTS}":[{}]}}"#, one.repeat(30_000).trim_end_matches(','));
+        let config = PluginConfig::parse(text.as_bytes()).unwrap();
+        assert_eq!(config.valid_attachments.unwrap().len(), 30_000);
+    }
+
     #[test]
     fn errors() {
         for (text, code, msg) in [
