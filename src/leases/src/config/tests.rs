@@ -47,6 +47,26 @@ fn ranges_are_awaited_where_the_runtime_gives_them_and_has_not() {
 }
 
 #[test]
+fn early_versions_have_one_address_of_a_family() {
+    let reads = |version: &str, subnets: &[&str]| {
+        let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{ "subnet": subnet }])).collect();
+        let read = read(&json!({ "cniVersion": version, "ipam": { "ranges": ranges } }));
+        read.map(|config| config.sets.len()).map_err(|err| err.msg)
+    };
+    let (four, six) = (["10.0.0.0/24", "10.0.1.0/24"], ["fd00::/64", "fd01::/64"]);
+    for version in ["0.1.0", "0.2.0"] {
+        for fine in [&four[..1], &six[..1], &[four[0], six[0]]] {
+            assert_eq!(reads(version, fine), Ok(fine.len()), "{version}");
+        }
+        for many in [four, six] {
+            let err = reads(version, &many).unwrap_err();
+            assert!(err.ends_with("does not support more than 1 address per family"), "{err}");
+        }
+    }
+    assert_eq!((reads("0.3.0", &four), reads("0.3.0", &six)), (Ok(2), Ok(2)));
+}
+
+#[test]
 fn a_network_tells_where_its_leases_are() {
     let list = |ipams: &[Value]| {
         let plugins: Vec<Value> =
