@@ -11,6 +11,7 @@ mod disk;
 mod fail;
 mod heirs;
 mod in_vm;
+mod interleave;
 mod kill;
 mod kinds;
 mod lost;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::process::{LIMIT, PATH, try_run};
-use crate::trace::{self, Fate, Traced};
+use crate::trace::{self, Fate, Stepped, Traced};
 use crate::{Ns, Outcome, plugin_dir};
 
 /// A node.
@@ -198,6 +198,11 @@ impl Call<'_> {
     pub fn traced(&self, fate: &Fate) -> (Outcome, Traced) {
         let traced = trace::run(&mut self.build(), &self.stdin, fate, self.limit);
         (Outcome::from(&self.what(), traced.output.clone()), traced)
+    }
+
+    /// Starts it in the host's namespace and leads it to its first call about a file in `within`.
+    pub fn stepped(&self, within: &Path) -> Stepped {
+        Stepped::start(&mut self.build(), &self.stdin, within)
     }
 
     fn build(&self) -> Command {

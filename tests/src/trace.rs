@@ -21,9 +21,11 @@ use crate::LIMIT;
 
 mod machine;
 mod names;
+mod steps;
 
 use machine::{answer, entered, replace, returned};
 pub use names::name;
+pub use steps::{State, Stepped};
 
 /// What happens to the process.
 #[derive(Debug, Clone, PartialEq, Eq)]

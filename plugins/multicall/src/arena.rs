@@ -8,10 +8,11 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-/// Bytes. Untouched pages cost nothing.
-const SIZE: usize = 512 << 10;
+// The model of `loom/` has others in their place.
+use crate::sync::{AtomicBool, Guarded};
+
 /// The alignment of every piece that is used again, in bytes: whoever needs more gets a fresh one.
 const ALIGN: usize = 8;
 /// The number of sizes with a list: 16, 24, 32, 48, 64 and so on to 64 KiB.
@@ -19,7 +20,7 @@ const SIZES: usize = 25;
 
 /// The block is a multiple of the page size, and aligned to one.
 #[repr(C, align(4096))]
-struct Block(UnsafeCell<[u8; SIZE]>);
+struct Block<const SIZE: usize>(UnsafeCell<[u8; SIZE]>);
 
 /// What is handed out and what was given back, as offsets into the block. All zero in the beginning, so that the
 /// block isn't in the file.
@@ -33,16 +34,16 @@ struct Marks {
     free: [usize; SIZES],
 }
 
-/// See the module.
-pub(crate) struct Arena {
-    block: Block,
-    marks: UnsafeCell<Marks>,
+/// See the module. The block has `SIZE` bytes; untouched pages cost nothing.
+pub(crate) struct Arena<const SIZE: usize> {
+    block: Block<SIZE>,
+    marks: Guarded<Marks>,
     busy: AtomicBool,
 }
 
 // SAFETY: `marks` and the pieces that were given back are used only by who holds `busy`
 // (see `locked`); a piece that is handed out is its owner's.
-unsafe impl Sync for Arena {}
+unsafe impl<const SIZE: usize> Sync for Arena<SIZE> {}
 
 /// The list for pieces of `size` bytes, and the bytes that each of them has; none for the largest.
 fn class(size: usize) -> Option<(usize, usize)> {
@@ -57,7 +58,7 @@ fn class(size: usize) -> Option<(usize, usize)> {
 
 impl Marks {
     /// Finds a piece for `layout`; returns its offset and whether it is fresh, or `None` if it doesn't fit.
-    fn claim(&mut self, arena: &Arena, layout: Layout) -> Option<(usize, bool)> {
+    fn claim<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, layout: Layout) -> Option<(usize, bool)> {
         let mut size = layout.size();
         if let Some((index, bytes)) = class(size).filter(|_| layout.align() <= ALIGN) {
             if let Some(first) = self.free.get_mut(index).filter(|first| **first != 0) {
@@ -69,7 +70,7 @@ impl Marks {
             }
             size = bytes;
         }
-        if layout.align() > align_of::<Block>() {
+        if layout.align() > align_of::<Block<SIZE>>() {
             return None;
         }
         let begin = self.used.checked_next_multiple_of(layout.align().max(ALIGN))?;
@@ -81,7 +82,7 @@ impl Marks {
     }
 
     /// Makes the latest piece larger where it is; returns true if and only if it is the latest and fits.
-    fn grow(&mut self, offset: usize, old: Layout, new_size: usize) -> bool {
+    fn grow<const SIZE: usize>(&mut self, offset: usize, old: Layout, new_size: usize) -> bool {
         let size =
             |size| if old.align() <= ALIGN { class(size).map_or(size, |(_, bytes)| bytes) } else { size };
         let end = offset.checked_add(size(new_size)).filter(|end| *end <= SIZE);
@@ -92,7 +93,7 @@ impl Marks {
     }
 
     /// Takes a piece back.
-    fn release(&mut self, arena: &Arena, offset: usize, layout: Layout) {
+    fn release<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, offset: usize, layout: Layout) {
         let class = class(layout.size()).filter(|_| layout.align() <= ALIGN);
         if offset + class.map_or(layout.size(), |(_, bytes)| bytes) == self.used {
             self.used = offset;
@@ -107,12 +108,12 @@ impl Marks {
     }
 }
 
-impl Arena {
+impl<const SIZE: usize> Arena<SIZE> {
     /// An unused arena.
     pub(crate) const fn new() -> Self {
         Arena {
             block: Block(UnsafeCell::new([0; SIZE])),
-            marks: UnsafeCell::new(Marks { used: 0, touched: 0, free: [0; SIZES] }),
+            marks: Guarded::new(Marks { used: 0, touched: 0, free: [0; SIZES] }),
             busy: AtomicBool::new(false),
         }
     }
@@ -134,7 +135,7 @@ impl Arena {
         }
         // SAFETY: only who has set `busy` gets here, and sets it back afterwards. `work` neither
         // allocates nor panics.
-        let outcome = work(unsafe { &mut *self.marks.get() });
+        let outcome = self.marks.with_mut(|marks| work(unsafe { &mut *marks }));
         self.busy.store(false, Ordering::Release);
         Some(outcome)
     }
@@ -147,7 +148,7 @@ impl Arena {
 // SAFETY: pieces of the block are disjoint (see `Marks`), aligned to what was asked up to
 // the block's own alignment, and valid until they are given back; all else goes to `System`,
 // told apart by address.
-unsafe impl GlobalAlloc for Arena {
+unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.claim(layout) {
             // SAFETY: the offset is inside the block.
@@ -193,7 +194,7 @@ unsafe impl GlobalAlloc for Arena {
             layout.align() <= ALIGN && class(layout.size()).is_some_and(|old| class(new_size) == Some(old));
         if same
             || new_size <= layout.size()
-            || self.locked(|marks| marks.grow(offset, layout, new_size)) == Some(true)
+            || self.locked(|marks| marks.grow::<SIZE>(offset, layout, new_size)) == Some(true)
         {
             return ptr;
         }
@@ -214,7 +215,9 @@ unsafe impl GlobalAlloc for Arena {
 mod tests {
     use super::*;
 
-    static ARENA: Arena = Arena::new();
+    const SIZE: usize = 512 << 10;
+
+    static ARENA: Arena<SIZE> = Arena::new();
 
     #[test]
     fn each_size_has_a_class_with_at_least_its_bytes() {
@@ -231,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_freed_piece_is_used_again_by_its_size() {
-        static ARENA: Arena = Arena::new();
+        static ARENA: Arena<SIZE> = Arena::new();
         let layout = |size| Layout::from_size_align(size, 8).unwrap();
         // SAFETY: no layout is empty; each piece is freed once, with its own layout.
         unsafe {
@@ -250,7 +253,7 @@ mod tests {
 
     #[test]
     fn threads_do_not_get_each_others_pieces() {
-        static ARENA: Arena = Arena::new();
+        static ARENA: Arena<SIZE> = Arena::new();
         std::thread::scope(|scope| {
             for mark in 1..=4_u8 {
                 scope.spawn(move || {

@@ -10,6 +10,7 @@
 
 mod arena;
 mod install;
+mod sync;
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use cnimble_plugins::PLUGINS;
 
 #[global_allocator]
-static ALLOCATOR: arena::Arena = arena::Arena::new();
+static ALLOCATOR: arena::Arena<{ 512 << 10 }> = arena::Arena::new();
 
 /// The entry point of C: `argc` arguments in `argv`.
 // SAFETY: no other symbol of this program is called `main`; the standard library makes none.

@@ -230,6 +230,14 @@ mod tests {
     }
 
     #[test]
+    fn a_port_without_a_protocol_is_of_tcp() {
+        for mapping in [json!({}), json!({ "protocol": "" }), json!({ "Protocol": null })] {
+            let config = read(&json!({ "portMappings": [mapping] }));
+            assert_eq!(config.port_mappings[0].protocol, "tcp", "{mapping}");
+        }
+    }
+
+    #[test]
     fn empty_and_null_stand_for_absent() {
         let absent = RuntimeConfig::default();
         assert_eq!(read(&Value::Null), absent);

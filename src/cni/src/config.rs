@@ -246,6 +246,40 @@ mod tests {
     }
 
     #[test]
+    fn a_version_that_is_no_version_is_told_by_its_part() {
+        let told = |version: &str| {
+            let text = format!(r#"{{"cniVersion":"{version}",broken"#);
+            PluginConfig::version_that_is_none(text.as_bytes()).map(|err| (err.code.0, err.msg))
+        };
+        let part = |which, part| Some((6, format!("failed to convert {which} version part \"{part}\"")));
+        assert_eq!(told("x.1.0"), part("major", "x"));
+        assert_eq!(told("1.-1.0"), part("minor", "-1"));
+        assert_eq!(told("1.0.0-rc"), part("micro", "0-rc"));
+        for known in ["1.0.0", "9.9.9", "1.0.0.x"] {
+            assert_eq!(told(known), None, "{known}");
+        }
+        assert_eq!(PluginConfig::version_that_is_none(b"{}"), None);
+        // The document null is an empty one, as in Go.
+        assert_eq!(PluginConfig::parse(b" null\n").unwrap().document, json!({}));
+    }
+
+    /// A node's GC has a list of all of its pods, and a document has a bound in memory.
+    #[test]
+    fn only_lists_of_attachments_leave_the_document() {
+        let own = json!({ "mappings": [1, 2], "ipam": { "ranges": [[{ "subnet": "10.0.0.0/24" }]] } });
+        assert_eq!(parse(&own).unwrap().document, own);
+        for key in [VALID_ATTACHMENTS, OLD_ATTACHMENTS, "CNI.dev/Attachments"] {
+            let config = parse(&json!({ key: [{ "containerID": "a", "ifname": "eth0" }] })).unwrap();
+            assert_eq!(config.valid_attachments.unwrap().len(), 1, "{key}");
+            assert_eq!(config.document[key], json!([0]), "{key}");
+        }
+        let one = format!(r#"{{"containerID":"{}","ifname":"interface-name1"}},"#, "c".repeat(200));
+        let text = format!(r#"{{"{VALID_ATTACHMENTS}":[{}]}}"#, one.repeat(30_000).trim_end_matches(','));
+        let config = PluginConfig::parse(text.as_bytes()).unwrap();
+        assert_eq!(config.valid_attachments.unwrap().len(), 30_000);
+    }
+
+    #[test]
     fn errors() {
         for (text, code, msg) in [
             ("", 6, "configuration is empty"),

@@ -174,6 +174,7 @@ mod tests {
         let err = Error::config("bad key").details("").details("first").details("second").details("");
         assert_eq!(err.details, "first; second");
         assert_eq!(err.context("reading").to_string(), "reading: bad key; first; second");
+        assert_eq!(Code::NO_ADDRESS.to_string(), "101");
     }
 
     #[test]

@@ -249,6 +249,11 @@ mod tests {
         assert_eq!(all.ip.unwrap().to_string(), "10.0.0.1");
         assert_eq!(all.ips[0].to_string(), "::1");
         assert_eq!((all.text.as_deref(), all.mtu, all.flag), (Some("x"), Some(1500), true));
+        for (written, on) in
+            [(json!(true), true), (json!(false), false), (json!("False"), false), (json!("true"), true)]
+        {
+            assert_eq!(read(&json!({ "flag": written })).flag, on, "{written}");
+        }
         assert_eq!(all.wanted.iter().map(|wanted| wanted.prefix).collect::<Vec<_>>(), [None, Some(8)]);
     }
 

@@ -138,6 +138,34 @@ mod tests {
     }
 
     #[test]
+    fn a_comment_is_cut_between_letters() {
+        // In the middle of one it would be a panic.
+        for length in 20..26 {
+            let comment = owner(&"n".repeat(length), &"é".repeat(60)).comment();
+            assert!((COMMENT_LIMIT - 1..=COMMENT_LIMIT).contains(&comment.len()), "{comment}");
+        }
+    }
+
+    #[test]
+    fn gc_takes_what_is_of_the_network_and_not_valid() {
+        let [kept, gone, other] = [owner("n", "kept"), owner("n", "gone"), owner("m", "gone")];
+        let is_stale = stale("n", std::slice::from_ref(&kept.attachment));
+        assert!(is_stale(&gone.comment()) && is_stale(&gone.tag()));
+        assert!(!is_stale(&kept.comment()) && !is_stale(&kept.tag()) && !is_stale(&kept.comment_with(", x")));
+        assert!(!is_stale(&other.comment()) && !is_stale("a rule of mine") && !is_stale(""));
+    }
+
+    #[test]
+    fn a_tag_is_two_hashes() {
+        let own = owner("n", "a");
+        assert_eq!(tag(&own.comment()), Some(own.tag().as_str()));
+        let hash = hash16("x");
+        for text in [format!("{hash}-mine"), format!("mine-{hash}"), hash, "a-b".to_owned(), String::new()] {
+            assert_eq!(tag(&text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn owners_are_told_apart() {
         let (a, b) = (owner("n", "a"), owner("n", "b"));
         assert!(!a.owns(&b.comment()) && !a.owns("") && !Owner::in_network(&a.comment(), "other"));

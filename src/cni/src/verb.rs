@@ -51,3 +51,24 @@ impl fmt::Display for Verb {
         f.write_str(self.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbs_are_read_as_they_are_written() {
+        for (verb, text) in [
+            (Verb::Add, "ADD"),
+            (Verb::Del, "DEL"),
+            (Verb::Check, "CHECK"),
+            (Verb::Gc, "GC"),
+            (Verb::Status, "STATUS"),
+            (Verb::Version, "VERSION"),
+        ] {
+            assert_eq!((Verb::parse(text), verb.to_string().as_str()), (Some(verb), text));
+            assert_eq!(Verb::parse(&text.to_lowercase()), None);
+        }
+        assert_eq!(Verb::parse(""), None);
+    }
+}

@@ -282,7 +282,7 @@ mod tests {
         let boot = Boot::current();
         assert_eq!(boot.id.as_ref().unwrap().len(), 36);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i128;
-        assert!(began() < now);
+        assert!(0 < began() && began() < now);
         let dir = tempfile::tempdir().unwrap();
         assert!(!boot.is_after(&File::create(dir.path().join("x")).unwrap()));
         assert!(!is_shared(File::open(dir.path()).unwrap()));

@@ -297,6 +297,12 @@ mod tests {
         }
         replace(fd.as_fd(), "a", b"three", MODE).unwrap();
         assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"three".to_vec()));
+        // Another name of the file keeps what it had.
+        std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+        replace(fd.as_fd(), "a", b"seven", MODE).unwrap();
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"seven".to_vec()));
+        assert_eq!(read(fd.as_fd(), "b").unwrap(), Content::Bytes(b"three".to_vec()));
+        remove(fd.as_fd(), "b").unwrap();
         assert_eq!(listing(&dir), ["a"]);
         remove(fd.as_fd(), "a").unwrap();
         remove(fd.as_fd(), "a").unwrap();

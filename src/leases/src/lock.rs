@@ -95,3 +95,31 @@ impl Drop for Lock {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a process that comes now would have to wait.
+    fn is_locked(path: &Path) -> bool {
+        Flock::lock(File::open(path).unwrap(), FlockArg::LockExclusiveNonblock).is_err()
+    }
+
+    /// The undo of an ADD takes the lock that the ADD has just let go.
+    #[test]
+    fn a_thread_that_locks_again_has_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOCK);
+        File::create(&path).unwrap();
+        let lock = || Lock::wait(File::open(&path).unwrap()).ok().unwrap();
+        for _ in 0..2 {
+            let first = lock();
+            assert!(is_locked(&path));
+            // Further down on the same stack: it doesn't wait for itself, nor let go of the other.
+            drop(lock());
+            assert!(is_locked(&path));
+            drop(first);
+            assert!(!is_locked(&path));
+        }
+    }
+}

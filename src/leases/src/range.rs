@@ -367,6 +367,19 @@ mod tests {
     }
 
     #[test]
+    fn a_range_has_as_many_addresses_as_it_gives() {
+        for (subnet, start, end, size) in [
+            ("10.0.0.0/24", "", "", 254),
+            ("10.0.0.0/24", "10.0.0.9", "10.0.0.9", 1),
+            ("10.0.0.0/31", "", "", 2),
+            ("fd00::/112", "fd00::10", "fd00::1f", 16),
+        ] {
+            let range = build(subnet, start, end, "").unwrap();
+            assert_eq!(range.size(), size, "{range}");
+        }
+    }
+
+    #[test]
     fn the_largest_ranges_end_without_overflow() {
         let all = set(&[("::/0", "", "")]);
         assert_eq!(

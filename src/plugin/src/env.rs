@@ -114,6 +114,13 @@ mod tests {
         assert!(read(Command::Version, &[]).is_ok());
     }
 
+    /// An empty directory would be the current one, of whoever calls.
+    #[test]
+    fn plugins_are_looked_for_in_the_named_directories_only() {
+        let env = read(Command::Gc, &[("CNI_PATH", ":/opt/cni/bin::/usr/lib/cni:")]).unwrap();
+        assert_eq!(env.path, ["/opt/cni/bin", "/usr/lib/cni"].map(PathBuf::from));
+    }
+
     #[test]
     fn refuses_what_could_leave_a_directory() {
         for id in ["../x", ".", "a/b", "a b", "-a", "é"] {

@@ -99,6 +99,22 @@ mod tests {
         assert!(undo.rollback().is_empty());
     }
 
+    /// The panic hook has nothing of the verb in its hands.
+    #[test]
+    fn the_stack_of_the_running_verb_is_found_and_run_once() {
+        assert!(rollback_current().is_empty());
+        let (undo, done) = (Undo::new(), Rc::new(RefCell::new(0)));
+        let counted = done.clone();
+        undo.push("count", move || {
+            *counted.borrow_mut() += 1;
+            Err(Error::new(Code::IO, "disk gone"))
+        });
+        undo.make_current();
+        assert_eq!(rollback_current(), ["could not count: disk gone"]);
+        assert!(rollback_current().is_empty());
+        assert_eq!(*done.borrow(), 1);
+    }
+
     #[test]
     fn commit_forgets() {
         let undo = Undo::new();

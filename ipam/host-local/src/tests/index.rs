@@ -99,6 +99,8 @@ fn a_lying_index_does_no_harm() {
                 fs::rename(&path, node.dir.path().join("elsewhere")).unwrap();
                 symlink(node.dir.path().join("elsewhere"), &path).unwrap();
             }
+            // Writing into it would change another file as well.
+            "a hard link" => fs::hard_link(&path, node.dir.path().join("elsewhere")).unwrap(),
             "a directory" => {
                 fs::remove_file(&path).unwrap();
                 fs::create_dir(&path).unwrap();
@@ -118,6 +120,7 @@ fn a_lying_index_does_no_harm() {
         "empty",
         "huge",
         "a link",
+        "a hard link",
         "a directory",
         "a pipe",
     ] {
@@ -134,6 +137,25 @@ fn a_lying_index_does_no_harm() {
         assert_eq!(left.len(), 80, "{what}: {left:?}");
         assert!(left.contains(&"10.0.0.2".to_owned()), "{what}");
     }
+}
+
+/// Releases share an index: one that puts another key, place or boot into it finds nothing of the other's.
+#[test]
+fn the_index_is_written_as_in_every_release() {
+    use cnimble_leases::index::key;
+    assert_eq!(key("c1"), 0xf345_853b_6287_72b6);
+    let node = indexed();
+    let bytes = fs::read(node.store().join(cnimble_leases::INDEX)).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    assert_eq!(&bytes[..8], b"cnimidx2");
+    let slots = word(8);
+    assert_eq!(bytes.len() as u64, 80 + (slots + 96) * 32);
+    assert_eq!((word(64), word(72)), (key(&cnimble_leases::boot::boot_id().unwrap()), 81));
+    let home = 80 + ((key("c1") >> 32) & (slots - 1)) * 32;
+    let window = &bytes[usize::try_from(home).unwrap()..][..96 * 32];
+    let own = window.chunks(32).find(|slot| slot[..8] == key("c1").to_le_bytes()).unwrap();
+    assert_eq!(own[8..12], 0x0a00_0052_u32.to_le_bytes());
+    assert_eq!(own[24], 4);
 }
 
 /// An ADD that failed has left the index stale, not wrong.

@@ -75,3 +75,36 @@ fn gc_leaves_the_valid_leases() {
     node.gc().unwrap();
     assert_eq!(node.names(), ["last_reserved_ip.0", "lock"]);
 }
+
+/// What a look has found may be another pod's by the time that it is removed.
+#[test]
+fn a_lease_that_was_looked_at_goes_only_while_it_is_the_same() {
+    let node = Node::small();
+    node.add("c1").unwrap();
+    let store = cnimble_leases::store::Store::lock(&node.store()).unwrap().unwrap();
+    assert_eq!(store.names().unwrap(), [".", "..", "10.0.0.2", "last_reserved_ip.0", "lock"]);
+    assert_eq!(store.addresses().unwrap(), [std::net::IpAddr::from([10, 0, 0, 2])]);
+    let found = store.identity("10.0.0.2").unwrap().unwrap();
+    store.remove_found("10.0.0.2", found).unwrap();
+    assert_eq!(store.identity("10.0.0.2").unwrap(), None);
+    node.put("10.0.0.2", b"c2\r\neth0");
+    store.remove_found("10.0.0.2", found).unwrap();
+    assert_eq!(node.leases(), ["10.0.0.2"]);
+}
+
+/// A directory that can't be opened may be full of leases.
+#[test]
+fn a_store_that_is_there_and_no_directory_is_an_error() {
+    let node = Node::small();
+    fs::create_dir_all(node.store().parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(node.store(), node.store()).unwrap();
+    assert_eq!(
+        HostLocal.del(&node.call(Command::Del, "c1", "eth0")).unwrap_err().code,
+        cnimble_cni::Code::IO
+    );
+    assert_eq!(node.add("c1").unwrap_err().code, cnimble_cni::Code::IO);
+    fs::remove_file(node.store()).unwrap();
+    fs::write(node.store(), "").unwrap();
+    let err = node.add("c1").unwrap_err();
+    assert!(err.msg.contains("Not a directory"), "{err}");
+}

@@ -193,14 +193,41 @@ fn hostile_documents_are_errors() {
     }
     let err = parse(b"{\n  \"a\": x\n}", "configuration").unwrap_err();
     assert_eq!(err.msg, "configuration is not valid JSON: expected value at line 2 column 8");
-    for text in ["[]", "null", "1", "\"x\"", "true"] {
-        assert_eq!(parse_object(text.as_bytes(), "configuration").unwrap_err().code, Code::DECODE, "{text}");
+    for (text, what) in [
+        ("[]", "list"),
+        ("null", "null"),
+        ("1", "integer `1`"),
+        ("-1", "integer `-1`"),
+        ("1.5", "floating point `1.5`"),
+        ("\"x\"", "string \"x\""),
+        ("true", "boolean `true`"),
+    ] {
+        let err = parse_object(text.as_bytes(), "it").unwrap_err();
+        assert_eq!(
+            (err.code, err.msg),
+            (Code::DECODE, format!("it: invalid type: {what}, expected an object"))
+        );
     }
     // Of equal keys the last counts, as in Go; a number beyond 64 bits is a float.
     let twice = parse(b"{\"vlan\":\"x\",\"vlan\":7}", "configuration").unwrap();
     assert_eq!(read(&twice).vlan, 7);
     let huge = parse(b"{\"vlan\":99999999999999999999999}", "configuration").unwrap();
     assert_eq!(message(&huge), "vlan: invalid type: floating point `1e+23`, expected u16");
+}
+
+#[test]
+fn a_text_is_found_in_what_is_broken_further_on() {
+    let find = |text: &str| text_member(text.as_bytes(), "cniVersion");
+    let found = |text| Some(String::from(text));
+    assert_eq!(find(r#"{"name":[{}],"cniVersion":"0.4.0",!"#), found("0.4.0"));
+    assert_eq!(find(r#"{"CNIVersion":"0.3.0"}"#), found("0.3.0"));
+    // The exact spelling wins, and of two of one kind the last.
+    assert_eq!(find(r#"{"cniVersion":"1.0.0","CNIVERSION":"0.4.0"}"#), found("1.0.0"));
+    assert_eq!(find(r#"{"CNIVERSION":"0.4.0","cniVersion":"1.0.0"}"#), found("1.0.0"));
+    assert_eq!(find(r#"{"CNIVersion":"0.3.0","CNIVERSION":"0.4.0"}"#), found("0.4.0"));
+    for text in ["", "[]", r#"{"name":"cniVersion"}"#, r#"{"cniVersion":1}"#, r#"{!"cniVersion":"1.0.0"}"#] {
+        assert_eq!(find(text), None, "{text}");
+    }
 }
 
 #[test]
@@ -244,6 +271,10 @@ fn what_takes_too_much_memory_is_an_error() {
         let error = super::parse(text.as_bytes(), "it").unwrap_err();
         assert_eq!((error.code, error.msg), (Code::DECODE, format!("it is too large: {bound}")));
     }
+    // Each node of a map counts, not only the first.
+    let wide: String = (0..700_000).map(|n| format!("\"{n:x}\":0,")).collect();
+    let error = super::parse(format!("{{{wide}\"\":0}}").as_bytes(), "it").unwrap_err();
+    assert!(error.msg.contains("80 MiB of memory"), "{}", error.msg);
     for text in [many("{\"\":0},", 100_000), many("0,", 1_000_000)] {
         super::parse(text.as_bytes(), "it").unwrap();
     }

@@ -31,6 +31,20 @@ fn reads_a_list() {
 }
 
 #[test]
+fn a_portmap_without_the_capability_hears_of_no_ports() {
+    let list = parse(&json!({ "name": "n", "plugins": [
+        { "type": "portmap", "capabilities": { "portMappings": true } },
+        { "type": "portmap", "capabilities": { "portMappings": false, "bandwidth": true } },
+        { "type": "portmap" },
+        { "type": "bridge" },
+    ] }))
+    .unwrap();
+    let lacks: Vec<bool> = list.plugins.iter().map(ListEntry::lacks_ports).collect();
+    assert_eq!(lacks, [false, true, true, false]);
+    assert!(list.takes("portMappings") && list.takes("bandwidth") && !list.takes("mac"));
+}
+
+#[test]
 fn the_highest_known_version_wins() {
     let version = |value: Value| {
         let mut value = value;

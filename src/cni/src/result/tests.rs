@@ -87,6 +87,23 @@ fn without_an_address_there_is_no_old_form() {
 }
 
 /// The golden files of `version`: case and text.
+#[test]
+fn a_dns_key_that_is_there_replaces_ipams_settings() {
+    let given = |value: &Value| json::from_value::<DnsKeys>(value, "dns").unwrap().given();
+    for nothing in [json!({}), json!({ "domain": "" }), json!({ "nameservers": null })] {
+        assert_eq!(given(&nothing), None, "{nothing}");
+    }
+    // A list that is there and empty is a setting.
+    for empty in ["nameservers", "search", "options"] {
+        assert_eq!(given(&json!({ empty: [] })), Some(Dns::default()), "{empty}");
+    }
+    let all = json!({ "nameservers": ["10.0.0.1"], "domain": "d", "search": ["s"], "options": ["o"] });
+    let dns = given(&all).unwrap();
+    assert_eq!((dns.nameservers, dns.domain.as_str()), (vec!["10.0.0.1".to_owned()], "d"));
+    assert_eq!((dns.search, dns.options), (vec!["s".to_owned()], vec!["o".to_owned()]));
+    assert_eq!(given(&json!({ "domain": "d" })).unwrap().domain, "d");
+}
+
 fn golden(version: Version) -> Vec<(String, String)> {
     let dir = format!("{}/../../tests/golden/results/{version}", env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<_> = std::fs::read_dir(dir)

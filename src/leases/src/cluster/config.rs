@@ -180,3 +180,67 @@ fn host_name() -> Result<String, Error> {
         .map_err(|err| Error::io("reading the node's name:", std::path::Path::new(FILE), &err))?;
     Ok(name.trim().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(size: u8, name: &str, etcd: &Value) -> Result<Cluster, Error> {
+        let document = json!({ "cniVersion": "1.0.0", "name": "net", "ipam": {
+            "subnet": "10.0.0.0/16", "blockSize": size, "nodeName": name, "etcd": etcd } });
+        let config = PluginConfig::parse(document.to_string().as_bytes())?;
+        Cluster::read(&config, &CniArgs::default())
+    }
+
+    fn local() -> Value {
+        json!({ "endpoints": ["http://127.0.0.1:2379"] })
+    }
+
+    #[test]
+    fn a_block_is_its_owners_but_for_the_tail() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (size, half, tail, last) in
+            [(26, 32, 8, "10.0.0.119"), (29, 4, 1, "10.0.0.70"), (24, 128, 32, "10.0.0.223")]
+        {
+            let cluster = read(size, "n", &local()).unwrap();
+            assert_eq!((cluster.half(), cluster.tail()), (half, tail), "/{size}");
+            let first = cluster.block_of(ip("10.0.0.65"));
+            assert_eq!(cluster.last_of(first), ip(last), "/{size}");
+            assert!(!cluster.is_in_tail(first) && !cluster.is_in_tail(ip(last)), "/{size}");
+            assert!(cluster.is_in_tail(address(number(ip(last)) + 1, ip(last))), "/{size}");
+        }
+        for size in [19, 30] {
+            let err = read(size, "n", &local()).unwrap_err();
+            assert_eq!(err.msg, format!("ipam.blockSize: {size} is not between 20 and 29"));
+        }
+    }
+
+    #[test]
+    fn a_node_has_a_name_and_a_way_to_etcd() {
+        let cluster = read(26, "", &local()).unwrap();
+        assert_eq!(cluster.node, host_name().unwrap());
+        assert!(!cluster.node.is_empty());
+        assert_eq!(read(26, "a", &local()).unwrap().node, "a");
+        assert!(read(26, "../a", &local()).unwrap_err().msg.starts_with("ipam.nodeName: invalid name"));
+        assert_eq!(cluster.offline, Duration::from_secs(3600));
+        assert_eq!((cluster.etcd.prefix.as_str(), &cluster.etcd.identity), (PREFIX, &None));
+        let one = |key: &str, value: Value| {
+            let mut etcd = local();
+            etcd[key] = value;
+            read(26, "n", &etcd).map(|cluster| cluster.etcd).map_err(|err| err.msg)
+        };
+        assert_eq!(one("prefix", json!("/a/b/")).unwrap().prefix, "/a/b");
+        for (key, value, msg) in [
+            ("endpoints", json!([]), "ipam.etcd.endpoints: give the URL"),
+            ("endpoints", json!(["ftp://x"]), "ipam.etcd.endpoints: \"ftp://x\" begins with neither"),
+            ("endpoints", json!(["https://x"]), "ipam.etcd.ca: https needs"),
+            ("key", json!("/k"), "ipam.etcd: certificate and key go together"),
+            ("offline", json!(0), "ipam.etcd.offline: 0 seconds"),
+        ] {
+            let err = one(key, value).unwrap_err();
+            assert!(err.starts_with(msg), "{err}");
+        }
+    }
+}

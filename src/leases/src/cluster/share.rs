@@ -240,6 +240,19 @@ mod tests {
     }
 
     #[test]
+    fn both_ends_are_owned() {
+        let ip = |text: &str| text.parse().unwrap();
+        let block = owned("10.0.0.64", "10.0.0.119");
+        for inside in ["10.0.0.64", "10.0.0.90", "10.0.0.119"] {
+            assert!(block.contains(ip(inside)), "{inside}");
+        }
+        for outside in ["10.0.0.63", "10.0.0.120", "::ffff:10.0.0.90", "fd00::1"] {
+            assert!(!block.contains(ip(outside)), "{outside}");
+        }
+        assert!(!block.is_single() && owned("10.0.0.1", "10.0.0.1").is_single());
+    }
+
+    #[test]
     fn a_share_is_valid_in_its_boot_and_its_time_only() {
         let mut share = share(Vec::new());
         assert!(share.is_valid().unwrap());

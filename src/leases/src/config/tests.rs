@@ -27,6 +27,66 @@ fn requested(document: &Value, args: &str) -> Vec<String> {
 }
 
 #[test]
+fn ranges_are_awaited_where_the_runtime_gives_them_and_has_not() {
+    let awaits =
+        |document: Value| awaits_ranges(&PluginConfig::parse(document.to_string().as_bytes()).unwrap());
+    let capable = json!({ "ipRanges": true });
+    let (ranges, none) = (json!([[{ "subnet": "10.0.0.0/24" }]]), Value::Null);
+    for (capabilities, runtime, own, single, expected) in [
+        (&capable, &none, &none, &none, true),
+        (&none, &none, &none, &none, false),
+        (&json!({ "ipRanges": false }), &none, &none, &none, false),
+        (&capable, &ranges, &none, &none, false),
+        (&capable, &none, &ranges, &none, false),
+        (&capable, &none, &none, &json!("10.0.0.0/24"), false),
+    ] {
+        let document = json!({ "capabilities": capabilities, "runtimeConfig": { "ipRanges": runtime },
+            "ipam": { "ranges": own, "subnet": single } });
+        assert_eq!(awaits(document.clone()).unwrap(), expected, "{document}");
+    }
+}
+
+#[test]
+fn early_versions_have_one_address_of_a_family() {
+    let reads = |version: &str, subnets: &[&str]| {
+        let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{ "subnet": subnet }])).collect();
+        let read = read(&json!({ "cniVersion": version, "ipam": { "ranges": ranges } }));
+        read.map(|config| config.sets.len()).map_err(|err| err.msg)
+    };
+    let (four, six) = (["10.0.0.0/24", "10.0.1.0/24"], ["fd00::/64", "fd01::/64"]);
+    for version in ["0.1.0", "0.2.0"] {
+        for fine in [&four[..1], &six[..1], &[four[0], six[0]]] {
+            assert_eq!(reads(version, fine), Ok(fine.len()), "{version}");
+        }
+        for many in [four, six] {
+            let err = reads(version, &many).unwrap_err();
+            assert!(err.ends_with("does not support more than 1 address per family"), "{err}");
+        }
+    }
+    assert_eq!((reads("0.3.0", &four), reads("0.3.0", &six)), (Ok(2), Ok(2)));
+}
+
+#[test]
+fn a_network_tells_where_its_leases_are() {
+    let list = |ipams: &[Value]| {
+        let plugins: Vec<Value> =
+            ipams.iter().map(|ipam| json!({ "type": "bridge", "ipam": ipam })).collect();
+        let list = json!({ "cniVersion": "1.0.0", "name": "net", "plugins": plugins });
+        NetworkList::parse(list.to_string().as_bytes()).unwrap()
+    };
+    let list = list(&[
+        json!({ "type": "host-local", "dataDir": "/a" }),
+        json!({ "type": "host-local", "dataDir": "" }),
+        json!({ "type": "host-local" }),
+        json!({ "type": "static", "dataDir": "/b" }),
+        Value::Null,
+    ]);
+    assert_eq!(data_dirs(&list), [PathBuf::from("/a"), PathBuf::from("/b")]);
+    let used: Vec<bool> = list.plugins.iter().map(is_used_by).collect();
+    assert_eq!(used, [true, true, true, false, false]);
+}
+
+#[test]
 fn range_sets_come_in_the_order_of_the_reference() {
     let document = json!({
         "ipam": {

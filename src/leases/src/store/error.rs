@@ -52,3 +52,28 @@ impl StoreError {
         matches!(self, StoreError::Io { source, .. } if source.raw_os_error() == Some(libc::EIO))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_told_from_what_may_not() {
+        let io = |errno| StoreError::Io {
+            what: "reading",
+            path: "x".into(),
+            source: io::Error::from_raw_os_error(errno),
+        };
+        let stopped = StoreError::Stopped(Error::new(Code::TRY_AGAIN_LATER, "stopped"));
+        for (err, passing, bad_block, code) in [
+            (io(libc::ENOENT), true, false, Code::IO),
+            (io(libc::EIO), false, true, Code::IO),
+            (io(libc::EACCES), false, false, Code::IO),
+            (StoreError::Unsettled("x".into()), true, false, Code::TRY_AGAIN_LATER),
+            (stopped, false, false, Code::TRY_AGAIN_LATER),
+        ] {
+            assert_eq!((err.is_passing(), err.is_bad_block()), (passing, bad_block), "{err}");
+            assert_eq!(Error::from(err).code, code);
+        }
+    }
+}

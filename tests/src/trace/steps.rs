@@ -1,0 +1,222 @@
+//! Processes that go on by one system call at a time, in an order that the test chooses.
+//!
+//! Between two calls a process changes nothing but its own memory. So what several processes can do to each other
+//! is told by the order of their calls, and a test that has all orders has seen everything.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::go_on;
+use super::machine::entered;
+use super::names::name;
+
+/// A process that stands before one of its calls about files, or waits for a lock, or has ended.
+///
+/// The thread that started it must be the one that leads it on: ptrace(2) knows threads. It may start no other process.
+#[derive(Debug)]
+pub struct Stepped {
+    child: Child,
+    pid: Pid,
+    within: PathBuf,
+    /// It has come to the first call about `within`.
+    arrived: bool,
+    state: State,
+    /// The call that it stands before.
+    call: String,
+}
+
+/// What a process can do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It stands before a call.
+    Ready,
+    /// It waits for flock(2).
+    Blocked,
+    /// It has come to its end.
+    Ended(ExitStatus),
+}
+
+/// The calls that tell a process something of others' files, or others something of its own. What only concerns
+/// the process itself (memory, signals, closing) is no place to stop.
+const SHARED: &[&str] = &[
+    "open",
+    "openat",
+    "stat",
+    "lstat",
+    "fstat",
+    "newfstatat",
+    "statx",
+    "getdents64",
+    "getdents",
+    "read",
+    "write",
+    "pread64",
+    "pwrite64",
+    "flock",
+    "mkdir",
+    "mkdirat",
+    "rmdir",
+    "unlink",
+    "unlinkat",
+    "link",
+    "linkat",
+    "rename",
+    "renameat",
+    "renameat2",
+    "utimensat",
+    "fsetxattr",
+    "fgetxattr",
+    "fchmod",
+    "ftruncate",
+];
+
+impl Stepped {
+    /// Starts `command` and leads it to its first call about a file in `within`.
+    ///
+    /// # Panics
+    /// If it can't be started or traced.
+    #[allow(clippy::zombie_processes)] // it is waited for in `follow`
+    pub fn start(command: &mut Command, stdin: &[u8], within: &Path) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // SAFETY: ptrace(2) is a plain system call, safe between fork and exec.
+        unsafe {
+            command.pre_exec(|| Ok(ptrace::traceme()?));
+        }
+        let mut child = command.spawn().unwrap_or_else(|err| panic!("starting {command:?}: {err}"));
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let mut pipe = child.stdin.take().unwrap();
+        assert!(stdin.len() < 60_000, "more than fits into a pipe");
+        pipe.write_all(stdin).unwrap();
+        drop(pipe);
+        match waitpid(pid, Some(WaitPidFlag::__WALL)).unwrap() {
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
+            other => panic!("not stopped at its start: {other:?}"),
+        }
+        ptrace::setoptions(pid, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL).unwrap();
+        let within = within.to_owned();
+        let mut new =
+            Stepped { child, pid, within, arrived: false, state: State::Ready, call: String::new() };
+        new.step();
+        new
+    }
+
+    /// Lets it make its call, and leads it to the next. Where it waits for a lock, or has ended, nothing happens.
+    pub fn step(&mut self) -> State {
+        if self.state == State::Ready {
+            go_on(self.pid, None);
+            self.state = self.follow();
+        }
+        self.state
+    }
+
+    /// What it can do now: one that was blocked may have its lock.
+    pub fn look(&mut self) -> State {
+        if self.state == State::Blocked {
+            self.state = self.follow();
+        }
+        self.state
+    }
+
+    /// Kills it before the call that it stands before.
+    pub fn kill(&mut self) {
+        if !matches!(self.state, State::Ended(_)) {
+            let _ = kill(self.pid, Signal::SIGKILL);
+        }
+        while !matches!(self.state, State::Ended(_)) {
+            self.state = self.follow();
+        }
+    }
+
+    /// The call that it stands before, or waits in.
+    pub fn call(&self) -> &str {
+        &self.call
+    }
+
+    /// What it has said. Kills it if it has not ended.
+    pub fn finish(mut self) -> Output {
+        self.kill();
+        let State::Ended(status) = self.state else { unreachable!() };
+        let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
+        self.child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
+        self.child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
+        output
+    }
+
+    fn follow(&mut self) -> State {
+        loop {
+            // Nothing but flock(2) waits for another process here.
+            let may_wait = self.call == "flock";
+            let flags =
+                if may_wait { WaitPidFlag::__WALL | WaitPidFlag::WNOHANG } else { WaitPidFlag::__WALL };
+            match waitpid(self.pid, Some(flags)) {
+                Ok(WaitStatus::StillAlive) if self.sleeps() => return State::Blocked,
+                Ok(WaitStatus::StillAlive) => std::thread::yield_now(),
+                Ok(WaitStatus::Exited(_, code)) => return State::Ended(ExitStatus::from_raw(code << 8)),
+                Ok(WaitStatus::Signaled(_, signal, _)) => {
+                    return State::Ended(ExitStatus::from_raw(signal as i32));
+                }
+                Ok(WaitStatus::PtraceSyscall(_)) => {
+                    self.call.clear();
+                    if let Some((number, args)) = entered(self.pid)
+                        && self.is_shared(&name(number), &args)
+                    {
+                        self.call = name(number);
+                        return State::Ready;
+                    }
+                    go_on(self.pid, None);
+                }
+                Ok(WaitStatus::Stopped(_, signal)) => {
+                    go_on(self.pid, (signal != Signal::SIGTRAP).then_some(signal));
+                }
+                Ok(_) => go_on(self.pid, None),
+                Err(Errno::EINTR) => {}
+                Err(err) => panic!("waitpid: {err}"),
+            }
+        }
+    }
+
+    fn is_shared(&mut self, name: &str, args: &[u64; 6]) -> bool {
+        if !SHARED.contains(&name) {
+            return false;
+        }
+        if !self.arrived {
+            let path =
+                if name.ends_with("at") && name != "stat" || name == "statx" { args[1] } else { args[0] };
+            let takes_a_path = !matches!(name, "read" | "write" | "fstat" | "getdents64" | "flock");
+            self.arrived = takes_a_path && self.text(path).starts_with(&self.within);
+        }
+        self.arrived
+    }
+
+    /// The path at this address of its memory.
+    fn text(&self, at: u64) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        let mut bytes = [0; 512];
+        let memory = std::fs::File::open(format!("/proc/{}/mem", self.pid));
+        let length = memory.and_then(|memory| memory.read_at(&mut bytes, at)).unwrap_or(0);
+        let text = bytes[..length].split(|byte| *byte == 0).next().unwrap_or_default();
+        std::ffi::OsStr::from_bytes(text).into()
+    }
+
+    /// Whether it sleeps in its call. A process that is stopped by ptrace(2) doesn't (`t`), nor one that has just been
+    /// woken (`R`): the kernel says so before the call that has woken it returns.
+    fn sleeps(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+    }
+}
+
+impl Drop for Stepped {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
