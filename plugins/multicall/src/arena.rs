@@ -10,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering;
 
-// The model of `loom/` has others in their place.
+// The model of `tests/loom` has others in their place.
 use crate::sync::{AtomicBool, Guarded};
 
 /// The alignment of every piece that is used again, in bytes: whoever needs more gets a fresh one.

@@ -2,7 +2,7 @@
 //! [loom](https://docs.rs/loom): every order of two threads' steps, and every value that the C11 memory model lets an
 //! atomic load return. A cell that two threads are at, or whose last change isn't ordered before this one, is a failure.
 
-#[path = "../../plugins/multicall/src/arena.rs"]
+#[path = "../../../plugins/multicall/src/arena.rs"]
 #[allow(dead_code)]
 mod arena;
 mod sync;
