@@ -261,10 +261,16 @@ impl Node {
         // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
         let unplugged =
             ["links renamed or removed", LEFT_TO_THE_POD].iter().any(|what| self.counts.contains_key(what));
+        // Of a pair that an ADD has just made, GC can't know whose it is, and leaves it to DEL or the pod's end.
+        let nameless = |fact: &str| {
+            self.counts.contains_key("kills")
+                && [" kind=veth ", " up=false ", " alias=() "].iter().all(|word| fact.contains(word))
+        };
         let left_over =
             |fact: &str| is_rule(fact) && self.left_over.iter().any(|of| has_word(fact, &id(*of)));
         let may_be = |fact: &String| {
             left_over(fact)
+                || nameless(fact)
                 || (killed && fact.contains("/.cnimble-new-"))
                 || (unplugged && is_in_pod(fact, "-rule "))
         };
