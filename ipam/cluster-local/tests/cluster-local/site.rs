@@ -91,6 +91,14 @@ impl<'w> Site<'w> {
         first.command("ipam init cnimble").success();
     }
 
+    /// Releases what a node owned that is gone.
+    pub(super) fn release(&self, name: &str) {
+        let line = format!("ipam release cnimble {name}");
+        // A process of the node may still be at it.
+        let is_released = || self.members[0].command(&line).status == 0;
+        assert!(wait_until(PATIENCE, is_released), "{name}");
+    }
+
     pub(super) fn add_pods(&mut self) {
         self.members.iter_mut().for_each(Member::add_pod);
     }
@@ -305,6 +313,15 @@ impl Member {
             pod.path(),
             locks.display()
         );
-        self.command(&line).success().text()
+        // As a kubelet does: on a starved machine etcd may not answer in time (code 11).
+        let mut outcome = self.command(&line);
+        let is_late = |outcome: &Outcome| outcome.status != 0 && outcome.text().contains("\"code\": 11,");
+        wait_until(PATIENCE, || {
+            if is_late(&outcome) {
+                outcome = self.command(&line);
+            }
+            !is_late(&outcome)
+        });
+        outcome.success().text()
     }
 }
