@@ -49,7 +49,8 @@ impl<'w> Site<'w> {
     /// The link between the nodes.
     pub(super) fn world() -> Host {
         let world = Host::hasty();
-        world.ip("link add br0 type bridge");
+        // A MAC that follows the ports would change when a node comes, and others would look for the world at the old one.
+        world.ip("link add br0 address 02:00:00:00:00:fe type bridge");
         world.ip("link set br0 up");
         world.ip(&format!("addr add {WORLD}/24 dev br0"));
         world.ip("-6 addr add 2001:db8::fe/64 dev br0 nodad");
