@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -140,8 +140,11 @@ impl Large {
             self.api.put(object(number));
         }
         self.sentinel.1 = !there;
-        let is_there = || self.node.routes().iter().any(|route| route.contains(&ip4(number))) != there;
-        assert!(wait_until(PATIENCE, is_there), "{what}: {}", self.node.log());
+        // Both families: the kernel takes one behind the other.
+        let ways = [format!("via {} ", ip4(number)), format!("via 2001:db8::{number:x} ")];
+        let is_sentinels = |route: &&String| ways.iter().any(|way| route.contains(way));
+        let is_done = || self.node.routes().iter().filter(is_sentinels).count() == if there { 0 } else { 2 };
+        assert!(wait_until(PATIENCE, is_done), "{what}: {}", self.node.log());
         let (mut made, mut deleted) = self.since(&format!("198.51.100.{}", number % 250 + 2));
         if there {
             deleted -= 2;
@@ -221,6 +224,16 @@ fn each_change_of_a_large_cluster_is_as_many_writes_as_it_takes() {
     assert_eq!(large.writes("410 Gone in a watch, and a list", |all| all.api.forget()), (0, 0));
     assert_eq!(large.writes("410 Gone for an old version, and a list", |all| all.api.compact()), (0, 0));
     assert_eq!(large.writes("the watch breaks", |all| all.api.disconnect()), (0, 0));
+    // A whole minute where figures are wanted.
+    let minute = if large.tells { 60 } else { 1 };
+    let away = |all: &mut Large| {
+        all.api.fail(Some(503));
+        all.api.disconnect();
+        all.node.says("nodes are as they were told of last");
+        std::thread::sleep(Duration::from_secs(minute));
+        all.api.fail(None);
+    };
+    assert_eq!(large.writes(&format!("the API server is away for {minute} s"), away), (0, 0));
     let restart = |all: &mut Large| {
         all.node.agent = None;
         all.node.start("");

@@ -53,7 +53,8 @@ impl Site {
     /// Each agent gets these options.
     pub(super) fn with(nodes: usize, options: &'static str) -> Self {
         let world = Ns::new();
-        world.ip("link add br0 type bridge");
+        // A MAC that follows the ports would change when a node comes, and others would look for the world at the old one.
+        world.ip("link add br0 address 02:00:00:00:00:fe type bridge");
         world.ip("link set br0 up");
         world.ip("addr add 192.0.2.254/24 dev br0");
         world.ip("-6 addr add 2001:db8::fe/64 dev br0 nodad");

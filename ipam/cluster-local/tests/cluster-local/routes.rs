@@ -53,7 +53,7 @@ fn routes_follow_the_blocks(options: &str) {
     let theirs = gone.owned();
     drop(gone);
     assert!(site.members[0].routes().iter().any(|route| route.contains(&theirs[0])));
-    site.members[0].command("ipam release cnimble node4").success();
+    site.release("node4");
     site.settled();
     site.all_reach_all();
     let first = &site.members[0];

@@ -49,7 +49,8 @@ impl<'w> Site<'w> {
     /// The link between the nodes.
     pub(super) fn world() -> Host {
         let world = Host::hasty();
-        world.ip("link add br0 type bridge");
+        // A MAC that follows the ports would change when a node comes, and others would look for the world at the old one.
+        world.ip("link add br0 address 02:00:00:00:00:fe type bridge");
         world.ip("link set br0 up");
         world.ip(&format!("addr add {WORLD}/24 dev br0"));
         world.ip("-6 addr add 2001:db8::fe/64 dev br0 nodad");
@@ -89,6 +90,14 @@ impl<'w> Site<'w> {
         let first = &self.members[0];
         assert!(wait_until(PATIENCE, || first.conflist().exists()), "{}", first.log());
         first.command("ipam init cnimble").success();
+    }
+
+    /// Releases what a node owned that is gone.
+    pub(super) fn release(&self, name: &str) {
+        let line = format!("ipam release cnimble {name}");
+        // A process of the node may still be at it.
+        let is_released = || self.members[0].command(&line).status == 0;
+        assert!(wait_until(PATIENCE, is_released), "{name}");
     }
 
     pub(super) fn add_pods(&mut self) {
@@ -305,6 +314,15 @@ impl Member {
             pod.path(),
             locks.display()
         );
-        self.command(&line).success().text()
+        // As a kubelet does: on a starved machine etcd may not answer in time (code 11).
+        let mut outcome = self.command(&line);
+        let is_late = |outcome: &Outcome| outcome.status != 0 && outcome.text().contains("\"code\": 11,");
+        wait_until(PATIENCE, || {
+            if is_late(&outcome) {
+                outcome = self.command(&line);
+            }
+            !is_late(&outcome)
+        });
+        outcome.success().text()
     }
 }

@@ -203,7 +203,10 @@ fn pods_of_a_bridge_get_the_subnet_by_it_and_borrowed_addresses() {
     // Ours are no network that the host is connected to.
     host.routes.push((route("10.1.0.0/16", None, 7), PROTOCOL));
     let other = ("b", node(&["10.1.0.64/26"], &["192.0.2.2"], ""));
-    assert_eq!(hops(&plan(&sharers(&[other.clone()]), "me", &host)), ["10.1.0.64/26 via 192.0.2.2 dev 2"]);
+    assert_eq!(
+        hops(&plan(&sharers(std::slice::from_ref(&other)), "me", &host)),
+        ["10.1.0.64/26 via 192.0.2.2 dev 2"]
+    );
     // The administrator's is left alone.
     host.routes.push((route("10.1.0.0/16", Some("192.0.2.254"), 2), 3));
     let left = plan(&sharers(&[other]), "me", &host);
