@@ -39,8 +39,9 @@ pub fn nodes(bytes: &[u8]) {
     for (cidr, hop) in &plan.routes {
         assert!(connected.iter().all(|other| !overlap(cidr, other)), "{cidr} is connected");
         assert_ne!(*cidr, foreign);
-        assert!(hop.index == UPLINK && connected.iter().any(|cidr| cidr.contains(hop.via)), "{hop:?}");
-        assert!(nodes[&hop.node].ips.contains(&hop.via) && hop.node != "node1", "{hop:?}");
+        let via = hop.via.unwrap();
+        assert!(hop.index == UPLINK && connected.iter().any(|cidr| cidr.contains(via)), "{hop:?}");
+        assert!(nodes[&hop.node].ips.contains(&via) && hop.node != "node1", "{hop:?}");
     }
     for (node, why) in &plan.conditions {
         assert!(!node.contains(char::is_control) && !why.contains(char::is_control), "{node:?}: {why:?}");
