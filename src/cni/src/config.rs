@@ -157,6 +157,11 @@ mod tests {
             assert_eq!((config.name.as_str(), config.prev_result, why.is_some()), ("n", None, true));
         }
         assert!(PluginConfig::parse_for_del(b"{\"name\": 7}").is_err());
+        // One that can be read tells DEL what ADD has made.
+        let prev = json!({ "ips": [{ "address": "10.0.0.2/24" }] });
+        let document = json!({ "cniVersion": "1.0.0", "name": "n", "type": "t", "prevResult": prev });
+        let (config, why) = PluginConfig::parse_for_del(document.to_string().as_bytes()).unwrap();
+        assert_eq!((config.prev_result.unwrap().ips.len(), why.is_none()), (1, true));
     }
 
     fn attachments(value: &Value) -> Option<Vec<(String, String)>> {
@@ -267,7 +272,7 @@ mod tests {
     #[test]
     fn only_lists_of_attachments_leave_the_document() {
         let own = json!({ "mappings": [1, 2], "ipam": { "ranges": [[{ "subnet": "10.0.0.0/24" }]] } });
-        assert_eq!(parse(&own).unwrap().document, own);
+        assert_eq!(*parse(&own).unwrap().document(), own);
         for key in [VALID_ATTACHMENTS, OLD_ATTACHMENTS, "CNI.dev/Attachments"] {
             let config = parse(&json!({ key: [{ "containerID": "a", "ifname": "eth0" }] })).unwrap();
             assert_eq!(config.valid_attachments.unwrap().len(), 1, "{key}");

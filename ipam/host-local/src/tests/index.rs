@@ -100,7 +100,10 @@ fn a_lying_index_does_no_harm() {
                 symlink(node.dir.path().join("elsewhere"), &path).unwrap();
             }
             // Writing into it would change another file as well.
-            "a hard link" => fs::hard_link(&path, node.dir.path().join("elsewhere")).unwrap(),
+            "a hard link" => {
+                fs::hard_link(&path, node.dir.path().join("elsewhere")).unwrap();
+                assert!(!asks_the_index(node));
+            }
             "a directory" => {
                 fs::remove_file(&path).unwrap();
                 fs::create_dir(&path).unwrap();

@@ -44,6 +44,35 @@ fn bridge() -> (Ns, Ns, Ns) {
     (node, a, b)
 }
 
+/// What the Go plugin has made for a port, in either of the tables that its releases use.
+fn chains_of_go(ns: &Ns, table: &str, base: &str, id: &str, port: &str) {
+    let chain = format!("cni-br-iface-{id}-eth0");
+    ns.nft(&format!("add table bridge {table}"));
+    ns.nft(&format!("add chain bridge {table} {base} {{ type filter hook prerouting priority -300; }}"));
+    for name in [chain.clone(), format!("{chain}-mac")] {
+        ns.nft(&format!("add chain bridge {table} {name}"));
+    }
+    ns.nft(&format!("add rule bridge {table} {base} iifname {port} jump {chain}"));
+    ns.nft(&format!("add rule bridge {table} {chain} jump {chain}-mac"));
+    ns.nft(&format!("add rule bridge {table} {chain}-mac ether saddr {A} return"));
+    ns.nft(&format!("add rule bridge {table} {chain}-mac drop"));
+}
+
+/// The Go plugin has no GC, and its chains don't name the network.
+#[test]
+fn gc_removes_what_the_go_plugin_left_of_ports_that_are_gone() {
+    need!("nft", "ip");
+    for (table, base) in [("nat", "PREROUTING"), ("cni_spoofcheck", "prerouting")] {
+        let node = Ns::new();
+        node.ip("link add porta type veth peer name far");
+        chains_of_go(&node, table, base, "living", "porta");
+        let before = Snapshot::of_ns(&node);
+        chains_of_go(&node, table, base, "gone", "portb");
+        node.within(|| spoof::gc(&mut Nft::new(), "net1", &[]).unwrap());
+        before.assert_same(&Snapshot::of_ns(&node), table);
+    }
+}
+
 #[test]
 fn other_sources_are_dropped() {
     need!("nft", "ip", "ping");

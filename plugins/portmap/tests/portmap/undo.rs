@@ -4,7 +4,9 @@ use serde_json::json;
 
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::portmap::{self, Backend, Forward};
-use cnimble_tests::{Ns, Snapshot, need};
+use cnimble_tests::trace::{Fate, untraceable};
+use cnimble_tests::{Ns, Snapshot, need, skip};
+use nix::errno::Errno;
 
 use super::{Site, forward, owner};
 
@@ -95,6 +97,69 @@ fn masquerading_and_mapping_share_the_table() {
     masq("a");
     host.within(|| portmap::gc(&mut Nft::new(), "net64", &[]).unwrap());
     host.within(|| masquerade::check(&mut Nft::new(), &owner("a"), &addrs).unwrap());
+}
+
+/// GC may be the last to come, and no host without pods has rules.
+#[test]
+fn gc_of_the_last_leaves_no_table() {
+    need!("nft", "ip");
+    use cnimble_rules::masquerade;
+    let host = Ns::new();
+    let before = Snapshot::of_ns(&host);
+    let addrs = ["10.1.2.3/24".parse().unwrap(), "fd00::3/64".parse().unwrap()];
+    let backend = masquerade::Backend::Nftables;
+    let gc = |valid: &[&str]| {
+        let valid: Vec<_> = valid.iter().map(|id| owner(id).attachment).collect();
+        host.within(|| masquerade::gc(&mut Nft::new(), "net64", &valid).unwrap());
+    };
+    for (id, addr) in ["a", "b"].iter().zip(addrs) {
+        host.within(|| masquerade::add(backend, &mut Nft::new(), &owner(id), &[addr]).unwrap());
+    }
+    gc(&["b"]);
+    assert!(Snapshot::of_ns(&host).mentions("a").is_empty());
+    host.within(|| masquerade::check(&mut Nft::new(), &owner("b"), &addrs[1..]).unwrap());
+    gc(&[]);
+    before.assert_same(&Snapshot::of_ns(&host), "GC of the last");
+}
+
+/// Each message to the kernel is refused once: an ADD that says nothing of it has published the port all the same.
+#[test]
+fn what_the_kernel_refuses_is_no_success() {
+    need!("nft", "ip");
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let site = Site::new();
+    let net = site.network(json!([{"hostPort": 8080, "containerPort": 80}]));
+    let (att, result) = (site.attachment(0), &site.results[0]);
+    // The table and the sets are there.
+    site.add(&site.network(json!([{"hostPort": 8081, "containerPort": 80}])), 1);
+    let before = Snapshot::of_ns(&site.host);
+    let call = net.call("ADD", &att, Some(result));
+    let (outcome, traced) = call.traced(&Fate::Watched);
+    outcome.success();
+    net.deleted(&att, Some(result));
+    let messages: Vec<_> = traced
+        .calls
+        .into_iter()
+        .filter(|call| ["sendto", "sendmsg"].contains(&call.name().as_str()))
+        .collect();
+    assert!(messages.len() > 3, "only {} messages?", messages.len());
+    let mut refused = 0;
+    for message in messages {
+        let fate = Fate::Told { call: message.number, nth: message.nth, error: Errno::EPERM };
+        let (outcome, traced) = call.traced(&fate);
+        assert!(traced.met, "{message:?}");
+        if outcome.status == 0 {
+            net.check(&att, result).success();
+        } else {
+            outcome.error();
+            before.assert_same(&Snapshot::of_ns(&site.host), "a refused ADD");
+            refused += 1;
+        }
+        net.deleted(&att, Some(result));
+    }
+    assert!(refused > 0);
 }
 
 #[test]
