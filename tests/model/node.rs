@@ -261,16 +261,10 @@ impl Node {
         // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
         let unplugged =
             ["links renamed or removed", LEFT_TO_THE_POD].iter().any(|what| self.counts.contains_key(what));
-        // Of a pair that an ADD has just made, GC can't know whose it is, and leaves it to DEL or the pod's end.
-        let nameless = |fact: &str| {
-            self.counts.contains_key("kills")
-                && [" kind=veth ", " up=false ", " alias=() "].iter().all(|word| fact.contains(word))
-        };
         let left_over =
             |fact: &str| is_rule(fact) && self.left_over.iter().any(|of| has_word(fact, &id(*of)));
         let may_be = |fact: &String| {
             left_over(fact)
-                || nameless(fact)
                 || (killed && fact.contains("/.cnimble-new-"))
                 || (unplugged && is_in_pod(fact, "-rule "))
         };
@@ -367,6 +361,15 @@ fn is_in_pod(fact: &str, kind: &str) -> bool {
 }
 
 impl Node {
+    /// The pods whose interface of this network is a veth without an alias that is down.
+    pub(crate) fn pods_with_nameless_pairs(&self, net: usize) -> BTreeSet<usize> {
+        let words = [" kind=veth ", " up=false ", " alias=() "];
+        let is_nameless = |fact: &&String| words.iter().all(|word| fact.contains(word));
+        let of_net = |pod: usize, fact: &str| is_in(fact, pod, &ifname(net));
+        let facts = self.seen.iter().filter(is_nameless);
+        facts.filter_map(|fact| pod_of(fact).filter(|pod| of_net(*pod, fact))).collect()
+    }
+
     /// Whether a pod has one of its addresses.
     pub(crate) fn shares_address(&self, att: &Att) -> bool {
         let has = |fact: &str| att.ips.iter().any(|ip| has_word(fact, &ip.to_string()));

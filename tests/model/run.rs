@@ -191,11 +191,14 @@ fn gc(site: &Site, node: &mut Node, net: usize, without: Option<u8>) -> Result<(
     }
     let sbr = of.sbr;
     let mut left_to_the_pod = false;
+    let nameless = node.pods_with_nameless_pairs(net);
     node.atts.retain(|key, att| {
         if key.0 != net || valid.contains(key) {
             return true;
         }
-        let stays = att.by == Set::Go || blind || (sbr && att.pod.is_some());
+        // A pair that an ADD had just made when it was killed has no alias: DEL takes it, or the pod's end.
+        let is_nameless = att.state == State::Loose && att.pod.is_some_and(|pod| nameless.contains(&pod));
+        let stays = att.by == Set::Go || blind || is_nameless || (sbr && att.pod.is_some());
         if stays {
             att.state = State::Loose;
             left_to_the_pod |= sbr && att.pod.is_some();
