@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -126,8 +126,9 @@ pub fn run(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) ->
     })
 }
 
+/// Starts a process that stands before its first instruction, for this thread to trace.
 #[allow(clippy::zombie_processes)] // the tracer waits for it
-fn trace(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> Traced {
+fn begin(command: &mut Command, stdin: &[u8]) -> (Child, Pid) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: ptrace(2) is a plain system call, safe between fork and exec.
     unsafe {
@@ -135,12 +136,16 @@ fn trace(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> T
     }
     let mut child = command.spawn().unwrap_or_else(|err| panic!("starting {command:?}: {err}"));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-    // It stands before its first instruction; the pipe holds a configuration.
+    // The pipe holds a configuration.
     let mut pipe = child.stdin.take().unwrap();
     assert!(stdin.len() < 60_000, "more than fits into a pipe");
     pipe.write_all(stdin).unwrap();
     drop(pipe);
+    (child, pid)
+}
 
+fn trace(command: &mut Command, stdin: &[u8], fate: &Fate, limit: Duration) -> Traced {
+    let (mut child, pid) = begin(command, stdin);
     let (done, watch) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
         let late = watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);

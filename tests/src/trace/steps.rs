@@ -3,11 +3,11 @@
 //! Between two calls a process changes nothing but its own memory. So what several processes can do to each other
 //! is told by the order of their calls, and a test that has all orders has seen everything.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output};
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
@@ -15,9 +15,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::go_on;
 use super::machine::entered;
 use super::names::name;
+use super::{begin, go_on};
 
 /// A process that stands before one of its calls about files, or waits for a lock, or has ended.
 ///
@@ -84,19 +84,8 @@ impl Stepped {
     ///
     /// # Panics
     /// If it can't be started or traced.
-    #[allow(clippy::zombie_processes)] // it is waited for in `follow`
     pub fn start(command: &mut Command, stdin: &[u8], within: &Path) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // SAFETY: ptrace(2) is a plain system call, safe between fork and exec.
-        unsafe {
-            command.pre_exec(|| Ok(ptrace::traceme()?));
-        }
-        let mut child = command.spawn().unwrap_or_else(|err| panic!("starting {command:?}: {err}"));
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-        let mut pipe = child.stdin.take().unwrap();
-        assert!(stdin.len() < 60_000, "more than fits into a pipe");
-        pipe.write_all(stdin).unwrap();
-        drop(pipe);
+        let (child, pid) = begin(command, stdin);
         match waitpid(pid, Some(WaitPidFlag::__WALL)).unwrap() {
             WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
             other => panic!("not stopped at its start: {other:?}"),

@@ -162,12 +162,7 @@ fn nothing_stops_while_etcd_is_away_and_agents_are_killed() {
 fn a_node_without_a_way_to_it_is_a_condition_and_no_illness() {
     need!("ip", "nft", "etcd", "etcdctl");
     let world = Site::world();
-    let mut site = Site::new(&world, r#""blockSize": 28, "subnet": "10.1.0.0/16""#);
-    site.join(1);
-    site.init();
-    site.join(2);
-    site.add_pods();
-    site.settled();
+    let mut site = Site::of_two(&world, r#""blockSize": 28, "subnet": "10.1.0.0/16""#);
     let [first, second] = &mut site.members[..] else { panic!() };
     second.agent = None;
     second.options = "--node-ip 198.51.100.7".to_owned();
@@ -192,12 +187,7 @@ fn a_node_without_a_way_to_it_is_a_condition_and_no_illness() {
 fn once_writes_what_is_missing_and_then_nothing() {
     need!("ip", "nft", "etcd", "etcdctl");
     let world = Site::world();
-    let mut site = Site::new(&world, BOTH);
-    site.join(1);
-    site.init();
-    site.join(2);
-    site.add_pods();
-    site.settled();
+    let mut site = Site::of_two(&world, BOTH);
     let first = &mut site.members[0];
     first.agent = None;
     first.command("node --remove").success();

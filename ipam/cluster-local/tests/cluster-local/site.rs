@@ -62,7 +62,18 @@ impl<'w> Site<'w> {
         Self::with(world, keys, "")
     }
 
-    /// The same; each agent gets these options.
+    /// Two nodes, a pod on each, and all that is to be there.
+    pub(super) fn of_two(world: &'w Host, keys: &str) -> Self {
+        let mut site = Self::new(world, keys);
+        site.join(1);
+        site.init();
+        site.join(2);
+        site.add_pods();
+        site.settled();
+        site
+    }
+
+    /// The same as [`new`](Self::new); each agent gets these options.
     pub(super) fn with(world: &'w Host, keys: &str, options: &str) -> Self {
         let etcd = Etcd::start_at(world, WORLD);
         Site { members: Vec::new(), etcd, world, keys: keys.to_owned(), options: options.to_owned() }
