@@ -122,6 +122,35 @@ fn gc_of_the_last_leaves_no_table() {
     before.assert_same(&Snapshot::of_ns(&host), "GC of the last");
 }
 
+/// The mappings went, and then the DEL was killed.
+#[test]
+fn what_a_killed_del_has_emptied_goes_with_the_next_del_or_gc() {
+    need!("nft", "ip");
+    let host = Ns::new();
+    host.ip("link add br0 type bridge");
+    host.ip("addr add 10.1.2.1/24 dev br0");
+    host.ip("link set br0 up");
+    let before = Snapshot::of_ns(&host);
+    let one = forward(&[80], &["10.1.2.3/24", "fd00::3/64"]);
+    let del = || portmap::remove(&mut Nft::new(), &owner("a"), Some(&one)).unwrap();
+    let gc = || portmap::gc(&mut Nft::new(), "net64", &[]).unwrap();
+    for (who, next) in [("DEL", &del as &(dyn Fn() + Sync)), ("GC", &gc)] {
+        host.within(|| {
+            portmap::add(Backend::Nftables, &mut Nft::new(), &owner("a"), &one, &|_| false).unwrap()
+        });
+        for line in host.nft("list table inet cnimble").lines() {
+            if let Some((kind @ ("map" | "set"), name)) = line.trim().trim_end_matches(" {").split_once(' ')
+                && name != "portmap-localnet"
+            {
+                host.nft(&format!("flush {kind} inet cnimble {name}"));
+            }
+        }
+        assert_ne!(host.sysctl("ipv4/conf/br0/route_localnet"), "0");
+        host.within(next);
+        before.assert_same(&Snapshot::of_ns(&host), who);
+    }
+}
+
 /// Each message to the kernel is refused once: an ADD that says nothing of it has published the port all the same.
 #[test]
 fn what_the_kernel_refuses_is_no_success() {

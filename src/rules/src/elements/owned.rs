@@ -149,9 +149,9 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
         return Ok(Vec::new());
     }
     let is_stale = stale(network, valid);
-    let stale = find::<L>(nft, is_stale)?;
+    let Look { found: stale, only_empty_sets } = look::<L>(nft, is_stale)?;
     delete::<L>(nft, &stale)?;
-    if !stale.is_empty() {
+    if !stale.is_empty() || only_empty_sets {
         drop_all_unused::<L>(nft)?;
     }
     Ok(stale)

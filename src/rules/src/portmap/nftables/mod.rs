@@ -198,7 +198,8 @@ pub(super) fn remove(
             removed.extend(found);
         }
     }
-    if !removed.is_empty() {
+    // A DEL that was killed may have left what it had emptied.
+    if !removed.is_empty() || (forward.is_some() && is_idle(nft)?) {
         leave(nft, &removed)?;
     }
     Ok(removed)
@@ -220,7 +221,7 @@ fn told(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlink::Res
 
 pub(super) fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> netlink::Result<Vec<Placed>> {
     let removed = elements::gc::<Portmap>(nft, network, valid)?;
-    if !removed.is_empty() {
+    if !removed.is_empty() || is_idle(nft)? {
         leave(nft, &removed)?;
     }
     Ok(removed)
