@@ -108,11 +108,7 @@ fn addresses(
                 )
                 .details(format!("it has {}; forceAddress replaces it", other.net)));
             }
-            host.execute(addr::del(link.index, &link.name, other.net))?;
-            let (index, name, net) = (link.index, link.name.clone(), other.net);
-            call.undo.push(format!("give {name} its address {net} back"), move || {
-                Ok(Netlink::open()?.execute(addr::add(index, &name, net, true))?)
-            });
+            replace(call, host, link, other.net)?;
         }
         match host.execute(addr::add(link.index, &link.name, *wanted, true)) {
             Ok(()) => {
@@ -128,6 +124,24 @@ fn addresses(
             host.execute(link::set(link.index, &link.name, &Change { mac: Some(mac), ..Change::default() }))?;
         }
     }
+    Ok(())
+}
+
+/// Takes an address off that the wanted one stands in for.
+fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Result<(), Error> {
+    match host.execute(addr::del(link.index, &link.name, net)) {
+        Ok(()) => {}
+        // Another ADD was faster, and gives it back if it fails.
+        Err(err) if err.is_missing() => return Ok(()),
+        Err(err) => return Err(err.into()),
+    }
+    let (index, name) = (link.index, link.name.clone());
+    call.undo.push(format!("give {name} its address {net} back"), move || {
+        match Netlink::open()?.execute(addr::add(index, &name, net, true)) {
+            Err(err) if !err.is(Errno::EEXIST) => Err(err.into()),
+            _ => Ok(()),
+        }
+    });
     Ok(())
 }
 
