@@ -6,33 +6,19 @@ use cnimble_tests::trace::Fate;
 
 use crate::fail::{Manner, settle};
 use crate::kinds::{Kind, others};
-use crate::points::{Chance, FEWEST, at_each_point, bound, seed};
+use crate::points::{Chance, FEWEST, Nth, at_each_point, bound, numbered, seed};
 use crate::site::{Site, Verb};
 
-/// One answer.
-#[derive(Debug, Clone)]
-struct Point {
-    verb: Verb,
-    /// Which plugin of the chain.
-    at: usize,
-    /// Which of its answers.
-    nth: usize,
-}
-
-/// The answers that a verb of this network reads: all, or so many of them.
-fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Point> {
-    let mut points = Vec::new();
-    for at in 0..Site::new(kind).length() {
-        let site = Site::new(kind);
-        let run = site.disturbed(verb, at, &Fate::Unanswered { nth: usize::MAX }).unwrap();
-        site.del(&site.attachment(), run.last.as_ref()).unwrap();
-        points.extend((0..run.traced.answers).map(|nth| Point { verb, at, nth }));
-    }
-    chance.some(points, most)
+/// How many such answers the verb of plugin `at` reads.
+fn count(kind: &Kind, verb: Verb, at: usize) -> usize {
+    let site = Site::new(kind);
+    let run = site.disturbed(verb, at, &Fate::Unanswered { nth: usize::MAX }).unwrap();
+    site.del(&site.attachment(), run.last.as_ref()).unwrap();
+    run.traced.answers
 }
 
 /// Loses it; whether the plugin came so far.
-fn lose(site: &mut Site, point: &Point) -> Result<bool, String> {
+fn lose(site: &mut Site, point: &Nth) -> Result<bool, String> {
     let run = site.disturbed(point.verb, point.at, &Fate::Unanswered { nth: point.nth })?;
     settle(site, point.verb, point.at, &run, Manner { start_up: false, way_home: false })?;
     Ok(run.traced.met)
@@ -41,7 +27,8 @@ fn lose(site: &mut Site, point: &Point) -> Result<bool, String> {
 /// Loses the answers of a network's verbs, each in turn. A verb that changes nothing reads none.
 fn lost(kind: &str, verbs: &[Verb], otherwise: usize) {
     for verb in verbs {
-        let mut points = points(&Kind::of(kind), *verb, bound(otherwise), &mut Chance::new(seed()));
+        let (network, chance) = (&Kind::of(kind), &mut Chance::new(seed()));
+        let mut points = numbered(network, *verb, bound(otherwise), chance, |at| count(network, *verb, at));
         if points.is_empty() {
             announce(
                 "NOTE",

@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::fail::{LEFT_OUT, Manner, reads_stdin, settle};
 use crate::kinds::{Kind, others};
-use crate::points::{Chance, at_each_point, bound};
+use crate::points::{Chance, Nth, at_each_point, bound, numbered};
 use crate::site::{Site, Verb};
 
 /// More than any verb takes.
@@ -52,35 +52,22 @@ fn any_allocation() {
     umount2(dir.path(), MntFlags::MNT_DETACH).unwrap();
 }
 
-/// One allocation that fails.
-#[derive(Debug, Clone)]
-struct Point {
-    verb: Verb,
-    /// Which plugin of the chain.
-    at: usize,
-    /// Which allocation, from 1.
-    nth: u32,
+/// How many allocations there are for the verb of plugin `at`: the fewer of two counts.
+fn count(kind: &Kind, verb: Verb, at: usize) -> usize {
+    let [one, other] = [(); 2].map(|()| {
+        let site = Site::new(kind);
+        let run = site.disturbed(verb, at, &Fate::Starved { nth: MANY }).unwrap();
+        run.outcome.success();
+        site.del(&site.attachment(), run.last.as_ref()).unwrap();
+        MANY - run.traced.unmet
+    });
+    usize::try_from(one.min(other)).unwrap()
 }
 
-/// The allocations of a verb, or so many of them.
-fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Point> {
-    let mut points = Vec::new();
-    for at in 0..Site::new(kind).length() {
-        let [one, other] = [(); 2].map(|()| count(&Site::new(kind), verb, at));
-        points.extend((1..=one.min(other)).map(|nth| Point { verb, at, nth }));
-    }
-    chance.some(points, most)
-}
-
-fn count(site: &Site, verb: Verb, at: usize) -> u32 {
-    let run = site.disturbed(verb, at, &Fate::Starved { nth: MANY }).unwrap();
-    run.outcome.success();
-    site.del(&site.attachment(), run.last.as_ref()).unwrap();
-    MANY - run.traced.unmet
-}
-
-fn starve(site: &mut Site, point: &Point) -> Result<bool, String> {
-    let run = site.disturbed(point.verb, point.at, &Fate::Starved { nth: point.nth })?;
+fn starve(site: &mut Site, point: &Nth) -> Result<bool, String> {
+    // The kernel counts from 1.
+    let nth = u32::try_from(point.nth + 1).unwrap();
+    let run = site.disturbed(point.verb, point.at, &Fate::Starved { nth })?;
     let during = run.traced.starved.as_ref().map_or("its end".to_owned(), Syscall::name);
     settle(site, point.verb, point.at, &run, manner(&run.traced))
         .map_err(|why| format!("in {during}: {why}"))?;
@@ -100,9 +87,11 @@ fn starved(kind: &str, verbs: &[Verb]) {
     if let Some(why) = generous() {
         skip!("{why}");
     }
-    let points = |kind: &Kind, verb, seed| points(kind, verb, bound(usize::MAX), &mut Chance::new(seed));
+    let points = |kind: &Kind, verb, seed| {
+        numbered(kind, verb, bound(usize::MAX), &mut Chance::new(seed), |at| count(kind, verb, at))
+    };
     at_each_point("no memory", kind, verbs, points, starve, |site, point| {
-        format!("{} allocation {} of {}", site.plugin(point.at), point.nth, point.verb.name())
+        format!("{} allocation {} of {}", site.plugin(point.at), point.nth + 1, point.verb.name())
     });
 }
 

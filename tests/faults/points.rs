@@ -54,6 +54,27 @@ impl Chance {
     }
 }
 
+/// The n-th (from 0) of those that a verb of a plugin goes through.
+#[derive(Debug, Clone)]
+pub struct Nth {
+    pub verb: Verb,
+    /// Which plugin of the chain.
+    pub at: usize,
+    pub nth: usize,
+}
+
+/// All of a verb's, or so many of them. `count` says how many there are for each plugin of the chain.
+pub fn numbered(
+    kind: &Kind,
+    verb: Verb,
+    most: usize,
+    chance: &mut Chance,
+    count: impl Fn(usize) -> usize,
+) -> Vec<Nth> {
+    let of = |at| (0..count(at)).map(move |nth| Nth { verb, at, nth });
+    chance.some((0..Site::new(kind).length()).flat_map(of).collect(), most)
+}
+
 /// What is counted.
 pub struct Tally {
     what: String,

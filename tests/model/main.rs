@@ -9,6 +9,7 @@ mod plan;
 mod run;
 mod shrink;
 mod site;
+mod taken;
 mod verbs;
 mod whole;
 

@@ -330,7 +330,7 @@ impl Att {
     }
 }
 
-fn is_rule(fact: &str) -> bool {
+pub(crate) fn is_rule(fact: &str) -> bool {
     fact.starts_with("nft ") || fact.starts_with("ip")
 }
 
@@ -391,59 +391,4 @@ fn is_of_somebody(fact: &str) -> bool {
         || fact.starts_with("pod")
         || fact.starts_with("link-route ")
         || (fact.starts_with("link ") && !of_gateway)
-}
-
-/// What is taken, as far as the last reading and the verbs since tell.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Taken {
-    /// Leases of this boot, by network.
-    pub(crate) leases: BTreeMap<usize, BTreeSet<IpAddr>>,
-    /// Those among them that may be void: both sets of plugins had a hand in, before the pod went.
-    pub(crate) unclear: BTreeSet<(usize, IpAddr)>,
-    /// Port, IPv6 or not, the container and whether that is for sure.
-    pub(crate) ports: Vec<(u16, bool, u32, bool)>,
-    /// The IPv4 address of each network's bridge.
-    pub(crate) gateways: BTreeMap<usize, String>,
-    /// Another verb goes on that fails, and may have something until then.
-    pub(crate) unsure: bool,
-}
-
-impl Taken {
-    pub(crate) fn of(node: &Node, facts: &Facts) -> Self {
-        let mut taken = Taken::default();
-        for net in 0..node.nets.len() {
-            let void = |content: &str| {
-                node.atts.iter().any(|(key, att)| key.0 == net && att.void && has_word(content, &id(key.1)))
-            };
-            let unclear = |content: &str| {
-                let gone = |(key, att): (&Key, &Att)| {
-                    key.0 == net
-                        && att.state == State::Loose
-                        && att.pod.is_none()
-                        && has_word(content, &id(key.1))
-                };
-                node.atts.iter().any(gone)
-            };
-            let unclear = leased(facts, &name(net)).filter(|(_, content)| unclear(content));
-            taken.unclear.extend(unclear.map(|(ip, _)| (net, ip)));
-            let held = leased(facts, &name(net)).filter(|(_, content)| !void(content));
-            taken.leases.insert(net, held.map(|(ip, _)| ip).collect());
-            let bridge = format!("link br{net} ");
-            let four = facts.iter().find(|fact| fact.starts_with(&bridge)).and_then(|fact| {
-                let addresses = fact.split_once("addresses=")?.1;
-                addresses.split('"').find(|text| text.contains('.')).map(str::to_owned)
-            });
-            taken.gateways.extend(four.map(|four| (net, four)));
-        }
-        for (key, att) in &node.atts {
-            let Some(port) = att.port else { continue };
-            let sure = att.state == State::Living && !att.flushed && att.by == Set::Ours;
-            if att.state == State::Loose || att.has.iter().any(|fact| is_rule(fact) && has_port(fact, port)) {
-                let six = att.ips.iter().map(IpAddr::is_ipv6).collect::<BTreeSet<_>>();
-                let six = if att.ips.is_empty() { BTreeSet::from([false, true]) } else { six };
-                taken.ports.extend(six.into_iter().map(|six| (port, six, key.1, sure)));
-            }
-        }
-        taken
-    }
 }

@@ -8,9 +8,10 @@ use cnimble_tests::{Outcome, wait_until};
 use serde_json::Value;
 
 use crate::look::look;
-use crate::node::{Key, LEFT_TO_THE_POD, Node, State, Taken};
+use crate::node::{Key, LEFT_TO_THE_POD, Node, State};
 use crate::plan::{Backend, Op, PODS, Plan, Set, Victim};
 use crate::site::{Ended, Site, id, name};
+use crate::taken::Taken;
 use crate::verbs::{self, Done, call, departed, judge, loosen, silent, target};
 
 /// Where model and node part.

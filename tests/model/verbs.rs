@@ -6,9 +6,10 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use crate::node::{Att, Edition, Key, Node, State, Taken};
+use crate::node::{Att, Edition, Key, Node, State};
 use crate::plan::{Backend, Op, Set, port};
 use crate::site::{Ended, Site, id, name, prefixes};
+use crate::taken::Taken;
 
 /// CNI's code for "no address is left" (host-local's own).
 const FULL: u64 = 101;

@@ -37,6 +37,17 @@ impl Shared {
     pub fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Notes why nothing more is told: the nodes stay as they were. Returns whether that is news, which the log has then.
+    pub fn troubled(&self, why: String) -> bool {
+        let mut known = self.known();
+        let is_news = known.trouble.as_ref() != Some(&why);
+        if is_news {
+            log::warn!("nodes are as they were told of last: {why}");
+            known.trouble = Some(why);
+        }
+        is_news
+    }
 }
 
 /// Follows the nodes of a server.
@@ -72,12 +83,7 @@ impl Follower {
             let end = match self.step(&mut version).await {
                 Ok(end) => end,
                 Err(err) => {
-                    let text = err.to_string();
-                    let news = self.shared.known().trouble.as_ref() != Some(&text);
-                    if news {
-                        log::warn!("nodes are as they were told of last: {text}");
-                    }
-                    self.shared.known().trouble = Some(text);
+                    self.shared.troubled(err.to_string());
                     self.changed.send_replace(());
                     End::Failed
                 }

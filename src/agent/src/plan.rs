@@ -255,7 +255,7 @@ impl<'h> Ways<'h> {
 
 /// Whether it is one address.
 fn is_host(cidr: IpNetwork) -> bool {
-    cidr.prefix() == if cidr.is_ipv4() { 32 } else { 128 }
+    cidr == cnimble_cni::cidr::host(cidr.ip())
 }
 
 fn is_within(cidr: IpNetwork, subnet: IpNetwork) -> bool {

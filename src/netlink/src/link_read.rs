@@ -30,24 +30,19 @@ impl Netlink {
             echo = echo.take().or(read(message)?);
             Ok(())
         });
-        match answer {
-            Ok(()) => {}
-            // The answer is lost: the link has been made, or refused. The kernel echoes only what it has made.
-            Err(err) if err.is(Errno::ENOBUFS) => {
-                echo = echo.or(request.makes.as_deref().and_then(|name| self.link(name).ok()));
-                if echo.is_none() {
-                    return Err(err);
-                }
-            }
+        // The kernel echoes only what it has made. Without an echo, a lost answer leaves open whether the link is there.
+        let lost = match answer {
+            Ok(()) => None,
+            Err(err) if err.is(Errno::ENOBUFS) => Some(err),
             Err(err) => return Err(err),
-        }
+        };
         match (echo, request.makes) {
             (Some(mut link), _) => {
                 link.master = link.master.or(request.master);
                 Ok(link)
             }
-            (None, Some(name)) => self.link(&name),
-            (None, None) => Err(socket::broken(&request.what, "it made no link")),
+            (None, Some(name)) => self.link(&name).map_err(|err| lost.unwrap_or(err)),
+            (None, None) => Err(lost.unwrap_or_else(|| socket::broken(&request.what, "it made no link"))),
         }
     }
 

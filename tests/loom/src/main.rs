@@ -3,7 +3,7 @@
 //! atomic load return. A cell that two threads are at, or whose last change isn't ordered before this one, is a failure.
 
 #[path = "../../../plugins/multicall/src/arena.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // `Arena::new`, a constant, which loom's own types can't be
 mod arena;
 mod sync;
 

@@ -10,13 +10,18 @@ use nix::errno::Errno;
 
 use super::{Site, forward, owner};
 
-#[test]
-fn undo_is_exact() {
-    need!("nft", "ip");
+fn with_bridge() -> Ns {
     let host = Ns::new();
     host.ip("link add br0 type bridge");
     host.ip("addr add 10.1.2.1/24 dev br0");
     host.ip("link set br0 up");
+    host
+}
+
+#[test]
+fn undo_is_exact() {
+    need!("nft", "ip");
+    let host = with_bridge();
     let before = Snapshot::of_ns(&host);
     let add = |id: &str, forward: &Forward| {
         host.within(|| portmap::add(Backend::Auto, &mut Nft::new(), &owner(id), forward, &|_| false).unwrap())
@@ -126,10 +131,7 @@ fn gc_of_the_last_leaves_no_table() {
 #[test]
 fn what_a_killed_del_has_emptied_goes_with_the_next_del_or_gc() {
     need!("nft", "ip");
-    let host = Ns::new();
-    host.ip("link add br0 type bridge");
-    host.ip("addr add 10.1.2.1/24 dev br0");
-    host.ip("link set br0 up");
+    let host = with_bridge();
     let before = Snapshot::of_ns(&host);
     let one = forward(&[80], &["10.1.2.3/24", "fd00::3/64"]);
     let del = || portmap::remove(&mut Nft::new(), &owner("a"), Some(&one)).unwrap();

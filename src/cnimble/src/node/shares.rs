@@ -71,10 +71,7 @@ impl Shares {
                 Ok(()) => "it has ended".to_owned(),
                 Err(why) => why,
             };
-            let is_news = self.shared.known().trouble.as_ref() != Some(&why);
-            if is_news {
-                log::warn!("nodes are as they were told of last: {why}");
-                self.shared.known().trouble = Some(why);
+            if self.shared.troubled(why) {
                 self.changed.send_replace(());
             }
             sleep(wait).await;

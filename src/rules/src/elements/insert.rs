@@ -60,11 +60,10 @@ fn insert_if_free<L: Layout>(
             return Err(Refusal::Lacks(std::mem::take(&mut plan.lacks)));
         }
         look_around(nft, &plan.looked_at)?;
-        match nft.commit(&plan.batch::<L>()) {
+        match commit::<L>(nft, &plan) {
             Ok(()) => return Ok(plan),
             // Another process was faster: made the table, took or left the address.
             Err(err) if attempt < ATTEMPTS && is_overtaken(&err) => {}
-            Err(err) if is_unknown(&err) && is_there::<L>(nft, &plan)? => return Ok(plan),
             Err(err) => return Err(err.into()),
         }
     }
@@ -75,9 +74,12 @@ fn is_overtaken(err: &Error) -> bool {
     matches!(err.errno, Errno::ENOENT | Errno::EEXIST | Errno::EBUSY)
 }
 
-/// The kernel had no memory for its answer: the changes have been made, or refused.
-fn is_unknown(err: &Error) -> bool {
-    err.is(Errno::ENOBUFS)
+/// Makes the changes. If the kernel had no memory for its answer, they have been made, or refused: a look tells.
+fn commit<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<()> {
+    match nft.commit(&plan.batch::<L>()) {
+        Err(err) if err.is(Errno::ENOBUFS) && is_there::<L>(nft, plan)? => Ok(()),
+        answered => answered,
+    }
 }
 
 /// Returns true if and only if the changes of the plan, of which none was there before, are: a batch is carried out as a
@@ -106,10 +108,9 @@ pub(crate) fn insert_many<L: Layout>(
     if !plan.lacks.is_empty() {
         return Err(Refusal::Lacks(std::mem::take(&mut plan.lacks)));
     }
-    match nft.commit(&plan.batch::<L>()) {
+    match commit::<L>(nft, &plan) {
         Ok(()) => Ok(plan),
         Err(err) if is_overtaken(&err) => insert_if_free::<L>(nft, wanted, Some(container), look_around),
-        Err(err) if is_unknown(&err) && is_there::<L>(nft, &plan)? => Ok(plan),
         Err(err) => Err(err.into()),
     }
 }
@@ -118,10 +119,9 @@ pub(crate) fn insert_many<L: Layout>(
 pub(crate) fn prepare<L: Layout>(nft: &mut Nft) -> Result<Changes> {
     for attempt in 1.. {
         let plan = Changes::without_elements::<L>(nft)?;
-        match nft.commit(&plan.batch::<L>()) {
+        match commit::<L>(nft, &plan) {
             Ok(()) => return Ok(plan),
             Err(err) if attempt < ATTEMPTS && is_overtaken(&err) => {}
-            Err(err) if is_unknown(&err) && is_there::<L>(nft, &plan)? => return Ok(plan),
             Err(err) => return Err(err),
         }
     }
