@@ -15,6 +15,8 @@ pub struct Kind {
     pub leases: u32,
     /// CNIMBLE_DEL_WAIT of the verb that is disturbed; `0` where a child waits for the kernel.
     pub wait: Option<&'static str>,
+    /// Whether the host's end has another address, of before the configuration was edited.
+    pub edited: bool,
 }
 
 /// The configurations of a chain.
@@ -73,7 +75,7 @@ impl Kind {
         let bridge = Sample::of("bridge");
         let by_a_child = name.strip_suffix(" by a child");
         let chain = match by_a_child.unwrap_or(name) {
-            "first bridge" => vec![bridge],
+            "first bridge" | "edited bridge" => vec![bridge],
             "chain" => {
                 let here = Sample::with(Role::Chained).filter(|sample| sample.missing().is_none());
                 std::iter::once(bridge).chain(here).collect()
@@ -84,15 +86,23 @@ impl Kind {
         Kind {
             name: name.to_owned(),
             chain: Chain::Samples(chain),
-            neighbour: name != "first bridge",
+            neighbour: !["first bridge", "edited bridge"].contains(&name),
             leases: if name == "many leases" { 70 } else { 0 },
             wait: by_a_child.map(|_| "0"),
+            edited: name == "edited bridge",
         }
     }
 
     /// The network that both sets of plugins are tried on.
     pub fn common() -> Kind {
-        Kind { name: "common".to_owned(), chain: Chain::Common, neighbour: true, leases: 0, wait: None }
+        Kind {
+            name: "common".to_owned(),
+            chain: Chain::Common,
+            neighbour: true,
+            leases: 0,
+            wait: None,
+            edited: false,
+        }
     }
 }
 

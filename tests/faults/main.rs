@@ -6,6 +6,7 @@
 // Its modules say pub for what they share; there is nobody outside to reach it.
 #![allow(unreachable_pub)]
 
+mod company;
 mod compare;
 mod disk;
 mod fail;

@@ -125,10 +125,15 @@ impl Tally {
 
 /// Has two hands work through a list.
 pub fn share<T: Sync>(list: &[T], work: impl Fn(&mut dyn Iterator<Item = &T>) + Sync) {
+    share_by(2, list, work);
+}
+
+/// The same with so many hands.
+pub fn share_by<T: Sync>(hands: usize, list: &[T], work: impl Fn(&mut dyn Iterator<Item = &T>) + Sync) {
     let next = AtomicUsize::new(0);
     let name = std::thread::current().name().unwrap_or("?").to_owned();
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..hands {
             let hand = || work(&mut std::iter::from_fn(|| list.get(next.fetch_add(1, Ordering::Relaxed))));
             std::thread::Builder::new().name(name.clone()).spawn_scoped(scope, hand).unwrap();
         }

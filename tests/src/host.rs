@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::process::{LIMIT, PATH, try_run};
-use crate::trace::{self, Fate, Stepped, Traced};
+use crate::trace::{self, Fate, Places, Stepped, Traced};
 use crate::{Ns, Outcome, plugin_dir};
 
 /// A node.
@@ -79,6 +80,7 @@ impl Host {
             stdin: Vec::new(),
             limit: LIMIT,
             pins: None,
+            unheard: false,
         };
         // The machine's own bus is not to be touched, whatever a test asks for.
         let call = call.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent/bus");
@@ -109,6 +111,7 @@ pub struct Call<'h> {
     limit: Duration,
     /// Namespaces, each with the file that it is mounted on.
     pins: Option<Vec<(CString, CString)>>,
+    unheard: bool,
 }
 
 impl Call<'_> {
@@ -165,6 +168,12 @@ impl Call<'_> {
         self
     }
 
+    /// What it has to say, it can't: nothing can be written to its stdout.
+    #[must_use]
+    pub fn unheard(self) -> Self {
+        Call { unheard: true, ..self }
+    }
+
     /// Runs it in a mount namespace of its own in which these network namespaces, and none of the
     /// machine's below `/run`, are pinned, as a runtime does it; the mounts' targets are made in `dir`.
     #[must_use]
@@ -200,9 +209,9 @@ impl Call<'_> {
         (Outcome::from(&self.what(), traced.output.clone()), traced)
     }
 
-    /// Starts it in the host's namespace and leads it to its first call about a file in `within`.
-    pub fn stepped(&self, within: &Path) -> Stepped {
-        Stepped::start(&mut self.build(), &self.stdin, within)
+    /// Starts it in the host's namespace and leads it to the first of these places.
+    pub fn stepped(&self, places: Places) -> Stepped {
+        Stepped::start(&mut self.build(), &self.stdin, places)
     }
 
     fn build(&self) -> Command {
@@ -217,6 +226,9 @@ impl Call<'_> {
         if let Some(pins) = self.pins.clone() {
             seclude(&mut command, pins);
         }
+        if self.unheard {
+            fill(&mut command);
+        }
         command
     }
 
@@ -229,6 +241,18 @@ impl Call<'_> {
             verb.map_or("-".into(), |verb| verb.to_string_lossy()),
             String::from_utf8_lossy(&self.stdin)
         )
+    }
+}
+
+/// Gives `command` /dev/full as its stdout, whatever else it is given.
+fn fill(command: &mut Command) {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    // SAFETY: dup2(2) is a plain system call, safe between fork and exec.
+    unsafe {
+        command.pre_exec(move || match libc::dup2(full.as_raw_fd(), libc::STDOUT_FILENO) {
+            -1 => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        });
     }
 }
 

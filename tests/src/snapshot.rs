@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use regex_lite::Regex;
 use serde_json::Value;
 
 use crate::{Host, Ns, PATIENCE, announce, wait_until};
@@ -123,6 +124,39 @@ impl Snapshot {
         for lines in self.sections.values_mut() {
             lines.retain(|line| !line.contains(text));
         }
+        self
+    }
+
+    /// The same without what is another on every node: MACs, what IPv6 makes of them, numbers of interfaces.
+    #[must_use]
+    pub fn without_chance(mut self) -> Self {
+        let chance =
+            Regex::new("([0-9a-f]{1,2}:){5}[0-9a-f]{1,2}|fe80::[0-9a-f:]*[0-9a-f]|\"ifindex\":[0-9]+")
+                .unwrap();
+        for line in self.sections.values_mut().flatten() {
+            *line = chance.replace_all(line, "*").into_owned();
+        }
+        self
+    }
+
+    /// The lines of either.
+    #[must_use]
+    pub fn or(mut self, other: Snapshot) -> Self {
+        for (section, lines) in other.sections {
+            let own = self.sections.entry(section).or_default();
+            own.extend(lines.into_iter().filter(|line| !own.contains(line)).collect::<Vec<_>>());
+        }
+        self
+    }
+
+    /// The lines of both.
+    #[must_use]
+    pub fn and(mut self, other: Snapshot) -> Self {
+        for (section, lines) in &mut self.sections {
+            let others = other.sections.get(section);
+            lines.retain(|line| others.is_some_and(|others| others.contains(line)));
+        }
+        self.sections.retain(|_, lines| !lines.is_empty());
         self
     }
 

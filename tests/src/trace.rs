@@ -25,7 +25,7 @@ mod steps;
 
 use machine::{answer, entered, replace, returned};
 pub use names::name;
-pub use steps::{State, Stepped};
+pub use steps::{Places, State, Stepped};
 
 /// What happens to the process.
 #[derive(Debug, Clone, PartialEq, Eq)]

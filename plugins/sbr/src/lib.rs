@@ -101,7 +101,7 @@ impl Plugin for Sbr {
             None => Vec::new(),
         };
         if let Some(link) = &link {
-            addrs.extend(inside.addrs(link.index)?.iter().map(|addr| addr.net.ip()));
+            addrs.extend(if_still(inside.addrs(link.index))?.iter().map(|addr| addr.net.ip()));
         }
         let tables = Tables::read(&mut inside)?;
         let ours = |rule: &Rule| tables.is_ours(rule, link.as_ref(), &addrs, config.table);
@@ -220,12 +220,20 @@ fn take_down(
         let is_theirs = |table: u32| {
             user != Some(table) && tables.is_of(table, link) && rules.iter().any(|rule| rule.table == table)
         };
-        let routes = inside.routes(link.index, Some(route::ANY_TABLE))?;
+        let routes = if_still(inside.routes(link.index, Some(route::ANY_TABLE)))?;
         let routes = routes.iter().filter(|route| route.table.is_some_and(is_theirs));
         requests.extend(routes.map(|route| route::del(route, &link.name)));
     }
     requests.extend(rules.iter().filter_map(|rule| Some(rule::del(rule.from?, rule.table, rule.protocol))));
     delete(inside, requests)
+}
+
+/// What an interface has: nothing, if another DEL has just removed it.
+fn if_still<T>(found: cnimble_netlink::Result<Vec<T>>) -> cnimble_netlink::Result<Vec<T>> {
+    match found {
+        Err(err) if err.is_missing() => Ok(Vec::new()),
+        found => found,
+    }
 }
 
 /// Carries out requests to delete; what isn't there is deleted.

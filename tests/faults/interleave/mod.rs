@@ -10,7 +10,7 @@ mod site;
 
 use serde_json::json;
 
-use cnimble_tests::trace::{State, Stepped, untraceable};
+use cnimble_tests::trace::{Places, State, Stepped, untraceable};
 use cnimble_tests::{Outcome, need, skip};
 
 use crate::points::{Chance, Tally, bound, seed, share};
@@ -84,7 +84,7 @@ fn ended(process: &mut Stepped) -> bool {
 fn carry_out(site: &Site<'_>, order: Order) -> Result<Came, String> {
     let acts = site.scene.acts;
     let dir = site.host.data_dir();
-    let mut processes = acts.map(|act| site.act(act).stepped(&dir));
+    let mut processes = acts.map(|act| site.act(act).stepped(Places::Files(dir.clone())));
     let [one, two] = &mut processes;
     let (first, other) = if order.first == 0 { (one, two) } else { (two, one) };
     let met = lead(first, order.calls) == order.calls && !ended(first);
@@ -108,7 +108,7 @@ fn carry_out(site: &Site<'_>, order: Order) -> Result<Came, String> {
 fn length(scene: &Scene, number: usize) -> usize {
     let site = Site::new(scene);
     site.set().unwrap();
-    let mut process = site.act(scene.acts[number]).stepped(&site.host.data_dir());
+    let mut process = site.act(scene.acts[number]).stepped(Places::Files(site.host.data_dir()));
     lead(&mut process, usize::MAX)
 }
 

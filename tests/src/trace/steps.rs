@@ -6,7 +6,7 @@
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output};
 
 use nix::errno::Errno;
@@ -19,19 +19,28 @@ use super::machine::entered;
 use super::names::name;
 use super::{begin, go_on};
 
-/// A process that stands before one of its calls about files, or waits for a lock, or has ended.
+/// A process that stands before one of its calls that concern others, or waits for a lock, or has ended.
 ///
-/// The thread that started it must be the one that leads it on: ptrace(2) knows threads. It may start no other process.
+/// The thread that started it must be the one that leads it on: ptrace(2) knows threads. What it starts itself is not led.
 #[derive(Debug)]
 pub struct Stepped {
     child: Child,
     pid: Pid,
-    within: PathBuf,
-    /// It has come to the first call about `within`.
+    places: Places,
+    /// It has come to the first of them.
     arrived: bool,
     state: State,
     /// The call that it stands before.
     call: String,
+}
+
+/// The calls that a process is led to.
+#[derive(Debug, Clone)]
+pub enum Places {
+    /// Those about files, from the first about one in this directory on.
+    Files(PathBuf),
+    /// Those, and what is told to the kernel by netlink, from the reading of stdin on.
+    Messages,
 }
 
 /// What a process can do next.
@@ -79,21 +88,23 @@ const SHARED: &[&str] = &[
     "ftruncate",
 ];
 
+/// Those that tell the kernel something, by a socket.
+const MESSAGES: &[&str] = &["sendto", "sendmsg"];
+
 impl Stepped {
-    /// Starts `command` and leads it to its first call about a file in `within`.
+    /// Starts `command` and leads it to the first of its places.
     ///
     /// # Panics
     /// If it can't be started or traced.
-    pub fn start(command: &mut Command, stdin: &[u8], within: &Path) -> Self {
+    pub fn start(command: &mut Command, stdin: &[u8], places: Places) -> Self {
         let (child, pid) = begin(command, stdin);
         match waitpid(pid, Some(WaitPidFlag::__WALL)).unwrap() {
             WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
             other => panic!("not stopped at its start: {other:?}"),
         }
         ptrace::setoptions(pid, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL).unwrap();
-        let within = within.to_owned();
         let mut new =
-            Stepped { child, pid, within, arrived: false, state: State::Ready, call: String::new() };
+            Stepped { child, pid, places, arrived: false, state: State::Ready, call: String::new() };
         new.step();
         new
     }
@@ -174,15 +185,19 @@ impl Stepped {
     }
 
     fn is_shared(&mut self, name: &str, args: &[u64; 6]) -> bool {
-        if !SHARED.contains(&name) {
+        let is_message = matches!(self.places, Places::Messages) && MESSAGES.contains(&name);
+        if !is_message && !SHARED.contains(&name) {
             return false;
         }
-        if !self.arrived {
-            let path =
-                if name.ends_with("at") && name != "stat" || name == "statx" { args[1] } else { args[0] };
-            let takes_a_path = !matches!(name, "read" | "write" | "fstat" | "getdents64" | "flock");
-            self.arrived = takes_a_path && self.text(path).starts_with(&self.within);
-        }
+        self.arrived |= match &self.places {
+            Places::Files(within) => {
+                let at =
+                    if name.ends_with("at") && name != "stat" || name == "statx" { args[1] } else { args[0] };
+                let takes_a_path = !matches!(name, "read" | "write" | "fstat" | "getdents64" | "flock");
+                takes_a_path && self.text(at).starts_with(within)
+            }
+            Places::Messages => name == "read" && args[0] == 0,
+        };
         self.arrived
     }
 

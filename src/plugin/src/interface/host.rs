@@ -83,11 +83,20 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
             continue;
         };
         call.undo.push(format!("restore {key}"), move || {
-            if pods(&mut Netlink::open()?)? > 1 {
+            let mut host = Netlink::open()?;
+            if pods(&mut host)? > 1 {
                 return Ok(());
             }
             sysctl::write(key, &old)?;
-            raised.iter().try_for_each(|key| believe(key, "1"))
+            raised.iter().try_for_each(|key| believe(key, "1"))?;
+            // An ADD that found it on made its pod's link before it looked.
+            if pods(&mut host)? > 1 {
+                if !v4 {
+                    hear_routers(&mut host)?;
+                }
+                sysctl::write(key, "1")?;
+            }
+            Ok(())
         });
     }
     Ok(())

@@ -8,7 +8,7 @@ use cnimble_netlink::nft::{Batch, Key, Nft};
 use cnimble_netlink::{Error, Result};
 
 use super::plan::{Changes, Refusal, create_part};
-use super::{ATTEMPTS, Layout, Placed, delete, drop_unused, lists_part, set};
+use super::{ATTEMPTS, Layout, Placed, delete, drop_unused, is_fixed, lists_part, set};
 
 /// Whether the kernel could make the part, and a set of those that come and go.
 ///
@@ -144,7 +144,7 @@ pub(crate) fn also_delete<L: Layout>(
 }
 
 /// Takes back what [`insert`] changed: the elements, if they are still ours; then what it
-/// created, unless it is in use by now.
+/// created or found, unless it is in use by now: who used it then may have gone since, and left it for these elements.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
     for attempt in 1.. {
         let batch = reverting::<L>(nft, changes)?;
@@ -155,7 +155,10 @@ pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> 
             Err(err) => return Err(err),
         }
     }
-    drop_unused::<L>(nft, &changes.made_sets, changes.made_part)
+    let found = changes.inserted.iter().map(|(placed, _)| &placed.set).filter(|set| !is_fixed::<L>(set));
+    let sets: Vec<String> = changes.made_sets.iter().chain(found).cloned().collect();
+    let part = changes.made_part || !L::STAYS && !changes.inserted.is_empty();
+    drop_unused::<L>(nft, &sets, part)
 }
 
 fn reverting<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<Batch> {
