@@ -7,7 +7,7 @@ use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::ignore_router_advertisements;
 
 use crate::config::Config;
-use crate::ours::{GOES, OURS};
+use crate::ours::{self, GOES, OURS};
 use crate::{unused, vlan};
 
 /// The error for a name that a link of another kind has.
@@ -75,11 +75,16 @@ fn switch_on(
 ) -> Result<(), Error> {
     let up = (!bridge.up).then_some(true);
     let promisc = (config.promisc && !bridge.promisc).then_some(true);
-    if up.is_none() && promisc.is_none() {
+    let mac = ours::mac_to_hold(bridge).filter(|_| !is_new);
+    if up.is_none() && promisc.is_none() && mac.is_none() {
         return Ok(());
     }
     let alias = is_new.then_some(if config.remove_unused { GOES } else { OURS });
-    host.execute(link::set(bridge.index, &bridge.name, &Change { up, promisc, alias, ..Change::default() }))?;
+    let change = Change { up, promisc, mac, alias, ..Change::default() };
+    host.execute(link::set(bridge.index, &bridge.name, &change))?;
+    if up.is_none() && promisc.is_none() {
+        return Ok(());
+    }
     let (index, name) = (bridge.index, bridge.name.clone());
     let back = Change { up: up.map(|_| false), promisc: promisc.map(|_| false), ..Change::default() };
     call.undo.push(format!("restore the flags of {name}"), move || {

@@ -19,13 +19,20 @@ pub(crate) fn goes(bridge: &Link) -> bool {
     bridge.alias == GOES
 }
 
+/// The MAC of a bridge that has lost its last port; it can't be set.
+const NONE: Option<Mac> = Some(Mac([0; 6]));
+
+/// The MAC that a bridge of others has to be given before its first port comes: it would follow that one's, and another
+/// ADD at this moment would take it for the bridge's.
+pub(crate) fn mac_to_hold(bridge: &Link) -> Option<Mac> {
+    bridge.mac.filter(|_| !is_ours(bridge) && !bridge.oper_up && bridge.mac != NONE)
+}
+
 /// Gives `bridge` the MAC back that it had before `port` joined, if that was made to follow
 /// the ports: the pods' neighbour entries, and what earlier results say, stay true. (The
 /// kernel takes the lowest of the ports' unless one was ever set, and netlink doesn't tell which
 /// is the case.) Returns the bridge's MAC.
 pub(crate) fn hold_mac(host: &mut Netlink, bridge: &Link, port: &Link) -> netlink::Result<Option<Mac>> {
-    /// The MAC of a bridge that has lost its last port; it can't be set.
-    const NONE: Option<Mac> = Some(Mac([0; 6]));
     // A bridge that is up has a port already, so it has either the lowest MAC of its ports',
     // which ours isn't, or one that was set.
     if bridge.oper_up && bridge.mac < port.mac {
