@@ -303,6 +303,21 @@ build_cluster() {
     CLUSTER_BINARY=$TARGET_DIR/${target:+$target/}release/cluster-local-etcd
 }
 
+# build_static_cluster: the same, static, for an image: its nodes may have any C library, or none. The resolver of a static
+# program is musl's own, so there is no such build without rustup's musl.
+build_static_cluster() {
+    need_cargo
+    local BUILD_FOR=${BUILD_FOR:-$(rustc -vV | sed -n 's/^host: //p')} target name
+    target=${BUILD_FOR/-gnu/-musl}
+    name=${target//-/_}
+    rustup target list --installed 2>/dev/null | grep -qx "$target" || rustup target add "$target" >/dev/null 2>&1 ||
+        die "a static cluster-local-etcd takes rustup's standard library: rustup target add $target"
+    # The C of the crate ring asks nothing of a C library.
+    export "CC_$name=cc"
+    build_cluster
+    is_static "$CLUSTER_BINARY" || die "$CLUSTER_BINARY is not static"
+}
+
 # add_cluster DIR: builds that program, and puts it beside the plugins in DIR.
 add_cluster() {
     build_cluster

@@ -1,4 +1,4 @@
-//! `cnimble-plugins --install` and `--uninstall`, which is how an image of that one file gets onto a node.
+//! `cnimble-plugins --install` and `--uninstall`, which is how the image gets onto a node.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -66,6 +66,35 @@ fn the_script_takes_back_what_the_binary_installed_and_the_other_way_round() {
     node.install_ok(&["--uninstall"]);
     assert_eq!(contents(&node.path("bin")), before);
     node.install_ok(&["--no-command"]);
+    node.by_itself_ok("--uninstall");
+    assert_eq!(contents(&node.path("bin")), before);
+}
+
+#[test]
+fn the_program_of_cluster_local_comes_along_if_it_lies_beside_the_binary() {
+    let node = Node::new();
+    node.write("bin/cluster-local-etcd", "somebody's");
+    let before = contents(&node.path("bin"));
+    let now = || fs::read_to_string(node.path("bin/cluster-local-etcd")).unwrap();
+    for version in ["one", "two"] {
+        node.write("release/cluster-local-etcd", version);
+        assert!(node.by_itself_ok("--install").contains("bin/cluster-local-etcd\n"));
+        assert_eq!(now(), version);
+        let mode = fs::metadata(node.path("bin/cluster-local-etcd")).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o755);
+        let kept = node.path("bin/.replaced-by-cnimble/cluster-local-etcd");
+        assert_eq!(fs::read_to_string(kept).unwrap(), "somebody's");
+    }
+    node.by_itself_ok("--uninstall");
+    assert_eq!(contents(&node.path("bin")), before);
+    node.by_itself_ok("--install");
+    node.install_ok(&["--uninstall"]);
+    assert_eq!(contents(&node.path("bin")), before);
+
+    // A binary without one leaves what is there.
+    fs::remove_file(node.path("release/cluster-local-etcd")).unwrap();
+    assert!(node.by_itself_ok("--install").contains("cluster-local-etcd stays as it is"));
+    assert_eq!(now(), "somebody's");
     node.by_itself_ok("--uninstall");
     assert_eq!(contents(&node.path("bin")), before);
 }

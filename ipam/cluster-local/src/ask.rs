@@ -1,4 +1,4 @@
-//! Asking etcd, by a program of its own: its client is larger than all plugins together.
+//! Asking etcd, by a program of its own: its client is almost as large as all plugins together.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

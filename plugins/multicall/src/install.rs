@@ -1,6 +1,6 @@
 //! `--install DIR` and `--uninstall DIR`: the binary puts itself into a directory under each plugin's
-//! name, and takes itself away again. For where there is no shell and no package manager: an image of
-//! this one file, Talos, Flatcar.
+//! name, and takes itself away again. For where there is no shell and no package manager: an image
+//! without either, Talos, Flatcar.
 //!
 //! `scripts/install` does the same, and either undoes the other's work: what was replaced is in
 //! `.replaced-by-cnimble`, beside the file `installed`, a line "SHA-256, two spaces, path" for each
@@ -24,7 +24,8 @@ const USAGE: &str = "usage: cnimble-plugins --list-plugins
        cnimble-plugins --uninstall DIR
 
   --list-plugins   print the names of the plugins
-  --install DIR    put the plugins into DIR; what was there is kept in DIR/.replaced-by-cnimble
+  --install DIR    put the plugins into DIR; and cluster-local-etcd, if it lies beside this program;
+                   what was there is kept in DIR/.replaced-by-cnimble
   --wait           then wait for SIGTERM: for the container of a DaemonSet
   --uninstall DIR  remove them, and put back what they replaced
 
@@ -34,6 +35,8 @@ living pods in the form that these remove.
 
 /// Where what was replaced is kept, in the directory of the plugins.
 const KEEP: &str = ".replaced-by-cnimble";
+/// What the plugin `cluster-local` starts. It is installed, too, if it lies beside this program.
+const CLUSTER: &str = "cluster-local-etcd";
 /// The beginning of the names of files that are being written.
 const UNFINISHED: &str = ".cnimble.";
 
@@ -194,13 +197,27 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
     })
 }
 
+/// The program [`CLUSTER`] beside this one, if there is one.
+fn cluster(own: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    let path = fs::read_link(own).map_err(doing("reading", own))?.with_file_name(CLUSTER);
+    match fs::read(&path) {
+        Ok(program) => Ok(Some(program)),
+        Err(err) if err.kind() == ErrorKind::NotFound => Ok(None),
+        Err(err) => Err(doing("reading", &path)(err)),
+    }
+}
+
 fn install(dir: &Path) -> Result<(), Failure> {
-    let program = fs::read("/proc/self/exe").map_err(doing("reading", Path::new("/proc/self/exe")))?;
+    let own = Path::new("/proc/self/exe");
+    let program = fs::read(own).map_err(doing("reading", own))?;
+    let cluster = cluster(own)?;
     fs::create_dir_all(dir).map_err(doing("making", dir))?;
     let place = Place::open(dir)?;
     let mut installed = place.installed()?;
     let paths: Vec<PathBuf> = PLUGINS.iter().map(|plugin| place.dir.join(plugin.name())).collect();
-    for path in &paths {
+    let beside = place.dir.join(CLUSTER);
+    let all = || paths.iter().chain(cluster.as_ref().map(|_| &beside));
+    for path in all() {
         if exists(path)? && fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()) {
             return Err(format!("{} is a directory", path.display()));
         }
@@ -209,7 +226,7 @@ fn install(dir: &Path) -> Result<(), Failure> {
     // First the memory of what was there and of what will be ours: what is interrupted from here on can
     // be undone.
     fs::create_dir_all(&place.keep).map_err(doing("making", &place.keep))?;
-    for path in &paths {
+    for path in all() {
         let kept = place.keep.join(path.file_name().unwrap_or_default());
         if exists(path)? && !place.is_ours(path, &installed)? {
             place.put(path, &kept)?;
@@ -217,9 +234,21 @@ fn install(dir: &Path) -> Result<(), Failure> {
         }
     }
     installed.extend(paths.iter().map(|path| line(&program, path)));
+    installed.extend(cluster.iter().map(|cluster| line(cluster, &beside)));
     let manifest: String = installed.iter().map(|line| format!("{line}\n")).collect();
     write(&place.manifest(), manifest.as_bytes(), 0o644)?;
 
+    // Before the plugin that starts it.
+    match &cluster {
+        Some(cluster) => {
+            write(&beside, cluster, 0o755)?;
+            say(&format!("install {}", beside.display()));
+        }
+        None if exists(&beside)? => {
+            say(&format!("{} stays as it is: none lies beside this program", beside.display()));
+        }
+        None => {}
+    }
     // One file, on the disk before it has a name that somebody may call.
     let source = place.dir.join(format!("{UNFINISHED}source"));
     write(&source, &program, 0o755)?;

@@ -32,7 +32,7 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
             OsStr::from_bytes(arg.to_bytes()).to_owned()
         })
         .collect();
-    // What an image of this one file can do beside being a plugin.
+    // What an image without a shell can do beside being a plugin.
     if let Some(status) = args.get(1..).and_then(install::asked) {
         return status;
     }

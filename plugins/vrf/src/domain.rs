@@ -6,14 +6,17 @@ use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::kind::{self, Kind, NewLink};
-use cnimble_netlink::link::{self, Change, Filter, Link};
+use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, Netlink};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::remove;
 
 use super::config::Config;
 
-/// The alias of a VRF that was made here.
+/// The group of a VRF that was made here, which it has from its creation on.
+const GROUP: u32 = u32::from_be_bytes(*b"cnib");
+
+/// The alias that earlier versions gave it instead, some time after its creation.
 const ALIAS: &str = "cnimble: removed with its last port";
 
 /// The tables default, main and local, which are no VRF's (rtnetlink(7)).
@@ -61,8 +64,16 @@ pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Resu
         Some(table) => table,
         None => free_table(inside)?,
     };
-    // Opened first: an error after the VRF is made would leave it.
+    // Before it is made: an answer that is lost doesn't say whether it was.
     let (home, name) = (call.open_netns()?, config.name.clone());
+    call.undo.push(format!("remove VRF {name}"), move || {
+        let mut inside = Netlink::open_in(&home)?;
+        match find_vrf(&mut inside, &name)? {
+            Some(vrf) if vrf.is_ours() => remove_if_empty(&mut inside, &vrf),
+            _ => Ok(()),
+        }
+    });
+    // One message: there is no moment in which it has its name, and isn't ours or isn't up.
     let new = NewLink {
         name: &config.name,
         kind: Kind::Vrf { table },
@@ -70,29 +81,19 @@ pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Resu
         netns: None,
         mtu: None,
         mac: None,
+        group: Some(GROUP),
+        up: true,
     };
-    let link = match inside.create_link(kind::add(&new)) {
-        Ok(link) => link,
+    match inside.create_link(kind::add(&new)) {
+        Ok(link) => Ok(Vrf { link, table }),
         // By an ADD at the same time.
         Err(err) if err.is(Errno::EEXIST) => {
             let found = find(inside, &config.name)?.ok_or(err)?;
-            return matching(found, config);
+            matching(found, config)
         }
-        Err(err) if err.is(Errno::EOPNOTSUPP) => {
-            return Err(unknown(Code::KERNEL).details(err.to_string()));
-        }
-        Err(err) => return Err(err.into()),
-    };
-    call.undo.push(format!("remove VRF {name}"), move || {
-        let mut inside = Netlink::open_in(&home)?;
-        match find(&mut inside, &name)? {
-            Some(vrf) => remove_if_empty(&mut inside, &vrf),
-            None => Ok(()),
-        }
-    });
-    let change = Change { up: Some(true), alias: Some(ALIAS), ..Change::default() };
-    inside.execute(link::set(link.index, &link.name, &change))?;
-    Ok(Vrf { link, table })
+        Err(err) if err.is(Errno::EOPNOTSUPP) => Err(unknown(Code::KERNEL).details(err.to_string())),
+        Err(err) => Err(err.into()),
+    }
 }
 
 fn matching(found: Vrf, config: &Config) -> Result<Vrf, Error> {
@@ -139,7 +140,7 @@ pub(crate) fn remove_if_empty(inside: &mut Netlink, vrf: &Vrf) -> Result<(), Err
 impl Vrf {
     /// Whether it was made here.
     pub(crate) fn is_ours(&self) -> bool {
-        self.link.alias == ALIAS
+        self.link.group == GROUP || self.link.alias == ALIAS
     }
 }
 

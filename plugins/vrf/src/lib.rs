@@ -3,7 +3,7 @@
 //!
 //! ADD, in order, each step with its undo:
 //!
-//! 1. the VRF, made in the pod if it is missing (`domain`);
+//! 1. the VRF, made in the pod if it is missing, up and marked as ours in one message (`domain`);
 //! 2. the interface becomes its port, and gets its IPv6 addresses and its routes back (`port`).
 //!
 //! The result is the one that came in. DEL takes the interface out, and removes the VRF with its last port.

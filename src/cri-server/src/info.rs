@@ -29,7 +29,14 @@ pub(crate) fn runtime(network: &NetworkPlugin) -> BTreeMap<String, String> {
         .collect();
     let cni = json!({"PluginConfDir": conf_dir, "PluginDirs": plugin_dirs, "Networks": networks});
     let cidrs: Vec<String> = network.pod_cidrs().iter().map(ToString::to_string).collect();
-    let problems = network.problems();
+    let mut problems = network.problems();
+    // A directory without files has no problem with one.
+    if problems.is_empty()
+        && network.default_network().is_none()
+        && let Err(why) = network.ready()
+    {
+        problems = why.details;
+    }
     let loaded = if problems.is_empty() { "OK".to_owned() } else { problems.join("; ") };
     BTreeMap::from([
         ("cniconfig".to_owned(), cni.to_string()),

@@ -8,7 +8,7 @@ use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::InfoKind;
+use netlink_packet_route::link::{InfoKind, LinkAttribute};
 use nix::errno::Errno;
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
@@ -191,7 +191,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A link to make, down.
+/// A link to make.
 #[derive(Debug, Clone)]
 pub struct NewLink<'a> {
     /// Name.
@@ -206,9 +206,13 @@ pub struct NewLink<'a> {
     pub mtu: Option<u32>,
     /// Hardware address; `None` is the kernel's choice.
     pub mac: Option<Mac>,
+    /// Its group; `None` is the default, 0.
+    pub group: Option<u32>,
+    /// Whether it comes up at once.
+    pub up: bool,
 }
 
-/// `ip link add NAME [link PARENT] [netns NS] type KIND`. Use with [`Netlink::create_link`], or with
+/// `ip link add NAME [link PARENT] [netns NS] [group NUMBER] type KIND`. Use with [`Netlink::create_link`], or with
 /// [`Netlink::execute`] for a link in another namespace: that isn't echoed here.
 ///
 /// The name must be free (EEXIST): for older kernels in both namespaces, for Linux 6.18 where it is born. The request has the number of `netns`, which must
@@ -229,6 +233,12 @@ pub fn add(link: &NewLink<'_>) -> Request {
     }
     if let Some(mac) = link.mac {
         message = message.address(mac.0.to_vec());
+    }
+    if let Some(group) = link.group {
+        message = message.append_extra_attribute(LinkAttribute::Group(group));
+    }
+    if link.up {
+        message = message.up();
     }
     let what = format!("add {} {}", link.kind.name(), link.name);
     Request::new_link(what, &[link.name], RouteNetlinkMessage::NewLink(message.build()))

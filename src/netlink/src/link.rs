@@ -37,6 +37,8 @@ pub struct Link {
     pub allmulti: bool,
     /// Length of the transmit queue, in packets.
     pub txqlen: u32,
+    /// `ip link … group`; 0 is the default.
+    pub group: u32,
     /// `IFLA_OPERSTATE` is up.
     pub oper_up: bool,
     /// Index of the bridge that it is a port of.

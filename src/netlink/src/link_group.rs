@@ -39,13 +39,12 @@ impl Netlink {
             let group = random_group();
             let requests = wanted.values().map(|link| link::set_group(link.index, &link.name, group));
             let outcome = present(self.execute_all(requests.collect()));
-            let found = self.links_and_groups(|index, of| of == group || wanted.contains_key(&index))?;
+            let found = self.links_where(|index, of| of == group || wanted.contains_key(&index))?;
             let is_wanted =
                 |link: &Link| wanted.get(&link.index).is_some_and(|wanted| wanted.alias == link.alias);
-            let (known, others): (Vec<_>, Vec<_>) = found.iter().partition(|(link, _)| is_wanted(link));
+            let (known, others): (Vec<_>, Vec<_>) = found.iter().partition(|link| is_wanted(link));
             // Either the group was theirs before, or their index was another link's.
-            let strangers: Vec<&Link> =
-                others.into_iter().filter(|(_, of)| *of == group).map(|(link, _)| link).collect();
+            let strangers: Vec<&Link> = others.into_iter().filter(|link| link.group == group).collect();
             for link in strangers.iter().filter(|link| wanted.contains_key(&link.index)) {
                 log::warn!(
                     "link {} has the index of one that is gone; its group is {DEFAULT} now",
@@ -57,30 +56,27 @@ impl Netlink {
             if known.is_empty() {
                 return Ok(());
             }
-            if strangers.is_empty() && known.iter().all(|(_, of)| *of == group) {
-                let mut members: Vec<u32> = known.iter().map(|(link, _)| link.index).collect();
+            if strangers.is_empty() && known.iter().all(|link| link.group == group) {
+                let mut members: Vec<u32> = known.iter().map(|link| link.index).collect();
                 members.sort_unstable();
                 let request = link::del_group(group, known.len());
                 return present(self.carry_out_removal(request, &members));
             }
-            let left: Vec<u32> = known.iter().map(|(link, _)| link.index).collect();
+            let left: Vec<u32> = known.iter().map(|link| link.index).collect();
             wanted.retain(|index, _| left.contains(index));
         }
         Err(Error::new(format!("delete {} links", wanted.len()), Errno::EAGAIN)
             .reason(format!("they could not be made a group of their own, {ATTEMPTS} times in a row")))
     }
 
-    /// The links whose index and group are `of_interest`, and the group of each.
-    pub(super) fn links_and_groups(
-        &mut self,
-        of_interest: impl Fn(u32, u32) -> bool,
-    ) -> Result<Vec<(Link, u32)>> {
+    /// The links whose index and group are `of_interest`. Only these are read in full.
+    fn links_where(&mut self, of_interest: impl Fn(u32, u32) -> bool) -> Result<Vec<Link>> {
         self.dump("list the groups of links", query(&Filter::default()), |message| {
             let group = Attributes::behind(message.body, IFINFOMSG).find(libc::IFLA_GROUP)?;
             let group = group.and_then(|group| u32_ne(group, 0)).unwrap_or(DEFAULT);
             match family_and_index(message) {
                 Some((_, index)) if !of_interest(index, group) => Ok(None),
-                _ => Ok(read(message)?.map(|link| (link, group))),
+                _ => read(message),
             }
         })
     }

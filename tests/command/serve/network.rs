@@ -41,6 +41,10 @@ fn the_network_is_ready_only_if_it_is_there_and_its_plugins_say_so() {
     fs::remove_file(shop.path("net.d/10-pods.conflist")).unwrap();
     assert!(wait_until(PATIENCE, || !ready(&shop).0), "{}", shop.log());
     assert!(ready(&shop).1.contains("cni plugin not initialized"), "{:?}", ready(&shop));
+    let cni = shop.ok(|client| async move { client.status().await }).cni.unwrap();
+    assert!(cni.networks.is_empty(), "{cni:?}");
+    let why = cni.load_error.expect("no network is loaded");
+    assert!(why.contains("no CNI configuration file in"), "{why}");
     shop.is_clean();
     serve.stop();
 }

@@ -49,6 +49,7 @@ fn the_interface_keeps_addresses_and_routes_in_the_vrfs_table_and_both_checks_ag
     assert_eq!(result, prev, "the result is the one that came in");
     assert_eq!((pod.link("eth0")["master"].clone(), table(&pod, "blue")), (json!("blue"), 100));
     assert!(pod.link("blue")["flags"].as_array().unwrap().contains(&json!("UP")));
+    assert_eq!(pod.link("blue")["group"], "1668180322");
     let now = pod.addrs("eth0");
     assert!(addrs.iter().all(|addr| now.contains(addr)), "{addrs:?} {now:?}");
     for (routes, wanted) in [
@@ -89,13 +90,8 @@ fn several_interfaces_share_a_vrf_which_goes_with_the_last() {
     let attachments: Vec<_> =
         (0..6).map(|number| Attachment::new("c1", &pod).ifname(&format!("net{number}"))).collect();
     let prevs: Vec<_> = attachments.iter().map(|attachment| front.added(attachment)).collect();
-    // All at once: one of them makes the VRF.
-    std::thread::scope(|scope| {
-        for (attachment, prev) in attachments.iter().zip(&prevs) {
-            let vrf = &vrf;
-            scope.spawn(move || add(vrf, attachment, prev).result());
-        }
-    });
+    // One of them makes the VRF.
+    all_at_once(&vrf, &attachments, &prevs);
     assert_eq!(pod.ip_json("link show master blue").as_array().unwrap().len(), 6);
     // Another VRF gets another table.
     let other = Pod::new();
@@ -113,6 +109,36 @@ fn several_interfaces_share_a_vrf_which_goes_with_the_last() {
         assert_eq!(pod.link(&attachment.ifname)["master"], Value::Null);
     }
     assert!(!pod.links().contains(&"blue".to_owned()), "{:?}", pod.links());
+}
+
+/// ADDs of the plugin with these results in front.
+fn all_at_once(vrf: &Network<'_>, attachments: &[Attachment], prevs: &[Value]) {
+    std::thread::scope(|scope| {
+        for (attachment, prev) in attachments.iter().zip(prevs) {
+            scope.spawn(move || add(vrf, attachment, prev).result());
+        }
+    });
+}
+
+#[test]
+fn several_interfaces_share_a_vrf_whose_table_no_other_may_have() {
+    with_kind!("vrf");
+    let (site, pod) = (Site::new(), Pod::new());
+    // The module is there with the first VRF, and the sysctl with the module.
+    pod.ip("link add red type vrf table 7");
+    pod.set_sysctl("vrf/strict_mode", "1");
+    let (front, vrf) = (site.front().with("/ipam/routes", json!([])), site.vrf().with("/table", json!(100)));
+    let attachments: Vec<_> =
+        (0..6).map(|number| Attachment::new("c1", &pod).ifname(&format!("net{number}"))).collect();
+    let prevs: Vec<_> = attachments.iter().map(|attachment| front.added(attachment)).collect();
+    for _ in 0..5 {
+        all_at_once(&vrf, &attachments, &prevs);
+        assert_eq!(pod.ip_json("link show master blue").as_array().unwrap().len(), 6);
+        for attachment in &attachments {
+            vrf.deleted(attachment, None);
+        }
+        assert!(!pod.links().contains(&"blue".to_owned()), "{:?}", pod.links());
+    }
 }
 
 #[test]
@@ -151,20 +177,26 @@ fn a_failed_add_leaves_the_pod_as_it_was() {
 #[test]
 fn gc_removes_an_empty_vrf_that_was_made_here() {
     with_kind!("vrf");
-    let (site, pods) = (Site::new(), [Pod::new(), Pod::new(), Pod::new()]);
+    let (site, pods) = (Site::new(), [Pod::new(), Pod::new(), Pod::new(), Pod::new()]);
     let (front, vrf) = (site.front(), site.vrf());
     for (number, pod) in pods[..2].iter().enumerate() {
         let attachment = Attachment::new(&format!("c{number}"), pod);
         let prev = front.added(&attachment);
         add(&vrf, &attachment, &prev).result();
     }
-    pods[2].ip("link add blue type vrf table 9");
+    for pod in &pods[2..] {
+        pod.ip("link add blue type vrf table 9");
+    }
+    // As earlier versions marked theirs.
+    pods[3].shell("ip link set blue alias 'cnimble: removed with its last port'");
     pods[0].ip("link del eth0");
-    let gc = || vrf.gc_call(Some(json!([]))).pinning(site.host.dir(), &[&pods[0], &pods[1], &pods[2]]);
+    let all: Vec<_> = pods.iter().collect();
+    let gc = || vrf.gc_call(Some(json!([]))).pinning(site.host.dir(), &all);
     gc().run().success();
     assert_eq!(pods[0].links(), ["lo"]);
     assert_eq!(pods[1].links(), ["blue", "eth0", "lo"], "it has a port");
     assert_eq!(pods[2].links(), ["blue", "lo"], "it is the user's");
+    assert_eq!(pods[3].links(), ["lo"]);
 }
 
 #[test]

@@ -47,6 +47,7 @@ fn veth_in_one_message() {
                 vlan_filtering: false,
                 allmulti: false,
                 txqlen: 1000,
+                group: 0,
                 accept_ra: Some(1),
             }
         );
@@ -306,8 +307,8 @@ fn a_link_with_the_index_of_one_that_is_gone_stays() {
             ))
             .unwrap();
         netlink.remove_links(&listed).unwrap();
-        let left = netlink.links_and_groups(|_, _| true).unwrap();
-        let left: Vec<_> = left.iter().map(|(link, group)| (link.name.as_str(), *group)).collect();
+        let left = netlink.links(&Filter::default()).unwrap();
+        let left: Vec<_> = left.iter().map(|link| (link.name.as_str(), link.group)).collect();
         assert_eq!(left, [("lo", 0), ("other", 0)]);
         assert_eq!(netlink.link("other").unwrap().index, index);
         // All of them are others.

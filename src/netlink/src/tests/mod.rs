@@ -4,6 +4,7 @@ mod addr;
 mod dad;
 mod fdb;
 mod filters;
+mod kind;
 mod link;
 mod malformed;
 mod monitor;

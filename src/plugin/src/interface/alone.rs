@@ -62,7 +62,7 @@ fn inside(
     let home = call.open_netns()?;
     let parent = master.map(|master| master.index);
     let NewInterface { kind, mtu, mac, .. } = *new;
-    let wanted = NewLink { name: &call.ifname, kind, parent, netns: None, mtu, mac };
+    let wanted = NewLink { name: &call.ifname, kind, parent, netns: None, mtu, mac, group: None, up: false };
     let link = match inside.create_link(kind::add(&wanted)) {
         // Or its master has such a VLAN.
         Err(err) if err.is(Errno::EEXIST) && inside.find_link(&call.ifname)?.is_some() => {
@@ -87,7 +87,7 @@ fn from_host(
     let name = temporary_name(&call.owner());
     let NewInterface { kind, mtu, mac, .. } = *new;
     let (parent, born_in) = (Some(master.index), Some(netns.as_fd()));
-    let wanted = NewLink { name: &name, kind, parent, netns: born_in, mtu, mac };
+    let wanted = NewLink { name: &name, kind, parent, netns: born_in, mtu, mac, group: None, up: false };
     // Before it is made: an answer that is lost doesn't say whether it was.
     let (first_home, unfinished) = (call.open_netns()?, name.clone());
     call.undo.push(format!("remove {} {name} from the pod", kind.name()), move || {
