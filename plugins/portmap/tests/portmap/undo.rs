@@ -137,11 +137,9 @@ fn what_a_killed_del_has_emptied_goes_with_the_next_del_or_gc() {
     let del = || portmap::remove(&mut Nft::new(), &owner("a"), Some(&one)).unwrap();
     let del_without_result = || portmap::remove(&mut Nft::new(), &owner("a"), None).unwrap();
     let gc = || portmap::gc(&mut Nft::new(), "net64", &[]).unwrap();
-    for (who, next) in [
-        ("DEL", &del as &(dyn Fn() + Sync)),
-        ("DEL without a result", &del_without_result),
-        ("GC", &gc),
-    ] {
+    for (who, next) in
+        [("DEL", &del as &(dyn Fn() + Sync)), ("DEL without a result", &del_without_result), ("GC", &gc)]
+    {
         host.within(|| {
             portmap::add(Backend::Nftables, &mut Nft::new(), &owner("a"), &one, &|_| false).unwrap()
         });
