@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use cnimble_cni::hash::hash16;
 use cnimble_made::ifb;
 use serde_json::Value;
 
@@ -60,6 +61,8 @@ pub(crate) struct Att {
     pub(crate) void: bool,
     /// It was added over what was left of an earlier ADD, whose leases in another subnet stay until its DEL.
     pub(crate) again: bool,
+    /// An earlier life may have left rules: that of `again`, or one whose DEL removed only what its result named.
+    pub(crate) heir: bool,
 }
 
 /// A node.
@@ -195,7 +198,10 @@ impl Node {
             // Go's mapping stays when its address has become another pod's.
             return Some(key);
         }
+        // A backup that isn't whole has a hash for a name.
+        let backup = |key: &Key| hash16(&format!("{}_{}.json", id(key.1), ifname(key.0)));
         found(&|key, _| named(key) && has_word(fact, &name(key.0)))
+            .or_else(|| found(&|key, _| fact.starts_with("tuning ") && has_word(fact, &backup(key))))
             .or_else(|| found(&|key, att| att.pod.is_some_and(|pod| is_in(fact, pod, &ifname(key.0)))))
             .or_else(|| found(&|_, att| !att.veth.is_empty() && has_word(fact, &att.veth)))
             .or_else(|| found(&|key, _| has_word(fact, &ifb::name(&name(key.0), &id(key.1)))))
@@ -246,7 +252,7 @@ impl Node {
     fn is_stale(&self, key: &Key, att: &Att, fact: &str) -> bool {
         let mut words = fact.split(|letter: char| !(letter.is_ascii_hexdigit() || ".:".contains(letter)));
         let is_other = |ip: IpAddr| self.nets[key.0].gives(key.0, &ip) && !att.ips.contains(&ip);
-        att.again
+        att.heir
             && is_rule(fact)
             && words.any(|word| word.parse().is_ok_and(is_other))
             && !att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))

@@ -321,7 +321,7 @@ fn end(site: &Site, node: &mut Node, manner: Manner) -> Result<(), String> {
         let result = Some(&att.result).filter(|result| !result.is_null());
         let ended: Ended = site.del(Set::Ours, key, att.pod, node.editions[key.0], (att.port, result));
         silent(&ended).map_err(|why| format!("DEL of {}: {why}", id(key.1)))?;
-        if result.is_some() && att.again {
+        if result.is_some() && att.heir {
             node.left_over.insert(key.1);
         }
         node.atts.remove(&key);
