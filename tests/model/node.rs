@@ -200,7 +200,15 @@ impl Node {
         }
         // A backup that isn't whole has a hash for a name.
         let backup = |key: &Key| hash16(&format!("{}_{}.json", id(key.1), ifname(key.0)));
-        found(&|key, _| named(key) && has_word(fact, &name(key.0)))
+        let of_network = found(&|key, _| named(key) && has_word(fact, &name(key.0)));
+        // What a DEL has left in a network is not the container's other network's.
+        if of_network.is_none()
+            && self.is_left_over(fact)
+            && (0..self.nets.len()).any(|net| has_word(fact, &name(net)))
+        {
+            return None;
+        }
+        of_network
             .or_else(|| found(&|key, _| fact.starts_with("tuning ") && has_word(fact, &backup(key))))
             .or_else(|| found(&|key, att| att.pod.is_some_and(|pod| is_in(fact, pod, &ifname(key.0)))))
             .or_else(|| found(&|_, att| !att.veth.is_empty() && has_word(fact, &att.veth)))
@@ -214,6 +222,11 @@ impl Node {
             .or_else(|| found(&|key, _| named(key)))
             // The Go plugins' links have no alias, nor has one of ours yet whose ADD was killed.
             .or_else(|| found(&|_, att| att.state == State::Loose && fact.starts_with("link")))
+    }
+
+    /// Whether it is a rule that a DEL with a result may have left, as the result didn't name it.
+    fn is_left_over(&self, fact: &str) -> bool {
+        is_rule(fact) && self.left_over.iter().any(|of| has_word(fact, &id(*of)))
     }
 
     /// Each one's facts, and those of nobody.
@@ -267,10 +280,8 @@ impl Node {
         // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
         let unplugged =
             ["links renamed or removed", LEFT_TO_THE_POD].iter().any(|what| self.counts.contains_key(what));
-        let left_over =
-            |fact: &str| is_rule(fact) && self.left_over.iter().any(|of| has_word(fact, &id(*of)));
         let may_be = |fact: &String| {
-            left_over(fact)
+            self.is_left_over(fact)
                 || (killed && fact.contains("/.cnimble-new-"))
                 || (unplugged && is_in_pod(fact, "-rule "))
         };
@@ -303,7 +314,7 @@ impl Node {
                 }
             }
         }
-        if self.atts.is_empty() && !rest.iter().any(|fact| left_over(fact)) {
+        if self.atts.is_empty() && !rest.iter().any(|fact| self.is_left_over(fact)) {
             let ours = |fact: &&String| match fact.split(' ').next() {
                 Some("table") => fact.contains("cnimble"),
                 Some("sysctl") => fact.ends_with(": 2"),
