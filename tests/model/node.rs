@@ -7,7 +7,10 @@ use cnimble_cni::hash::hash16;
 use cnimble_made::ifb;
 use serde_json::Value;
 
-use crate::look::{Facts, has_port, has_word, leased};
+use crate::look::{
+    Facts, has_port, has_word, is_in, is_in_pod, is_of_link, is_of_somebody, is_rule, leased, pod_of,
+    split_pod,
+};
 use crate::plan::{Net, PODS, Plan, Set};
 use crate::site::{id, ifname, name};
 use crate::whole::lacks;
@@ -347,36 +350,6 @@ impl Att {
     }
 }
 
-pub(crate) fn is_rule(fact: &str) -> bool {
-    fact.starts_with("nft ") || fact.starts_with("ip")
-}
-
-fn is_of_link(fact: &str) -> bool {
-    fact.starts_with("link") || fact.starts_with("pod")
-}
-
-/// The place of the pod that it is about, if it is about one, and what it says of that.
-fn split_pod(fact: &str) -> Option<(usize, &str)> {
-    let rest = fact.strip_prefix("pod")?;
-    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
-    let (place, rest) = rest.split_at(end);
-    Some((place.parse().ok()?, rest))
-}
-
-fn pod_of(fact: &str) -> Option<usize> {
-    split_pod(fact).map(|(pod, _)| pod)
-}
-
-/// Whether it is about this interface of a pod.
-fn is_in(fact: &str, pod: usize, ifname: &str) -> bool {
-    pod_of(fact) == Some(pod) && has_word(fact, ifname)
-}
-
-/// Whether it is a fact of this kind in a pod.
-fn is_in_pod(fact: &str, kind: &str) -> bool {
-    split_pod(fact).is_some_and(|(_, rest)| rest.starts_with(kind))
-}
-
 impl Node {
     /// The pods whose interface of this network is a veth without an alias that is down.
     pub(crate) fn pods_with_nameless_pairs(&self, net: usize) -> BTreeSet<usize> {
@@ -392,20 +365,4 @@ impl Node {
         let has = |fact: &str| att.ips.iter().any(|ip| has_word(fact, &ip.to_string()));
         self.seen.iter().any(|fact| split_pod(fact).is_some_and(|(_, rest)| has(rest)))
     }
-}
-
-/// Whether it must have an owner.
-fn is_of_somebody(fact: &str) -> bool {
-    let is_id = |word: &str| {
-        let number = word.strip_prefix("ctr").and_then(|rest| rest.strip_suffix('x'));
-        number.is_some_and(|number| number.parse::<u32>().is_ok())
-    };
-    let mut words = fact.split(|letter: char| !letter.is_ascii_alphanumeric());
-    let of_gateway = fact.starts_with("link br") || fact.starts_with("sysctl ");
-    words.any(is_id)
-        || fact.starts_with("lease ")
-        || fact.starts_with("tuning ")
-        || fact.starts_with("pod")
-        || fact.starts_with("link-route ")
-        || (fact.starts_with("link ") && !of_gateway)
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::look::{Facts, has_port, has_word, leased};
-use crate::node::{Att, Key, Node, State, is_rule};
+use crate::look::{Facts, has_port, has_word, is_rule, leased};
+use crate::node::{Att, Key, Node, State};
 use crate::plan::Set;
 use crate::site::{id, name};
 
