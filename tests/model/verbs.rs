@@ -113,6 +113,8 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
                 (_, Some(_), Should::Fail(..)) => "ADDs that had to fail",
                 (_, Some(_), _) => "ADDs that failed, as they may",
             });
+            // Until it had taken back what it did, it had an address.
+            taken.unsure |= ended.failed.is_some();
             match (ended.failed, should) {
                 (None, Should::Fail(why, _)) => Err(format!("{who} succeeded, though {why}")),
                 (None, _) => {
@@ -128,7 +130,6 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
                 (Some(_), Should::Succeed) => Err(format!("{who} failed: {}", ended.last.describe())),
                 (Some(_), Should::Fail(why, code)) => {
                     let error = ended.last.try_error()?;
-                    taken.unsure = true;
                     match code.filter(|code| *code != error.code && !node.control) {
                         Some(code) => {
                             Err(format!("{who}: {why} has code {code}, not {}: {}", error.code, error.all()))
