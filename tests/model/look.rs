@@ -159,3 +159,52 @@ pub(crate) fn leased<'f>(
         Some((ip.parse().ok()?, content))
     })
 }
+
+/// Whether it is about packets.
+pub(crate) fn is_rule(fact: &str) -> bool {
+    fact.starts_with("nft ") || fact.starts_with("ip")
+}
+
+/// Whether it is about a link, its addresses, routes or rules.
+pub(crate) fn is_of_link(fact: &str) -> bool {
+    fact.starts_with("link") || fact.starts_with("pod")
+}
+
+/// The place of the pod that it is about, if it is about one, and what it says of that.
+pub(crate) fn split_pod(fact: &str) -> Option<(usize, &str)> {
+    let rest = fact.strip_prefix("pod")?;
+    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+    let (place, rest) = rest.split_at(end);
+    Some((place.parse().ok()?, rest))
+}
+
+/// The place of the pod that it is about.
+pub(crate) fn pod_of(fact: &str) -> Option<usize> {
+    split_pod(fact).map(|(pod, _)| pod)
+}
+
+/// Whether it is about this interface of a pod.
+pub(crate) fn is_in(fact: &str, pod: usize, ifname: &str) -> bool {
+    pod_of(fact) == Some(pod) && has_word(fact, ifname)
+}
+
+/// Whether it is a fact of this kind in a pod.
+pub(crate) fn is_in_pod(fact: &str, kind: &str) -> bool {
+    split_pod(fact).is_some_and(|(_, rest)| rest.starts_with(kind))
+}
+
+/// Whether it must have an owner.
+pub(crate) fn is_of_somebody(fact: &str) -> bool {
+    let is_id = |word: &str| {
+        let number = word.strip_prefix("ctr").and_then(|rest| rest.strip_suffix('x'));
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let mut words = fact.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let of_gateway = fact.starts_with("link br") || fact.starts_with("sysctl ");
+    words.any(is_id)
+        || fact.starts_with("lease ")
+        || fact.starts_with("tuning ")
+        || fact.starts_with("pod")
+        || fact.starts_with("link-route ")
+        || (fact.starts_with("link ") && !of_gateway)
+}

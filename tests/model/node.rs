@@ -3,10 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use cnimble_cni::hash::hash16;
 use cnimble_made::ifb;
 use serde_json::Value;
 
-use crate::look::{Facts, has_port, has_word, leased};
+use crate::look::{
+    Facts, has_port, has_word, is_in, is_in_pod, is_of_link, is_of_somebody, is_rule, leased, pod_of,
+    split_pod,
+};
 use crate::plan::{Net, PODS, Plan, Set};
 use crate::site::{id, ifname, name};
 use crate::whole::lacks;
@@ -60,6 +64,8 @@ pub(crate) struct Att {
     pub(crate) void: bool,
     /// It was added over what was left of an earlier ADD, whose leases in another subnet stay until its DEL.
     pub(crate) again: bool,
+    /// An earlier life may have left rules: that of `again`, or one whose DEL removed only what its result named.
+    pub(crate) heir: bool,
 }
 
 /// A node.
@@ -195,7 +201,18 @@ impl Node {
             // Go's mapping stays when its address has become another pod's.
             return Some(key);
         }
-        found(&|key, _| named(key) && has_word(fact, &name(key.0)))
+        // A backup that isn't whole has a hash for a name.
+        let backup = |key: &Key| hash16(&format!("{}_{}.json", id(key.1), ifname(key.0)));
+        let of_network = found(&|key, _| named(key) && has_word(fact, &name(key.0)));
+        // What a DEL has left in a network is not the container's other network's.
+        if of_network.is_none()
+            && self.is_left_over(fact)
+            && (0..self.nets.len()).any(|net| has_word(fact, &name(net)))
+        {
+            return None;
+        }
+        of_network
+            .or_else(|| found(&|key, _| fact.starts_with("tuning ") && has_word(fact, &backup(key))))
             .or_else(|| found(&|key, att| att.pod.is_some_and(|pod| is_in(fact, pod, &ifname(key.0)))))
             .or_else(|| found(&|_, att| !att.veth.is_empty() && has_word(fact, &att.veth)))
             .or_else(|| found(&|key, _| has_word(fact, &ifb::name(&name(key.0), &id(key.1)))))
@@ -208,6 +225,11 @@ impl Node {
             .or_else(|| found(&|key, _| named(key)))
             // The Go plugins' links have no alias, nor has one of ours yet whose ADD was killed.
             .or_else(|| found(&|_, att| att.state == State::Loose && fact.starts_with("link")))
+    }
+
+    /// Whether it is a rule that a DEL with a result may have left, as the result didn't name it.
+    fn is_left_over(&self, fact: &str) -> bool {
+        is_rule(fact) && self.left_over.iter().any(|of| has_word(fact, &id(*of)))
     }
 
     /// Each one's facts, and those of nobody.
@@ -246,7 +268,7 @@ impl Node {
     fn is_stale(&self, key: &Key, att: &Att, fact: &str) -> bool {
         let mut words = fact.split(|letter: char| !(letter.is_ascii_hexdigit() || ".:".contains(letter)));
         let is_other = |ip: IpAddr| self.nets[key.0].gives(key.0, &ip) && !att.ips.contains(&ip);
-        att.again
+        att.heir
             && is_rule(fact)
             && words.any(|word| word.parse().is_ok_and(is_other))
             && !att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
@@ -261,10 +283,8 @@ impl Node {
         // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
         let unplugged =
             ["links renamed or removed", LEFT_TO_THE_POD].iter().any(|what| self.counts.contains_key(what));
-        let left_over =
-            |fact: &str| is_rule(fact) && self.left_over.iter().any(|of| has_word(fact, &id(*of)));
         let may_be = |fact: &String| {
-            left_over(fact)
+            self.is_left_over(fact)
                 || (killed && fact.contains("/.cnimble-new-"))
                 || (unplugged && is_in_pod(fact, "-rule "))
         };
@@ -297,7 +317,7 @@ impl Node {
                 }
             }
         }
-        if self.atts.is_empty() && !rest.iter().any(|fact| left_over(fact)) {
+        if self.atts.is_empty() && !rest.iter().any(|fact| self.is_left_over(fact)) {
             let ours = |fact: &&String| match fact.split(' ').next() {
                 Some("table") => fact.contains("cnimble"),
                 Some("sysctl") => fact.ends_with(": 2"),
@@ -330,36 +350,6 @@ impl Att {
     }
 }
 
-pub(crate) fn is_rule(fact: &str) -> bool {
-    fact.starts_with("nft ") || fact.starts_with("ip")
-}
-
-fn is_of_link(fact: &str) -> bool {
-    fact.starts_with("link") || fact.starts_with("pod")
-}
-
-/// The place of the pod that it is about, if it is about one, and what it says of that.
-fn split_pod(fact: &str) -> Option<(usize, &str)> {
-    let rest = fact.strip_prefix("pod")?;
-    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
-    let (place, rest) = rest.split_at(end);
-    Some((place.parse().ok()?, rest))
-}
-
-fn pod_of(fact: &str) -> Option<usize> {
-    split_pod(fact).map(|(pod, _)| pod)
-}
-
-/// Whether it is about this interface of a pod.
-fn is_in(fact: &str, pod: usize, ifname: &str) -> bool {
-    pod_of(fact) == Some(pod) && has_word(fact, ifname)
-}
-
-/// Whether it is a fact of this kind in a pod.
-fn is_in_pod(fact: &str, kind: &str) -> bool {
-    split_pod(fact).is_some_and(|(_, rest)| rest.starts_with(kind))
-}
-
 impl Node {
     /// The pods whose interface of this network is a veth without an alias that is down.
     pub(crate) fn pods_with_nameless_pairs(&self, net: usize) -> BTreeSet<usize> {
@@ -375,20 +365,4 @@ impl Node {
         let has = |fact: &str| att.ips.iter().any(|ip| has_word(fact, &ip.to_string()));
         self.seen.iter().any(|fact| split_pod(fact).is_some_and(|(_, rest)| has(rest)))
     }
-}
-
-/// Whether it must have an owner.
-fn is_of_somebody(fact: &str) -> bool {
-    let is_id = |word: &str| {
-        let number = word.strip_prefix("ctr").and_then(|rest| rest.strip_suffix('x'));
-        number.is_some_and(|number| number.parse::<u32>().is_ok())
-    };
-    let mut words = fact.split(|letter: char| !letter.is_ascii_alphanumeric());
-    let of_gateway = fact.starts_with("link br") || fact.starts_with("sysctl ");
-    words.any(is_id)
-        || fact.starts_with("lease ")
-        || fact.starts_with("tuning ")
-        || fact.starts_with("pod")
-        || fact.starts_with("link-route ")
-        || (fact.starts_with("link ") && !of_gateway)
 }

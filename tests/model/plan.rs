@@ -273,3 +273,8 @@ pub(crate) fn plans(go: bool, long: bool) -> impl Strategy<Value = Plan> {
 pub(crate) fn port(number: u8) -> Option<u16> {
     (number < PORTS).then(|| 8000 + u16::from(number))
 }
+
+/// All ports that pods ask for.
+pub(crate) fn ports() -> impl Iterator<Item = u16> {
+    (0..PORTS).filter_map(port)
+}

@@ -8,7 +8,7 @@ use cnimble_tests::{Outcome, wait_until};
 use serde_json::Value;
 
 use crate::look::look;
-use crate::node::{Key, LEFT_TO_THE_POD, Node, State};
+use crate::node::{Att, Key, LEFT_TO_THE_POD, Node, State};
 use crate::plan::{Backend, Op, PODS, Plan, Set, Victim};
 use crate::site::{Ended, Site, id, name};
 use crate::taken::Taken;
@@ -259,8 +259,7 @@ fn kill(site: &Site, node: &mut Node, (verb, key, pod): (Victim, Key, usize), po
                 att.ips.clone()
             });
             // Rules in CNI-FORWARD name no owner: those of the address's next pod may have gone.
-            let shares =
-                |other: &crate::node::Att| other.ips.iter().any(|ip| ips.iter().flatten().any(|of| of == ip));
+            let shares = |other: &Att| other.ips.iter().any(|ip| ips.iter().flatten().any(|of| of == ip));
             node.atts.values_mut().filter(|other| shares(other)).for_each(|other| other.state = State::Loose);
         }
         Victim::Gc => {
@@ -268,6 +267,13 @@ fn kill(site: &Site, node: &mut Node, (verb, key, pod): (Victim, Key, usize), po
             site.killed("GC", key, None, edition, (None, None, &valid), at);
             let others = node.atts.iter_mut().filter(|(other, _)| other.0 == key.0 && !valid.contains(other));
             others.for_each(|(_, att)| att.state = State::Loose);
+            // As in a GC that isn't killed, but they may be there.
+            if !node.nets[key.0].ptp {
+                let is_anybodys = |att: &&mut Att| {
+                    att.pod.is_none() && att.has.iter().any(|fact| fact.contains("cni-br-iface-"))
+                };
+                node.atts.values_mut().filter(is_anybodys).for_each(|att| att.state = State::Loose);
+            }
         }
     }
 }
@@ -287,7 +293,7 @@ fn doctor(site: &Site, node: &Node) -> Result<(), String> {
             of("containerID") == container && (of("network") == network || of("network").is_empty())
         })
     };
-    let whole = |(key, att): (&Key, &crate::node::Att)| {
+    let whole = |(key, att): (&Key, &Att)| {
         let fine = att.state == State::Living && !att.flushed && !att.meddled;
         match att.state {
             State::Living if fine && names(key) => {
@@ -321,7 +327,7 @@ fn end(site: &Site, node: &mut Node, manner: Manner) -> Result<(), String> {
         let result = Some(&att.result).filter(|result| !result.is_null());
         let ended: Ended = site.del(Set::Ours, key, att.pod, node.editions[key.0], (att.port, result));
         silent(&ended).map_err(|why| format!("DEL of {}: {why}", id(key.1)))?;
-        if result.is_some() && att.again {
+        if result.is_some() && att.heir {
             node.left_over.insert(key.1);
         }
         node.atts.remove(&key);

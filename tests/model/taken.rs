@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::look::{Facts, has_port, has_word, leased};
-use crate::node::{Att, Key, Node, State, is_rule};
-use crate::plan::Set;
+use crate::look::{Facts, has_port, has_word, is_rule, leased};
+use crate::node::{Att, Key, Node, State};
+use crate::plan::{Set, ports};
 use crate::site::{id, name};
 
 /// What is taken, as far as the last reading and the verbs since tell.
@@ -51,9 +51,13 @@ impl Taken {
             taken.gateways.extend(four.map(|four| (net, four)));
         }
         for (key, att) in &node.atts {
+            let has_rule = |port: u16| att.has.iter().any(|fact| is_rule(fact) && has_port(fact, port));
+            // Those of the life before.
+            let inherited = ports().filter(|port| att.heir && Some(*port) != att.port && has_rule(*port));
+            taken.ports.extend(inherited.flat_map(|port| [false, true].map(|six| (port, six, key.1, false))));
             let Some(port) = att.port else { continue };
             let sure = att.state == State::Living && !att.flushed && att.by == Set::Ours;
-            if att.state == State::Loose || att.has.iter().any(|fact| is_rule(fact) && has_port(fact, port)) {
+            if att.state == State::Loose || has_rule(port) {
                 let six = att.ips.iter().map(IpAddr::is_ipv6).collect::<BTreeSet<_>>();
                 let six = if att.ips.is_empty() { BTreeSet::from([false, true]) } else { six };
                 taken.ports.extend(six.into_iter().map(|six| (port, six, key.1, sure)));

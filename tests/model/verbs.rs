@@ -50,8 +50,9 @@ pub(crate) fn call(site: &Site, node: &Node, op: &Op) -> Done {
             let port = wanted(node, key, port);
             let by = if go_knows(node, key.0) { by } else { Set::Ours };
             let ended = site.add(by, key, pod, edition, port);
-            // As libcni does it. What lives keeps what it has, and of the first plugin nothing is there.
-            let undo = ended.failed > Some(0) && by == Set::Ours && !node.atts.contains_key(&key);
+            // As libcni does it. What lives keeps what it has: of that, the first plugin fails.
+            let whole = |att: &Att| att.state == State::Living && !att.meddled;
+            let undo = ended.failed > Some(0) && by == Set::Ours && !node.atts.get(&key).is_some_and(whole);
             let undone = undo.then(|| site.del(by, key, Some(pod), edition, (port, None)));
             Done::Add { key, pod, port, by, ended, undone }
         }
@@ -112,6 +113,8 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
                 (_, Some(_), Should::Fail(..)) => "ADDs that had to fail",
                 (_, Some(_), _) => "ADDs that failed, as they may",
             });
+            // Until it had taken back what it did, it had an address.
+            taken.unsure |= ended.failed.is_some();
             match (ended.failed, should) {
                 (None, Should::Fail(why, _)) => Err(format!("{who} succeeded, though {why}")),
                 (None, _) => {
@@ -127,7 +130,6 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
                 (Some(_), Should::Succeed) => Err(format!("{who} failed: {}", ended.last.describe())),
                 (Some(_), Should::Fail(why, code)) => {
                     let error = ended.last.try_error()?;
-                    taken.unsure = true;
                     match code.filter(|code| *code != error.code && !node.control) {
                         Some(code) => {
                             Err(format!("{who}: {why} has code {code}, not {}: {}", error.code, error.all()))
@@ -136,7 +138,11 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
                     }
                 }
                 (Some(_), Should::Either) => {
-                    failed(node, *key, *pod, *port, *by);
+                    match undone {
+                        // Of what had been unplugged or killed, a new ADD may have made a part before it failed.
+                        Some(_) => removed(node, taken, *key, false),
+                        None => failed(node, *key, *pod, *port, *by),
+                    }
                     Ok(())
                 }
             }
@@ -152,21 +158,25 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
         Done::Del { key, told, ended, .. } => {
             node.count(if node.atts.contains_key(key) { "DELs" } else { "DELs of nobody" });
             silent(ended).map_err(|why| format!("DEL of {} from {}: {why}", id(key.1), name(key.0)))?;
-            if let Some(att) = node.atts.remove(key) {
-                if *told {
-                    if att.again {
-                        node.left_over.insert(key.1);
-                    }
-                    share_forwarding(node, &att);
-                }
-                if let Some(leases) = taken.leases.get_mut(&key.0) {
-                    leases.retain(|ip| !att.ips.contains(ip));
-                }
-                taken.ports.retain(|(port, _, container, _)| *container != key.1 || Some(*port) != att.port);
-            }
+            removed(node, taken, *key, *told);
             Ok(())
         }
     }
+}
+
+/// Our DEL was here.
+fn removed(node: &mut Node, taken: &mut Taken, key: Key, told: bool) {
+    let Some(att) = node.atts.remove(&key) else { return };
+    if told {
+        if att.heir {
+            node.left_over.insert(key.1);
+        }
+        share_forwarding(node, &att);
+    }
+    if let Some(leases) = taken.leases.get_mut(&key.0) {
+        leases.retain(|ip| !att.ips.contains(ip));
+    }
+    taken.ports.retain(|(port, _, container, _)| *container != key.1 || Some(*port) != att.port);
 }
 
 /// Rules in iptables' CNI-FORWARD name no owner: they go with whoever has had the address, by the result of its
@@ -278,6 +288,7 @@ pub(crate) fn loosen(node: &mut Node, key: Key, pod: Option<usize>, port: Option
         meddled: false,
         void: false,
         again: false,
+        heir: false,
     });
     att.state = State::Loose;
     if by == Set::Go {
@@ -338,6 +349,7 @@ fn added(
         meddled: false,
         void: false,
         again: own,
+        heir: own || node.left_over.contains(&key.1),
     };
     node.atts.insert(key, att);
     Ok(())

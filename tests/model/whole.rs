@@ -46,8 +46,8 @@ pub(crate) fn lacks(net: &Net, key: Key, att: &Att, real: &Facts, ours: bool) ->
         for (start, wanted) in rules(net, att) {
             let found = real.iter().filter(|fact| fact.starts_with(start)).count();
             let right = match wanted {
-                // What the Go plugins left of the life before, for whose address there may be another now.
-                Wanted::Exactly(wanted) if att.again => found >= wanted,
+                // What was left of the life before, for whose address there may be another now.
+                Wanted::Exactly(wanted) if att.heir => found >= wanted,
                 Wanted::Exactly(wanted) => found == wanted,
                 Wanted::AtLeast(wanted) => found >= wanted,
             };

@@ -89,7 +89,8 @@ impl Plugin for Firewall {
         // The plugin in front removes the pod's end after us.
         let mut own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
         own.extend(known.as_ref().map(|(end, _)| end.as_str()));
-        forward::remove(&mut Nft::new(), &call.owner(), &leaving, |bridge| port::is_unused(bridge, &own))
+        let (owner, mut nft) = (call.owner(), Nft::new());
+        forward::remove(&mut nft, &owner, &leaving, |door| port::is_unused(door, &own, Some(&owner)))
             .and(failed)
     }
 
@@ -101,7 +102,7 @@ impl Plugin for Firewall {
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
-        forward::gc(&mut Nft::new(), &call.config.name, valid, |bridge| port::is_unused(bridge, &[]))
+        forward::gc(&mut Nft::new(), &call.config.name, valid, |door| port::is_unused(door, &[], None))
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {

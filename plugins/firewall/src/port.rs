@@ -66,8 +66,9 @@ pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error>
 }
 
 /// Whether a bridge, a vlan's gateway or a pod's end is gone, or is of no use without those of
-/// this pod. A pod that is being added has its port by the time that its rules are made.
-pub(crate) fn is_unused(door: &str, own: &[&str]) -> Result<bool, Error> {
+/// this pod, which are known by their names or, renamed since, by their owner. A pod that is being added has its port
+/// by the time that its rules are made.
+pub(crate) fn is_unused(door: &str, own: &[&str], owner: Option<&Owner>) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
     let Some(mut link) = host.find_link(door)? else { return Ok(true) };
     if is_a_pods(&link) {
@@ -84,7 +85,11 @@ pub(crate) fn is_unused(door: &str, own: &[&str]) -> Result<bool, Error> {
     let ports = host.links(&Filter { master: Some(link.index), kind: None })?;
     // The port of a vlan's gateway has its other end here.
     let leads_here = |port: &Link| port.kind == "veth" && port.far.is_none();
-    Ok(ports.iter().all(|port| own.contains(&port.name.as_str()) || leads_here(port)))
+    let tag = owner.map(Owner::tag);
+    let is_own = |port: &Link| {
+        own.contains(&port.name.as_str()) || (tag.is_some() && owner::tag(&port.alias) == tag.as_deref())
+    };
+    Ok(ports.iter().all(|port| is_own(port) || leads_here(port)))
 }
 
 /// Isolates the port.

@@ -200,3 +200,25 @@ fn the_last_pods_del_without_a_result_takes_the_policy_along() {
         }
     }
 }
+
+/// The result tells another name than the port has, and names are all that it tells.
+#[test]
+fn the_last_pods_del_takes_the_policy_along_when_its_port_was_renamed() {
+    need!("ip", "nft", "iptables-nft-save");
+    for backend in ["nftables", "iptables"] {
+        for told in [true, false] {
+            let host = Host::new();
+            let (net, other) =
+                (policed(&host, 1, backend, "same-bridge"), policed(&host, 2, backend, "open"));
+            let (member, stays) = (join(&host, 1, "pod"), join(&host, 2, "stays"));
+            member.add(&net);
+            stays.add(&other);
+            let port = member.prev["interfaces"][1]["name"].as_str().unwrap();
+            host.ip(&format!("link set {port} down"));
+            host.ip(&format!("link set {port} name renamed"));
+            host.ip("link set renamed up");
+            net.deleted(&member.att, Some(&member.prev).filter(|_| told));
+            assert_eq!(policies(&host), "", "{backend}, with the result: {told}");
+        }
+    }
+}

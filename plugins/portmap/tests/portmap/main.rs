@@ -4,6 +4,7 @@
 #![allow(clippy::needless_pass_by_value)]
 #![cfg(test)]
 
+mod concurrent;
 mod conditions;
 mod containers;
 mod costs;

@@ -135,8 +135,11 @@ fn what_a_killed_del_has_emptied_goes_with_the_next_del_or_gc() {
     let before = Snapshot::of_ns(&host);
     let one = forward(&[80], &["10.1.2.3/24", "fd00::3/64"]);
     let del = || portmap::remove(&mut Nft::new(), &owner("a"), Some(&one)).unwrap();
+    let del_without_result = || portmap::remove(&mut Nft::new(), &owner("a"), None).unwrap();
     let gc = || portmap::gc(&mut Nft::new(), "net64", &[]).unwrap();
-    for (who, next) in [("DEL", &del as &(dyn Fn() + Sync)), ("GC", &gc)] {
+    for (who, next) in
+        [("DEL", &del as &(dyn Fn() + Sync)), ("DEL without a result", &del_without_result), ("GC", &gc)]
+    {
         host.within(|| {
             portmap::add(Backend::Nftables, &mut Nft::new(), &owner("a"), &one, &|_| false).unwrap()
         });

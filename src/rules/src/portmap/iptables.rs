@@ -14,7 +14,7 @@ use cnimble_netlink::nft::{Family, Nft, Table};
 use super::holder::IsGone;
 use super::{Forward, Protocol, foreign, reference};
 use crate::command;
-use crate::xtables::{self, in_chain, jumps_to, legacy_rules, nat};
+use crate::xtables::{self, in_chain, jumps_to, nat};
 
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQ: &str = "CNI-HOSTPORT-MASQ";
@@ -45,11 +45,7 @@ pub(super) fn add(
         if !forward.targets().any(|(_, used)| used == pod) {
             continue;
         }
-        let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-        let there = There::look(nft, family)?;
-        let input = input(owner, forward, pod, &there);
-        let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait=10"], &input);
-        if let Err(err) = restored {
+        if let Err(err) = add_pod(nft, owner, forward, pod) {
             return Err(match revert(nft, &made) {
                 Ok(()) => err,
                 Err(undo) => err.details(format!("and what was added could not be removed: {undo}")),
@@ -57,6 +53,22 @@ pub(super) fn add(
         }
     }
     Ok(made)
+}
+
+fn add_pod(nft: &mut Nft, owner: &Owner, forward: &Forward, pod: &IpNetwork) -> Result<(), Error> {
+    let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+    let mut there = There::look(nft, family)?;
+    loop {
+        let input = input(owner, forward, pod, &there);
+        let restored = command::run(&command::tool(family, "restore"), &["--noflush", "--wait=10"], &input);
+        let Err(err) = restored else { return Ok(()) };
+        // A concurrent ADD may have made the chain since. Nothing removes it again.
+        let had_chain = there.dnat;
+        there = There::look(nft, family)?;
+        if had_chain || !there.dnat {
+            return Err(err);
+        }
+    }
 }
 
 /// The chains that containers share, as far as they are there.
@@ -85,11 +97,12 @@ impl There {
                 guard: guard.iter().any(|rule| rule.target().as_deref() == Some(GUARD)),
             });
         }
-        let rules = legacy_rules(family)?.unwrap_or_default();
+        let saved = xtables::legacy_table(family, "nat")?.unwrap_or_default();
+        let rules = xtables::rules_in(&saved);
         let leads = |from: &str, to: &str| rules.iter().any(|rule| jumps_to(rule, from, to));
+        let dnat = format!(":{} ", reference::DNAT);
         Ok(There {
-            // An empty one, which isn't seen here, is made again.
-            dnat: rules.iter().any(|rule| in_chain(rule, reference::DNAT)),
+            dnat: saved.lines().any(|line| line.starts_with(&dnat)),
             prerouting: leads("PREROUTING", reference::DNAT),
             output: leads("OUTPUT", reference::DNAT),
             postrouting: leads("POSTROUTING", MASQ),
@@ -106,7 +119,9 @@ fn quoted(argument: &str) -> String {
     format!("\"{}\"", argument.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// `:CHAIN` makes a chain, or empties it: nothing is there twice.
+/// `:CHAIN` makes a chain, or empties it: nothing is there twice. `-N` doesn't empty one that exists: what others
+/// have put there since the look stays. The legacy variant refuses it, and the whole table with it; that of nf_tables
+/// may let it pass, and the jumps are there twice then, which changes nothing.
 fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, there: &There) -> String {
     let mut lines = Vec::new();
     if forward.localhost() == Some(pod.ip()) {
@@ -146,7 +161,7 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, there: &There) {
         }
     }
     if !there.dnat {
-        lines.push(format!(":{} - [0:0]", reference::DNAT));
+        lines.push(format!("-N {}", reference::DNAT));
     }
     for (chain, is_there) in [("PREROUTING", there.prerouting), ("OUTPUT", there.output)] {
         if !is_there {

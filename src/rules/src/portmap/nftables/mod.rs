@@ -199,7 +199,7 @@ pub(super) fn remove(
         }
     }
     // A DEL that was killed may have left what it had emptied.
-    if !removed.is_empty() || (forward.is_some() && is_idle(nft)?) {
+    if !removed.is_empty() || is_idle(nft)? {
         leave(nft, &removed)?;
     }
     Ok(removed)
