@@ -24,7 +24,7 @@ const USAGE: &str = "usage: cnimble-plugins --list-plugins
        cnimble-plugins --uninstall DIR
 
   --list-plugins   print the names of the plugins
-  --install DIR    put the plugins into DIR; and cluster-local-etcd, if it lies beside this program;
+  --install DIR    put the plugins into DIR, and cluster-local-etcd, if it lies beside this program;
                    what was there is kept in DIR/.replaced-by-cnimble
   --wait           then wait for SIGTERM: for the container of a DaemonSet
   --uninstall DIR  remove them, and put back what they replaced
