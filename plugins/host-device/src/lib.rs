@@ -185,6 +185,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
 /// DEL of the device: home, from wherever it is.
 fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     let netns = call.find_netns()?;
+    let _alone = records.hold(&call.owner())?;
     let record = match (records.read(&call.owner())?, &netns) {
         (Some(record), _) => Some(record),
         (None, Some(netns)) => adopt(call, netns, records)?,
@@ -210,6 +211,9 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
 
 /// GC of a device: home, from its namespace or from any that is pinned by a mount.
 fn collect(records: &Records, record: &Record) -> Result<(), Error> {
+    let _alone = records.hold(&record.owner())?;
+    // A DEL may have come since the look.
+    let Some(record) = &records.read(&record.owner())? else { return Ok(()) };
     let netns = find_netns(Path::new(&record.netns))?;
     let mut found = moving::home(record, netns.as_ref())?;
     for path in if found { Vec::new() } else { netns::pinned() } {

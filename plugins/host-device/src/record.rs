@@ -3,15 +3,17 @@
 //! The name is the attachment's tag ([`Owner::tag`]), so that GC finds those of its network without
 //! reading any. The directory goes with a reboot, as namespaces do.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use cnimble_cni::{Attachment, Code, Error, Owner};
 use cnimble_files::{self as files, Links, is_absent};
+use cnimble_leases::lock::{Lock, LockError};
 use cnimble_netlink::addr::Addr;
 use cnimble_netlink::link::{Link, Mac};
 
@@ -122,6 +124,21 @@ impl Records {
     /// Code 5.
     pub(crate) fn read(&self, owner: &Owner) -> Result<Option<Record>, Error> {
         read(&self.file(owner))
+    }
+
+    /// Waits until nobody else brings this device home. Whoever did has removed the record by then.
+    ///
+    /// # Errors
+    /// Code 5; code 100, if SIGTERM comes.
+    pub(crate) fn hold(&self, owner: &Owner) -> Result<Option<Lock>, Error> {
+        let path = self.file(owner);
+        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+        // What can't be opened, nobody goes by; reading it says why.
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(&path) else { return Ok(None) };
+        Lock::wait(file).map(Some).map_err(|why| match why {
+            LockError::Stopped(err) => err,
+            LockError::Io(err) => Error::io("lock", &path, &err),
+        })
     }
 
     /// The records with a file name that `is_wanted` takes.

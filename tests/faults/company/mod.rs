@@ -144,12 +144,16 @@ const HANDS: usize = 6;
 
 /// Every scene, each at every place, or at so many.
 fn in_company(kind: &Kind, otherwise: usize) {
+    in_scenes(SCENES, kind, otherwise);
+}
+
+fn in_scenes(scenes: &[Scene], kind: &Kind, otherwise: usize) {
     need!("ip", "nft");
     if let Some(why) = untraceable() {
         skip!("{why}");
     }
     let tally = Tally::new(&format!("two verbs of {} (seed {})", kind.name, seed()));
-    share_by(HANDS, SCENES, |scenes| {
+    share_by(HANDS, scenes, |scenes| {
         for scene in scenes {
             let (rests, lengths) = rests(kind, *scene);
             for order in orders(lengths, bound(otherwise), &mut Chance::new(seed())) {
@@ -166,27 +170,32 @@ fn in_company(kind: &Kind, otherwise: usize) {
 
 #[test]
 fn two_verbs_of_bridge_at_any_call() {
-    in_company(&Kind::of("first bridge"), 4);
+    in_company(&Kind::of("first bridge"), 2);
 }
 
 #[test]
 fn two_verbs_of_an_edited_bridge_at_any_call() {
-    in_company(&Kind::of("edited bridge"), 2);
+    in_company(&Kind::of("edited bridge"), 1);
 }
 
 #[test]
 fn two_verbs_of_ptp_at_any_call() {
-    in_company(&Kind::of("ptp"), 2);
+    in_company(&Kind::of("ptp"), 1);
 }
 
 #[test]
 fn two_verbs_of_a_chain_at_any_call() {
-    in_company(&Kind::of("chain"), 4);
+    in_company(&Kind::of("chain"), 2);
 }
 
+/// Not loopback, which has nothing but the pod's own `lo`. Without CNIMBLE_STRESS each has every fourth scene.
 #[test]
 fn two_verbs_of_every_other_plugin_at_any_call() {
-    for sample in others().filter(|sample| sample.missing().is_none()) {
-        in_company(&Kind::of(&sample.plugin), 1);
+    let all = std::env::var_os("CNIMBLE_STRESS").is_some();
+    let samples = others().filter(|sample| sample.missing().is_none() && sample.plugin != "loopback");
+    for (number, sample) in samples.enumerate() {
+        let scenes = SCENES.iter().enumerate().filter(|(at, _)| all || at % 4 == number % 4);
+        let scenes: Vec<Scene> = scenes.map(|(_, scene)| *scene).collect();
+        in_scenes(&scenes, &Kind::of(&sample.plugin), 3);
     }
 }

@@ -322,21 +322,28 @@ pub(super) fn gc(
     if !nft.has_table(Part::TABLE)? {
         return Ok(());
     }
-    let is_stale = owner::stale(network, valid);
-    let mut stale = elements::find::<Part>(nft, is_stale)?;
+    let stale = elements::find::<Part>(nft, owner::stale(network, valid))?;
+    if !stale.is_empty() {
+        elements::delete::<Part>(nft, &stale)?;
+        elements::drop_all_unused::<Part>(nft)?;
+    }
+    let mut bridges = std::collections::BTreeSet::new();
     for set in [BRIDGES, INSIDE] {
-        for element in nft.elements(Part::TABLE.set(set))? {
-            let name: Vec<u8> = element.key.bytes().iter().copied().take_while(|byte| *byte != 0).collect();
-            if unused(&String::from_utf8_lossy(&name))? {
-                stale.push(Placed { set: set.to_owned(), element });
-            }
+        bridges.extend(nft.elements(Part::TABLE.set(set))?.iter().filter_map(first_name));
+    }
+    for bridge in bridges {
+        if unused(&bridge)? {
+            // An ADD may have come since.
+            remove_policy(nft, &bridge, &mut unused, false)?;
         }
     }
-    if stale.is_empty() {
-        return Ok(());
-    }
-    elements::delete::<Part>(nft, &stale)?;
-    Ok(elements::drop_all_unused::<Part>(nft)?)
+    Ok(())
+}
+
+/// The name that an element's key begins with.
+fn first_name(element: &Element) -> Option<String> {
+    let name = element.key.bytes().split(|byte| *byte == 0).next()?;
+    Some(String::from_utf8_lossy(name).into_owned())
 }
 
 /// All elements.
