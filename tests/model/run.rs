@@ -294,7 +294,8 @@ fn doctor(site: &Site, node: &Node) -> Result<(), String> {
         })
     };
     let whole = |(key, att): (&Key, &Att)| {
-        let fine = att.state == State::Living && !att.flushed && !att.meddled;
+        // Of the life before, something may be there.
+        let fine = att.state == State::Living && !att.flushed && !att.meddled && !att.heir;
         match att.state {
             State::Living if fine && names(key) => {
                 Some(format!("the doctor finds {} that lives: {}", id(key.1), describe(&outcome)))

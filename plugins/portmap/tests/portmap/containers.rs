@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use cnimble_tests::traffic::{Server, tcp, udp};
 use cnimble_tests::{Attachment, Network, Snapshot, configs, need};
 
-use super::Site;
+use super::reference::go_table;
+use super::{Site, pod_ip};
 
 /// One more interface of the first pod, in a network of its own or in the same: its attachment, and the result.
 fn second_interface(site: &Site, name: &str) -> (Attachment, Value) {
@@ -190,4 +191,28 @@ fn a_port_may_be_there_twice() {
         net.deleted(&att, Some(prev));
         assert!(!site.ruleset().contains("pod0"), "{}", site.ruleset());
     }
+}
+
+/// The Go plugin's own table names a container and no network.
+#[test]
+fn an_add_by_iptables_leaves_what_go_mapped_in_another_network() {
+    need!("nft", "ip", "iptables-nft-save");
+    let site = Site::new();
+    let of_go = || -> Vec<String> {
+        let table = site.host.run("nft list table ip cni_hostport").text();
+        table.lines().filter(|line| line.contains("pod0")).map(str::to_owned).collect()
+    };
+    let table = go_table("1.9", "ip", "192.0.2.1", &pod_ip(&site.results[0], false));
+    site.host.run_with("nft -f -", table.as_bytes()).success();
+    let before = of_go();
+    assert!(!before.is_empty());
+    let net = |port: u16| {
+        let mapping = json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]);
+        site.network(mapping).with("/name", json!("net65")).with("/backend", json!("iptables"))
+    };
+    site.add(&net(7000), 0);
+    assert_eq!(of_go(), before, "ADD");
+    // The same port is of a run before, and would be in front.
+    site.add(&net(8080), 0);
+    assert!(of_go().is_empty());
 }

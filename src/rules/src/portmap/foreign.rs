@@ -42,6 +42,22 @@ pub(super) fn refuse(
     Ok(())
 }
 
+/// Removes the container's own rules from the Go plugin's table, if one of them leads a wanted port away: those are
+/// of a run before. Others may be of the container's other network, which they don't name.
+pub(super) fn remove_own(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<(), Error> {
+    let container = &owner.attachment.container_id;
+    for (ipv4, family) in [(true, Family::Ipv4), (false, Family::Ipv6)] {
+        let targets = forward.targets().filter(|(_, pod)| pod.is_ipv4() == ipv4);
+        let wanted: Vec<Mapping> = targets.map(|(mapping, _)| *mapping).collect();
+        let table = Table::new(family, reference::GO_TABLE);
+        let rules = reference::go_rules(nft, table, container)?;
+        if taken(rules.iter().filter(|rule| rule.has("nat")), &wanted).is_some() {
+            reference::remove_go_rules(nft, table, container)?;
+        }
+    }
+    Ok(())
+}
+
 /// As the DEL of the container would.
 fn remove(nft: &mut Nft, holder: &Holder) -> Result<(), Error> {
     let attachment =

@@ -41,6 +41,9 @@ pub(super) fn add(
     let made = Made { owner: owner.clone() };
     // What a run before left of this container would be in front of what comes.
     revert(nft, &made)?;
+    if nft.is_there()? {
+        foreign::remove_own(nft, owner, forward)?;
+    }
     for pod in &forward.addrs {
         if !forward.targets().any(|(_, used)| used == pod) {
             continue;
@@ -213,7 +216,7 @@ pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forwar
 
 pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
     if nft.is_there()? {
-        reference::remove_nf_tables(nft, &made.owner)?;
+        reference::remove_chains(nft, &made.owner)?;
     }
     reference::remove_legacy(&made.owner)
 }

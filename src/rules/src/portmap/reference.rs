@@ -77,11 +77,19 @@ fn comment_prefix(network: &str) -> String {
 
 /// Removes the owner's objects from nf_tables, whichever of the two ways made them.
 pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner) -> netlink::Result<()> {
+    remove_chains(nft, owner)?;
+    for family in FAMILIES {
+        remove_go_rules(nft, Table::new(family, GO_TABLE), &owner.attachment.container_id)?;
+    }
+    Ok(())
+}
+
+/// Removes the owner's chains from iptables' nf_tables variant.
+pub(super) fn remove_chains(nft: &mut Nft, owner: &Owner) -> netlink::Result<()> {
     for family in FAMILIES {
         for (parent, chain) in owners(owner) {
             xtables::remove_chain(nft, family, parent, &chain)?;
         }
-        remove_go_rules(nft, Table::new(family, GO_TABLE), &owner.attachment.container_id)?;
     }
     Ok(())
 }
@@ -101,7 +109,7 @@ pub(crate) fn remove_go_rules(nft: &mut Nft, table: Table<'_>, container_id: &st
     Ok(())
 }
 
-fn go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<Vec<Rule>> {
+pub(super) fn go_rules(nft: &mut Nft, table: Table<'_>, container_id: &str) -> netlink::Result<Vec<Rule>> {
     let mut rules = nft.rules(table, None)?;
     rules.retain(|rule| rule.comment == container_id && GO_CHAINS.contains(&rule.chain.as_str()));
     Ok(rules)
