@@ -151,7 +151,7 @@ impl Snapshot {
 
     /// The lines of both.
     #[must_use]
-    pub fn and(mut self, other: Snapshot) -> Self {
+    pub fn and(mut self, other: &Snapshot) -> Self {
         for (section, lines) in &mut self.sections {
             let others = other.sections.get(section);
             lines.retain(|line| others.is_some_and(|others| others.contains(line)));

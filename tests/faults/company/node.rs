@@ -116,12 +116,12 @@ impl Node {
     /// Whoever lives is whole, and has addresses of its own.
     fn check(&self) -> Result<(), String> {
         let mut addresses = BTreeSet::new();
-        for who in 0..2 {
+        for (who, id) in IDS.iter().enumerate() {
             let Some(result) = self.living.borrow()[who].clone() else { continue };
             for at in 0..self.length() {
                 let check = self.call(Act::Check(who), at, None).try_run()?;
                 if check.status != 0 {
-                    return Err(format!("afterwards, CHECK of {}: {}", IDS[who], check.describe()));
+                    return Err(format!("afterwards, CHECK of {id}: {}", check.describe()));
                 }
             }
             for ip in result["ips"].as_array().into_iter().flatten() {
@@ -137,14 +137,14 @@ impl Node {
 
     /// DEL of the living.
     fn clear(&self) -> Result<(), String> {
-        for who in 0..2 {
+        for (who, id) in IDS.iter().enumerate() {
             if self.living.borrow()[who].is_none() {
                 continue;
             }
             for at in (0..self.length()).rev() {
                 let del = self.call(Act::Del(who), at, None).try_run()?;
                 if del.status != 0 {
-                    return Err(format!("afterwards, DEL of {}: {}", IDS[who], del.describe()));
+                    return Err(format!("afterwards, DEL of {id}: {}", del.describe()));
                 }
             }
         }
@@ -157,17 +157,17 @@ impl Node {
         let notes = ["last_reserved_ip", ".cnimble-index"];
         let fails = scene.acts.iter().any(|act| matches!(act, Act::Unheard(_)));
         let left_out = notes.into_iter().chain(fails.then_some("br0"));
-        left_out.fold(Snapshot::of(&self.host).without_chance(), |now, name| now.without_lines(name))
+        left_out.fold(Snapshot::of(&self.host).without_chance(), Snapshot::without_lines)
     }
 
     /// What is left on the host and in none of these rests, or in all of these but not here, and what is left in the pods.
     pub fn differences(&self, scene: Scene, rests: &[Snapshot]) -> String {
         let any = rests.iter().cloned().reduce(Snapshot::or).unwrap();
-        let all = rests.iter().cloned().reduce(Snapshot::and).unwrap();
+        let all = rests.iter().cloned().reduce(|all, rest| all.and(&rest)).unwrap();
         let mut text = String::new();
         wait_until(PATIENCE, || {
             let now = self.rest(scene);
-            text = any.diff(&any.clone().or(now.clone())) + &all.diff(&all.clone().and(now));
+            text = any.diff(&any.clone().or(now.clone())) + &all.diff(&all.clone().and(&now));
             text.extend(self.pods.iter().map(|pod| self.bare.diff(&Snapshot::of_ns(pod))));
             text.is_empty()
         });
