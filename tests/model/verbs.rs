@@ -152,6 +152,8 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
             if let Some(att) = node.atts.get_mut(key) {
                 att.state = State::Loose;
                 taken.unsure = true;
+                // Its addresses may be another's from now on.
+                taken.unclear.extend(att.ips.iter().map(|ip| (key.0, *ip)));
             }
             Ok(())
         }
