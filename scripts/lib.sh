@@ -252,8 +252,9 @@ build_plugins() {
     # root is at a random address all the same (static-pie); packed, the relocations which that takes are
     # some 700 bytes instead of 56,000. musl's start unpacks them; glibc's does so from 2.36 on.
     # sha2 would ask the processor, too, for a few short hashes.
-    # The explicit target keeps the flags away from procedural macros, which can't be static.
-    local flags='-C target-feature=+crt-static -C relocation-model=pic --cfg sha2_backend="soft"'
+    # The explicit target keeps the flags away from procedural macros, which can't be static. Names of the
+    # form v0 say in full what a function is, and plugins/multicall/order.ld names functions.
+    local flags='-C target-feature=+crt-static -C relocation-model=pic -C symbol-mangling-version=v0 --cfg sha2_backend="soft"'
     [[ $target != *-musl* ]] || flags+=' -C link-arg=-Wl,-z,pack-relative-relocs'
     (
         cd "$ROOT"

@@ -57,8 +57,9 @@ fn class(size: usize) -> Option<(usize, usize)> {
 }
 
 impl Marks {
-    /// Finds a piece for `layout`; returns its offset and whether it is fresh, or `None` if it doesn't fit.
-    fn claim<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, layout: Layout) -> Option<(usize, bool)> {
+    /// Finds a piece for `layout`; returns its offset and how many of its bytes have been somebody's before, or
+    /// `None` if it doesn't fit.
+    fn claim<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, layout: Layout) -> Option<(usize, usize)> {
         let mut size = layout.size();
         if let Some((index, bytes)) = class(size).filter(|_| layout.align() <= ALIGN) {
             if let Some(first) = self.free.get_mut(index).filter(|first| **first != 0) {
@@ -66,7 +67,7 @@ impl Marks {
                 // SAFETY: the piece is inside the block, aligned for a `usize`, and holds the
                 // next one's offset since it was given back.
                 *first = unsafe { arena.start().add(offset).cast::<usize>().read() };
-                return Some((offset, false));
+                return Some((offset, bytes));
             }
             size = bytes;
         }
@@ -75,10 +76,10 @@ impl Marks {
         }
         let begin = self.used.checked_next_multiple_of(layout.align().max(ALIGN))?;
         let end = begin.checked_add(size).filter(|end| *end <= SIZE)?;
-        let fresh = self.touched <= begin;
+        let before = self.touched.saturating_sub(begin);
         self.used = end;
         self.touched = self.touched.max(end);
-        Some((begin, fresh))
+        Some((begin, before))
     }
 
     /// Makes the latest piece larger where it is; returns true if and only if it is the latest and fits.
@@ -140,7 +141,7 @@ impl<const SIZE: usize> Arena<SIZE> {
         Some(outcome)
     }
 
-    fn claim(&self, layout: Layout) -> Option<(usize, bool)> {
+    fn claim(&self, layout: Layout) -> Option<(usize, usize)> {
         self.locked(|marks| marks.claim(self, layout)).flatten()
     }
 }
@@ -159,17 +160,15 @@ unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let Some((offset, fresh)) = self.claim(layout) else {
+        let Some((offset, before)) = self.claim(layout) else {
             // SAFETY: the caller's promise for `layout` is passed on.
             return unsafe { System.alloc_zeroed(layout) };
         };
-        // SAFETY: the piece is inside the block. A fresh one is zero as the program was
-        // loaded, and its pages stay untouched; another one is cleared.
+        // SAFETY: the piece is inside the block. What nobody has had is zero as the program was
+        // loaded, and its pages stay untouched; the rest is cleared.
         unsafe {
             let ptr = self.start().add(offset);
-            if !fresh {
-                ptr.write_bytes(0, layout.size());
-            }
+            ptr.write_bytes(0, before.min(layout.size()));
             ptr
         }
     }
@@ -302,14 +301,19 @@ mod tests {
             // SAFETY: allocated above with this layout, freed once.
             unsafe { ARENA.dealloc(ptr, layout) };
         }
-        // Zeroed memory is zero, also where it was used before.
-        let layout = Layout::from_size_align(4096, 8).unwrap();
-        for _ in 0..3 {
+    }
+
+    #[test]
+    fn zeroed_memory_is_zero_also_where_some_of_it_was_used_before() {
+        static ARENA: Arena<SIZE> = Arena::new();
+        for size in [4096, 4096, 8192, 60000, 200_000, 100_000] {
+            let layout = Layout::from_size_align(size, 8).unwrap();
             // SAFETY: the layout is not empty; the piece is used within its size, freed once.
             unsafe {
                 let ptr = ARENA.alloc_zeroed(layout);
-                assert!(std::slice::from_raw_parts(ptr, 4096).iter().all(|byte| *byte == 0));
-                ptr.write_bytes(7, 4096);
+                assert!(ARENA.offset(ptr).is_some());
+                assert!(std::slice::from_raw_parts(ptr, size).iter().all(|byte| *byte == 0), "{size}");
+                ptr.write_bytes(7, size);
                 ARENA.dealloc(ptr, layout);
             }
         }

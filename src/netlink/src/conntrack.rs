@@ -10,14 +10,17 @@ use super::uapi::netlink::{NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use super::uapi::nf_conntrack::{
     CTA_FILTER, CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS, CTA_FILTER_REPLY_FLAGS, CTA_ID,
     CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT, CTA_PROTO_NUM,
-    CTA_PROTO_SRC_PORT, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_ZONE,
-    IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_NEW,
+    CTA_PROTO_SRC_PORT, CTA_STATS_GLOBAL_ENTRIES, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO,
+    CTA_TUPLE_REPLY, CTA_ZONE, IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_GET_STATS,
+    IPCTNL_MSG_CT_NEW,
 };
-use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_CTNETLINK, NFPROTO_IPV4, NFPROTO_IPV6};
+use super::uapi::nfnetlink::{NFGENMSG, NFNL_SUBSYS_CTNETLINK, NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC};
 use super::wire::{self, Attributes, Message, Writer, ip};
 use super::{Error, Result};
 
 const UDP: u8 = libc::IPPROTO_UDP as u8;
+/// Fewer entries than these are listed in one list of both families and of all protocols.
+const FEW: u32 = 1000;
 /// Deletions in one datagram.
 const CHUNK: usize = 100;
 
@@ -34,6 +37,25 @@ pub struct Flow {
     pub answer_port: u16,
 }
 
+/// Address families to look for entries in. For each list the kernel goes through the table of all
+/// namespaces, which takes some 10 ms (of 262,144 buckets) however few entries there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Families {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+impl FromIterator<IpAddr> for Families {
+    fn from_iter<I: IntoIterator<Item = IpAddr>>(addrs: I) -> Self {
+        addrs.into_iter().fold(Families::default(), |found, addr| Families {
+            v4: found.v4 || addr.is_ipv4(),
+            v6: found.v6 || addr.is_ipv6(),
+        })
+    }
+}
+
 /// An entry with the attributes that it is deleted by.
 pub(super) struct Entry {
     family: u8,
@@ -42,20 +64,27 @@ pub(super) struct Entry {
     zone: Option<Vec<u8>>,
 }
 
-/// Deletes all UDP entries of the current namespace that `choose` picks; returns how many.
+/// Deletes all UDP entries of the current namespace and of these families that `choose` picks; returns how
+/// many.
 ///
 /// # Errors
 /// The kernel's. Entries that went by themselves are none.
-pub fn forget_udp(choose: impl Fn(&Flow) -> bool) -> Result<usize> {
+pub fn forget_udp(families: Families, choose: impl Fn(&Flow) -> bool) -> Result<usize> {
     let mut socket = match Socket::open(Protocol::Netfilter) {
         // Without netfilter there is no connection tracking.
         Err(err) if err.is(Errno::EPROTONOSUPPORT) => return Ok(0),
         other => other?,
     };
+    let lists: &[u8] = match (count(&mut socket)?, families.v4, families.v6) {
+        (Some(0), ..) | (_, false, false) => &[],
+        (_, true, false) => &[NFPROTO_IPV4],
+        (_, false, true) => &[NFPROTO_IPV6],
+        (Some(..FEW), true, true) => &[NFPROTO_UNSPEC],
+        (_, true, true) => &[NFPROTO_IPV4, NFPROTO_IPV6],
+    };
     let mut entries = Vec::new();
-    // The filter wants to know the family.
-    for family in [NFPROTO_IPV4, NFPROTO_IPV6] {
-        entries.extend(list(&mut socket, family, &choose)?);
+    for family in lists {
+        entries.extend(list(&mut socket, *family, &choose)?);
     }
     for chunk in entries.chunks(CHUNK) {
         delete(&mut socket, chunk)?;
@@ -63,11 +92,28 @@ pub fn forget_udp(choose: impl Fn(&Flow) -> bool) -> Result<usize> {
     Ok(entries.len())
 }
 
+/// How many entries the kernel counts in the namespace, of all protocols: `conntrack -C`.
+fn count(socket: &mut Socket) -> Result<Option<u32>> {
+    let kind = type_of(IPCTNL_MSG_CT_GET_STATS);
+    let message = wire::message(kind, NLM_F_REQUEST, &header(NFPROTO_UNSPEC), |_| {});
+    let mut count = None;
+    socket.ask("count connections", message, &mut |message| {
+        let value = Attributes::behind(message.body, NFGENMSG).get(CTA_STATS_GLOBAL_ENTRIES);
+        count = value.and_then(|value| Some(u32::from_be_bytes(value.try_into().ok()?)));
+        Ok(())
+    })?;
+    Ok(count)
+}
+
 fn list(socket: &mut Socket, family: u8, choose: &impl Fn(&Flow) -> bool) -> Result<Vec<Entry>> {
     let what = "list UDP connections";
     let flags = NLM_F_REQUEST | NLM_F_DUMP;
     let message = wire::message(type_of(IPCTNL_MSG_CT_GET), flags, &header(family), |w| {
-        // Linux before 5.8 doesn't know the filter and lists everything.
+        // The filter wants to know the family.
+        if family == NFPROTO_UNSPEC {
+            return;
+        }
+        // Linux before 5.8 doesn't know it and lists everything.
         w.nest(CTA_TUPLE_ORIG, |w| w.nest(CTA_TUPLE_PROTO, |w| w.bytes(CTA_PROTO_NUM, &[UDP])));
         w.nest(CTA_FILTER, |w| {
             w.u32_ne(CTA_FILTER_ORIG_FLAGS, CTA_FILTER_F_CTA_PROTO_NUM);
@@ -153,7 +199,7 @@ fn tuple(tuple: Attributes<'_>) -> Option<(IpAddr, IpAddr, u16, u16)> {
 mod tests {
     use std::net::UdpSocket;
 
-    use super::forget_udp;
+    use super::{Families, forget_udp};
     use crate::link::{Change, set};
     use crate::nft::{Batch, Expr, Family, Hook, HookPoint, Nft, REG1, Table};
     use crate::testing::in_netns;
@@ -183,12 +229,15 @@ mod tests {
             for port in [8001, 8002, 8003] {
                 socket.send_to(b"x", ("127.0.0.1", port)).unwrap();
             }
+            UdpSocket::bind("[::1]:0").unwrap().send_to(b"x", ("::1", 8001)).unwrap();
             let of = |ports: &'static [u16]| {
                 move |flow: &super::Flow| flow.destination.is_loopback() && ports.contains(&flow.port)
             };
-            assert_eq!(forget_udp(of(&[8001, 8003, 9000])).unwrap(), 2);
-            assert_eq!(forget_udp(of(&[8001, 8002, 8003])).unwrap(), 1);
-            assert_eq!(forget_udp(|_| true).unwrap(), 0);
+            let (v4, v6) = (Families { v4: true, v6: false }, Families { v4: false, v6: true });
+            assert_eq!(forget_udp(v4, of(&[8001, 8003, 9000])).unwrap(), 2);
+            assert_eq!(forget_udp(v6, of(&[8002])).unwrap(), 0, "of the other family");
+            assert_eq!(forget_udp(Families { v4: true, v6: true }, of(&[8001, 8002, 8003])).unwrap(), 2);
+            assert_eq!(forget_udp(v4, |_| true).unwrap(), 0);
         });
     }
 }

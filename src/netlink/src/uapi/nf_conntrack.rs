@@ -3,6 +3,7 @@
 pub(crate) const IPCTNL_MSG_CT_NEW: u16 = 0;
 pub(crate) const IPCTNL_MSG_CT_GET: u16 = 1;
 pub(crate) const IPCTNL_MSG_CT_DELETE: u16 = 2;
+pub(crate) const IPCTNL_MSG_CT_GET_STATS: u16 = 5;
 
 pub(crate) const CTA_TUPLE_ORIG: u16 = 1;
 pub(crate) const CTA_TUPLE_REPLY: u16 = 2;
@@ -22,6 +23,8 @@ pub(crate) const CTA_IP_V6_DST: u16 = 4;
 pub(crate) const CTA_PROTO_NUM: u16 = 1;
 pub(crate) const CTA_PROTO_SRC_PORT: u16 = 2;
 pub(crate) const CTA_PROTO_DST_PORT: u16 = 3;
+
+pub(crate) const CTA_STATS_GLOBAL_ENTRIES: u16 = 1;
 
 pub(crate) const CTA_FILTER_ORIG_FLAGS: u16 = 1;
 pub(crate) const CTA_FILTER_REPLY_FLAGS: u16 = 2;

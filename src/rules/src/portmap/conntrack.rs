@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use cnimble_netlink::Netlink;
-use cnimble_netlink::conntrack::{self, Flow};
+use cnimble_netlink::conntrack::{self, Families, Flow};
 
 use super::{Forward, Protocol};
 use crate::elements::Placed;
@@ -29,7 +29,7 @@ pub(super) fn before(forward: &Forward) {
         .filter(|mapping| mapping.protocol == Protocol::Udp)
         .map(|mapping| (mapping.host_port, mapping.address()))
         .collect();
-    flush(|flow| {
+    flush(&targets, |flow| {
         let mapped =
             ports.contains(&(flow.port, None)) || ports.contains(&(flow.port, Some(flow.destination)));
         let here = flow.destination.is_loopback()
@@ -44,7 +44,7 @@ pub(super) fn after(targets: Vec<Target>) {
         return;
     }
     let targets: HashSet<Target> = targets.into_iter().collect();
-    flush(|flow| {
+    flush(&targets, |flow| {
         flow.answers_from != flow.destination
             && targets.contains(&(flow.port, flow.answers_from, flow.answer_port))
     });
@@ -68,8 +68,10 @@ pub(super) fn of_elements(elements: &[Placed]) -> impl Iterator<Item = Target> {
     })
 }
 
-fn flush(choose: impl Fn(&Flow) -> bool) {
-    match conntrack::forget_udp(choose) {
+/// Of the families that the targets are of.
+fn flush(targets: &HashSet<Target>, choose: impl Fn(&Flow) -> bool) {
+    let families: Families = targets.iter().map(|(_, pod, _)| *pod).collect();
+    match conntrack::forget_udp(families, choose) {
         Ok(0) => {}
         Ok(count) => log::debug!("{count} UDP connections forgotten"),
         Err(err) => log::warn!("stale UDP connections could not be forgotten: {err}"),
