@@ -10,13 +10,14 @@ fn host_local(node: &Node, subnet: &str, routes: &Value) -> Value {
     json!({"type": "host-local", "dataDir": node.host.data_dir(), "ranges": [[{"subnet": subnet}]], "routes": routes})
 }
 
-/// A network of host's device `card`.
-fn cards(node: &Node) {
+/// A network of host's device `card`. The doctor judges by all namespaces of the machine: a test of it has a
+/// subnet of its own.
+fn cards(node: &Node, subnet: &str) {
     let config = json!({
         "cniVersion": "1.1.0",
         "name": "cards",
         "plugins": [{"type": "host-device", "device": "card", "dataDir": node.host.dir().join("records"),
-                     "ipam": host_local(node, "10.8.0.0/24", &json!([]))}],
+                     "ipam": host_local(node, subnet, &json!([]))}],
     });
     node.network("cards", &config);
 }
@@ -56,7 +57,7 @@ fn a_pod_has_three_interfaces_and_answers_each_network_by_its_own() {
     for (name, plugins) in &networks {
         node.network(name, &json!({"cniVersion": "1.1.0", "name": name, "plugins": plugins}));
     }
-    cards(&node);
+    cards(&node, "10.8.0.0/24");
     let pod = Pod::new();
     // The bridge takes the device's number, and is gone when the device wants it again.
     let all = [("cards", "net2"), ("pods", "eth0"), ("outside", "net1")];
@@ -88,7 +89,7 @@ fn the_tree_draws_a_device_and_the_doctor_brings_that_of_a_dead_pod_home() {
     let node = Node::new();
     node.host.set_sysctl("ipv6/conf/default/accept_dad", "0");
     let _lan = Lan::behind(&node.host, "card");
-    cards(&node);
+    cards(&node, "10.213.11.0/24");
     let before = Snapshot::settled(&node.host).without("leases");
     let pod = Pod::new();
     add(&node, "cards", &pod, "net1");
@@ -98,7 +99,7 @@ fn the_tree_draws_a_device_and_the_doctor_brings_that_of_a_dead_pod_home() {
         └─ (no link on the host)\n   \
            └─ net1  web\n         \
                  pod      device card of the host\n         \
-                 address  10.8.0.2/24\n";
+                 address  10.213.11.2/24\n";
     assert_eq!(drawn, expected);
     let dir = node.host.data_dir();
     let doctor = |more: &[&str]| {
@@ -111,7 +112,8 @@ fn the_tree_draws_a_device_and_the_doctor_brings_that_of_a_dead_pod_home() {
     drop(pod);
     // Another test's child that is about to begin may still hold the namespace.
     assert!(wait_until(PATIENCE, || doctor(&[]).status == 6));
-    assert_eq!(doctor(&["--repair"]).status, 0);
+    let repaired = doctor(&["--repair"]);
+    assert!(repaired.text().contains("\"repaired\""), "{}", repaired.describe());
     before.assert_same(&Snapshot::settled(&node.host).without("leases"), "after the repair");
     doctor(&[]).success();
 }

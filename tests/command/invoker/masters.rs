@@ -6,13 +6,14 @@ use cnimble_tests::{Lan, Pod, need, plugin_dir, with_kind};
 
 use super::Node;
 
-/// A network of macvlans on `uplink`.
-fn network(node: &Node, name: &str) {
+/// A network of macvlans on `uplink`. What is judged by what lives is judged by all namespaces of the machine:
+/// such a test has a subnet of its own.
+fn network(node: &Node, name: &str, subnet: &str) {
     let config = json!({
         "cniVersion": "1.1.0",
         "name": name,
         "plugins": [{"type": "macvlan", "master": "uplink",
-                     "ipam": {"type": "host-local", "dataDir": node.host.data_dir(), "ranges": [[{"subnet": "10.7.0.0/24"}]]}}],
+                     "ipam": {"type": "host-local", "dataDir": node.host.data_dir(), "ranges": [[{"subnet": subnet}]]}}],
     });
     node.network(name, &config);
 }
@@ -27,7 +28,7 @@ fn a_pod_is_drawn_on_the_master_of_its_interface() {
     with_kind!("macvlan");
     let node = Node::new();
     let _lan = Lan::behind(&node.host, "uplink");
-    network(&node, "net");
+    network(&node, "net", "10.7.0.0/24");
     let pod = Pod::new();
     added(&node, &pod, "web");
     let text = |node: &Node| {
@@ -52,7 +53,7 @@ fn an_interface_whose_alias_names_it_speaks_for_an_attachment_that_no_cache_know
     with_kind!("macvlan");
     let node = Node::new();
     let _lan = Lan::behind(&node.host, "uplink");
-    network(&node, "net");
+    network(&node, "net", "10.213.12.0/24");
     let (told, untold) = (Pod::new(), Pod::new());
     added(&node, &told, "told");
     added(&node, &untold, "other");
@@ -67,13 +68,13 @@ fn an_interface_whose_alias_names_it_speaks_for_an_attachment_that_no_cache_know
     let outcome = clean();
     assert_eq!(
         (node.leases(), untold.links()),
-        (vec!["10.7.0.2".to_owned(), "10.7.0.3".to_owned()], vec!["eth0".to_owned(), "lo".to_owned()]),
+        (vec!["10.213.12.2".to_owned(), "10.213.12.3".to_owned()], vec!["eth0".to_owned(), "lo".to_owned()]),
         "{}",
         outcome.describe()
     );
     // With the namespace goes all that spoke for it.
     drop(untold);
     let outcome = clean();
-    assert_eq!(node.leases(), ["10.7.0.2"], "{}", outcome.describe());
+    assert_eq!(node.leases(), ["10.213.12.2"], "{}", outcome.describe());
     assert_eq!(told.links(), ["eth0", "lo"]);
 }
