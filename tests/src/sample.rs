@@ -231,6 +231,9 @@ impl Sample {
             let port = crate::unique("port");
             host.cable(&port, &pod, &self.ifname);
             host.ip(&format!("link set {port} master {BRIDGE}"));
+            // Until then the bridge drops what a client asks, and the client asks again seconds later.
+            let forwards = || host.ip(&format!("-d link show {port}")).contains("state forwarding");
+            assert!(crate::wait_until(crate::PATIENCE, forwards), "{port} doesn't forward");
         }
         let att = Attachment::new(id, &pod).ifname(&self.ifname);
         let base = (self.role == Role::Chained).then(|| Network::new(host, configs::dual(host)));

@@ -14,11 +14,12 @@
 //! | `v6` | the same for DHCPv6 |
 //! | `held` | a lease of either family |
 //! | `message`, `frame` | DHCP, UDP, IPv4 and ARP as bytes |
-//! | `socket` | packet sockets |
+//! | `socket`, `closing` | packet sockets, and who waits for their end |
 
 mod action;
 mod ask;
 mod client;
+mod closing;
 mod config;
 mod domains;
 mod frame;

@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use cnimble_netlink::link::Mac;
 
+use crate::closing;
+
 /// linux/if_ether.h
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
@@ -147,6 +149,11 @@ impl Socket {
         };
         let [a, b, c, d, e, f, ..] = address.sll_addr;
         Ok(Some((Mac([a, b, c, d, e, f]), buffer.get(..got).unwrap_or_default())))
+    }
+
+    /// Closes it without waiting for that.
+    pub(crate) fn close(self) {
+        closing::close(self.fd);
     }
 
     fn address(&self, mac: Mac) -> libc::sockaddr_ll {

@@ -19,6 +19,9 @@ const GROUP: u32 = u32::from_be_bytes(*b"cnib");
 /// The alias that earlier versions gave it instead, some time after its creation.
 const ALIAS: &str = "cnimble: removed with its last port";
 
+/// How often a free table is chosen. Of those that choose the same one, the first keeps it.
+const CHOICES: usize = 32;
+
 /// The tables default, main and local, which are no VRF's (rtnetlink(7)).
 const KERNELS: std::ops::RangeInclusive<u32> = 253..=255;
 
@@ -55,15 +58,12 @@ pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, 
 /// Finds the VRF or makes it, up, with its undo.
 ///
 /// # Errors
-/// Code 102 if it has another table than is asked for; the kernel's.
+/// Code 102 if it has another table than is asked for; code 11 if every table that was free has been taken at the same
+/// time; the kernel's.
 pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
     if let Some(found) = find(inside, &config.name)? {
         return matching(found, config);
     }
-    let table = match config.table {
-        Some(table) => table,
-        None => free_table(inside)?,
-    };
     // Before it is made: an answer that is lost doesn't say whether it was.
     let (home, name) = (call.open_netns()?, config.name.clone());
     call.undo.push(format!("remove VRF {name}"), move || {
@@ -73,7 +73,45 @@ pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Resu
             _ => Ok(()),
         }
     });
-    // One message: there is no moment in which it has its name, and isn't ours or isn't up.
+    match config.table {
+        Some(table) => make(inside, config, table).or_else(|err| instead(inside, config, err)),
+        None => make_with_a_free_table(inside, config),
+    }
+}
+
+/// Makes it with a table that is no other VRF's. Two ADDs may choose the same one: the VRF that was made first
+/// keeps it.
+fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
+    for _ in 0..CHOICES {
+        let table = free_table(&all(inside)?)?;
+        match make(inside, config, table) {
+            Ok(vrf) => {
+                let is_before = |other: &Vrf| other.table == table && other.link.index < vrf.link.index;
+                if !all(inside)?.iter().any(is_before) {
+                    return Ok(vrf);
+                }
+                remove_if_empty(inside, &vrf)?;
+            }
+            // The kernel itself gives a table to one VRF only (net.vrf.strict_mode).
+            Err(err) if err.is(Errno::EBUSY) => {}
+            Err(err) => return instead(inside, config, err),
+        }
+    }
+    Err(Error::new(Code::TRY_AGAIN_LATER, format!("VRF {} found no table that stayed free", config.name))
+        .details(format!("{CHOICES} times, another VRF was made with the same one at the same time")))
+}
+
+/// The VRF that an ADD has made at the same time.
+fn instead(inside: &mut Netlink, config: &Config, err: netlink::Error) -> Result<Vrf, Error> {
+    match err.errno {
+        Errno::EEXIST => matching(find(inside, &config.name)?.ok_or(err)?, config),
+        Errno::EOPNOTSUPP => Err(unknown(Code::KERNEL).details(err.to_string())),
+        _ => Err(err.into()),
+    }
+}
+
+/// One message: there is no moment in which it has its name, and isn't ours or isn't up.
+fn make(inside: &mut Netlink, config: &Config, table: u32) -> Result<Vrf, netlink::Error> {
     let new = NewLink {
         name: &config.name,
         kind: Kind::Vrf { table },
@@ -84,16 +122,8 @@ pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Resu
         group: Some(GROUP),
         up: true,
     };
-    match inside.create_link(kind::add(&new)) {
-        Ok(link) => Ok(Vrf { link, table }),
-        // By an ADD at the same time.
-        Err(err) if err.is(Errno::EEXIST) => {
-            let found = find(inside, &config.name)?.ok_or(err)?;
-            matching(found, config)
-        }
-        Err(err) if err.is(Errno::EOPNOTSUPP) => Err(unknown(Code::KERNEL).details(err.to_string())),
-        Err(err) => Err(err.into()),
-    }
+    let link = inside.create_link(kind::add(&new))?;
+    Ok(Vrf { link, table })
 }
 
 fn matching(found: Vrf, config: &Config) -> Result<Vrf, Error> {
@@ -112,16 +142,18 @@ pub(crate) fn unknown(code: Code) -> Error {
     Error::new(code, "this kernel has no interfaces of the kind vrf").details("it needs the module vrf")
 }
 
+fn all(inside: &mut Netlink) -> Result<Vec<Vrf>, Error> {
+    let links = inside.links(&Filter { master: None, kind: Some("vrf") })?;
+    let vrf = |link: Link| match link.settings {
+        Some(Kind::Vrf { table }) => Some(Vrf { link, table }),
+        _ => None,
+    };
+    Ok(links.into_iter().filter_map(vrf).collect())
+}
+
 /// The lowest number that is no VRF's table.
-fn free_table(inside: &mut Netlink) -> Result<u32, Error> {
-    let vrfs = inside.links(&Filter { master: None, kind: Some("vrf") })?;
-    let taken: BTreeSet<u32> = vrfs
-        .iter()
-        .filter_map(|link| match link.settings {
-            Some(Kind::Vrf { table }) => Some(table),
-            _ => None,
-        })
-        .collect();
+fn free_table(vrfs: &[Vrf]) -> Result<u32, Error> {
+    let taken: BTreeSet<u32> = vrfs.iter().map(|vrf| vrf.table).collect();
     let free = (1..=u32::MAX).find(|table| !taken.contains(table) && !KERNELS.contains(table));
     free.ok_or_else(|| Error::new(Code::CONFLICT, "every routing table is some VRF's"))
 }

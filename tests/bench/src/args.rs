@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use cnimble_tests::Sample;
+
 use crate::{Contender, Result, SCENARIOS, Scenario};
 
 pub(crate) const HELP: &str = "\
@@ -16,7 +18,8 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
   --cnimble FILE        the command, for the section api
   --netavark FILE       the program, as one more contender in the section chain
   --floor FILE          the program made of floor.c, as one more contender
-  --only NETWORK        plain, ipMasq, dual or dual+ipMasq; may be given several times
+  --only NAME           plain, ipMasq, dual or dual+ipMasq, or a plugin for the section kinds; may be given
+                        several times
   --state-dir DIR       for leases (default: a new one below the temporary directory)
   --json FILE           write the figures, with every sample
   --markdown FILE       write a short table
@@ -113,8 +116,9 @@ impl Args {
                 }
                 "--only" => {
                     let text = value()?;
-                    if !SCENARIOS.iter().any(|scenario| scenario.name == text) {
-                        return Err(format!("--only {text}: there is no such network").into());
+                    let is_network = SCENARIOS.iter().any(|scenario| scenario.name == text);
+                    if !is_network && !Sample::all().iter().any(|sample| sample.plugin == text) {
+                        return Err(format!("--only {text}: there is no such network or plugin").into());
                     }
                     args.only.push(text);
                 }
@@ -154,9 +158,19 @@ impl Args {
 
     /// The networks to measure.
     pub(crate) fn scenarios(&self) -> impl Iterator<Item = &'static Scenario> {
-        SCENARIOS
-            .iter()
-            .filter(|scenario| self.only.is_empty() || self.only.iter().any(|name| name == scenario.name))
+        let all = !SCENARIOS.iter().any(|scenario| self.names(scenario.name));
+        SCENARIOS.iter().filter(move |scenario| all || self.names(scenario.name))
+    }
+
+    /// The samples of the plugins to measure one by one.
+    pub(crate) fn samples_of_plugins(&self) -> impl Iterator<Item = &'static Sample> {
+        let all = !Sample::all().iter().any(|sample| self.names(&sample.plugin));
+        Sample::all().iter().filter(move |sample| all || self.names(&sample.plugin))
+    }
+
+    /// Whether only this and its like is to be measured.
+    fn names(&self, what: &str) -> bool {
+        self.only.iter().any(|name| name == what)
     }
 }
 
@@ -190,6 +204,14 @@ mod tests {
         assert_eq!(args.pods, [1, 300]);
         assert_eq!(args.contenders[1].dir, PathBuf::from("/y"));
         assert_eq!(args.scenarios().map(|s| s.name).collect::<Vec<_>>(), ["dual"]);
+        assert_eq!(args.samples_of_plugins().count(), Sample::all().len());
+    }
+
+    #[test]
+    fn a_plugin_can_be_measured_alone() {
+        let args = parse(&["--contender", "a=/x", "--only", "vlan"]).unwrap().unwrap();
+        let plugins: Vec<_> = args.samples_of_plugins().map(|sample| sample.plugin.as_str()).collect();
+        assert_eq!((plugins, args.scenarios().count()), (vec!["vlan"], SCENARIOS.len()));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Every plugin that this kernel can serve, by its sample, which has everything on: ADD, DEL, and the memory
-//! that they take. What stands in front of a plugin of a chain is ours for every contender.
+//! that they take. What stands in front of a plugin of a chain is ours for every contender. A plugin that asks a
+//! DHCP server has one, and its daemon runs before the clock does.
 
 use std::fs::File;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
-use cnimble_tests::{Host, Place, Sample};
+use cnimble_tests::{Background, Host, PATIENCE, Place, Sample, wait_until};
 
 use crate::args::Args;
 use crate::process::{self, Footprint};
@@ -73,15 +74,22 @@ impl<'a> Node<'a> {
 }
 
 pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
-    for sample in Sample::all() {
-        if let Some(why) = sample.missing() {
+    for sample in args.samples_of_plugins() {
+        if let Some(why) = sample.missing().filter(|_| !sample.is_served()) {
             announce(&format!("{} is left out: {why}", sample.plugin));
             continue;
         }
         announce(&sample.plugin);
         let hosts: Vec<(&Contender, Host)> = args.plugins().map(|one| (one, Host::hasty())).collect();
         let mut nodes = Vec::new();
+        let mut servers = Vec::new();
         for (contender, host) in &hosts {
+            if let Some(server) = sample.serve(host) {
+                let daemon = daemon(contender, host)?;
+                process::serves(&server)?;
+                process::serves(&daemon)?;
+                servers.extend([server, daemon]);
+            }
             let mut node = Node::new(contender, sample, host);
             // One stays; another is there and gone, which not every contender can do with everything on.
             match node.add(process::timed).and_then(|_| node.add_and_del(process::timed)) {
@@ -92,6 +100,18 @@ pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
         rounds((args.samples / 2).max(5), sample, nodes, report)?;
     }
     Ok(())
+}
+
+/// The contender's own DHCP daemon, at the socket that the sample names.
+fn daemon(contender: &Contender, host: &Host) -> Result<Background> {
+    let socket = host.dir().join("dhcp.sock");
+    let mut daemon = host.command(contender.dir.join("dhcp"));
+    daemon.arg("daemon").arg("-socketpath").arg(&socket).stdin(Stdio::null()).stderr(Stdio::null());
+    let started = Background::start(&mut daemon);
+    match wait_until(PATIENCE, || socket.exists()) {
+        true => Ok(started),
+        false => Err(format!("{}'s DHCP daemon doesn't listen", contender.name).into()),
+    }
 }
 
 fn rounds(rounds: usize, sample: &Sample, mut nodes: Vec<Node<'_>>, report: &mut Report) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -10,6 +11,8 @@ use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+
+use cnimble_tests::Background;
 
 use crate::Result;
 
@@ -35,16 +38,53 @@ pub(crate) fn inherit() -> Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
+/// Children that serve a contender as long as it is measured.
+static SERVERS: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
+
+/// Has no run wait for the end of this child.
+pub(crate) fn serves(child: &Background) -> Result<()> {
+    let pid = libc::pid_t::try_from(child.pid())?;
+    SERVERS.lock().map_err(|_| "a thread has panicked")?.push(pid);
+    Ok(())
+}
+
 /// Waits for what a run has left running; its processor time.
 fn outlived() -> Result<Duration> {
     let mut all = Duration::ZERO;
-    loop {
-        match wait_for(-1) {
+    while let Some(pid) = left_running()? {
+        match wait_for(pid) {
             Ok((_, cpu)) => all += cpu,
-            Err(err) if err.raw_os_error() == Some(libc::ECHILD) => return Ok(all),
+            Err(err) if err.raw_os_error() == Some(libc::ECHILD) => break,
             Err(err) => return Err(err.into()),
         }
     }
+    Ok(all)
+}
+
+/// A child that a run has left, or -1 if any that there may be is one (wait4(2)).
+fn left_running() -> Result<Option<libc::pid_t>> {
+    let servers = SERVERS.lock().map_err(|_| "a thread has panicked")?.clone();
+    if servers.is_empty() {
+        return Ok(Some(-1));
+    }
+    Ok(children()?.into_iter().find(|pid| !servers.contains(pid)))
+}
+
+/// This process's children, the dead ones among them that nobody has waited for (proc_pid_stat(5), `ppid`).
+fn children() -> Result<Vec<libc::pid_t>> {
+    let own = std::process::id().to_string();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // It may be gone by now: then it is nobody's child.
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1));
+        if parent == Some(own.as_str()) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
 }
 
 /// What a run takes.
@@ -126,7 +166,8 @@ pub(crate) fn traced(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Footpri
 
     let mut footprint = Footprint { peak_kib: 0, programs: 1 };
     let mut exit = None;
-    loop {
+    // With the plugin gone, all that it has started is this process's.
+    while exit.is_none() || left_running()?.is_some() {
         let (pid, deliver) = match waitpid(None, Some(WaitPidFlag::__WALL)) {
             Ok(WaitStatus::PtraceEvent(pid, _, event)) => {
                 if event == libc::PTRACE_EVENT_EXIT {
@@ -276,6 +317,23 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "done\n");
         std::fs::remove_file(&file).unwrap();
         assert!(run.cpu >= Duration::from_millis(10), "{run:?}");
+    }
+
+    #[test]
+    fn no_run_waits_for_a_server() {
+        if !alone("no_run_waits_for_a_server") {
+            return;
+        }
+        inherit().unwrap();
+        let mut server = Background::start(&mut shell("exec sleep 300"));
+        serves(&server).unwrap();
+        let file = std::env::temp_dir().join(format!("cnimble-bench-server-{}", std::process::id()));
+        let mut command = shell(r#"(sleep 0.05; echo done >"$FILE") >/dev/null &"#);
+        command.env("FILE", &file);
+        timed(command, b"").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "done\n");
+        std::fs::remove_file(&file).unwrap();
+        assert!(server.running());
     }
 
     #[test]

@@ -26,6 +26,12 @@ pub(super) struct Four {
     arp: Option<Socket>,
 }
 
+impl Drop for Four {
+    fn drop(&mut self) {
+        [self.dhcp.take(), self.arp.take()].into_iter().flatten().for_each(Socket::close);
+    }
+}
+
 /// What has come by a socket.
 enum Heard {
     Answer(Mac, Answer),
@@ -54,7 +60,10 @@ impl Four {
     /// Opens what the client's state needs, and closes what it doesn't.
     fn listen(&mut self, place: &Place) -> io::Result<()> {
         let open = |wanted: bool, kind: Kind, now: Option<Socket>| match (wanted, now) {
-            (false, _) => Ok(None),
+            (false, now) => {
+                now.into_iter().for_each(Socket::close);
+                Ok(None)
+            }
             (true, Some(socket)) => Ok(Some(socket)),
             (true, None) => place.open(|| Socket::open(kind, place.index)).map(Some),
         };
@@ -75,7 +84,12 @@ impl Four {
         match &self.dhcp {
             Some(socket) => socket.send(mac, &packet),
             // A good-bye of one that waits for nothing.
-            None => place.open(|| Socket::open(Kind::Dhcp, place.index))?.send(mac, &packet),
+            None => {
+                let socket = place.open(|| Socket::open(Kind::Dhcp, place.index))?;
+                let sent = socket.send(mac, &packet);
+                socket.close();
+                sent
+            }
         }
     }
 

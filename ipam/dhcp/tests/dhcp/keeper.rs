@@ -45,6 +45,23 @@ fn a_keeper_that_is_killed_has_lost_nothing() {
     assert_ended(&host);
 }
 
+/// What listens in a pod makes the kernel look at each of its packets.
+#[test]
+fn no_packet_socket_stays_in_a_pod() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    let result = network.added(&attachment);
+    let sockets = || pod.within(|| std::fs::read_to_string("/proc/thread-self/net/packet").unwrap());
+    let is_none = || sockets().lines().count() == 1;
+    assert!(wait_until(PATIENCE, is_none), "{}", sockets());
+    network.deleted(&attachment, Some(&result));
+    server.wait(RELEASE, 1);
+    assert!(wait_until(PATIENCE, is_none), "{}", sockets());
+    assert_ended(&host);
+}
+
 #[test]
 fn an_add_outlives_its_keeper() {
     let (host, pod) = (host(), Pod::new());

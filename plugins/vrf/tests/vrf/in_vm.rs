@@ -121,6 +121,40 @@ fn all_at_once(vrf: &Network<'_>, attachments: &[Attachment], prevs: &[Value]) {
 }
 
 #[test]
+fn twenty_vrfs_that_are_made_at_once_have_twenty_tables() {
+    with_kind!("vrf");
+    let (site, pod) = (Site::new(), Pod::new());
+    pod.ip("link add red type vrf table 2");
+    let prev = site.front().added(&Attachment::new("c1", &pod));
+    let vrf = site.vrf();
+    // The kernel may refuse what would share a table.
+    for strict in ["0", "1"] {
+        pod.set_sysctl("vrf/strict_mode", strict);
+        let networks: Vec<_> = (0..20).map(|number| format!("vrf{number}")).collect();
+        for number in 0..networks.len() {
+            pod.ip(&format!("link add port{number} type dummy"));
+        }
+        let attachment = |number| Attachment::new("c1", &pod).ifname(&format!("port{number}"));
+        std::thread::scope(|scope| {
+            for (number, name) in networks.iter().enumerate() {
+                let (vrf, prev, attachment) = (vrf.with("/vrfname", json!(name)), &prev, attachment(number));
+                scope.spawn(move || add(&vrf, &attachment, prev).result());
+            }
+        });
+        let mut tables: Vec<_> = networks.iter().map(|name| table(&pod, name)).collect();
+        tables.sort();
+        tables.dedup();
+        assert_eq!(tables.len(), 20, "{tables:?}");
+        for (number, name) in networks.iter().enumerate() {
+            assert_eq!(pod.link(&format!("port{number}"))["master"], json!(name));
+            vrf.with("/vrfname", json!(name)).deleted(&attachment(number), None);
+            pod.ip(&format!("link delete port{number}"));
+        }
+        assert_eq!(pod.links(), ["eth0", "lo", "red"]);
+    }
+}
+
+#[test]
 fn several_interfaces_share_a_vrf_whose_table_no_other_may_have() {
     with_kind!("vrf");
     let (site, pod) = (Site::new(), Pod::new());
