@@ -2,38 +2,58 @@
 //!
 //! Who closes a packet socket waits until no processor can be at it any more (`synchronize_net` in
 //! net/packet/af_packet.c), 15 ms on Linux 6.18. The keeper has one thread for all pods: another one waits.
+//!
+//! That is one of pthread_create(3). `std::thread` has thread-local values, which would cost every plugin of
+//! this program a page when it starts, and a system call.
 
-use std::os::fd::OwnedFd;
+use std::ffi::c_void;
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::ptr;
 use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 
-/// Bytes; it calls close(2), and nothing else.
-const STACK: usize = 64 << 10;
-
-/// The thread that closes, if there could be one.
-static CLOSER: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
+/// What is to be closed goes in here, if there could be a thread.
+static CLOSER: OnceLock<Option<PipeWriter>> = OnceLock::new();
 
 /// Closes the socket soon, or at once if there can be no thread.
 pub(crate) fn close(socket: OwnedFd) {
-    if let Some(closer) = CLOSER.get_or_init(start) {
-        // What can't be sent comes back in the error, and is closed here.
-        let _ = closer.send(socket);
+    let Some(mut closer) = CLOSER.get_or_init(start).as_ref() else { return };
+    let number = socket.into_raw_fd();
+    if closer.write_all(&number.to_ne_bytes()).is_err() {
+        // SAFETY: it comes from `into_raw_fd`, and the thread has not got it.
+        drop(unsafe { OwnedFd::from_raw_fd(number) });
     }
 }
 
-fn start() -> Option<Sender<OwnedFd>> {
-    let (sender, receiver) = channel();
+fn start() -> Option<PipeWriter> {
+    let (reader, writer) = pipe().ok()?;
+    let reader = Box::into_raw(Box::new(reader));
     // Signals are for the thread that waits for them: the new one inherits what is blocked.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?;
-    let started = thread::Builder::new().stack_size(STACK).spawn(|| close_all(receiver));
+    let mut thread = std::mem::MaybeUninit::uninit();
+    // SAFETY: the thread's number has room, the function is of the type that is wanted, and its argument lives until
+    // it takes it.
+    let failed = unsafe { libc::pthread_create(thread.as_mut_ptr(), ptr::null(), close_all, reader.cast()) };
     // The mask is one that the kernel has just told.
     let _ = before.thread_set_mask();
-    started.ok().map(|_| sender)
+    if failed == 0 {
+        return Some(writer);
+    }
+    // SAFETY: there is no thread that could have taken it.
+    drop(unsafe { Box::from_raw(reader) });
+    None
 }
 
-fn close_all(sockets: Receiver<OwnedFd>) {
-    sockets.into_iter().for_each(drop);
+/// The thread.
+extern "C" fn close_all(reader: *mut c_void) -> *mut c_void {
+    // SAFETY: `start` has made it of such a box for this thread alone.
+    let mut reader = unsafe { Box::from_raw(reader.cast::<PipeReader>()) };
+    let mut number = [0; size_of::<RawFd>()];
+    while reader.read_exact(&mut number).is_ok() {
+        // SAFETY: `close` has given it away, once.
+        drop(unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(number)) });
+    }
+    ptr::null_mut()
 }
