@@ -265,6 +265,19 @@ fn every_verb_stays_within_its_budget() {
     assert!(over.is_empty(), "{}", over.join("\n\n"));
 }
 
+/// Its block of memory is in the program, and thread-local values fit into what the C library has for them.
+#[test]
+fn a_plugin_starts_without_asking_the_kernel_for_memory() {
+    need_strace!();
+    let host = Host::new();
+    let file = host.dir().join("strace");
+    let call = host.call("loopback").command("VERSION").under(&["strace", "-o", file.to_str().unwrap()]);
+    call.run().success();
+    let text = std::fs::read_to_string(file).unwrap();
+    let asks = |line: &&str| line.starts_with("mmap(") || line.starts_with("brk(");
+    assert!(text.starts_with("execve(") && !text.lines().any(|line| asks(&line)), "{text}");
+}
+
 /// What a verb costs must not grow with the number of pods.
 #[test]
 fn fifty_pods_cost_as_much_as_one() {
