@@ -1,8 +1,8 @@
 //! The bridge itself: found, or made.
 
 use cnimble_cni::{Code, Error};
-use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{self, Change, Filter, Link, Mac, NewBridge};
+use cnimble_netlink::{self as netlink, Netlink};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::host::ignore_router_advertisements;
 
@@ -89,8 +89,16 @@ fn switch_on(
     let back = Change { up: up.map(|_| false), promisc: promisc.map(|_| false), ..Change::default() };
     call.undo.push(format!("restore the flags of {name}"), move || {
         let mut host = Netlink::open()?;
-        if host.links(&Filter { master: Some(index), kind: None })?.is_empty() {
-            host.execute(link::set(index, &name, &back))?;
+        let has_ports = |host: &mut Netlink| -> netlink::Result<bool> {
+            Ok(!host.links(&Filter { master: Some(index), kind: None })?.is_empty())
+        };
+        if has_ports(&mut host)? {
+            return Ok(());
+        }
+        host.execute(link::set(index, &name, &back))?;
+        // Another pod may have come at this moment; one that comes later looks for itself ([`ours::hold`]).
+        if has_ports(&mut host)? {
+            host.execute(link::set(index, &name, &Change { up, promisc, ..Change::default() }))?;
         }
         Ok(())
     });

@@ -80,7 +80,7 @@ impl Plugin for Bridge {
         let owner = call.owner();
 
         let (mut bridge, mut pair) = join(call, &mut host, &config, &owner, &netns, mac)?;
-        bridge.mac = ours::hold_mac(&mut host, &bridge, &pair.host)?;
+        bridge.mac = ours::hold(&mut host, &config, &bridge, &pair.host)?;
 
         let mut result = CniResult::default();
         let mut mac_is_seen = false;

@@ -3,6 +3,8 @@
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{self as netlink, Netlink};
 
+use crate::config::Config;
+
 /// The alias of a bridge that we made.
 pub(crate) const OURS: &str = "bridge, made by cnimble";
 
@@ -32,13 +34,25 @@ pub(crate) fn mac_to_hold(bridge: &Link) -> Option<Mac> {
 /// the ports: the pods' neighbour entries, and what earlier results say, stay true. (The
 /// kernel takes the lowest of the ports' unless one was ever set, and netlink doesn't tell which
 /// is the case.) Returns the bridge's MAC.
-pub(crate) fn hold_mac(host: &mut Netlink, bridge: &Link, port: &Link) -> netlink::Result<Option<Mac>> {
+///
+/// It gets its flags back, too, if the ADD that has set them has failed meanwhile, and has seen no port.
+pub(crate) fn hold(
+    host: &mut Netlink,
+    config: &Config,
+    bridge: &Link,
+    port: &Link,
+) -> netlink::Result<Option<Mac>> {
     // A bridge that is up has a port already, so it has either the lowest MAC of its ports',
     // which ours isn't, or one that was set.
     if bridge.oper_up && bridge.mac < port.mac {
         return Ok(bridge.mac);
     }
-    let now = host.link_at(bridge.index)?.mac;
+    let Link { mac: now, up, promisc, .. } = host.link_at(bridge.index)?;
+    let promisc = (config.promisc && !promisc).then_some(true);
+    if !up || promisc.is_some() {
+        let change = Change { up: Some(true), promisc, ..Change::default() };
+        host.execute(link::set(bridge.index, &bridge.name, &change))?;
+    }
     if now == bridge.mac || now != port.mac || bridge.mac == NONE {
         return Ok(now);
     }
