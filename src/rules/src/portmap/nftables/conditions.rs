@@ -64,7 +64,9 @@ pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<
     }
     let Err(err) = command::run(NFT, &["-f", "-"], &script) else { return Ok(()) };
     let err = err.details("its commands were made of conditionsV4 and conditionsV6");
-    Err(Failure { err, is_overtaken: nft.generation()? != before })
+    // What it needs may have gone before `before`, with another call's last mapping.
+    let is_overtaken = nft.generation()? != before || !nft.has_chain(Portmap::TABLE.chain(DISPATCH))?;
+    Err(Failure { err, is_overtaken })
 }
 
 /// The commands that make a set and the rule over it. Those for one address come in front of all others.

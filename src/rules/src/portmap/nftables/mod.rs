@@ -80,8 +80,8 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
 
 /// How many elements DEL asks for one by one.
 const ONE_BY_ONE: usize = 64;
-/// How often maps for conditions are made.
-const ATTEMPTS: usize = 10;
+/// How often maps for conditions are made: each time, another call may take them along with its last mapping.
+const ATTEMPTS: usize = 40;
 
 /// Puts the owner's elements in place. What is there of a container that `is_gone` goes, as by its DEL; it
 /// stays gone when the rest is taken back.
