@@ -51,7 +51,7 @@ fn create(call: &Call, host: &mut Netlink, config: &Config) -> Result<(Link, boo
                 let _alone = goes.then(unused::lock).transpose()?;
                 let mut host = Netlink::open()?;
                 // Another pod may have come to live on it meanwhile.
-                if host.links(&Filter { master: Some(index), kind: None })?.is_empty() {
+                if !has_ports(&mut host, index)? {
                     host.remove_link(index, &name)?;
                 }
                 Ok(())
@@ -63,6 +63,10 @@ fn create(call: &Call, host: &mut Netlink, config: &Config) -> Result<(Link, boo
         Err(err) if config.filters_vlans => Err(vlan::explain(err)),
         Err(err) => Err(err.into()),
     }
+}
+
+fn has_ports(host: &mut Netlink, bridge: u32) -> netlink::Result<bool> {
+    Ok(!host.links(&Filter { master: Some(bridge), kind: None })?.is_empty())
 }
 
 /// `is_new`: this ADD has made it, and says so in its alias.
@@ -89,15 +93,12 @@ fn switch_on(
     let back = Change { up: up.map(|_| false), promisc: promisc.map(|_| false), ..Change::default() };
     call.undo.push(format!("restore the flags of {name}"), move || {
         let mut host = Netlink::open()?;
-        let has_ports = |host: &mut Netlink| -> netlink::Result<bool> {
-            Ok(!host.links(&Filter { master: Some(index), kind: None })?.is_empty())
-        };
-        if has_ports(&mut host)? {
+        if has_ports(&mut host, index)? {
             return Ok(());
         }
         host.execute(link::set(index, &name, &back))?;
         // Another pod may have come at this moment; one that comes later looks for itself ([`ours::hold`]).
-        if has_ports(&mut host)? {
+        if has_ports(&mut host, index)? {
             host.execute(link::set(index, &name, &Change { up, promisc, ..Change::default() }))?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use serde_json::Value;
 use cnimble_tests::{Background, Host, PATIENCE, Place, Sample, wait_until};
 
 use crate::args::Args;
-use crate::process::{self, Footprint};
+use crate::process::{self, Footprint, Server};
 use crate::report::{Report, Row};
 use crate::{Contender, Result, announce, progress};
 
@@ -85,10 +85,8 @@ pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
         let mut servers = Vec::new();
         for (contender, host) in &hosts {
             if let Some(server) = sample.serve(host) {
-                let daemon = daemon(contender, host)?;
-                process::serves(&server)?;
-                process::serves(&daemon)?;
-                servers.extend([server, daemon]);
+                let server = Server::new(server)?;
+                servers.extend([server, Server::new(daemon(contender, host)?)?]);
             }
             let mut node = Node::new(contender, sample, host);
             // One stays; another is there and gone, which not every contender can do with everything on.

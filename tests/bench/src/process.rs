@@ -41,11 +41,26 @@ pub(crate) fn inherit() -> Result<()> {
 /// Children that serve a contender as long as it is measured.
 static SERVERS: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
 
-/// Has no run wait for the end of this child.
-pub(crate) fn serves(child: &Background) -> Result<()> {
-    let pid = libc::pid_t::try_from(child.pid())?;
-    SERVERS.lock().map_err(|_| "a thread has panicked")?.push(pid);
-    Ok(())
+/// A child for whose end no run waits, until this value goes.
+pub(crate) struct Server {
+    child: Background,
+}
+
+impl Server {
+    pub(crate) fn new(child: Background) -> Result<Self> {
+        let pid = libc::pid_t::try_from(child.pid())?;
+        SERVERS.lock().map_err(|_| "a thread has panicked")?.push(pid);
+        Ok(Server { child })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Without servers nobody reads /proc between two runs.
+        if let Ok(mut servers) = SERVERS.lock() {
+            servers.retain(|pid| u32::try_from(*pid) != Ok(self.child.pid()));
+        }
+    }
 }
 
 /// Waits for what a run has left running; its processor time.
@@ -325,15 +340,16 @@ mod tests {
             return;
         }
         inherit().unwrap();
-        let mut server = Background::start(&mut shell("exec sleep 300"));
-        serves(&server).unwrap();
+        let mut server = Server::new(Background::start(&mut shell("exec sleep 300"))).unwrap();
         let file = std::env::temp_dir().join(format!("cnimble-bench-server-{}", std::process::id()));
         let mut command = shell(r#"(sleep 0.05; echo done >"$FILE") >/dev/null &"#);
         command.env("FILE", &file);
         timed(command, b"").unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "done\n");
         std::fs::remove_file(&file).unwrap();
-        assert!(server.running());
+        assert!(server.child.running());
+        drop(server);
+        assert!(SERVERS.lock().unwrap().is_empty());
     }
 
     #[test]

@@ -113,7 +113,7 @@ fn the_tree_draws_a_device_and_the_doctor_brings_that_of_a_dead_pod_home() {
     // Another test's child that is about to begin may still hold the namespace.
     assert!(wait_until(PATIENCE, || doctor(&[]).status == 6));
     let repaired = doctor(&["--repair"]);
-    assert!(repaired.text().contains("\"repaired\""), "{}", repaired.describe());
+    assert!(repaired.status == 0 && repaired.text().contains("\"repaired\""), "{}", repaired.describe());
     before.assert_same(&Snapshot::settled(&node.host).without("leases"), "after the repair");
     doctor(&[]).success();
 }
