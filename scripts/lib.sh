@@ -40,14 +40,15 @@ missing_packages() {
     done
 }
 
-# need_packages PACKAGE...: installs the Debian packages that are missing.
+# need_packages PACKAGE...: installs the Debian packages that are missing. Their services neither start now nor with
+# the machine: firewalld would change its rules, a DHCP server would answer on its networks.
 need_packages() {
     local missing
     mapfile -t missing < <(missing_packages "$@")
     [[ ${#missing[@]} -gt 0 ]] || return 0
     command -v apt-get >/dev/null || die "please install what these Debian packages hold: ${missing[*]}"
     [[ $(id -u) -eq 0 ]] || die "Debian packages are missing; as root: apt-get install ${missing[*]}"
-    say "Installing Debian packages: ${missing[*]}"
+    say "Installing Debian packages: ${missing[*]}$(apt_space "${missing[@]}")"
     local log
     log=$(mktemp)
     # The package lists of a fresh machine are empty or old: refresh them if it fails at first.
@@ -61,27 +62,42 @@ need_packages() {
     rm -f "$log"
 }
 
-# need_idle_packages PACKAGE...: the same for packages with a service that must neither start now nor
-# with the machine: firewalld would change its rules, a DHCP server would answer on its networks.
-need_idle_packages() {
-    local package missing policy=/usr/sbin/policy-rc.d made='' status
-    mapfile -t missing < <(missing_packages "$@")
-    [[ ${#missing[@]} -gt 0 ]] || return 0
-    # invoke-rc.d(8): 101 forbids to start a service.
+# apt_space PACKAGE...: the disk space that they take, in apt's words; nothing if apt does not know them yet.
+apt_space() {
+    local said
+    said=$(LC_ALL=C apt-get --assume-no --no-install-recommends install "$@" 2>/dev/null | grep -o '[0-9.,]* [kMG]B of additional disk space' || true)
+    [[ -z $said ]] || printf ' (%s)' "$said"
+}
+
+# services STATE...: the units in this state: enabled, or running.
+services() {
+    ! command -v systemctl >/dev/null || case $1 in
+        enabled) systemctl --root=/ --no-legend --no-pager list-unit-files --state=enabled 2>/dev/null | cut -d' ' -f1 ;;
+        running) systemctl --no-legend --no-pager --plain list-units --state=running 2>/dev/null | cut -d' ' -f1 ;;
+    esac | sort
+}
+
+# apt_install PACKAGE...: installs them without their services. invoke-rc.d asks policy-rc.d, which forbids each start
+# with 101 (invoke-rc.d(8)). A policy of the machine's own stays; what it lets start is stopped.
+apt_install() {
+    local policy=/usr/sbin/policy-rc.d status=0 enabled running unit
+    enabled=$(services enabled) running=$(services running)
     if [[ ! -e $policy ]]; then
-        printf '#!/bin/sh\nexit 101\n' >"$policy"
-        chmod 755 "$policy"
-        made=yes
+        printf '#!/bin/sh\nexit 101\n' >"$policy.$$"
+        chmod 755 "$policy.$$"
+        mv "$policy.$$" "$policy"
+        local made=yes
     fi
-    for package in "${missing[@]}"; do
-        # Whoever has a policy of his own keeps it. What it doesn't forbid is left out.
-        status=0
-        "$policy" "$package" start >/dev/null 2>&1 || status=$?
-        [[ $status -eq 101 ]] || continue
-        (need_packages "$package") || true
-        ! command -v systemctl >/dev/null || systemctl --quiet disable "$package" >/dev/null 2>&1 || true
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        -o DPkg::Lock::Timeout=120 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@" || status=$?
+    [[ -z ${made:-} ]] || rm -f "$policy"
+    for unit in $(comm -13 <(printf '%s\n' "$enabled") <(services enabled)); do
+        systemctl --quiet disable "$unit" || true
     done
-    [[ -z $made ]] || rm -f "$policy"
+    for unit in $(comm -13 <(printf '%s\n' "$running") <(services running)); do
+        systemctl --quiet stop "$unit" || true
+    done
+    return "$status"
 }
 
 # need_go_plugins: the Go plugins to compare with; exports REFERENCE_DIR and sets REFERENCE_NAME.
@@ -147,11 +163,6 @@ fetch_netavark() (
     # Whole or not at all.
     mv "$work/tree/usr/lib/podman/netavark" "$dir/netavark"
 )
-
-apt_install() {
-    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        -o DPkg::Lock::Timeout=120 -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"
-}
 
 # Cargo with a toolchain that is new enough, and what it needs for linking.
 need_cargo() {

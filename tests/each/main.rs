@@ -7,3 +7,4 @@ mod budget;
 mod in_vm;
 mod lint;
 mod protocol;
+mod verbs;

@@ -132,6 +132,15 @@ fn ended(module: &str, test: &str) -> Verdict {
     }
 }
 
+/// The arguments that choose the tests inside: those that choose a single test outside, or the module.
+fn wanted(module: &str) -> Vec<String> {
+    let mut args = std::env::args().skip_while(|arg| arg != "--exact");
+    match (args.next(), args.next()) {
+        (Some(exact), Some(test)) => vec![exact, test],
+        _ => vec![format!("{module}::")],
+    }
+}
+
 /// What the test binary printed inside.
 struct Run {
     stdout: String,
@@ -145,7 +154,8 @@ impl Run {
             .args(["run", "-t", RUN_LIMIT, "--"])
             .arg(std::env::current_exe().unwrap())
             // More than one, or libtest runs them on the main thread, which has not their name.
-            .args(["--test-threads", "2", "--color", "never", &format!("{module}::")])
+            .args(["--test-threads", "2", "--color", "never"])
+            .args(wanted(module))
             .env(INSIDE, "1")
             .env(LACKING, lacking())
             .env("CNIMBLE_PLUGIN_DIR", plugin_dir())
