@@ -34,6 +34,7 @@ pub(crate) fn enter(command: &[String]) -> ExitCode {
 
 /// The first process of a PID namespace: prepares mounts and network, runs `command`, reaps
 /// orphans, and ends with the command. The kernel then kills what the command left running.
+#[allow(clippy::zombie_processes)] // wait(2) reaps the child with all others
 pub(crate) fn init(command: &[String]) -> ExitCode {
     prepare();
     let (program, args) = command.split_first().expect("a command");
