@@ -12,7 +12,7 @@ use nix::sys::socket::{
 use serde_json::json;
 
 use cnimble_tests::{
-    Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, leases, need, wait_until,
+    Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, keep_silent, leases, need, wait_until,
 };
 
 /// A router advertisement (RFC 4861, 4.2): be my neighbour, I am the way to everywhere, and
@@ -91,8 +91,7 @@ fn router_advertisements_change_no_route_of_the_host() {
         config["isGateway"] = gateway.into();
         Network::new(&host, config).added(&Attachment::new("c1", &pod));
         advertise(&pod, "eth0");
-        // The last of three has had its time.
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        keep_silent(std::time::Duration::from_millis(200));
         assert_eq!(believes(&host), "", "{kind}, gateway {gateway}");
     }
 }

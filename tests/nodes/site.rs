@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use cnimble_tests::traffic::Server;
-use cnimble_tests::{Attachment, Host, Network, Ns};
+use cnimble_tests::{Attachment, Host, Network, Ns, silence};
 
 /// For how long an answer is waited for, first.
 pub(crate) const SOON: Duration = Duration::from_millis(1500);
@@ -133,7 +133,10 @@ fn add(host: &Host, plugins: &Path, chain: &[&str], number: usize, pod: &Ns) -> 
 fn is_answered(from: &Ns, to: &str, patience: Duration) -> bool {
     let to: SocketAddr = to.parse().unwrap();
     from.within(|| {
-        let Ok(mut stream) = TcpStream::connect_timeout(&to, patience) else { return false };
+        let Ok(mut stream) = TcpStream::connect_timeout(&to, patience) else {
+            silence(patience);
+            return false;
+        };
         stream.set_read_timeout(Some(patience)).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).is_ok() && !answer.is_empty()

@@ -29,6 +29,7 @@ mod process;
 pub mod proxy;
 mod sample;
 pub mod segment;
+mod silence;
 mod skip;
 mod snapshot;
 pub mod stream;
@@ -49,6 +50,7 @@ pub use plugins::{command, go_plugins, go_to_meet, plugin_dir, recent_go_to_meet
 pub use podman::Podman;
 pub use process::{Background, LIMIT, copy, run_beside, run_limited, script};
 pub use sample::{Place, Role, Sample};
+pub use silence::{keep_silent, silence};
 pub use skip::{announce, missing};
 pub use snapshot::{Snapshot, leases};
 

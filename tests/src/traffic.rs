@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Ns, PATIENCE};
+use crate::{Ns, PATIENCE, silence};
 
 /// Answers on one port of a namespace, IPv4 and IPv6, with its name and whom it sees.
 pub struct Server {
@@ -93,7 +93,7 @@ pub fn tcp(from: &Ns, to: &str) -> io::Result<String> {
 
 /// Whether nobody answers over TCP, by refusal or by silence.
 pub fn tcp_is_shut(from: &Ns, to: &str) -> bool {
-    tcp_within(SILENCE, from, to).is_err()
+    tcp_within(silence(SILENCE), from, to).is_err()
 }
 
 fn tcp_within(limit: Duration, from: &Ns, to: &str) -> io::Result<String> {
@@ -146,5 +146,5 @@ pub fn udp(from: &Ns, to: &str) -> Option<String> {
 /// Whether nobody answers over UDP.
 pub fn udp_is_shut(from: &Ns, to: &str) -> bool {
     let to: SocketAddr = to.parse().unwrap();
-    ask_within(SILENCE, &udp_socket(from, to), to).is_none()
+    ask_within(silence(SILENCE), &udp_socket(from, to), to).is_none()
 }

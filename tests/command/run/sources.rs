@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::http::{ApiServer, TextServer};
 use cnimble_tests::tls::{Authority, door};
-use cnimble_tests::{PATIENCE, need, wait_until};
+use cnimble_tests::{PATIENCE, keep_silent, need, wait_until};
 
 use super::{Cluster, bridge, manifest};
 
@@ -80,7 +80,7 @@ fn a_source_that_is_down_costs_no_pod_its_network() {
     let run = cluster.start_with("", &format!("{url} --manifests {}", cluster.path("manifests").display()));
     // One source is there, and is followed; several housekeepings go by.
     assert!(wait_until(PATIENCE, || run.ready().contains_key("c")), "{:#}", run.status());
-    std::thread::sleep(std::time::Duration::from_secs(5));
+    keep_silent(std::time::Duration::from_secs(5));
     assert_eq!(run.status()["overall"]["sourcesReady"], false);
     assert_eq!(cluster.namespaces().len(), 3, "the pods of the other one are left alone");
     web.say(200, "", list(&["a"]).as_bytes());

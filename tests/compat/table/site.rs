@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use cnimble_tests::traffic::Server;
-use cnimble_tests::{Host, Ns, Pod};
+use cnimble_tests::{Host, Ns, Pod, silence};
 
 pub(super) struct Site {
     pub(super) host: Host,
@@ -73,7 +73,10 @@ fn answer(from: &Ns, to: &str, patience: Duration) -> String {
     let to: SocketAddr = to.parse().unwrap();
     from.within(|| {
         let mut text = String::new();
-        let Ok(mut stream) = TcpStream::connect_timeout(&to, patience) else { return "no answer".into() };
+        let Ok(mut stream) = TcpStream::connect_timeout(&to, patience) else {
+            silence(patience);
+            return "no answer".into();
+        };
         stream.set_read_timeout(Some(patience)).unwrap();
         match stream.read_to_string(&mut text) {
             Ok(_) if !text.is_empty() => text,

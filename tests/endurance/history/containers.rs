@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cnimble_tests::containerd::Cgroups;
 use cnimble_tests::{Background, PATIENCE, wait_until};
 
 use super::log::{Facts, Meaning, Outcome};
@@ -26,7 +27,7 @@ pub(super) fn why_not() -> Option<String> {
 
 /// containers come and go until it is time.
 pub(super) fn containers(board: &Board<'_>, seed: u64, busy: Busy<'_>) {
-    let _cgroups = Cgroups;
+    let _cgroups = Cgroups(group());
     let _daemon = daemon(board.site);
     let rootfs = board.site.node.rootfs();
     std::thread::scope(|scope| {
@@ -48,24 +49,6 @@ pub(super) fn containers(board: &Board<'_>, seed: u64, busy: Busy<'_>) {
 /// The cgroup of all containers.
 fn group() -> String {
     format!("cnimble-history-{}", std::process::id())
-}
-
-/// Removes the cgroups that runc leaves behind.
-struct Cgroups;
-
-impl Drop for Cgroups {
-    fn drop(&mut self) {
-        for hierarchy in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
-            let top = hierarchy.path().join(group());
-            wait_until(10.0, || {
-                for group in std::fs::read_dir(&top).into_iter().flatten().flatten() {
-                    let _ = std::fs::remove_dir(group.path());
-                }
-                let _ = std::fs::remove_dir(&top);
-                !top.exists()
-            });
-        }
-    }
 }
 
 fn daemon(site: &Site) -> Background {

@@ -15,6 +15,9 @@ const SLOWEST: usize = 10;
 /// A line of progress comes after so many tests.
 const STEP: usize = 100;
 
+/// The line of a test that looks for an event which must not come; see `silence` of the harness.
+const SILENCE: &str = "SILENCE ";
+
 /// How a test ended.
 pub(crate) enum Verdict {
     Passed,
@@ -52,6 +55,11 @@ impl Ended {
         }
     }
 
+    /// Whether a test of the job looked for an event that must not come.
+    pub(crate) fn was_silent(&self) -> bool {
+        self.stderr.lines().any(|line| line.starts_with(SILENCE))
+    }
+
     /// The captured output of a test, or all output if the job died before it ended.
     fn output(&self, test: &str) -> String {
         let start = format!("---- {test} stdout ----");
@@ -82,6 +90,8 @@ pub(crate) struct Report {
     verbose: bool,
     planned: usize,
     passed: usize,
+    /// Jobs that looked for an event which must not come.
+    silent: usize,
     skipped: Vec<String>,
     flaky: Vec<String>,
     failed: Vec<String>,
@@ -105,7 +115,9 @@ impl Report {
     }
 
     /// Records the duration of a job.
-    pub(crate) fn took(&mut self, job: &str, took: Duration) {
+    pub(crate) fn took(&mut self, job: &str, ended: &Ended) {
+        let took = ended.took;
+        self.silent += usize::from(ended.was_silent());
         self.durations.insert(job.to_owned(), took.as_secs_f64());
         if self.verbose {
             self.say(&format!("{:8.2} s  {job}", took.as_secs_f64()));
@@ -169,7 +181,11 @@ impl Report {
             self.say(&format!("{} tests are flaky, at most {FLAKY_LIMIT} may be", self.flaky.len()));
         }
         let failed = self.failed.len() + usize::from(too_flaky);
-        self.say(&format!("flaky: {}", self.flaky.len()));
+        self.say(&format!(
+            "{} flaky, {} looked for an event that must not come",
+            self.flaky.len(),
+            self.silent
+        ));
         self.say(&format!("{} passed, {failed} failed, {} skipped", self.passed, self.skipped.len()));
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }

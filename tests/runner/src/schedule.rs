@@ -52,7 +52,7 @@ pub(crate) fn run(mut jobs: Vec<Job<'_>>, options: &Options, report: &mut Report
             }
             let (job, ended) = finished.recv().expect("a job that runs");
             running -= 1;
-            report.took(&job.name(), ended.took);
+            report.took(&job.name(), &ended);
             for test in &job.tests {
                 match ended.verdict(test, job.is_one()) {
                     Verdict::Failed(output) => failed.push((job.program, test.clone(), output)),
