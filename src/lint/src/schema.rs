@@ -16,6 +16,9 @@ pub fn of_plugin(name: &str) -> Option<Value> {
     let page = page(name)?;
     let mut schema = entry(page);
     let object = schema.as_object_mut()?;
+    if takes_ipam(page) {
+        object.insert("$defs".to_owned(), ipams().collect::<Map<_, _>>().into());
+    }
     object.insert("$schema".to_owned(), DRAFT.into());
     object.insert("title".to_owned(), format!("CNI plugin {name}").into());
     object.insert("description".to_owned(), page.about.into());
@@ -26,7 +29,8 @@ pub fn of_plugin(name: &str) -> Option<Value> {
 pub fn of_network() -> Value {
     let plugins = || pages().iter().filter(|page| page.role != Role::Ipam);
     let cases = |to: fn(&Page) -> Value| plugins().map(to).collect::<Vec<_>>();
-    let defs: Map<String, Value> = plugins().map(|page| (page.name.to_owned(), entry(page))).collect();
+    let defs: Map<String, Value> =
+        plugins().map(|page| (page.name.to_owned(), entry(page))).chain(ipams()).collect();
     json!({
         "$schema": DRAFT,
         "title": "CNI network",
@@ -77,10 +81,10 @@ fn entry(page: &Page) -> Value {
         _ => shape_of(page.name, None).unwrap_or(Shape::Any),
     };
     let mut schema = of(&shape, "", page);
-    let takes_ipam = page.role != Role::Ipam && shape::find(&page.shape, "ipam.type").is_some();
     let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return schema };
-    if page.role != Role::Ipam {
-        fields.insert("type".to_owned(), json!({"const": page.name}));
+    match page.role {
+        Role::Ipam => fields.extend(ipam(page).map(|ipam| ("ipam".to_owned(), ipam))),
+        _ => fields.extend([("type".to_owned(), json!({"const": page.name}))]),
     }
     fields.insert("cniVersion".to_owned(), version());
     // Those of IPAM plugins, too; and those of others, which aren't known.
@@ -89,22 +93,46 @@ fn entry(page: &Page) -> Value {
             field.remove("additionalProperties");
         }
     }
-    let ipams = pages().iter().filter(|ipam| ipam.role == Role::Ipam && takes_ipam);
-    let cases: Vec<Value> = ipams
-        .filter_map(|ipam| {
-            let shape = shape::find(&ipam.shape, "ipam")?;
-            Some(json!({
+    let cases: Vec<Value> = ipam_pages()
+        .map(|ipam| {
+            json!({
                 "if": {"properties": {"type": {"const": ipam.name}}, "required": ["type"]},
-                "then": of(&shape::merge(shape, shape::find(&page.shape, "ipam")?), "ipam", ipam),
-            }))
+                "then": {"$ref": format!("#/$defs/{}", definition(ipam))},
+            })
         })
         .collect();
-    if let Some(ipam) = fields.get_mut("ipam").and_then(Value::as_object_mut).filter(|_| takes_ipam) {
+    if let Some(ipam) = fields.get_mut("ipam").and_then(Value::as_object_mut).filter(|_| takes_ipam(page)) {
         ipam.remove("additionalProperties");
         ipam.remove("patternProperties");
         ipam.insert("allOf".to_owned(), cases.into());
     }
     schema
+}
+
+/// Whether a plugin delegates to an IPAM plugin.
+fn takes_ipam(page: &Page) -> bool {
+    page.role != Role::Ipam && shape::find(&page.shape, "ipam.type").is_some()
+}
+
+fn ipam_pages() -> impl Iterator<Item = &'static Page> {
+    pages().iter().filter(|page| page.role == Role::Ipam)
+}
+
+/// The name of the definition of an IPAM plugin's keys.
+fn definition(ipam: &Page) -> String {
+    format!("ipam-{}", ipam.name)
+}
+
+/// The definitions of the IPAM plugins' keys below `ipam`.
+fn ipams() -> impl Iterator<Item = (String, Value)> {
+    ipam_pages().filter_map(|page| Some((definition(page), ipam(page)?)))
+}
+
+/// The keys of an IPAM plugin below `ipam`.
+fn ipam(page: &Page) -> Option<Value> {
+    let mut schema = of(shape::find(&page.shape, "ipam")?, "ipam", page);
+    schema.get_mut("properties")?.as_object_mut()?.insert("type".to_owned(), json!({"const": page.name}));
+    Some(schema)
 }
 
 /// The schema of a shape.
