@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
+use cnimble_cni::cidr::default_route;
 use cnimble_files::{self as files, Links};
 use cnimble_leases::store::Directory;
 
+use crate::LIMIT;
 use crate::shares::ClusterLocal;
 
 /// What joins pods to the host.
@@ -41,8 +43,6 @@ pub struct Conflist {
 
 /// The bridge of the pods.
 pub(crate) const BRIDGE: &str = "cni0";
-/// A file larger than this isn't ours.
-pub(crate) const LIMIT: usize = 1 << 20;
 
 impl Conflist {
     /// The file.
@@ -102,7 +102,7 @@ impl Conflist {
 
     fn host_local(&self, own: &[IpNetwork]) -> Value {
         let ranges: Vec<Value> = own.iter().map(|cidr| json!([{"subnet": cidr.to_string()}])).collect();
-        let routes: Vec<Value> = own.iter().map(|cidr| json!({"dst": everywhere(cidr)})).collect();
+        let routes: Vec<Value> = own.iter().map(|cidr| json!({"dst": default_route(*cidr)})).collect();
         let mut ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
         if let (Some(dir), Some(ipam)) = (&self.data_dir, ipam.as_object_mut()) {
             ipam.insert("dataDir".to_owned(), json!(dir));
@@ -171,9 +171,4 @@ impl Conflist {
             done => done.map(|()| true),
         }
     }
-}
-
-/// The default route of the network's family.
-pub(crate) fn everywhere(cidr: &IpNetwork) -> &'static str {
-    if cidr.is_ipv4() { "0.0.0.0/0" } else { "::/0" }
 }

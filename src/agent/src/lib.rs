@@ -26,6 +26,9 @@ pub use node::{Node, Nodes};
 pub use uplink::addresses as uplink_addresses;
 pub use watch::disturbances;
 
+/// A larger file, in bytes, is none of the agent's.
+const LIMIT: usize = 1 << 20;
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

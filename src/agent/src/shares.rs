@@ -9,12 +9,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use cnimble_api::tame;
+use cnimble_cni::cidr::default_route;
 use cnimble_cni::{CniArgs, PluginConfig};
 use cnimble_files::{self as files, Links};
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::range::RangeSet;
 
-use crate::conflist::{LIMIT, everywhere};
+use crate::LIMIT;
 use crate::node::is_host;
 use crate::{Node, Nodes};
 
@@ -79,7 +80,7 @@ impl ClusterLocal {
         let subnets: Vec<IpNetwork> =
             cluster.base.sets.iter().flat_map(RangeSet::ranges).map(|range| range.subnet).collect();
         if !ipam.contains_key("routes") {
-            let mut routes: Vec<&str> = subnets.iter().map(everywhere).collect();
+            let mut routes: Vec<&str> = subnets.iter().copied().map(default_route).collect();
             routes.dedup();
             let routes: Vec<Value> = routes.into_iter().map(|dst| json!({"dst": dst})).collect();
             ipam.insert("routes".to_owned(), Value::Array(routes));

@@ -3,7 +3,7 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::conflist::everywhere;
+use cnimble_cni::cidr::default_route;
 
 /// Fills the networks in.
 ///
@@ -11,7 +11,7 @@ use crate::conflist::everywhere;
 /// What is asked for that there isn't.
 pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
     let cidrs: Vec<String> = own.iter().map(ToString::to_string).collect();
-    let routes: Vec<String> = own.iter().map(|cidr| everywhere(cidr).to_owned()).collect();
+    let routes: Vec<String> = own.iter().map(|cidr| default_route(*cidr).to_string()).collect();
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, action, behind)) = next(rest)? {

@@ -43,6 +43,11 @@ pub fn parse_ip_or_cidr(text: &str) -> Option<(IpAddr, Option<u8>)> {
     }
 }
 
+/// The default route of the family of `net`.
+pub fn default_route(net: IpNetwork) -> &'static str {
+    if net.is_ipv4() { "0.0.0.0/0" } else { "::/0" }
+}
+
 /// The network that `net` lies in: host bits cleared.
 pub fn network_of(net: IpNetwork) -> IpNetwork {
     IpNetwork::new(net.network(), net.prefix()).unwrap_or(net)

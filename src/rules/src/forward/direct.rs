@@ -15,8 +15,8 @@ use cnimble_netlink::nft::{Batch, Expr, Family, Nft, REG1, Rule, Verdict};
 use cnimble_cni::Error;
 
 use super::isolation::STAGE2;
-use super::table::{FORWARD, PODS, Plan, STAGE1, filter};
-use super::{Forward, Policy, iptables};
+use super::table::{FORWARD, PODS, Plan, STAGE1, TO_ADMIN, TO_PODS, filter};
+use super::{Forward, Policy, table};
 use crate::packet::{DESTINATION, SOURCE, load_address, octets};
 use crate::{command, xtables};
 
@@ -28,7 +28,7 @@ fn jump(comment: &str, chain: &str) -> [Expr; 3] {
     [Expr::xtables_comment(comment), Expr::counter(), jump]
 }
 
-/// The rules of [`iptables::pod_rules`], as iptables writes them.
+/// The rules of [`table::pod_rules`], as iptables writes them.
 fn pod_rules(ip: IpAddr) -> [Vec<Expr>; 2] {
     let of = |end| vec![load_address(ip, end), Expr::equal(REG1, &octets(ip))];
     let mut rules = [of(DESTINATION), of(SOURCE)];
@@ -51,11 +51,11 @@ fn is_possible(family: Family, forward: &Forward, addrs: &[IpAddr]) -> bool {
 fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<Option<Vec<Rule>>> {
     let table = filter(family);
     let rules = nft.rules(table, Some(PODS))?;
-    let to_admin = jump(iptables::TO_ADMIN, &forward.admin_chain);
+    let to_admin = jump(TO_ADMIN, &forward.admin_chain);
     if !rules.iter().any(|rule| rule.consists_of(&to_admin)) {
         return Ok(None);
     }
-    let to_pods = jump(iptables::TO_PODS, PODS);
+    let to_pods = jump(TO_PODS, PODS);
     let leads = |rule: &Rule| rule.consists_of(&to_pods);
     if !nft.rules_until(table.chain(FORWARD), leads)?.last().is_some_and(leads) {
         return Ok(None);
@@ -93,14 +93,14 @@ pub(super) fn add(
         };
         match nft.commit(&batch) {
             Ok(()) => {
-                let lines = addrs.iter().flat_map(|ip| iptables::pod_rules(*ip));
+                let lines = addrs.iter().flat_map(|ip| table::pod_rules(*ip));
                 let rules = lines.map(|rule| format!("-A {rule}")).collect();
                 return Ok(Some(Plan { rules, ..Plan::default() }));
             }
             Err(err) if err.is(Errno::ERESTART) => {}
             Err(err) => {
                 // Whether it was made isn't known, if it is the answer that got lost.
-                return Err(match iptables::remove_nf_tables(nft, addrs) {
+                return Err(match remove(nft, addrs) {
                     Ok(_) => Error::from(err),
                     Err(undo) => {
                         Error::from(err).details(format!("and what was added could not be removed: {undo}"))
@@ -140,4 +140,38 @@ pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: 
     };
     let has = |wanted: Vec<Expr>| rules.iter().any(|rule| rule.consists_of(&wanted));
     addrs.iter().flat_map(|ip| pod_rules(*ip)).all(has)
+}
+
+/// Removes the rules of addresses from nf_tables' variant, without running a command. Returns
+/// whether there were any rules in the chain.
+pub(crate) fn remove(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Result<bool> {
+    let mut any = false;
+    for family in xtables::FAMILIES {
+        let octets: Vec<Vec<u8>> = addrs
+            .iter()
+            .filter_map(|ip| match (ip, family) {
+                (IpAddr::V4(ip), Family::Ipv4) => Some(ip.octets().to_vec()),
+                (IpAddr::V6(ip), Family::Ipv6) => Some(ip.octets().to_vec()),
+                _ => None,
+            })
+            .collect();
+        if octets.is_empty() {
+            continue;
+        }
+        for attempt in 1.. {
+            let mut batch = Batch::new();
+            for rule in nft.rules(filter(family), Some(PODS))? {
+                any = true;
+                if rule.constants().any(|constant| octets.iter().any(|ip| ip == constant)) {
+                    batch.delete_rule(filter(family).chain(PODS), rule.handle);
+                }
+            }
+            match nft.commit(&batch) {
+                Err(err) if attempt < ATTEMPTS && err.is(Errno::ENOENT) => {}
+                Err(err) => return Err(err),
+                Ok(()) => break,
+            }
+        }
+    }
+    Ok(any)
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use cnimble_cni::Error;
 use cnimble_netlink::nft::Nft;
 
-use super::{Forward, Policy, firewalld, iptables};
+use super::{Forward, Policy, direct, firewalld, iptables};
 use crate::xtables::FAMILIES;
 
 /// Whether the Go plugin would turn to firewalld.
@@ -43,7 +43,7 @@ pub(crate) fn write(
 /// The kernel's, or what iptables printed.
 pub(crate) fn take_back(nft: &mut Nft, addrs: &[IpAddr]) -> Result<(), Error> {
     if nft.is_there()? {
-        iptables::remove_nf_tables(nft, addrs)?;
+        direct::remove(nft, addrs)?;
     }
     iptables::remove_legacy(addrs).map(drop)
 }

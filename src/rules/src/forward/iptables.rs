@@ -16,10 +16,9 @@
 use std::net::IpAddr;
 
 use cnimble_cni::Error;
-use cnimble_netlink as netlink;
-use cnimble_netlink::nft::{Batch, Family, Nft};
+use cnimble_netlink::nft::{Family, Nft};
 
-use super::table::{FORWARD, PODS, Plan, Saved, commented, filter};
+use super::table::{FORWARD, PODS, Plan, Saved, TO_ADMIN, TO_PODS, commented, filter, pod_rules};
 use super::{Forward, direct, isolation};
 use crate::{command, xtables};
 
@@ -34,26 +33,12 @@ pub(super) struct Made {
     tables: Vec<Family>,
 }
 
-/// The comment of the rule that leads to the chain of pods.
-pub(super) const TO_PODS: &str = "CNI firewall plugin rules";
-/// The comment of the rule that leads from there to the administrator's.
-pub(super) const TO_ADMIN: &str = "CNI firewall plugin admin overrides";
-
 fn to_pods() -> String {
     format!("{} -j {PODS}", commented(TO_PODS))
 }
 
 fn to_admin(chain: &str) -> String {
     format!("{} -j {chain}", commented(TO_ADMIN))
-}
-
-/// The rules of an address, without `-A`.
-pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
-    let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
-    [
-        format!("{PODS} -d {ip} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
-        format!("{PODS} -s {ip} -j ACCEPT"),
-    ]
 }
 
 /// The changes for a pod. Without addresses it is the bridge's policy alone.
@@ -222,40 +207,6 @@ pub(super) fn revert(nft: &mut Nft, made: &Made) -> Result<(), Error> {
         }
     }
     outcome
-}
-
-/// Removes the rules of addresses from nf_tables' variant, without running a command. Returns
-/// whether there were any rules in the chain.
-pub(crate) fn remove_nf_tables(nft: &mut Nft, addrs: &[IpAddr]) -> netlink::Result<bool> {
-    let mut any = false;
-    for family in xtables::FAMILIES {
-        let octets: Vec<Vec<u8>> = addrs
-            .iter()
-            .filter_map(|ip| match (ip, family) {
-                (IpAddr::V4(ip), Family::Ipv4) => Some(ip.octets().to_vec()),
-                (IpAddr::V6(ip), Family::Ipv6) => Some(ip.octets().to_vec()),
-                _ => None,
-            })
-            .collect();
-        if octets.is_empty() {
-            continue;
-        }
-        for attempt in 1.. {
-            let mut batch = Batch::new();
-            for rule in nft.rules(filter(family), Some(PODS))? {
-                any = true;
-                if rule.constants().any(|constant| octets.iter().any(|ip| ip == constant)) {
-                    batch.delete_rule(filter(family).chain(PODS), rule.handle);
-                }
-            }
-            match nft.commit(&batch) {
-                Err(err) if attempt < ATTEMPTS && err.is(nix::errno::Errno::ENOENT) => {}
-                Err(err) => return Err(err),
-                Ok(()) => break,
-            }
-        }
-    }
-    Ok(any)
 }
 
 /// Removes the rules of addresses from the legacy tables. Returns whether there are any tables.

@@ -17,7 +17,7 @@
 //! have some in each place, and all of them shut each other out. Each ADD first writes its own
 //! and then looks at the other place, so that of two concurrent ones at least one sees the other.
 
-mod direct;
+pub(super) mod direct;
 mod firewalld;
 pub(super) mod hand_over;
 pub(super) mod iptables;
@@ -275,7 +275,7 @@ pub fn remove(
     let (mut policed, mut in_iptables) = (false, leaving.policy != Policy::Open);
     if nf_tables {
         policed = failures.value(nftables::remove(nft, owner, leaving)).unwrap_or_default();
-        in_iptables |= failures.value(iptables::remove_nf_tables(nft, leaving.addrs)).unwrap_or_default();
+        in_iptables |= failures.value(direct::remove(nft, leaving.addrs)).unwrap_or_default();
     }
     let legacy = failures.value(iptables::remove_legacy(leaving.addrs)).unwrap_or_default();
     if leaving.doors.is_empty() && leaving.knows_doors {

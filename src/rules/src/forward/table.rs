@@ -1,5 +1,7 @@
 //! iptables' table `filter`: the names of our chains in it, its text, and changes to it.
 
+use std::net::IpAddr;
+
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Family, Nft, Table};
 
@@ -12,9 +14,23 @@ pub(crate) const PODS: &str = "CNI-FORWARD";
 /// The chain that packets from bridges with a policy go through.
 pub(super) const STAGE1: &str = "CNI-ISOLATION-STAGE-1";
 
+/// The comment of the rule that leads to the chain of pods.
+pub(super) const TO_PODS: &str = "CNI firewall plugin rules";
+/// The comment of the rule that leads from there to the administrator's.
+pub(super) const TO_ADMIN: &str = "CNI firewall plugin admin overrides";
+
 /// The table `filter` of iptables' nf_tables variant.
 pub(super) fn filter(family: Family) -> Table<'static> {
     Table::new(family, "filter")
+}
+
+/// The rules of an address, without `-A`.
+pub(super) fn pod_rules(ip: IpAddr) -> [String; 2] {
+    let ip = format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 });
+    [
+        format!("{PODS} -d {ip} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
+        format!("{PODS} -s {ip} -j ACCEPT"),
+    ]
 }
 
 /// A table as iptables-save prints it.

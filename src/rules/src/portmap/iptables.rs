@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use ipnetwork::IpNetwork;
 
+use cnimble_cni::cidr::default_route;
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::nft::{Family, Nft, Table};
 
@@ -197,7 +198,7 @@ pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forwar
         }
     }
     let set_mark = quoted(forward.external_mark_chain.as_deref().unwrap_or(SETMARK));
-    let everybody = if pod.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+    let everybody = default_route(*pod);
     let network = format!("{}/{}", pod.network(), pod.prefix());
     for (mapping, _) in forward.targets().filter(|(_, used)| *used == pod) {
         let to = mapping.address().map(|ip| format!(" -d {ip}")).unwrap_or_default();

@@ -52,7 +52,7 @@ impl Place {
             Place::Spoof { chain } => Ok(reference_spoof::remove_chain(nft, chain)?),
             Place::Forward { ip } => {
                 if nft.is_there()? {
-                    forward::iptables::remove_nf_tables(nft, &[*ip])?;
+                    forward::direct::remove(nft, &[*ip])?;
                 }
                 forward::iptables::remove_legacy(&[*ip]).map(drop)
             }
