@@ -7,6 +7,8 @@
 mod folders;
 #[path = "policy/pages.rs"]
 mod pages;
+#[path = "policy/prose.rs"]
+mod prose;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

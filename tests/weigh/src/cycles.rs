@@ -53,7 +53,7 @@ fn is_family(one: &[String], other: &[String]) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 
-/// The path of a file's module: `src/a/b.rs` and `src/a/b/mod.rs` are `a::b`.
+/// The path of a file's module: `a/b.rs` and `a/b/mod.rs` are `a::b`.
 fn module(root: &Path, file: &Path) -> Vec<String> {
     let inside = file.strip_prefix(root).unwrap_or(file).with_extension("");
     let mut parts: Vec<String> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();

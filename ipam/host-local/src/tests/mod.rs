@@ -2,7 +2,7 @@
 //!
 //! A [`Node`] is a data directory and a configuration; no namespace is needed, and no root but
 //! where a test says so. What the reference's host-local does with the same calls is in
-//! `tests/process/`.
+//! `tests/host-local/`.
 
 mod add;
 mod boot;
