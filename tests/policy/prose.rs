@@ -51,7 +51,7 @@ struct Text {
 
 impl Text {
     fn paragraph(&mut self, paragraph: &str, is_comment: bool) {
-        let plain = plain(paragraph);
+        let plain = plain(paragraph.trim());
         let words = plain.split_whitespace().count();
         self.words += words;
         if is_comment && words <= 3 && !plain.starts_with("See") {
