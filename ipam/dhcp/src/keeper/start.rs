@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use cnimble_plugin::{Caps, Level, Restraint, signal};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::{Mode, umask};
 
 use super::flags::{Flags, USAGE};
@@ -23,6 +25,11 @@ pub(crate) const TAKEN: &str = "taken";
 
 /// The first descriptor behind the standard ones; sd_listen_fds(3) begins there.
 const FIRST: i32 = 3;
+
+/// How long a replaced lease daemon may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two attempts to get its lock.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs the keeper, if the arguments ask for it.
 pub(crate) fn program(args: &[OsString]) -> Option<i32> {
@@ -69,12 +76,17 @@ fn run(flags: Flags) -> Result<bool, String> {
     if flags.once && activated.is_none() {
         leave_home();
     }
-    let path = flags.on_host(&flags.socket.to_string_lossy());
+    let path = match &activated {
+        // The distribution's unit passes a socket, and no option.
+        Some(listener) => path_of(listener),
+        None => None,
+    };
+    let path = path.unwrap_or_else(|| flags.on_host(&flags.socket.to_string_lossy()));
     let failed =
         |what: &str, path: &Path, err: &dyn std::fmt::Display| format!("{what} {}: {err}", path.display());
     let directory = store::directory(&path);
-    let store = Store::open(&path).map_err(|err| failed("opening", &directory, &err))?;
-    let Some(store) = store else {
+    let store = if activated.is_some() { replace(&path) } else { Store::open(&path) };
+    let Some(store) = store.map_err(|err| failed("opening", &directory, &err))? else {
         announce(TAKEN);
         return Ok(false);
     };
@@ -83,6 +95,7 @@ fn run(flags: Flags) -> Result<bool, String> {
         Some(listener) => listener,
         None => listen(&path).map_err(|err| failed("listening on", &path, &err))?,
     };
+    let bound = inode(&path).filter(|_| own);
     listener.set_nonblocking(true).map_err(|err| failed("listening on", &path, &err))?;
     if let Some(pidfile) = &flags.pidfile {
         write_pid(pidfile).map_err(|err| failed("Error writing pidfile", pidfile, &err))?;
@@ -94,8 +107,9 @@ fn run(flags: Flags) -> Result<bool, String> {
     let keeper = keeper.map_err(|err| failed("reading the leases in", &directory, &err))?;
     announce(READY);
     let store = keeper.run();
-    // Before the lock is given back: the next keeper has a socket of its own.
-    if own {
+    // Before the lock is released: the next daemon binds a socket of its own. A file that systemd has bound in the
+    // meantime stays.
+    if bound.is_some() && bound == inode(&path) {
         let _ = std::fs::remove_file(&path);
     }
     if let Some(pidfile) = pidfile {
@@ -127,6 +141,38 @@ fn inherited() -> Option<UnixListener> {
     }
     // SAFETY: systemd has opened this descriptor for us, and nothing else of ours uses it.
     Some(unsafe { OwnedFd::from_raw_fd(FIRST) }.into())
+}
+
+/// The path that a socket is bound to (getsockname(2)).
+fn path_of(listener: &UnixListener) -> Option<PathBuf> {
+    Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
+}
+
+/// Device and inode of a file.
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// Opens the store of an inherited socket. systemd unlinks the socket of a running lease daemon before it binds its own
+/// (systemd.socket(5)), so verbs no longer reach that daemon. Its leases are in the store, and SIGKILL keeps it from
+/// removing the file of the new socket.
+///
+/// # Errors
+/// Those of [`Store::open`]; a signal.
+fn replace(path: &Path) -> io::Result<Option<Store>> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let store = Store::open(path)?;
+        if store.is_some() || Instant::now() > end {
+            return Ok(store);
+        }
+        if let Some(daemon) = store::holder(path)? {
+            let _ = kill(daemon, Signal::SIGKILL);
+        }
+        signal::check().map_err(io::Error::other)?;
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// Lets go of whatever the plugin that started us, and its runtime, had: session, directory, descriptors.

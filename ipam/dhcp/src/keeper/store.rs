@@ -3,10 +3,12 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::stat::{major, minor};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use cnimble_files::Links;
@@ -51,6 +53,26 @@ pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
         Err(err) if cnimble_files::is_absent(&err) => Ok(false),
         Err(err) => Err(err),
     }
+}
+
+/// The lease daemon that holds the lock of a store, by `/proc/locks` (proc(5)).
+///
+/// # Errors
+/// The system's.
+pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
+    let lock = fs::symlink_metadata(directory(socket).join(LOCK))?;
+    let file = format!("{:02x}:{:02x}:{}", major(lock.dev()), minor(lock.dev()), lock.ino());
+    let locks = fs::read_to_string("/proc/locks")?;
+    let of = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, held, ..] = words[..] else { return None };
+        pid.parse().ok().filter(|_| held == file)
+    };
+    let daemon = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"daemon")
+    };
+    Ok(locks.lines().filter_map(of).find(daemon).map(Pid::from_raw))
 }
 
 fn is_key(path: &Path) -> bool {

@@ -12,6 +12,11 @@ use crate::talk::{Ask, LONGEST_LINE, Reply};
 const MOST: usize = 1024;
 /// Milliseconds that a verb has for its question and its answer.
 const PATIENCE: u64 = 10_000;
+/// How a client of Go's net/rpc begins (`rpc.DialHTTP`).
+const GO: &[u8] = b"CONNECT ";
+/// Such a client shows the status line in its error.
+const TO_GO: &[u8] = b"HTTP/1.0 501 cnimble's lease daemon listens here, and the Go plugin dhcp cannot use it; \
+    hint: call cnimble's plugin dhcp, or let the Go daemon listen here\r\n\r\n";
 
 struct Visitor {
     number: u64,
@@ -122,6 +127,10 @@ impl Visitor {
                     self.question.extend_from_slice(piece.get(..length).unwrap_or_default());
                     if self.question.len() > LONGEST_LINE {
                         self.gone = true;
+                        return None;
+                    }
+                    if self.question.starts_with(GO) {
+                        self.answer = TO_GO.to_vec();
                         return None;
                     }
                     if self.question.last() == Some(&b'\n') {

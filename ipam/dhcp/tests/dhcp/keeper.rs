@@ -1,7 +1,7 @@
 //! The keeper: started, killed, replaced, and in the place of another.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -146,6 +146,23 @@ fn a_go_daemon_at_the_socket_is_named() {
     let err = network.status().error();
     assert!(err.code == 50, "{err:?}");
     daemon.join().unwrap();
+}
+
+/// What `rpc.DialHTTP` of Go's net/rpc sends, and its client shows of the answer.
+#[test]
+fn a_client_of_gos_rpc_is_told_which_daemon_listens() {
+    let (host, pod) = (host(), Pod::new());
+    let _server = server(&host);
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    network.added(&attachment);
+    let mut stream = UnixStream::connect(socket(&host)).unwrap();
+    stream.write_all(b"CONNECT /_goRPC_ HTTP/1.0\n\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 501 cnimble's lease daemon listens here"), "{answer:?}");
+    assert!(answer.ends_with("\r\n\r\n") && answer.lines().count() == 2, "{answer:?}");
+    network.deleted(&attachment, None);
 }
 
 #[test]

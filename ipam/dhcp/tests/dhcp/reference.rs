@@ -48,4 +48,11 @@ fn the_go_daemon_gives_the_same_address_and_routes() {
     let mixed = ours.with("/ipam/daemonSocketPath", json!(path));
     let err = mixed.add(&Attachment::new("c2", &pod)).error();
     assert!(err.code == 7 && err.all().contains("Go plugins' dhcp daemon"), "{err:?}");
+    // And so does our daemon to the Go plugin.
+    let attachment = Attachment::new("c3", &pod);
+    let result = ours.added(&attachment);
+    let mixed = theirs.with("/ipam/daemonSocketPath", json!(socket(&host)));
+    let err = mixed.add(&Attachment::new("c4", &Pod::new())).error();
+    assert!(err.all().contains("cnimble's lease daemon listens here"), "{err:?}");
+    ours.deleted(&attachment, Some(&result));
 }

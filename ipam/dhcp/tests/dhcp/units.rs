@@ -1,9 +1,10 @@
 //! The units of systemd.
 
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
 
 use cnimble_tests::{Background, LIMIT, Node, need, plugin_dir};
-use server::RELEASE;
+use server::{DISCOVER, RELEASE};
 
 use super::*;
 
@@ -73,4 +74,112 @@ fn a_keeper_starts_by_its_socket_and_does_all_with_the_services_privileges() {
     let ended = keeper.finish(LIMIT);
     assert!(ended.status.success(), "{ended:?}");
     assert!(socket(&host).exists() && lease_files(&host).is_empty());
+}
+
+/// `dhcp daemon` with these options, to be started by the first connection to `path`.
+fn activated(host: &Host, path: &Path, options: &[&str]) -> Background {
+    let mut command = host.command("systemd-socket-activate");
+    command.arg("--listen").arg(path).arg(plugin_dir().join("dhcp")).arg("daemon").args(options);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let unit = Background::start(&mut command);
+    let listens = || {
+        let sockets = host.within(|| std::fs::read_to_string("/proc/thread-self/net/unix").unwrap());
+        // __SO_ACCEPTCON in the flags: the socket listens.
+        sockets.lines().any(|line| line.contains(" 00010000 ") && line.ends_with(path.to_str().unwrap()))
+    };
+    assert!(wait_until(PATIENCE, listens), "nothing listens at {}", path.display());
+    unit
+}
+
+/// The units cni-dhcp of Debian and Fedora pass a socket and no option.
+#[test]
+fn add_needs_no_key_beside_the_distributions_unit_in_either_order() {
+    need!("systemd-socket-activate");
+    let usual = Path::new("/run/cnimble/dhcp.sock");
+    for unit_first in [true, false] {
+        let (host, pods) = (host(), [Pod::new(), Pod::new()]);
+        let _server = server(&host);
+        let mut network = network(&host);
+        network.config["ipam"].as_object_mut().unwrap().remove("daemonSocketPath");
+        let path = host.dir().join("cni/dhcp.sock");
+        let named = network.with("/ipam/daemonSocketPath", json!(path));
+        let [usual_pod, named_pod] = [("c1", &pods[0]), ("c2", &pods[1])].map(|(id, pod)| Attachment::new(id, pod));
+        if !unit_first {
+            network.added(&usual_pod);
+        }
+        let mut unit = activated(&host, &path, &[]);
+        named.added(&named_pod);
+        if unit_first {
+            network.added(&usual_pod);
+        }
+        let kept = std::fs::read_dir(path.with_extension("leases")).unwrap().count();
+        // The lock is there, too.
+        assert_eq!((keepers(usual).len(), unit.running(), kept), (1, true, 2), "unit first: {unit_first}");
+        network.deleted(&usual_pod, None);
+        named.deleted(&named_pod, None);
+        assert!(wait_until(PATIENCE, || keepers(usual).is_empty()), "the plugin's daemon goes on");
+    }
+}
+
+/// As when the package that enables the socket is installed on a node with leases.
+#[test]
+fn a_unit_takes_over_the_leases_of_a_daemon_that_a_plugin_started() {
+    need!("systemd-socket-activate");
+    let (host, pods) = (host(), [Pod::new(), Pod::new()]);
+    let server = server(&host);
+    let network = network(&host);
+    let [before, after] = [("c1", &pods[0]), ("c2", &pods[1])].map(|(id, pod)| Attachment::new(id, pod));
+    let result = network.added(&before);
+    let path = socket(&host);
+    let mut unit = activated(&host, &path, &["-once", "-socketpath", path.to_str().unwrap()]);
+    network.added(&after);
+    let unit_pid = i32::try_from(unit.pid()).unwrap();
+    assert!(wait_until(PATIENCE, || keepers(&path) == [unit_pid]), "{:?}", keepers(&path));
+    network.check(&before, &result).success();
+    assert_eq!((server.said(DISCOVER).len(), leases(&host).len()), (2, 2));
+    assert!(unit.running());
+    network.deleted(&before, Some(&result));
+    network.deleted(&after, None);
+    server.wait(RELEASE, 2);
+    assert!(unit.finish(LIMIT).status.success());
+    assert!(path.exists() && lease_files(&host).is_empty());
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_a_socket_that_another_program_has_bound() {
+    let (host, pod) = (host(), Pod::new());
+    let _server = server(&host);
+    network(&host).added(&Attachment::new("c1", &pod));
+    let path = socket(&host);
+    // As systemd does before it binds.
+    std::fs::remove_file(&path).unwrap();
+    let _listener = UnixListener::bind(&path).unwrap();
+    drop(pod);
+    assert!(wait_until(PATIENCE, || keepers(&path).is_empty()), "the daemon goes on");
+    assert!(UnixStream::connect(&path).is_ok());
+}
+
+#[test]
+fn the_package_enables_the_socket_and_keeps_an_administrators_choice() {
+    need!("deb-systemd-helper", "sh");
+    let root = tempfile::tempdir().unwrap();
+    let units = root.path().join("lib/systemd/system");
+    std::fs::create_dir_all(&units).unwrap();
+    std::fs::copy(unit("socket"), units.join("cnimble-dhcp.socket")).unwrap();
+    let enabled = root.path().join("etc/systemd/system/sockets.target.wants/cnimble-dhcp.socket");
+    let run = |line: &str| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-ec", line]).env("DPKG_ROOT", root.path());
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package.d/deb");
+        let done = command.current_dir(scripts).output().unwrap();
+        assert!(done.status.success(), "{line}: {done:?}");
+    };
+    run("sh ./cnimble-plugins.postinst configure");
+    assert!(enabled.is_symlink());
+    std::fs::remove_file(&enabled).unwrap();
+    run("sh ./cnimble-plugins.postinst configure 0.1.0-1");
+    assert!(!enabled.is_symlink());
+    // Removed, and installed anew.
+    run("deb-systemd-helper purge cnimble-dhcp.socket && sh ./cnimble-plugins.postinst configure");
+    assert!(enabled.is_symlink());
 }
