@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST: usize = 16;
 /// Between two attempts, while one keeper goes and another comes.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How long an ADD waits for an address. A kubelet gives a sandbox four minutes, all of its networks included.
+const ADD_LIMIT: &str = "60s";
 
 /// Asks the keeper of this socket. A keeper that ends before it has answered is followed by another, which
 /// is asked again: every question may be asked twice.
@@ -158,7 +160,7 @@ fn start(socket: &Path) -> Result<bool, Error> {
     };
     let child = Command::new("/proc/self/exe")
         .arg0("dhcp")
-        .args(["daemon", "-once", "-socketpath"])
+        .args(["daemon", "-once", "-resendtimeout", ADD_LIMIT, "-socketpath"])
         .arg(socket)
         .env_clear()
         .envs(std::env::var_os(RESTRAINT).map(|level| (RESTRAINT, level)))

@@ -17,6 +17,7 @@ use cnimble_netlink::link::Mac;
 pub(crate) use crate::action::{Action, Identity, To};
 use crate::lease::Lease;
 use crate::message::{Answer, Question, Type, code};
+use crate::tally::Tally;
 
 /// The first pause before a message is sent again; each is twice the one before it, up to the limit that the
 /// keeper was given (`-resendmax`).
@@ -62,6 +63,7 @@ pub(crate) struct Client {
     tries: u32,
     next: u64,
     longest_pause: u64,
+    tally: Tally,
 }
 
 impl Client {
@@ -77,6 +79,7 @@ impl Client {
             tries: 0,
             next: now,
             longest_pause: longest_pause.max(FIRST_PAUSE),
+            tally: Tally::default(),
         }
     }
 
@@ -93,6 +96,11 @@ impl Client {
     /// The lease, if there is one.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
+    }
+
+    /// What was tried since there is no lease.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// When something is to be done.
@@ -176,6 +184,9 @@ impl Client {
             return Vec::new();
         }
         let server = answer.address_of(code::SERVER);
+        if let Some(server) = server {
+            self.tally.answered(server.to_string());
+        }
         match (&self.state, answer.kind) {
             (State::Selecting, Type::Offer) => self.offered(now, from, answer),
             (State::Requesting { server: chosen, address, holder: Some(holder), .. }, Type::Ack)
@@ -190,14 +201,14 @@ impl Client {
             }
             (State::Requesting { server: chosen, .. }, Type::Nak) if server == Some(*chosen) => {
                 self.start(now, now + REST);
-                vec![refusal(answer)]
+                vec![self.refused(refusal(answer))]
             }
             (State::Renewing | State::Rebinding, Type::Ack) => self.acknowledged(now, from, answer, None),
             (State::Renewing, Type::Nak) if server != self.lease.as_ref().map(|lease| lease.server) => {
                 Vec::new()
             }
             (State::Renewing | State::Rebinding, Type::Nak) => {
-                let mut actions = vec![refusal(answer)];
+                let mut actions = vec![self.refused(refusal(answer))];
                 actions.extend(self.lose(now, "the server has taken it back"));
                 // That server may have another at once.
                 self.next = now;
@@ -234,7 +245,7 @@ impl Client {
         let decline = self.send(now, Type::Decline, Ipv4Addr::UNSPECIFIED, To::Everybody, options);
         self.wished = None;
         self.start(now, now + REST);
-        vec![Action::Tell(format!("{address} is declined: {holder} has it")), decline]
+        vec![self.refused(format!("{address} is declined: {holder} has it")), decline]
     }
 
     /// The address that is being probed for.
@@ -263,7 +274,7 @@ impl Client {
         let lease = match Lease::of(answer, now, from, None) {
             Ok(lease) => lease,
             Err(why) => {
-                return vec![Action::Tell(format!("an offer of {} is of no use: {why}", answer.address))];
+                return vec![self.refused(format!("an offer of {} is of no use: {why}", answer.address))];
             }
         };
         let (server, address) = (lease.server, lease.address);
@@ -275,7 +286,7 @@ impl Client {
     fn acknowledged(&mut self, now: u64, from: Mac, answer: &Answer, probed: Option<u64>) -> Vec<Action> {
         match Lease::of(answer, now, from, self.lease.as_ref()) {
             Err(why) => {
-                vec![Action::Tell(format!("an acknowledgement of {} is of no use: {why}", answer.address))]
+                vec![self.refused(format!("an acknowledgement of {} is of no use: {why}", answer.address))]
             }
             Ok(lease) => match probed {
                 None => vec![self.bind(lease)],
@@ -295,6 +306,7 @@ impl Client {
         self.next = lease.renew;
         self.wished = Some(lease.address);
         self.lease = Some(lease.clone());
+        self.tally.clear();
         Action::Bound(Box::new(lease))
     }
 
@@ -312,7 +324,14 @@ impl Client {
         self.next = next;
     }
 
+    /// For the log, and for the error of ADD.
+    fn refused(&mut self, why: String) -> Action {
+        self.tally.refused(why.clone());
+        Action::Tell(why)
+    }
+
     fn discover(&mut self, now: u64) -> Action {
+        self.tally.search();
         self.pause(now);
         let wished = self.wished.map(|address| (code::REQUESTED_ADDRESS, address.octets().to_vec()));
         self.send(now, Type::Discover, Ipv4Addr::UNSPECIFIED, To::Everybody, wished.into_iter().collect())
@@ -372,11 +391,11 @@ impl Client {
     }
 }
 
-fn refusal(answer: &Answer) -> Action {
+fn refusal(answer: &Answer) -> String {
     let server = answer.address_of(code::SERVER).unwrap_or(Ipv4Addr::UNSPECIFIED);
     let why = answer.option(code::MESSAGE).map(String::from_utf8_lossy).unwrap_or_default();
     let why: String = why.chars().take(80).flat_map(char::escape_debug).collect();
-    Action::Tell(format!("{server} refuses: \"{why}\""))
+    format!("{server} refuses: \"{why}\"")
 }
 
 /// A number that a host which doesn't see our messages can't know.

@@ -7,6 +7,7 @@
 //! | `ipam.request[]` | none | options that the server is asked for, too |
 //! | `ipam.priority` | none | the metric of all routes |
 //! | `ipam.families` | `["ipv4"]` | which addresses the interface gets |
+//! | `ipam.timeout` | the daemon's | seconds that ADD waits for an address |
 
 use std::path::PathBuf;
 
@@ -70,6 +71,8 @@ pub(crate) struct Config {
     pub(crate) priority: Option<u32>,
     /// Each at most once; never none.
     pub(crate) families: Vec<Family>,
+    /// Seconds.
+    pub(crate) timeout: Option<u32>,
 }
 
 #[derive(Default, Deserialize)]
@@ -88,6 +91,8 @@ struct Ipam {
     #[serde(deserialize_with = "fields::nonzero_opt")]
     priority: Option<u32>,
     families: Vec<String>,
+    #[serde(deserialize_with = "fields::nonzero_opt")]
+    timeout: Option<u32>,
 }
 
 #[derive(Default, Deserialize)]
@@ -120,6 +125,7 @@ impl Config {
             request: requested(&ipam.request)?,
             priority: ipam.priority,
             families: families(&ipam.families)?,
+            timeout: ipam.timeout,
         })
     }
 }
@@ -256,10 +262,12 @@ mod tests {
             request: REQUEST.to_vec(),
             priority: None,
             families: vec![Family::Ipv4],
+            timeout: None,
         };
         assert_eq!(config, expected);
         let nulls = json!({
             "daemonSocketPath": null, "provide": null, "request": null, "priority": 0, "families": null,
+            "timeout": null,
         });
         assert_eq!(read(&nulls, "").unwrap(), expected);
         assert_eq!(read(&json!({ "families": [] }), "").unwrap(), expected);
@@ -277,6 +285,7 @@ mod tests {
         let ipam = json!({
             "daemonSocketPath": "/run/x/y.sock",
             "priority": 50,
+            "timeout": 90,
             "provide": [
                 { "option": "vendor-class-identifier", "value": "old" },
                 { "option": "60", "value": "new" },
@@ -290,7 +299,8 @@ mod tests {
         let provide = vec![(60, b"new".to_vec()), (12, b"web=1".to_vec()), (77, b"a".to_vec())];
         let socket = "/run/x/y.sock".into();
         let families = vec![Family::Ipv4];
-        assert_eq!(config, Config { socket, provide, request: vec![3, 42], priority: Some(50), families });
+        let (request, priority, timeout) = (vec![3, 42], Some(50), Some(90));
+        assert_eq!(config, Config { socket, provide, request, priority, families, timeout });
         let ipam = json!({ "request": [{ "option": "42" }, { "option": "1" }] });
         assert_eq!(read(&ipam, "").unwrap().request, [42, 1, 121, 249, 3, 6, 15, 119, 26]);
     }

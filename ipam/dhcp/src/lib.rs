@@ -10,6 +10,7 @@
 //! | `ask`, `talk` | a verb's question to the keeper |
 //! | `keeper` | the keeper: its loop, its files, its visitors, its pods |
 //! | `client`, `action` | the protocol: a state machine without I/O |
+//! | `tally` | what was tried without getting a lease |
 //! | `lease`, `domains` | what a server gives |
 //! | `v6` | the same for DHCPv6 |
 //! | `held` | a lease of either family |
@@ -31,6 +32,7 @@ mod lease;
 mod message;
 mod socket;
 mod talk;
+mod tally;
 mod v6;
 
 use std::ffi::OsString;
@@ -91,7 +93,7 @@ impl Plugin for Dhcp {
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
-        let Config { socket, provide, request, priority, families } =
+        let Config { socket, provide, request, priority, families, timeout } =
             Config::read(&call.config, &call.raw_args)?;
         let netns = call.open_netns()?;
         let six = families.contains(&Family::Ipv6);
@@ -102,7 +104,7 @@ impl Plugin for Dhcp {
         // The keeper has another working directory.
         let netns = std::path::absolute(&call.netns).unwrap_or_else(|_| call.netns.clone().into());
         let netns = netns.to_string_lossy().into_owned();
-        let four = Wanted { whose, family: Family::Ipv4, netns, provide, request, priority };
+        let four = Wanted { whose, family: Family::Ipv4, netns, provide, request, priority, timeout };
         let asks: Vec<Ask> = families.into_iter().map(|family| question(&four, family)).collect();
         let replies = call.step("get a DHCP lease", || {
             let replies = ask_all(&socket, &asks);
@@ -153,7 +155,7 @@ fn question(four: &Wanted, family: Family) -> Ask {
         Family::Ipv6 => {
             let (whose, netns) = (four.whose.clone(), four.netns.clone());
             let (provide, request) = (Vec::new(), Vec::new());
-            Ask::Add6(Wanted { whose, family, netns, provide, request, priority: None })
+            Ask::Add6(Wanted { family, whose, netns, provide, request, priority: None, timeout: four.timeout })
         }
     }
 }

@@ -84,6 +84,9 @@ pub(crate) struct Wanted {
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
     pub(crate) request: Vec<u8>,
     pub(crate) priority: Option<u32>,
+    /// Seconds that ADD waits for an address. Without it the daemon's own limit holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout: Option<u32>,
 }
 
 impl Wanted {

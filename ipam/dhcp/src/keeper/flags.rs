@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::config;
+use crate::talk::Wanted;
 
 /// How a keeper was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub(crate) struct Flags {
     /// Milliseconds; of the longest pause before a message is sent again, the smaller of the two.
     pub(crate) timeout: u64,
     pub(crate) resend_max: u64,
-    /// Milliseconds that an ADD may take.
+    /// Milliseconds that an ADD may take whose network sets no limit.
     pub(crate) resend_timeout: u64,
     /// Ours: it ends behind its last lease.
     pub(crate) once: bool,
@@ -111,6 +112,11 @@ impl Flags {
             "once" => Some(&mut self.once),
             _ => None,
         }
+    }
+
+    /// Milliseconds that this ADD may take.
+    pub(crate) fn limit(&self, wanted: &Wanted) -> u64 {
+        wanted.timeout.map_or(self.resend_timeout, |seconds| u64::from(seconds) * 1000)
     }
 
     /// A path of the host, as the keeper sees it.

@@ -150,8 +150,8 @@ impl Speaker for Four {
         self.client.lease().cloned().map(Held::Four)
     }
 
-    fn refusal(&self) -> Option<&str> {
-        None
+    fn tried(&self) -> String {
+        self.client.tally().words("DISCOVER")
     }
 
     fn sockets(&self) -> Vec<BorrowedFd<'_>> {

@@ -183,8 +183,9 @@ impl Keeper {
             return Ok(Some(Reply::Lease(lease)));
         }
         self.end(&key, now, "it is asked for anew").checked()?;
+        let until = now.saturating_add(self.flags.limit(&wanted));
         let mut pod = Pod::find(&self.flags, wanted, now, None)?;
-        pod.waiting = Some((number, now.saturating_add(self.flags.resend_timeout)));
+        pod.waiting = Some((number, until));
         self.pods.insert(key, pod);
         Ok(None)
     }
@@ -288,15 +289,8 @@ impl Keeper {
                 && now >= until
             {
                 pod.waiting = None;
-                let (ifname, word) = (pod.place.ifname.clone(), pod.wanted.family.word());
-                let why = pod.speaker.refusal().unwrap_or("no more tries").to_owned();
-                self.end(&key, now, "no server has answered in time");
-                let seconds = self.flags.resend_timeout / 1000;
-                let err = Error::new(
-                    Code::TRY_AGAIN_LATER,
-                    format!("no {word} server has given an address to {ifname} within {seconds} s"),
-                )
-                .details(why);
+                let err = without_lease(pod, self.flags.limit(&pod.wanted));
+                self.end(&key, now, "no server has given one in time");
                 self.visitors.answer(number, now, &err.into());
                 continue;
             }
@@ -358,4 +352,12 @@ impl Keeper {
         let written = self.store.write(&pod.wanted, pod.place.mac.0, None);
         taken.and(written.map_err(|err| format!("writing that {address} is lost: {err}")))
     }
+}
+
+/// The error of an ADD that has waited for `limit` milliseconds.
+fn without_lease(pod: &Pod, limit: u64) -> Error {
+    let (ifname, word) = (&pod.place.ifname, pod.wanted.family.word());
+    let time = if limit % 1000 == 0 { format!("{} s", limit / 1000) } else { format!("{limit} ms") };
+    let msg = format!("no {word} server has given an address to {ifname} within {time}");
+    Error::new(Code::TRY_AGAIN_LATER, msg).details(pod.speaker.tried())
 }

@@ -107,8 +107,8 @@ pub(super) trait Speaker {
     fn next(&self) -> u64;
     /// The lease, if there is one.
     fn lease(&self) -> Option<Held>;
-    /// Why there is none, if a server has said so.
-    fn refusal(&self) -> Option<&str>;
+    /// What was tried since there is no lease, in words.
+    fn tried(&self) -> String;
     /// What to poll for.
     fn sockets(&self) -> Vec<BorrowedFd<'_>>;
     /// Reads what has come.

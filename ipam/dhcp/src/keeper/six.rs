@@ -126,8 +126,8 @@ impl Speaker for Six {
         self.client.lease().cloned().map(Held::Six)
     }
 
-    fn refusal(&self) -> Option<&str> {
-        self.client.refusal()
+    fn tried(&self) -> String {
+        self.client.tally().words("Solicit")
     }
 
     fn sockets(&self) -> Vec<BorrowedFd<'_>> {

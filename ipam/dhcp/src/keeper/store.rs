@@ -226,6 +226,7 @@ mod tests {
             provide: vec![],
             request: vec![],
             priority: None,
+            timeout: None,
         };
         store.write(&wanted, [2; 6], Some(&lease)).unwrap();
         assert!(has_any(&socket).unwrap());

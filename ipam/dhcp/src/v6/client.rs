@@ -19,6 +19,7 @@ use super::lease::Lease;
 use super::message::{Question, Type};
 use super::pause::{self, Pace, Pauses};
 use crate::client::random;
+use crate::tally::Tally;
 
 /// Behind a Decline and a refusal.
 const REST: u64 = 1000;
@@ -91,8 +92,7 @@ pub(crate) struct Client {
     /// The keeper's limit of a pause, and the server's for Solicits.
     longest_pause: u64,
     solicit_pause: Option<u64>,
-    /// Why the last server that spoke gives nothing.
-    refusal: Option<String>,
+    tally: Tally,
 }
 
 impl Client {
@@ -109,7 +109,7 @@ impl Client {
             next: now,
             longest_pause: longest_pause.max(pause::SOLICIT.first),
             solicit_pause: None,
-            refusal: None,
+            tally: Tally::default(),
         }
     }
 
@@ -128,9 +128,9 @@ impl Client {
         self.lease.as_ref()
     }
 
-    /// Why there is none, if a server has said so.
-    pub(crate) fn refusal(&self) -> Option<&str> {
-        self.refusal.as_deref()
+    /// What was tried since there is no lease.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Who it is to servers.
@@ -235,7 +235,7 @@ impl Client {
             _ => return Vec::new(),
         };
         self.wished = self.wished.filter(|wished| *wished != address);
-        self.refusal = Some(format!("another host has {address}"));
+        self.tally.refused(format!("another host has {address}"));
         self.enter(State::Declining { server: server.clone(), address }, now);
         let decline = self.decline(now, server, address);
         vec![Action::Tell(format!("{address} is declined: another host has it")), decline]
@@ -256,7 +256,7 @@ impl Client {
         self.enter(State::Bound, lease.renew);
         self.wished = Some(lease.address);
         self.lease = Some(lease.clone());
-        self.refusal = None;
+        self.tally.clear();
         Action::Bound(Box::new(lease))
     }
 
@@ -279,6 +279,7 @@ impl Client {
     }
 
     fn solicit(&mut self, now: u64) -> Action {
+        self.tally.search();
         // An hour, as in the RFC, is too long for a pod whose server is back. A server may say so all the same.
         let longest = self.solicit_pause.unwrap_or(self.longest_pause);
         self.send(now, Type::Solicit, Pace { longest, ..pause::SOLICIT }, None, self.wished)

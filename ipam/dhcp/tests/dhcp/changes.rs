@@ -122,8 +122,38 @@ fn without_a_server_add_ends_in_time_and_leaves_nothing() {
     let mut keeper = keeper(&host, &["-once", "-resendtimeout=300ms"]);
     let network = network(&host);
     let err = network.add(&Attachment::new("c1", &pod)).error();
-    assert!(err.code == 11 && err.all().contains("no DHCP server"), "{err:?}");
+    assert!(err.code == 11 && err.all().contains("address to eth0 within 300 ms"), "{err:?}");
+    assert!(err.all().contains("1 DISCOVER sent, no server answered; hint: "), "{err:?}");
     assert_eq!(pod.links(), ["lo"]);
     assert!(wait_until(PATIENCE, || !keeper.running()));
     assert_ended(&host);
+}
+
+#[test]
+fn a_networks_own_limit_holds_and_the_error_names_the_servers_that_answered() {
+    let (host, pod) = (host(), Pod::new());
+    let server = server(&host);
+    server.now(|manner| manner.refuses = true);
+    let network = network(&host).with("/ipam/timeout", json!(1));
+    let err = network.add(&Attachment::new("c1", &pod)).error();
+    assert!(err.code == 11 && err.all().contains("address to eth0 within 1 s"), "{err:?}");
+    assert!(err.all().contains("DISCOVER"), "{err:?}");
+    assert!(err.all().contains("answers from 10.8.0.1; 10.8.0.1 refuses"), "{err:?}");
+    assert_eq!(pod.links(), ["lo"]);
+    assert_ended(&host);
+}
+
+/// Its command line is what the daemon reads.
+#[test]
+fn a_daemon_that_a_plugin_starts_gives_an_add_a_minute() {
+    let (host, pod) = (host(), Pod::new());
+    let _server = server(&host);
+    let network = network(&host);
+    let attachment = Attachment::new("c1", &pod);
+    network.added(&attachment);
+    let [daemon] = keepers(&socket(&host))[..] else { panic!("not one daemon") };
+    let line = std::fs::read(format!("/proc/{daemon}/cmdline")).unwrap();
+    let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+    assert!(words.windows(2).any(|pair| pair == [&b"-resendtimeout"[..], b"60s"]), "{words:?}");
+    network.deleted(&attachment, None);
 }

@@ -2,6 +2,8 @@
 
 use std::net::Ipv6Addr;
 
+use cnimble_cni::hash;
+
 use super::{Action, Client, Offer, REST, State};
 use crate::v6::lease::Lease;
 use crate::v6::message::{Answer, Status, Type};
@@ -17,6 +19,7 @@ impl Client {
         if answer.xid != self.xid || self.pauses.sent == 0 {
             return Vec::new();
         }
+        self.tally.answered(format!("server {}", hash::hex(answer.server.iter().copied())));
         if let Some(seconds) = answer.longest_pause {
             self.solicit_pause = Some(u64::from(seconds) * 1000);
         }
@@ -132,7 +135,7 @@ impl Client {
     fn refused(&mut self, answer: &Answer, why: &str) -> Vec<Action> {
         let why = answer.refusal().map_or_else(|| why.to_owned(), Status::words);
         let kind = answer.kind.word();
-        self.refusal = Some(why.clone());
+        self.tally.refused(why.clone());
         vec![Action::Tell(format!("a server's {kind} is of no use: {why}"))]
     }
 }

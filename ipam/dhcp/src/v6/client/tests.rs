@@ -147,7 +147,7 @@ fn a_refusal_is_kept_for_people_and_the_next_server_is_asked() {
     client.tick(0);
     let none = ia_na(IAID, 0, 0, &status(2, "full"));
     assert_eq!(words(&says(&mut client, 1, Type::Advertise, SERVER, std::slice::from_ref(&none))), ["tell"]);
-    assert_eq!(client.refusal(), Some("it has no address to give (NoAddrsAvail): \"full\""));
+    assert_eq!(client.tally().refusal(), Some("it has no address to give (NoAddrsAvail): \"full\""));
     says(&mut client, 1, Type::Advertise, OTHER, &[gives(ANOTHER)]);
     assert_eq!(words(&client.tick(client.next())), ["probe fd00::60", "Request fd00::60 to other"]);
     let now = client.begun + 5;
@@ -163,7 +163,7 @@ fn an_address_that_another_host_has_is_declined() {
     assert!(client.conflict(0, ANOTHER).is_empty());
     says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]);
     assert_eq!(words(&client.conflict(2, ADDRESS)), ["tell", "Decline fd00::50 to server"]);
-    assert_eq!(client.refusal(), Some("another host has fd00::50"));
+    assert_eq!(client.tally().refusal(), Some("another host has fd00::50"));
     assert_eq!(words(&client.tick(client.next())), ["Decline fd00::50 to server"]);
     assert!(says(&mut client, 5000, Type::Reply, SERVER, &[]).is_empty());
     assert_eq!(words(&client.tick(6000)), ["Solicit any to all"]);

@@ -1,0 +1,77 @@
+//! What a client has tried without getting a lease, for the error of ADD.
+
+/// Servers that are listed. A hostile link has any number.
+const MOST: usize = 8;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Messages that look for servers: DISCOVER or Solicit.
+    sent: u32,
+    servers: Vec<String>,
+    refusal: Option<String>,
+}
+
+impl Tally {
+    /// A message looks for servers.
+    pub(crate) fn search(&mut self) {
+        self.sent = self.sent.saturating_add(1);
+    }
+
+    /// This server has answered.
+    pub(crate) fn answered(&mut self, server: String) {
+        if self.servers.len() < MOST && !self.servers.contains(&server) {
+            self.servers.push(server);
+        }
+    }
+
+    /// Why there is no lease.
+    pub(crate) fn refused(&mut self, why: String) {
+        self.refusal = Some(why);
+    }
+
+    /// There is a lease.
+    pub(crate) fn clear(&mut self) {
+        *self = Tally::default();
+    }
+
+    /// The last reason that there is no lease, if one is known.
+    #[cfg(test)]
+    pub(crate) fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
+    /// The outcome. `message` is the name of the counted messages.
+    pub(crate) fn words(&self, message: &str) -> String {
+        let plural = if self.sent == 1 { "" } else { "s" };
+        let sent = format!("{} {message}{plural} sent", self.sent);
+        if self.servers.is_empty() {
+            return format!("{sent}, no server answered; hint: look for a DHCP server or relay on this link");
+        }
+        let refusal = self.refusal.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
+        format!("{sent}, answers from {}{refusal}", self.servers.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_name_the_number_of_messages_and_the_servers() {
+        let mut tally = Tally::default();
+        tally.search();
+        assert!(tally.words("DISCOVER").starts_with("1 DISCOVER sent, no server answered"));
+        tally.search();
+        for n in [1, 2, 1] {
+            tally.answered(format!("10.0.0.{n}"));
+        }
+        assert_eq!(tally.words("DISCOVER"), "2 DISCOVERs sent, answers from 10.0.0.1, 10.0.0.2");
+        tally.refused("10.0.0.2 refuses".into());
+        assert_eq!(tally.words("Solicit"), "2 Solicits sent, answers from 10.0.0.1, 10.0.0.2; 10.0.0.2 refuses");
+        (0..100).for_each(|n| tally.answered(format!("10.0.1.{n}")));
+        assert!(tally.words("DISCOVER").len() < 200);
+        tally.clear();
+        assert_eq!(tally.refusal(), None);
+    }
+}
