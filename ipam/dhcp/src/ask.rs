@@ -1,6 +1,7 @@
 //! The verb's side: the keeper is asked, and started if there is none.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use cnimble_cni::{Code, Error};
 use cnimble_plugin::{RESTRAINT, signal};
 
-use crate::keeper::{READY, TAKEN};
+use crate::keeper::{NO_SOCKET, READY, TAKEN, store};
 use crate::talk::{Ask, LONGEST_LINE, Reply};
 
 /// How long a keeper may take to begin to listen, or to end so that another can begin.
@@ -19,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST: usize = 16;
 /// Between two attempts, while one keeper goes and another comes.
 const PAUSE: Duration = Duration::from_millis(5);
+/// There if systemd is PID 1 (sd_booted(3)).
+const SYSTEMD: &str = "/run/systemd/system";
 /// How long an ADD waits for an address. A kubelet gives a sandbox four minutes, all of its networks included.
 const ADD_LIMIT: &str = "60s";
 
@@ -85,6 +88,45 @@ pub(crate) fn ask_all(socket: &Path, asks: &[Ask]) -> Result<Vec<Reply>, Error> 
         _ => ask(socket, one),
     };
     begun.into_iter().zip(asks).map(end).collect()
+}
+
+/// Whether a lease daemon answers, or could be started. None is started.
+///
+/// # Errors
+/// The daemon's; code 5 with what would keep one from starting.
+pub(crate) fn status(socket: &Path) -> Result<(), Error> {
+    // A connection would make systemd start the unit's daemon (systemd.socket(5)). One that runs holds the lock.
+    let is_idle = Path::new(SYSTEMD).exists() && listens(socket) && matches!(store::holder(socket), Ok(None));
+    if is_idle {
+        return Ok(());
+    }
+    let question = b"\"status\"\n";
+    match UnixStream::connect(socket).and_then(|stream| exchange(stream, question)) {
+        Ok(Some(answer)) => read(socket, &answer)?.checked().map(drop),
+        // It has just ended.
+        Ok(None) => startable(socket),
+        Err(err) if is_alone(&err) => startable(socket),
+        Err(err) => Err(unreachable(socket, &err)),
+    }
+}
+
+/// That a daemon could make its files.
+fn startable(socket: &Path) -> Result<(), Error> {
+    store::prepare(socket).map_err(|err| Error::io("opening", &store::directory(socket), &err))?;
+    match std::fs::symlink_metadata(socket) {
+        Ok(meta) if !meta.file_type().is_socket() => Err(unreachable(socket, &NO_SOCKET)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a process listens at this path.
+fn listens(socket: &Path) -> bool {
+    let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
+    let path = format!(" {}", socket.display());
+    // Number, references, protocol, flags (linux/net.h: __SO_ACCEPTCON), type, state, inode, path.
+    sockets.lines().filter_map(|line| line.strip_suffix(&path)).any(|line| {
+        matches!(line.split_whitespace().collect::<Vec<_>>()[..], [_, _, _, "00010000", _, _, _])
+    })
 }
 
 /// Nothing listens there.

@@ -141,10 +141,10 @@ impl Plugin for Dhcp {
         ask(&socket, &Ask::Gc { network: call.config.name.clone(), valid }).map(drop)
     }
 
-    /// The keeper answers.
+    /// A lease daemon answers, or could be started.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let Config { socket, .. } = Config::read(&call.config, &call.raw_args)?;
-        ask(&socket, &Ask::Status).map(drop).map_err(|err| Error { code: Code::NOT_AVAILABLE, ..err })
+        ask::status(&socket).map_err(|err| Error { code: Code::NOT_AVAILABLE, ..err })
     }
 }
 

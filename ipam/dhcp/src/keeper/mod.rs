@@ -34,7 +34,7 @@ use pod::Pod;
 use store::{Record, Store};
 use visitors::Visitors;
 
-pub(crate) use start::{READY, TAKEN, program};
+pub(crate) use start::{NO_SOCKET, READY, TAKEN, program};
 
 /// Milliseconds between two looks for pods that have died.
 const ROUND: u64 = 5000;

@@ -23,6 +23,9 @@ pub(crate) const READY: &str = "ready";
 /// Another one was faster.
 pub(crate) const TAKEN: &str = "taken";
 
+/// Why a daemon cannot listen.
+pub(crate) const NO_SOCKET: &str = "what is there is no socket";
+
 /// The first descriptor behind the standard ones; sd_listen_fds(3) begins there.
 const FIRST: i32 = 3;
 
@@ -191,7 +194,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
         bound => return bound,
     }
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(io::Error::other("what is there is no socket"));
+        return Err(io::Error::other(NO_SOCKET));
     }
     if UnixStream::connect(path).is_ok() {
         return Err(io::Error::other("another program listens there, such as the Go plugins' dhcp daemon"));

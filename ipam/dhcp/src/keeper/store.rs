@@ -55,12 +55,32 @@ pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     }
 }
 
+/// Makes the directory of a socket's leases if it is missing, and opens its lock.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
+    let directory = directory(socket);
+    DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(directory.join(LOCK))
+}
+
 /// The lease daemon that holds the lock of a store, by `/proc/locks` (proc(5)).
 ///
 /// # Errors
 /// The system's.
 pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
-    let lock = fs::symlink_metadata(directory(socket).join(LOCK))?;
+    let lock = match fs::symlink_metadata(directory(socket).join(LOCK)) {
+        Err(err) if cnimble_files::is_absent(&err) => return Ok(None),
+        lock => lock?,
+    };
     let file = format!("{:02x}:{:02x}:{}", major(lock.dev()), minor(lock.dev()), lock.ino());
     let locks = fs::read_to_string("/proc/locks")?;
     let of = |line: &str| {
@@ -95,19 +115,10 @@ impl Store {
     /// # Errors
     /// The system's.
     pub(crate) fn open(socket: &Path) -> io::Result<Option<Store>> {
-        let directory = directory(socket);
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        let path = directory.join(LOCK);
-        let options = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(path)?;
-        match Flock::lock(options, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Store { directory, boot: boot::boot_id()?, _lock: lock })),
+        match Flock::lock(prepare(socket)?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => {
+                Ok(Some(Store { directory: directory(socket), boot: boot::boot_id()?, _lock: lock }))
+            }
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, errno)) => Err(errno.into()),
         }

@@ -171,6 +171,25 @@ fn where_no_keeper_can_be_status_says_why() {
     let network = network(&host).with("/ipam/daemonSocketPath", json!("/proc/nowhere/dhcp.sock"));
     let err = network.status().error();
     assert!(err.code == 50 && err.all().contains("/proc/nowhere/dhcp.leases"), "{err:?}");
+    std::fs::write(socket(&host), "").unwrap();
+    let err = self::network(&host).status().error();
+    assert!(err.code == 50 && err.all().contains("is no socket"), "{err:?}");
+}
+
+#[test]
+fn status_starts_no_daemon_and_asks_one_that_runs() {
+    let (host, pod) = (host(), Pod::new());
+    let _server = server(&host);
+    let network = network(&host);
+    network.status().success();
+    // A daemon that was started would go on for a second.
+    assert_eq!(keepers(&socket(&host)), [0; 0]);
+    let attachment = Attachment::new("c1", &pod);
+    network.added(&attachment);
+    network.status().success();
+    network.deleted(&attachment, None);
+    assert_ended(&host);
+    network.status().success();
 }
 
 #[test]

@@ -121,6 +121,29 @@ fn add_needs_no_key_beside_the_distributions_unit_in_either_order() {
     }
 }
 
+#[test]
+fn status_does_not_wake_the_units_daemon() {
+    need!("systemd-socket-activate");
+    let (host, pod) = (host(), Pod::new());
+    let _server = server(&host);
+    // Which is how a process tells that systemd is PID 1.
+    std::fs::create_dir_all("/run/systemd/system").unwrap();
+    let path = socket(&host);
+    let unit = activated(&host, &path, &["-once", "-socketpath", path.to_str().unwrap()]);
+    let network = network(&host);
+    network.status().success();
+    let waits = |unit: &Background| {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", unit.pid())).unwrap();
+        name.starts_with("systemd-socket")
+    };
+    assert!(waits(&unit));
+    let attachment = Attachment::new("c1", &pod);
+    network.added(&attachment);
+    assert!(!waits(&unit));
+    network.status().success();
+    network.deleted(&attachment, None);
+}
+
 /// As when the package that enables the socket is installed on a node with leases.
 #[test]
 fn a_unit_takes_over_the_leases_of_a_daemon_that_a_plugin_started() {
