@@ -1,6 +1,8 @@
 //! The verb's side: the keeper is asked, and started if there is none.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -9,7 +11,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cnimble_cni::{Code, Error};
+use cnimble_netlink::NetNs;
 use cnimble_plugin::{RESTRAINT, signal};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::keeper::{NO_SOCKET, READY, TAKEN, store};
 use crate::talk::{Ask, LONGEST_LINE, Reply};
@@ -31,6 +35,11 @@ const ADD_LIMIT: &str = "60s";
 /// # Errors
 /// The keeper's; code 5 if there is none and none can be started.
 pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Reply, Error> {
+    ask_with(socket, ask, None)
+}
+
+/// As [`ask`], with a namespace that the daemon may not find by its path.
+fn ask_with(socket: &Path, ask: &Ask, netns: Option<&NetNs>) -> Result<Reply, Error> {
     let mut question = serde_json::to_vec(ask).map_err(|err| unreachable(socket, &err))?;
     question.push(b'\n');
     let end = Instant::now() + PATIENCE;
@@ -39,7 +48,7 @@ pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Reply, Error> {
         signal::check()?;
         let begun = Instant::now();
         let why = match UnixStream::connect(socket) {
-            Ok(stream) => match exchange(stream, &question) {
+            Ok(stream) => match exchange(stream, &question, netns) {
                 Ok(Some(answer)) => return read(socket, &answer)?.checked(),
                 Ok(None) => "it has ended before it answered".to_owned(),
                 Err(err) => err.to_string(),
@@ -64,12 +73,12 @@ pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Reply, Error> {
     }
 }
 
-/// Asks several things at once: all of them are asked before the first answer is waited for. Answers stand in the
-/// order of questions.
+/// Asks several things about a namespace at once: all of them are asked before the first answer is waited for. Answers
+/// stand in the order of questions.
 ///
 /// # Errors
 /// As those of [`ask`], the first one; what is asked for behind it may have been done.
-pub(crate) fn ask_all(socket: &Path, asks: &[Ask]) -> Result<Vec<Reply>, Error> {
+pub(crate) fn ask_all(socket: &Path, asks: &[Ask], netns: &NetNs) -> Result<Vec<Reply>, Error> {
     // One that is alone needs no company, and several need a keeper that is there.
     if asks.len() > 1 {
         ask(socket, &Ask::Status)?;
@@ -78,14 +87,14 @@ pub(crate) fn ask_all(socket: &Path, asks: &[Ask]) -> Result<Vec<Reply>, Error> 
         let mut question = serde_json::to_vec(ask).ok()?;
         question.push(b'\n');
         let mut stream = UnixStream::connect(socket).ok()?;
-        stream.write_all(&question).ok()?;
+        send(&mut stream, &question, Some(netns)).ok()?;
         Some(stream)
     };
     let begun: Vec<_> = asks.iter().map(|ask| if asks.len() > 1 { begin(ask) } else { None }).collect();
     let end = |(begun, one): (Option<UnixStream>, &Ask)| match begun.map(hear) {
         Some(Ok(Some(answer))) => read(socket, &answer)?.checked(),
         // Its keeper has ended, or a signal has come.
-        _ => ask(socket, one),
+        _ => ask_with(socket, one, Some(netns)),
     };
     begun.into_iter().zip(asks).map(end).collect()
 }
@@ -101,7 +110,7 @@ pub(crate) fn status(socket: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let question = b"\"status\"\n";
-    match UnixStream::connect(socket).and_then(|stream| exchange(stream, question)) {
+    match UnixStream::connect(socket).and_then(|stream| exchange(stream, question, None)) {
         Ok(Some(answer)) => read(socket, &answer)?.checked().map(drop),
         // It has just ended.
         Ok(None) => startable(socket),
@@ -139,12 +148,27 @@ fn unreachable(socket: &Path, why: &dyn std::fmt::Display) -> Error {
 }
 
 /// The answer's line; `None` if the keeper has ended.
-fn exchange(mut stream: UnixStream, question: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    match stream.write_all(question) {
+fn exchange(
+    mut stream: UnixStream,
+    question: &[u8],
+    netns: Option<&NetNs>,
+) -> io::Result<Option<Vec<u8>>> {
+    match send(&mut stream, question, netns) {
         Err(err) if is_end(&err) => return Ok(None),
         written => written?,
     }
     hear(stream)
+}
+
+/// Writes a question. A daemon that reads without room for a descriptor (829e098) never gets one: the kernel closes it.
+fn send(stream: &mut UnixStream, question: &[u8], netns: Option<&NetNs>) -> io::Result<()> {
+    let Some(netns) = netns else { return stream.write_all(question) };
+    let netns = [netns.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&netns));
+    let sent = sendmsg(&*stream, &[IoSlice::new(question)], &mut control, SendFlags::NOSIGNAL)?;
+    stream.write_all(question.get(sent..).unwrap_or_default())
 }
 
 fn hear(stream: UnixStream) -> io::Result<Option<Vec<u8>>> {

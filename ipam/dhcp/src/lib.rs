@@ -102,12 +102,14 @@ impl Plugin for Dhcp {
         let (path, owner) = (socket.clone(), whose.clone());
         call.undo.push("give the DHCP lease back", move || release(&path, owner));
         // The keeper has another working directory.
-        let netns = std::path::absolute(&call.netns).unwrap_or_else(|_| call.netns.clone().into());
-        let netns = netns.to_string_lossy().into_owned();
-        let four = Wanted { whose, family: Family::Ipv4, netns, provide, request, priority, timeout };
+        let path = std::path::absolute(&call.netns).unwrap_or_else(|_| call.netns.clone().into());
+        let path = path.to_string_lossy().into_owned();
+        let family = Family::Ipv4;
+        let four =
+            Wanted { whose, family, netns: path, sent: None, provide, request, priority, timeout };
         let asks: Vec<Ask> = families.into_iter().map(|family| question(&four, family)).collect();
         let replies = call.step("get a DHCP lease", || {
-            let replies = ask_all(&socket, &asks);
+            let replies = ask_all(&socket, &asks, &netns);
             if replies.is_err() && asks.len() > 1 {
                 // The other family's lease may come yet.
                 let _ = ask(&socket, &Ask::Del(four.whose.clone()));
@@ -155,7 +157,7 @@ fn question(four: &Wanted, family: Family) -> Ask {
         Family::Ipv6 => {
             let (whose, netns) = (four.whose.clone(), four.netns.clone());
             let (provide, request) = (Vec::new(), Vec::new());
-            Ask::Add6(Wanted { family, whose, netns, provide, request, priority: None, timeout: four.timeout })
+            Ask::Add6(Wanted { family, whose, netns, provide, request, priority: None, ..four.clone() })
         }
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use cnimble_cni::{Attachment, Code, Error, Owner};
+use cnimble_netlink::netns::Identity;
 
 use crate::held::Held;
 
@@ -81,6 +82,9 @@ pub(crate) struct Wanted {
     #[serde(default, skip_serializing_if = "Family::is_default")]
     pub(crate) family: Family,
     pub(crate) netns: String,
+    /// The namespace, if the daemon has it by a descriptor because the path does not lead there in its mount namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sent: Option<Identity>,
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
     pub(crate) request: Vec<u8>,
     pub(crate) priority: Option<u32>,

@@ -1,7 +1,8 @@
 //! Network namespaces: a handle, and a moment inside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::{fstat, stat};
-use nix::sys::statfs::{NSFS_MAGIC, statfs};
+use nix::sys::statfs::{NSFS_MAGIC, fstatfs, statfs};
 
 use super::{Error, Result};
 
@@ -29,6 +30,12 @@ const GONE: [Errno; 7] = [
     Errno::ENAMETOOLONG,
 ];
 
+/// Why a file or a descriptor is refused.
+const NOT_ONE: &str = "it is no network namespace";
+
+/// Device and inode of a namespace (namespaces(7)).
+pub type Identity = (u64, u64);
+
 /// An open network namespace.
 #[derive(Debug)]
 pub struct NetNs {
@@ -45,21 +52,77 @@ impl NetNs {
     /// (checked by ioctl NS_GET_NSTYPE, ioctl_ns(2)).
     pub fn open(path: &Path) -> Result<Self> {
         let what = || format!("open network namespace {}", path.display());
-        let not_one = || Error::new(what(), Errno::EINVAL).reason("it is no network namespace");
         // Before opening: opening a device or a FIFO can have effects or block for ever.
         let place = statfs(path).map_err(|errno| Error::new(what(), errno))?;
         if place.filesystem_type() != NSFS_MAGIC {
-            return Err(not_one());
+            return Err(Error::new(what(), Errno::EINVAL).reason(NOT_ONE));
         }
         let file = open(path).map_err(|err| Error::io(what(), &err))?;
-        let fd = OwnedFd::from(file);
+        NetNs::checked(file.into(), what)
+    }
+
+    /// The namespace of a descriptor that another process has sent (unix(7), SCM_RIGHTS).
+    ///
+    /// # Errors
+    /// EINVAL if it is no network namespace; the kernel's.
+    pub fn from_fd(fd: OwnedFd) -> Result<Self> {
+        let what = || "use a network namespace of another process".to_owned();
+        // A descriptor of another file system may take the number of the ioctl for something else.
+        let place = fstatfs(&fd).map_err(|errno| Error::new(what(), errno))?;
+        if place.filesystem_type() != NSFS_MAGIC {
+            return Err(Error::new(what(), Errno::EINVAL).reason(NOT_ONE));
+        }
+        NetNs::checked(fd, what)
+    }
+
+    /// A descriptor of nsfs that is a network namespace.
+    fn checked(fd: OwnedFd, what: impl Fn() -> String) -> Result<Self> {
         // SAFETY: the descriptor is open, and this ioctl takes no argument.
         let kind = unsafe { libc::ioctl(fd.as_raw_fd(), libc::NS_GET_NSTYPE) };
         match Errno::result(kind) {
             Ok(libc::CLONE_NEWNET) => Ok(NetNs { fd, home: None }),
-            Ok(_) | Err(Errno::ENOTTY) => Err(not_one()),
+            Ok(_) | Err(Errno::ENOTTY) => Err(Error::new(what(), Errno::EINVAL).reason(NOT_ONE)),
             Err(errno) => Err(Error::new(what(), errno)),
         }
+    }
+
+    /// The namespace with this [`identity`](Self::identity), if a process is in it or sees a mount of it.
+    ///
+    /// # Errors
+    /// Failures that say nothing about the namespace, as those of [`find`](Self::find).
+    pub fn by_identity(identity: Identity) -> Result<Option<Self>> {
+        let failed = |err: &io::Error| Error::io("look for a network namespace in /proc", err);
+        let at = |path: &Path| match stat(path) {
+            Ok(there) if (there.st_dev, there.st_ino) == identity => NetNs::find(path),
+            _ => Ok(None),
+        };
+        let processes = processes().map_err(|err| failed(&err))?;
+        for process in &processes {
+            if let Some(found) = at(&process.join("ns/net"))? {
+                return Ok(Some(found));
+            }
+        }
+        let inode = PathBuf::from(format!("net:[{}]", identity.1));
+        let mut spaces = BTreeSet::new();
+        for process in &processes {
+            if !fs::read_link(process.join("ns/mnt")).is_ok_and(|space| spaces.insert(space)) {
+                continue;
+            }
+            let text = match fs::read(process.join("mountinfo")) {
+                // It has ended.
+                Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ESRCH | libc::EINVAL)) => {
+                    continue;
+                }
+                text => text.map_err(|err| failed(&err))?,
+            };
+            let mounts = mounts(&String::from_utf8_lossy(&text), &process.join("root"));
+            for (_, path) in mounts.iter().filter(|(id, _)| *id == inode) {
+                if let Some(found) = at(path)? {
+                    return Ok(Some(found));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// The namespace at `path`, or `None` if there is none: nothing is there, or something else is.
@@ -135,7 +198,10 @@ impl NetNs {
     }
 
     /// Device and inode, which tell namespaces apart while they are open.
-    fn identity(&self) -> Result<(u64, u64)> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn identity(&self) -> Result<Identity> {
         let stat = fstat(&self.fd).map_err(|errno| Error::new("tell network namespaces apart", errno))?;
         Ok((stat.st_dev, stat.st_ino))
     }
@@ -161,6 +227,14 @@ impl AsFd for NetNs {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// The directories of all processes.
+fn processes() -> io::Result<Vec<PathBuf>> {
+    let is_process =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit));
+    let all = fs::read_dir("/proc")?.map(|entry| entry.map(|entry| entry.path()));
+    Ok(all.collect::<io::Result<Vec<_>>>()?.into_iter().filter(is_process).collect())
 }
 
 /// The paths of the network namespaces that are pinned by a mount in our own mount namespace, one for

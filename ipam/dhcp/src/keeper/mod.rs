@@ -16,12 +16,13 @@ pub(crate) mod store;
 mod visitors;
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use cnimble_cni::{Code, Error};
+use cnimble_netlink::NetNs;
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::signal;
 
@@ -32,7 +33,7 @@ use journal::Journal;
 use place::Event;
 use pod::Pod;
 use store::{Record, Store};
-use visitors::Visitors;
+use visitors::{Asked, Visitors};
 
 pub(crate) use start::{NO_SOCKET, READY, TAKEN, program};
 
@@ -59,8 +60,8 @@ struct Keeper {
     visitors: Visitors,
     /// By the names of their leases.
     pods: BTreeMap<String, Pod>,
-    /// Leases of the keeper before whose pods couldn't be looked at yet.
-    left: Vec<Record>,
+    /// Leases of the daemon before whose pods could not be looked at yet, each with the reason.
+    left: Vec<(Record, String)>,
     round: u64,
     busy: u64,
 }
@@ -69,7 +70,7 @@ impl Keeper {
     /// Goes on where the one before was.
     fn new(flags: Flags, journal: Journal, store: Store, listener: UnixListener) -> std::io::Result<Keeper> {
         let now = now();
-        let left = store.load()?;
+        let left = store.load()?.into_iter().map(|record| (record, String::new())).collect();
         let (visitors, pods) = (Visitors::default(), BTreeMap::new());
         let (round, busy) = (now + ROUND, now);
         let mut keeper = Keeper { flags, journal, store, listener, visitors, pods, left, round, busy };
@@ -77,26 +78,35 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Takes over the leases of the keeper before. One whose pod can't be looked at now is tried again.
+    /// Takes over the leases of the daemon before. One whose pod cannot be looked at now is kept, and tried again. One whose
+    /// namespace is not to be found again is kept until it expires.
     fn adopt(&mut self, now: u64) {
-        for record in std::mem::take(&mut self.left) {
+        for (record, before) in std::mem::take(&mut self.left) {
             let whose = record.wanted.whose.words();
             let key = record.wanted.key();
             let known = Some((Mac(record.mac), record.lease.clone()));
-            let found = match Pod::find(&self.flags, record.wanted.clone(), now, known) {
+            let found = match Pod::find(&self.flags, record.wanted.clone(), now, known, None) {
                 Ok(pod) => {
                     self.pods.insert(key, pod);
                     continue;
                 }
                 Err(err) => err,
             };
-            let gone = matches!(found.code, Code::INVALID_NETNS | Code::UNKNOWN_CONTAINER);
+            let expired = record.lease.as_ref().is_none_or(|lease| lease.expires() <= now);
+            let gone = match found.code {
+                Code::INVALID_NETNS | Code::UNKNOWN_CONTAINER => true,
+                Code::TRY_AGAIN_LATER => expired,
+                _ => false,
+            };
             if gone && self.store.remove(&key).is_ok() {
                 self.journal.tell(&format!("{whose}: its pod is gone, and its lease forgotten: {found}"));
-            } else {
-                self.journal.tell(&format!("{whose}: its lease can't be kept now: {found}"));
-                self.left.push(record);
+                continue;
             }
+            let why = found.to_string();
+            if why != before {
+                self.journal.tell(&format!("{whose}: its lease is kept, and can't be prolonged now: {why}"));
+            }
+            self.left.push((record, why));
         }
     }
 
@@ -116,9 +126,9 @@ impl Keeper {
             for number in gone {
                 self.left(number, now);
             }
-            for (number, ask) in asked {
+            for Asked { number, ask, sent } in asked {
                 let reply = match ask {
-                    Ok(ask) => self.asked(number, now, ask),
+                    Ok(ask) => self.asked(number, now, ask, sent),
                     Err(why) => Some(Error::new(Code::DECODE, format!("no question: {why}")).into()),
                 };
                 if let Some(reply) = reply {
@@ -159,11 +169,11 @@ impl Keeper {
     }
 
     /// A verb's question; `None` if the answer comes later.
-    fn asked(&mut self, number: u64, now: u64, ask: Ask) -> Option<Reply> {
+    fn asked(&mut self, number: u64, now: u64, ask: Ask, sent: Option<OwnedFd>) -> Option<Reply> {
         match ask {
             Ask::Status => Some(Reply::Done),
             Ask::Add(wanted) | Ask::Add6(wanted) => {
-                self.add(number, now, wanted).unwrap_or_else(|err| Some(err.into()))
+                self.add(number, now, wanted, sent).unwrap_or_else(|err| Some(err.into()))
             }
             Ask::Check(whose) => Some(self.check(&whose.key(Family::Ipv4))),
             Ask::Check6(whose) => Some(self.check(&whose.key(Family::Ipv6))),
@@ -172,26 +182,44 @@ impl Keeper {
         }
     }
 
-    fn add(&mut self, number: u64, now: u64, wanted: Wanted) -> Result<Option<Reply>, Error> {
+    fn add(
+        &mut self,
+        number: u64,
+        now: u64,
+        mut wanted: Wanted,
+        sent: Option<OwnedFd>,
+    ) -> Result<Option<Reply>, Error> {
         let key = wanted.key();
         let path = self.flags.on_host(&wanted.netns);
+        // A runtime may have mounted the namespace where only its own processes see it.
+        let sent = sent.map(NetNs::from_fd).transpose()?.filter(|sent| !sent.is_at(&path));
+        wanted.sent = sent.as_ref().map(NetNs::identity).transpose()?;
+        let is_there = |pod: &Pod| match &sent {
+            Some(sent) => pod.place.netns.same_as(sent).unwrap_or(false),
+            None => pod.is_in(&path),
+        };
         // As the Go daemon: one that has a lease keeps it.
         if let Some(pod) = self.pods.get(&key)
-            && pod.is_in(&path)
+            && is_there(pod)
             && let Some(lease) = pod.speaker.lease()
         {
             return Ok(Some(Reply::Lease(lease)));
         }
         self.end(&key, now, "it is asked for anew").checked()?;
         let until = now.saturating_add(self.flags.limit(&wanted));
-        let mut pod = Pod::find(&self.flags, wanted, now, None)?;
+        let mut pod = Pod::find(&self.flags, wanted, now, None, sent)?;
         pod.waiting = Some((number, until));
         self.pods.insert(key, pod);
         Ok(None)
     }
 
     fn check(&self, key: &str) -> Reply {
-        self.pods.get(key).and_then(|pod| pod.speaker.lease()).map_or(Reply::Nothing, Reply::Lease)
+        let kept = || {
+            let record = self.left.iter().map(|(record, _)| record).find(|record| record.wanted.key() == key);
+            record.and_then(|record| record.lease.clone())
+        };
+        let held = self.pods.get(key).and_then(|pod| pod.speaker.lease()).or_else(kept);
+        held.map_or(Reply::Nothing, Reply::Lease)
     }
 
     /// Gives all leases of an interface back.
@@ -210,7 +238,7 @@ impl Keeper {
         if let Err(err) = self.store.remove(key) {
             return Error::new(Code::IO, format!("removing a lease: {err}")).into();
         }
-        self.left.retain(|record| record.wanted.key() != key);
+        self.left.retain(|(record, _)| record.wanted.key() != key);
         let Some(mut pod) = self.pods.remove(key) else { return Reply::Nothing };
         let whose = pod.wanted.whose.words();
         // Nobody has an address that another may get.
@@ -239,7 +267,9 @@ impl Keeper {
         };
         // One that is being asked for isn't in the list yet.
         let all = self.pods.iter().filter(|(_, pod)| pod.waiting.is_none() && stale(&pod.wanted.whose));
-        let keys: Vec<String> = all.map(|(key, _)| key.clone()).collect();
+        let keys = all.map(|(key, _)| key.clone());
+        let left = self.left.iter().filter(|(record, _)| stale(&record.wanted.whose));
+        let keys: Vec<String> = keys.chain(left.map(|(record, _)| record.wanted.key())).collect();
         for key in keys {
             let reply = self.end(&key, now, "it isn't valid any more");
             if matches!(reply, Reply::Error { .. }) {

@@ -1,11 +1,13 @@
 //! Where a client talks: an interface, in a namespace that is held open. It can say good-bye when its pod has died.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{Link, Mac};
+use cnimble_netlink::netns::Identity;
 use cnimble_netlink::{NetNs, Netlink};
 
 use super::flags::Flags;
@@ -24,19 +26,46 @@ pub(super) struct Place {
     pub(super) index: u32,
     pub(super) mac: Mac,
     path: String,
+    watch: Watch,
+}
+
+/// How the death of a pod is noticed.
+enum Watch {
+    /// The path that the runtime named leads to another namespace, or to none.
+    Path,
+    /// `/proc` no longer shows the namespace of this identity, which no path leads to.
+    Proc(Identity, Cell<Sight>),
+}
+
+/// What `/proc` has shown of a namespace. A daemon in a PID namespace may never see it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    Never,
+    Seen,
+    /// Once missed: a process may have started another one and ended while `/proc` was read.
+    Missed,
 }
 
 impl Place {
-    /// Finds the interface.
+    /// Finds the interface, in a namespace that a verb has `sent`, or else by what `wanted` tells of it.
     ///
     /// # Errors
-    /// Code 8 without the namespace, code 3 without the interface; the kernel's.
-    pub(super) fn find(flags: &Flags, wanted: &Wanted) -> Result<(Place, Link), Error> {
-        let path = flags.on_host(&wanted.netns);
-        let netns = NetNs::find(&path)?.ok_or_else(|| {
-            let why = format!("failed to open netns \"{}\"", path.display());
-            Error::new(Code::INVALID_NETNS, why).details("no network namespace is there")
-        })?;
+    /// Code 8 without the namespace, code 3 without the interface, code 11 if a namespace that had been sent is not to
+    /// be found again; the kernel's.
+    pub(super) fn find(
+        flags: &Flags,
+        wanted: &Wanted,
+        sent: Option<NetNs>,
+    ) -> Result<(Place, Link), Error> {
+        let (netns, watch) = match (sent, wanted.sent) {
+            (sent, Some(identity)) => {
+                let seen = NetNs::by_identity(identity)?;
+                let sight = if seen.is_some() { Sight::Seen } else { Sight::Never };
+                let netns = sent.or(seen).ok_or_else(|| unseen(&wanted.netns))?;
+                (netns, Watch::Proc(identity, Cell::new(sight)))
+            }
+            (_, None) => (at_path(&flags.on_host(&wanted.netns))?, Watch::Path),
+        };
         let ifname = &wanted.whose.ifname;
         let link = Netlink::open_in(&netns)?.find_link(ifname)?;
         let link = link.ok_or_else(|| missing(ifname, &wanted.netns))?;
@@ -45,7 +74,7 @@ impl Place {
                 .details("DHCP needs Ethernet")
         })?;
         let (ifname, path) = (ifname.clone(), wanted.netns.clone());
-        Ok((Place { netns, ifname, index: link.index, mac, path }, link))
+        Ok((Place { netns, ifname, index: link.index, mac, path, watch }, link))
     }
 
     /// A socket of the namespace, and the interface there.
@@ -66,9 +95,12 @@ impl Place {
         self.netns.enter(open).map_err(|err| io::Error::other(err.to_string()))?
     }
 
-    /// Whether the path that the runtime named leads to the namespace no more. What says nothing about it (no
-    /// descriptor is left) is no death.
+    /// Whether the namespace is gone from where it was. A failure that says nothing about it (no descriptor is left) is no
+    /// death.
     pub(super) fn has_died(&self, flags: &Flags) -> bool {
+        if let Watch::Proc(identity, sight) = &self.watch {
+            return is_gone(*identity, sight);
+        }
         match NetNs::find(&flags.on_host(&self.path)) {
             Ok(Some(there)) => there.same_as(&self.netns).is_ok_and(|same| !same),
             Ok(None) => true,
@@ -85,6 +117,30 @@ impl Place {
     pub(super) fn missing(&self) -> Error {
         missing(&self.ifname, &self.path)
     }
+}
+
+fn at_path(path: &Path) -> Result<NetNs, Error> {
+    NetNs::find(path)?.ok_or_else(|| {
+        let why = format!("failed to open netns \"{}\"", path.display());
+        Error::new(Code::INVALID_NETNS, why).details("no network namespace is there")
+    })
+}
+
+fn unseen(netns: &str) -> Error {
+    let msg = format!("no process in /proc is in the network namespace {netns}");
+    Error::new(Code::TRY_AGAIN_LATER, msg).details("its path leads there in the runtime's mount namespace alone")
+}
+
+/// Whether a namespace that `/proc` has shown is missing twice in a row.
+fn is_gone(identity: Identity, sight: &Cell<Sight>) -> bool {
+    let next = match (NetNs::by_identity(identity), sight.get()) {
+        (Ok(Some(_)), _) => Sight::Seen,
+        (Ok(None), Sight::Missed) => return true,
+        (Ok(None), Sight::Seen) => Sight::Missed,
+        (Ok(None), Sight::Never) | (Err(_), _) => return false,
+    };
+    sight.set(next);
+    false
 }
 
 fn missing(ifname: &str, netns: &str) -> Error {

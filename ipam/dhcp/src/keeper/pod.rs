@@ -5,7 +5,7 @@ use std::path::Path;
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::Mac;
 use cnimble_netlink::route::{self, NewRoute};
-use cnimble_netlink::{addr, link::Link};
+use cnimble_netlink::{NetNs, addr, link::Link};
 use nix::errno::Errno;
 
 use super::flags::Flags;
@@ -32,14 +32,15 @@ impl Pod {
     /// Finds the interface, for a first lease or with one out of a file.
     ///
     /// # Errors
-    /// Code 8 without the namespace, code 3 without the interface; the kernel's.
+    /// As those of [`Place::find`].
     pub(super) fn find(
         flags: &Flags,
         wanted: Wanted,
         now: u64,
         known: Option<(Mac, Option<Held>)>,
+        sent: Option<NetNs>,
     ) -> Result<Pod, Error> {
-        let (place, link) = Place::find(flags, &wanted)?;
+        let (place, link) = Place::find(flags, &wanted, sent)?;
         if known.as_ref().is_some_and(|(before, _)| *before != place.mac) {
             // Another pod's, in a namespace that has the number of the one before.
             return Err(place.missing());

@@ -234,6 +234,7 @@ mod tests {
             whose: whose(),
             family: Family::Ipv6,
             netns: "/run/netns/x".into(),
+            sent: None,
             provide: vec![],
             request: vec![],
             priority: None,

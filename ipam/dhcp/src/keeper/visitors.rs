@@ -1,10 +1,12 @@
 //! The verbs that talk to the keeper: connections that it never waits for.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use nix::sys::socket::{getsockopt, sockopt};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::talk::{Ask, LONGEST_LINE, Reply};
 
@@ -22,6 +24,8 @@ struct Visitor {
     number: u64,
     stream: UnixStream,
     question: Vec<u8>,
+    /// The last descriptor that came with the question.
+    sent: Option<OwnedFd>,
     answer: Vec<u8>,
     /// It has been asked for something that takes time.
     waits: bool,
@@ -29,8 +33,14 @@ struct Visitor {
     gone: bool,
 }
 
-/// A visitor's number, and what it asks if that can be read.
-pub(super) type Asked = (u64, Result<Ask, String>);
+/// A question of a visitor.
+pub(super) struct Asked {
+    pub(super) number: u64,
+    /// What it asks, if that can be read.
+    pub(super) ask: Result<Ask, String>,
+    /// The descriptor that came with it.
+    pub(super) sent: Option<OwnedFd>,
+}
 
 /// All of them.
 #[derive(Default)]
@@ -57,6 +67,7 @@ impl Visitors {
                 number,
                 stream,
                 question,
+                sent: None,
                 answer,
                 waits: false,
                 since: now,
@@ -90,7 +101,9 @@ impl Visitors {
     pub(super) fn serve(&mut self, now: u64) -> (Vec<Asked>, Vec<u64>) {
         let mut asked = Vec::new();
         for visitor in &mut self.all {
-            asked.extend(visitor.listen().map(|ask| (visitor.number, ask)));
+            if let Some(ask) = visitor.listen() {
+                asked.push(Asked { number: visitor.number, ask, sent: visitor.sent.take() });
+            }
             visitor.speak();
             visitor.gone |= !visitor.waits && now >= visitor.since + PATIENCE;
         }
@@ -116,7 +129,7 @@ impl Visitor {
     fn listen(&mut self) -> Option<Result<Ask, String>> {
         let mut piece = [0; 4096];
         loop {
-            match self.stream.read(&mut piece) {
+            match self.receive(&mut piece) {
                 Ok(0) => {
                     self.gone = true;
                     return None;
@@ -146,6 +159,20 @@ impl Visitor {
                 }
             }
         }
+    }
+
+    /// Reads, and takes a descriptor that comes along (unix(7), SCM_RIGHTS).
+    fn receive(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let slices = &mut [IoSliceMut::new(piece)];
+        let received = recvmsg(&self.stream, slices, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                self.sent = descriptors.last();
+            }
+        }
+        Ok(received.bytes)
     }
 
     fn speak(&mut self) {
