@@ -134,9 +134,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// The crates of ours that a plugin may use.
 const PLUGINS_MAY_USE: &[&str] = &["cni", "files", "leases", "made", "netlink", "plugin", "rules"];
 
-/// What one plugin may use beyond that: cluster-local is host-local with another source of ranges, and starts a program.
+/// What one plugin may use beyond that: cluster-local is host-local with another source of ranges, and starts
+/// a program. dhcp asks systemd for a unit of its lease daemon.
 const ONE_PLUGIN_MAY_USE: &[(&str, &str)] =
-    &[("cnimble-cluster-local", "child"), ("cnimble-cluster-local", "host-local")];
+    &[("cnimble-cluster-local", "child"), ("cnimble-cluster-local", "host-local"), ("cnimble-dhcp", "dbus")];
 
 /// The crates whose interfaces change every month: one crate of ours knows what they are called.
 const NETLINK_CRATES: &[&str] = &["netlink-packet-core", "netlink-packet-route", "netlink-sys", "rtnetlink"];

@@ -25,7 +25,7 @@ const MOST: usize = 16;
 /// Between two attempts, while one keeper goes and another comes.
 const PAUSE: Duration = Duration::from_millis(5);
 /// There if systemd is PID 1 (sd_booted(3)).
-const SYSTEMD: &str = "/run/systemd/system";
+pub(crate) const SYSTEMD: &str = "/run/systemd/system";
 /// How long an ADD waits for an address. A kubelet gives a sandbox four minutes, all of its networks included.
 const ADD_LIMIT: &str = "60s";
 
@@ -229,7 +229,7 @@ fn start(socket: &Path) -> Result<bool, Error> {
         .args(["daemon", "-once", "-resendtimeout", ADD_LIMIT, "-socketpath"])
         .arg(socket)
         .env_clear()
-        .envs(std::env::var_os(RESTRAINT).map(|level| (RESTRAINT, level)))
+        .envs([RESTRAINT, cnimble_dbus::ADDRESS].iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

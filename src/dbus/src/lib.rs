@@ -1,5 +1,5 @@
-//! A client of the system bus, as far as one plugin needs it: it calls methods whose arguments
-//! are texts, and waits for each answer. No signals, no file descriptors, no runtime.
+//! A client of the system bus, as far as two plugins need it: it calls methods whose arguments
+//! are texts or properties, and waits for each answer. No signals, no file descriptors, no runtime.
 //!
 //! Written after the [D-Bus specification](https://dbus.freedesktop.org/doc/dbus-specification.html):
 //! "Authentication Protocol", "Server Addresses" and "Message Protocol".
@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use cnimble_child::signal;
 
-pub use wire::Answer;
+pub use wire::{Answer, Arguments, Value};
 use wire::{ERROR, HEADER, RETURN, encode, length, parse};
 
 mod wire;
 
-const ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
+/// The variable that names the system bus.
+pub const ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const DEFAULT_ADDRESS: &str = "unix:path=/var/run/dbus/system_bus_socket";
 /// How long one answer may take: what libdbus gives a method.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -118,11 +119,19 @@ impl Bus {
         self.stream.write_all(b"BEGIN\r\n").map_err(failed)
     }
 
-    /// Calls a method and returns its answer. A service that isn't running is not started.
+    /// Calls a method with texts and returns its answer. A service that isn't running is not started.
     ///
     /// # Errors
     /// [`Error::Refused`] with what the service says; the connection's.
     pub fn call(&mut self, method: &Method<'_>, arguments: &[&str]) -> Result<Answer, Error> {
+        self.call_with(method, &Arguments::texts(arguments))
+    }
+
+    /// As [`call`](Self::call), with arguments of other types.
+    ///
+    /// # Errors
+    /// As those of [`call`](Self::call).
+    pub fn call_with(&mut self, method: &Method<'_>, arguments: &Arguments) -> Result<Answer, Error> {
         self.serial = self.serial.wrapping_add(1).max(1);
         let failed = |err| Error::Io(format!("call {}.{}", method.interface, method.member), err);
         self.stream.write_all(&encode(method, arguments, self.serial)).map_err(failed)?;

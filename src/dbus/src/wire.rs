@@ -16,13 +16,98 @@ const REPLY_SERIAL: u8 = 5;
 const DESTINATION: u8 = 6;
 const SIGNATURE: u8 = 8;
 
-/// A call in little-endian bytes, which every bus takes.
-pub(super) fn encode(method: &Method<'_>, arguments: &[&str], serial: u32) -> Vec<u8> {
-    const NO_AUTO_START: u8 = 2;
-    let mut body = Vec::new();
-    for argument in arguments {
-        put_text(&mut body, argument);
+/// The arguments of a call.
+#[derive(Debug, Clone, Default)]
+pub struct Arguments {
+    signature: String,
+    body: Vec<u8>,
+}
+
+/// The value of a property.
+#[derive(Debug, Clone, Copy)]
+pub enum Value<'a> {
+    /// `s`
+    Text(&'a str),
+    /// `au`
+    Numbers(&'a [u32]),
+}
+
+impl Arguments {
+    /// Texts.
+    pub fn texts(texts: &[&str]) -> Self {
+        let mut arguments = Arguments::default();
+        for text in texts {
+            arguments.signature.push('s');
+            put_text(&mut arguments.body, text);
+        }
+        arguments
     }
+
+    /// And an array of names with their values: `a(sv)`.
+    #[must_use]
+    pub fn properties(mut self, properties: &[(&str, Value<'_>)]) -> Self {
+        self.signature.push_str("a(sv)");
+        put_array(&mut self.body, 8, |body| {
+            for (name, value) in properties {
+                pad(body, 8);
+                put_text(body, name);
+                value.put(body);
+            }
+        });
+        self
+    }
+
+    /// And an array without elements. They would be structures of this signature, such as `(sa(sv))`.
+    #[must_use]
+    pub fn empty(mut self, element: &str) -> Self {
+        self.signature.push('a');
+        self.signature.push_str(element);
+        put_array(&mut self.body, 8, |_| {});
+        self
+    }
+}
+
+impl Value<'_> {
+    /// As a variant.
+    fn put(self, body: &mut Vec<u8>) {
+        let mut put_signature = |signature: &str| {
+            body.push(u8::try_from(signature.len()).unwrap_or(u8::MAX));
+            body.extend(signature.as_bytes());
+            body.push(0);
+        };
+        match self {
+            Value::Text(text) => {
+                put_signature("s");
+                put_text(body, text);
+            }
+            Value::Numbers(numbers) => {
+                put_signature("au");
+                put_array(body, 4, |body| {
+                    numbers.iter().for_each(|number| body.extend(number.to_le_bytes()));
+                });
+            }
+        }
+    }
+}
+
+/// The length of an array without the padding of its first element, and its elements.
+fn put_array(bytes: &mut Vec<u8>, alignment: usize, elements: impl FnOnce(&mut Vec<u8>)) {
+    pad(bytes, 4);
+    let at = bytes.len();
+    bytes.extend([0; 4]);
+    pad(bytes, alignment);
+    let begin = bytes.len();
+    elements(bytes);
+    let length = u32::try_from(bytes.len().saturating_sub(begin)).unwrap_or(u32::MAX);
+    if let Some(place) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+        *place = length.to_le_bytes();
+    }
+}
+
+/// A call in little-endian bytes, which every bus takes.
+pub(super) fn encode(method: &Method<'_>, arguments: &Arguments, serial: u32) -> Vec<u8> {
+    const NO_AUTO_START: u8 = 2;
+    let Arguments { signature, body } = arguments;
     let mut message = vec![b'l', CALL, NO_AUTO_START, 1];
     put_number(&mut message, body.len());
     message.extend(serial.to_le_bytes());
@@ -39,10 +124,10 @@ pub(super) fn encode(method: &Method<'_>, arguments: &[&str], serial: u32) -> Ve
         message.extend([field, 1, kind, 0]);
         put_text(&mut message, value);
     }
-    if !arguments.is_empty() {
+    if !signature.is_empty() {
         pad(&mut message, 8);
-        message.extend([SIGNATURE, 1, b'g', 0, u8::try_from(arguments.len()).unwrap_or(u8::MAX)]);
-        message.extend(arguments.iter().map(|_| b's'));
+        message.extend([SIGNATURE, 1, b'g', 0, u8::try_from(signature.len()).unwrap_or(u8::MAX)]);
+        message.extend(signature.as_bytes());
         message.push(0);
     }
     let fields = message.len().saturating_sub(HEADER);
@@ -50,7 +135,7 @@ pub(super) fn encode(method: &Method<'_>, arguments: &[&str], serial: u32) -> Ve
         place.copy_from_slice(&u32::try_from(fields).unwrap_or(u32::MAX).to_le_bytes());
     }
     pad(&mut message, 8);
-    message.append(&mut body);
+    message.extend(body);
     message
 }
 
@@ -182,7 +267,7 @@ mod tests {
     #[test]
     fn a_call_is_read_as_it_was_written() {
         for arguments in [&[][..], &["trusted", "10.1.2.3/32"], &[""]] {
-            let message = encode(&METHOD, arguments, 7);
+            let message = encode(&METHOD, &Arguments::texts(arguments), 7);
             assert_eq!(length(&message), Some(message.len()));
             let parsed = parse(&message).unwrap();
             assert_eq!((parsed.kind, parsed.reply_to), (CALL, None));
@@ -190,6 +275,22 @@ mod tests {
             assert_eq!(parsed.answer.text().as_deref(), arguments.first().copied());
             assert_eq!(parsed.answer.truth(), None);
         }
+    }
+
+    /// The bytes are those of the specification's rules, section "Marshaling (Wire Format)".
+    #[test]
+    fn properties_and_an_empty_array() {
+        let properties = [("A", Value::Text("b")), ("C", Value::Numbers(&[0, 7]))];
+        let arguments = Arguments::texts(&["x"]).properties(&properties).empty("(sa(sv))");
+        assert_eq!(arguments.signature, "sa(sv)a(sa(sv))");
+        let expected = [
+            // A text; the array's length, and its padding.
+            &[1, 0, 0, 0, b'x', 0, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0][..],
+            &[1, 0, 0, 0, b'A', 0, 1, b's', 0, 0, 0, 0, 1, 0, 0, 0, b'b', 0, 0, 0, 0, 0, 0, 0],
+            &[1, 0, 0, 0, b'C', 0, 2, b'a', b'u', 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0],
+            &[0; 8],
+        ];
+        assert_eq!(arguments.body, expected.concat());
     }
 
     #[test]
@@ -214,7 +315,7 @@ mod tests {
 
     #[test]
     fn broken_messages() {
-        let message = encode(&METHOD, &["a", "b"], 1);
+        let message = encode(&METHOD, &Arguments::texts(&["a", "b"]), 1);
         for length in 0..message.len() {
             let cut = message.get(..length).unwrap();
             if let Some(parsed) = parse(cut) {

@@ -8,6 +8,7 @@
 mod flags;
 mod four;
 mod journal;
+mod outlive;
 mod place;
 mod pod;
 mod six;

@@ -16,7 +16,7 @@ use nix::sys::stat::{Mode, umask};
 use super::flags::{Flags, USAGE};
 use super::journal::Journal;
 use super::store::Store;
-use super::{Keeper, store};
+use super::{Keeper, outlive, store};
 
 /// What a keeper says to the plugin that has started it, on stdout.
 pub(crate) const READY: &str = "ready";
@@ -105,6 +105,12 @@ fn run(flags: Flags) -> Result<bool, String> {
     }
     let pidfile = flags.pidfile.clone();
     let journal = Journal::open(flags.once && own);
+    if flags.once
+        && own
+        && let Err(why) = outlive::leave()
+    {
+        journal.tell(&format!("the lease daemon stays in the runtime's control group, and may be killed with it: {why}"));
+    }
     restrain();
     let keeper = Keeper::new(flags, journal, store, listener);
     let keeper = keeper.map_err(|err| failed("reading the leases in", &directory, &err))?;

@@ -10,6 +10,7 @@ mod keeper;
 mod killed;
 mod life;
 mod options;
+mod outlive;
 mod private;
 mod real;
 mod reference;

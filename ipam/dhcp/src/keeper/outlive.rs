@@ -1,0 +1,85 @@
+//! A lease daemon that a plugin has started leaves the runtime's control group, which may be killed as a whole.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use cnimble_dbus::{Arguments, Bus, Method, Value};
+
+use crate::ask::SYSTEMD;
+
+/// Leaves the control group. If systemd is PID 1, it makes a transient scope (systemd.scope(5)). Elsewhere the process
+/// moves to the root of the hierarchies that process managers kill by.
+///
+/// # Errors
+/// Why the daemon stays where it is.
+pub(super) fn leave() -> Result<(), String> {
+    if Path::new(SYSTEMD).exists() {
+        scope().map_err(|err| format!("asking systemd for a scope: {err}"))
+    } else {
+        to_roots().map_err(|err| format!("moving to another control group: {err}"))
+    }
+}
+
+fn scope() -> Result<(), cnimble_dbus::Error> {
+    let start = Method {
+        destination: "org.freedesktop.systemd1",
+        path: "/org/freedesktop/systemd1",
+        interface: "org.freedesktop.systemd1.Manager",
+        member: "StartTransientUnit",
+    };
+    let properties = [
+        ("Description", Value::Text("Lease daemon of the CNI plugin dhcp")),
+        // 0 is the sender, also in a PID namespace of its own.
+        ("PIDs", Value::Numbers(&[0])),
+        ("CollectMode", Value::Text("inactive-or-failed")),
+    ];
+    let name = format!("cnimble-dhcp-{}.scope", std::process::id());
+    let arguments = Arguments::texts(&[&name, "fail"]).properties(&properties).empty("(sa(sv))");
+    Bus::system()?.call_with(&start, &arguments).map(drop)
+}
+
+/// Moves to the root of version 2, and of the named hierarchies of version 1 (cgroups(7)). Limits of version 1's
+/// controllers stay.
+fn to_roots() -> io::Result<()> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let roots = mounts.lines().filter_map(root);
+    // The last failure is told; a hierarchy that is read-only for one reason is so for all.
+    roots.map(move_to).fold(Ok(()), |outcome, moved| moved.and(outcome))
+}
+
+fn move_to(root: &str) -> io::Result<()> {
+    // 0 is the writing process.
+    File::options().write(true).open(Path::new(root).join("cgroup.procs"))?.write_all(b"0")
+}
+
+/// The mount point of a hierarchy's root, by a line of mountinfo (proc(5)).
+fn root(line: &str) -> Option<&str> {
+    let (front, back) = line.split_once(" - ")?;
+    let [_, _, _, "/", point, ..] = front.split(' ').collect::<Vec<_>>()[..] else { return None };
+    let tracks = match back.split(' ').collect::<Vec<_>>()[..] {
+        ["cgroup2", ..] => true,
+        ["cgroup", _, options] => options.split(',').any(|option| option.starts_with("name=")),
+        _ => false,
+    };
+    tracks.then_some(point)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_of_the_hierarchies_that_processes_are_killed_by() {
+        for (line, found) in [
+            ("26 19 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate", Some("/sys/fs/cgroup")),
+            ("26 19 0:23 /pod /sys/fs/cgroup rw - cgroup2 cgroup2 rw", None),
+            ("30 25 0:26 / /sys/fs/cgroup/openrc rw - cgroup openrc rw,name=openrc", Some("/sys/fs/cgroup/openrc")),
+            ("31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory", None),
+            ("20 1 8:1 / / rw - ext4 /dev/sda1 rw", None),
+            ("", None),
+        ] {
+            assert_eq!(root(line), found, "{line}");
+        }
+    }
+}
