@@ -1,4 +1,4 @@
-//! Every interleaving of ADDs and a clean-up, for one attachment: docs/LOCKS.md's claims, and
+//! Every interleaving of ADDs and a clean-up, for one attachment: docs/RELIABILITY.md's claims, and
 //! which of its rules each of them needs.
 //!
 //! A thing is absent, stale (its pod is gone) or new. The clean-up judges by the link: a
@@ -187,7 +187,7 @@ fn each_rule_is_needed() {
     assert!(loss(FRESH, &ours(), &[Witness, Collect]).is_some());
 }
 
-/// The limit, which docs/LOCKS.md tells: no lock, and the same name again within a moment.
+/// The limit, which docs/RELIABILITY.md tells: no lock, and the same name again within a moment.
 #[test]
 fn another_runtime_that_adds_a_dead_name_again_within_the_moment_of_a_repair_is_not_protected() {
     let again: Vec<Step> = again().into_iter().filter(|step| ![Lock, Unlock].contains(step)).collect();
