@@ -1,5 +1,5 @@
 //! Pods come and go on a host with a crowd of other things on it. `scripts/stress crowded` measures beside an empty
-//! host and writes docs/measurements/crowded.md.
+//! host and writes target/crowded.md.
 #![cfg(test)]
 
 mod lives;
