@@ -1,6 +1,6 @@
 //! Blocks of a cluster's addresses in etcd: claimed, confirmed, returned by nodes; listed and released by operators.
 //!
-//! `docs/CLUSTER-ADDRESSES.md` has the protocol. [`node`] is what the program `cluster-local-etcd` does for the
+//! `docs/CLUSTER.md` has the protocol. [`node`] is what the program `cluster-local-etcd` does for the
 //! plugin, [`operator`] what the command does, [`watch`] what the agent follows. All speak by a [`session::Session`], which has looked whether
 //! etcd still is what it was.
 
