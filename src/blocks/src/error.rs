@@ -4,6 +4,7 @@ use cnimble_cni::{Code, Error};
 
 /// Why nothing was claimed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum BlocksError {
     /// No member of etcd answers, or none has a quorum. Another try may go better.
     #[error("etcd doesn't answer: {0}")]
@@ -18,31 +19,16 @@ pub enum BlocksError {
     Restored(String),
     /// The node isn't who etcd knows.
     #[error("node {name}: {why}")]
-    Identity {
-        /// The node's name.
-        name: String,
-        /// What differs.
-        why: String,
-    },
+    Identity { name: String, why: String },
     /// The nodes' configurations differ.
     #[error("ipam.blockSize: the cluster's blocks have /{cluster}, this configuration says /{ours}")]
-    BlockSize {
-        /// As etcd has it.
-        cluster: u32,
-        /// Ours.
-        ours: u32,
-    },
+    BlockSize { cluster: u32, ours: u32 },
     /// The subnet has nothing left that this node could have.
     #[error("no address left in the cluster for range set {0}")]
     Full(String),
     /// A fixed address that another node gives.
     #[error("{ip} is in the block of node {node}, which gives its addresses")]
-    Taken {
-        /// The address.
-        ip: String,
-        /// Its node.
-        node: String,
-    },
+    Taken { ip: String, node: String },
     /// Others are always faster.
     #[error("other nodes claim at the same time; try again")]
     Contended,

@@ -25,6 +25,7 @@ pub struct Socket {
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum SocketError {
     /// A process listens there.
     #[error("{}: another process listens there", .0.display())]
@@ -37,14 +38,7 @@ pub enum SocketError {
     NotListening,
     /// The system says no.
     #[error("{doing} {}: {source}", path.display())]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
+    System { doing: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl Socket {

@@ -9,77 +9,35 @@ use crate::clean::clean;
 
 /// Why a runtime gave no answer that could be used. Its words are in here without control characters.
 #[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum CriError {
     /// No runtime's socket is there.
     #[error("no container runtime's socket is there: {}", list(.tried))]
-    NoSocket {
-        /// Where one was looked for.
-        tried: Vec<PathBuf>,
-    },
+    NoSocket { tried: Vec<PathBuf> },
     /// What was given, or configured, names no Unix socket.
     #[error("{endpoint} names no Unix socket{origin}: a path is needed, or unix:// and a path")]
-    Endpoint {
-        /// What it says.
-        endpoint: String,
-        /// Where that was read, with a comma in front.
-        origin: String,
-    },
+    Endpoint { endpoint: String, origin: String },
     /// The socket can't be connected to.
     #[error("{}: {why}", .socket.display())]
-    Connect {
-        /// The socket.
-        socket: PathBuf,
-        /// Why not.
-        why: String,
-    },
+    Connect { socket: PathBuf, why: String },
     /// Something else listens there.
     #[error("{} is not the socket of a CRI runtime: {why}", .socket.display())]
-    NotCri {
-        /// The socket.
-        socket: PathBuf,
-        /// What came instead of an answer.
-        why: String,
-    },
+    NotCri { socket: PathBuf, why: String },
     /// It took too long.
     #[error("{}: {method} had no answer within {} s", .socket.display(), .limit.as_secs())]
-    Late {
-        /// The socket.
-        socket: PathBuf,
-        /// What was called.
-        method: &'static str,
-        /// How long was waited.
-        limit: Duration,
-    },
+    Late { socket: PathBuf, method: &'static str, limit: Duration },
     /// The runtime doesn't have this call.
     #[error("the runtime doesn't implement {method}")]
-    Unimplemented {
-        /// What was called.
-        method: &'static str,
-    },
+    Unimplemented { method: &'static str },
     /// There is no such sandbox.
     #[error("the runtime has no such sandbox: {why}")]
-    NoSandbox {
-        /// The runtime's words.
-        why: String,
-    },
+    NoSandbox { why: String },
     /// The runtime says no.
     #[error("{method}: {why} ({code})")]
-    Refused {
-        /// What was called.
-        method: &'static str,
-        /// gRPC's code, by name.
-        code: String,
-        /// The runtime's words.
-        why: String,
-    },
+    Refused { method: &'static str, code: String, why: String },
     /// An answer that makes no sense.
     #[error("{method}: the runtime's answer can't be used: {why}")]
-    Answer {
-        /// What was called.
-        method: &'static str,
-        /// Why.
-        why: String,
-    },
+    Answer { method: &'static str, why: String },
 }
 
 fn list(tried: &[PathBuf]) -> String {

@@ -5,29 +5,14 @@ use std::path::PathBuf;
 
 /// A lock that wasn't taken.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum LockError {
     /// Others didn't let go of it in time.
     #[error("{what} is locked by {holders}; gave up after {seconds} s ({})", path.display())]
-    Busy {
-        /// What is locked.
-        what: String,
-        /// The file.
-        path: PathBuf,
-        /// How long was waited.
-        seconds: u64,
-        /// The processes that hold it.
-        holders: String,
-    },
+    Busy { what: String, path: PathBuf, seconds: u64, holders: String },
     /// The file or its directory can't be used.
     #[error("{doing} {}: {source}", path.display())]
-    File {
-        /// What was being done.
-        doing: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    File { doing: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl LockError {

@@ -7,17 +7,11 @@ use cnimble_cni::{Code, Error};
 
 /// A failure on the disk.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum StoreError {
     /// The system's.
     #[error("{what} {}: {source}", path.display())]
-    Io {
-        /// What was being done.
-        what: &'static str,
-        /// To what.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
     /// Another try may go better.
     #[error("{} appears and disappears; other programs write to it without its lock", .0.display())]
     Unsettled(PathBuf),

@@ -77,62 +77,38 @@ impl fmt::Display for Operation {
 
 /// An operation on a pod's network that failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum NetworkError {
     /// There is no network.
     #[error(transparent)]
     NotReady(#[from] NetworkNotReady),
     /// The pod's limits make no sense.
     #[error("pod {pod}: {source}")]
-    Bandwidth {
-        /// The pod.
-        pod: PodId,
-        /// Which, and why.
-        source: BandwidthError,
-    },
+    Bandwidth { pod: PodId, source: BandwidthError },
     /// Plugins failed, or the cache did. All failures are there, in the order in which they
     /// happened; a failed set-up is followed by those of taking it back.
     #[error("failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {}", All(failures))]
-    Plugins {
-        /// What was to be done.
-        operation: Operation,
-        /// The pod.
-        pod: PodId,
-        /// Its sandbox.
-        sandbox: String,
-        /// Why not; never empty.
-        failures: Vec<runtime::Error>,
-    },
+    Plugins { operation: Operation, pod: PodId, sandbox: String, failures: Vec<runtime::Error> },
     /// The pod's network namespace can't be looked at.
     #[error(
         "failed to {operation} network for sandbox \"{sandbox}\" of pod {pod}: {source}{}",
         Then(rollback)
     )]
     Namespace {
-        /// What was to be done.
         operation: Operation,
-        /// The pod.
         pod: PodId,
-        /// Its sandbox.
         sandbox: String,
-        /// The kernel's reason.
         source: netlink::Error,
-        /// What failed while a set-up was taken back.
         rollback: Vec<runtime::Error>,
     },
     /// Networks are cleaned up when nothing else is going on, and something was all the time.
     #[error(
         "networks were not cleaned up: for {limit:?} there was no moment without work on a pod's network"
     )]
-    Busy {
-        /// How long that was waited for.
-        limit: std::time::Duration,
-    },
+    Busy { limit: std::time::Duration },
     /// What is left of attachments that are gone could not be cleaned up everywhere.
     #[error("failed to clean up networks: {}", All(failures))]
-    Gc {
-        /// Why not; never empty.
-        failures: Vec<runtime::Error>,
-    },
+    Gc { failures: Vec<runtime::Error> },
 }
 
 impl NetworkError {

@@ -12,6 +12,7 @@ use crate::network::{BandwidthError, NetworkError, NetworkNotReady};
 
 /// One thing that went wrong with one sandbox.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum Cause {
     /// There is no network to set it up with.
     #[error(transparent)]
@@ -21,12 +22,7 @@ pub enum Cause {
     Bandwidth(#[from] BandwidthError),
     /// There is one of this attempt, and it is ready.
     #[error("attempt {attempt} has a sandbox that is ready: {id}")]
-    Exists {
-        /// Its ID.
-        id: String,
-        /// Which attempt.
-        attempt: u32,
-    },
+    Exists { id: String, attempt: u32 },
     /// The caller has given up.
     #[error("the caller gave up")]
     Cancelled,
@@ -38,30 +34,13 @@ pub enum Cause {
     Namespace(#[from] netlink::Error),
     /// A file or directory of ours.
     #[error("{doing} {}: {source}", path.display())]
-    File {
-        /// What was being done.
-        doing: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    File { doing: &'static str, path: PathBuf, source: io::Error },
     /// A checkpoint that is none.
     #[error("checkpoint {}: {reason}", path.display())]
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Corrupt { path: PathBuf, reason: String },
     /// The process that was to hold the namespace.
     #[error("pause process {program}: {source}")]
-    Process {
-        /// What was to be run.
-        program: String,
-        /// The system's reason.
-        source: io::Error,
-    },
+    Process { program: String, source: io::Error },
     /// Other processes are at work on it, and didn't get ready in time; or the lock can't be used.
     #[error(transparent)]
     Locked(#[from] LockError),
@@ -106,30 +85,18 @@ impl fmt::Display for Action {
 
 /// An operation on sandboxes that failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum SandboxError {
     /// An operation on one pod's sandbox: everything that went wrong, in the order in which
     /// it did. What failed while a failed set-up was taken back follows its cause.
     #[error("failed to {action} sandbox of pod {pod}: {}", All(causes))]
-    Pod {
-        /// What was to be done.
-        action: Action,
-        /// The pod.
-        pod: PodId,
-        /// Why not; never empty.
-        causes: Vec<Cause>,
-    },
+    Pod { action: Action, pod: PodId, causes: Vec<Cause> },
     /// There is no sandbox with this ID.
     #[error("there is no sandbox \"{id}\"")]
-    Unknown {
-        /// What was asked for.
-        id: String,
-    },
+    Unknown { id: String },
     /// The directories of the sandboxes can't be used, or not everything could be cleaned up.
     #[error("sandboxes: {}", All(causes))]
-    Node {
-        /// Why not; never empty.
-        causes: Vec<Cause>,
-    },
+    Node { causes: Vec<Cause> },
 }
 
 impl SandboxError {

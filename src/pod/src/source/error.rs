@@ -10,100 +10,44 @@ use crate::manifest::{ManifestError, Origin};
 
 /// Why a source, or a pod of it, can't be had now. It is tried again.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum SourceError {
     /// A manifest is wrong.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// Another pod has its name.
     #[error("{origin}: pod {pod} is ignored: {winner} has a pod of this name already")]
-    DuplicateName {
-        /// The pod.
-        pod: Box<PodId>,
-        /// Where it is.
-        origin: Origin,
-        /// Where the other one is.
-        winner: Origin,
-    },
+    DuplicateName { pod: Box<PodId>, origin: Origin, winner: Origin },
     /// Another pod has its UID.
     #[error("{origin}: pod {pod} is ignored: {winner} has a pod with its UID {uid}")]
-    DuplicateUid {
-        /// The pod.
-        pod: Box<PodId>,
-        /// The UID of both.
-        uid: String,
-        /// Where it is.
-        origin: Origin,
-        /// Where the other one is.
-        winner: Origin,
-    },
+    DuplicateUid { pod: Box<PodId>, uid: String, origin: Origin, winner: Origin },
     /// A file or directory can't be read.
     #[error("can't read {}: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// Something among the manifests is no file.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
     /// A request failed.
     #[error("GET {url}: {source}")]
-    Http {
-        /// Where to.
-        url: String,
-        /// How.
-        source: HttpError,
-    },
+    Http { url: String, source: HttpError },
     /// Something could not be written to an API server.
     #[error("{method} {url}: {source}")]
-    Write {
-        /// How.
-        method: String,
-        /// Where to.
-        url: String,
-        /// Why not.
-        source: HttpError,
-    },
+    Write { method: String, url: String, source: HttpError },
     /// The watch of an API server said that it failed.
     #[error("watching {url}: {message} (code {code})")]
-    Watch {
-        /// Which.
-        url: String,
-        /// The Status' code.
-        code: u16,
-        /// And message.
-        message: String,
-    },
+    Watch { url: String, code: u16, message: String },
     /// The kubeconfig, or a file that it names, can't be used any more.
     #[error(transparent)]
     Access(StartError),
     /// An API server has more than can be kept.
     #[error("{url}: more than {limit}: {what}")]
-    TooMuch {
-        /// Which.
-        url: String,
-        /// Of what, and how many of it.
-        limit: String,
-        /// What becomes of it.
-        what: &'static str,
-    },
+    TooMuch { url: String, limit: String, what: &'static str },
     /// There are more bad pods than are told of.
     #[error("{url}: {more} more pods can't be used")]
-    More {
-        /// Which.
-        url: String,
-        /// How many.
-        more: usize,
-    },
+    More { url: String, more: usize },
     /// An API server answered what can't be understood.
     #[error("{url}: unexpected answer: {reason}")]
-    Answer {
-        /// Which.
-        url: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Answer { url: String, reason: String },
 }
 
 impl From<cnimble_api::Error> for SourceError {

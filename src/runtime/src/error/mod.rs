@@ -34,6 +34,7 @@ pub struct CacheError {
 
 /// An operation on a network that failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum Error {
     /// The network's configuration can't be loaded.
     #[error(transparent)]
@@ -53,37 +54,14 @@ pub enum Error {
     Plugins(#[from] Box<Failures>),
     /// The network's version of the protocol lacks the verb.
     #[error("network {network} has CNI version {version}, and {verb} exists from {since} on")]
-    Unsupported {
-        /// The network.
-        network: String,
-        /// The verb.
-        verb: Verb,
-        /// The network's version.
-        version: Version,
-        /// The first version with the verb.
-        since: Version,
-    },
+    Unsupported { network: String, verb: Verb, version: Version, since: Version },
     /// CHECK has nothing to compare with.
     #[error("CHECK of {ifname} of {container_id} in network {network}: {reason}")]
-    NoResult {
-        /// The network.
-        network: String,
-        /// The container ID.
-        container_id: String,
-        /// The interface.
-        ifname: String,
-        /// Why there is none.
-        reason: String,
-    },
+    NoResult { network: String, container_id: String, ifname: String, reason: String },
     /// All plugins succeeded, but the result could not be recorded. The ADD was rolled
     /// back; what failed in that is listed.
     #[error("{cause}{}", Rollback(rollback))]
-    Cache {
-        /// Why.
-        cause: CacheError,
-        /// What failed while rolling back.
-        rollback: Vec<Failure>,
-    },
+    Cache { cause: CacheError, rollback: Vec<Failure> },
 }
 
 struct Rollback<'a>(&'a [Failure]);

@@ -10,101 +10,38 @@ use cnimble_cni::{self as cni, Code, Version};
 
 /// An execution of a plugin that didn't end well.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
 pub enum PluginError {
     /// The type can't be a file name: it would lead out of the plugin directories.
     #[error("invalid plugin type \"{}\": expected the name of a file, without /", name.escape_default())]
-    BadName {
-        /// The type.
-        name: String,
-    },
+    BadName { name: String },
     /// No directory has it.
     #[error("no plugin \"{name}\" in CNI_PATH [{}]", Dirs(dirs))]
-    Missing {
-        /// The type.
-        name: String,
-        /// The directories, in order.
-        dirs: Vec<PathBuf>,
-    },
+    Missing { name: String, dirs: Vec<PathBuf> },
     /// The kernel won't execute the file.
     #[error("{}: can't be executed: {source}", path.display())]
-    Start {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's reason.
-        source: io::Error,
-    },
+    Start { path: PathBuf, source: io::Error },
     /// Talking to the running plugin failed.
     #[error("{}: {doing}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What was being done.
-        doing: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
-    },
+    Io { path: PathBuf, doing: &'static str, source: io::Error },
     /// The plugin took longer than allowed and was killed.
     #[error("{}: no answer within {limit:?}; killed{}", path.display(), Stderr(stderr))]
-    TimeLimit {
-        /// The file.
-        path: PathBuf,
-        /// The limit.
-        limit: Duration,
-        /// The end of its stderr, where captured.
-        stderr: String,
-    },
+    TimeLimit { path: PathBuf, limit: Duration, stderr: String },
     /// The plugin wrote more than a result can be, and was killed.
     #[error("{}: wrote more than {limit} bytes to stdout; killed{}", path.display(), Stderr(stderr))]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-        /// The limit, in bytes.
-        limit: usize,
-        /// The end of its stderr, where captured.
-        stderr: String,
-    },
+    TooLong { path: PathBuf, limit: usize, stderr: String },
     /// The plugin failed in an orderly way: exit status and a CNI error.
     #[error("{error} (code {}){}", error.code, Stderr(stderr))]
-    Refused {
-        /// The file.
-        path: PathBuf,
-        /// What it says.
-        error: cni::Error,
-        /// The end of its stderr, where captured.
-        stderr: String,
-    },
+    Refused { path: PathBuf, error: cni::Error, stderr: String },
     /// The plugin failed and printed something that is no CNI error.
     #[error("{}: failed ({status}) without a CNI error{}{}", path.display(), FirstLine(output), Stderr(stderr))]
-    NoError {
-        /// The file.
-        path: PathBuf,
-        /// How it ended.
-        status: ExitStatus,
-        /// The first line on stdout; may be empty.
-        output: String,
-        /// The end of its stderr, where captured.
-        stderr: String,
-    },
+    NoError { path: PathBuf, status: ExitStatus, output: String, stderr: String },
     /// The plugin succeeded, but what it printed can't be used.
     #[error("{}: succeeded, but its output can't be used: {reason}{}", path.display(), FirstLine(output))]
-    BadOutput {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: cni::Error,
-        /// The first line on stdout; may be empty.
-        output: String,
-    },
+    BadOutput { path: PathBuf, reason: cni::Error, output: String },
     /// The plugin doesn't speak the network's version of the protocol.
     #[error("{}: supports CNI versions {}, but the network is {wanted}", path.display(), supported.join(", "))]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// The network's version.
-        wanted: Version,
-        /// The plugin's.
-        supported: Vec<String>,
-    },
+    Version { path: PathBuf, wanted: Version, supported: Vec<String> },
 }
 
 impl PluginError {
