@@ -13,40 +13,40 @@ use crate::{CriError, wire};
 /// More sandboxes than any node has.
 const MAX_SANDBOXES: usize = 20_000;
 
-/// What a runtime says of itself.
+/// The name and the version of a runtime, as its Version call returns them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Version {
-    /// `containerd`, `cri-o`, …
+    /// The runtime's name, such as `containerd` or `cri-o`.
     pub name: String,
-    /// Its version.
+    /// The runtime's version.
     pub version: String,
-    /// CRI's.
+    /// The version of CRI, such as `v1`.
     pub api: String,
 }
 
 /// A condition of the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// `RuntimeReady`, `NetworkReady`, …
+    /// The kind of the condition: `RuntimeReady`, `NetworkReady` or another.
     pub kind: String,
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub holds: bool,
-    /// A word.
+    /// The reason in one word.
     pub reason: String,
-    /// The runtime's words.
+    /// The reason in the runtime's words.
     pub message: String,
 }
 
 /// How a runtime is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Its conditions.
+    /// The conditions that the runtime reports.
     pub conditions: Vec<Condition>,
-    /// What it tells about CNI; runtimes differ in that.
+    /// The runtime's CNI configuration. Runtimes report different parts of it.
     pub cni: Option<Cni>,
 }
 
-/// What containerd tells about CNI.
+/// The CNI configuration that containerd reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cni {
     /// Its directory with configurations.
@@ -55,7 +55,7 @@ pub struct Cni {
     pub plugin_dirs: Vec<PathBuf>,
     /// The networks that it has loaded, without loopback.
     pub networks: Vec<Loaded>,
-    /// What became of the last loading, if not `OK`.
+    /// The error of the last loading of networks.
     pub load_error: Option<String>,
     /// The template from which it writes a configuration when it hears of the pods' addresses.
     pub conf_template: Option<PathBuf>,
@@ -64,9 +64,9 @@ pub struct Cni {
 /// A network that a runtime has loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// Its name.
+    /// The name of the network.
     pub name: String,
-    /// Its version.
+    /// The CNI version of the network.
     pub version: String,
     /// Types of its plugins.
     pub plugins: Vec<String>,
@@ -74,16 +74,16 @@ pub struct Loaded {
     pub ifname: String,
 }
 
-/// A pod's sandbox.
+/// The sandbox of a pod, as a list of sandboxes shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
     /// Its ID, which is the plugins' container ID.
     pub id: String,
-    /// The pod's name.
+    /// The name of the pod.
     pub name: String,
     /// The pod's Kubernetes namespace.
     pub namespace: String,
-    /// The pod's UID.
+    /// The UID of the pod.
     pub uid: String,
     /// How many sandboxes the pod has had before.
     pub attempt: u32,
@@ -96,7 +96,7 @@ pub struct Sandbox {
 /// A sandbox in detail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxStatus {
-    /// The sandbox.
+    /// The sandbox, as in a list.
     pub sandbox: Sandbox,
     /// The addresses that it has, as the runtime knows them.
     pub ips: Vec<IpAddr>,
@@ -109,7 +109,7 @@ pub struct SandboxStatus {
 }
 
 impl Sandbox {
-    /// `NAMESPACE/NAME`.
+    /// The pod as `NAMESPACE/NAME`.
     pub fn pod(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

@@ -72,12 +72,12 @@ impl Client {
         Ok(client)
     }
 
-    /// What the runtime says of itself.
+    /// The runtime's name and version.
     pub fn version(&self) -> &Version {
         &self.version
     }
 
-    /// The socket.
+    /// The path of the runtime's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -105,13 +105,13 @@ impl Client {
     /// The runtime's conditions, and what it tells about its networks.
     ///
     /// # Errors
-    /// The runtime's.
+    /// Fails if the runtime does not answer in time, or refuses the call.
     pub async fn status(&self) -> Result<answer::Status, CriError> {
         let answer = self.call(method!("Status"), wire::StatusRequest { verbose: true }, QUERY).await?;
         Ok(answer::status(answer))
     }
 
-    /// All sandboxes, in whatever state.
+    /// All sandboxes in any state.
     ///
     /// # Errors
     /// The runtime's; an answer with something that can't be the name of a sandbox.
@@ -124,7 +124,7 @@ impl Client {
     /// A sandbox in detail.
     ///
     /// # Errors
-    /// The runtime's; that there is none.
+    /// Fails if there is no such sandbox, if the runtime does not answer in time, or if it refuses the call.
     pub async fn sandbox(&self, id: &str) -> Result<SandboxStatus, CriError> {
         let request = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
         answer::sandbox(self.call(method!("PodSandboxStatus"), request, QUERY).await?)
@@ -133,7 +133,7 @@ impl Client {
     /// Makes a sandbox, with its network; returns its ID.
     ///
     /// # Errors
-    /// The runtime's.
+    /// Fails if the runtime does not answer in time, or refuses the call.
     pub async fn run(&self, config: PodConfig, handler: &str) -> Result<String, CriError> {
         let request =
             wire::RunPodSandboxRequest { config: Some(config.into()), runtime_handler: handler.to_owned() };
@@ -145,7 +145,7 @@ impl Client {
     /// Ends a sandbox' processes and takes its network away. May be repeated.
     ///
     /// # Errors
-    /// The runtime's.
+    /// Fails if the runtime does not answer in time, or refuses the call.
     pub async fn stop(&self, id: &str) -> Result<(), CriError> {
         let request = wire::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let _: wire::Empty = self.call(method!("StopPodSandbox"), request, WORK_LIMIT).await?;
@@ -155,7 +155,7 @@ impl Client {
     /// Removes a sandbox. May be repeated.
     ///
     /// # Errors
-    /// The runtime's.
+    /// Fails if the runtime does not answer in time, or refuses the call.
     pub async fn remove(&self, id: &str) -> Result<(), CriError> {
         let request = wire::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let _: wire::Empty = self.call(method!("RemovePodSandbox"), request, WORK_LIMIT).await?;
@@ -229,11 +229,11 @@ async fn limited<T>(
     tokio::time::timeout(limit, work).await.map_err(late)
 }
 
-/// Does something with a runtime from code that isn't async, on a thread of its own: the caller's may
-/// belong to an async runtime.
+/// Runs `work` with a client on a new thread, for callers without an async runtime. The caller's own thread may
+/// belong to one.
 ///
 /// # Errors
-/// Those of connecting, and the work's.
+/// Fails if the runtime cannot be reached, or if `work` fails.
 pub fn blocking<T, F>(socket: &Path, work: impl FnOnce(Client) -> F + Send) -> Result<T, CriError>
 where
     T: Send,

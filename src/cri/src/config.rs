@@ -1,64 +1,63 @@
-//! What a pod's sandbox is to be.
+//! The configuration of a pod's sandbox.
 
 use std::collections::BTreeMap;
 
 use crate::wire;
 
-/// What a kubelet tells a runtime of a pod: CRI's PodSandboxConfig, as far as the network and the
-/// pod's names go.
+/// The part of CRI's `PodSandboxConfig` that names the pod and describes its network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodConfig {
-    /// The pod's name.
+    /// The name of the pod.
     pub name: String,
-    /// Its Kubernetes namespace.
+    /// The Kubernetes namespace of the pod.
     pub namespace: String,
-    /// Its UID.
+    /// The UID of the pod.
     pub uid: String,
     /// How many sandboxes it has had before.
     pub attempt: u32,
     /// Its host name; empty on the node's network.
     pub hostname: String,
-    /// Where its containers' logs go.
+    /// The directory of the containers' logs.
     pub log_directory: String,
-    /// Name servers.
+    /// Addresses of name servers.
     pub dns_servers: Vec<String>,
-    /// Domains that names are looked for in.
+    /// Search domains.
     pub dns_searches: Vec<String>,
-    /// Options of resolv.conf.
+    /// Options, as in resolv.conf(5).
     pub dns_options: Vec<String>,
-    /// Published ports.
+    /// Ports that the node publishes.
     pub ports: Vec<Port>,
-    /// Labels.
+    /// Labels of the sandbox.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// Annotations of the sandbox.
     pub annotations: BTreeMap<String, String>,
-    /// Its control group.
+    /// The control group above the pod's.
     pub cgroup_parent: String,
-    /// It uses the node's network.
+    /// Whether the pod uses the node's network.
     pub host_network: bool,
 }
 
-/// A published port.
+/// A port that the node publishes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// Its protocol.
+    /// The protocol of the port.
     pub protocol: Protocol,
     /// The port in the pod.
     pub container_port: u16,
-    /// The node's.
+    /// The port on the node.
     pub host_port: u16,
-    /// The node's address; empty is every one.
+    /// The address on the node. Empty stands for every address.
     pub host_ip: String,
 }
 
 /// CRI's protocols of ports, by their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// TCP.
+    /// TCP, number 0 in CRI.
     Tcp = 0,
-    /// UDP.
+    /// UDP, number 1 in CRI.
     Udp = 1,
-    /// SCTP.
+    /// SCTP, number 2 in CRI.
     Sctp = 2,
 }
 

@@ -1,4 +1,4 @@
-//! What may go wrong between us and a runtime.
+//! Errors of calls to a runtime.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use tonic::{Code, Status};
 
 use crate::clean::clean;
 
-/// Why a runtime gave no answer that could be used. Its words are in here without control characters.
+/// The reason that a call to a runtime failed. Texts of the runtime have no control characters here.
 #[derive(Debug, Clone, thiserror::Error)]
 #[allow(missing_docs)] // of fields: their names say what they are
 pub enum CriError {
     /// No runtime's socket is there.
     #[error("no container runtime's socket is there: {}", list(.tried))]
     NoSocket { tried: Vec<PathBuf> },
-    /// What was given, or configured, names no Unix socket.
+    /// The given or configured endpoint is not a Unix socket.
     #[error("{endpoint} names no Unix socket{origin}: a path is needed, or unix:// and a path")]
     Endpoint { endpoint: String, origin: String },
     /// The socket can't be connected to.
@@ -48,7 +48,7 @@ impl CriError {
     /// A call that failed.
     pub(crate) fn of(socket: &Path, method: &'static str, status: &Status) -> Self {
         let why = clean(status.message());
-        // What the other side has sent has no source; what went wrong on the way has.
+        // A status that the runtime sent has no source. An error of the transport has one.
         if let Some(source) = std::error::Error::source(status) {
             return CriError::NotCri { socket: socket.to_owned(), why: innermost(source) };
         }

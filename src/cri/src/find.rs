@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::CriError;
 use crate::clean::clean;
 
-/// What crictl is configured by.
+/// The configuration file of crictl.
 pub const CRICTL_CONFIG: &str = "/etc/crictl.yaml";
 
 /// The variable that crictl reads.
@@ -27,11 +27,11 @@ pub const USUAL: [&str; 4] = [
 /// More than any configuration of crictl.
 const LIMIT: u64 = 64 << 10;
 
-/// The runtime's socket: what was given, else what crictl would use (its variable, then its
-/// file), else the first of the usual ones that is there.
+/// The path of the runtime's socket: the given endpoint, else that of crictl (its variable, then its file), else
+/// the first usual path that exists.
 ///
 /// # Errors
-/// There is none, or what is given or configured names none.
+/// Fails if no socket exists, or if the endpoint is not a Unix socket.
 pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
     if let Some(given) = given.filter(|given| !given.is_empty()) {
         return path_of(&given.to_string_lossy(), "");

@@ -1,8 +1,8 @@
 //! A client of container runtimes, by CRI, the kubelet's interface to them.
 //!
 //! CRI is gRPC over a Unix socket. The service is `runtime.v1.RuntimeService`, of which the calls about
-//! pods' sandboxes are here. A runtime is believed only so far: every call has a time limit, answers
-//! have sizes that they may not exceed, and no control character of it gets into a text.
+//! pods' sandboxes are here. Answers of a runtime are not trusted. Every
+//! call has a time limit, every answer has a size limit, and texts lose their control characters.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), cnimble_cri::CriError> {

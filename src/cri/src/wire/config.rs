@@ -1,4 +1,4 @@
-//! What a sandbox is to be.
+//! Messages of a sandbox's configuration.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ pub struct LinuxSandboxSecurityContext {
     pub namespace_options: Option<NamespaceOption>,
 }
 
-/// StopPodSandbox and RemovePodSandbox.
+/// The request of StopPodSandbox and RemovePodSandbox.
 #[derive(Clone, PartialEq, Message)]
 pub struct PodSandboxRequest {
     #[prost(string, tag = "1")]

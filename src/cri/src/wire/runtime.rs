@@ -1,4 +1,4 @@
-//! About the runtime.
+//! Messages about the runtime itself.
 
 use std::collections::BTreeMap;
 
@@ -84,11 +84,10 @@ pub struct LinuxRuntimeConfiguration {
     pub cgroup_driver: i32,
 }
 
-/// CgroupDriver.
+/// A number of the enum `CgroupDriver`.
 pub const CGROUPFS: i32 = 1;
 
-/// The answer to a question for a list (containers, images, their statistics and file systems), whose items stay as
-/// they are.
+/// The answer to a list call (containers, images, statistics, file systems). Its items are not decoded.
 #[derive(Clone, PartialEq, Message)]
 pub struct Items {
     #[prost(bytes = "bytes", repeated, tag = "1")]

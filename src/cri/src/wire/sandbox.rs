@@ -28,9 +28,9 @@ pub struct PodSandboxStateValue {
     pub state: i32,
 }
 
-/// PodSandboxState.
+/// A number of `PodSandboxState`.
 pub const READY: i32 = 0;
-/// PodSandboxState.
+/// A number of `PodSandboxState`.
 pub const NOT_READY: i32 = 1;
 
 /// The items are left as they are, so that they are counted before each of them takes memory.
@@ -46,10 +46,10 @@ pub struct PodSandbox {
     pub id: String,
     #[prost(message, optional, tag = "2")]
     pub metadata: Option<PodSandboxMetadata>,
-    /// 0 is SANDBOX_READY.
+    /// A number of `PodSandboxState`; 0 is `SANDBOX_READY`.
     #[prost(int32, tag = "3")]
     pub state: i32,
-    /// Nanoseconds since 1970.
+    /// The time of creation in nanoseconds since 1970.
     #[prost(int64, tag = "4")]
     pub created_at: i64,
     #[prost(btree_map = "string, string", tag = "5")]
@@ -150,9 +150,9 @@ pub struct UserNamespace {
     pub mode: i32,
 }
 
-/// NamespaceMode.
+/// A number of `NamespaceMode`.
 pub const POD: i32 = 0;
-/// NamespaceMode.
+/// A number of `NamespaceMode`.
 pub const CONTAINER: i32 = 1;
-/// NamespaceMode.
+/// A number of `NamespaceMode`.
 pub const NODE: i32 = 2;
