@@ -315,6 +315,25 @@ fn no_crate_is_there_twice_without_a_reason() {
 }
 
 /// Whatever comes from elsewhere than crates.io has been reviewed by nobody.
+/// The crates on the registry: the protocol, libcni, the kit for plugins, and what these need.
+const PUBLISHED: [&str; 8] = ["child", "cni", "files", "locks", "netlink", "plugin", "restraint", "runtime"];
+
+#[test]
+fn only_the_libraries_are_published() {
+    let mut published = Vec::new();
+    for dir in ["src", "plugins", "ipam", "tests"] {
+        for entry in std::fs::read_dir(root().join(dir)).unwrap() {
+            let path = entry.unwrap().path();
+            let Ok(manifest) = std::fs::read_to_string(path.join("Cargo.toml")) else { continue };
+            if !manifest.lines().any(|line| line == "publish = false") {
+                published.push(path.file_name().unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    published.sort();
+    assert_eq!(published, PUBLISHED);
+}
+
 #[test]
 fn every_crate_is_from_the_registry() {
     for package in packages() {
