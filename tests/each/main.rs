@@ -5,6 +5,7 @@
 mod bad_input;
 mod budget;
 mod in_vm;
+mod kit;
 mod lint;
 mod protocol;
 mod verbs;

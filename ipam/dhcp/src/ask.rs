@@ -133,9 +133,10 @@ fn listens(socket: &Path) -> bool {
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
     let path = format!(" {}", socket.display());
     // Number, references, protocol, flags (linux/net.h: __SO_ACCEPTCON), type, state, inode, path.
-    sockets.lines().filter_map(|line| line.strip_suffix(&path)).any(|line| {
-        matches!(line.split_whitespace().collect::<Vec<_>>()[..], [_, _, _, "00010000", _, _, _])
-    })
+    sockets
+        .lines()
+        .filter_map(|line| line.strip_suffix(&path))
+        .any(|line| matches!(line.split_whitespace().collect::<Vec<_>>()[..], [_, _, _, "00010000", _, _, _]))
 }
 
 /// Nothing listens there.
@@ -148,11 +149,7 @@ fn unreachable(socket: &Path, why: &dyn std::fmt::Display) -> Error {
 }
 
 /// The answer's line; `None` if the keeper has ended.
-fn exchange(
-    mut stream: UnixStream,
-    question: &[u8],
-    netns: Option<&NetNs>,
-) -> io::Result<Option<Vec<u8>>> {
+fn exchange(mut stream: UnixStream, question: &[u8], netns: Option<&NetNs>) -> io::Result<Option<Vec<u8>>> {
     match send(&mut stream, question, netns) {
         Err(err) if is_end(&err) => return Ok(None),
         written => written?,
@@ -229,7 +226,11 @@ fn start(socket: &Path) -> Result<bool, Error> {
         .args(["daemon", "-once", "-resendtimeout", ADD_LIMIT, "-socketpath"])
         .arg(socket)
         .env_clear()
-        .envs([RESTRAINT, cnimble_dbus::ADDRESS].iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+        .envs(
+            [RESTRAINT, cnimble_dbus::ADDRESS]
+                .iter()
+                .filter_map(|name| Some((name, std::env::var_os(name)?))),
+        )
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -105,8 +105,7 @@ impl Plugin for Dhcp {
         let path = std::path::absolute(&call.netns).unwrap_or_else(|_| call.netns.clone().into());
         let path = path.to_string_lossy().into_owned();
         let family = Family::Ipv4;
-        let four =
-            Wanted { whose, family, netns: path, sent: None, provide, request, priority, timeout };
+        let four = Wanted { whose, family, netns: path, sent: None, provide, request, priority, timeout };
         let asks: Vec<Ask> = families.into_iter().map(|family| question(&four, family)).collect();
         let replies = call.step("get a DHCP lease", || {
             let replies = ask_all(&socket, &asks, &netns);

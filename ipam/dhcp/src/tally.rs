@@ -68,7 +68,10 @@ mod tests {
         }
         assert_eq!(tally.words("DISCOVER"), "2 DISCOVERs sent, answers from 10.0.0.1, 10.0.0.2");
         tally.refused("10.0.0.2 refuses".into());
-        assert_eq!(tally.words("Solicit"), "2 Solicits sent, answers from 10.0.0.1, 10.0.0.2; 10.0.0.2 refuses");
+        assert_eq!(
+            tally.words("Solicit"),
+            "2 Solicits sent, answers from 10.0.0.1, 10.0.0.2; 10.0.0.2 refuses"
+        );
         (0..100).for_each(|n| tally.answered(format!("10.0.1.{n}")));
         assert!(tally.words("DISCOVER").len() < 200);
         tally.clear();

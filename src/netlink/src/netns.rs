@@ -231,8 +231,9 @@ impl AsFd for NetNs {
 
 /// The directories of all processes.
 fn processes() -> io::Result<Vec<PathBuf>> {
-    let is_process =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit));
+    let is_process = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+    };
     let all = fs::read_dir("/proc")?.map(|entry| entry.map(|entry| entry.path()));
     Ok(all.collect::<io::Result<Vec<_>>>()?.into_iter().filter(is_process).collect())
 }

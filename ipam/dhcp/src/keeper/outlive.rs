@@ -72,9 +72,15 @@ mod tests {
     #[test]
     fn roots_of_the_hierarchies_that_processes_are_killed_by() {
         for (line, found) in [
-            ("26 19 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate", Some("/sys/fs/cgroup")),
+            (
+                "26 19 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate",
+                Some("/sys/fs/cgroup"),
+            ),
             ("26 19 0:23 /pod /sys/fs/cgroup rw - cgroup2 cgroup2 rw", None),
-            ("30 25 0:26 / /sys/fs/cgroup/openrc rw - cgroup openrc rw,name=openrc", Some("/sys/fs/cgroup/openrc")),
+            (
+                "30 25 0:26 / /sys/fs/cgroup/openrc rw - cgroup openrc rw,name=openrc",
+                Some("/sys/fs/cgroup/openrc"),
+            ),
             ("31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory", None),
             ("20 1 8:1 / / rw - ext4 /dev/sda1 rw", None),
             ("", None),

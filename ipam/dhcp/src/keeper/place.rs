@@ -52,11 +52,7 @@ impl Place {
     /// # Errors
     /// Code 8 without the namespace, code 3 without the interface, code 11 if a namespace that had been sent is not to
     /// be found again; the kernel's.
-    pub(super) fn find(
-        flags: &Flags,
-        wanted: &Wanted,
-        sent: Option<NetNs>,
-    ) -> Result<(Place, Link), Error> {
+    pub(super) fn find(flags: &Flags, wanted: &Wanted, sent: Option<NetNs>) -> Result<(Place, Link), Error> {
         let (netns, watch) = match (sent, wanted.sent) {
             (sent, Some(identity)) => {
                 let seen = NetNs::by_identity(identity)?;
@@ -128,7 +124,8 @@ fn at_path(path: &Path) -> Result<NetNs, Error> {
 
 fn unseen(netns: &str) -> Error {
     let msg = format!("no process in /proc is in the network namespace {netns}");
-    Error::new(Code::TRY_AGAIN_LATER, msg).details("its path leads there in the runtime's mount namespace alone")
+    Error::new(Code::TRY_AGAIN_LATER, msg)
+        .details("its path leads there in the runtime's mount namespace alone")
 }
 
 /// Whether a namespace that `/proc` has shown is missing twice in a row.

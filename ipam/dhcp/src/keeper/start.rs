@@ -109,7 +109,9 @@ fn run(flags: Flags) -> Result<bool, String> {
         && own
         && let Err(why) = outlive::leave()
     {
-        journal.tell(&format!("the lease daemon stays in the runtime's control group, and may be killed with it: {why}"));
+        journal.tell(&format!(
+            "the lease daemon stays in the runtime's control group, and may be killed with it: {why}"
+        ));
     }
     restrain();
     let keeper = Keeper::new(flags, journal, store, listener);

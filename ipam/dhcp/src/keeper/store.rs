@@ -116,9 +116,7 @@ impl Store {
     /// The system's.
     pub(crate) fn open(socket: &Path) -> io::Result<Option<Store>> {
         match Flock::lock(prepare(socket)?, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => {
-                Ok(Some(Store { directory: directory(socket), boot: boot::boot_id()?, _lock: lock }))
-            }
+            Ok(lock) => Ok(Some(Store { directory: directory(socket), boot: boot::boot_id()?, _lock: lock })),
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, errno)) => Err(errno.into()),
         }

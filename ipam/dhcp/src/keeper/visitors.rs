@@ -17,7 +17,8 @@ const PATIENCE: u64 = 10_000;
 /// How a client of Go's net/rpc begins (`rpc.DialHTTP`).
 const GO: &[u8] = b"CONNECT ";
 /// Such a client shows the status line in its error.
-const TO_GO: &[u8] = b"HTTP/1.0 501 cnimble's lease daemon listens here, and the Go plugin dhcp cannot use it; \
+const TO_GO: &[u8] =
+    b"HTTP/1.0 501 cnimble's lease daemon listens here, and the Go plugin dhcp cannot use it; \
     hint: call cnimble's plugin dhcp, or let the Go daemon listen here\r\n\r\n";
 
 struct Visitor {

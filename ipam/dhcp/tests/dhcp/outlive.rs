@@ -14,7 +14,8 @@ impl Group {
     fn new() -> Result<Group, String> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let root = mounts.lines().find(|line| line.contains(" - cgroup2 ")).ok_or("no cgroup2 is mounted")?;
-        let group = Path::new(root.split(' ').nth(4).unwrap()).join(format!("cnimble-test-{}", std::process::id()));
+        let group =
+            Path::new(root.split(' ').nth(4).unwrap()).join(format!("cnimble-test-{}", std::process::id()));
         std::fs::create_dir(&group).map_err(|err| format!("{}: {err}", group.display()))?;
         Ok(Group(group))
     }
@@ -69,7 +70,9 @@ fn systemd_is_asked_for_a_scope_and_an_add_succeeds_without_it() {
     );
     std::fs::write(&config, text).unwrap();
     let mut command = host.command("dbus-daemon");
-    command.args(["--nofork", "--nopidfile", "--nosyslog"]).arg(format!("--config-file={}", config.display()));
+    command
+        .args(["--nofork", "--nopidfile", "--nosyslog"])
+        .arg(format!("--config-file={}", config.display()));
     let _bus = Background::start(command.stdin(Stdio::null()).stdout(Stdio::null()));
     assert!(wait_until(PATIENCE, || UnixStream::connect(&bus).is_ok()));
     let address = format!("unix:path={}", bus.display());

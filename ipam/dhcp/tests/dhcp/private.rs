@@ -99,7 +99,8 @@ fn a_question_without_a_descriptor_is_answered() {
     host.ip("link set port master br0");
     pod.ip("link set eth0 up");
     let whose = json!({"network": "lan", "container": "c1", "ifname": "eth0"});
-    let wanted = json!({"whose": whose, "netns": pod.path(), "provide": [], "request": [1, 3], "priority": null});
+    let wanted =
+        json!({"whose": whose, "netns": pod.path(), "provide": [], "request": [1, 3], "priority": null});
     let ask = |question: Value| {
         let mut stream = UnixStream::connect(socket(&host)).unwrap();
         stream.write_all(format!("{question}\n").as_bytes()).unwrap();

@@ -103,7 +103,8 @@ fn add_needs_no_key_beside_the_distributions_unit_in_either_order() {
         network.config["ipam"].as_object_mut().unwrap().remove("daemonSocketPath");
         let path = host.dir().join("cni/dhcp.sock");
         let named = network.with("/ipam/daemonSocketPath", json!(path));
-        let [usual_pod, named_pod] = [("c1", &pods[0]), ("c2", &pods[1])].map(|(id, pod)| Attachment::new(id, pod));
+        let [usual_pod, named_pod] =
+            [("c1", &pods[0]), ("c2", &pods[1])].map(|(id, pod)| Attachment::new(id, pod));
         if !unit_first {
             network.added(&usual_pod);
         }

@@ -1,0 +1,75 @@
+//! A chained CNI plugin: gives a pod a service address on `lo`, for direct server return.
+//!
+//! `{"type": "anycast", "address": "192.0.2.80/32"}` behind `bridge`. The pod then accepts packets for the address,
+//! and does not answer ARP requests for it.
+
+use cnimble_cni::{CniResult, Code, Error, cidr::parse_cidr};
+use cnimble_netlink::{NetNs, Netlink, addr, sysctl};
+use cnimble_plugin::{Call, Caps, Plugin};
+use ipnetwork::IpNetwork;
+
+const ARP_IGNORE: &str = "net/ipv4/conf/all/arp_ignore";
+
+struct Anycast;
+
+impl Plugin for Anycast {
+    fn name(&self) -> &'static str {
+        "anycast"
+    }
+
+    fn needs(&self) -> Caps {
+        Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
+    }
+
+    fn read_config(&self, call: &Call) -> Result<(), Error> {
+        address(call).map(drop)
+    }
+
+    fn add(&self, call: &Call) -> Result<CniResult, Error> {
+        let (address, netns, result) = (address(call)?, call.open_netns()?, call.previous()?);
+        let before =
+            call.step("ignore ARP requests", || netns.enter(|| sysctl::ensure(ARP_IGNORE, "1"))?)?;
+        if let Some(before) = before {
+            let netns = call.open_netns()?;
+            call.undo.push("answer ARP requests", move || {
+                Ok(netns.enter(|| sysctl::write(ARP_IGNORE, &before))??)
+            });
+        }
+        let mut netlink = Netlink::open_in(&netns)?;
+        let lo = netlink.link("lo")?.index;
+        call.step("add the address", || netlink.execute(addr::add(lo, "lo", address, true)))?;
+        call.undo.push("remove the address", move || remove(&netns, address));
+        Ok(result.clone())
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        let (Some(netns), Ok(address)) = (call.find_netns()?, address(call)) else { return Ok(()) };
+        remove(&netns, address)
+    }
+
+    fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
+        let (address, mut netlink) = (address(call)?, Netlink::open_in(&call.open_netns()?)?);
+        let lo = netlink.link("lo")?.index;
+        match netlink.addrs(lo)?.iter().any(|addr| addr.net == address) {
+            true => Ok(()),
+            false => Err(Error::check(format!("lo has no address {address}"))),
+        }
+    }
+}
+
+fn address(call: &Call) -> Result<IpNetwork, Error> {
+    let text = call.config.document()["address"].as_str().unwrap_or_default();
+    parse_cidr(text)
+        .ok_or_else(|| Error::new(Code::INVALID_CONFIG, format!("address: \"{text}\" is no CIDR")))
+}
+
+fn remove(netns: &NetNs, address: IpNetwork) -> Result<(), Error> {
+    let mut netlink = Netlink::open_in(netns)?;
+    let lo = netlink.link("lo")?.index;
+    let found = netlink.addrs(lo)?.iter().any(|addr| addr.net == address);
+    if found { Ok(netlink.execute(addr::del(lo, "lo", address))?) } else { Ok(()) }
+}
+
+fn main() {
+    std::process::exit(cnimble_plugin::main(&[&Anycast], std::env::args_os()));
+}
