@@ -21,13 +21,14 @@ fn a_plugin_of_the_kit_adds_checks_and_deletes() {
     let bridge = Network::new(&host, configs::dual(&host));
     let prev = bridge.added(&attachment);
     let before = pod.addrs("lo");
-    let config = |address: &str| json!({"cniVersion": "1.0.0", "name": bridge.config["name"], "type": "anycast", "address": address});
+    let version = bridge.config["cniVersion"].clone();
+    let config = |address: &str| json!({"cniVersion": version, "name": bridge.config["name"], "type": "anycast", "address": address});
     let anycast = Network::by(&examples, &host, config("192.0.2.80/32"));
 
     let result = anycast.call("ADD", &attachment, Some(&prev)).run().result();
     assert_eq!(result, prev);
     assert!(pod.addrs("lo").contains(&"192.0.2.80/32".to_owned()));
-    assert_eq!(pod.sysctl("net/ipv4/conf/all/arp_ignore"), "1");
+    assert_eq!(pod.sysctl("ipv4/conf/all/arp_ignore"), "1");
     anycast.check(&attachment, &result).success();
     // A repeated ADD fails at the address, and takes nothing back that it did not make.
     anycast.call("ADD", &attachment, Some(&prev)).run().error();
