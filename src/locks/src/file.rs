@@ -15,16 +15,16 @@ use super::{LockError, holders};
 /// How a lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Together with others who share it.
+    /// Shared with other processes.
     Shared,
-    /// By one alone.
+    /// Exclusively, by one process.
     Alone,
 }
 
 /// How long a lock is waited for, and what for people.
 #[derive(Debug, Clone, Copy)]
 pub struct Wait<'a> {
-    /// What is locked: `network pods`.
+    /// The locked object for messages, such as `network pods`.
     pub what: &'a str,
     /// The whole time, as it is told.
     pub limit: Duration,
@@ -33,7 +33,7 @@ pub struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// One that begins now.
+    /// A wait that begins now.
     pub fn new(what: &'a str, limit: Duration) -> Self {
         Wait { what, limit, end: Instant::now() + limit }
     }

@@ -1,4 +1,4 @@
-//! Who holds a lock, as /proc/locks tells it.
+//! The holders of a lock, from /proc/locks (proc_locks(5)).
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -18,7 +18,7 @@ pub(super) fn of(file: &Metadata) -> String {
     }
 }
 
-/// The process of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`. Those that wait have
+/// The process of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`. A waiting process has
 /// an arrow behind the number.
 fn holder(line: &str, inode: u64) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);

@@ -1,9 +1,9 @@
 //! Locks between processes of cnimble, and the order in which they are taken.
 //!
 //! Work on attachments shares a network with other such work; what cleans a network up has it
-//! alone. Two levels do that: the node, which everybody shares but a clean-up that can't tell
-//! its network, and each network. The files are in one place whatever cache or directories a
-//! command uses, so that `cnimble add`, `cnimble pod` and `cnimble run` meet there.
+//! alone. There are two levels: the node, which all work shares except a clean-up of an unknown
+//! network, and each network. The files are in one place, independent of a command's cache
+//! and directories, so `cnimble add`, `cnimble pod` and `cnimble run` meet there.
 //!
 //! **The order**, first to last; a process never waits for a lock while it holds a later one:
 //!
@@ -12,11 +12,11 @@
 //! 3. The pod's own, in the same directory.
 //! 4. The node's ([`Locks`]).
 //! 5. The network's ([`Locks`]).
-//! 6. What plugins lock themselves, and the doctor with them: a directory of leases, iptables.
+//! 6. Locks of the plugins, which the doctor takes too: a directory of leases, iptables.
 //!
 //! **Plugins take none of the first five.** A runtime that isn't cnimble knows nothing of them, and
-//! an ADD costs the same. What such a runtime is just adding is protected by the evidence that
-//! `life` goes by, never by a lock.
+//! an ADD costs the same. The evidence that `life` uses protects a running ADD of
+//! such a runtime, not a lock.
 //!
 //! Locks are flock(2)'s: the kernel releases them when a process dies, however it dies. Only root
 //! can open the files (0600, in directories of mode 0700): who can open a file can lock it. Every wait
@@ -70,7 +70,7 @@ impl Locks {
         self
     }
 
-    /// The directory.
+    /// The directory of the lock files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -82,8 +82,8 @@ impl Locks {
 
     /// For work on an attachment in this network, together with other such work.
     ///
-    /// Where the directory can't be used for want of permission (in a user namespace, say), this
-    /// goes on without a lock: the work is then as safe as that of any other runtime.
+    /// Without permission for the directory, as in a user namespace, this goes on without a lock. The work is then as
+    /// safe as that of any other runtime.
     ///
     /// # Errors
     /// Something clears the network up, and didn't finish in time.
@@ -108,7 +108,7 @@ impl Locks {
     /// For cleaning up what is of no known network, alone.
     ///
     /// # Errors
-    /// As [`Locks::alone`].
+    /// Fails as [`Locks::alone`] does.
     pub async fn node_alone(&self) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
         let end = Instant::now() + self.limit;

@@ -2,8 +2,8 @@
 //!
 //! While ADDs come without a pause, the lock is shared at every moment. So a process that
 //! wants it alone closes a turnstile in front of it: those who come later wait there, those who
-//! are inside finish. One that hangs inside must not hold all others up, so the turnstile is
-//! opened again after a while, and closed after another.
+//! are inside finish. A process that hangs inside must not block all others, so the turnstile
+//! opens again after a while, and closes after another.
 
 use std::path::Path;
 use std::time::Duration;

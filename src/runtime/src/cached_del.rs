@@ -33,7 +33,7 @@ impl Invoker {
     /// if that would lead plugins to what is another's by now.
     ///
     /// # Errors
-    /// As [`Invoker::del_recorded`].
+    /// Fails as [`Invoker::del_recorded`] does.
     pub async fn del_entry(&self, entry: &Entry, with_result: bool) -> Result<(), Error> {
         if with_result {
             return self.del_recorded(entry.key()).await.map(drop);
@@ -54,7 +54,7 @@ impl Invoker {
     /// no lock; for what changes something, see [`Invoker::alone`].
     ///
     /// # Errors
-    /// The plugin's.
+    /// Fails if the plugin fails.
     pub async fn replay(
         &self,
         verb: Verb,

@@ -20,13 +20,12 @@ impl Invoker {
     /// what failed in that after the cause. It gets one itself unless it can't have left
     /// anything: it could not be started, or says that something is in its way.
     ///
-    /// One exception: when the cache says that this very attachment exists already, a DEL
-    /// would take a working container's network away; it is left to the caller, and the
-    /// error says so.
+    /// There is one exception. If the cache has this attachment already, a DEL would remove a working container's
+    /// network. No DEL runs then, and the error says so.
     ///
     /// # Errors
-    /// A forbidden name; a plugin that isn't there (checked for all of them before the
-    /// first is run); a network that is locked; a plugin's failure; the cache's.
+    /// Fails for a forbidden name, a missing plugin, a locked network, a failure of a plugin or of the cache. All
+    /// plugins are looked for before the first one runs.
     pub async fn add(&self, network: &NetworkList, attach: &Attach) -> Result<Value, Error> {
         check_names(&network.name, attach)?;
         let missing = network.plugins.iter().filter_map(|plugin| {
@@ -89,8 +88,8 @@ impl Invoker {
     /// asking if the network says `disableCheck`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] below version 0.4.0; [`Error::NoResult`] if the cache has no
-    /// good result of ADD; the first plugin's failure (the specification stops there).
+    /// [`Error::Unsupported`] below version 0.4.0, and [`Error::NoResult`] without a usable result of ADD in the cache.
+    /// Otherwise the first failure of a plugin, as the specification requires.
     pub async fn check(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
         check_names(&network.name, attach)?;
         if network.version < Version::V0_4_0 {
@@ -256,7 +255,7 @@ impl Invoker {
     }
 }
 
-/// What a plugin printed.
+/// The output of a plugin.
 pub(super) struct Answer {
     file: PathBuf,
     stdout: Vec<u8>,

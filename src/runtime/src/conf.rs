@@ -32,11 +32,11 @@ pub struct ConfDir {
 pub struct Network {
     /// The network, with the plugins of its folder.
     pub list: NetworkList,
-    /// Its file.
+    /// The file of the network.
     pub path: PathBuf,
 }
 
-/// What is in a configuration directory.
+/// The content of a configuration directory.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// The networks in order. Of two with the same name the first counts.
@@ -46,12 +46,12 @@ pub struct Listing {
 }
 
 impl ConfDir {
-    /// The directory `dir`.
+    /// The configuration directory `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         ConfDir { dir: dir.into() }
     }
 
-    /// The directory.
+    /// The path of the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -79,7 +79,7 @@ impl ConfDir {
     /// elsewhere they look for one plugin, find no type, and skip the file.
     ///
     /// # Errors
-    /// As [`ConfDir::list`].
+    /// Fails as [`ConfDir::list`] does.
     pub fn list_by_name(&self) -> Result<Listing, ConfError> {
         Ok(load(files(&self.dir, &["conf", "conflist", "json"])?, load_by_ending))
     }

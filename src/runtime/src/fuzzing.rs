@@ -5,7 +5,7 @@ pub fn cache(bytes: &[u8]) {
     super::cache::fuzz(bytes);
 }
 
-/// What a file of the cache holds, for those who read on.
+/// The entry in a cache file, for further readers.
 pub fn entry(bytes: &[u8]) -> Option<super::Entry> {
     super::cache::entry_of(bytes)
 }

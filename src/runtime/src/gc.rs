@@ -8,17 +8,14 @@ use super::error::{Error, Failure, Failures};
 use super::{Attach, Invoker};
 
 impl Invoker {
-    /// Cleans what belongs to no attachment in `valid`: first DEL for each attachment of
-    /// this network in the cache that isn't valid, then, from version 1.1.0 on, GC of each
-    /// plugin, which knows of more than the cache does. Goes on past failures.
+    /// Cleans up what belongs to no attachment in `valid`. First runs DEL for each invalid attachment of this network
+    /// in the cache. From version 1.1.0 on it then runs GC of each plugin. Goes on past failures.
     ///
-    /// `None` is *no list*: nothing is known, so nothing is deleted here, and the plugins
-    /// are called without the key, which tells them the same. That isn't an empty list,
-    /// by which no attachment is valid and all go. (libcni deletes all in both cases.)
+    /// `None` is *no list*: the valid attachments are unknown. Nothing is deleted, and the plugins get no list either.
+    /// With an empty list no attachment is valid, and all are deleted. libcni deletes all in both cases.
     ///
-    /// Does nothing if the network says `disableGC`. No other operation on the network goes on
-    /// meanwhile, as far as locks are taken. What another runtime begins to add after the list was made is not in
-    /// it, and would be cleaned up.
+    /// Does nothing if the network says `disableGC`. Holds the network's lock, so no other locked operation runs
+    /// meanwhile. The list must include the running ADDs of other runtimes, which take no lock.
     ///
     /// # Errors
     /// All failures together; the cache's if it can't be listed.
@@ -33,13 +30,13 @@ impl Invoker {
     /// The same for a network that is locked.
     ///
     /// # Errors
-    /// As [`gc`](Self::gc).
+    /// Fails as [`gc`](Self::gc) does.
     pub async fn gc_alone(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<(), Error> {
         if network.disable_gc {
             return Ok(());
         }
         let mut failures = Vec::new();
-        // One failure tells that the time is over; it needn't be told of everything that is left.
+        // Reports the timeout once instead of once for each remaining entry.
         let over = |failures: &[Failure]| !failures.is_empty() && self.exec.is_over();
         for attach in self.stale(network, valid)? {
             if over(&failures) {

@@ -88,16 +88,15 @@ pub use versions::{Versions, versions};
 /// One attachment of a container to a network: what libcni calls RuntimeConf.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Attach {
-    /// The container's ID: letters, digits, `_`, `.` and `-`, the first a letter or digit.
+    /// The container's ID. It has letters, digits, `_`, `.` and `-`, and begins with a letter or digit.
     pub container_id: String,
     /// The path of its network namespace. May be empty for DEL.
     pub netns: String,
     /// The interface to make in it, 1 to 15 bytes.
     pub ifname: String,
-    /// CNI_ARGS
+    /// Pairs for CNI_ARGS.
     pub args: Vec<(String, String)>,
-    /// Capability arguments: each plugin gets those whose capability it declares, as
-    /// `runtimeConfig`.
+    /// Capability arguments. Each plugin gets those of its declared capabilities as `runtimeConfig`.
     pub capability_args: Map<String, Value>,
 }
 
@@ -155,8 +154,8 @@ pub struct Invoker {
 }
 
 impl Invoker {
-    /// Looks for plugins in these directories, in order (CNI_PATH). The cache is libcni's,
-    /// `/var/lib/cni`; there is no time limit; the plugins' stderr is ours.
+    /// An invoker that looks for plugins in these directories, in order (CNI_PATH). Its cache is `/var/lib/cni`, as
+    /// libcni's. There is no time limit, and plugins inherit stderr.
     pub fn new<P: Into<PathBuf>>(path: impl IntoIterator<Item = P>) -> Self {
         Invoker {
             path: path.into_iter().map(Into::into).collect(),
@@ -219,12 +218,12 @@ impl Invoker {
         self
     }
 
-    /// The plugin directories.
+    /// The directories of the plugins.
     pub fn path(&self) -> &[PathBuf] {
         &self.path
     }
 
-    /// The cache.
+    /// The cache of results.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }

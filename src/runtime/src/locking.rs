@@ -8,7 +8,7 @@ use cnimble_locks::{Held, Locks};
 
 use super::{Error, Invoker};
 
-/// A network, or all of the node's, for one alone: until this is dropped.
+/// An exclusive lock on one network, or on all networks of the node. Released on drop.
 #[derive(Debug)]
 pub struct Alone {
     invoker: Invoker,
@@ -16,12 +16,12 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// What runs plugins meanwhile. It takes no locks, for they are held.
+    /// Runs plugins while the lock is held. It takes no locks itself.
     pub fn invoker(&self) -> &Invoker {
         &self.invoker
     }
 
-    /// Lets go, and leaves no files. For who has the whole node.
+    /// Releases the lock and removes its files. Requires the lock on the whole node.
     pub fn clear(self) {
         if let Some((locks, held)) = self.held {
             locks.clear(held);

@@ -12,27 +12,26 @@ use super::error::PluginError;
 /// An execution that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Execution<'a> {
-    /// The plugin's file.
+    /// The file of the plugin.
     pub file: &'a Path,
-    /// What it was asked to do.
+    /// The verb.
     pub verb: Verb,
-    /// The container; empty for verbs that are about none.
+    /// The container. Empty for GC, STATUS and VERSION.
     pub container_id: &'a str,
     /// From before the process was started until its answer was there.
     pub took: Duration,
-    /// Why it failed.
+    /// The error, if it failed.
     pub error: Option<&'a PluginError>,
 }
 
 impl Execution<'_> {
-    /// The plugin's name.
+    /// The name of the plugin.
     pub fn plugin(&self) -> String {
         self.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 }
 
-/// Is called after every execution of a plugin, by whatever task ran it. An execution whose
-/// future is dropped isn't told of.
+/// Is called after every execution of a plugin, by the task that ran it. A dropped execution is not reported.
 #[derive(Clone)]
 pub struct Observer(Arc<dyn Fn(&Execution<'_>) + Send + Sync>);
 

@@ -90,7 +90,7 @@ impl Bench {
             .with_stderr(Stderr::Capture)
     }
 
-    /// What was called, as `VERB plugin`, since the last time.
+    /// The calls since the last time, as `VERB plugin`.
     pub fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path().join("calls")).unwrap();
         self.write("calls", "");

@@ -15,7 +15,7 @@ impl Invoker {
     /// capabilities that the network declares, sorted.
     ///
     /// # Errors
-    /// All problems together.
+    /// Fails with all problems together.
     pub async fn validate(&self, network: &NetworkList) -> Result<Vec<String>, Error> {
         let mut seen = BTreeSet::new();
         let types = network.plugins.iter().flat_map(types).filter(|name| seen.insert(*name));

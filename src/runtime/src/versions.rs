@@ -9,7 +9,7 @@ use cnimble_cni::{self as cni, Code, Verb, Version, json};
 use super::error::PluginError;
 use super::exec::{Exec, Parameters, first_line};
 
-/// What a plugin said about itself. The versions are texts: it may know some that we don't.
+/// The answer of a plugin to VERSION. Versions are texts, because some may be unknown here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versions {
     /// All versions that it supports.

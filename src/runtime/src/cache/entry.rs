@@ -1,4 +1,4 @@
-//! What is in a file of the cache.
+//! The content of a cache file.
 
 use std::io;
 
@@ -16,9 +16,9 @@ const KIND: &str = "cniCacheV1";
 /// One attachment as it was added.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Entry {
-    /// The network's name.
+    /// The name of the network.
     pub network: String,
-    /// The container ID.
+    /// The value of CNI_CONTAINERID.
     pub container_id: String,
     /// The interface inside the container.
     pub ifname: String,
@@ -27,7 +27,7 @@ pub struct Entry {
     pub netns: String,
     /// The network's configuration, as text. Empty in an entry of an old libcni.
     pub config: Vec<u8>,
-    /// CNI_ARGS
+    /// The pairs of CNI_ARGS, in their order.
     pub args: Vec<(String, String)>,
     /// The capability arguments, before they were matched with the capabilities.
     pub capability_args: Map<String, Value>,

@@ -1,17 +1,15 @@
-//! What ADD returned, kept for CHECK, DEL and GC.
+//! Results of ADD, kept for CHECK, DEL and GC.
 //!
-//! The files are libcni's: `<dir>/results/<network>-<container ID>-<interface>`, JSON of
-//! kind `cniCacheV1`, directory 0700, file 0600, so that libcni (CRI-O, podman, cnitool)
-//! can delete what we added and the other way round. Unlike libcni's they appear whole or
-//! not at all: written beside the directory (libcni reads every file *in* it) and renamed.
-//! An entry that is no entry (empty after a power loss, cut short) is set aside as
-//! `.corrupt-<name>`, which libcni never asks for, instead of blocking DEL for ever.
+//! The files are `<dir>/results/<network>-<container ID>-<interface>`, JSON of kind `cniCacheV1`. Directory (0700), file
+//! (0600) and keys are those of libcni, so CRI-O, podman or cnitool can delete our attachments, and we theirs.
+//! A file appears whole: it is written outside the directory, because libcni reads every file *in* it, and renamed.
+//! A damaged entry (empty after a power loss, cut short) is renamed to `.corrupt-<name>`. libcni never reads that
+//! name, so DEL is not blocked.
 //!
-//! Nothing is synced to the disk: that would take most of an ADD's time, and an entry
-//! outlives a power loss for little. The namespaces are gone then, and what is left on
-//! disk (leases) is found by DEL and GC without the entry.
+//! Nothing is synced to the disk, which would take most of an ADD's time. After a power loss the namespaces are gone,
+//! and DEL and GC find the leases without the entry.
 //!
-//! Releases of libcni before 0.8 kept the bare result in the same file; that is read too.
+//! libcni before 0.8 kept the bare result in the same file. Such files are read as well.
 
 mod entry;
 
@@ -27,14 +25,14 @@ use super::error::CacheError;
 
 pub use entry::Entry;
 
-/// libcni's default directory.
+/// The default directory of libcni.
 pub const DEFAULT_DIR: &str = "/var/lib/cni";
 
 /// More than any entry: the longest result and the longest configuration of which plugins are
 /// told.
 const LIMIT: usize = 64 << 20;
 
-/// What the name of a file begins with that isn't finished yet.
+/// The first characters of a draft's name.
 const TEMPORARY: &str = ".cnimble-";
 
 /// The cache in one directory.
@@ -46,22 +44,22 @@ pub struct Cache {
 /// Which attachment an entry is about.
 #[derive(Debug, Clone, Copy)]
 pub struct Key<'a> {
-    /// The network's name.
+    /// The name of the network.
     pub network: &'a str,
-    /// The container ID.
+    /// The value of CNI_CONTAINERID.
     pub container_id: &'a str,
     /// The interface inside the container.
     pub ifname: &'a str,
 }
 
-/// What there is under a key.
+/// The state of an entry.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Lookup {
-    /// No file.
+    /// There is no file.
     Nothing,
-    /// An entry.
+    /// The file holds an entry.
     Entry(Box<Entry>),
-    /// A file that is no entry; the text says why.
+    /// The file is damaged, for the given reason.
     Corrupt(String),
 }
 
@@ -95,7 +93,7 @@ impl Cache {
         self.dir.join("results")
     }
 
-    /// Looks `key` up.
+    /// Reads the entry of `key`.
     ///
     /// # Errors
     /// The file is there and can't be read.
@@ -130,10 +128,10 @@ impl Cache {
         self.list_where(|_| true)
     }
 
-    /// The entries of one container, in whatever networks, without reading the others' files.
+    /// The entries of one container in all networks. Reads no other files.
     ///
     /// # Errors
-    /// As [`Cache::list`].
+    /// Fails as [`Cache::list`] does.
     pub fn list_of(&self, container_id: &str) -> Result<Vec<Entry>, CacheError> {
         let part = format!("-{container_id}-");
         // It is nearly as long as the name, so that there are few places to compare.
@@ -178,8 +176,8 @@ impl Cache {
         bytes.is_ok_and(|bytes| entry::decode_v1(&bytes).is_ok_and(|entry| !entry.is_of(key)))
     }
 
-    /// The files among the entries that are none, and why. What libcni wrote before 0.8, a
-    /// bare result, is in order.
+    /// The files among the entries that are none, and why. A bare result, as libcni
+    /// before 0.8 wrote it, is not listed.
     ///
     /// # Errors
     /// The directory is there and can't be listed.
@@ -205,8 +203,7 @@ impl Cache {
         Ok(paths)
     }
 
-    /// The files of a directory whose names are wanted, in the order of their names; none if it
-    /// isn't there.
+    /// The files of a directory with wanted names, sorted by name. Empty if the directory is missing.
     fn paths(&self, dir: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<PathBuf>, CacheError> {
         let failed = |source| CacheError { doing: "listing", path: dir.to_owned(), source };
         let entries = match fs::read_dir(dir) {
@@ -227,7 +224,7 @@ impl Cache {
     /// Writes an entry, in place of an older one.
     ///
     /// # Errors
-    /// The system's, or EEXIST for an entry of another attachment; it is still there then.
+    /// Fails if the file system refuses it, and with EEXIST if the file is an entry of another attachment.
     pub fn put(&self, entry: &Entry) -> Result<(), CacheError> {
         let path = self.path(entry.key());
         if self.is_anothers(entry.key()) {
@@ -260,10 +257,10 @@ impl Cache {
         temporary.persist(path).map_err(at("writing", path))
     }
 
-    /// Removes an entry; having none is success, and another attachment's stays.
+    /// Removes an entry. A missing entry is success. An entry of another attachment stays.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the file system refuses it.
     pub fn remove(&self, key: Key<'_>) -> Result<(), CacheError> {
         let path = self.path(key);
         if self.is_anothers(key) {
@@ -275,10 +272,10 @@ impl Cache {
         }
     }
 
-    /// Renames an entry so that it isn't read any more, and returns its new name.
+    /// Renames an entry so that no reader finds it. Returns the new name.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the file system refuses it.
     pub fn set_aside(&self, key: Key<'_>) -> Result<PathBuf, CacheError> {
         let path = self.path(key);
         let mut name = std::ffi::OsString::from(".corrupt-");

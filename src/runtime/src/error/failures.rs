@@ -11,15 +11,15 @@ use super::PluginError;
 #[derive(Debug, thiserror::Error)]
 #[error("{verb} of plugin {plugin} in network {network}{}: {cause}", For(attachment))]
 pub struct Failure {
-    /// The network.
+    /// The name of the network.
     pub network: String,
-    /// The plugin's type.
+    /// The type of the plugin.
     pub plugin: String,
-    /// The verb.
+    /// The verb that failed.
     pub verb: Verb,
     /// Container ID and interface, where it wasn't the caller's: GC deletes those of others.
     pub attachment: Option<cni::Attachment>,
-    /// Why.
+    /// The reason of the failure.
     #[source]
     pub cause: PluginError,
 }
@@ -38,11 +38,11 @@ impl fmt::Display for For<'_> {
 /// All plugins that failed in one operation, in the order of time: the first is the cause.
 #[derive(Debug)]
 pub struct Failures {
-    /// What failed first.
+    /// The failure that came first.
     pub first: Failure,
-    /// What failed afterwards: other plugins of a DEL, or the rollback of an ADD.
+    /// Later failures, of other plugins of a DEL or of the rollback of an ADD.
     pub others: Vec<Failure>,
-    /// What the reader has to know besides.
+    /// Further facts for the reader.
     pub note: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Failures {
         Some(Failures { first: failures.pop()?, others, note: None })
     }
 
-    /// First and others.
+    /// All failures, the first one in front.
     pub fn iter(&self) -> impl Iterator<Item = &Failure> {
         std::iter::once(&self.first).chain(&self.others)
     }

@@ -1,4 +1,4 @@
-//! What can go wrong when plugins are called, as types.
+//! Errors of calls to plugins.
 //!
 //! Three layers: [`ConfError`] is about files in the configuration directory,
 //! [`PluginError`] about one execution of one plugin, and [`Error`] about an operation on
@@ -24,11 +24,11 @@ pub use plugin::PluginError;
 #[derive(Debug, thiserror::Error)]
 #[error("result cache: {doing} {}: {source}", path.display())]
 pub struct CacheError {
-    /// What was being done.
+    /// The operation.
     pub doing: &'static str,
     /// The file or directory.
     pub path: PathBuf,
-    /// The system's reason.
+    /// The reason of the system.
     pub source: io::Error,
 }
 
@@ -46,10 +46,10 @@ pub enum Error {
     /// The network is locked. No plugin was called.
     #[error(transparent)]
     Locked(#[from] LockError),
-    /// What lives on the node can't be told. No plugin was called.
+    /// The liveness of the node's attachments is unknown. No plugin was called.
     #[error("can't tell what lives: {0}")]
     Node(cni::Error),
-    /// Plugins failed.
+    /// One or more plugins failed.
     #[error(transparent)]
     Plugins(#[from] Box<Failures>),
     /// The network's version of the protocol lacks the verb.

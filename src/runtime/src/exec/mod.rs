@@ -1,12 +1,11 @@
 //! Running one plugin once: environment and stdin in, stdout and exit status out.
 //!
-//! The plugin inherits our environment (so TRACEPARENT, TRACESTATE, BAGGAGE and PATH get through unchanged) plus the
-//! `CNI_*` variables, and runs in a process group of its own: when its time is up, or the
-//! future is dropped, whatever it started goes with it, and a Ctrl-C on the terminal
+//! The plugin inherits the environment, such as TRACEPARENT and PATH, and gets the `CNI_*` variables. It runs in a new
+//! process group. At its time limit, or when the future is dropped, the whole group is killed. A Ctrl-C on the terminal
 //! reaches only the invoker, which can then clean up in order.
 //!
 //! **Cancellation.** Dropping the future kills the plugin with SIGKILL; tokio reaps it.
-//! What the plugin had done until then stays, as after a crash: call DEL.
+//! Changes of the plugin stay, as after a crash. Call DEL.
 
 mod running;
 
@@ -27,17 +26,17 @@ use running::{End, MAX_OUTPUT, Running, converse};
 /// The parameters that a plugin gets in its environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'a> {
-    /// CNI_COMMAND
+    /// The verb, in CNI_COMMAND.
     pub verb: Verb,
-    /// CNI_CONTAINERID
+    /// The container, in CNI_CONTAINERID.
     pub container_id: &'a str,
-    /// CNI_NETNS; may be empty for DEL.
+    /// The namespace's path, in CNI_NETNS. May be empty for DEL.
     pub netns: &'a str,
-    /// CNI_IFNAME
+    /// The interface, in CNI_IFNAME.
     pub ifname: &'a str,
-    /// CNI_ARGS
+    /// Pairs for CNI_ARGS.
     pub args: &'a [(String, String)],
-    /// CNI_PATH
+    /// Directories for CNI_PATH.
     pub path: &'a [PathBuf],
 }
 
@@ -62,14 +61,14 @@ pub struct Exec {
     pub deadline: Option<Deadline>,
     /// Where its stderr goes.
     pub stderr: Stderr,
-    /// Who is told of every execution.
+    /// Gets a call after every execution.
     pub observer: Option<Observer>,
 }
 
 /// The end of an operation in which several plugins are run.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
-    /// The moment.
+    /// The point in time.
     pub at: Instant,
     /// How long the operation was allowed to take, for the error.
     pub limit: Duration,

@@ -17,7 +17,7 @@ const MAX_STDERR: usize = 4 << 10;
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long we go on reading after the plugin has exited, if a process that it left behind
-/// keeps the pipe open. What the plugin itself wrote is in the pipe by then.
+/// keeps the pipe open. The plugin's own output is in the pipe by then.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// How a conversation ended.
@@ -124,7 +124,7 @@ impl Running {
         }
     }
 
-    /// SIGKILL, and reap.
+    /// Sends SIGKILL and reaps the process.
     pub(super) async fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         if let Err(err) = self.0.wait().await {
