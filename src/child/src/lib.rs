@@ -1,9 +1,9 @@
 //! Other programs that a plugin runs, delegates and iptables, and the signals that end both.
 //!
-//! [`run`] talks to a program on all of its pipes at once, with no thread: it may answer before it has
-//! read everything, or never read at all. When a signal tells the plugin to stop, the program gets
-//! SIGTERM, so that it can take back what it did, and SIGKILL [`GRACE`] later, and is reaped. What is
-//! run after that, to undo, has until [`signal::deadline`].
+//! [`run`] talks to a program on all of its pipes at once, without a thread. The program may answer before it has
+//! read everything, or never read at all. When a signal tells the plugin to stop, the program gets SIGTERM, so that
+//! it can undo its work. [`GRACE`] later it gets SIGKILL and is reaped. Programs that run after that, to undo, have
+//! until [`signal::deadline`].
 //!
 //! It stays in the plugin's process group: who kills the plugin's group means its programs, too.
 
@@ -28,7 +28,7 @@ use pipes::Pipes;
 /// Between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_millis(200);
 /// How long a pipe is read on after the program has exited, if a process that it left behind keeps it
-/// open. What the program itself wrote is in the pipe by then.
+/// open. The program's own output is in the pipe by then.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// How much a program may print.
@@ -40,14 +40,14 @@ pub struct Limits {
     pub stderr: Option<usize>,
 }
 
-/// What a program that ended by itself has left.
+/// The output of a program that ended by itself.
 #[derive(Debug)]
 pub struct Output {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// What it printed.
+    /// The bytes on stdout.
     pub stdout: Vec<u8>,
-    /// What it complained of; empty if that went to our own stderr.
+    /// The bytes on stderr. Empty if the program inherited stderr.
     pub stderr: Vec<u8>,
 }
 
@@ -195,7 +195,7 @@ impl Running {
 
 /// The signals that tell us to stop, held back.
 struct Blocked {
-    /// What was held back before.
+    /// The signals that were blocked before.
     mask: SigSet,
 }
 

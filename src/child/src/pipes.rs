@@ -45,7 +45,7 @@ impl<'a> Pipes<'a> {
         ]
     }
 
-    /// What to wait for until something can be said or heard.
+    /// The descriptors and events to poll for.
     pub(super) fn waited(&self) -> Vec<PollFd<'_>> {
         let [stdin, stdout, stderr] = self.ends();
         let writable = stdin.map(|end| PollFd::new(end, PollFlags::POLLOUT));
@@ -105,7 +105,7 @@ impl<'a> Pipes<'a> {
         Ok(())
     }
 
-    /// What came on stdout and stderr.
+    /// The bytes of stdout and stderr.
     pub(super) fn kept(self) -> (Vec<u8>, Vec<u8>) {
         (self.said, self.complained)
     }

@@ -34,7 +34,7 @@ extern "C" fn note(signal: i32) {
 
 extern "C" fn pass(_: i32) {}
 
-/// Installs the handlers.
+/// Installs handlers for the signals that stop a plugin.
 pub fn install() {
     let note = STOPPING.map(|signal| (signal, note as extern "C" fn(i32)));
     for (signal, handler) in note.into_iter().chain([(Signal::SIGXFSZ, pass as extern "C" fn(i32))]) {
@@ -77,7 +77,7 @@ pub fn deadline() -> Option<Instant> {
     DEADLINE.lock().ok().and_then(|deadline| *deadline)
 }
 
-/// What is said of those who have had no time, or not enough.
+/// The error of a step for which no time was left.
 pub fn too_late() -> Error {
     Error::new(Code::TRY_AGAIN_LATER, "no time left after a signal to stop")
 }

@@ -15,7 +15,7 @@ pub(crate) const OLD_ATTACHMENTS: &str = "cni.dev/attachments";
 /// A container's interface in a network: what GC and leases are keyed by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 pub struct Attachment {
-    /// The container ID.
+    /// The value of CNI_CONTAINERID.
     #[serde(rename = "containerID")]
     pub container_id: String,
     /// The interface name inside the container.

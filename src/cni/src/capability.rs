@@ -21,7 +21,7 @@ use super::{Dns, fields};
 pub struct RuntimeConfig {
     /// Ports of the host that lead into the container.
     pub port_mappings: Vec<PortMapping>,
-    /// Traffic limits.
+    /// Limits of the pod's traffic.
     pub bandwidth: Bandwidth,
     /// Addresses that the container is to get.
     pub ips: Vec<RequestedIp>,
@@ -48,7 +48,7 @@ pub struct RuntimeConfig {
     pub pod_annotations: BTreeMap<String, String>,
 }
 
-/// One published port.
+/// A port that the node publishes.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
@@ -115,9 +115,9 @@ pub struct IpRange {
 pub struct RuntimeDns {
     /// Name servers, by address.
     pub servers: Vec<String>,
-    /// Search list.
+    /// Domains of the search list.
     pub searches: Vec<String>,
-    /// resolv.conf(5) options.
+    /// Options, as in resolv.conf(5).
     pub options: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ impl From<RuntimeDns> for Dns {
 pub struct Aliases {
     /// Names in every network that the list is handed to.
     pub everywhere: Vec<String>,
-    /// Names by network.
+    /// Names, by the name of the network.
     pub by_network: BTreeMap<String, Vec<String>>,
 }
 

@@ -14,7 +14,7 @@ pub struct PluginConfig {
     pub version: Version,
     /// `name`: the network. Empty if missing; the skeleton refuses that for all verbs.
     pub name: String,
-    /// `type`: the plugin.
+    /// The key `type`: the plugin's name.
     pub plugin_type: String,
     /// `ipam.type`, empty if there is no IPAM.
     pub ipam_type: String,
@@ -45,7 +45,7 @@ struct Ipam {
 }
 
 impl PluginConfig {
-    /// Reads a configuration.
+    /// Reads a configuration from stdin's bytes.
     ///
     /// # Errors
     /// Code 6 if it isn't a JSON object, 1 for an unknown `cniVersion`, 7 for a known key

@@ -69,7 +69,7 @@ const LONGEST: usize = 8192;
 pub struct Error {
     /// The code of the specification, or one of ours from 100 on.
     pub code: Code,
-    /// What failed, where. One line.
+    /// One line that says which step failed, on which object.
     pub msg: String,
     /// Why, and what helps. May be empty.
     pub details: String,

@@ -1,6 +1,5 @@
-//! How single values of a configuration are read: functions for serde's
-//! `deserialize_with`, so that a plugin's config struct says what it takes and the error
-//! has the path to the bad value.
+//! Readers of single values of a configuration, for serde's `deserialize_with`. The struct of a plugin's
+//! configuration names the form of each value, and an error has the path to the bad value.
 //!
 //! ```
 //! # use cnimble_cni::{fields, json};
@@ -88,7 +87,7 @@ pub fn cidrs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNetwork
     Ok(list.into_iter().map(|Cidr(net)| net).collect())
 }
 
-/// An address.
+/// Reads an IP address.
 ///
 /// # Errors
 /// `invalid IP address: …`
@@ -172,7 +171,7 @@ pub(super) fn display<T: fmt::Display, S: serde::Serializer>(
 /// An address that a runtime asks for: the prefix length may be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestedIp {
-    /// The address.
+    /// The IP address.
     pub ip: IpAddr,
     /// Its prefix length, if given.
     pub prefix: Option<u8>,

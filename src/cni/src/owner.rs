@@ -11,9 +11,9 @@ pub const COMMENT_LIMIT: usize = 128;
 /// The owner of links, leases and rules: an attachment in a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// Network name.
+    /// The name of the network.
     pub network: String,
-    /// Container and interface.
+    /// The container and its interface.
     pub attachment: Attachment,
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 /// An operation of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Attach a container.
+    /// Attaches a container to a network.
     Add,
     /// Take an attachment back.
     Del,
@@ -33,7 +33,7 @@ impl Verb {
         })
     }
 
-    /// As in `CNI_COMMAND`.
+    /// The value of `CNI_COMMAND`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Verb::Add => "ADD",

@@ -7,19 +7,19 @@ use super::{Code, Error};
 /// A released version of the CNI specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// 0.1.0
+    /// Version 0.1.0 of the specification.
     V0_1_0,
-    /// 0.2.0
+    /// Version 0.2.0, which adds VERSION.
     V0_2_0,
     /// 0.3.0: interfaces, several addresses.
     V0_3_0,
-    /// 0.3.1
+    /// Version 0.3.1 of the specification.
     V0_3_1,
     /// 0.4.0: CHECK, prevResult for DEL.
     V0_4_0,
-    /// 1.0.0: no `version` in `ips`; lists only.
+    /// 1.0.0: no `version` in `ips`, and lists only.
     V1_0_0,
-    /// 1.1.0: GC, STATUS, `mtu`, `socketPath`, `pciID`, route options.
+    /// 1.1.0 adds GC, STATUS, route options, and three keys of interfaces.
     V1_1_0,
 }
 
@@ -35,7 +35,7 @@ impl Version {
         Version::V1_1_0,
     ];
 
-    /// The newest version.
+    /// The newest known version.
     pub const LATEST: Version = Version::V1_1_0;
 
     /// `"1.1.0"` and so on.

@@ -109,8 +109,8 @@ pub fn is_foreign(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::InvalidData
 }
 
-/// Whether an error says that there is no file of that name, and can be none: also where a
-/// part of the path is no directory, or the name is longer than names can be.
+/// Whether an error says that the file cannot exist. That includes a part of the path that is no directory, and a
+/// name that is too long.
 pub fn is_absent(err: &io::Error) -> bool {
     use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     matches!(err.kind(), NotFound | NotADirectory | InvalidFilename)

@@ -2,7 +2,7 @@
 
 use std::ffi::c_long;
 
-/// Memory, time, signals, the end; files; sockets; the child that waits for a removal.
+/// Calls for memory, time, signals, exit, files and sockets, and for the child that waits for a removal.
 pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,

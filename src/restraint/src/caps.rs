@@ -1,26 +1,26 @@
-//! Sets of capabilities.
+//! Sets of capabilities (capabilities(7)).
 
 /// A set of capabilities(7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Caps(u64);
 
 impl Caps {
-    /// None.
+    /// The empty set.
     pub const NONE: Caps = Caps(0);
     /// Files and directories of other users.
     pub const DAC_OVERRIDE: Caps = Caps(1 << 1);
-    /// Ports below 1024.
+    /// Permits ports below 1024.
     pub const NET_BIND_SERVICE: Caps = Caps(1 << 10);
-    /// Links, addresses, routes, rules, and the sysctls of a network namespace.
+    /// Permits changes of links, addresses, routes and rules, and of a namespace's sysctls.
     pub const NET_ADMIN: Caps = Caps(1 << 12);
-    /// Packet sockets.
+    /// Permits packet sockets (packet(7)).
     pub const NET_RAW: Caps = Caps(1 << 13);
     /// Links of other users' processes in /proc, network namespaces among them.
     pub const SYS_PTRACE: Caps = Caps(1 << 19);
-    /// setns(2), mounts.
+    /// Permits setns(2) and mounts.
     pub const SYS_ADMIN: Caps = Caps(1 << 21);
 
-    /// Both.
+    /// The union of both sets.
     #[must_use]
     pub const fn and(self, other: Caps) -> Caps {
         Caps(self.0 | other.0)

@@ -1,7 +1,7 @@
 //! The filter of system calls (seccomp(2)).
 //!
-//! Its program is a map of bits, a word for each 32 calls: the kernel runs it for every number there is when it
-//! takes it, and a list would take five times as long.
+//! The program is a bit map with a word for each 32 calls. The kernel runs a new program for every call's number, and
+//! a list would take five times as long.
 
 use std::ffi::{c_long, c_ulong};
 

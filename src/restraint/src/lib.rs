@@ -1,4 +1,4 @@
-//! What a process gives up: capabilities, what programs it starts could gain, system calls.
+//! Drops capabilities, new privileges of started programs, and system calls.
 //!
 //! A step that the kernel refuses is left out. A restraint makes nothing fail that went well without it; only
 //! [`Level::Strict`], which an administrator has to choose, refuses system calls.
@@ -18,7 +18,7 @@ pub const SETTING: &str = "CNIMBLE_RESTRAINT";
 /// How much is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing.
+    /// Drops nothing at all.
     Off,
     /// Capabilities, and new privileges.
     Usual,
@@ -45,7 +45,7 @@ impl Level {
     }
 }
 
-/// What a process needs from now on.
+/// The needs of a process from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restraint {
     /// The capabilities that it keeps, as far as it has them.

@@ -1,8 +1,8 @@
 //! A document as a [`Value`], as long as it stays small in memory.
 //!
-//! A `Value` may take a hundred times as much memory as its text: each object of one key is a node of
-//! 600 bytes. So what is read is charged as it comes, by what it takes at worst, and reading ends where
-//! the bound is: before memory is gone, which would be a death without an answer.
+//! A `Value` may take a hundred times as much memory as its text, because an object of one key is a node of 600
+//! bytes. So each value is charged with the most that it can take, and reading ends at the bound. Without it the
+//! process would be killed and would give no answer.
 //!
 //! Lists that may be long by right (GC's attachments) don't become values: [`Lists`] gets their elements
 //! one by one.
@@ -13,8 +13,8 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Bytes of memory for the values of one document. All 65,536 ports published, 75,000 routes or
-/// 400,000 attachments stay below.
+/// Bytes of memory for the values of one document. That suffices for 65,536 ports or 75,000 routes, and for 400,000
+/// attachments.
 const MEMORY: usize = 80 << 20;
 /// Bytes of text among them, keys too. It may have to be written again, six times as long.
 const TEXT: usize = 4 << 20;
@@ -82,11 +82,11 @@ pub(super) struct Read<'a> {
 
 #[derive(Clone, Copy)]
 enum Place<'a> {
-    /// The document itself.
+    /// The whole document.
     Document(&'a dyn Lists),
     /// The member of this key, a long list.
     Long(&'a dyn Lists, &'a str),
-    /// Anything else.
+    /// Any other value.
     Plain,
 }
 

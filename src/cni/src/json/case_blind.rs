@@ -1,9 +1,8 @@
 //! A deserializer that reads a [`Value`] as Go's `encoding/json` would.
 //!
-//! serde asks a deserializer for "a struct with these fields" and takes what it is given, so
-//! this is the place where keys are matched without regard to case, `null` is left out, and
-//! unknown keys are dropped. Keys of *maps* are data and stay as they are. What Go refuses and
-//! serde would take, a list for a struct's fields in order, is refused here.
+//! serde asks a deserializer for a struct with named fields. This deserializer matches keys without regard to case,
+//! skips `null`, and drops unknown keys. Keys of *maps* are data and stay as they are. It refuses a list in the place
+//! of a struct, as Go does; serde would take one.
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{self, Deserializer, IntoDeserializer, Visitor};

@@ -1,8 +1,8 @@
 //! JSON as the reference reads and writes it.
 //!
-//! *Reading*: Go matches keys without regard to case, takes `null` for "not there", and
-//! ignores what it doesn't know; containerd leans on the first (`HostPort`). serde does
-//! none of it, so [`from_value`] puts a small deserializer in between (`case_blind`).
+//! *Reading*: Go matches keys without regard to case, takes `null` for an absent key, and ignores
+//! unknown keys. containerd relies on the first (`HostPort`). serde does none of this, so
+//! [`from_value`] puts a small deserializer in between (`case_blind`).
 //! Where an object has two spellings of a key, the exact one wins. Errors carry the path to
 //! the value.
 //!

@@ -26,9 +26,8 @@ pub struct Injection<'a> {
 }
 
 impl NetworkList {
-    /// The configuration that `entry` gets on stdin: its own, with the network's name and
-    /// version, what `injection` brings, and without `capabilities`, which are the
-    /// runtime's business, unless `injection` leaves them.
+    /// The configuration that `entry` gets on stdin: its own with the network's name and version, and with the values of
+    /// `injection`. It has no `capabilities`, unless `injection` keeps them.
     pub fn configuration(&self, entry: &ListEntry, injection: &Injection<'_>) -> Value {
         let mut config = entry.document.as_object().cloned().unwrap_or_default();
         if !injection.capabilities {

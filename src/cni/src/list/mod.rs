@@ -120,7 +120,7 @@ impl NetworkList {
     /// was usual before 1.0.0. Plugins in folders don't belong to it.
     ///
     /// # Errors
-    /// As [`NetworkList::parse`].
+    /// Fails as [`NetworkList::parse`] does.
     pub fn parse_single(bytes: &[u8]) -> Result<Self, Error> {
         let document = json::parse_object(bytes, "network configuration")?;
         // Said here rather than about "plugins[0]", which the file doesn't have.
@@ -140,7 +140,7 @@ impl NetworkList {
     /// Reads a list that has been parsed.
     ///
     /// # Errors
-    /// As [`NetworkList::parse`].
+    /// Fails as [`NetworkList::parse`] does.
     pub fn from_value(document: Value) -> Result<Self, Error> {
         let version = versions::choose(json::from_value(&document, "")?)?;
         let keys: Keys = json::from_value(&document, "")?;

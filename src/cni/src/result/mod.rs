@@ -1,17 +1,13 @@
 //! The result of ADD, in the form of the newest version, and its conversion from and to older
 //! forms.
 //!
-//! Three forms cover the seven versions, each in a file of its own that knows how to read
-//! and write it: 0.1.0 and 0.2.0, one address per family (`v02`); 0.3.0, 0.3.1 and
-//! 0.4.0, lists with the family spelt out (`v04`); 1.0.0 and 1.1.0 (`v10`).
+//! Three forms cover the seven versions. One file reads and writes each. `v02` is for 0.1.0 and 0.2.0, with one
+//! address per family. `v04` is for 0.3.0 to 0.4.0, with lists that name the family. `v10` is for 1.0.0 and 1.1.0.
 //!
-//! **What a version leaves out.** The Go library keeps one type for 1.0.0 and 1.1.0, so
-//! `mtu`, `socketPath` and `pciID` of an interface are written from 1.0.0 on, and the
-//! route options `mtu`, `advmss`, `priority`, `table` and `scope` from 0.3.0 on, although
-//! the specification names them in 1.1.0 only. We do the same: a consumer ignores keys
-//! that it doesn't know, while dropping them would cut a chain in two: a `priority` in an
-//! IPAM's answer has to reach the main plugin of a 0.4.0 network, and others read the
-//! `pciID` of a 1.0.0 result that has passed through every plugin after.
+//! **Keys of newer versions.** The specification names `mtu`, `socketPath` and `pciID` of an interface, and the route
+//! options `mtu`, `advmss`, `priority`, `table` and `scope`, in 1.1.0 only. The Go library writes the former from
+//! 1.0.0 on and the latter from 0.3.0 on. We do the same. A consumer ignores unknown keys, but dropping them would
+//! cut a chain: the `priority` in an IPAM plugin's answer must reach the main plugin of a 0.4.0 network.
 
 mod v02;
 mod v04;
@@ -30,19 +26,19 @@ use super::{Error, Version, fields, json};
 pub struct CniResult {
     /// Links that were made, host and container side.
     pub interfaces: Vec<Interface>,
-    /// Addresses.
+    /// The addresses of the interfaces.
     pub ips: Vec<IpConfig>,
     /// Routes inside the container.
     pub routes: Vec<Route>,
-    /// Name resolution.
+    /// The configuration of name resolution.
     pub dns: Dns,
 }
 
-/// One link.
+/// A link, in the pod or on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Interface {
-    /// Its name.
+    /// The name of the link.
     pub name: String,
     /// Hardware address, `aa:bb:cc:dd:ee:ff`; empty if it has none.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -61,10 +57,10 @@ pub struct Interface {
     pub pci_id: String,
 }
 
-/// One address.
+/// An address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct IpConfig {
-    /// Index into [`CniResult::interfaces`].
+    /// The index into [`CniResult::interfaces`].
     #[serde(default, deserialize_with = "interface_index", skip_serializing_if = "Option::is_none")]
     pub interface: Option<u32>,
     /// Address and prefix length.
@@ -75,13 +71,13 @@ pub struct IpConfig {
     pub gateway: Option<IpAddr>,
 }
 
-/// One route.
+/// A route in the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Route {
     /// Destination. Host bits stay as they were given.
     #[serde(deserialize_with = "fields::cidr", serialize_with = "fields::display")]
     pub dst: IpNetwork,
-    /// Next hop.
+    /// The next hop's address.
     #[serde(default, deserialize_with = "fields::ip_opt", skip_serializing_if = "Option::is_none")]
     pub gw: Option<IpAddr>,
     /// Path MTU in bytes; 0 is not set. This and what follows is written from 0.3.0 on.
@@ -93,7 +89,7 @@ pub struct Route {
     /// Metric; 0 is not set.
     #[serde(default, deserialize_with = "fields::nonzero_opt", skip_serializing_if = "unset")]
     pub priority: Option<u32>,
-    /// Routing table.
+    /// The number of the routing table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<u32>,
     /// Scope, as in rtnetlink(7) `rtm_scope`.
@@ -108,20 +104,20 @@ impl Route {
     }
 }
 
-/// Name resolution.
+/// The configuration of name resolution.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Dns {
     /// Name servers, by address.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nameservers: Vec<String>,
-    /// Local domain.
+    /// The local domain's name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub domain: String,
-    /// Search list.
+    /// Domains of the search list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<String>,
-    /// resolv.conf(5) options.
+    /// Options, as in resolv.conf(5).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }
@@ -222,7 +218,7 @@ impl CniResult {
     /// The text that a plugin prints: the reference's bytes for `version`.
     ///
     /// # Errors
-    /// As [`CniResult::to_value`].
+    /// Fails as [`CniResult::to_value`] does.
     pub fn to_json(&self, version: Version) -> Result<String, Error> {
         Ok(match version {
             Version::V0_1_0 | Version::V0_2_0 => json::to_pretty(&v02::form(self, version)?),

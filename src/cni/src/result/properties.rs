@@ -87,7 +87,7 @@ fn read(value: &serde_json::Value) -> CniResult {
     CniResult::from_value(value, Version::V0_1_0, "").unwrap()
 }
 
-/// What a version can say of a result.
+/// The part of a result that a version can express.
 fn sayable(result: &CniResult, version: Version) -> CniResult {
     let mut said = result.clone();
     if version < Version::V1_0_0 {

@@ -273,7 +273,7 @@ impl Random {
     }
 }
 
-/// What is left of `result` in the form of `version`.
+/// The part of `result` that the form of `version` keeps.
 fn reduced(result: &CniResult, version: Version) -> CniResult {
     let mut left = result.clone();
     if version < Version::V1_0_0 {

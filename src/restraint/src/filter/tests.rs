@@ -4,7 +4,7 @@ use super::*;
 
 const OTHERWISE: u32 = SECCOMP_RET_ERRNO | 1;
 
-/// What the program answers to a call (seccomp(2), bpf(4)).
+/// The program's answer to a call (seccomp(2), bpf(4)).
 fn answer(program: &[sock_filter], architecture: u32, number: u32) -> u32 {
     let (mut a, mut x, mut at) = (0_u32, 0_u32, 0_usize);
     loop {
