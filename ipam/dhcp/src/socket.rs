@@ -62,7 +62,7 @@ impl Socket {
     /// One of the interface with this index, in the namespace of this thread.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub(crate) fn open(kind: Kind, index: u32) -> io::Result<Socket> {
         let protocol = match kind {
             Kind::Dhcp => ETH_P_IP,
@@ -107,7 +107,7 @@ impl Socket {
     /// Sends to the host of this hardware address; the kernel makes the frame's header.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub(crate) fn send(&self, to: Mac, packet: &[u8]) -> io::Result<()> {
         let address = self.address(to);
         // SAFETY: packet and address are live, and of the lengths that are said.

@@ -57,7 +57,7 @@ pub(crate) fn is_gone(host: &mut Netlink, bridge: &Link) -> Result<bool, Error> 
 /// Removes the vlan's gateway, and the bridge, if the configuration has it so and nothing uses them.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     let Some(config) = Config::read(&call.config).ok().filter(|config| config.remove_unused) else {
         return Ok(());

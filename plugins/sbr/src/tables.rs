@@ -65,7 +65,7 @@ impl Tables {
     /// Reads them.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub(crate) fn read(inside: &mut Netlink) -> Result<Self, Error> {
         Ok(Tables { rules: inside.rules()?, with_routes: inside.tables()? })
     }
@@ -132,7 +132,7 @@ impl Tables {
 /// All addresses in the namespace.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub(crate) fn all_addresses(inside: &mut Netlink) -> Result<BTreeSet<IpAddr>, Error> {
     let mut found = BTreeSet::new();
     for link in inside.links(&cnimble_netlink::link::Filter { master: None, kind: None })? {

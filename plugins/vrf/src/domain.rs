@@ -47,7 +47,7 @@ pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Erro
 /// The VRF with this name, or `None`, also if the name is another link's.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
     match find(inside, name) {
         Err(err) if err.code == Code::CONFLICT => Ok(None),

@@ -27,7 +27,7 @@ impl Belongings {
     /// Reads them, with the routes of this table.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub(crate) fn read(inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<Self> {
         let present = inside.addrs(link.index)?;
         let mut routes = inside.routes(link.index, Some(table))?;
@@ -48,7 +48,7 @@ impl Belongings {
     /// Puts back what is missing, the routes into this table.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub(crate) fn put_back(&self, inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<()> {
         let addrs = inside.addrs(link.index)?;
         let lost = self.addrs.iter().filter(|net| !addrs.iter().any(|addr| addr.net == **net));
@@ -64,7 +64,7 @@ impl Belongings {
 /// Makes the interface a port of the master with this index, or of none (0).
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub(crate) fn set_master(inside: &mut Netlink, link: &Link, master: u32) -> netlink::Result<()> {
     let change = Change { master: Some(master), ..Change::default() };
     inside.execute(link::set(link.index, &link.name, &change))
@@ -73,7 +73,7 @@ pub(crate) fn set_master(inside: &mut Netlink, link: &Link, master: u32) -> netl
 /// Takes the interface out of its VRF, and puts its belongings back into the table main.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub(crate) fn take_out(inside: &mut Netlink, index: u32, belongings: &Belongings) -> Result<(), Error> {
     let link = match inside.link_at(index) {
         Err(err) if err.is_missing() => return Ok(()),

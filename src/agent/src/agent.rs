@@ -59,7 +59,7 @@ impl Agent {
     /// One for the current namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn new(options: Options) -> netlink::Result<Self> {
         Ok(Agent {
             options,

@@ -147,7 +147,7 @@ impl Conflist {
     /// Writes it, whole or not at all, if it says something else than what is there; returns whether it did.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub fn write(&self, text: &str) -> io::Result<bool> {
         let path = self.path();
         if files::read(&path, LIMIT, Links::Refuse).is_ok_and(|there| there == text.as_bytes()) {
@@ -164,7 +164,7 @@ impl Conflist {
     /// Removes it; returns whether it was there.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub fn remove(&self) -> io::Result<bool> {
         match std::fs::remove_file(self.path()) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -122,7 +122,7 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
 /// Removes the table; returns whether there was one.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn remove(nft: &mut Nft) -> netlink::Result<bool> {
     if !nft.is_there()? || !nft.has_table(TABLE)? {
         return Ok(false);

@@ -15,7 +15,7 @@ use crate::plan::PROTOCOL;
 /// the process.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn disturbances() -> netlink::Result<watch::Receiver<()>> {
     let mut monitor = RouteMonitor::open()?;
     let (sender, receiver) = watch::channel(());

@@ -194,7 +194,7 @@ impl Doctor<'_> {
     /// As [`Doctor::look`], for what is left of attachments of one network. Asks no plugins.
     ///
     /// # Errors
-    /// As [`Doctor::look`].
+    /// Fails as [`Doctor::look`] does.
     pub fn look_at(&self, network: &str) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.witnesses)?;
         let mut findings = self.orphans(&sight)?;

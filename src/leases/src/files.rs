@@ -58,7 +58,7 @@ pub enum Content {
 /// link and never waits for the other end of a pipe.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses it.
 pub fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<Result<File, Content>> {
     let file = match open(dir, name)? {
         Ok(file) => file,
@@ -86,7 +86,7 @@ fn open_with(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Resul
 /// Reads a small file.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses it.
 pub fn read(dir: BorrowedFd<'_>, name: &str) -> io::Result<Content> {
     match open_regular(dir, name)? {
         Ok(file) => read_open(&file),
@@ -97,7 +97,7 @@ pub fn read(dir: BorrowedFd<'_>, name: &str) -> io::Result<Content> {
 /// Reads a small file that is open.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses it.
 pub fn read_open(file: &File) -> io::Result<Content> {
     let mut buffer = BUFFER;
     Ok(match fill(file, &mut buffer)? {
@@ -197,7 +197,7 @@ fn create_by_name(
 /// data out at once (`auto_da_alloc`), which takes milliseconds.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses it.
 pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> io::Result<()> {
     if let Ok(file) = open_with(dir, name, OFlag::O_WRONLY)? {
         let meta = file.metadata()?;
@@ -222,7 +222,7 @@ pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> i
 /// Removes `name` from `dir`; it may be gone already.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses it.
 pub fn remove(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),

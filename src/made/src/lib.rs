@@ -50,7 +50,7 @@ pub struct Orphan {
 /// The verdict on a link of the host; `None` if it has an owner, or is none of ours.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     match link.kind.as_str() {
         pair::KIND => Ok(pair::orphan(judge, link)),
@@ -62,7 +62,7 @@ pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> 
 /// Whether a link without an owner serves something all the same.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn is_used(host: &mut Netlink, link: &Link) -> Result<bool, Error> {
     match link.kind.as_str() {
         ifb::KIND => ifb::is_used(host, link.index),

@@ -45,7 +45,7 @@ pub fn way(list: &NetworkList, plugin: &ListEntry) -> Option<Way> {
 /// Completes the repair after a plugin's ADD has put its rules back.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn after_add(plugin: &ListEntry, nft: &mut Nft) -> Result<(), Error> {
     if plugin.plugin_type == PORTMAP { portmap::note_links(nft) } else { Ok(()) }
 }

@@ -83,7 +83,7 @@ impl Netlink {
     /// `ip address show dev LINK`; the kernel filters by index.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn addrs(&mut self, index: u32) -> Result<Vec<Addr>> {
         let what = format!("list addresses of link number {index}");
         self.dump(&what, query(index), |message| read(message, index))
@@ -92,7 +92,7 @@ impl Netlink {
     /// `ip address show`: of all links.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn all_addrs(&mut self) -> Result<Vec<Addr>> {
         self.dump("list all addresses", query(0), |message| read(message, 0))
     }

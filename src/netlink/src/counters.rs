@@ -46,7 +46,7 @@ impl Netlink {
     /// The counters of all links, with their indexes. Since Linux 4.7.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn counters(&mut self) -> Result<Vec<(u32, Counters)>> {
         let mut header = [0; IF_STATS_MSG];
         if let Some(mask) = header.last_chunk_mut() {
@@ -59,7 +59,7 @@ impl Netlink {
     /// How many packets the limits at links' roots (tbf, htb) have dropped, with the links' indexes.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn limit_drops(&mut self) -> Result<Vec<(u32, u64)>> {
         let message = wire::message(RTM_GETQDISC, NLM_F_REQUEST | NLM_F_DUMP, &[0; TCMSG], |_| {});
         self.dump_raw("list the drops of limits", &message, read_drops)

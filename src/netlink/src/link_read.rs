@@ -96,7 +96,7 @@ impl Netlink {
     /// `ip link show [master M] [type K]`
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn links(&mut self, filter: &Filter<'_>) -> Result<Vec<Link>> {
         let mut links = self.dump("list links", query(filter), read)?;
         // The kernel ignores a kind that it doesn't know.

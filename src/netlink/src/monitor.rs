@@ -45,7 +45,7 @@ impl LinkMonitor {
     /// From now on, those of the current namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn open() -> Result<Self> {
         Ok(LinkMonitor { socket: listen(Protocol::Route, &[RTNLGRP_LINK])? })
     }
@@ -65,7 +65,7 @@ impl LinkMonitor {
     /// All links of the current namespace: what the notifications go on from.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn links() -> Result<Vec<Link>> {
         Netlink::open()?.links(&Filter::default())
     }
@@ -87,7 +87,7 @@ impl RouteMonitor {
     /// From now on, those of the current namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn open() -> Result<Self> {
         Ok(RouteMonitor { socket: listen(Protocol::Route, &[RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE])? })
     }
@@ -123,7 +123,7 @@ impl RuleMonitor {
     /// From now on, those of the current namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn open() -> Result<Self> {
         Ok(RuleMonitor { socket: listen(Protocol::Netfilter, &[NFNLGRP_NFTABLES])? })
     }

@@ -36,7 +36,7 @@ impl Netlink {
     /// `ip neighbour show dev LINK`: those with a known hardware address.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn neighbours(&mut self, index: u32) -> Result<Vec<(IpAddr, Mac)>> {
         let what = format!("list neighbours of link number {index}");
         self.dump(&what, query(index), |message| read(message, index))

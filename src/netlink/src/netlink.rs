@@ -28,7 +28,7 @@ impl Netlink {
     /// A socket in the current namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn open() -> Result<Self> {
         Ok(Netlink { socket: Socket::open(Protocol::Route)? })
     }
@@ -36,7 +36,7 @@ impl Netlink {
     /// A socket in `ns`, entered only for this moment.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
         ns.enter(Netlink::open)?
     }
@@ -52,7 +52,7 @@ impl Netlink {
     /// [`execute`](Self::execute), and once more if the answer is lost. EEXIST may then mean that the first time has made it.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn execute_until_answered(&mut self, request: &Request) -> Result<()> {
         match self.execute(request.clone()) {
             Err(err) if err.is(Errno::ENOBUFS) => self.execute(request.clone()),

@@ -27,7 +27,7 @@ impl Netlink {
     /// unless table 255 (local) is asked for.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
         let what = format!("list routes of link number {index}");
         let wanted = Wanted { index, table: table.unwrap_or(RT_TABLE_MAIN) };
@@ -50,7 +50,7 @@ impl Netlink {
     /// `ip route show`: the unicast routes of the main table, both families, each with the protocol that made it.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn routes_by_protocol(&mut self) -> Result<Vec<(NewRoute, u8)>> {
         let wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
         let mut routes = Vec::new();
@@ -75,7 +75,7 @@ impl Netlink {
     /// `ip -6 route show proto ra`: the numbers of the links by which routers have told routes.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn links_of_routers(&mut self) -> Result<Vec<u32>> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet6;
@@ -110,7 +110,7 @@ impl Netlink {
     /// several, that with the lowest metric.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn default_link(&mut self) -> Result<Option<u32>> {
         let wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -133,7 +133,7 @@ impl Netlink {
     /// by; `None` if there is no way.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn link_towards(&mut self, to: IpAddr) -> Result<Option<u32>> {
         let mut message = RouteMessage::default();
         (message.header.address_family, message.header.destination_prefix_length) = match to {

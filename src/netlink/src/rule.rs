@@ -70,7 +70,7 @@ impl Netlink {
     /// leave by.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn tables(&mut self) -> Result<BTreeMap<u32, BTreeSet<u32>>> {
         let message = wire::message(RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP, &[0; RTMSG], |_| {});
         let mut tables: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();

@@ -99,7 +99,7 @@ impl Dir {
     /// host ([`Link::far`](super::link::Link::far)), if that is known.
     ///
     /// # Errors
-    /// As [`write()`].
+    /// Fails as [`write()`] does.
     pub fn open(key: &str, number: Option<i32>) -> Result<Self> {
         let what = || format!("open sysctls {key}");
         let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
@@ -119,7 +119,7 @@ impl Dir {
     /// [`write()`] of a key in it.
     ///
     /// # Errors
-    /// As [`write()`].
+    /// Fails as [`write()`] does.
     pub fn write(&self, name: &str, value: &str) -> Result<()> {
         let what = || format!("set sysctl {}/{name} to {value}", self.key);
         put(self.file(name, OFlag::O_WRONLY), value).map_err(|err| err.of(&what()))
@@ -128,7 +128,7 @@ impl Dir {
     /// [`ensure`] of a key in it.
     ///
     /// # Errors
-    /// As [`write()`].
+    /// Fails as [`write()`] does.
     pub fn ensure(&self, name: &str, value: &str) -> Result<Option<String>> {
         let what = || format!("read sysctl {}/{name}", self.key);
         let old = self
@@ -156,7 +156,7 @@ impl Dir {
 /// are fine. Returns the old value if it was changed.
 ///
 /// # Errors
-/// As [`write()`].
+/// Fails as [`write()`] does.
 pub fn ensure(key: &str, value: &str) -> Result<Option<String>> {
     let old = read(key)?;
     if old == value {

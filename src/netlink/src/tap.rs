@@ -69,7 +69,7 @@ impl Tap {
     /// Has the device stay.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn keep(self) -> Result<()> {
         self.set(TUNSETPERSIST, 1, "persist")
     }

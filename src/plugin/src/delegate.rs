@@ -41,7 +41,7 @@ pub fn add(call: &Call, name: &str) -> Result<CniResult, Error> {
 /// [`add`], with where the plugin is.
 ///
 /// # Errors
-/// As [`add`].
+/// Fails as [`add`] does.
 pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => Ok(Added { result: plugin.add(call)?, here: true }),
@@ -67,7 +67,7 @@ pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
 /// Any other verb of plugin `name`.
 ///
 /// # Errors
-/// As [`add`].
+/// Fails as [`add`] does.
 pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => super::run(plugin, call, command),
@@ -96,7 +96,7 @@ pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
 /// that is still on an interface must not be given to another pod.
 ///
 /// # Errors
-/// As [`add`].
+/// Fails as [`add`] does.
 pub fn release(call: &Call, interfaces: &Result<(), Error>, command: Command) -> Result<(), Error> {
     match (interfaces, call.config.ipam_type.as_str()) {
         (Err(_), _) | (_, "") => Ok(()),

@@ -113,7 +113,7 @@ fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed> {
 /// Idempotent.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Applied, Error> {
     let changes = elements::insert::<Apart>(nft, &wanted(owner, port, addrs)).map_err(explain)?;
     Ok(Applied { changes })
@@ -141,7 +141,7 @@ impl Applied {
     /// Takes it back. Opens its own socket.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn run(self) -> Result<(), Error> {
         if self.changes.is_empty() {
             return Ok(());

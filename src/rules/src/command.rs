@@ -39,7 +39,7 @@ pub(super) fn tool(family: Family, action: &str) -> String {
 /// Changes a table of a family by lines for `iptables-restore`, all or nothing.
 ///
 /// # Errors
-/// As [`run`].
+/// Fails as [`run`] does.
 pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
     let input = format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
     run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)

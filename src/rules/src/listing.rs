@@ -14,7 +14,7 @@ use super::{forward, masquerade, portmap, spoof};
 /// All rules with an owner, sorted.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
     let mut all = masquerade::list(nft)?;
     all.extend(portmap::list(nft)?);
@@ -29,7 +29,7 @@ pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
 /// The bridges with an `ingressPolicy`, and which.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn policies(nft: &mut Nft) -> Result<Vec<(String, forward::Policy)>> {
     forward::policies(nft)
 }

@@ -118,7 +118,7 @@ fn mac_of(comment: &str) -> Option<Mac> {
 /// port that is guarded for another attachment.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied, Error> {
     let wanted = [
         Placed { set: PORTS.to_owned(), element: Element::new(Key::ifname(port), port_comment(owner, mac)) },
@@ -165,7 +165,7 @@ impl Applied {
     /// Takes it back. Opens its own socket.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn run(self) -> Result<(), Error> {
         if self.changes.is_empty() {
             return Ok(());

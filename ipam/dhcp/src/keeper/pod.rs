@@ -84,7 +84,7 @@ impl Pod {
     /// The interface follows its lease; what has changed, if anything.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub(super) fn renewed(&mut self, lease: &Held, now: u64) -> Result<Option<String>, Error> {
         let priority = self.wanted.priority;
         let same = |old: &Held| {

@@ -46,7 +46,7 @@ pub(crate) fn file(socket: &Path, key: &str) -> PathBuf {
 /// Whether there are leases of that network, or of any. That there is no directory says that there are none.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses it.
 pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     match fs::read_dir(directory(socket)) {
         Ok(mut entries) => Ok(entries.any(|entry| entry.is_ok_and(|entry| is_key(&entry.path())))),
@@ -58,7 +58,7 @@ pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
 /// Makes the directory of a socket's leases if it is missing, and opens its lock.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses it.
 pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
     let directory = directory(socket);
     DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
@@ -75,7 +75,7 @@ pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
 /// The lease daemon that holds the lock of a store, by `/proc/locks` (proc(5)).
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses it.
 pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
     let lock = match fs::symlink_metadata(directory(socket).join(LOCK)) {
         Err(err) if cnimble_files::is_absent(&err) => return Ok(None),
@@ -113,7 +113,7 @@ impl Store {
     /// Opens the directory of a socket, made if it is missing; `None` if another keeper has it.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub(crate) fn open(socket: &Path) -> io::Result<Option<Store>> {
         match Flock::lock(prepare(socket)?, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(Store { directory: directory(socket), boot: boot::boot_id()?, _lock: lock })),
@@ -125,7 +125,7 @@ impl Store {
     /// All leases of this boot. What is no lease, and what was being written, is removed.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub(crate) fn load(&self) -> io::Result<Vec<Record>> {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -158,7 +158,7 @@ impl Store {
     /// Writes a lease, whole or not at all.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub(crate) fn write(&self, wanted: &Wanted, mac: [u8; 6], lease: Option<&Held>) -> io::Result<()> {
         let key = wanted.key();
         let record = Record { boot: self.boot.clone(), wanted: wanted.clone(), mac, lease: lease.cloned() };
@@ -170,7 +170,7 @@ impl Store {
     /// Removes a lease.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub(crate) fn remove(&self, key: &str) -> io::Result<()> {
         match fs::remove_file(self.directory.join(key)) {
             Err(err) if !cnimble_files::is_absent(&err) => Err(err),

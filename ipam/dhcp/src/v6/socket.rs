@@ -61,7 +61,7 @@ impl Socket {
     /// Sends to all servers and relays of the link.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub(crate) fn send(&self, message: &[u8]) -> io::Result<()> {
         self.socket.send_to(message, SocketAddrV6::new(SERVERS, SERVER_PORT, 0, self.index)).map(drop)
     }
@@ -69,7 +69,7 @@ impl Socket {
     /// Asks the link who has `address`; `mac` is where to answer.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub(crate) fn solicit(&self, address: Ipv6Addr, mac: Mac) -> io::Result<()> {
         let group = SocketAddrV6::new(group_of(address), 0, 0, self.index);
         self.socket.send_to(&solicitation(address, mac), group).map(drop)
@@ -101,7 +101,7 @@ impl AsFd for Socket {
 /// The usable link-local address of an interface, if it has one.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub(crate) fn link_local(inside: &mut Netlink, index: u32) -> cnimble_netlink::Result<Option<Ipv6Addr>> {
     let own = |addr: &Addr| match addr.net.ip() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() && !addr.tentative => Some(ip),

@@ -88,7 +88,7 @@ pub struct Share {
 /// Milliseconds since this boot, sleep included.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses it.
 pub fn now() -> Result<u64, Error> {
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME)
         .map_err(|err| Error::new(Code::IO, format!("reading the time since boot: {err}")))?;
@@ -140,7 +140,7 @@ impl Share {
     /// The age of the last confirmation in milliseconds; `None` if it is of another boot.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub fn age(&self) -> Result<Option<u64>, Error> {
         let of_today = self.registered && self.identity.boot == this_boot()?;
         let now = now()?;
@@ -150,7 +150,7 @@ impl Share {
     /// Whether addresses may be given from it now.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub fn is_valid(&self) -> Result<bool, Error> {
         Ok(self.age()?.is_some_and(|age| age < self.identity.offline))
     }

@@ -168,7 +168,7 @@ impl Config {
     /// The same for a plugin of a network, when no runtime adds anything.
     ///
     /// # Errors
-    /// As [`Config::read`].
+    /// Fails as [`Config::read`] does.
     pub fn of(list: &NetworkList, plugin: &ListEntry) -> Result<Self, Error> {
         let document = list.configuration(plugin, &Injection::default()).to_string();
         Self::read(&PluginConfig::parse(document.as_bytes())?, &CniArgs::default())

@@ -37,7 +37,7 @@ impl Directory {
     /// Opens the directory; `None` if there is none.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let flags = libc::O_DIRECTORY;
         match File::options().read(true).custom_flags(flags).open(path) {
@@ -131,7 +131,7 @@ impl Directory {
     /// The addresses that have a lease, whatever it says.
     ///
     /// # Errors
-    /// As [`Directory::names`].
+    /// Fails as [`Directory::names`] does.
     pub fn addresses(&self) -> Result<Vec<IpAddr>> {
         Ok(self.names()?.iter().filter_map(|name| address(name)).collect())
     }
@@ -158,7 +158,7 @@ impl Directory {
     /// The identity of the file, which a later file of the same name doesn't have; `None` if there is no file.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub fn identity(&self, name: &str) -> Result<Option<Identity>> {
         match fstatat(self.fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Identity::of(&stat))),
@@ -171,7 +171,7 @@ impl Directory {
     /// knows of, or all leases if there is none. `hints` are addresses to look at as well.
     ///
     /// # Errors
-    /// As [`Directory::leases`].
+    /// Fails as [`Directory::leases`] does.
     pub fn leases_of(&self, container_id: &str, hints: &[IpAddr]) -> Result<Leases> {
         let Some(index) = Index::open(self.fd()) else { return self.leases() };
         let Some(mut ips) = index.find(index::key(container_id)) else { return self.leases() };

@@ -39,7 +39,7 @@ impl Store {
     /// Makes the directory if need be and locks it. What is made is noted.
     ///
     /// # Errors
-    /// As [`Store::lock`].
+    /// Fails as [`Store::lock`] does.
     pub fn lock_or_create(path: &Path, noted: &dyn Noted) -> Result<Self> {
         Self::lock_with(path, Some(noted))?.ok_or_else(|| StoreError::Unsettled(path.to_owned()))
     }

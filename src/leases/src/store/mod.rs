@@ -95,7 +95,7 @@ impl Store {
     /// Removes the lease of `ip`; it may be gone already.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub fn remove(&self, ip: IpAddr) -> Result<()> {
         let name = ip.to_string();
         log::debug!("releasing {}", self.path().join(&name).display());
@@ -105,7 +105,7 @@ impl Store {
     /// Removes a file if it is still the one that was found.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub fn remove_found(&self, name: &str, found: Identity) -> Result<()> {
         // Another process was faster, or has given the address to another pod.
         if self.identity(name)? != Some(found) {
@@ -118,7 +118,7 @@ impl Store {
     /// we hold has lost its name, another process may have made the next, and work under it.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses it.
     pub fn remove_if_empty(&self) -> Result<()> {
         if !self.lock.guards(self.fd(), self.path()) {
             return Ok(());

@@ -49,7 +49,7 @@ pub(super) fn start_autoreaped(task: &Task<'_>) -> Result<(), Errno> {
 /// Starts one that its parent, or who inherits it, has to reap.
 ///
 /// # Errors
-/// fork(2)'s.
+/// Fails if fork(2) fails.
 pub(super) fn start(task: &Task<'_>) -> Result<(), Errno> {
     // SAFETY: as above; whatever another thread held is not needed.
     match unsafe { libc::fork() } {

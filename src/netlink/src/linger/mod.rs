@@ -183,7 +183,7 @@ impl Waiter {
     /// Waits until there is something to read from `socket`, or the child has ended.
     ///
     /// # Errors
-    /// poll(2)'s.
+    /// Fails if poll(2) fails.
     pub(crate) fn wait(&self, socket: BorrowedFd<'_>, end: Instant) -> Result<Event, Errno> {
         loop {
             let time = end.saturating_duration_since(Instant::now());

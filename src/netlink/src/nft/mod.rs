@@ -93,7 +93,7 @@ impl Nft {
     /// A socket in `ns`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn open_in(ns: &NetNs) -> Result<Self> {
         Ok(Nft { socket: Some(ns.enter(|| Socket::open(Protocol::Netfilter))??), elsewhere: true })
     }
@@ -117,7 +117,7 @@ impl Nft {
     /// they take effect.
     ///
     /// # Errors
-    /// As [`Nft::commit`].
+    /// Fails as [`Nft::commit`] does.
     pub fn try_out(&mut self, batch: &Batch) -> Result<()> {
         self.transact(batch, false)
     }

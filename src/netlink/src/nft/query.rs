@@ -23,7 +23,7 @@ impl Nft {
     /// Whether the table is there.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn has_table(&mut self, table: Table<'_>) -> Result<bool> {
         let what = format!("look for table {table}");
         self.exists(NFT_MSG_GETTABLE, table.family, &what, |w| w.text(NFTA_TABLE_NAME, table.name))
@@ -32,7 +32,7 @@ impl Nft {
     /// The tables, of all families that are known here.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn tables(&mut self) -> Result<Vec<(Family, String)>> {
         self.list(
             &Listing {
@@ -52,7 +52,7 @@ impl Nft {
     /// Whether the chain is there.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn has_chain(&mut self, chain: Chain<'_>) -> Result<bool> {
         let what = format!("look for chain {chain}");
         self.exists(NFT_MSG_GETCHAIN, chain.table.family, &what, |w| {
@@ -64,7 +64,7 @@ impl Nft {
     /// Whether the set or map is there.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn has_set(&mut self, set: Set<'_>) -> Result<bool> {
         let what = format!("look for set {set}");
         self.exists(NFT_MSG_GETSET, set.table.family, &what, |w| {
@@ -77,7 +77,7 @@ impl Nft {
     /// (`policy drop`).
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn drops_by_policy(&mut self, chain: Chain<'_>) -> Result<bool> {
         let what = format!("look for chain {chain}");
         let fill = |w: &mut Writer| {
@@ -95,7 +95,7 @@ impl Nft {
     /// The names of the chains of a table; none if there is no table.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn chains(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the chains of table {table}");
         // The kernel filters by family alone.
@@ -118,7 +118,7 @@ impl Nft {
     /// if there is no table.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn sets(&mut self, table: Table<'_>) -> Result<Vec<String>> {
         let what = format!("list the sets of table {table}");
         let listed = self.list(
@@ -141,7 +141,7 @@ impl Nft {
     /// The rules of a chain, or of all chains of a table; none if they aren't there.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn rules(&mut self, table: Table<'_>, chain: Option<&str>) -> Result<Vec<Rule>> {
         self.list_rules(table, chain, |_| false)
     }
@@ -150,7 +150,7 @@ impl Nft {
     /// behind it are not read, however many they are.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn rules_until(&mut self, chain: Chain<'_>, last: impl Fn(&Rule) -> bool) -> Result<Vec<Rule>> {
         self.list_rules(chain.table, Some(chain.name), last)
     }
@@ -200,7 +200,7 @@ impl Nft {
     /// All elements of a set; none if there is no set or no table.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn elements(&mut self, set: Set<'_>) -> Result<Vec<Element>> {
         let what = format!("list the elements of set {set}");
         let fill = |w: &mut Writer| {
@@ -234,7 +234,7 @@ impl Nft {
     /// Whether a set has no elements, or isn't there.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn is_empty(&mut self, set: Set<'_>) -> Result<bool> {
         // NFTA_SET_COUNT is since Linux 6.18; without it, the elements have to be listed.
         let what = format!("count the elements of set {set}");

@@ -49,7 +49,7 @@ impl Netlink {
     /// it receives is lost. True if there are no filters.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn redirects_nowhere(&mut self, index: u32) -> Result<bool> {
         for what in self.filters(index, Handle::AT_INGRESS, |message| Ok(Some(filter::effect(message)?)))? {
             match what {

@@ -141,7 +141,7 @@ fn temporary_name(owner: &Owner) -> String {
 /// write that. A temporary name, of 48 bits, is no accident.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn remove_unfinished(inside: &mut Netlink, name: &str, kind: Kind) -> Result<(), Error> {
     match inside.find_link(name)? {
         Some(link) if link.kind == kind.name() && link.alias.is_empty() => remove::delete(inside, &link),
@@ -178,7 +178,7 @@ pub fn unknown_kind(kind: Kind, code: Code) -> Error {
 /// them under another hardware address.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn configure(
     call: &Call,
     netns: &NetNs,

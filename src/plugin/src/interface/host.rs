@@ -12,7 +12,7 @@ use crate::Call;
 /// Sets `accept_ra` to 0. A host without IPv6 has no such key.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{interface}/accept_ra");
     match sysctl::ensure(&key, "0") {
@@ -43,7 +43,7 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
 /// again. To be done before the link is up. A host without IPv6 has no such key.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
     if link.accept_ra == Some(0) {
         return Ok(());
@@ -67,7 +67,7 @@ fn unless_deaf(interface: &str, err: netlink::Error) -> Result<(), Error> {
 /// count on it by then.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
     for (v4, key) in [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")] {
         // A kernel that doesn't say, or not by netlink, may say it by sysctl.

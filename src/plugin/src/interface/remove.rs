@@ -28,7 +28,7 @@ pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), 
 /// whatever name.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, is_port: bool) -> Result<Option<Link>, Error> {
     if let Some(link) = ours(host, owner)? {
         return Ok(Some(link));
@@ -69,7 +69,7 @@ pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]
 /// [`stale`], which goes by aliases, doesn't remove such a pair.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
     if owners.is_empty() {
         return Ok(owners);

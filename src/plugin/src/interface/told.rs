@@ -11,7 +11,7 @@ use crate::Call;
 /// Removes a link, if it is still there.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
     match netlink.remove_link(link.index, &link.name) {
         Err(err) if !err.is_missing() => Err(err.into()),

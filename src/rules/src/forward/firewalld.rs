@@ -68,7 +68,7 @@ fn connect() -> Result<Bus, Error> {
 /// Whether there is firewalld's table.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub(super) fn has_table(nft: &mut Nft) -> Result<bool, Error> {
     Ok(nft.has_table(TABLE)?)
 }
@@ -77,7 +77,7 @@ pub(super) fn has_table(nft: &mut Nft) -> Result<bool, Error> {
 /// one message to the kernel where there is none.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub(super) fn is_running(nft: &mut Nft) -> Result<bool, Error> {
     if !has_table(nft)? {
         return Ok(false);

@@ -216,7 +216,7 @@ impl Applied {
     /// Takes it back. Opens its own socket.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn run(self) -> Result<(), Error> {
         let mut failures = Failures::default();
         for made in self.rules.iter().rev() {

@@ -77,7 +77,7 @@ fn is_taken(saved: &str) -> bool {
 /// The fate of a pod's packets in `FORWARD`, by the worse of both variants.
 ///
 /// # Errors
-/// As [`look`].
+/// Fails as [`look`] does.
 pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Error> {
     let mut ways = vec![Way::Open];
     let table = filter(family);

@@ -56,7 +56,7 @@ impl HandOver {
     /// Those of these pods, and of the bridges that `bridges` are about.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn new<'t>(
         nft: &mut Nft,
         pods: Vec<Pod>,
@@ -159,7 +159,7 @@ impl HandOver {
     /// is there any more. To be asked before [`HandOver::let_go`].
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn left(&self, nft: &mut Nft) -> Result<Vec<&Pod>, Error> {
         let mut there = Vec::new();
         for part in PARTS {
@@ -200,7 +200,7 @@ impl HandOver {
     /// them; connections stay.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn let_go(&self, nft: &mut Nft) -> Result<(), Error> {
         for part in PARTS {
             let mut elements: Vec<Placed> = self.pods.iter().flat_map(|pod| pod.of(part)).cloned().collect();

@@ -94,7 +94,7 @@ impl Pod {
     /// Why its rules can't be handed over, if they can't.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn problem(&self, nft: &mut Nft) -> Result<Option<String>, Error> {
         let has = |part| self.of(part).next().is_some();
         if has(Part::Portmap) && self.settings.portmap_backend.as_deref() == Some("nftables") {

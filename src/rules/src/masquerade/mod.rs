@@ -123,7 +123,7 @@ impl Applied {
     /// Takes it back. Opens its own socket.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn run(self) -> Result<(), Error> {
         self.0.revert::<nftables::Masquerade>(&mut Nft::new(), iptables::revert)
     }

@@ -92,7 +92,7 @@ pub(crate) fn lines(
 /// Leaves `route_localnet` on for good towards pods that localhost reaches, as the Go plugin does.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub(crate) fn open_for_good(forwards: &[Forward]) -> Result<(), Error> {
     forwards.iter().filter_map(Forward::localhost).try_for_each(localnet::open_for_good)
 }

@@ -242,7 +242,7 @@ impl Applied {
     /// Takes it back. Opens its own sockets.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel refuses the request.
     pub fn run(self) -> Result<(), Error> {
         let mut nft = Nft::new();
         let mut failures = Failures::default();
@@ -260,7 +260,7 @@ impl Applied {
 /// lost with the rules: or it would stay on when the last mapping goes, without the guard.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn note_links(nft: &mut Nft) -> Result<(), Error> {
     for pod in nftables::local_pods(nft)? {
         if let Some(link) = localnet::opened_towards(pod)? {

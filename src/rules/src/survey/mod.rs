@@ -215,7 +215,7 @@ impl Trace {
 /// The unused parts of our tables, for people.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
     let mut idle = Vec::new();
     if !nft.is_there()? {
@@ -241,7 +241,7 @@ pub fn idle(nft: &mut Nft) -> Result<Vec<String>, Error> {
 /// it on, before the rules go that make it harmless.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn remove_idle(nft: &mut Nft) -> Result<(), Error> {
     for part in PARTS {
         if part.is_idle(nft)? {
