@@ -33,7 +33,7 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
-/// What the network wants to know.
+/// Reads all facts that the network needs.
 fn settings(pod: &Manifest) -> SandboxConfig {
     let dns = DnsOptions {
         cluster_dns: vec![std::net::Ipv4Addr::new(10, 96, 0, 10).into()],
@@ -46,7 +46,7 @@ fn settings(pod: &Manifest) -> SandboxConfig {
     config
 }
 
-/// A sandbox' record.
+/// Takes any bytes for a sandbox's record.
 pub fn checkpoint(bytes: &[u8]) {
     sandbox::checkpoint(bytes);
 }
@@ -61,7 +61,7 @@ pub fn kubeconfig(bytes: &[u8]) {
     cnimble_api::fuzzing::kubeconfig(bytes);
 }
 
-/// What an API server sends: a page of a list, events of a watch.
+/// Takes any bytes for an API server's list page and watch events.
 pub fn server(bytes: &[u8]) {
     source::server(bytes);
 }

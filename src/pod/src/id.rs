@@ -1,4 +1,4 @@
-//! Which pod.
+//! The identity of a pod.
 
 use std::fmt::{self, Write};
 
@@ -15,7 +15,7 @@ pub struct PodId {
 }
 
 impl PodId {
-    /// A pod's ID.
+    /// The ID of a pod by its names.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         PodId { namespace: namespace.into(), name: name.into() }
     }

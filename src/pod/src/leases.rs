@@ -11,9 +11,9 @@ use cnimble_leases::store::{Directory, StoreError};
 /// A range and its leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeUsage {
-    /// `FIRST-LAST`
+    /// The range as `FIRST-LAST`.
     pub range: String,
-    /// Leases in it.
+    /// The number of leases in the range.
     pub used: u128,
     /// Addresses that could still be given out.
     pub free: u128,

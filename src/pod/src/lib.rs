@@ -5,9 +5,9 @@
 //! - [`network`]: the network plugin layer. Which network is the default one, what plugins are
 //!   told about a pod, one operation at a time for each pod.
 //! - [`leases`]: how full the address ranges of a network are.
-//! - [`sandbox`]: a network namespace for each pod, and the record on disk by which a later
-//!   process finds it again.
-//! - [`sync`]: the loop that brings what is wanted and what there is together.
+//! - [`sandbox`]: a network namespace for each pod, and its record on disk, from which a later
+//!   process finds it.
+//! - [`sync`]: the loop that makes existing pods match the wanted ones.
 //!
 //! Everything is async on tokio, without state outside the values you make.
 

@@ -1,4 +1,4 @@
-//! What the network wants to know of a pod.
+//! The facts of a pod that the network needs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::network::{Bandwidth, Dns, PortMapping, Protocol};
 pub enum DnsPolicy {
     /// From the cluster's name servers.
     ClusterFirst,
-    /// From the node's.
+    /// From the node's resolv.conf.
     Default,
     /// From nothing but dnsConfig.
     None,
@@ -57,8 +57,8 @@ impl Manifest {
         self.facts.dns.as_deref().cloned().unwrap_or_default()
     }
 
-    /// Its annotations, as far as they are kept: all of a static pod; of a pod from an API server
-    /// see [`ApiSource::annotations`](crate::source::ApiSource::annotations).
+    /// The annotations that are kept. A static pod keeps all. For pods of an API server see
+    /// [`ApiSource::annotations`](crate::source::ApiSource::annotations).
     pub fn annotations(&self) -> &BTreeMap<String, String> {
         &self.facts.annotations
     }
@@ -129,7 +129,7 @@ impl Manifest {
     }
 }
 
-/// The containers whose ports count: all, and of the init containers those that stay.
+/// The containers that may publish ports: all containers, and init containers that keep running.
 pub(super) fn containers_with_ports(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     let stays = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
     spec.init_containers.iter().flatten().filter(stays).chain(&spec.containers)
@@ -146,7 +146,7 @@ pub(super) fn mapping(port: &ContainerPort) -> Option<PortMapping> {
     })
 }
 
-/// A protocol by its name in a manifest; TCP if there is none.
+/// A protocol by its name in a manifest. TCP without a name.
 pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name.unwrap_or_default() {
         "" | "TCP" => Some(Protocol::Tcp),

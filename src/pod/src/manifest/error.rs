@@ -1,4 +1,4 @@
-//! What can be wrong with a manifest.
+//! Errors in manifests.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub struct ManifestError {
     pub pod: Option<Box<PodId>>,
     /// The field, like `spec.containers[0].name`; may be empty.
     pub path: String,
-    /// What is wrong with it.
+    /// The error.
     pub problem: Problem,
 }
 
@@ -42,13 +42,13 @@ impl fmt::Display for ManifestError {
     }
 }
 
-/// What is wrong with a manifest, or with a field of it.
+/// An error in a manifest, or in one of its fields.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// It is larger than [`MAX_SIZE`].
     #[error("it is larger than {MAX_SIZE} bytes")]
     TooLarge,
-    /// It isn't UTF-8.
+    /// The text is not UTF-8.
     #[error("it is not UTF-8 text")]
     NotText,
     /// There is nothing in it.

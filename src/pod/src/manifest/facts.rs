@@ -1,5 +1,5 @@
-//! What is kept of a pod: what the network wants to know, and nothing more. A Pod object has
-//! kilobytes; of thousands of pods on a node these are what memory is spent on.
+//! The facts of a pod that are kept. A Pod object takes kilobytes, and a node may have thousands of pods, so only
+//! the facts that the network needs are in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::MANAGED_ANNOTATION;
 use super::access::{DnsPolicy, containers_with_ports, mapping};
 use crate::network::{Dns, PortMapping};
 
-/// What the network wants to know of a pod.
+/// The facts of a pod that the network needs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Facts {
     pub(super) host_network: bool,
@@ -21,7 +21,7 @@ pub(super) struct Facts {
     pub(super) dns: Option<Box<Dns>>,
     /// Shared: most pods have the same few.
     pub(super) annotations: Arc<BTreeMap<String, String>>,
-    /// In seconds.
+    /// The grace period in seconds.
     pub(super) grace: Option<u32>,
     /// The deletionTimestamp, in seconds since 1970.
     pub(super) deletion: Option<u64>,

@@ -1,5 +1,5 @@
-//! How much of a manifest is taken, so that no text asks for more memory than the few times its
-//! size that a manifest needs: a brace of one byte may become a container of a kilobyte.
+//! Limits on a manifest. A brace of one byte may become a container of a kilobyte. The limits keep the memory at a
+//! few times the size of the text.
 
 use serde_json::Value;
 

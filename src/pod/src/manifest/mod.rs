@@ -1,8 +1,7 @@
 //! Manifests: Kubernetes' Pod objects as people write them, read, completed and judged.
 //!
-//! YAML with any number of documents, JSON, and each of them a Pod, a PodList or a List. It is
-//! read by the real type, [`Pod`] of the crate k8s-openapi, so that every field is judged; what
-//! is kept of it, a [`Manifest`], is what the network wants to know, and small.
+//! A manifest is YAML with any number of documents, or JSON. Each document is a Pod, a PodList or a List. [`Pod`] of
+//! the crate k8s-openapi reads it, so every field is checked. A [`Manifest`] keeps the facts that the network needs.
 //!
 //! ```
 //! use cnimble_pod::manifest::{Defaults, Manifest, Origin};
@@ -31,10 +30,9 @@
 //! );
 //! ```
 //!
-//! Static pods, which come from files and URLs, get what a kubelet gives them ([`Defaults`]):
-//! the namespace `default`; a UID that is a hash of the node, the origin and the pod if they
-//! have none, so that an edited manifest is another pod; and, if wanted, the node's name behind
-//! their own. Fields that Kubernetes doesn't know are ignored, as by the kubelet.
+//! Static pods come from files and URLs. They get the defaults of a kubelet ([`Defaults`]): the namespace `default`,
+//! and a UID if they have none. The UID is a hash of node, origin and pod, so an edited manifest is another pod. On
+//! request the node's name is appended to the pod's. Unknown fields are ignored, as by the kubelet.
 
 mod access;
 mod error;
@@ -75,7 +73,7 @@ pub const MANAGED_ANNOTATION: &str = "cnimble/managed";
 /// Where a manifest comes from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// A file.
+    /// A file of the directory.
     File(PathBuf),
     /// An HTTP or HTTPS URL.
     Url(String),
@@ -96,7 +94,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What a static pod gets that doesn't say it itself.
+/// Defaults of static pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Defaults {
     /// The node's name. Part of the hash that is the UID, and `spec.nodeName`; may be empty.
@@ -114,16 +112,16 @@ pub struct Manifest {
     pub uid: String,
     /// Where it was found.
     pub origin: Arc<Origin>,
-    /// What the network wants to know of it.
+    /// The facts that the network needs.
     facts: Facts,
 }
 
-/// What [`Manifest::parse_each`] found.
+/// The result of [`Manifest::parse_each`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Parsed {
     /// The pods that are fine.
     pub pods: Vec<Manifest>,
-    /// What is wrong with the others.
+    /// The errors of the other pods.
     pub errors: Vec<ManifestError>,
 }
 

@@ -1,5 +1,4 @@
-//! From text to manifests: YAML or JSON, any number of documents, pods and lists of them; and
-//! what a static pod gets that it doesn't say itself.
+//! Reads manifests from YAML or JSON, with any number of documents, pods and lists. Completes static pods.
 
 use std::sync::Arc;
 
@@ -17,14 +16,14 @@ use super::{
 };
 use crate::PodId;
 
-/// Reads one text.
+/// The reader of one text.
 struct Parser<'a> {
     origin: Arc<Origin>,
     defaults: &'a Defaults,
     parsed: Parsed,
     /// How many faults aren't told of.
     more: usize,
-    /// What the pods were completed to.
+    /// The pods after their completion.
     #[cfg(feature = "fuzzing")]
     whole: Vec<Pod>,
 }
@@ -55,7 +54,7 @@ pub(crate) fn whole(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Vec<P
     parser.whole
 }
 
-/// Knows where a field is, if anybody does.
+/// Returns the line and the column of a field, if they are known.
 type Locate<'a> = dyn Fn(&[Step]) -> Option<(usize, usize)> + 'a;
 
 impl<'a> Parser<'a> {

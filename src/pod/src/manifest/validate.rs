@@ -1,6 +1,5 @@
-//! Whether a Pod makes sense: the rules of Kubernetes' validation, as far as names and the
-//! network go. What only matters to running containers (images, volumes, probes) isn't judged,
-//! as nothing here runs them.
+//! Checks a Pod by the rules of Kubernetes' validation for names and the network. Images, volumes and probes are not
+//! checked, because no container runs here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -15,15 +15,15 @@ pub const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
 const MIN: u64 = 1_000;
 const MAX: u64 = 1_000_000_000_000_000;
-/// What the kubelet asks for: as good as no limit, and the plugins' arithmetic bears it.
+/// The burst that a kubelet asks for. It is nearly no limit, and does not overflow in plugins.
 const BURST: u64 = i32::MAX as u64;
 
 /// Traffic limits of a pod, in bits per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bandwidth {
-    /// To the pod.
+    /// The limit of traffic to the pod, in bits per second.
     pub ingress: Option<u64>,
-    /// From the pod.
+    /// The limit of traffic from the pod, in bits per second.
     pub egress: Option<u64>,
 }
 
@@ -31,16 +31,16 @@ pub struct Bandwidth {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {annotation}: \"{}\" {reason}", value.escape_debug())]
 pub struct BandwidthError {
-    /// Its key.
+    /// The key of the annotation.
     pub annotation: &'static str,
-    /// Its value.
+    /// The value of the annotation.
     pub value: String,
-    /// What is wrong with it.
+    /// The error in the value.
     pub reason: &'static str,
 }
 
 impl Bandwidth {
-    /// The limits in these annotations; `None` if there are none.
+    /// The limits in these annotations, or `None` without any.
     ///
     /// # Errors
     /// A value that is no [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/),

@@ -18,16 +18,16 @@ use cnimble_runtime::{ConfDir, Invoker, Listing, Network, find_plugin};
 /// How long a plugin may take to say which versions it speaks, or whether it could serve.
 pub(super) const PROBE: Duration = Duration::from_secs(10);
 
-/// What the directory said when it was last read.
+/// The state of the directory at its last reading.
 #[derive(Debug, Default, Clone)]
 pub(super) struct State {
-    /// The default network.
+    /// The first usable network.
     pub(super) default: Option<Arc<Network>>,
-    /// All networks whose files make sense.
+    /// All usable networks.
     pub(super) networks: Vec<Arc<Network>>,
-    /// What is wrong where.
+    /// The errors of files.
     pub(super) problems: Vec<String>,
-    /// By which it is known that nothing has changed.
+    /// Detects changes of the directory.
     print: Fingerprint,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong between a pod and its network.
+//! Errors of a pod's network.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ use crate::PodId;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}", self.condition(), Details(details))]
 pub struct NetworkNotReady {
-    /// What the condition's message says.
+    /// The message of the condition.
     pub message: String,
-    /// What is wrong where, one fact each.
+    /// The errors, one fact each.
     pub details: Vec<String>,
 }
 
 impl NetworkNotReady {
-    /// The condition's reason.
+    /// The reason of the condition.
     pub const REASON: &str = "NetworkPluginNotReady";
 
     /// No network is configured.
@@ -33,7 +33,7 @@ impl NetworkNotReady {
         }
     }
 
-    /// The condition alone.
+    /// The condition without details.
     pub fn condition(&self) -> String {
         format!(
             "container runtime network not ready: NetworkReady=false reason:{} message:{}",
@@ -51,12 +51,12 @@ impl fmt::Display for Details<'_> {
     }
 }
 
-/// What was to be done to a pod's network.
+/// An operation on a pod's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Pod in.
+    /// Adds the pod to the network.
     SetUp,
-    /// Pod out.
+    /// Removes the pod from the network.
     TearDown,
     /// Is it as it was set up?
     Check,
@@ -106,7 +106,7 @@ pub enum NetworkError {
         "networks were not cleaned up: for {limit:?} there was no moment without work on a pod's network"
     )]
     Busy { limit: std::time::Duration },
-    /// What is left of attachments that are gone could not be cleaned up everywhere.
+    /// The clean-up of orphaned attachments failed in some networks.
     #[error("failed to clean up networks: {}", All(failures))]
     Gc { failures: Vec<runtime::Error> },
 }

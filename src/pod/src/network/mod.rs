@@ -1,10 +1,9 @@
 //! The network plugin layer: between pods and CNI.
 //!
-//! A [`NetworkPlugin`] knows the default network, the first in the configuration directory
-//! that can be used, and follows the directory as it changes. It sets a pod's network up
-//! (loopback, then the default network), reads its addresses, checks it, and tears it down
-//! with the configuration that it was set up with, even if that has changed or gone since.
-//! What plugins hear of a pod is what kubelets and their runtimes tell them.
+//! A [`NetworkPlugin`] knows the default network, which is the first usable one of the configuration directory, and
+//! follows changes of the directory. It sets up a pod's network (loopback, then the default network), reads its
+//! addresses, and checks it. It tears the network down with the configuration of the set-up, even if that has changed
+//! since. Plugins get the same facts of a pod as from kubelets and their runtimes.
 //!
 //! For each pod there is one operation at a time, and as many pods at once as you like. Only
 //! clean-up ([`NetworkPlugin::gc`]) waits until nothing else is going on.
@@ -98,8 +97,8 @@ pub use error::{NetworkError, NetworkNotReady, Operation};
 pub use gc::Sandboxed;
 pub use pod::{Dns, INTERFACE, PodNetwork, PodNetworkStatus, PortMapping, Protocol};
 
-/// How long an operation on a pod's network may take by default: what the kubelet allows
-/// (the time limit of a CRI request is 4 minutes, and this is a little less).
+/// The default time limit of an operation on a pod's network. The kubelet's limit of a CRI request is 4 minutes, and
+/// this is a little less.
 pub const OPERATION_LIMIT: Duration = Duration::from_secs(220);
 
 /// How long a clean-up of all networks may take by default. It holds everything else up, so it
@@ -111,7 +110,7 @@ pub const GC_LIMIT: Duration = Duration::from_secs(30);
 pub struct NetworkOptions {
     /// The configuration directory, `/etc/cni/net.d` as a rule. Need not exist yet.
     pub conf_dir: PathBuf,
-    /// What runs the plugins: their directories, the cache, where their stderr goes.
+    /// Runs the plugins, with their directories and the cache.
     pub invoker: Invoker,
     /// Plugins are also looked for in `<prefix>/opt/TYPE/bin`; `None` is nowhere else.
     pub vendor_prefix: Option<PathBuf>,
@@ -164,7 +163,7 @@ struct Inner {
     /// Held while the directory is being read.
     reading: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
-    /// What the plugins said when they were asked last whether they could serve, and of which network.
+    /// The last answer to STATUS, with its network.
     status: RwLock<Option<(Arc<Network>, NetworkNotReady)>>,
     pods: Locks<PodId>,
     /// [`NetworkOptions::pod_cidrs`], or what they were set to since.
@@ -201,7 +200,7 @@ impl NetworkPlugin {
         plugin
     }
 
-    /// Reads the directory now. What can't be used becomes a warning, once.
+    /// Reads the directory now. Warns once of each unusable file.
     pub async fn reload(&self) {
         let _reading = self.inner.reading.lock().await;
         let before = self.state();
@@ -263,7 +262,7 @@ impl NetworkPlugin {
         (self.inner.conf.dir(), self.inner.options.invoker.path())
     }
 
-    /// What can't be used in the configuration directory, and why.
+    /// The unusable files of the configuration directory, with the reasons.
     pub fn problems(&self) -> Vec<String> {
         self.state().problems.clone()
     }
@@ -352,7 +351,7 @@ impl NetworkPlugin {
         self.inner.options.vendor_prefix.as_deref()
     }
 
-    /// What runs the plugins of this network.
+    /// The invoker for this network.
     fn invoker(&self, network: &cnimble_cni::NetworkList) -> Invoker {
         let invoker = &self.inner.options.invoker;
         let path = config::plugin_path(network, self.vendor_prefix(), invoker.path());
@@ -360,7 +359,7 @@ impl NetworkPlugin {
     }
 }
 
-/// Reads the directory whenever it changes, as long as anybody cares.
+/// Reads the directory whenever it changes, until the plugin is dropped.
 async fn follow(inner: Weak<Inner>, mut watch: DirWatch) {
     loop {
         watch.changed().await;

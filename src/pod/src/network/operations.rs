@@ -166,7 +166,7 @@ impl NetworkPlugin {
         }
     }
 
-    /// What the cache has of a pod's sandbox.
+    /// The cache entries of a pod's sandbox.
     fn recorded(&self, pod: &PodNetwork) -> Result<Vec<Entry>, Error> {
         let cache = self.inner.options.invoker.cache();
         cache.list_of(&pod.sandbox_id).map_err(|cause| Error::Cache { cause, rollback: Vec::new() })

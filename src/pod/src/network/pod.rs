@@ -1,4 +1,4 @@
-//! What the network plugin layer knows of a pod, and what it tells the plugins.
+//! A pod, as the network layer knows it and passes it to plugins.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,11 +22,11 @@ pub const INTERFACE: &str = "eth0";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// TCP
+    /// The protocol TCP.
     Tcp,
-    /// UDP
+    /// The protocol UDP.
     Udp,
-    /// SCTP
+    /// The protocol SCTP.
     Sctp,
 }
 
@@ -38,7 +38,7 @@ pub struct PortMapping {
     pub host_port: u16,
     /// In the pod, 1 to 65535.
     pub container_port: u16,
-    /// The protocol.
+    /// The protocol of the port.
     pub protocol: Protocol,
     /// The node's address to publish on; `None` is all.
     #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub struct PortMapping {
 pub struct Dns {
     /// Name servers, by address.
     pub servers: Vec<String>,
-    /// Search list.
+    /// Domains of the search list.
     pub searches: Vec<String>,
     /// Options, `name` or `name:value`.
     pub options: Vec<String>,
@@ -67,29 +67,28 @@ impl Dns {
 /// A pod, as far as its network is concerned.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodNetwork {
-    /// The pod.
+    /// The ID of the pod.
     pub pod: PodId,
-    /// Its UID.
+    /// The UID of the pod.
     pub uid: String,
     /// The ID of its sandbox: the plugins' container ID.
     pub sandbox_id: String,
     /// The path of its network namespace. For tear-down it may be gone.
     pub netns: PathBuf,
-    /// Its annotations.
+    /// The annotations of the pod.
     pub annotations: BTreeMap<String, String>,
-    /// Its published ports.
+    /// The ports that the pod publishes.
     pub ports: Vec<PortMapping>,
-    /// Its traffic limits.
+    /// The limits of the pod's traffic.
     pub bandwidth: Option<Bandwidth>,
-    /// Its name resolution.
+    /// The configuration of name resolution.
     pub dns: Dns,
     /// Its names in the network.
     pub aliases: Vec<String>,
-    /// Its control group.
+    /// The control group of the pod.
     pub cgroup_path: Option<String>,
-    /// The network that it is, or was, set up with; `None` is the default network of the
-    /// moment. A caller that keeps this can tear the pod down whatever becomes of the configuration,
-    /// even if the process dies in the middle of a set-up.
+    /// The network of the set-up. `None` stands for the present default network. A caller that keeps this can tear the
+    /// pod down after any change of the configuration, even if the process died in the middle of a set-up.
     pub network: Option<Arc<NetworkList>>,
 }
 

@@ -1,18 +1,15 @@
 //! The record of each sandbox on disk.
 //!
-//! It is written before anything else is made, so that the next start after a crash knows what
-//! there may be to take down, and removed after everything is. A record appears whole or not
-//! at all (written beside its place and renamed), and it is on the disk before networking
-//! starts: namespaces and packet rules go with a power loss, but leases of addresses stay on
-//! the disk, and only the record tells whose they are. A file that was renamed but not synced
-//! may be empty then.
+//! It is written before anything else is made, and removed last. So the next start after a crash knows what to take
+//! down. A record appears whole, because it is written elsewhere and renamed. It is synced before networking starts.
+//! A power loss removes namespaces and packet rules, but not leases, and only the record names their owner. A file
+//! that was renamed but not synced may be empty after a power loss.
 //!
 //! Records are in directories by the first two digits of their pod's key, so that a pod's are found
 //! in the same time among thousands.
 //!
-//! What becomes of a sandbox after that is added behind, one JSON document a line, of which the
-//! last whole one counts. That needs neither another file nor another sync: the first document
-//! stays as it is on the disk, and after a power loss nothing else is asked for.
+//! Later states are appended, one JSON document a line, and the last whole one counts. That needs neither another file
+//! nor another sync, because after a power loss the first document suffices.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -44,13 +41,13 @@ pub(super) struct Store {
     known: Arc<Mutex<Known>>,
 }
 
-/// What was seen of records, which keep their names and their pods, by ID.
+/// Records that were read, by ID. A record never changes its name or its pod.
 type Known = BTreeMap<String, Seen>;
 
-/// What was seen of a record.
+/// The known facts of a record.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Whose it is, once [`Store::pods`] has read it: nothing if its pod isn't wanted there.
+    /// The pod, once [`Store::pods`] has read it. The inner `None` stands for an unwanted pod.
     pod: Option<Option<PodId>>,
     /// In which directory it is.
     shard: [u8; SHARD],
@@ -77,7 +74,8 @@ impl Store {
         }
     }
 
-    /// Records were all in one directory once. One that can't be moved is found by its ID only.
+    /// Moves records of an older layout, with one directory for all. A record that cannot be moved is found by its ID
+    /// only.
     fn sort_in(&self) {
         for (name, _) in names(&self.dir, |_| true).unwrap_or_default() {
             if let Some(shard) = name.get(..SHARD) {
@@ -164,8 +162,8 @@ impl Store {
         Ok(())
     }
 
-    /// A pod's sandboxes, oldest first. One whose record can't be read is there all the same,
-    /// with what its name tells: it has to be taken down.
+    /// A pod's sandboxes, oldest first. A sandbox with an unreadable record is included, with the facts that its name
+    /// tells, because it must be taken down.
     pub(super) fn of_pod(&self, pod: &PodId) -> Result<Vec<Sandbox>, Cause> {
         let key = key(pod);
         let (prefix, shard) = (format!("{key}-"), self.shard(&key));
@@ -225,8 +223,8 @@ impl Store {
         Ok(listing)
     }
 
-    /// The pods of those sandboxes that are `wanted`, which must always be the same, and the
-    /// records that can't be read. A record is read once only: whose it is doesn't change.
+    /// The pods of the `wanted` sandboxes, and the unreadable records. `wanted` must always be the same. A record is read
+    /// only once, because its pod does not change.
     pub(super) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, Cause> {
         let mut found = Pods::default();
         let mut before = std::mem::take(&mut *self.known());
@@ -299,7 +297,7 @@ fn is_shard(dir: &Path) -> bool {
     dir.file_name().is_some_and(|name| name.len() == SHARD) && dir.parent().is_some_and(Path::exists)
 }
 
-/// What [`Store::pods`] finds.
+/// The result of [`Store::pods`].
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     pub(crate) pods: Vec<PodId>,
@@ -307,12 +305,12 @@ pub(crate) struct Pods {
     pub(crate) problems: Vec<(String, Cause)>,
 }
 
-/// What there is on disk.
+/// The sandboxes on disk.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// All sandboxes, by pod, oldest first.
     pub sandboxes: Vec<Sandbox>,
-    /// The IDs of those whose record can't be read, and why.
+    /// The IDs of unreadable records, with the reasons.
     pub problems: Vec<(String, Cause)>,
 }
 

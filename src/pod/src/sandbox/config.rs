@@ -1,4 +1,4 @@
-//! What a sandbox is made from, and what is kept of it.
+//! The configuration of a sandbox, and its record.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,11 +13,11 @@ use cnimble_cni::NetworkList;
 use crate::PodId;
 use crate::network::{Bandwidth, Dns, PodNetwork, PortMapping};
 
-/// What a pod's sandbox is to be: the network's part of CRI's `PodSandboxConfig`.
+/// The configuration of a pod's sandbox: the network's part of CRI's `PodSandboxConfig`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxConfig {
-    /// The pod.
+    /// The ID of the pod.
     pub pod: PodId,
     /// Its UID. A pod of the same name with another UID is another pod.
     pub uid: String,
@@ -37,10 +37,10 @@ pub struct SandboxConfig {
     /// Its annotations. Shared: most pods have the same few, and there may be thousands.
     #[serde(default)]
     pub annotations: Arc<BTreeMap<String, String>>,
-    /// Its published ports.
+    /// The ports that the pod publishes.
     #[serde(default)]
     pub ports: Vec<PortMapping>,
-    /// Its name resolution. resolv.conf says this; if it is empty there is none.
+    /// The content of resolv.conf. Without content there is no file.
     #[serde(default)]
     pub dns: Dns,
 }
@@ -81,8 +81,8 @@ pub enum State {
     SettingUp,
     /// The pod has its network.
     Ready,
-    /// Its network is being taken down; or whoever did that died, or a plugin failed. It has to be
-    /// stopped again.
+    /// The network is being taken down. The process that did so may have died, or a plugin failed. It must be stopped
+    /// again.
     Stopping,
     /// Its network is down and its namespace gone.
     Stopped,
@@ -92,7 +92,7 @@ pub enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseProcess {
-    /// Its ID.
+    /// The process ID.
     pub pid: u32,
     /// When it started, in clock ticks since boot (field 22 of /proc/PID/stat): with it a
     /// later process with the same ID isn't taken for this one.
@@ -105,7 +105,7 @@ pub struct PauseProcess {
 pub struct Sandbox {
     /// 64 hexadecimal digits; the plugins' container ID.
     pub id: String,
-    /// What it was made from.
+    /// The configuration of the sandbox.
     pub config: SandboxConfig,
     /// How many sandboxes this pod has had before.
     pub attempt: u32,

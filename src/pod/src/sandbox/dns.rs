@@ -14,7 +14,7 @@ const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
 
-/// What the node knows of name resolution.
+/// The node's configuration of name resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsOptions {
     /// The cluster's name servers; none outside a cluster.
@@ -45,7 +45,7 @@ impl Default for DnsOptions {
 
 impl DnsOptions {
     /// The name resolution of a pod in the Kubernetes namespace `namespace`; `own` is its
-    /// `dnsConfig`. What exceeds the limits is left out, with a warning.
+    /// `dnsConfig`. Entries over the limits are left out, with a warning.
     pub fn resolve(&self, policy: DnsPolicy, namespace: &str, own: &Dns) -> Dns {
         let node = || match fs::read_to_string(&self.resolv_conf) {
             Ok(text) => parse(&text),
@@ -126,7 +126,7 @@ fn parse(text: &str) -> Dns {
     dns
 }
 
-/// The file's text.
+/// The text of resolv.conf.
 pub(super) fn resolv_conf(dns: &Dns) -> String {
     let mut text = String::new();
     if !dns.searches.is_empty() {
@@ -141,8 +141,8 @@ pub(super) fn resolv_conf(dns: &Dns) -> String {
     text
 }
 
-/// For fuzzers: takes any text for the node's resolv.conf; the pod's own holds nothing else
-/// than servers, searches and options, and says the same when it is read.
+/// For fuzzers: takes any text for the node's resolv.conf. The pod's file then holds servers, searches and options
+/// only, and reads back the same.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(text: &str) {
     let dns = parse(text);

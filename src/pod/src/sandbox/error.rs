@@ -1,4 +1,4 @@
-//! What can go wrong with sandboxes.
+//! Errors of sandboxes.
 
 use std::fmt;
 use std::io;
@@ -26,10 +26,10 @@ pub enum Cause {
     /// The caller has given up.
     #[error("the caller gave up")]
     Cancelled,
-    /// Its network.
+    /// The network of the sandbox failed.
     #[error(transparent)]
     Network(Box<NetworkError>),
-    /// Its namespace.
+    /// The namespace of the sandbox failed.
     #[error(transparent)]
     Namespace(#[from] netlink::Error),
     /// A file or directory of ours.
@@ -59,16 +59,16 @@ impl Cause {
     }
 }
 
-/// What was to be done with a sandbox.
+/// An operation on a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Made and its network set up.
     Run,
     /// Its network torn down.
     Stop,
-    /// Forgotten.
+    /// The removal of its record.
     Remove,
-    /// Looked at.
+    /// The reading of its state.
     Inspect,
 }
 
@@ -87,8 +87,7 @@ impl fmt::Display for Action {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // of fields: their names say what they are
 pub enum SandboxError {
-    /// An operation on one pod's sandbox: everything that went wrong, in the order in which
-    /// it did. What failed while a failed set-up was taken back follows its cause.
+    /// All failures of an operation on one pod's sandbox, in order. Failures of the undo follow their cause.
     #[error("failed to {action} sandbox of pod {pod}: {}", All(causes))]
     Pod { action: Action, pod: PodId, causes: Vec<Cause> },
     /// There is no sandbox with this ID.
@@ -100,7 +99,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// What went wrong, first things first; empty for [`SandboxError::Unknown`].
+    /// The failures in order. Empty for [`SandboxError::Unknown`].
     pub fn causes(&self) -> &[Cause] {
         match self {
             SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => causes,

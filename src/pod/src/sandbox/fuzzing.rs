@@ -12,7 +12,7 @@ pub(crate) fn resolv(text: &str) {
     dns::fuzz(text);
 }
 
-/// The file for a pod: whatever its manifest says, each line is of one of three sorts.
+/// The file for any manifest has lines of three sorts only.
 pub(crate) fn resolv_conf(dns: &Dns) {
     let text = dns::resolv_conf(dns);
     for line in text.lines() {

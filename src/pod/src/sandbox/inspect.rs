@@ -16,7 +16,7 @@ pub enum Fault {
     Unfinished,
     /// It is being stopped, or that has not been finished.
     Stopping,
-    /// It is stopped.
+    /// The sandbox is stopped.
     Stopped,
     /// It is from before a reboot.
     Stale,
@@ -48,16 +48,16 @@ impl fmt::Display for Fault {
 /// A sandbox as it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SandboxStatus {
-    /// Its record.
+    /// The record of the sandbox.
     pub sandbox: Sandbox,
     /// Why it is of no use; `None` if nothing is known against it.
     pub fault: Option<Fault>,
-    /// The addresses in its namespace now. On the node's network there are none of its own.
+    /// The present addresses of the namespace. Empty on the node's network.
     pub ips: Vec<IpAddr>,
 }
 
 impl Sandboxes {
-    /// What is wrong with a sandbox, as far as that can be told without asking plugins.
+    /// The fault of a sandbox that is visible without asking plugins.
     pub fn fault(&self, sandbox: &Sandbox) -> Option<Fault> {
         match sandbox.state {
             _ if self.is_stale(sandbox) => return Some(Fault::Stale),
@@ -79,8 +79,7 @@ impl Sandboxes {
     /// links. Asks no plugins.
     ///
     /// # Errors
-    /// There is none with this ID; its namespace can't be read, for example because its
-    /// interface has gone.
+    /// Fails for an unknown ID, and if the namespace cannot be read, for example without the interface.
     pub async fn inspect(&self, id: &str) -> Result<SandboxStatus, SandboxError> {
         let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
         let mut fault = self.fault(&sandbox);

@@ -27,7 +27,7 @@ impl Sandboxes {
         }
     }
 
-    /// The result of the network's ADD, as the cache has it; `None` if there is none.
+    /// The cached result of the network's ADD, or `None` without one.
     pub fn result_of(&self, sandbox: &Sandbox) -> Option<Value> {
         let network = sandbox.network_name()?;
         let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };

@@ -1,13 +1,11 @@
 //! Sandboxes: what a pod has of its own before any container, and how it is found again.
 //!
-//! A sandbox is a network namespace, pinned by a bind mount so that it needs no process
-//! (though it may have one), a network, a resolv.conf, and a record on disk. The record
-//! ([`Sandbox`]) is written before anything else is made: after a crash, a kill or a reboot
-//! every sandbox is on record, with how far it had come, and can be taken down.
+//! A sandbox is a network namespace, a network, a resolv.conf and a record on disk. A bind mount pins the namespace,
+//! so a process is optional. The record ([`Sandbox`]) is written first and holds the progress. So after a crash, a
+//! kill or a reboot every sandbox can be taken down.
 //!
-//! What is where: records in `STATE/sandboxes`; pins in `RUN/netns`, resolv.conf in
-//! `RUN/pods/ID`, locks in `RUN/locks`. The first survives a reboot, and its records know
-//! which boot they are from; the others needn't.
+//! Records are in `STATE/sandboxes`, pins in `RUN/netns`, resolv.conf files in `RUN/pods/ID`, and locks in
+//! `RUN/locks`. Only the records must survive a reboot. They hold the ID of their boot.
 //!
 //! Several processes may work on the same directories; on one pod, one does at a time.
 //!

@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use cnimble_netlink::{Error, Result};
 
-/// Makes a namespace and pins it at `path`, whose directory exists.
+/// Makes a namespace and pins it at `path` in an existing directory.
 pub(super) async fn create(path: PathBuf) -> Result<()> {
     let what = format!("make network namespace {}", path.display());
     let (sender, receiver) = tokio::sync::oneshot::channel();

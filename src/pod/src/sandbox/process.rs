@@ -19,15 +19,15 @@ use super::error::Cause;
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The variable by which a pause process is found again.
+/// The environment variable that marks a pause process.
 const MARK: &str = "CNIMBLE_SANDBOX";
 
-/// What is run in each sandbox' namespace, and does nothing until it gets SIGTERM.
+/// The program that idles in each sandbox's namespace until SIGTERM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PauseCommand {
-    /// The program.
+    /// The path of the program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Making a sandbox.
+//! The making of a sandbox.
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
@@ -11,9 +11,9 @@ use super::config::{Sandbox, SandboxConfig, State};
 use super::error::{Action, Cause, SandboxError};
 use super::{Sandboxes, dns, netns, process, random_id};
 
-/// What a failure has left of the network.
+/// The part of the network that a failure left.
 enum Left {
-    /// All of it.
+    /// The whole network.
     Network,
     /// Nothing: it wasn't begun, or the plugins have taken it back.
     NoNetwork,
@@ -23,12 +23,10 @@ enum Left {
 }
 
 impl Sandboxes {
-    /// Makes a pod's sandbox and sets its network up. If the pod has one that
-    /// [serves](SandboxConfig::serves) it and is sound, that is returned and nothing done;
-    /// what else the pod has, unfinished or from before a reboot, is taken down first.
+    /// Makes a pod's sandbox and sets up its network. A sound sandbox that [serves](SandboxConfig::serves) the pod is
+    /// returned as it is. Unfinished sandboxes, and those of an earlier boot, are taken down first.
     ///
-    /// If it fails, what was made is taken back. What can't be taken back stays on record, and
-    /// is tried again by the next call for this pod.
+    /// A failure is undone. A failure of the undo stays on record, and the next call for this pod repeats it.
     ///
     /// **Cancellation.** After dropping the future call [`Sandboxes::down`], or this again.
     ///

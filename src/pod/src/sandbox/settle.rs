@@ -11,8 +11,8 @@ use super::config::{Sandbox, State};
 use super::error::{Action, Cause, SandboxError};
 
 impl Sandboxes {
-    /// Finishes what was interrupted: sandboxes whose set-up was are removed, those whose stop was are stopped. On
-    /// `parallel` pods at once. What others are at work on is waited for, and left as they leave it. Goes on past
+    /// Finishes interrupted operations, for `parallel` pods at once. Removes sandboxes with an interrupted set-up, and
+    /// stops those with an interrupted stop. Waits for concurrent operations and keeps their outcome. Goes on past
     /// failures.
     ///
     /// # Errors

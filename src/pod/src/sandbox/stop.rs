@@ -10,12 +10,12 @@ use super::error::{Action, Cause, SandboxError};
 use super::{Sandboxes, netns, process};
 
 impl Sandboxes {
-    /// Tears a sandbox' network down, ends its process and lets its namespace go. The record
-    /// stays. Stopping it again is success, and so is stopping one whose namespace is gone.
+    /// Tears a sandbox's network down, ends its process and unpins its namespace. The record stays. A repeated stop
+    /// succeeds, and so does a stop without the namespace.
     ///
     /// # Errors
-    /// Everything that went wrong. What failed is tried again by the next call; while the
-    /// network is not down the namespace stays, since plugins may need it.
+    /// Returns all failures. The next call tries them again. Until the network is down the namespace stays, because
+    /// plugins may need it.
     pub async fn stop(&self, id: &str) -> Result<(), SandboxError> {
         let Some(known) = self.get(id)? else {
             return Err(SandboxError::Unknown { id: id.to_owned() });
@@ -58,8 +58,7 @@ impl Sandboxes {
         }
     }
 
-    /// Removes all sandboxes of a pod, also those whose record can't be read. Whether there
-    /// were any.
+    /// Removes all sandboxes of a pod, including those with an unreadable record. Returns whether there were any.
     ///
     /// # Errors
     /// As [`Sandboxes::remove`], of all of them together.
@@ -177,7 +176,7 @@ impl Sandboxes {
     }
 }
 
-/// What is in these directories under another name than a valid ID: of sandboxes on no record.
+/// The entries of these directories without a valid sandbox ID.
 fn lost(dirs: &[std::path::PathBuf], valid: &[String]) -> Result<Vec<String>, Cause> {
     let mut lost = Vec::new();
     for dir in dirs {

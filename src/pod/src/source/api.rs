@@ -1,10 +1,9 @@
 //! An API server: the pods that are bound to this node, listed once and then watched.
 //!
-//! As client-go's reflector does it
-//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>):
-//! list in pages; watch from the list's resourceVersion, with bookmarks; go on from the last
-//! version that was seen when a watch ends; list again when the server has forgotten that
-//! version (410 Gone); wait longer and longer while it fails.
+//! Follows client-go's reflector
+//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>). It lists in pages,
+//! then watches from the list's resourceVersion with bookmarks. A new watch continues from the last seen version. If
+//! the server has forgotten that version (410 Gone), it lists again. Waits grow while the server fails.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use crate::manifest::Manifest;
 /// A server that is asked for a list is believed so many pods, and so many bytes that are kept of them.
 const PODS: usize = 20_000;
 const KEPT: usize = 64 << 20;
-/// Who has so many pods that can't be used speaks another language.
+/// A server with so many unusable pods is not a Kubernetes API server.
 const BAD: usize = 1000;
 /// The pods that an API server has for this node.
 #[derive(Debug, Clone)]
@@ -45,9 +44,8 @@ pub struct ApiSource {
     pub max_backoff: Duration,
     /// How long one watch lasts.
     pub watch_limit: Duration,
-    /// Whether plugins want all annotations of pods. While they don't, only those are kept that
-    /// limit bandwidth or say whose a pod is. When it changes, [`PodConfig::reread`] brings what
-    /// is missing.
+    /// Whether plugins need all annotations of pods. Otherwise only bandwidth limits and the manager of a pod are kept.
+    /// After a change, [`PodConfig::reread`] loads the rest.
     ///
     /// [`PodConfig::reread`]: super::PodConfig::reread
     pub annotations: Arc<AtomicBool>,
@@ -90,7 +88,7 @@ pub(super) struct Reader {
     listed: Listed,
 }
 
-/// What has been done.
+/// A step of the reader.
 enum Step {
     /// All pods were listed, as of this version.
     Listed(String),

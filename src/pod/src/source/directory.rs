@@ -13,14 +13,13 @@ use crate::watch::DirWatch;
 
 /// A directory of manifests, watched; or one file with manifests.
 ///
-/// Every file counts whatever its name ends in, but those that begin with a dot; directories
-/// are not entered. Files are read in the order of their names. A directory that doesn't exist
-/// has no pods, and is told of; one that can't be read keeps those that it had.
+/// Reads every file, in the order of names, except those that begin with a dot. Subdirectories are not read. A missing
+/// directory has no pods and is reported. An unreadable directory keeps its pods.
 #[derive(Debug, Clone)]
 pub struct Directory {
-    /// Where.
+    /// The path of the directory.
     pub path: PathBuf,
-    /// What its pods get that they don't say.
+    /// Defaults of its pods.
     pub defaults: Defaults,
     /// How often it is read even if nothing seems to have changed. 20 s under the kubelet.
     pub period: Duration,
@@ -70,7 +69,7 @@ struct Scan {
     files: BTreeMap<PathBuf, File>,
 }
 
-/// What is known of a file.
+/// The known facts of a file.
 #[derive(Default)]
 struct File {
     /// Device, inode, size, and times of the version that was read.

@@ -1,4 +1,4 @@
-//! What can be wrong with a source.
+//! Errors of sources.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub enum SourceError {
     /// Something among the manifests is no file.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
-    /// A request failed.
+    /// An HTTP request failed.
     #[error("GET {url}: {source}")]
     Http { url: String, source: HttpError },
     /// Something could not be written to an API server.

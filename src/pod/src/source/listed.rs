@@ -1,5 +1,5 @@
-//! What an API server says of pods: the items of a list, and the events of a watch. Which of them
-//! are pods to run, and what is wrong with the others; the pods themselves are the storage's.
+//! Pods of an API server, from the items of a list and the events of a watch. Decides which pods are to run, and
+//! records the errors of the others. The storage holds the pods themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct Listed {
     annotations: Arc<AtomicBool>,
     /// Whether pods that aren't marked as ours are another's.
     only_managed: Arc<AtomicBool>,
-    /// What most pods have, and share.
+    /// Annotations that most pods share.
     usual: Arc<BTreeMap<String, String>>,
     /// Pods that can't be used; of those that are too many only the names.
     bad: BTreeMap<PodId, Option<Complaint>>,
@@ -38,10 +38,10 @@ pub(super) struct Listed {
     news: bool,
 }
 
-/// What came of an event.
+/// The effect of an event.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Nothing about pods.
+    /// No change of pods.
     Nothing,
     /// This has happened to a pod.
     Pod(Change),
@@ -62,7 +62,7 @@ impl Listed {
         Listed { server, node, origin, annotations, only_managed, usual, bad: BTreeMap::new(), news: false }
     }
 
-    /// What is wrong with pods.
+    /// The errors of pods.
     pub(super) fn complaints(&self) -> Vec<Complaint> {
         let mut all: Vec<Complaint> = self.bad.values().flatten().cloned().collect();
         let more = self.bad.len().saturating_sub(all.len());
@@ -125,7 +125,7 @@ impl Listed {
         self.news |= self.bad.remove(id).is_some();
     }
 
-    /// Notes that a pod can't be used. What there was of it before stays.
+    /// Records that a pod is unusable. Its earlier state stays.
     pub(super) fn spoilt(&mut self, id: PodId, err: SourceError) {
         // No pod has such a name, and it would be kept.
         let id = if id.namespace.len().max(id.name.len()) > NAME { PodId::new("", "") } else { id };
@@ -141,7 +141,7 @@ impl Listed {
         self.news |= before.is_none_or(|before| before.as_ref().map(text) != complaint.as_ref().map(text));
     }
 
-    /// What a pod's text means; nothing if it can't be used.
+    /// Reads a pod's text. `None` for an unusable pod.
     fn judge(&mut self, text: &[u8]) -> Result<Option<Change>, SourceError> {
         let object = match serde_json::from_slice::<Object>(text) {
             Ok(object) => object,

@@ -1,8 +1,8 @@
 //! Many sources, one set of pods: what the kubelet calls PodConfig's storage.
 //!
-//! A source says all that it wants ([`Storage::set`]), or what has changed ([`Storage::change`]);
-//! from the difference to what there was come the updates. A change costs the same whatever the
-//! number of pods: only those are looked at that have its name, or wait for its UID. No I/O here.
+//! A source passes all wanted pods ([`Storage::set`]) or a change ([`Storage::change`]). The difference to the earlier
+//! state gives the updates. The cost of a change is independent of the number of pods: it concerns those with its name
+//! or its UID only. There is no I/O here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,9 +20,9 @@ pub(super) struct Loser {
     pub(super) source: SourceKind,
     pub(super) pod: PodId,
     pub(super) origin: Arc<Origin>,
-    /// What is taken: the name, or a UID.
+    /// The UID in conflict, or `None` for the name.
     pub(super) uid: Option<String>,
-    /// Who has it.
+    /// The origin of the winner.
     pub(super) winner: Arc<Origin>,
 }
 
@@ -34,9 +34,9 @@ type Wanted = (SourceKind, Arc<Manifest>);
 struct Slot {
     /// By source, and in a source's order.
     candidates: Vec<Wanted>,
-    /// Who has it.
+    /// The pod with the name.
     chosen: Option<Wanted>,
-    /// Those who don't.
+    /// The other candidates.
     losers: Vec<Loser>,
     /// The UID for which the one that could have the name waits.
     waits: Option<String>,
@@ -46,18 +46,18 @@ struct Slot {
 pub(super) struct Storage {
     seen: BTreeSet<SourceKind>,
     slots: BTreeMap<PodId, Slot>,
-    /// Whose a UID is.
+    /// The pod of each UID.
     uids: BTreeMap<String, PodId>,
-    /// Who else would have it.
+    /// Further candidates of each UID.
     waiting: BTreeMap<String, BTreeSet<PodId>>,
     /// Of all candidates together.
     weight: usize,
 }
 
-/// What comes of a change.
+/// The effect of a change.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// What to tell, in this order: what goes before what comes, as both may have one name.
+    /// The updates in order. Removals come first, because a new pod may have the same name.
     pub(super) updates: Vec<PodUpdate>,
     /// Whether others than before have lost.
     pub(super) losers_changed: bool,
@@ -83,7 +83,7 @@ impl Slot {
         gone.map(|(_, pod)| pod.weight()).sum()
     }
 
-    /// Who gets the name: who has it already, else the first by source and order.
+    /// The winner of the name: its present pod, else the first by source and order.
     fn winner(&self) -> Option<&Wanted> {
         let find = |fits: &dyn Fn(&Wanted, &Wanted) -> bool| {
             self.candidates.iter().find(|one| self.chosen.as_ref().is_some_and(|has| fits(has, one)))
@@ -114,7 +114,7 @@ impl Storage {
         (self.slots.len() - usize::from(self.slots.contains_key(id)), self.weight - weight)
     }
 
-    /// Who has lost against whom.
+    /// The candidates that lost.
     pub(super) fn losers(&self) -> impl Iterator<Item = &Loser> {
         self.slots.values().flat_map(|slot| &slot.losers)
     }
@@ -261,7 +261,7 @@ impl Storage {
         changed
     }
 
-    /// What has become of these names.
+    /// The updates of these names.
     fn updates(&self, before: &BTreeMap<PodId, Option<Wanted>>) -> Vec<PodUpdate> {
         let mut changes: BTreeMap<(Op, SourceKind), Vec<Arc<Manifest>>> = BTreeMap::new();
         let mut change = |op: Op, (source, pod): &Wanted| {

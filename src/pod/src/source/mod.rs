@@ -1,8 +1,8 @@
 //! Where pods come from: a directory of manifests, a URL, an API server.
 //!
-//! [`PodConfig`] reads them all and merges them as the kubelet's type of that name does: each
-//! source's pods are compared with what it wanted before, and a listener gets the differences
-//! ([`PodUpdate`]). What is wrong is told as [`Condition`]s, and never hurts other pods.
+//! [`PodConfig`] reads and merges all sources, as the kubelet's type of that name does. It compares each source's pods
+//! with the earlier ones, and a listener gets the differences ([`PodUpdate`]). Errors become [`Condition`]s and never
+//! affect other pods.
 //!
 //! ```
 //! use std::time::Duration;
@@ -73,11 +73,11 @@ use report::{Complaint, Reporter, Shared};
 /// A kind of source; there can be one of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SourceKind {
-    /// A directory.
+    /// A directory of manifests.
     File,
-    /// A URL.
+    /// The URL of a manifest.
     Http,
-    /// An API server.
+    /// A Kubernetes API server.
     Api,
 }
 
@@ -92,12 +92,12 @@ impl fmt::Display for SourceKind {
     }
 }
 
-/// What happened to pods, in the order in which it is told.
+/// A kind of update, in the order of delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
     /// They are gone, or have ended for good.
     Remove,
-    /// They are new.
+    /// The pods are new.
     Add,
     /// They want something else of the network, and are the same pods still.
     Update,
@@ -108,9 +108,9 @@ pub enum Op {
 /// Pods of one source to which the same happened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodUpdate {
-    /// What.
+    /// The kind of the update.
     pub op: Op,
-    /// Whose.
+    /// The source of the pods.
     pub source: SourceKind,
     /// Which. No pods at all: the source has been read for the first time, and has none.
     pub pods: Vec<Arc<Manifest>>,
@@ -119,17 +119,17 @@ pub struct PodUpdate {
 /// Something that is wrong now.
 #[derive(Debug, Clone)]
 pub struct Condition {
-    /// With which source.
+    /// The source with the error.
     pub source: SourceKind,
     /// With which file, URL or server of it.
     pub origin: Origin,
     /// With which pod, if it is about one.
     pub pod: Option<PodId>,
-    /// What.
+    /// The error of the source.
     pub error: Arc<SourceError>,
     /// Whether because of it the source as a whole can't be read now.
     pub whole: bool,
-    /// Since when.
+    /// The time of the first failure.
     pub since: SystemTime,
 }
 
@@ -140,7 +140,7 @@ pub struct Sources {
     pub directory: Option<Directory>,
     /// A URL that answers with manifests.
     pub url: Option<UrlSource>,
-    /// An API server.
+    /// A Kubernetes API server.
     pub api: Option<ApiSource>,
 }
 
@@ -159,8 +159,7 @@ impl PodConfig {
     /// The receiver gets the changes in order; while they aren't taken, the sources wait.
     ///
     /// # Errors
-    /// Options that can never work: a URL that is none, a kubeconfig that can't be used.
-    /// Whatever may mend itself is a [`Condition`].
+    /// Fails for options that can never work, such as an invalid URL or kubeconfig. A passing error is a [`Condition`].
     pub fn start(sources: Sources) -> Result<(PodConfig, mpsc::Receiver<PodUpdate>), StartError> {
         let url = sources.url.map(url::Reader::new).transpose()?;
         let api = sources.api.map(api::Reader::new).transpose()?;
@@ -207,7 +206,7 @@ impl PodConfig {
         self.shared.state().storage.pods()
     }
 
-    /// What is wrong now, and news of it.
+    /// The present errors, with notification of changes.
     pub fn conditions(&self) -> watch::Receiver<Vec<Condition>> {
         self.shared.conditions.subscribe()
     }

@@ -24,7 +24,7 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) storage: Storage,
-    /// What each source has to complain about.
+    /// The errors of each source.
     problems: BTreeMap<SourceKind, Vec<Complaint>>,
 }
 

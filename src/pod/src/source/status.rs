@@ -1,5 +1,5 @@
-//! What is told to an API server about pods that no kubelet looks after: how they are, and that
-//! nothing is left of them. As the kubelet's status manager does it.
+//! Writes the status of pods without a kubelet to an API server, and confirms their deletion, as the kubelet's status
+//! manager does.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use crate::PodId;
 pub enum PodStatus {
     /// It is up, with these addresses; none for a pod in the host's network.
     Ready(Vec<IpAddr>),
-    /// It isn't.
+    /// The pod is not ready.
     NotReady {
         /// Why, in one word.
         reason: &'static str,

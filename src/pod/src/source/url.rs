@@ -26,14 +26,14 @@ const HEADERS: usize = 64 << 10;
 /// authorities are trusted; proxies are not used.
 #[derive(Debug, Clone)]
 pub struct UrlSource {
-    /// http or https.
+    /// An http or https URL.
     pub url: String,
     /// Headers to send, `NAME: VALUE` each. To another host, after a redirection, they don't go.
     pub headers: Vec<String>,
     /// Files with headers, one a line, read for each request: secrets don't belong on a command
     /// line, and are replaced.
     pub header_files: Vec<PathBuf>,
-    /// What its pods get that they don't say.
+    /// Defaults of its pods.
     pub defaults: Defaults,
     /// How often it is asked. 20 s under the kubelet.
     pub period: Duration,
@@ -62,7 +62,7 @@ pub(super) struct Reader {
     period: Duration,
 }
 
-/// What was answered.
+/// The answer of the server.
 enum Answer {
     Same,
     Text { bytes: Vec<u8>, tag: Option<HeaderValue> },
@@ -81,7 +81,7 @@ impl Reader {
         Ok(Reader { url, origin, headers, header_files, client, defaults, period })
     }
 
-    /// Asks for ever.
+    /// Asks the server periodically, without end.
     pub(super) async fn read(self, mut reporter: Reporter) {
         let mut tag: Option<HeaderValue> = None;
         let mut last: Option<Vec<u8>> = None;

@@ -1,5 +1,4 @@
-//! What an API server says of a pod, as far as it matters here. All else of it is skipped where it
-//! is read, and takes no memory.
+//! The used fields of a pod from an API server. The reader skips all others, so they take no memory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -170,7 +169,7 @@ impl Object {
     }
 }
 
-/// Which object it is, whatever else is wrong with it.
+/// The identity of an object, which is read even if the rest is invalid.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Named<'a> {

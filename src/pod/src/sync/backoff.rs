@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How long to wait after failures in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackoffOptions {
-    /// After the first.
+    /// The wait after the first failure.
     pub first: Duration,
     /// At most. Every failure doubles the wait until then.
     pub most: Duration,

@@ -1,4 +1,4 @@
-//! What the loop knows of one pod.
+//! The loop's state of one pod.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

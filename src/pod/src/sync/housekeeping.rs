@@ -1,4 +1,4 @@
-//! What the loop does apart from following: clean up, and end.
+//! The clean-up and the end of the loop.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,25 +1,23 @@
 //! The sync loop: what is wanted and what there is are brought together, and kept so.
 //!
-//! As the kubelet's, it waits for whatever happens first:
+//! Like the kubelet's loop, it waits for the next of these events:
 //!
-//! - **a change of what is wanted** ([`Input`]): the pod's worker gets an order;
-//! - **a sandbox that broke** (its process has died, its namespace or an interface has
-//!   vanished), looked for every second: the pod is repaired;
-//! - **the sync tick**, every second: pods that failed are tried again, each after a wait of
-//!   its own that doubles, and pods that are up are checked from time to time;
-//! - **housekeeping**, every two seconds: what is left of unwanted pods is taken down,
-//!   but not before every source has been read once. Until then the wanted pods aren't known.
+//! - **a change of the wanted pods** ([`Input`]). The pod's worker gets an order.
+//! - **a broken sandbox**, looked for every second. A process, a namespace or an interface is gone. The pod is repaired.
+//! - **the sync tick**, every second. Failed pods are tried again after a wait that doubles. Pods that are up are checked
+//!   from time to time.
+//! - **housekeeping**, every two seconds. Unwanted pods are taken down once every source has been read. Until then the
+//!   wanted pods are unknown.
 //!
 //! Each pod has a worker: one thing at a time for a pod, many pods at once. Of what comes in
 //! while a worker is busy only the latest counts. A pod that fails or hangs holds up no other
 //! pod, up to [`SyncOptions::parallel`] of them.
 //!
-//! When not even the list of what exists can be read, nothing is done at all; the loop tries again after
-//! 100 ms, and twice as long each time, up to 5 s.
+//! If the list of existing sandboxes cannot be read, the loop does nothing. It tries again after 100 ms, and doubles
+//! the wait each time, up to 5 s.
 //!
-//! [`Board`] shows how every pod is. The loop ends when it is told to ([`Handle::stop`]);
-//! dropping its future kills the plugins that are at work, as a crash would, and the next
-//! loop finds what was begun.
+//! [`Board`] shows the state of every pod. [`Handle::stop`] ends the loop. Dropping its future kills the running
+//! plugins, as a crash would, and the next loop finds their unfinished work.
 //!
 //! [`SandboxWork`] is how pods are kept in sandboxes. Here the work is done on paper, so that the
 //! example runs anywhere:
@@ -91,7 +89,7 @@ pub use sandbox_work::SandboxWork;
 pub use sync_loop::{Ended, SyncLoop};
 pub use work::{Cause, Condition, Up, Wanted, Work};
 
-/// What comes from the sources.
+/// An input from the sources.
 #[derive(Debug)]
 pub enum Input<P> {
     /// These pods are wanted, new or changed.
@@ -112,9 +110,9 @@ pub enum Input<P> {
 /// How the loop works.
 #[derive(Debug, Clone)]
 pub struct SyncOptions {
-    /// Between sync ticks.
+    /// The time between two sync ticks.
     pub tick: Duration,
-    /// Between housekeepings.
+    /// The time between two housekeepings.
     pub housekeeping: Duration,
     /// Between looks for broken sandboxes.
     pub relist: Duration,
@@ -130,7 +128,7 @@ pub struct SyncOptions {
     pub parallel: usize,
     /// How long a stop waits for work that has been begun.
     pub stop_limit: Duration,
-    /// Who is told what happens.
+    /// The listener for events.
     pub listener: Listener,
 }
 
@@ -152,7 +150,7 @@ impl Default for SyncOptions {
     }
 }
 
-/// What happens in the loop.
+/// An event of the loop.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A pod is another way than before.
@@ -161,7 +159,7 @@ pub enum Event {
     Gone(PodId),
     /// Work on a pod has ended.
     Worked {
-        /// The pod.
+        /// The ID of the pod.
         id: PodId,
         /// `up`, `check`, `repair` or `down`.
         operation: &'static str,
@@ -170,7 +168,7 @@ pub enum Event {
         /// Why it failed, in one word.
         failure: Option<&'static str>,
     },
-    /// Nothing can be done, for this reason; `None`: it can again.
+    /// The loop can do nothing, for this reason. `None` ends the trouble.
     Trouble(Option<String>),
     /// Something of lesser importance failed.
     Warning(String),
@@ -183,7 +181,7 @@ pub struct Listener(Option<Arc<Tell>>);
 type Tell = dyn Fn(&Event) + Send + Sync;
 
 impl Listener {
-    /// Calls `tell`.
+    /// A listener that calls `tell`.
     pub fn new(tell: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         Listener(Some(Arc::new(tell)))
     }
@@ -201,7 +199,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// What the loop can be told from outside.
+/// A command for the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Command {
     RetryNow,

@@ -25,10 +25,10 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All of them.
+    /// All phases in order.
     pub const ALL: [Phase; 4] = [Phase::Pending, Phase::Ready, Phase::Failed, Phase::Terminating];
 
-    /// Its name.
+    /// The name of the phase.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Pending => "Pending",
@@ -54,9 +54,9 @@ pub struct PodReport {
     pub reason: Option<&'static str>,
     /// Why it isn't ready.
     pub message: Option<String>,
-    /// Its sandbox.
+    /// The ID of the sandbox.
     pub sandbox: Option<String>,
-    /// Its addresses.
+    /// The addresses of the pod.
     pub ips: Vec<IpAddr>,
     /// Failures in a row.
     pub failures: u32,

@@ -80,8 +80,8 @@ impl SandboxWork {
         }
     }
 
-    /// The verb CHECK. What fails again and again gets a new sandbox, if plugins said that
-    /// the network is broken and there is a network to set it up with.
+    /// Runs CHECK. A pod that fails repeatedly gets a new sandbox, if plugins reported a broken network and a usable
+    /// network exists.
     async fn check(&self, pod: &PodId, strikes: u32) -> Result<(), Condition> {
         let Some(known) = lock(&self.known).get(pod).cloned() else { return Ok(()) };
         let Err(err) = self.sandboxes.check(&known.sandbox.id).await else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! The loop itself.
+//! The loop over events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct SyncLoop<W: Work> {
 /// How the loop ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Pods whose work could not be finished in time, or that could not be taken down.
+    /// Pods with unfinished work, or with a failed removal.
     pub unfinished: Vec<PodId>,
 }
 
@@ -275,7 +275,7 @@ impl<W: Work> SyncLoop<W> {
     }
 }
 
-/// Looks for broken sandboxes as long as anybody listens.
+/// Looks for broken sandboxes until the listener is gone.
 async fn watch_for_losses<W: Work>(work: Arc<W>, every: Duration, tell: mpsc::Sender<(PodId, Cause)>) {
     let mut ticks = ticking(every);
     loop {

@@ -33,13 +33,12 @@ impl Wanted for Pod {
     }
 }
 
-/// Notes what it is asked to do, and does as it is told. What is tested is the loop: when it
-/// asks for what.
+/// Records the calls of the loop, and answers as a test wants.
 struct Record {
     log: Mutex<Vec<(Duration, String)>>,
     /// Pods that fail, and how many times.
     failures: Mutex<BTreeMap<String, u32>>,
-    /// Pods whose work waits.
+    /// Pods with held work.
     held: Mutex<BTreeMap<String, Arc<Notify>>>,
     existing: Mutex<Result<Vec<PodId>, String>>,
     lost: Mutex<Vec<(PodId, Cause)>>,

@@ -1,4 +1,4 @@
-//! What the loop needs to have done, apart from when.
+//! The work that the loop orders.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use crate::PodId;
 
 /// A pod that is wanted.
 pub trait Wanted: Send + Sync + 'static {
-    /// Its name.
+    /// The ID of the pod.
     fn id(&self) -> &PodId;
     /// Tells it from another pod that has had this name.
     fn uid(&self) -> &str;
@@ -19,7 +19,7 @@ pub trait Wanted: Send + Sync + 'static {
 pub enum Cause {
     /// It is new, or its manifest has changed.
     Config,
-    /// It failed before.
+    /// An earlier attempt failed.
     Retry,
     /// It is to be gone soon: it keeps its network if it has one, and gets none if it hasn't,
     /// which is a failure here.
@@ -28,9 +28,9 @@ pub enum Cause {
     Check(u32),
     /// Its sandbox is broken.
     Lost {
-        /// Which one.
+        /// The ID of the sandbox.
         sandbox: String,
-        /// What of it is gone.
+        /// The part that is gone.
         what: String,
     },
 }
@@ -47,19 +47,18 @@ pub struct Condition {
 /// A pod that has its network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Up {
-    /// Its sandbox.
+    /// The ID of the sandbox.
     pub sandbox: String,
     /// Its addresses; none for a pod in the host's network.
     pub ips: Vec<IpAddr>,
 }
 
-/// What the loop has done to pods. It never asks for two things at once for one pod.
+/// The operations on pods that the loop orders. It never orders two at once for one pod.
 pub trait Work: Send + Sync + 'static {
     /// A pod that is wanted.
     type Pod: Wanted;
 
-    /// Brings the pod up, or makes sure that it still is. Must do what is needed and no more,
-    /// whatever has been done before.
+    /// Brings the pod up, or verifies that it is up. Does only the missing steps.
     fn up(&self, pod: &Arc<Self::Pod>, cause: &Cause) -> impl Future<Output = Result<Up, Condition>> + Send;
 
     /// Takes the pod down, all of it; having nothing to do is success.
@@ -71,7 +70,7 @@ pub trait Work: Send + Sync + 'static {
     /// Why that can't be told. Nothing else is done until it can.
     fn existing(&self) -> impl Future<Output = Result<Vec<PodId>, String>> + Send;
 
-    /// Pods whose sandbox broke since the last call.
+    /// Pods with a sandbox that broke since the last call.
     fn lost(&self) -> impl Future<Output = Vec<(PodId, Cause)>> + Send;
 
     /// Cleans up what belongs to no pod. Is called when nothing else is going on.

@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use super::work::{Cause, Condition, Up, Work};
 use crate::PodId;
 
-/// What a worker is to do.
+/// An order for a worker.
 pub(super) struct Order<P> {
     /// The pod as it is wanted; `None` is not at all.
     pub(super) want: Option<Arc<P>>,
@@ -24,7 +24,7 @@ impl<P> Clone for Order<P> {
     }
 }
 
-/// What a worker has done.
+/// The result of a worker.
 pub(super) struct Finished {
     pub(super) id: PodId,
     pub(super) serial: u64,
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 /// The way to a pod's worker. The worker ends when this is dropped.
 pub(super) type Orders<P> = watch::Sender<Option<Order<P>>>;
 
-/// What workers share.
+/// The state that workers share.
 pub(super) struct Shared<W> {
     pub(super) work: Arc<W>,
     /// How many may be at work at once; closed when no work is to be begun any more.

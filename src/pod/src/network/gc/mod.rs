@@ -23,25 +23,23 @@ const RETRY: Duration = Duration::from_millis(10);
 pub struct Sandboxed {
     /// Those on record: their pods live, or may live.
     pub valid: Vec<String>,
-    /// Those that are known to be ours and on no record.
+    /// Sandboxes of ours without a record.
     pub lost: Vec<String>,
 }
 
 impl NetworkPlugin {
-    /// Cleans up after sandboxes that are on record no more: DEL for each of their entries in the
-    /// cache. An entry of which nothing shows that it is ours stays as long as anything speaks
-    /// for its attachment ([`life`]): it may be another runtime's, in a cache that is shared.
+    /// Cleans up after sandboxes without a record: runs DEL for each of their entries in the cache. The cache may be
+    /// shared with another runtime. So an entry that may be foreign stays while evidence for its attachment exists
+    /// ([`life`]).
     ///
     /// In networks that are ours alone ([`NetworkOptions::own_networks`](super::NetworkOptions)),
     /// plugins are asked to clean up, too (the verb GC), with a list of everything that lives or
     /// may live. In others they aren't: no list could have in it what another runtime adds a moment later.
     ///
-    /// Goes on past failures. Waits for a moment at which no operation on a pod is going on, and lets
-    /// none begin until it has ended. So it has a time limit of its own
-    /// ([`NetworkOptions::gc_limit`](super::NetworkOptions)), at which the plugin that is
-    /// running is stopped and no other is started: pods wait so long for it at most, and what
-    /// is left is found by the next clean-up. No sandbox may be set up between the making of
-    /// `known` and this call: it would be cleaned up.
+    /// Goes on past failures. Waits until no operation on a pod runs, and lets none begin before its end. Pods wait for
+    /// it, so it has a time limit ([`NetworkOptions::gc_limit`](super::NetworkOptions)). At the limit the running plugin
+    /// is stopped, and the next clean-up finds the rest. A sandbox that is set up after `known` was made would be cleaned
+    /// up.
     ///
     /// # Errors
     /// There was no such moment within the limit; all failures together.
