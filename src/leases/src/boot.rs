@@ -7,19 +7,15 @@
 //! extended attribute. It is no part of the content, so the files are the reference's to
 //! the byte, and it knows no clock: another ID is another boot.
 //!
-//! **Machines of one kernel** have IDs of their own where systemd-nspawn or LXC mounts a file over the kernel's,
-//! and may share a directory with each other and with their host. There another ID says nothing: pods of all
-//! live in one boot. Such a machine marks its leases as a machine's; they, and all that it finds
-//! with another mark, are judged by their times.
+//! **Machines of one kernel**, as with systemd-nspawn or LXC, may have boot IDs of their own and share a directory. All
+//! their pods live in one boot, so another ID says nothing. Such a machine marks its leases as a machine's. Those
+//! leases, and leases with another mark, are judged by their times.
 //!
-//! **Leases without it**, the Go plugins' or those on a file system without extended
-//! attributes, are judged by their times, which is harder, as the clock may have been set
-//! since: by NTP on a board without a battery, or on a virtual machine that was resumed
-//! from a snapshot, where "now minus uptime" can lie hours after the real boot. So the
-//! moment of boot is the *earliest* of what the kernel says: now minus uptime, and the
-//! times of /proc, /sys and /dev, which were mounted right after booting and keep what the
-//! clock said then. A lease counts as older only if both its content's and its inode's
-//! time are a `MARGIN` before that; a backup restored today has an inode of today.
+//! **Leases without a mark** are judged by their times. They are from the Go plugins, or on a file system without
+//! extended attributes. The clock may have been set since: by NTP on a board without a battery, or after a resume from a
+//! snapshot, where "now minus uptime" can be hours after the boot. So the moment of boot is the *earliest* of now minus
+//! uptime and the times of /proc, /sys and /dev, which were mounted right after booting. A lease is older only if the
+//! times of its content and of its inode are both a `MARGIN` before that. A restored backup has a new inode.
 //!
 //! On a file system that several machines may share, nothing is ever taken back: the
 //! lease may be of a container that lives on another machine, in another boot.
@@ -37,7 +33,7 @@ use nix::sys::statfs::{FsType, fstatfs};
 /// Where a lease carries the ID of the boot that it was made in.
 const MARK: &CStr = c"user.cnimble.boot";
 
-/// How a mark begins whose ID is not the kernel's own.
+/// The beginning of a mark with an ID that is not the kernel's own.
 const MACHINE: &[u8] = b"machine ";
 
 /// How the mark of a lease begins that is known to be of an earlier boot.
@@ -46,9 +42,8 @@ const BEFORE: &[u8] = b"before ";
 /// The largest correction of the clock shortly after booting.
 const MARGIN: i128 = Duration::from_secs(60).as_nanos() as i128;
 
-/// File systems that more than one kernel may have mounted, or that hide what is below
-/// them: NFS, SMB, Ceph, FUSE, 9P, AFS, OCFS2, GFS2, Lustre (linux/magic.h and the file
-/// systems' own headers).
+/// File systems that several kernels may have mounted, or that hide the one below, such as NFS and FUSE
+/// (linux/magic.h and the file systems' own headers).
 const SHARED: &[FsType] = &[
     FsType(0x6969),
     FsType(0x517B),
@@ -63,7 +58,7 @@ const SHARED: &[FsType] = &[
     FsType(0x0BD0_0BD0),
 ];
 
-/// This boot.
+/// The identity of this boot.
 #[derive(Debug, Clone)]
 pub struct Boot {
     id: Option<String>,

@@ -5,9 +5,8 @@
 //! a temporary name stands in, which [`crate::is_temporary`] recognises later. `cnimble_files`
 //! writes under a name, which a kill leaves behind; here another ADD would have to clear that away.
 //!
-//! Nothing is synced to disk. A lease only means something until the next boot, so a
-//! power failure can't take anything away that is still needed. What it can leave is an
-//! empty file under a lease's name (the name was written out before the content was);
+//! Nothing is synced to disk. A lease is valid until the next boot, so a power failure removes nothing that is needed.
+//! It can leave an empty file under a lease's name, because the name may reach the disk before the content;
 //! [`crate::holder`] takes that for a lease without an owner. docs/RELIABILITY.md has the details,
 //! and the cost of an `fsync`.
 
@@ -30,7 +29,7 @@ pub const LIMIT: usize = 4096;
 /// The buffer for a file. One byte more than the limit detects a larger file.
 pub(crate) type Buffer = [u8; LIMIT + 1];
 
-/// An empty buffer.
+/// An empty read buffer.
 pub(crate) const BUFFER: Buffer = [0; LIMIT + 1];
 
 /// Leases belong to root alone, as the reference's.
@@ -192,9 +191,8 @@ fn create_by_name(
 /// Makes `name` in `dir` with `content`, in place of what is there. A file that is made
 /// anew gets `mode`.
 ///
-/// A text that isn't shorter than the old one goes over it in a single write, which a kill
-/// can't split; a new file renamed over the old would be as safe, but ext4 then writes its
-/// data out at once (`auto_da_alloc`), which takes milliseconds.
+/// A text that is not shorter overwrites the old one in a single write, which a kill cannot split. Renaming a new file
+/// would be as safe, but ext4 then writes its data at once (`auto_da_alloc`), which takes milliseconds.
 ///
 /// # Errors
 /// Fails if the system refuses it.

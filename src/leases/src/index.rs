@@ -6,23 +6,20 @@
 //! so a verb reads one block of it and writes a few bytes. The Go plugin reads the file like
 //! any other and finds no lease in it.
 //!
-//! **It is checked before it is believed.** After each change, under the lock, the directory
-//! gets a time of modification that no other program would set: a second in the past, with
-//! random nanoseconds. The index names that time, the directory's time of change, its
-//! inode and the boot. A file that is added, removed or renamed, by a Go plugin or by `rm`,
-//! changes the time of modification, even within one tick of the kernel's clock, and the index
-//! is ignored. An index that a killed process left half-written is ignored, too: its directory
-//! was changed before, and the header is written last. Restoring the time of modification, say
-//! from a backup, changes the time of change.
+//! **It is verified before use.** After each change, under the lock, the directory gets a time of modification that no
+//! other program would set: a second in the past, with random nanoseconds. The index holds that time, the directory's
+//! time of change, its inode and the boot. A Go plugin or `rm` that adds, removes or renames a file changes the time of
+//! modification, even within one tick of the kernel's clock. The index is then ignored. So is an index that a killed
+//! process left half-written, because the directory changes first and the header is written last. A restored time of
+//! modification changes the time of change.
 //!
 //! **It is rebuilt** by the next ADD or DEL that had to read everything. Its header counts the
 //! entries, and it goes with the last of them.
 //!
-//! **It is never needed.** It only proposes addresses; what counts are the leases, which are
-//! read. An address is given by making its file, which fails if there is one. And before
-//! a verb says that there is no lease, where that would be an error or would leave one
-//! behind, it reads all of them, as it does where there is no index, on file systems that
-//! several machines may share or that keep no nanoseconds, and after any trouble here.
+//! **It is never needed.** It only proposes addresses, and the leases themselves are read. An address is given by making
+//! its file, which fails if one exists. Before a verb reports a missing lease, it reads all leases. It also does so
+//! without an index, on file systems that several machines may share or that keep no nanoseconds, and after any error
+//! here.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -170,8 +167,7 @@ impl Index {
     }
 }
 
-/// Makes the index of `dir`, whose lock is held, anew. Without one things are slower, so
-/// failures are only logged.
+/// Rebuilds the index of `dir`. The caller holds its lock. Failures are only logged, because the index only saves time.
 pub(crate) fn rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) {
     if boot::is_shared(dir) {
         return;
@@ -182,7 +178,7 @@ pub(crate) fn rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) {
     }
 }
 
-/// Removes the index.
+/// Removes the index file.
 pub(crate) fn discard(dir: BorrowedFd<'_>) {
     if let Err(err) = files::remove(dir, INDEX) {
         log::debug!("removing {INDEX}: {err}");

@@ -2,9 +2,8 @@
 //! directory for each network.
 //!
 //! The format is the Go plugins', to the byte ([`holder`], [`store`]), and so is the lock ([`lock`]).
-//! What is added to it, an extended attribute, tells leases of earlier boots ([`boot`]), and beside
-//! many leases there is an index of them ([`index`]). From which addresses leases are given says the
-//! configuration ([`config`], [`range`]).
+//! An extended attribute marks the boot of a lease ([`boot`]). Many leases have an index ([`index`]). The configuration
+//! names the ranges of addresses ([`config`], [`range`]).
 //!
 //! It is here rather than in the plugin because the doctor and the report of a node's addresses read
 //! leases, too. The plugin decides which address an attachment gets.

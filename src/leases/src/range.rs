@@ -1,11 +1,9 @@
 //! Ranges of addresses, and sets of them: validation and arithmetic.
 //!
-//! An address is counted as a `u128` and a range is its two ends, so an IPv6 /64 costs as
-//! much as an IPv4 /29. A gateway is never given out. The network address (in IPv6 the
-//! subnet-router anycast address, RFC 4291 section 2.6.1) and the IPv4 broadcast address are, if
-//! `rangeStart` and `rangeEnd` include them: a router's own link to a pod (ptp) has no use for
-//! either. On the bridge, where both have, only if they are asked for. A subnet of two addresses has
-//! neither (RFC 3021, RFC 6164).
+//! An address is a `u128` and a range is its two ends, so an IPv6 /64 costs as much as an IPv4 /29. A gateway is never
+//! given out. The network address (in IPv6 the subnet-router anycast address, RFC 4291 section 2.6.1) and the IPv4
+//! broadcast address are given out if `rangeStart` and `rangeEnd` include them. A routed link to a pod (ptp) needs
+//! neither. A subnet of two addresses has neither (RFC 3021, RFC 6164).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -54,11 +52,11 @@ pub enum RangeError {
 /// A run of addresses inside one network, both ends included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
-    /// The network.
+    /// The subnet of the range.
     pub subnet: IpNetwork,
-    /// The first address.
+    /// The first address of the range.
     pub start: IpAddr,
-    /// The last address.
+    /// The last address of the range.
     pub end: IpAddr,
     /// The router, which may lie outside.
     pub gateway: IpAddr,
@@ -92,7 +90,7 @@ impl Range {
     /// the range all addresses that hosts may have. The gateway may lie outside.
     ///
     /// # Errors
-    /// What is given makes no range.
+    /// Fails if the values make no range.
     pub fn new(
         subnet: IpNetwork,
         start: Option<IpAddr>,
@@ -169,7 +167,7 @@ impl RangeSet {
     /// A set of these.
     ///
     /// # Errors
-    /// There are none, or they don't go together.
+    /// Fails without ranges, and for ranges that do not go together.
     pub fn new(ranges: Vec<Range>) -> Result<Self, RangeError> {
         let Some(first) = ranges.first() else {
             return Err(RangeError::EmptySet);
@@ -196,7 +194,7 @@ impl RangeSet {
         &self.0
     }
 
-    /// The set's family.
+    /// Whether the set is of IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.0.iter().any(|range| range.start.is_ipv4())
     }

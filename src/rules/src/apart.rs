@@ -1,17 +1,15 @@
 //! Isolated ports stay apart by way of a router, too (`portIsolation`).
 //!
-//! A bridge keeps frames of isolated ports from each other, but not from the gateway, and the host
-//! routes what comes to it: back to another port of the same bridge. So the table `bridge cnimble`
-//! knows the isolated ports and what addresses are behind them:
+//! A bridge separates the frames of isolated ports, but not from the gateway. The host would then route a packet back
+//! to another port of the same bridge. So the table `bridge cnimble` knows the isolated ports and their addresses:
 //!
 //! ```text
 //! meta protocol ip iifname @isolated-ports ip daddr @isolated4 drop
 //! meta protocol ip6 iifname @isolated-ports ip6 daddr @isolated6 drop
 //! ```
 //!
-//! A frame has come by a port, whatever source it claims, so no lie helps. It is looked at before
-//! the host translates addresses: what goes to a published port, or to a service, has the host's
-//! address or the service's, and passes.
+//! The check uses the port of a frame, so a forged source does not help. It comes before address translation: a packet
+//! to a published port or a service has the address of the host or the service, and passes.
 
 use std::net::IpAddr;
 
@@ -37,8 +35,7 @@ const PRIORITY: i32 = -299;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 
-/// The port that an element of the ports is. Those of the addresses are no names, though an IPv6 address is as
-/// long as one.
+/// The port of an element, or `None` for an element that holds an address. An IPv6 address is as long as a name.
 pub(super) fn port(placed: &Placed) -> Option<String> {
     if placed.set == PORTS { placed.element.key.as_ifname() } else { None }
 }
@@ -216,7 +213,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     Ok(())
 }
 
-/// All elements.
+/// All elements of the sets.
 pub(super) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     elements::find::<Apart>(nft, |_| true)
 }
@@ -234,7 +231,7 @@ pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
 /// Whether the kernel can do it.
 ///
 /// # Errors
-/// Code 50.
+/// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
     elements::try_out::<Apart>(nft, None).map_err(|err| {
         let err = explain(err);

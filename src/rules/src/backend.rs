@@ -1,5 +1,5 @@
-//! Which of the two backends it is, whatever they do: nf_tables in our own table, and the iptables
-//! command with the chains of the Go reference plugins, for hosts that need it.
+//! The choice between two backends: nf_tables in our own table, and the iptables command with the chains of the Go
+//! reference plugins.
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink as netlink;
@@ -32,7 +32,7 @@ impl<I> Made<I> {
     /// Takes it back; `L` is the part of nf_tables.
     ///
     /// # Errors
-    /// The backend's.
+    /// Fails if the backend fails.
     pub(super) fn revert<L: Layout>(
         &self,
         nft: &mut Nft,
@@ -48,7 +48,7 @@ impl<I> Made<I> {
 /// Why nf_tables didn't do it.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// The kernel refused.
+    /// The kernel refused the request.
     Kernel(netlink::Error),
     /// Another owner has the place, in whichever backend.
     Taken(Error),
@@ -73,7 +73,7 @@ impl Backend {
     /// Has the backend do it; `what` is for people.
     ///
     /// # Errors
-    /// The backend's. If iptables was tried for nf_tables and failed as well, both.
+    /// Fails if the backend fails. If iptables was tried for nf_tables and failed as well, both.
     pub(super) fn add<I, E: Into<Refused>>(
         self,
         what: &str,
@@ -101,7 +101,7 @@ impl Backend {
     /// Whether the backend can be used now.
     ///
     /// # Errors
-    /// Code 50.
+    /// Fails with code 50 if nf_tables cannot be used.
     pub(super) fn status(
         self,
         nftables: impl FnOnce() -> netlink::Result<()>,

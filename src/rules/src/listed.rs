@@ -11,9 +11,9 @@ use cnimble_cni::{Owner, owner};
 /// A rule of one attachment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
-    /// The owner.
+    /// The owner of the rule.
     pub owner: Whose,
-    /// The effect.
+    /// The effect of the rule.
     pub effect: Effect,
 }
 
@@ -24,9 +24,9 @@ pub enum Whose {
     Comment(String),
     /// By network and container, as iptables rules do.
     Container {
-        /// The network's name.
+        /// The name of the network.
         network: String,
-        /// The container's ID.
+        /// The ID of the container.
         container_id: String,
     },
 }
@@ -50,7 +50,7 @@ impl Whose {
 pub enum Effect {
     /// Packets from the address that leave its network get the node's address.
     Masquerade {
-        /// The pod's.
+        /// The address of the pod.
         address: IpAddr,
         /// Its network, where nothing is changed.
         #[serde(serialize_with = "as_text")]
@@ -58,20 +58,20 @@ pub enum Effect {
     },
     /// A port of the node leads to the pod.
     PortMapping {
-        /// `tcp`, `udp`, `sctp`.
+        /// The protocol: `tcp`, `udp` or `sctp`.
         protocol: String,
         /// The one address of the node that it is for; `None` is all.
         host_address: Option<IpAddr>,
-        /// The node's port.
+        /// The port on the node.
         host_port: u16,
-        /// The pod's address.
+        /// The address of the pod.
         address: IpAddr,
-        /// The pod's port.
+        /// The port in the pod.
         port: u16,
     },
     /// Packets from the address pass, and answers to them.
     Forward {
-        /// The pod's.
+        /// The address of the pod.
         address: IpAddr,
     },
     /// Frames from the port have this source, or are dropped.
@@ -85,7 +85,7 @@ pub enum Effect {
     Iptables {
         /// `masquerade` or `port mappings`.
         purpose: String,
-        /// `ip` or `ip6`.
+        /// The family: `ip` or `ip6`.
         family: String,
         /// The chain in the table `nat`.
         chain: String,

@@ -1,9 +1,8 @@
 //! The Go bridge plugin's MAC spoof check: found and removed.
 //!
-//! In the table `bridge nat`, the chain PREROUTING (in newer releases `prerouting` of
-//! `bridge cni_spoofcheck`) jumps for a port to the chain `cni-br-iface-<container>-<interface>`,
-//! and that to another with `-mac` behind its name, which returns frames with the right source
-//! and drops the rest.
+//! In the table `bridge nat`, the chain PREROUTING jumps for a port to the chain `cni-br-iface-<container>-<interface>`.
+//! Newer releases use `prerouting` of `bridge cni_spoofcheck`. That chain jumps to one with `-mac` behind its name, which
+//! returns frames with the right source and drops the rest.
 
 use nix::errno::Errno;
 
@@ -144,8 +143,8 @@ fn trimmed(name: &[u8]) -> &[u8] {
     name.get(..end).unwrap_or_default()
 }
 
-/// Removes the chains of ports that don't exist any more. The network isn't written
-/// anywhere, so an attachment whose port is there may be another network's, and stays.
+/// Removes the chains of missing ports. The rules do not name the network. So an attachment with an existing port may
+/// belong to another network, and stays.
 pub(super) fn gc(nft: &mut Nft) -> netlink::Result<()> {
     stale(nft)?.iter().try_for_each(|(_, chain)| remove_chain(nft, chain))
 }

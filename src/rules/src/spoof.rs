@@ -9,8 +9,7 @@
 //! iifname @ports iifname . ether saddr != @sources drop
 //! ```
 //!
-//! The first is for the addresses by which bridges and switches talk to each other. A pod has
-//! nothing to say there.
+//! The first rule drops frames to the addresses that bridges and switches use among themselves.
 
 use nix::errno::Errno;
 
@@ -240,7 +239,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
     Ok(())
 }
 
-/// All elements.
+/// All elements of the sets.
 pub(super) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     elements::find::<Spoof>(nft, |_| true)
 }
@@ -258,7 +257,7 @@ pub(super) fn forget(nft: &mut Nft, found: &[Placed]) -> netlink::Result<()> {
 /// Whether the kernel can do it.
 ///
 /// # Errors
-/// Code 50.
+/// Fails with code 50 if nf_tables cannot be used.
 pub fn status(nft: &mut Nft) -> Result<(), Error> {
     elements::try_out::<Spoof>(nft, None).map_err(|err| {
         let err = explain(err);

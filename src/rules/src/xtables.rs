@@ -34,8 +34,8 @@ pub(super) fn nat(family: Family) -> Table<'static> {
     Table::new(family, "nat")
 }
 
-/// Removes a chain of nf_tables' variant and all rules of `parent` that jump to it, whatever
-/// they match: older releases of the Go plugins wrote other rules than newer ones.
+/// Removes a chain of the nf_tables variant and all rules of `parent` that jump to it. The matches of these rules differ
+/// between releases of the Go plugins.
 pub(super) fn remove_chain(nft: &mut Nft, family: Family, parent: &str, chain: &str) -> netlink::Result<()> {
     let table = nat(family);
     for attempt in 1.. {

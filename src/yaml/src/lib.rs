@@ -1,7 +1,7 @@
 //! YAML documents as trees that know their lines.
 //!
-//! The parser gives events; here they become trees, within limits: a manifest of a few hundred
-//! bytes can ask for gigabytes by aliases of aliases, or for any depth.
+//! Builds trees from the parser's events, within limits. A manifest of a few hundred bytes could otherwise take
+//! gigabytes by nested aliases, or have any depth.
 
 mod scalar;
 
@@ -21,18 +21,18 @@ const MAX_ALIAS_BYTES: usize = 16 << 20;
 /// A value and where it begins, both from 1.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Line and column.
+    /// The line and the column.
     pub position: (usize, usize),
-    /// The value.
+    /// The value at this place.
     pub content: Content,
 }
 
-/// A value.
+/// The value of a node.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// Neither of the others.
     Scalar(Value),
-    /// A list.
+    /// A list of nodes.
     List(Vec<Node>),
     /// A mapping; its keys are texts.
     Map(BTreeMap<String, Node>),
@@ -52,9 +52,9 @@ pub enum Problem {
 /// One step of the way to a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Into a mapping.
+    /// A step into a mapping.
     Key(String),
-    /// Into a list.
+    /// A step into a list.
     Index(usize),
 }
 
@@ -75,12 +75,12 @@ impl From<usize> for Step {
 pub struct Fault {
     /// Line and column, both from 1.
     pub position: (usize, usize),
-    /// Why.
+    /// The error.
     pub problem: Problem,
 }
 
 impl Node {
-    /// As JSON.
+    /// The tree as JSON.
     pub fn value(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
@@ -161,7 +161,7 @@ pub fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
 /// The only document of a text.
 ///
 /// # Errors
-/// What is wrong, with its line.
+/// Fails with the error and its line.
 pub fn document(bytes: &[u8]) -> Result<Value, String> {
     let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
     let (documents, fault) = documents(text);
@@ -321,7 +321,7 @@ impl Loader {
     }
 }
 
-/// What `<<: VALUE` brings: the entries of a mapping, or of a list of them, the first winning.
+/// The entries that `<<: VALUE` merges, from a mapping or a list of mappings. The first entry of a key wins.
 fn merge_entries(node: Node, position: (usize, usize)) -> Result<BTreeMap<String, Node>, Fault> {
     let wrong = || Fault {
         position,

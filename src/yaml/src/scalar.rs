@@ -1,8 +1,7 @@
-//! What a plain word in YAML means.
+//! The meaning of plain words in YAML.
 //!
-//! Kubernetes reads manifests with a YAML library that knows the words of YAML 1.1 as well as
-//! those of 1.2: `yes` and `on` are true, and `0644` is octal. So it is here, for a manifest
-//! must not mean one thing to the kubelet and another to us.
+//! Kubernetes reads manifests with a YAML library that knows the words of YAML 1.1 and 1.2: `yes` and `on` are true,
+//! and `0644` is octal. This reader does the same, because a manifest must mean the same here as to the kubelet.
 
 use serde_json::{Number, Value};
 

@@ -18,26 +18,26 @@ const BLOCK_SIZE: u8 = 26;
 /// For how many seconds a node goes on without etcd unless `ipam.etcd.offline` says otherwise.
 const OFFLINE: u32 = 3600;
 
-/// The configuration.
+/// The configuration of cluster-local.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The network's name.
+    /// The name of the network.
     pub network: String,
     /// Ranges, requested addresses, the directory of leases: as host-local reads them.
     pub base: Config,
     /// A block has two to the power of this many addresses.
     pub host_bits: u32,
-    /// The node's name.
+    /// The name of the node.
     pub node: String,
     /// For how long the node gives addresses after etcd has confirmed its share.
     pub offline: Duration,
     /// Whether pods reach all others by their gateway.
     pub routed: bool,
-    /// Where etcd is.
+    /// The access to etcd.
     pub etcd: Etcd,
 }
 
-/// Where etcd is.
+/// The access to etcd.
 #[derive(Debug, Clone)]
 pub struct Etcd {
     /// URLs of the members.

@@ -1,4 +1,4 @@
-//! What a node owns of a cluster's addresses: a small file in the network's directory.
+//! A node's share of a cluster's addresses: a small file in the network's directory.
 //!
 //! The file never has more than etcd has: it is written after a claim, and before a return. It is synced, and
 //! appears whole or not at all.
@@ -25,12 +25,12 @@ const FRESH: &str = ".cnimble-share-new";
 /// 10,000 single addresses have less.
 const LIMIT: usize = 4 << 20;
 
-/// Who the node is. etcd has the same, and every transaction compares it.
+/// The identity of the node. etcd has the same, and every transaction compares it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// `/etc/machine-id`.
+    /// The content of `/etc/machine-id`.
     pub machine: String,
-    /// The node's name.
+    /// The name of the node.
     pub name: String,
     /// Random; of the file's making.
     pub instance: String,
@@ -46,9 +46,9 @@ pub struct Identity {
 /// Addresses that the node owns, both ends included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
-    /// The first.
+    /// The first address.
     pub first: IpAddr,
-    /// The last.
+    /// The last address.
     pub last: IpAddr,
     /// Since when it was seen without leases, by [`now`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,10 +67,10 @@ impl Owned {
     }
 }
 
-/// The file's content.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// The node.
+    /// The identity of the node.
     pub identity: Identity,
     /// Whether etcd has had the node's record.
     pub registered: bool,
@@ -105,7 +105,7 @@ pub fn this_boot() -> Result<String, Error> {
 }
 
 impl Share {
-    /// Reads the file in the network's directory; `None` if there is none.
+    /// Reads the file in the network's directory. `None` without a file.
     ///
     /// # Errors
     /// Code 5: it can't be read, or is damaged.
@@ -176,7 +176,7 @@ impl Share {
     }
 }
 
-/// What `range` has of the addresses from `first` to `last`.
+/// The part of `range` from `first` to `last`.
 fn clip(range: &Range, first: IpAddr, last: IpAddr) -> Option<Range> {
     if range.start.is_ipv4() != first.is_ipv4() {
         return None;

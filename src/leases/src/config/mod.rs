@@ -31,7 +31,7 @@ use cnimble_cni::{CniArgs, Code, Error, NetworkList, PluginConfig, Route, cidr, 
 use crate::range::{Range, RangeSet};
 use ranges::{RangeFields, range_sets};
 
-/// The plugin whose configuration this is, as `ipam.type` names it.
+/// The plugin's name in `ipam.type`.
 const PLUGIN: &str = "host-local";
 
 /// Where the networks' directories are unless `ipam.dataDir` says otherwise.
@@ -44,11 +44,11 @@ pub struct Config {
     pub sets: Vec<RangeSet>,
     /// Without repetitions, the most important first.
     pub requested: Vec<IpAddr>,
-    /// `ipam.routes`
+    /// The key `ipam.routes`.
     pub routes: Vec<Route>,
-    /// `ipam.resolvConf`
+    /// The key `ipam.resolvConf`.
     pub resolv_conf: Option<PathBuf>,
-    /// The network's directory.
+    /// The directory of the network.
     pub store: PathBuf,
     /// Whether STATUS fails when a set has no address left.
     pub not_ready_when_full: bool,

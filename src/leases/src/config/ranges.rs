@@ -12,7 +12,7 @@ use cnimble_cni::{Error, Version, fields};
 
 use crate::range::{Range, RangeError, RangeSet};
 
-/// A range as it is written, wherever it stands.
+/// A range as the configuration has it.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct RangeFields {

@@ -1,4 +1,4 @@
-//! What is read, what is refused, and in which words.
+//! Accepted and refused configurations, with the texts of errors.
 
 use serde_json::{Value, json};
 

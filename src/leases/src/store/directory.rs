@@ -1,8 +1,7 @@
 //! Reading a network's directory, which needs no lock: CHECK and STATUS make do with this.
 //!
-//! What the names of other files mean is not ours to say: notes, backups and what other
-//! programs put there are passed over. What has a lease's name but is no file, or can't be
-//! read, counts as taken by an unknown owner.
+//! Other files, such as notes and backups, are skipped. An entry with a lease's name that is no file, or cannot be read,
+//! counts as taken by an unknown owner.
 
 use std::fs::File;
 use std::io;
@@ -34,7 +33,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the directory; `None` if there is none.
+    /// Opens the directory. `None` if it is missing.
     ///
     /// # Errors
     /// Fails if the system refuses it.
@@ -47,12 +46,12 @@ impl Directory {
         }
     }
 
-    /// The open directory.
+    /// The descriptor of the directory.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -62,8 +61,7 @@ impl Directory {
         StoreError::Io { what, path: self.path.join(name), source: source.into() }
     }
 
-    /// All leases. Files whose name isn't an address, written as Go and Rust write it, are
-    /// none.
+    /// All leases. A file is a lease if its name is an address as Go and Rust write it.
     ///
     /// # Errors
     /// The directory can't be listed.
@@ -128,7 +126,7 @@ impl Directory {
         Ok(names)
     }
 
-    /// The addresses that have a lease, whatever it says.
+    /// The addresses that have a lease file, with any content.
     ///
     /// # Errors
     /// Fails as [`Directory::names`] does.
@@ -136,8 +134,8 @@ impl Directory {
         Ok(self.names()?.iter().filter_map(|name| address(name)).collect())
     }
 
-    /// A lease with what tells it from a later one of the same name; `None` if it is gone. What isn't a
-    /// file, or can't be read, has an unknown owner.
+    /// A lease, with marks that tell it from a later one of the same name. `None` if it is gone. An unreadable entry has
+    /// an unknown owner.
     ///
     /// # Errors
     /// There is something, and the system doesn't say what.
@@ -167,8 +165,8 @@ impl Directory {
         }
     }
 
-    /// The leases of `container_id`, also those that name no interface: all that the index
-    /// knows of, or all leases if there is none. `hints` are addresses to look at as well.
+    /// The leases of `container_id`, also those without an interface. Reads the leases that the index names, or all
+    /// without an index. `hints` are further addresses to read.
     ///
     /// # Errors
     /// Fails as [`Directory::leases`] does.
@@ -191,7 +189,7 @@ impl Directory {
         Ok(leases)
     }
 
-    /// Who holds `ip`, from its file; `None` if there is no lease.
+    /// The holder of `ip` from its file. `None` without a lease.
     pub fn owner(&self, ip: IpAddr) -> Option<Holder> {
         self.try_owner(ip).unwrap_or_else(|err| {
             log::warn!("{err}");

@@ -9,7 +9,7 @@ use cnimble_cni::{Code, Error};
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // of fields: their names say what they are
 pub enum StoreError {
-    /// The system's.
+    /// The file system refused an operation.
     #[error("{what} {}: {source}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
     /// Another try may go better.

@@ -28,7 +28,7 @@ pub trait Noted {
 const TRIES: u32 = 100;
 
 impl Store {
-    /// Locks the directory; `None` if there is none, and none is made.
+    /// Locks the directory. `None` if it is missing.
     ///
     /// # Errors
     /// The system's, or a signal came first.
@@ -36,7 +36,7 @@ impl Store {
         Self::lock_with(path, None)
     }
 
-    /// Makes the directory if need be and locks it. What is made is noted.
+    /// Locks the directory, and makes it if it is missing. Records the made directories.
     ///
     /// # Errors
     /// Fails as [`Store::lock`] does.

@@ -10,9 +10,8 @@
 //! | `lock` | nothing; `flock(2)` | 0750 |
 //!
 //! [`Directory`] reads, [`Store`] holds the lock (`locking`) and writes. One lock spans a
-//! whole verb: what ADD decided upon is what it writes. Who holds what ([`Leases`]) is learnt
-//! by reading every lease once ([`Directory::leases`]), or where there are many, and only one
-//! container's matter, by asking the [`index`] ([`Directory::leases_of`]).
+//! whole verb, so ADD writes exactly its decision. [`Directory::leases`] reads every lease once. For one container among
+//! many, [`Directory::leases_of`] asks the [`index`].
 
 mod directory;
 mod error;

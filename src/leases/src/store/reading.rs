@@ -10,19 +10,19 @@ use super::StoreError;
 use crate::holder::Holder;
 use crate::index::Index;
 
-/// A lease file.
+/// The content of a lease file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Its address.
+    /// The address of the lease.
     pub ip: IpAddr,
-    /// What it says.
+    /// The owner in the file.
     pub owner: Holder,
 }
 
 /// A lease file, looked at by itself.
 #[derive(Debug)]
 pub struct Found {
-    /// What it says.
+    /// The owner in the file.
     pub owner: Holder,
     /// Of the file that was read.
     pub identity: Identity,
@@ -44,7 +44,7 @@ impl Identity {
 /// The leases of a directory.
 #[derive(Debug, Default)]
 pub struct Leases {
-    /// Sorted by address.
+    /// The leases, sorted by address.
     pub list: Vec<Lease>,
     /// Leases that could not be read, so their owners are unknown.
     pub unread: Vec<(IpAddr, StoreError)>,
@@ -62,22 +62,21 @@ impl Leases {
         self.index.is_none()
     }
 
-    /// Takes out why leases couldn't be read that may matter. One bad block must not stop every
-    /// pod of the node: a file that can't be read (EIO) only counts if `concerns` says so. A
-    /// lack of memory or descriptors may have hidden anybody's.
+    /// Takes out the relevant errors of unreadable leases. One bad block must not stop every pod of the node, so an
+    /// unreadable file (EIO) counts only if `concerns` says so. A lack of memory or descriptors may have hidden any lease.
     pub fn hidden(&mut self, concerns: impl Fn(IpAddr) -> bool) -> Vec<StoreError> {
         let unread = std::mem::take(&mut self.unread).into_iter();
         unread.filter(|(ip, err)| !err.is_bad_block() || concerns(*ip)).map(|(_, err)| err).collect()
     }
 
-    /// Who holds `ip`; `None` if there is no lease.
+    /// The holder of `ip`, or `None` without a lease.
     pub fn owner(&self, ip: IpAddr) -> Option<&Holder> {
         let at = self.list.binary_search_by_key(&ip, |lease| lease.ip).ok()?;
         self.list.get(at).map(|lease| &lease.owner)
     }
 
-    /// `attachment`'s leases. Those that name only the container count where no lease names
-    /// the interface too, as in the reference.
+    /// The leases of `attachment`. As in the reference, leases that name only the container count if no lease names the
+    /// interface too.
     pub fn of(&self, attachment: &Attachment) -> Vec<IpAddr> {
         let pick = |is: &dyn Fn(&Holder) -> bool| -> Vec<IpAddr> {
             let own = self.list.iter().filter(|lease| is(&lease.owner));

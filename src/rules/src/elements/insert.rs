@@ -13,7 +13,7 @@ use super::{ATTEMPTS, Layout, Placed, delete, drop_unused, is_fixed, lists_part,
 /// Whether the kernel could make the part, and a set of those that come and go.
 ///
 /// # Errors
-/// As it refused.
+/// Fails if the kernel would refuse the request.
 pub(crate) fn try_out<L: Layout>(nft: &mut Nft, set: Option<&str>) -> Result<()> {
     let has_table = nft.has_table(L::TABLE)?;
     if has_table && lists_part::<L>(nft)? {
@@ -94,9 +94,8 @@ fn is_there<L: Layout>(nft: &mut Nft, plan: &Changes) -> Result<bool> {
     }
 }
 
-/// [`insert`] for many elements of a container that are most likely not there yet: they are created
-/// without a look at each, and only if the kernel has one of them already, all are looked at.
-/// `look_around` is asked before, with all sets that rules look at.
+/// [`insert`] for many elements of a container that are probably new. Creates them without a look at each, and looks at
+/// all if the kernel has one already. Calls `look_around` first, with all sets that rules use.
 pub(crate) fn insert_many<L: Layout>(
     nft: &mut Nft,
     wanted: &[Placed],
@@ -143,8 +142,8 @@ pub(crate) fn also_delete<L: Layout>(
     Ok(true)
 }
 
-/// Takes back what [`insert`] changed: the elements, if they are still ours; then what it
-/// created or found, unless it is in use by now: who used it then may have gone since, and left it for these elements.
+/// Undoes [`insert`]: removes the elements that are still ours, then the unused sets and chains that it created or
+/// found. A concurrent DEL may have left the found ones for these elements.
 pub(crate) fn revert<L: Layout>(nft: &mut Nft, changes: &Changes) -> Result<()> {
     for attempt in 1.. {
         let batch = reverting::<L>(nft, changes)?;

@@ -1,14 +1,12 @@
 //! An attachment's elements in the sets of a table of ours: put there, found again by their
 //! owner, taken out.
 //!
-//! The kernel is asked first what is there, which costs a few µs, and what is missing goes
-//! into one batch: from the second attachment of a network on that is the elements alone. A
-//! batch that is refused would be no shorter way, as taking it back costs the kernel some
-//! 10 ms; that happens only when a concurrent ADD was faster, and then we look again.
+//! A query of the present objects costs a few µs. The missing ones go into one batch, which from the second attachment
+//! of a network on has the elements alone. A refused batch costs the kernel some 10 ms. That happens only if a
+//! concurrent ADD was faster, and the query is repeated.
 //!
-//! [`plan`] finds out what is missing, [`insert`] does it and takes it back, [`owned`] finds
-//! and removes elements by their owner, [`unused`] deletes unused sets and chains, and
-//! [`overlap`] is for addresses that two networks give out.
+//! [`plan`] finds the missing objects, and [`insert`] creates and removes them. [`owned`] finds and removes elements by
+//! their owner, and [`unused`] deletes unused sets and chains. [`overlap`] is for addresses that two networks share.
 
 mod insert;
 mod overlap;
@@ -66,13 +64,13 @@ pub(super) trait Layout {
         true
     }
 
-    /// Creates a chain.
+    /// Adds the creation of a chain.
     fn create_chain(batch: &mut Batch, chain: &str);
 
     /// Adds the rules that stand first in a chain.
     fn add_first_rules(batch: &mut Batch, chain: &str);
 
-    /// Creates a set.
+    /// Adds the creation of a set.
     fn create_set(batch: &mut Batch, set: &str);
 
     /// Adds the rules over a set, if it is this set that they are made for.
@@ -83,8 +81,7 @@ pub(super) trait Layout {
         rule.uses_set(set)
     }
 
-    /// Whether all rules over a set are among these. What an earlier version made may lack some: then those that
-    /// are there are replaced, all at once.
+    /// Whether all rules over a set are among these. An earlier version may have made fewer. All are replaced then.
     fn has_rules(rules: &[Rule], set: &str) -> bool {
         rules.iter().any(|rule| Self::is_rule_over(rule, set))
     }
@@ -93,16 +90,16 @@ pub(super) trait Layout {
 /// Which attachment gets a place that two want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// The later one.
+    /// The later element.
     Last,
-    /// The later one. An element that is the same for many stays until the last of them goes; an
+    /// The later element. An element that is the same for many stays until the last of them goes; an
     /// ADD that finds it there makes sure that no concurrent DEL takes it away.
     Shared,
     /// The earlier one, until it goes. Another attachment of the same container gets a place [`overlap`]; an
     /// element of another container stays.
     Container,
-    /// An address is its network's to give: what the same network has there is stale and
-    /// replaced. What another network has there may live, and both keep a place ([`overlap`]).
+    /// The network owns its addresses. An element of the same network is stale and is replaced. An element of another
+    /// network may belong to a living pod, and both stay ([`overlap`]).
     Network,
 }
 

@@ -53,16 +53,16 @@ fn is_shared<L: Layout>(set: &str) -> bool {
 /// The outcome of [`look_up`].
 #[derive(Debug)]
 pub(crate) enum There {
-    /// The owner's element.
+    /// An element of the owner.
     Owners(Placed),
     /// Another owner's, in the place that it should have.
     Others(Element),
-    /// Nothing.
+    /// There is no element.
     Nothing,
 }
 
 impl There {
-    /// The owner's element.
+    /// The element, if it is the owner's.
     pub(crate) fn owners(self) -> Option<Placed> {
         match self {
             There::Owners(placed) => Some(placed),

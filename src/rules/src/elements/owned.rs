@@ -143,7 +143,7 @@ pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> 
 /// Removes the elements of all attachments of `network` that aren't in `valid`, then unused
 /// sets, and in the end the part, if it is unused.
 ///
-/// Returns the elements.
+/// Returns the removed elements.
 pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<Vec<Placed>> {
     if !nft.has_table(L::TABLE)? {
         return Ok(Vec::new());
@@ -157,7 +157,7 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
     Ok(stale)
 }
 
-/// Those of these elements that are still what they were when they were found.
+/// The elements that have not changed since they were found.
 pub(crate) fn still_there<L: Layout>(nft: &mut Nft, found: &[Placed]) -> Result<Vec<Placed>> {
     let mut there = Vec::new();
     for placed in found {

@@ -13,7 +13,7 @@ use super::{Claim, Layout, Placed, first, is_fixed, lists_part, our_rules, set};
 /// Why elements were not put in place.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The kernel refused.
+    /// The kernel refused the request.
     Kernel(Error),
     /// In the place of one is this, which may not be replaced.
     Taken(Box<Placed>),
@@ -43,7 +43,7 @@ pub(crate) struct Changes {
     pub(super) removed: Vec<Placed>,
     /// The sets that the elements are in or go into.
     sets: BTreeSet<String>,
-    /// Those that aren't there.
+    /// The missing ones.
     missing: Vec<String>,
     /// All sets that rules of the part look at.
     pub(super) looked_at: BTreeSet<String>,
@@ -58,7 +58,7 @@ struct Repairs {
     first_rules: Vec<&'static str>,
     /// Sets without their rules.
     rules: Vec<String>,
-    /// What is there of these rules, by chain and handle.
+    /// The present rules, by chain and handle.
     replaced: Vec<(String, u64)>,
 }
 

@@ -1,9 +1,8 @@
-//! A pod's rules in iptables' nf_tables variant, written and looked for by netlink: what `iptables-restore` would
-//! write, without a child process that reads the whole table, which others may have filled with thousands of rules.
+//! A pod's rules in iptables' nf_tables variant, by netlink. They equal those of `iptables-restore`, but need no child
+//! process that reads the whole table, which may have thousands of foreign rules.
 //!
-//! It is for the usual case alone: the chains and the jumps to them are there, no rule of our chains names the
-//! pod's addresses yet, and there is no policy of its bridge to write or to remove. Whatever is only like that is left
-//! to the commands. Of `FORWARD` the rules in front of the jump are read, and the chains of ours.
+//! It serves the usual case: the chains and jumps exist, no rule names the pod's addresses yet, and the bridge's policy
+//! does not change. The commands serve all others. Of `FORWARD` only the rules before the jump are read.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,5 @@
-//! Forwarding with firewalld: the pod's addresses become sources of a zone, `trusted` unless
-//! another is configured, as the Go plugin does it. firewalld drops what it hasn't been told of
-//! in a chain of its own, which no other table can overrule.
+//! Forwarding with firewalld: the pod's addresses become sources of a zone, as with the Go plugin. The default zone is
+//! `trusted`. firewalld drops other traffic in its own chain, which no other table can overrule.
 //!
 //! A source names no owner, so GC can't remove it. firewalld forgets sources when it is
 //! reloaded (`firewall-cmd --reload`) or started again: CHECK says so.
@@ -73,8 +72,8 @@ pub(super) fn has_table(nft: &mut Nft) -> Result<bool, Error> {
     Ok(nft.has_table(TABLE)?)
 }
 
-/// Whether firewalld decides what this host forwards. Its table is looked for first: that is
-/// one message to the kernel where there is none.
+/// Whether firewalld decides about forwarding on this host. Looks for its table first, which takes one message to the
+/// kernel.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -159,7 +158,7 @@ fn remove_sources(zone_name: &str, sources: &[String]) -> Result<(), Error> {
     outcome
 }
 
-/// The missing source.
+/// Returns the missing source.
 pub(super) fn check(zone_name: &str, addrs: &[IpAddr]) -> Result<Option<String>, Error> {
     let mut bus = connect()?;
     for source in addrs.iter().copied().map(source) {

@@ -18,7 +18,7 @@ pub(crate) fn goes_to_firewalld(nft: &mut Nft) -> Result<bool, Error> {
 /// policies of bridges. Idempotent.
 ///
 /// # Errors
-/// What iptables printed. What was written until then stays.
+/// Fails with the output of iptables. Rules that were written before stay.
 pub(crate) fn write(
     nft: &mut Nft,
     pods: BTreeMap<&str, Vec<IpAddr>>,

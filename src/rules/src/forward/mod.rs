@@ -1,21 +1,20 @@
 //! Traffic that the host forwards to and from pods (the plugin `firewall`).
 //!
-//! Three things, whatever the backend:
+//! Every backend does three things:
 //!
-//! - traffic of pods is accepted: what they send, and answers to it;
-//! - the administrator's own rules come first;
-//! - bridges whose pods are not to be reached from other bridges ([`Policy`]).
+//! - it accepts traffic from pods, and answers to it;
+//! - it puts the administrator's rules first;
+//! - it separates bridges from each other, if their policy says so ([`Policy`]).
 //!
-//! **nf_tables** (`nftables`) has this in our own table. An accept there ends only our own
-//! chain: what another chain drops stays dropped. **iptables** (`iptables`) has the Go plugin's
-//! chains, which stand *in* the chain `FORWARD`, in front of what others have put there (Docker,
-//! ufw, an administrator). **firewalld** (`firewalld`) has a chain of its own that drops what it
-//! hasn't been told of. So without a configured backend it is firewalld if that is running,
-//! iptables if `FORWARD` has rules of others (`others`), nf_tables everywhere else.
+//! **nf_tables** (`nftables`) uses our own table. An accept there ends only our own chain, so another chain can still
+//! drop the packet. **iptables** (`iptables`) uses the Go plugin's chains *in* the chain `FORWARD`, before the rules of
+//! Docker, ufw or an administrator. **firewalld** (`firewalld`) drops all traffic that it does not know. Without a
+//! configured backend a running firewalld is used, else iptables if `FORWARD` has foreign rules (`others`), else
+//! nf_tables.
 //!
-//! The policy of a bridge is put beside those of other bridges wherever there are any: a host can
-//! have some in each place, and all of them shut each other out. Each ADD first writes its own
-//! and then looks at the other place, so that of two concurrent ones at least one sees the other.
+//! A host can have policies of bridges in nf_tables and in iptables, and all must exclude each other. So a policy is
+//! written in each place that has any. Each ADD writes its own first and then looks at the other place, so at least one
+//! of two concurrent ADDs sees the other.
 
 pub(super) mod direct;
 mod firewalld;
@@ -55,12 +54,11 @@ pub enum Backend {
     Firewalld,
 }
 
-/// Which pods may open connections to a pod (`ingressPolicy`). It is the bridge's: all its
-/// pods share it, and the latest ADD decides. A vlan's gateway counts as a bridge of its own, and
-/// so does the host's end of a pod that is on none.
+/// The pods that may open connections to a pod (`ingressPolicy`). All pods of a bridge share it, and the latest ADD
+/// decides. A vlan's gateway counts as a bridge, and so does the host's end of a pod without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// All.
+    /// All pods may.
     #[default]
     Open,
     /// Those on the same bridge, and those on bridges with the policy `open`.
@@ -83,12 +81,12 @@ impl fmt::Display for Policy {
 /// The rules that a pod wants.
 #[derive(Debug, Clone, Default)]
 pub struct Forward {
-    /// The pod's addresses.
+    /// The addresses of the pod.
     pub addrs: Vec<IpAddr>,
     /// The other pods that may reach it.
     pub policy: Policy,
-    /// The interfaces that its packets come to the host by: the bridge that it is on, and its
-    /// vlan's gateway; or its own end, without a bridge. Any policy but `Open` needs one.
+    /// The interfaces by which the host receives its packets: the bridge and the vlan's gateway, or the host's end of a
+    /// pod without a bridge. Any policy but `Open` needs one.
     pub doors: Vec<String>,
     /// The administrator's chain, for iptables.
     pub admin_chain: String,
@@ -239,7 +237,7 @@ pub struct Leaving<'a> {
     pub policy: Policy,
     /// The zone, for firewalld.
     pub zone: &'a str,
-    /// The pod's addresses.
+    /// The addresses of the pod.
     pub addrs: &'a [IpAddr],
     /// The interfaces that its packets came by, as in [`Forward`].
     pub doors: &'a [String],
@@ -247,10 +245,10 @@ pub struct Leaving<'a> {
     pub knows_doors: bool,
 }
 
-/// Removes what accepts the pod's traffic: ours by its owner, and iptables' rules and firewalld's
-/// sources, be they ours or the Go plugin's, by the addresses, as they name no owner. firewalld is
-/// asked if it is configured or has a table. A bridge's policy goes if the bridge is `unused`
-/// without the pod.
+/// Removes the rules that accept the pod's traffic. Elements in nf_tables are found by their owner. Rules of iptables
+/// and sources of firewalld name no owner and are found by the addresses, also those of the Go plugin. firewalld is
+/// asked if it is configured or has a table. The policy of a bridge is removed if the bridge is `unused` without the
+/// pod.
 ///
 /// # Errors
 /// If an object could not be removed. Everything has been tried.
@@ -299,9 +297,8 @@ pub fn remove(
     failures.outcome()
 }
 
-/// Removes the elements of all attachments of `network` that aren't in `valid`, bridges that
-/// are `unused`, and in the end unused sets and chains. iptables' rules and firewalld's sources name
-/// no owner and stay.
+/// Removes the elements of all attachments of `network` outside `valid`, the policies of `unused` bridges, and then
+/// unused sets and chains. Rules of iptables and sources of firewalld name no owner and stay.
 ///
 /// # Errors
 /// If an object could not be removed. Everything has been tried.

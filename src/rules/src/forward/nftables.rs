@@ -227,9 +227,9 @@ pub(super) fn remove_unused_policies(nft: &mut Nft, unused: Unused<'_>) -> Resul
     Ok(())
 }
 
-/// Removes the policy of a bridge that is unused; of the pod's `own` also if no pod has rules. Nothing is removed if
-/// anything has changed between the look and the removal: an ADD, which makes its bridge's port before its rules, is
-/// either seen or puts the policy back.
+/// Removes the policy of an unused bridge. The policy of the pod's `own` bridge is also removed if no pod has rules.
+/// Removes nothing if the ruleset has changed since the look. A concurrent ADD makes its port before its rules, so it is
+/// either seen or restores the policy.
 pub(super) fn remove_policy(nft: &mut Nft, bridge: &str, unused: Unused<'_>, own: bool) -> Result<(), Error> {
     for _ in 0..ATTEMPTS {
         let generation = nft.generation()?;
@@ -346,7 +346,7 @@ fn first_name(element: &Element) -> Option<String> {
     Some(String::from_utf8_lossy(name).into_owned())
 }
 
-/// All elements.
+/// All elements of the sets.
 pub(crate) fn all(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     elements::find::<Part>(nft, |_| true)
 }

@@ -22,7 +22,7 @@ fn is_ours(target: Option<&str>) -> bool {
 /// The content of iptables' tables `filter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
-    /// There are none.
+    /// There are no such rules.
     Nothing,
     /// Nothing that a pod's packets meet in `FORWARD`, but for policies of bridges.
     Harmless,

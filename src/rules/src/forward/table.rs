@@ -89,7 +89,7 @@ pub(super) struct Plan {
     /// Rules of the bridge that are there: taken out and put back, which fails if a concurrent DEL
     /// has removed them.
     pub(super) kept: Vec<String>,
-    /// The pod's rules.
+    /// The rules of the pod.
     pub(super) rules: Vec<String>,
     /// Whether something isn't as it should be.
     pub(super) incomplete: Option<String>,

@@ -46,7 +46,7 @@ impl Ord for Way {
 /// is no such chain.
 pub(super) type Lines<'a> = &'a mut dyn FnMut(&str, &dyn Fn(&Line) -> bool) -> Result<Vec<Line>, Error>;
 
-/// A rule.
+/// A rule of the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
     conditional: bool,
@@ -115,7 +115,7 @@ pub(super) enum Pods {
     Added,
 }
 
-/// Walks through `FORWARD`.
+/// Follows a pod's packet through `FORWARD`.
 pub(super) fn forward(drops_by_policy: bool, pods: Pods, lines: Lines<'_>) -> Result<Way, Error> {
     const FORWARD: &str = "FORWARD";
     let leads = |line: &Line| line.leads_to(PODS);

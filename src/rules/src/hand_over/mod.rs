@@ -11,15 +11,15 @@
 //! | firewall | rules in `CNI-FORWARD`; its bridge's policy in the chains `CNI-ISOLATION-STAGE-1` and `-2` |
 //! | `macspoofchk` | chains `cni-br-iface-…` in nf_tables' table `bridge nat` |
 //!
-//! which every release up to 1.9.1 removes, whatever it makes itself.
+//! which every release up to 1.9.1 removes, also those that make another form.
 //!
 //! **No moment is without.** The first two NAT chains that a connection meets don't both
 //! change it, and an accept in two chains is as good as one. So both forms are there together, and
 //! a kill in between leaves both: our DEL removes both, and the hand-over can be begun again.
 //!
-//! **A DEL may go on meanwhile.** Ours removes its elements first and looks for the other form
-//! afterwards. So a pod whose elements are still there when the other form has been written will be
-//! cleared of it; from any other pod it is [taken back](HandOver::take_back).
+//! **A concurrent DEL** of ours removes its elements first and then looks for the other form. So if a pod's elements
+//! exist after the other form was written, that DEL removes both. For any other pod the form is
+//! [removed](HandOver::take_back).
 
 mod pod;
 
@@ -53,7 +53,7 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Those of these pods, and of the bridges that `bridges` are about.
+    /// The rules of these pods, and of the given bridges.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
@@ -73,7 +73,7 @@ impl HandOver {
         Ok(HandOver { pods, policies, bridges })
     }
 
-    /// The pods.
+    /// The pods to hand over.
     pub fn pods(&self) -> &[Pod] {
         &self.pods
     }
@@ -97,7 +97,7 @@ impl HandOver {
     /// Writes everything in the Go plugins' form, beside our own. Idempotent.
     ///
     /// # Errors
-    /// The kernel's, or what iptables printed. What was written until then stays.
+    /// Fails if the kernel refuses the request, or with the output of iptables. Rules that were written before stay.
     pub fn write(&self, nft: &mut Nft) -> Result<(), Error> {
         FAMILIES.into_iter().try_for_each(|family| self.write_nat(nft, family))?;
         let mut forwarded: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
@@ -174,7 +174,7 @@ impl HandOver {
         Ok(self.pods.iter().filter(has_lost).collect())
     }
 
-    /// Takes back what was written for pods that are gone, as DEL does, whatever form it has.
+    /// Removes the written rules of pods that are gone, in every form, as DEL does.
     ///
     /// # Errors
     /// The kernel's, or what iptables printed.

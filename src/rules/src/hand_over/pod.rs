@@ -19,11 +19,11 @@ const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
 /// Settings that are in a pod's configuration and not in its elements.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// portmap's `backend`.
+    /// The key `backend` of portmap.
     pub portmap_backend: Option<String>,
-    /// portmap's `markMasqBit`.
+    /// The key `markMasqBit` of portmap.
     pub mark_bit: Option<u8>,
-    /// firewall's `iptablesAdminChainName`.
+    /// The key `iptablesAdminChainName` of firewall.
     pub admin_chain: Option<String>,
 }
 

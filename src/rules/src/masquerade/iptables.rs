@@ -1,5 +1,5 @@
-//! Masquerading with iptables: the reference's chains and comments, so that either set of
-//! plugins can remove what the other made; one child process per family.
+//! Masquerading with iptables, in one child process per family. Chains and comments are those of the reference, so
+//! either set of plugins can remove the rules of the other.
 //!
 //! A chain belongs to a container, not to an interface: a second interface in the same network
 //! has its rules in the first one's chain.

@@ -2,8 +2,8 @@
 //!
 //! Two backends: nf_tables in a table of our own (`nftables`), and the iptables command
 //! with the chains of the Go reference plugins (`iptables`), for hosts that need it.
-//! Whatever the backend, removal also looks for what the Go plugins made (`reference`):
-//! a node switches in the middle of its pods' lives.
+//! With either backend, removal also looks for rules of the Go plugins (`reference`), because a node may switch while
+//! its pods run.
 
 pub(crate) mod iptables;
 pub(super) mod nftables;
@@ -57,12 +57,12 @@ pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
 /// Which addresses of a pod are masqueraded (`ipMasqFamily`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
-    /// All.
+    /// Both families.
     #[default]
     Both,
-    /// IPv4 alone.
+    /// Only IPv4 addresses.
     V4,
-    /// IPv6 alone.
+    /// Only IPv6 addresses.
     V6,
 }
 
@@ -83,7 +83,7 @@ impl Families {
         }
     }
 
-    /// Those of `addrs` that are masqueraded.
+    /// The masqueraded addresses among `addrs`.
     pub fn of(self, addrs: impl Iterator<Item = IpNetwork>) -> Vec<IpNetwork> {
         addrs
             .filter(|addr| match self {
@@ -191,7 +191,7 @@ pub fn gc(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Erro
 /// Whether the `configured` backend, or the one that would be chosen, can be used now.
 ///
 /// # Errors
-/// Code 50.
+/// Fails with code 50 if nf_tables cannot be used.
 pub fn status(configured: Option<&str>) -> Result<(), Error> {
     let nft = &mut Nft::new();
     let backend = choose(configured, nft).map_err(|err| {

@@ -4,7 +4,7 @@
 //! Their rules and ours are at the same hooks with the same priority, so the chain that was made first sees a packet
 //! first. A pod that serves a port goes on serving it: a new one that wants it gets an error.
 //!
-//! A rule counts as long as it is there, whatever conditions lead to it, unless its container is gone for certain.
+//! A rule counts while it exists, under all conditions, unless its container is certainly gone.
 
 use std::net::IpAddr;
 
@@ -20,11 +20,11 @@ use crate::xtables::{self, in_chain, legacy_rules, nat};
 struct Found {
     mapping: Mapping,
     holder: Holder,
-    /// For people.
+    /// The place in words.
     place: String,
 }
 
-/// Refuses ports of other containers. What is there of one that `is_gone` is removed.
+/// Refuses ports of other containers. Removes the rules of a container that `is_gone`.
 pub(super) fn refuse(
     nft: &mut Nft,
     owner: &Owner,

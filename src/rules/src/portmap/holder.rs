@@ -13,7 +13,7 @@ pub type IsGone<'g> = &'g dyn Fn(&Holder) -> bool;
 pub struct Holder {
     /// The network, where it is written.
     pub network: Option<String>,
-    /// The container's ID.
+    /// The ID of the container.
     pub container: String,
     /// [`Owner::tag`], where it is written. The container's ID may be cut then, and this tells whether it is
     /// the one.

@@ -1,5 +1,5 @@
-//! Port mappings with iptables: the reference's chains and comments, so that either set of
-//! plugins can remove what the other made; one child process per family.
+//! Port mappings with iptables, in one child process per family. Chains and comments are those of the reference, so
+//! either set of plugins can remove the rules of the other.
 //!
 //! The Go plugin doesn't have the chain CNI-HOSTPORT-GUARD in the table `mangle`, which
 //! keeps others from 127.0.0.0/8 (see the module above).

@@ -7,7 +7,7 @@ use super::nftables::Portmap;
 use crate::elements::{self, Placed};
 use crate::listed::{Effect, Listed, Whose};
 
-/// All mappings. What goes with them (hairpin, localhost) isn't among them.
+/// All mappings, without the rules for hairpin and localhost.
 pub(super) fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
     let found = elements::find::<Portmap>(nft, |_| true)?;
     let read = found.into_iter().filter_map(|Placed { element, .. }| {

@@ -38,7 +38,7 @@ pub(crate) const GO_TABLE: &str = "cni_hostport";
 pub(crate) const GO_CHAINS: [&str; 3] = ["hostports", "hostip_hostports", "masquerading"];
 const ATTEMPTS: usize = 20;
 
-/// The container's chain.
+/// The name of the container's chain.
 pub(super) fn chain(network: &str, container_id: &str) -> String {
     xtables::chain_name("DN-", network, container_id)
 }
@@ -219,8 +219,8 @@ fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
         && loads(&mapping.container_port.to_be_bytes())
 }
 
-/// Whether the Go plugins (or our iptables backend) map these ports for the owner: each family
-/// has the chain, something leads to it, and it has a rule for each port.
+/// Whether the Go plugins or our iptables backend map these ports for the owner. Each family must have the chain, a
+/// jump to it, and a rule for each port.
 pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<bool, Error> {
     let chain = chain(&owner.network, &owner.attachment.container_id);
     for pod in &forward.addrs {

@@ -1,9 +1,8 @@
 //! Everything in the packet rules that is for one pod, ours and the Go plugins', with what it
 //! tells of that pod: what `cnimble doctor` looks through.
 //!
-//! Whether a pod lives is not known here. What can be told differs: our elements and the Go
-//! plugins' nf_tables rules carry the attachment's tag, their iptables chains the container's
-//! ID, and the rules in their chain CNI-FORWARD nothing but an address.
+//! The liveness of a pod is unknown here. Our elements and the Go plugins' nf_tables rules carry the attachment's tag.
+//! Their iptables chains carry the container's ID, and the rules in their chain CNI-FORWARD only an address.
 
 mod reference;
 
@@ -24,7 +23,7 @@ use super::{apart, forward, spoof};
 pub struct Trace {
     /// For people: what it is, and where.
     pub what: String,
-    /// The owner.
+    /// The owner of the rule.
     pub named: Named,
     /// Addresses in it; most are the pod's.
     pub addrs: Vec<IpAddr>,
@@ -38,9 +37,9 @@ pub enum Named {
     Comment(String),
     /// By its container, and the network if that is written there.
     Container {
-        /// The network's name.
+        /// The name of the network.
         network: Option<String>,
-        /// The container's ID.
+        /// The ID of the container.
         id: String,
     },
     /// By an interface of the host.
@@ -115,7 +114,7 @@ impl Part {
         Table::new(family, "cnimble")
     }
 
-    /// For people.
+    /// The name in messages.
     fn name(self) -> &'static str {
         match self {
             Part::Masquerade => "masquerading",
@@ -175,7 +174,7 @@ fn link_in(key: &[u8]) -> String {
 }
 
 impl Trace {
-    /// The comment of an element of ours, whatever it is named by.
+    /// The comment of an element of ours.
     pub fn comment(&self) -> Option<&str> {
         match &self.place {
             Place::Element(_, placed) => Some(&placed.element.comment),

@@ -17,7 +17,7 @@ use super::{Named, Trace};
 pub(super) enum Place {
     /// A container's chain of iptables, and the chain that leads to it.
     Chain { family: Family, parent: &'static str, chain: String, legacy: bool },
-    /// One that nothing leads to (nf_tables' variant).
+    /// A chain without a jump to it, in the nf_tables variant.
     Unused { family: Family, chain: String },
     /// Rules in `inet cni_plugins_masquerade`.
     Masquerade { tag: String },
@@ -25,7 +25,7 @@ pub(super) enum Place {
     Hostport { family: Family, id: String },
     /// Chains of the MAC check.
     Spoof { chain: String },
-    /// Rules in CNI-FORWARD.
+    /// Rules of an address in CNI-FORWARD.
     Forward { ip: IpAddr },
 }
 
