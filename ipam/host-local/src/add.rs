@@ -22,7 +22,7 @@ pub trait Source {
     /// The sets. The lock of the leases is held.
     ///
     /// # Errors
-    /// The ADD's.
+    /// Fails as ADD does.
     fn sets(&self) -> Result<Vec<RangeSet>, Error>;
 
     /// A set has no address left.
@@ -32,7 +32,7 @@ pub trait Source {
 /// Gives the attachment an address of each range set that `source` has in place of the configuration's.
 ///
 /// # Errors
-/// ADD's. What was made is on the call's undo stack.
+/// Fails as ADD does. The call's undo stack has the changes.
 pub fn add_from(call: &Call, config: Config, source: &dyn Source) -> Result<CniResult, Error> {
     add_with(call, config, Some(source))
 }

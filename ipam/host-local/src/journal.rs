@@ -1,11 +1,9 @@
 //! The changes of an ADD on the disk, and how to take them back.
 //!
-//! Each change is noted *before* it is made, so that a panic between the two loses
-//! nothing. Taking back is careful: others may have worked with the store since. A lease
-//! goes only if it is still ours, `last_reserved_ip.N` goes back only if no other ADD has moved
-//! it on, and the directory goes only if it is empty again. ([`Store`] copes with a
-//! directory that goes while it waits for the lock. A reference plugin that opens the very
-//! same store at the very same moment for the first time doesn't: its ADD fails, cleanly.)
+//! Each change is recorded *before* it is made, so a panic between the two loses nothing. The undo respects concurrent
+//! verbs. It removes a lease only if it is still ours. It restores `last_reserved_ip.N` only if no other ADD has changed
+//! it, and it removes the directory only if it is empty. [`Store`] tolerates a directory that is removed while it waits
+//! for the lock. A reference plugin that opens a new store at that moment fails its ADD cleanly.
 
 use std::cell::RefCell;
 use std::fs::File;

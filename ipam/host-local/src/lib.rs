@@ -64,8 +64,7 @@ impl Plugin for HostLocal {
         add::add(call, config)
     }
 
-    /// Releases every lease of the attachment, wherever the configuration says that its
-    /// addresses come from today.
+    /// Releases every lease of the attachment, also outside the present ranges.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let path = config::store_path(&call.config)?;
         let Some(store) = Store::lock(&path)? else {
@@ -123,10 +122,9 @@ impl Plugin for HostLocal {
         }
     }
 
-    /// Releases every lease of this network whose attachment isn't in the list, also
-    /// broken ones. A lease in the old form, without an interface, is valid if its
-    /// container is. An attachment whose veth is still there keeps its lease: the main plugin
-    /// has not removed that, because something has overwritten its alias.
+    /// Releases every lease of this network without a valid attachment, also damaged ones. A lease in the old form,
+    /// without an interface, is valid if its container is. An attachment with an existing veth keeps its lease. The main
+    /// plugin kept that veth because its alias was overwritten.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let path = config::store_path(&call.config)?;
         let Some(store) = Store::lock(&path)? else {

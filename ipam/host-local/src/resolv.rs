@@ -8,7 +8,7 @@ use cnimble_files::{self as files, Links};
 /// No resolv.conf comes near this.
 const LIMIT: usize = 1 << 20;
 
-/// Reads the file.
+/// Reads a resolv.conf file.
 ///
 /// # Errors
 /// Code 5 with the path: it isn't there, isn't a file, or is absurdly large.

@@ -10,7 +10,7 @@ pub(crate) struct Keys {
     base: String,
 }
 
-/// `4-0a000040` or `6-fd00…`.
+/// An address as part of a key, such as `4-0a000040`.
 pub(crate) fn text(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(_) => format!("4-{:08x}", number(ip)),
@@ -36,12 +36,12 @@ impl Keys {
         Keys { base: format!("{}/{}", cluster.etcd.prefix, cluster.network) }
     }
 
-    /// What etcd was when the network was set up.
+    /// The key of the fence, which identifies the etcd of the set-up.
     pub(crate) fn fence(&self) -> String {
         format!("{}/fence", self.base)
     }
 
-    /// Who the node is.
+    /// The key of a node's identity.
     pub(crate) fn node(&self, name: &str) -> String {
         format!("{}/nodes/{name}", self.base)
     }
@@ -74,7 +74,7 @@ impl Keys {
         format!("{}/singles/{}", self.base, text(ip))
     }
 
-    /// What a node owns: the same keys by its name, with `block` or `single` as value.
+    /// The keys of a node's blocks and addresses, by its name. The value is `block` or `single`.
     pub(crate) fn owned_by(&self, name: &str) -> String {
         format!("{}/owned/{name}/", self.base)
     }

@@ -1,4 +1,4 @@
-//! Blocks of a cluster's addresses in etcd: claimed, confirmed, returned by nodes; listed and released by operators.
+//! Blocks of a cluster's addresses in etcd. Nodes claim, confirm and return them. Operators list and release them.
 //!
 //! `docs/CLUSTER.md` has the protocol. [`node`] is what the program `cluster-local-etcd` does for the
 //! plugin, [`operator`] what the command does, [`watch`] what the agent follows. All speak by a [`session::Session`], which has looked whether

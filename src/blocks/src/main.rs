@@ -1,8 +1,8 @@
 //! `cluster-local-etcd`: what the plugin cluster-local asks of etcd, one thing for each start.
 //!
-//! The configuration is on stdin, as the plugin has it; CNI_ARGS is in the environment. An error is JSON on stdout.
-//! The command `cnimble ipam` starts it, too, with an operator's task, whose answer is JSON. So does `cnimble node`, with
-//! `tend`, and with `watch`, which goes on: a line of JSON for each state.
+//! The plugin's configuration is on stdin, and CNI_ARGS is in the environment. An error is JSON on stdout. `cnimble ipam`
+//! starts it for an operator's task, with JSON as the answer. `cnimble node` starts it with `tend`, and with `watch`,
+//! which prints a line of JSON for each state.
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -20,10 +20,10 @@ use cnimble_restraint::{Caps, Level, Restraint};
 
 /// No configuration comes near this.
 const LIMIT: u64 = 16 << 20;
-/// For everything.
+/// The time limit of a whole task.
 const DEADLINE: Duration = Duration::from_secs(12);
 
-/// What is to be done.
+/// The task.
 enum Task {
     /// A set needs as many free addresses.
     More(usize, usize),
@@ -31,7 +31,7 @@ enum Task {
     Address(IpAddr),
     /// The share is to be confirmed.
     Confirm,
-    /// What is unused goes back.
+    /// Returns unused blocks and addresses.
     Tidy,
     /// The node's agent sees to it that etcd has these addresses of the node, that there is a spare block, and that what is
     /// unused goes back.

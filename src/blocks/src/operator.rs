@@ -17,11 +17,11 @@ const LOOKS: u32 = 5;
 /// A block, or a single address, as the operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The first address.
+    /// The first address of the block.
     pub first: IpAddr,
     /// Whether it is one address.
     pub is_single: bool,
-    /// The node's name.
+    /// The name of the node.
     pub node: String,
     /// From when on others may claim it, in milliseconds since 1970, if it was released.
     pub free: Option<u64>,
@@ -50,7 +50,7 @@ pub async fn init(cluster: &Cluster) -> Result<()> {
 /// Everything that is claimed, by address.
 ///
 /// # Errors
-/// etcd fails.
+/// Fails if etcd fails.
 pub async fn list(cluster: &Cluster) -> Result<Vec<Claim>> {
     let mut session = Session::open(cluster, 0).await?;
     let mut claims = BTreeMap::new();

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// What etcd was when the network was set up.
+/// The identity of etcd at the set-up of the network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fence {
     /// The ID that etcd has for its cluster.
@@ -23,7 +23,7 @@ pub(crate) struct Fence {
 /// The value of a block or of a single address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
-    /// The node's name.
+    /// The name of the node.
     pub(crate) node: String,
     /// The instance of the node's share.
     pub(crate) instance: String,
@@ -48,7 +48,7 @@ pub(crate) struct Host {
     pub(crate) ips: Vec<IpAddr>,
 }
 
-/// Milliseconds since 1970.
+/// The time now, in milliseconds since 1970.
 pub(crate) fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

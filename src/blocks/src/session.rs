@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often the offset is looked at before it counts as fallen: others write in between.
 const LOOKS: u32 = 10;
 
-/// A connection.
+/// A connection to etcd.
 pub struct Session {
     client: Client,
     pub(crate) keys: Keys,
@@ -112,7 +112,7 @@ impl Session {
         Err(BlocksError::Restored(why))
     }
 
-    /// What tells that etcd isn't what it was when the network was set up.
+    /// The difference between this etcd and that of the network's set-up.
     async fn difference(&mut self, fence: &Fence) -> Result<Option<String>> {
         let mut why = None;
         for _ in 0..LOOKS {
@@ -157,7 +157,7 @@ impl Session {
         Ok(session)
     }
 
-    /// One key.
+    /// Reads one key.
     pub(crate) async fn get(&mut self, key: &str) -> Result<Option<KeyValue>> {
         Ok(self.range(key, None).await?.into_iter().next())
     }

@@ -38,11 +38,11 @@ pub fn is_tended(cluster: &Cluster, ips: &[IpAddr]) -> Result<bool> {
 }
 
 impl Node<'_> {
-    /// Tells the other nodes the node's addresses, if there are any; claims a spare block for each set that lacks one;
-    /// returns what is unused. Returns whether a set lacks one all the same.
+    /// Publishes the node's addresses, claims a spare block for each set without one, and gives unused blocks back.
+    /// Returns whether a set still lacks a spare block.
     ///
     /// # Errors
-    /// etcd fails.
+    /// Fails if etcd fails.
     pub async fn tend(&mut self, ips: &[IpAddr]) -> Result<bool> {
         if !ips.is_empty() {
             self.tell(ips).await?;

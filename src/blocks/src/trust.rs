@@ -2,7 +2,7 @@
 
 use cnimble_leases::cluster::config::Etcd;
 
-/// What TLS calls a refusal of the client's certificate.
+/// TLS alerts that refuse the client's certificate.
 const ALERTS: [&str; 5] =
     ["BadCertificate", "CertificateExpired", "CertificateRequired", "CertificateUnknown", "UnknownCA"];
 

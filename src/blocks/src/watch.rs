@@ -1,4 +1,4 @@
-//! Who owns what, and how each node is reached: for agents, which have routes to the other nodes' pods.
+//! The blocks and addresses of all nodes, for agents that keep routes to the other nodes' pods.
 //!
 //! It reads only, and takes no lock. [`follow`] ends with the first trouble: the agent keeps what it was told, and begins
 //! again.
@@ -22,23 +22,23 @@ use crate::{BlocksError, Result, keys};
 
 /// So many keys are read at once: an answer of 4 MB is refused by the client.
 const PAGE: i64 = 5000;
-/// What comes at once is told at once.
+/// Changes within this time are reported together.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Between looks at etcd, and lines to the agent, when nothing changes. A member without a quorum tells of nothing.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// What a node has.
+/// The shares of a node.
 #[derive(Debug, Default, Serialize)]
 struct Shares<'s> {
-    /// Its own addresses.
+    /// The addresses of the node itself.
     ips: &'s [IpAddr],
     /// The first addresses of its blocks.
     blocks: Vec<IpAddr>,
-    /// Its single addresses.
+    /// Single addresses outside its blocks.
     singles: Vec<IpAddr>,
 }
 
-/// What is told.
+/// A line of output.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line<'s> {
@@ -47,7 +47,7 @@ struct Line<'s> {
     nodes: BTreeMap<&'s str, Shares<'s>>,
 }
 
-/// What etcd has, as far as it makes sense.
+/// The valid records in etcd.
 #[derive(Debug, Default)]
 struct State {
     blocks: BTreeMap<IpAddr, String>,
@@ -113,7 +113,7 @@ impl State {
 /// agent knows of, `patience` for all that comes before the first line.
 ///
 /// # Errors
-/// etcd fails, isn't what it was, or nobody listens any more.
+/// Fails if etcd fails or is another one, and if the reader is gone.
 pub async fn follow(
     cluster: &Cluster,
     seen: i64,

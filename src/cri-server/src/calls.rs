@@ -1,4 +1,4 @@
-//! The calls.
+//! The calls of CRI.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Service {
         })
     }
 
-    /// Control groups are taken as paths, whoever makes them.
+    /// Control groups are paths, made by any manager.
     pub(crate) async fn runtime_config(
         self: Arc<Self>,
         _: wire::Empty,
@@ -198,7 +198,7 @@ impl Service {
         Err(Status::not_found("there are no containers: cnimble serves pod sandboxes only"))
     }
 
-    /// The sandbox with this ID, or the only one whose ID begins so.
+    /// The sandbox with this ID, or with a unique ID that begins with it.
     fn find(&self, id: &str) -> Answer<Option<String>> {
         if id.is_empty() {
             return Err(Status::invalid_argument("pod_sandbox_id is missing"));

@@ -10,7 +10,7 @@ use cnimble_files::{self as files, Links};
 /// How large the file may be, in bytes.
 const LIMIT: usize = 4096;
 
-/// Reads `10.244.3.0/24,fd00:3::/64`.
+/// Reads a list such as `10.244.3.0/24,fd00:3::/64`.
 pub(crate) fn parse(text: &str) -> Result<Vec<IpNetwork>, String> {
     let one = |part: &str| {
         let why = |why: String| {
@@ -25,7 +25,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<IpNetwork>, String> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(one).collect()
 }
 
-/// What was kept; `None` if nothing was, or it can't be read.
+/// The saved networks. `None` if there are none, or they cannot be read.
 pub(crate) fn load(file: &Path) -> Option<Vec<IpNetwork>> {
     let read = match files::read(file, LIMIT, Links::Refuse) {
         Err(err) if files::is_absent(&err) => return None,
@@ -44,7 +44,7 @@ pub(crate) fn load(file: &Path) -> Option<Vec<IpNetwork>> {
     }
 }
 
-/// Keeps it.
+/// Saves the networks for the next start.
 pub(crate) fn save(file: &Path, cidrs: &[IpNetwork]) -> Result<(), String> {
     let text: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
     let fresh = file.with_extension("new");

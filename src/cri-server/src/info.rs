@@ -1,4 +1,4 @@
-//! What verbose answers tell besides: JSON under the keys by which containerd tells the same.
+//! Further facts in verbose answers: JSON with the keys of containerd.
 
 use std::collections::BTreeMap;
 

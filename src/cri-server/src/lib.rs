@@ -1,8 +1,8 @@
 //! A server of CRI, the kubelet's interface to container runtimes, for pods' sandboxes only.
 //!
 //! CRI is gRPC over a Unix socket. Here a call becomes one on [`Sandboxes`](cnimble_pod::sandbox::Sandboxes), which
-//! keeps the records, the locks and the networks; the server itself knows nothing that a restart could lose. What is
-//! read from the socket has limits of size and number ([`Limits`]), and each call has one of time.
+//! keeps the records, the locks and the networks; the server itself has no state that a restart could lose.
+//! Input from the socket has limits of size and number ([`Limits`]), and each call has a time limit.
 //!
 //! - [`Socket`]: the Unix socket, and what is there already.
 //! - [`Server`]: connections and calls on it, until it is told to stop.
@@ -28,7 +28,7 @@ use cnimble_pod::sandbox::Sandboxes;
 pub use connection::Server;
 pub use socket::{Socket, SocketError};
 
-/// What the server takes on at once.
+/// Limits of concurrent work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Sandboxes that are made at once, and as many that are stopped or removed; others wait for their turn.
@@ -56,7 +56,7 @@ impl Default for Limits {
     }
 }
 
-/// What all calls share.
+/// The state that all calls share.
 #[derive(Debug)]
 struct Service {
     sandboxes: Sandboxes,
@@ -67,13 +67,13 @@ struct Service {
     calls: Arc<Semaphore>,
     /// A permit for each change to a sandbox, which goes on without its caller.
     works: Arc<Semaphore>,
-    /// Those that are made.
+    /// Permits for making sandboxes.
     making: Semaphore,
-    /// Those that are stopped or removed.
+    /// Permits for stopping and removing sandboxes.
     ending: Semaphore,
 }
 
-/// Permits of [`Service::works`].
+/// The number of permits of [`Service::works`].
 const WORKS: u32 = 4096;
 
 #[cfg(doctest)]

@@ -17,7 +17,7 @@ use tonic_prost::ProstCodec;
 use crate::Service;
 
 impl Service {
-    /// Answers one request.
+    /// Answers a single request.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,

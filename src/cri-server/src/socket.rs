@@ -1,4 +1,4 @@
-//! The Unix socket.
+//! The listening Unix socket.
 
 use std::fs;
 use std::io;
@@ -11,15 +11,15 @@ use nix::sys::socket::{self, getsockopt};
 
 use tokio::net::{UnixListener, UnixStream};
 
-/// Who may connect: the owner, root, and its group.
+/// The owner, root, and its group may connect.
 const MODE: u32 = 0o660;
 
-/// A socket that listens; its file goes with it.
+/// A listening socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
-    /// Device and inode, by which the file is known to be ours still; `None` if it never was.
+    /// Device and inode of our file. `None` for a file of a service manager.
     file: Option<(u64, u64)>,
 }
 
@@ -46,7 +46,7 @@ impl Socket {
     /// replaced, nothing else.
     ///
     /// # Errors
-    /// A process listens there; it is another kind of file; the system's.
+    /// Fails if a process listens there, if the file is of another kind, or if the system refuses it.
     pub async fn bind(path: &Path) -> Result<Socket, SocketError> {
         let failed = |doing, source| SocketError::System { doing, path: path.to_owned(), source };
         if let Some(dir) = path.parent() {
@@ -73,8 +73,7 @@ impl Socket {
         }
     }
 
-    /// One that a service manager has opened for us. Its file stays when this is dropped: clients wait there for the
-    /// next server.
+    /// The socket that a service manager passed. Its file stays on drop, because clients wait there for the next server.
     ///
     /// # Errors
     /// It is no Unix stream socket that listens; the system's.
@@ -93,7 +92,7 @@ impl Socket {
         Ok(Socket { listener, path, file: None })
     }
 
-    /// Its path.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }

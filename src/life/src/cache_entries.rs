@@ -9,12 +9,12 @@ use cnimble_runtime::{Cache, CacheError, Entry};
 use super::namespaces;
 use super::{Verdict, data_dirs};
 
-/// An entry, judged.
+/// A cache entry with its verdict.
 #[derive(Debug, Clone)]
 pub struct Known {
-    /// The entry.
+    /// The cache entry.
     pub entry: Entry,
-    /// The verdict.
+    /// The verdict about it.
     pub verdict: Verdict,
     /// Whether its cache is one with entries that are judged.
     pub own: bool,

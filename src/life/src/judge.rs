@@ -71,8 +71,8 @@ pub(super) fn look(witnesses: &Witnesses) -> Result<Node, Error> {
     Ok(node)
 }
 
-/// The attachment that a link belongs to by its alias: the host's end of a pair whose other end is in a
-/// namespace, or an interface in a namespace that has no end on the host. Either goes with that namespace.
+/// The attachment of a link, from its alias. The link is the host's end of a pair with its other end in a namespace, or
+/// an interface in a namespace without an end on the host. Either is removed with that namespace.
 fn life_of_link(link: &Link) -> Option<Life> {
     let tag = survey::tag(&link.alias)?;
     let container = survey::container(&link.alias).map(|(id, whole)| (id.to_owned(), whole));

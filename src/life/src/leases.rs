@@ -16,9 +16,9 @@ use super::{Verdict, Witnesses};
 /// A network with leases.
 #[derive(Debug)]
 pub struct Network {
-    /// Its name.
+    /// The name of the network.
     pub name: String,
-    /// Its directory.
+    /// The directory of its leases.
     pub path: PathBuf,
     /// Why none of its leases can be judged.
     pub(super) doubt: Option<String>,
@@ -31,14 +31,14 @@ pub struct JudgedLeases(Vec<(Network, Vec<JudgedLease>)>);
 /// A lease; without address and holder, a file that isn't finished.
 #[derive(Debug)]
 pub struct JudgedLease {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
     /// Its address and its holder.
     pub held: Option<(IpAddr, Holder)>,
     /// Of the file that was read.
     pub found: Identity,
     pub(super) before_boot: bool,
-    /// The verdict.
+    /// The verdict about it.
     pub verdict: Verdict,
 }
 
@@ -85,7 +85,7 @@ impl JudgedLeases {
         self.0.iter().flat_map(|(network, leases)| leases.iter().map(move |lease| (network, lease)))
     }
 
-    /// The directories.
+    /// The directories of leases.
     pub fn stores(&self) -> impl Iterator<Item = &Network> {
         self.0.iter().map(|(network, _)| network)
     }

@@ -1,16 +1,18 @@
 //! Which attachments live: the one judge that `gc --gone`, `doctor` and `run` ask.
 //!
-//! **An attachment that lives, or may live, is left alone.** It counts as living if anything speaks
-//! for it: an entry of a result cache whose namespace is there with its
-//! interface in it, the host's end of a veth pair (known by its alias) whose other end is in a
-//! namespace, an address in any namespace that can be found, a lease that was made just now. An
-//! attachment in doubt is left alone, too.
+//! **An attachment that lives, or may live, is left alone.** Each of these is evidence that it lives:
 //!
-//! **The order of looking is part of the judgement.** An ADD may go on meanwhile, by a runtime that
-//! takes no lock of ours. Objects are listed first; the evidence for their owners is looked at
-//! afterwards: first packet rules, then links, entries and leases, and last namespaces and
-//! links again. An ADD makes the link first, then the lease, the address and the rules: so an
-//! object that was listed is seen to have a living owner, however far its ADD has come since.
+//! - an entry of a result cache with an existing namespace that has the interface;
+//! - the host's end of a veth pair, with its alias, and the other end in a namespace;
+//! - its address in any namespace;
+//! - a lease that was made just now.
+//!
+//! An attachment in doubt is left alone, too.
+//!
+//! **The order of looking matters.** A concurrent ADD may be of a runtime that takes no lock of ours. Objects are listed
+//! first, and the evidence for their owners is read afterwards: packet rules, links, entries and leases, then namespaces
+//! and links again. An ADD makes the link first, then the lease, the address and the rules. So every listed object has
+//! its evidence, at any progress of its ADD.
 
 pub mod cache_entries;
 mod judge;
@@ -102,7 +104,7 @@ pub enum Verdict {
 /// One look at the node.
 #[derive(Debug)]
 pub struct Sight {
-    /// Packet rules.
+    /// The packet rules of attachments.
     pub traces: Vec<Trace>,
     /// Everything else, looked at afterwards.
     pub node: Node,

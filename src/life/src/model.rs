@@ -29,7 +29,7 @@ enum Step {
     Unlock,
     Make(Thing),
     Unmake(Thing),
-    /// ADD has succeeded.
+    /// The ADD has succeeded.
     Added,
     /// Lists what is judged.
     List,
@@ -40,7 +40,7 @@ enum Step {
     /// Of that, what is still so.
     FindAgain,
     Remove(Thing),
-    /// The verb GC: removes whatever had no witness when the list was made.
+    /// The verb GC, which removes objects without evidence at the time of the list.
     Collect,
 }
 

@@ -1,8 +1,7 @@
 //! All network namespaces that can be found, the addresses in them, and the links that name an owner.
 //!
-//! A namespace lives as long as something holds it: a process or a thread in it, a mount of it
-//! (in any mount namespace), a file descriptor. /proc shows them all. The owner of a namespace
-//! doesn't matter: an address in any of them speaks for its lease.
+//! A namespace lives while a process or a thread is in it, or a mount or a file descriptor holds it. /proc shows them
+//! all. An address in any namespace is evidence for its lease, independent of the namespace's owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -64,8 +63,7 @@ pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>) -> Seen {
 }
 
 impl Walk {
-    /// Looks into a namespace. One that can't be looked into counts only if the path still leads there
-    /// afterwards (`is_there`).
+    /// Reads a namespace. An unreadable namespace counts only if the path still leads there afterwards (`is_there`).
     fn visit(&mut self, id: PathBuf, path: &Path, is_there: impl FnOnce() -> bool) {
         if self.done.contains(&id) {
             return;

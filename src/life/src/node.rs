@@ -69,24 +69,24 @@ impl Lives {
     }
 }
 
-/// The node.
+/// The evidence on a node.
 #[derive(Debug)]
 pub struct Node {
     /// The host's links as they were listed first: those that are judged.
     pub candidates: Vec<Link>,
     /// The host's links as they were listed last: those that speak for attachments.
     pub links: Vec<Link>,
-    /// The host's addresses.
+    /// The addresses of the host.
     pub(super) own: HashSet<IpAddr>,
     /// Addresses in other namespaces.
     pub(super) seen: BTreeMap<IpAddr, String>,
     /// Namespaces that can't be looked into, with the reason.
     pub blind: Vec<String>,
-    /// The caches' entries.
+    /// The entries of all caches.
     pub entries: Vec<Known>,
     /// Whether there is a cache.
     pub(super) has_cache: bool,
-    /// All leases.
+    /// The leases of all networks.
     pub leases: JudgedLeases,
     /// The container runtime's sandboxes, by their IDs, if it was asked.
     pub sandboxes: Option<BTreeMap<String, Sandbox>>,
@@ -104,10 +104,10 @@ impl Node {
         self.lives.tags.iter().filter(|tag| Owner::in_network(tag, network)).count()
     }
 
-    /// Those of a network, by name.
+    /// The living attachments of a network, by its name.
     ///
     /// # Errors
-    /// One that doesn't tell its name.
+    /// Fails for an attachment without a readable name.
     pub(super) fn valid(&self, network: &str) -> Result<Vec<Attachment>, String> {
         let mut found: HashMap<&str, Option<Attachment>> = HashMap::new();
         let mut valid = Vec::new();

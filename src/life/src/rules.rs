@@ -1,4 +1,4 @@
-//! Packet rules, judged.
+//! Verdicts about packet rules.
 
 use cnimble_rules::survey::{self, Named, Trace};
 

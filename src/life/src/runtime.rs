@@ -1,8 +1,7 @@
 //! The container runtime as a witness: which sandboxes it has.
 //!
-//! A runtime is asked after what is judged was listed, as every witness is. What it says only ever
-//! saves: a sandbox that it lists, in whatever state, speaks for everything that bears its ID.
-//! One that it doesn't list is no more dead for that: another runtime may have made it.
+//! The runtime is asked after the objects were listed, as all evidence is. A sandbox in its list, in any state, is
+//! evidence for every object with its ID. A missing sandbox proves nothing, because another runtime may have made it.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -12,25 +11,25 @@ use cnimble_cni::Error;
 
 /// A container runtime that can be asked.
 pub trait Runtime: Debug + Send + Sync {
-    /// All its sandboxes, in whatever state.
+    /// All sandboxes of the runtime, in any state.
     ///
     /// # Errors
-    /// It doesn't answer.
+    /// Fails if the runtime does not answer.
     fn sandboxes(&self) -> Result<Vec<Sandbox>, Error>;
 
     /// A sandbox in detail; `None` if it is gone.
     ///
     /// # Errors
-    /// It doesn't answer.
+    /// Fails if the runtime does not answer.
     fn sandbox(&self, id: &str) -> Result<Option<Detail>, Error>;
 }
 
-/// A pod's sandbox.
+/// The sandbox of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
     /// Its ID, which is the plugins' container ID.
     pub id: String,
-    /// The pod, `NAMESPACE/NAME`.
+    /// The pod as `NAMESPACE/NAME`.
     pub pod: String,
     /// Whether it is Ready.
     pub ready: bool,

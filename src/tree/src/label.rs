@@ -31,8 +31,7 @@ pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
     rows
 }
 
-/// What a pod is joined to its place by: the host's end of its pair, or its interface, if that is made
-/// on a link of the host.
+/// The interface that joins a pod to its place: the host's end of its pair, or an interface on a link of the host.
 pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     match (&pod.link, &pod.interface) {
         (Some(end), _) => Some(named(end)),
@@ -81,7 +80,7 @@ fn host_or_net(net: IpNetwork) -> String {
     }
 }
 
-/// What is worth saying about a network besides its name.
+/// Notes about a network, besides its name.
 pub(super) fn network(network: &Network) -> String {
     let pods: usize = network.places.iter().map(|place| place.pods.len()).sum();
     let mut words = Vec::new();
@@ -95,7 +94,7 @@ pub(super) fn network(network: &Network) -> String {
     words.join(", ")
 }
 
-/// What stands in the place of a bridge.
+/// The words for a place without a bridge.
 pub(super) fn without_bridge(place: &Place) -> &'static str {
     match place.pods.iter().any(|pod| pod.link.is_some()) {
         true => "routed by the host",
@@ -103,7 +102,7 @@ pub(super) fn without_bridge(place: &Place) -> &'static str {
     }
 }
 
-/// What is worth saying about a link besides its name and addresses.
+/// Notes about a link, besides its name and addresses.
 pub(super) fn link(link: &HostLink) -> Vec<String> {
     let mut words = Vec::new();
     if link.kind != pair::KIND && !link.kind.is_empty() {

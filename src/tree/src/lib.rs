@@ -1,10 +1,8 @@
 //! The node's networks as a picture: network → bridge → port → pod → addresses, routes, rules.
 //!
-//! [`read`] looks at the kernel (by netlink, in the host's namespace and in every pod's), and
-//! asks two records whose each thing is: the result cache, which libcni and [`cnimble_runtime`]
-//! keep for pods of any plugins, and the aliases and comments that our plugins leave on links
-//! and rules. [`text`] and [`svg`] draw the outcome; [`Tree`] itself serialises to JSON. The
-//! same state always gives the same picture.
+//! [`read`] asks the kernel by netlink, in the host's namespace and in every pod's. Two records name the owners: the
+//! result cache of libcni and [`cnimble_runtime`], and the aliases and comments of our plugins on links and rules.
+//! [`text`] and [`svg`] draw the outcome, and [`Tree`] serialises to JSON. The same state always gives the same picture.
 //!
 //! ```no_run
 //! use cnimble_runtime::Cache;

@@ -1,32 +1,32 @@
-//! What there is to draw.
+//! The model of a picture.
 
 use serde::Serialize;
 
 use cnimble_rules::listing::Effect;
 
-/// A node's networks.
+/// The networks of a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tree {
-    /// By name.
+    /// The networks, sorted by name.
     pub networks: Vec<Network>,
-    /// Rules that name an owner of whom there is no other trace, in words.
+    /// Rules of an owner without any other trace, in words.
     pub strays: Vec<String>,
-    /// What could not be looked at, and why.
+    /// Unreadable parts of the node, with the reasons.
     pub problems: Vec<String>,
 }
 
-/// A network.
+/// A network of the node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Network {
-    /// Its name.
+    /// The name of the network.
     pub name: String,
     /// The version in its configuration, or in that which its pods were added with.
     pub cni_version: Option<String>,
     /// The plugins of its chain.
     pub plugins: Vec<String>,
-    /// Where its pods are joined to the host: bridges and masters by name, then whatever has none.
+    /// The places that join its pods to the host: bridges and masters by name, then all others.
     pub places: Vec<Place>,
 }
 
@@ -39,7 +39,7 @@ pub struct Place {
     pub link: Option<HostLink>,
     /// `ingressPolicy` of the bridge.
     pub policy: Option<String>,
-    /// Pods, by name.
+    /// The pods, sorted by name.
     pub pods: Vec<Pod>,
     /// Ports of the bridge that belong to no pod: uplinks, and what is not ours.
     pub others: Vec<HostLink>,
@@ -49,13 +49,13 @@ pub struct Place {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostLink {
-    /// Name.
+    /// The name of the link.
     pub name: String,
     /// `bridge`, `veth`, …; empty for hardware.
     pub kind: String,
-    /// Hardware address.
+    /// The link's hardware address.
     pub mac: Option<String>,
-    /// Bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
     /// Whether it has been switched on.
     pub up: bool,
@@ -100,7 +100,7 @@ pub struct Pod {
     pub routes: Vec<String>,
     /// Packet rules of this attachment.
     pub rules: Vec<Effect>,
-    /// What is wrong: its namespace is gone, for example.
+    /// A problem, such as a missing namespace.
     pub problem: Option<String>,
 }
 
@@ -108,7 +108,7 @@ pub struct Pod {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodInterface {
-    /// Kind of link.
+    /// The kind of the link.
     pub kind: String,
     /// The kind with its settings, `macvlan mode bridge` for example, for a kind that has some.
     pub settings: Option<String>,
@@ -118,9 +118,9 @@ pub struct PodInterface {
     pub port_of: Option<String>,
     /// The device of the host that it is, by its name there.
     pub device: Option<String>,
-    /// Hardware address.
+    /// The link's hardware address.
     pub mac: Option<String>,
-    /// Bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
     /// Whether it has been switched on.
     pub up: bool,
@@ -135,7 +135,7 @@ impl Tree {
 }
 
 impl Pod {
-    /// What people call it.
+    /// The title in a picture.
     pub fn title(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.container_id)
     }

@@ -13,10 +13,10 @@ use cnimble_runtime::Entry;
 use super::label;
 use super::model::{Pod, PodInterface};
 
-/// RT_SCOPE_LINK (rtnetlink(7)).
+/// The scope RT_SCOPE_LINK (rtnetlink(7)).
 const SCOPE_LINK: u8 = 253;
 
-/// An owner whose names may be cut; the tag is whole.
+/// An owner with possibly truncated names and a complete tag.
 pub(super) struct Named {
     pub(super) owner: Owner,
     pub(super) tag: String,
@@ -107,7 +107,7 @@ pub fn given_addresses(entry: &Entry) -> Vec<String> {
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
 }
 
-/// Pods whose link says whose it is, the host's end or the one in the pod, and that no cache has told of.
+/// Pods without a cache entry that have an owner's alias on the host's end or on the link in the pod.
 pub(super) fn of_aliases(links: &[Link], told: &[Attached], dirs: &[PathBuf]) -> Vec<Attached> {
     let known: BTreeSet<u32> = told.iter().filter_map(|of| of.host_index).collect();
     let tags: BTreeSet<&str> = told.iter().map(|of| of.owner.tag.as_str()).collect();
@@ -128,7 +128,7 @@ pub(super) fn of_aliases(links: &[Link], told: &[Attached], dirs: &[PathBuf]) ->
     found
 }
 
-/// What an alias begins with, if it is one of ours.
+/// The tag at the beginning of an alias of ours.
 fn tag(link: &Link) -> &str {
     link.alias.split(',').next().unwrap_or_default()
 }

@@ -18,7 +18,7 @@ use super::pods;
 /// Where to look besides the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources<'a> {
-    /// Whose pods there are; of two entries for one attachment the first counts.
+    /// Caches that name the pods. Of two entries for one attachment the first counts.
     pub caches: &'a [Cache],
     /// Networks that are drawn even without an attachment.
     pub configured: &'a [NetworkList],
@@ -28,12 +28,12 @@ pub struct Sources<'a> {
     pub notes: &'a Notes,
 }
 
-/// What a container runtime tells of pods, and what a doctor has found.
+/// Facts of a container runtime and findings of the doctor.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
     /// `NAMESPACE/NAME` of containers, by their IDs.
     pub names: BTreeMap<String, String>,
-    /// What is wrong with a container, by its ID.
+    /// Problems of containers, by ID.
     pub problems: Vec<(String, String)>,
 }
 
@@ -206,7 +206,7 @@ fn natural(text: &str) -> Vec<(String, u64)> {
     parts
 }
 
-/// The host's links.
+/// The links of the host.
 struct Host {
     netlink: Netlink,
     links: Vec<Link>,

@@ -66,7 +66,7 @@ pub fn svg(tree: &Tree) -> String {
     )
 }
 
-/// What has been drawn. Frames are drawn before what is in them, but known after it.
+/// The drawn elements. A frame is drawn before its content, but its size is known after it.
 #[derive(Default)]
 struct Sheet {
     frames: String,
@@ -177,7 +177,7 @@ impl Sheet {
     }
 }
 
-/// What stands in the box of a bridge.
+/// The lines in the box of a bridge.
 fn about(place: &Place) -> Vec<(&'static str, String)> {
     let Some(link) = &place.link else {
         return vec![("dim", label::without_bridge(place).to_owned())];

@@ -1,9 +1,8 @@
 //! Which addresses an attachment gets: pure decisions, nothing is written here.
 //!
-//! One address of each range set. A requested address goes to the first set that it lies
-//! in; sets without one give the next address in turn, so that an address that was just
-//! freed isn't given out again before all the others were. Leases of an earlier boot count
-//! as taken as long as there is anything else.
+//! Gives one address of each range set. A requested address is taken from the first set that holds it. Other sets give
+//! the next address in turn, so a freed address comes last. Leases of an earlier boot are taken back only if a set is
+//! full.
 
 use std::net::IpAddr;
 
@@ -35,7 +34,7 @@ fn join(ips: &[IpAddr]) -> String {
 
 /// The holders of addresses; [`crate::ledger`] reads them from the disk.
 pub(crate) trait Holders {
-    /// Whether a lease stands for `ip`, of whatever age.
+    /// Whether `ip` has a lease of any age.
     fn is_taken(&self, ip: IpAddr) -> bool;
     /// Whether the lease of `ip` is from before this boot, and so void.
     fn is_void(&self, ip: IpAddr) -> bool;

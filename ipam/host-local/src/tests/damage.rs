@@ -1,4 +1,4 @@
-//! What a store may hold that no host-local put there.
+//! Foreign entries in a store.
 
 use std::os::unix::fs::symlink;
 

@@ -71,7 +71,7 @@ fn any_change_by_somebody_else_makes_the_index_stale() {
     assert!(!path.exists());
 }
 
-/// Whatever is in the index, or in its place: the verbs do what is right.
+/// The verbs are right with any content of the index, and with any other object in its place.
 #[test]
 fn a_lying_index_does_no_harm() {
     use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! Many at once, and who waits for whom.
+//! Concurrent verbs and their locks.
 
 use std::time::Duration;
 

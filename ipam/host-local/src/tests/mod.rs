@@ -1,8 +1,8 @@
 //! The verbs, on real directories.
 //!
 //! A [`Node`] is a data directory and a configuration; no namespace is needed, and no root but
-//! where a test says so. What the reference's host-local does with the same calls is in
-//! `tests/host-local/`.
+//! where a test says so. `tests/host-local/` compares the same calls with the
+//! reference's host-local.
 
 mod add;
 mod boot;

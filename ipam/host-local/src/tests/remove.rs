@@ -76,7 +76,7 @@ fn gc_leaves_the_valid_leases() {
     assert_eq!(node.names(), ["last_reserved_ip.0", "lock"]);
 }
 
-/// What a look has found may be another pod's by the time that it is removed.
+/// A lease may belong to another pod between the look and the removal.
 #[test]
 fn a_lease_that_was_looked_at_goes_only_while_it_is_the_same() {
     let node = Node::small();
