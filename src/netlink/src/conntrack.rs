@@ -41,9 +41,9 @@ pub struct Flow {
 /// namespaces, which takes some 10 ms (of 262,144 buckets) however few entries there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Families {
-    /// IPv4.
+    /// Whether IPv4 is tracked.
     pub v4: bool,
-    /// IPv6.
+    /// Whether IPv6 is tracked.
     pub v6: bool,
 }
 
@@ -162,7 +162,7 @@ const fn type_of(message: u16) -> u16 {
     NFNL_SUBSYS_CTNETLINK << 8 | message
 }
 
-/// `struct nfgenmsg`
+/// The header `struct nfgenmsg`.
 fn header(family: u8) -> [u8; NFGENMSG] {
     [family, 0, 0, 0]
 }

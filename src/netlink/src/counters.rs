@@ -1,4 +1,4 @@
-//! What links and their queues count: `ip -s link`, `tc -s qdisc`.
+//! Counters of links and queues: `ip -s link`, `tc -s qdisc`.
 
 use super::uapi::gen_stats::{GNET_STATS_QUEUE_DROPS, TCA_STATS_QUEUE};
 use super::uapi::if_link::{FILTER_LINK_64, IF_STATS_MSG, IFLA_STATS_LINK_64};

@@ -12,8 +12,7 @@ impl Netlink {
     /// Waits until no address of the link is tentative, by notification.
     ///
     /// # Errors
-    /// EADDRINUSE if another host on the network has an address; ETIMEDOUT after `timeout`;
-    /// EINTR if a signal came.
+    /// EADDRINUSE if another host has an address. ETIMEDOUT after `timeout`. EINTR after a signal.
     pub fn wait_addrs_settled(&mut self, index: u32, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
         self.member(RTNLGRP_IPV6_IFADDR, true)?;

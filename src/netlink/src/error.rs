@@ -11,7 +11,7 @@ use cnimble_cni::{self as cni, Code};
 pub struct Error {
     /// The request and its object: `add veth vethab12cd34`.
     pub what: String,
-    /// The kernel's answer.
+    /// The error number of the kernel.
     pub errno: Errno,
     /// The kernel's explanation (extended ack), or ours; may be empty.
     pub reason: String,

@@ -37,9 +37,8 @@ impl Socket {
         })
     }
 
-    /// Sends a message with NLM_F_DUMP and returns what `read` makes of the answers; `None` if
-    /// the list changed while the kernel wrote it (NLM_F_DUMP_INTR): then it may lack
-    /// something or have it twice.
+    /// Sends a message with NLM_F_DUMP and returns the answers as `read` converts them. `None` if the list changed
+    /// meanwhile (NLM_F_DUMP_INTR), because entries may then be missing or doubled.
     pub(crate) fn list<T, I: IntoIterator<Item = T>>(
         &mut self,
         what: &str,

@@ -1,5 +1,4 @@
-//! Forwarding entries of bridges, which say by which port a hardware address is reached:
-//! `bridge fdb`.
+//! Forwarding entries of bridges, which map a hardware address to a port: `bridge fdb`.
 
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -41,8 +40,8 @@ pub struct Entry {
     pub local: bool,
 }
 
-/// `bridge fdb add MAC dev PORT master static [sticky] [vlan ID]`: it never ages. EEXIST if there
-/// is one for the address, whatever its port.
+/// `bridge fdb add MAC dev PORT master static [sticky] [vlan ID]`: it never ages. EEXIST if the
+/// address has an entry on any port.
 pub fn add(entry: &NewEntry<'_>) -> Request {
     Request::new(entry.words("add"), Mode::Create, entry.message())
 }

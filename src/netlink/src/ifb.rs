@@ -9,9 +9,9 @@ use super::Request;
 /// An ifb to make.
 #[derive(Debug, Clone)]
 pub struct NewIfb<'a> {
-    /// Name.
+    /// The name of the link.
     pub name: &'a str,
-    /// MTU in bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
     /// Length of the transmit queue, in packets.
     pub txqlen: u32,

@@ -2,8 +2,8 @@
 //! their own, and the group is removed.
 //!
 //! A request names a link by its index, and another link may have got that index since the list was read. So the
-//! group's members are read before the group is removed. A link that is made later isn't in the group, whatever
-//! its index.
+//! group's members are read before the group is removed. A later link with the same index is
+//! not in the group.
 
 use std::collections::HashMap;
 
@@ -69,7 +69,7 @@ impl Netlink {
             .reason(format!("they could not be made a group of their own, {ATTEMPTS} times in a row")))
     }
 
-    /// The links whose index and group are `of_interest`. Only these are read in full.
+    /// The links with an index and group `of_interest`. Only these are read in full.
     fn links_where(&mut self, of_interest: impl Fn(u32, u32) -> bool) -> Result<Vec<Link>> {
         self.dump("list the groups of links", query(&Filter::default()), |message| {
             let group = Attributes::behind(message.body, IFINFOMSG).find(libc::IFLA_GROUP)?;
@@ -88,7 +88,7 @@ fn random_group() -> u32 {
     u32::from_ne_bytes([a, b, c, d]) | 1 << 31
 }
 
-/// What is gone is as wanted.
+/// Takes a missing link for success.
 fn present(outcome: Result<()>) -> Result<()> {
     match outcome {
         Err(err) if err.is_missing() => Ok(()),

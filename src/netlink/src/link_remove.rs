@@ -13,13 +13,13 @@ use super::{Netlink, Request, Result};
 /// How long the kernel may take to remove a link. It waits for others that change the network's
 /// configuration.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What each link more may take. The kernel announces none before it has closed all.
+/// The time for each further link. The kernel closes all before it announces the first.
 const EACH: Duration = Duration::from_millis(100);
 
 /// AF_UNSPEC: a bridge announces that it has lost a port with a family of its own, and the port is there still.
 const LINKS: u8 = 0;
 
-/// What came by the socket.
+/// A message from the socket.
 enum Said {
     Gone(u32),
     Answer(Result<()>),
@@ -27,20 +27,20 @@ enum Said {
 }
 
 impl Netlink {
-    /// Removes a link. When this returns it is gone, with its name and addresses, and for a veth its other end;
-    /// the kernel may be freeing it still, for which a child waits (see [`linger`]).
+    /// Removes a link with its addresses, and the other end of a veth. The name is free when this returns. The kernel may
+    /// still be freeing the link, and a child waits for that (see [`linger`]).
     ///
     /// # Errors
-    /// The kernel's; ENODEV if there is none.
+    /// Fails if the kernel refuses the request, and with ENODEV without such a link.
     pub fn remove_link(&mut self, index: u32, name: &str) -> Result<()> {
         self.carry_out_removal(link::del(index, name), &[index])
     }
 
     /// Carries out a request that removes `links`, which are sorted, and returns when these are gone.
     ///
-    /// Where there can be no child, or an announcement was lost, the request is carried out here. So it is for several
-    /// links when the first is announced: the kernel has the lock for all network configuration until all have been,
-    /// and the second request finds none. That spares the reading of several announcements for each.
+    /// Sends the request here if no child is possible or an announcement was lost. For several links, it is also sent
+    /// when the first is announced. The kernel holds its lock until all are removed, so the second request finds none.
+    /// That saves reading several announcements for each.
     pub(super) fn carry_out_removal(&mut self, request: Request, links: &[u32]) -> Result<()> {
         if !linger::is_allowed() || self.member(RTNLGRP_LINK, true).is_err() {
             return self.execute(request);

@@ -1,4 +1,4 @@
-//! Hardware addresses.
+//! Hardware addresses of links.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -57,9 +57,9 @@ impl Mac {
 }
 
 impl Mac {
-    /// The one that goes with an address, locally administered and unicast: `0a:58` and the
-    /// four bytes of an IPv4 address, `0e` and five bytes of a hash of an IPv6 address. Who
-    /// knew a former owner of the address knows the next one.
+    /// The hardware address for an IP address, locally administered and unicast. It is `0a:58` and the four bytes of an
+    /// IPv4 address, or `0e` and five bytes of a hash of an IPv6 address. A neighbour entry of a former owner is right
+    /// for the next one.
     pub fn of_address(ip: IpAddr) -> Mac {
         match ip {
             IpAddr::V4(ip) => {

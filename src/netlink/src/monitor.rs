@@ -1,4 +1,4 @@
-//! What the kernel tells by itself: `ip monitor link`, `nft monitor`.
+//! Notifications of the kernel: `ip monitor link`, `nft monitor`.
 //!
 //! Both are for a program that waits for their descriptors to be readable (poll(2)) and then reads what
 //! there is. When more was told than the socket holds, [`LinkMonitor::read`] and [`RuleMonitor::read`] fail with
@@ -21,7 +21,7 @@ use super::{Netlink, Result};
 /// The most datagrams that one call reads: a flood doesn't keep the caller from its other work.
 const AT_ONCE: usize = 1024;
 
-/// What was told of a link.
+/// A notification about a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkNotice {
     /// It is new, or has changed. The kernel doesn't tell of a new alias while the link is down.
@@ -50,7 +50,7 @@ impl LinkMonitor {
         Ok(LinkMonitor { socket: listen(Protocol::Route, &[RTNLGRP_LINK])? })
     }
 
-    /// What has been told since; doesn't wait.
+    /// The notifications since the last call. Does not wait.
     ///
     /// # Errors
     /// ENOBUFS: something was lost.

@@ -1,4 +1,4 @@
-//! Neighbours: `ip neighbour`.
+//! Neighbour entries: `ip neighbour`.
 
 use std::net::IpAddr;
 

@@ -10,8 +10,7 @@ use super::wire::{self, Attributes, Malformed, Message, u32_ne};
 use super::{Netlink, Result, socket};
 
 impl Netlink {
-    /// `ip netconf show dev all`: whether packets are forwarded between links; IPv4's if `v4`,
-    /// else IPv6's.
+    /// `ip netconf show dev all`: whether packets are forwarded between links, for IPv4 if `v4`, else for IPv6.
     ///
     /// # Errors
     /// The kernel's; EOPNOTSUPP if it lacks the family.

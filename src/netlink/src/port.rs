@@ -20,11 +20,9 @@ use super::{Netlink, Request, Result};
 
 /// The first change of a new port, which is down: `change` and its flags, all in one message.
 ///
-/// Unless it is closed the kernel takes a frame to one of the reserved addresses 01:80:c2:00:00:0x
-/// past the bridge: the port itself receives it, whatever is in it, as if it were no port at all,
-/// and the bridge learns its source without asking any rule (`br_handle_frame` in
-/// net/bridge/br_input.c). Closed, such a frame is one like all others. Linux has the mask since
-/// 4.15, and passes over it before.
+/// Without the mask, a frame to a reserved address 01:80:c2:00:00:0x bypasses the bridge. The port itself receives it,
+/// and the bridge learns its source without any rule (`br_handle_frame` in net/bridge/br_input.c). With the mask it is
+/// handled like any other frame. Linux has the mask since 4.15, and older kernels ignore it.
 pub fn claim(index: u32, name: &str, port: Port, change: &Change<'_>) -> Request {
     let message = LinkBridgePort::new(index);
     // A new port has no flag.
@@ -49,7 +47,7 @@ pub fn set(index: u32, name: &str, port: Port) -> Request {
 /// A vlan on a port or bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Vlan {
-    /// 1 to 4094.
+    /// The VLAN ID, 1 to 4094.
     pub id: u16,
     /// Untagged frames that come in belong to it.
     pub pvid: bool,
@@ -208,7 +206,7 @@ pub(super) fn read_link(
     Ok(Some(vlans))
 }
 
-/// `struct bridge_vlan_info`
+/// Reads a `struct bridge_vlan_info`.
 fn vlan_info(value: &[u8]) -> Option<(BridgeVlanInfoFlags, Vlan)> {
     let flags = BridgeVlanInfoFlags::from_bits_retain(u16_ne(value, 0)?);
     let vlan = Vlan {

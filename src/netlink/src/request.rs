@@ -33,7 +33,7 @@ pub(super) enum Mode {
     Prepend,
     /// Make, behind others of the kind.
     Append,
-    /// Make or replace.
+    /// Makes or replaces an object.
     Replace,
 }
 

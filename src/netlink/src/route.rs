@@ -1,4 +1,4 @@
-//! Routes: `ip route`.
+//! Routes, as of `ip route`.
 
 use std::net::IpAddr;
 
@@ -24,9 +24,9 @@ pub struct NewRoute {
     pub via: Option<IpAddr>,
     pub index: u32,
     pub src: Option<IpAddr>,
-    /// Bytes.
+    /// The MTU in bytes.
     pub mtu: Option<u32>,
-    /// Bytes.
+    /// The advertised segment size in bytes.
     pub advmss: Option<u32>,
     pub priority: Option<u32>,
     pub table: Option<u32>,
@@ -66,7 +66,7 @@ pub fn prepend(route: &NewRoute, link: &str) -> Request {
     new(route, link, Mode::Prepend)
 }
 
-/// [`add`] as of another protocol (`proto NUMBER`), by which its maker knows it again.
+/// [`add`] with another protocol (`proto NUMBER`), which marks its maker.
 pub fn add_of(route: &NewRoute, link: &str, protocol: u8) -> Request {
     of(route, link, Mode::Create, protocol)
 }

@@ -72,7 +72,7 @@ impl Netlink {
         Ok(routes)
     }
 
-    /// `ip -6 route show proto ra`: the numbers of the links by which routers have told routes.
+    /// `ip -6 route show proto ra`: the indexes of links with routes from router advertisements.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
@@ -129,8 +129,7 @@ impl Netlink {
         Ok(None)
     }
 
-    /// `ip route get ADDRESS`: the number of the link that packets of this host to `to` leave
-    /// by; `None` if there is no way.
+    /// `ip route get ADDRESS`: the index of the link for packets of this host to `to`. `None` without a route.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
@@ -184,7 +183,7 @@ fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
 
 /// Which routes to keep: an old kernel, or one without IPv6, sends more than was asked for.
 struct Wanted {
-    /// 0 is any.
+    /// The link's index; 0 matches any.
     index: u32,
     table: u32,
 }
@@ -267,7 +266,7 @@ fn read_metrics(route: &mut NewRoute, metrics: &[u8]) -> std::result::Result<(),
     Ok(())
 }
 
-/// RTA_MULTIPATH: `struct rtnexthop` (length, flags, weight, index), each with attributes.
+/// Reads RTA_MULTIPATH: a `struct rtnexthop` for each hop, with attributes.
 fn read_hops(route: &NewRoute, mut hops: &[u8]) -> std::result::Result<Vec<NewRoute>, Malformed> {
     let mut routes = Vec::new();
     while !hops.is_empty() {
@@ -303,7 +302,7 @@ fn onlink(flags: u32) -> bool {
     flags & RTNH_F_ONLINK != 0
 }
 
-/// What tests and fuzzers need: the question for IPv4 and the reader, without [`Wanted`].
+/// For tests and fuzzers: the query for IPv4 and the reader, without [`Wanted`].
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod raw {
     use super::*;

@@ -32,7 +32,7 @@ const RECEIVE_RETRIES: u32 = 3;
 /// The netlink family of a socket (the third argument of socket(2), netlink(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// NETLINK_ROUTE: links, addresses, routes, neighbours, tc.
+    /// NETLINK_ROUTE, for links, addresses, routes, neighbours and tc.
     Route,
     /// NETLINK_NETFILTER: nf_tables and connection tracking.
     Netfilter,
@@ -98,7 +98,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Its descriptor.
+    /// The descriptor of the socket.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }

@@ -17,11 +17,11 @@ const DEVICE: &str = "/dev/net/tun";
 /// A tap to make, down.
 #[derive(Debug, Clone, Copy)]
 pub struct NewTap<'a> {
-    /// Name.
+    /// The name of the device.
     pub name: &'a str,
     /// The user that may attach to it without CAP_NET_ADMIN.
     pub owner: Option<u32>,
-    /// The group whose members may open it.
+    /// The ID of the group that may open it.
     pub group: Option<u32>,
     /// Whether it can have several queues, and has to be attached to so.
     pub multi_queue: bool,
@@ -85,7 +85,7 @@ impl Tap {
 /// Taps can be made: the device is there, and may be opened.
 ///
 /// # Errors
-/// Why not.
+/// Fails with the reason.
 pub fn usable() -> Result<()> {
     open().map(drop)
 }

@@ -4,17 +4,17 @@ use std::os::fd::RawFd;
 
 use nix::errno::Errno;
 
-/// What the child is there for. It is made before the child is, which allocates nothing.
+/// The work of the child. It is made before the fork, because the child allocates nothing.
 pub(super) struct Task<'t> {
     /// The descriptors that it keeps, in their order.
     pub(super) holds: &'t [RawFd],
-    /// What it sends, and where.
+    /// A request to send, with its socket.
     pub(super) request: Option<(RawFd, &'t [u8])>,
     /// It ends when this pipe does.
     pub(super) until: RawFd,
 }
 
-/// linux/sched.h, since Linux 7.1: the child is gone when it has ended, whoever its parent is by then.
+/// linux/sched.h, since Linux 7.1: the kernel reaps the child, with any parent.
 const CLONE_AUTOREAP: u64 = 1 << 34;
 
 /// `struct clone_args` (linux/sched.h), as far as Linux 5.3 has it.

@@ -4,15 +4,14 @@
 //! kernel tells enough to know one that does:
 //!
 //! - it ignores SIGCHLD: then the kernel reaps; or
-//! - it takes SIGCHLD from the kernel one at a time. It blocks the signal and has a signalfd(2) for it, as systemd
-//!   and catatonit do; or it sits in sigtimedwait(2) for it, as tini and dumb-init do. None is pending, it has
-//!   reaped before, whence the faults of children of which it has taken leave, and none of its youngest
-//!   children is a zombie.
+//! - it receives SIGCHLD one at a time. It blocks the signal and has a signalfd(2) for it, as systemd and catatonit do,
+//!   or it waits in sigtimedwait(2), as tini and dumb-init do. No SIGCHLD is pending. It has reaped before, which the
+//!   page faults of reaped children show, and none of its youngest children is a zombie.
 //!
 //! A process that handles SIGCHLD, or lets it be, may reap or not (shells do, Go programs don't).
 //!
 //! A process in between may have asked to inherit instead (PR_SET_CHILD_SUBREAPER, which can't be seen from
-//! outside): shims and service managers. Who asks for it means to reap.
+//! outside), as shims and service managers do. Such a process reaps.
 
 use std::fs::{self, File};
 use std::io;
@@ -52,7 +51,7 @@ type Known<T> = Result<T, Doubt>;
 const UNTOLD: Doubt = Lasting("/proc doesn't tell who reaps");
 const AT_WORK: Doubt = Busy("process 1 isn't known to reap, and is at work");
 
-/// What process 1 does about SIGCHLD.
+/// The way in which process 1 handles SIGCHLD.
 #[derive(Debug, PartialEq, Eq)]
 enum Signal {
     Ignored,

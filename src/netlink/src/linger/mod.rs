@@ -1,8 +1,8 @@
-//! Who waits for the kernel: a child that outlives us, where it can't become a zombie.
+//! Lets a child wait for the kernel, where the child cannot become a zombie.
 //!
-//! A link that is removed is announced after a millisecond; who sent the request waits 15 to 25 ms for
-//! the kernel's grace periods. So does who closes a NETLINK_NETFILTER socket when objects of nf_tables
-//! have just been deleted. A plugin has nothing else to do then, and its caller waits for its end.
+//! The removal of a link is announced after a millisecond, but its request returns 15 to 25 ms later, after the kernel's
+//! grace periods. So does the close of a NETLINK_NETFILTER socket after a deletion of nf_tables objects. A plugin has
+//! nothing else to do then, and its caller waits for its end.
 //!
 //! So a child sends the request, and holds copies of these sockets until we have ended: theirs are the
 //! last, and the kernel has it wait. It holds nothing else: no descriptor but these, no directory. It makes
@@ -34,9 +34,9 @@ static ALLOWED: AtomicBool = AtomicBool::new(false);
 static WAY: OnceLock<Way> = OnceLock::new();
 static LEFT: Mutex<Left> = Mutex::new(Left { sockets: Vec::new(), held: 0, pipes: Vec::new() });
 
-/// What stays open until the process ends.
+/// The sockets that stay open until the process ends.
 struct Left {
-    /// Copies of sockets whose last close may have to wait.
+    /// Copies of sockets with a possibly slow last close.
     sockets: Vec<OwnedFd>,
     /// So many of them a child holds, too.
     held: usize,
@@ -44,12 +44,12 @@ struct Left {
     pipes: Vec<OwnedFd>,
 }
 
-/// Who waits.
+/// The process that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// We.
+    /// The plugin itself waits.
     Ourselves,
-    /// A child that needs nobody to reap it.
+    /// A child that the kernel reaps.
     Autoreaped,
     /// A child that process 1 reaps.
     Reaped,
@@ -145,7 +145,7 @@ fn note(way: Way, why: &str) {
     let _ = WAY.set(way);
 }
 
-/// What CNIMBLE_DEL_WAIT says.
+/// The value of CNIMBLE_DEL_WAIT.
 fn setting() -> Option<bool> {
     match std::env::var_os(SETTING)?.to_str()? {
         "1" => Some(true),
@@ -164,18 +164,18 @@ fn left() -> MutexGuard<'static, Left> {
 
 /// A child that was started.
 pub(crate) struct Waiter {
-    /// Nobody reads from it once the child has ended.
+    /// The read end closes with the child.
     pipe: Option<OwnedFd>,
 }
 
-/// What has happened.
+/// The outcome of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// There is something to read.
     Readable,
     /// The child has ended, and there is nothing to read.
     Ended,
-    /// Nothing, in time.
+    /// The time is over.
     Late,
 }
 

@@ -18,7 +18,7 @@ const ELEMENTS: usize = 150;
 #[derive(Debug, Clone)]
 pub struct Batch {
     writer: Writer,
-    /// What each message does, for errors; the first is the batch's beginning.
+    /// The step of each message, for errors. The first begins the batch.
     steps: Vec<Step>,
     last: usize,
     sets: u32,
@@ -39,7 +39,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// No changes.
+    /// A batch without changes.
     pub fn new() -> Self {
         let mut writer = Writer::default();
         writer.message(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, &subsystem(), |_| {});
@@ -89,7 +89,7 @@ impl Batch {
         Some(bytes)
     }
 
-    /// What the message at this place does.
+    /// The step of the message at this place.
     pub(super) fn what(&self, index: u32) -> &str {
         self.step(index).map_or("nf_tables transaction", |step| step.what.as_str())
     }
@@ -230,7 +230,7 @@ impl Batch {
         });
     }
 
-    /// `add element S { … }`: nothing changes if the key is there, whatever its comment.
+    /// `add element S { … }`: nothing changes if the key exists, with any comment.
     pub fn add_element(&mut self, set: Set<'_>, element: &Element) {
         let what = format!("add element {} to set {set}", element.key);
         self.push(NFT_MSG_NEWSETELEM, NLM_F_CREATE, set.table.family, what, |w| {
@@ -256,7 +256,7 @@ impl Batch {
         });
     }
 
-    /// `flush chain C`
+    /// The command `flush chain C`.
     pub fn flush_chain(&mut self, chain: Chain<'_>) {
         let what = format!("flush chain {chain}");
         self.push(NFT_MSG_DELRULE, 0, chain.table.family, what, |w| {
@@ -275,9 +275,9 @@ impl Batch {
         });
     }
 
-    /// `delete set S`: refused with EBUSY if a rule uses it; from Linux 6.12 on also if there are elements
-    /// in it, or this batch deletes them. Older kernels delete them with it: where that
-    /// matters, look and bind the batch to the generation ([`Batch::only_in`]).
+    /// `delete set S`. Fails with EBUSY if a rule uses the set. From Linux 6.12 on it also fails if the set has elements,
+    /// or this batch deletes them. Older kernels delete the elements with the set. Where that matters, look first and
+    /// bind the batch to the generation ([`Batch::only_in`]).
     pub fn delete_set(&mut self, set: Set<'_>) {
         let what = format!("delete set {set}");
         self.push(NFT_MSG_DELSET, NLM_F_NONREC, set.table.family, what, |w| {

@@ -1,5 +1,5 @@
-//! Which packets a rule is for, by protocol, port and address they go to: for rules that map ports, as the nft
-//! command writes them, and iptables in its newer form and its older.
+//! The packets that a rule of a port mapping matches, by protocol, port and destination. Reads rules of the nft command
+//! and of both forms of iptables.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -12,14 +12,14 @@ use crate::uapi::nf_tables::{
 };
 use crate::wire::{self, Attributes};
 
-/// Where packets go to that a rule is for. What it doesn't say, or can't be read, is left out: the rule is for all.
+/// The destination of the packets that a rule matches. An absent or unreadable part matches all.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Destination {
     /// The protocol above IP.
     pub protocol: Option<u8>,
     /// Ports; any of them.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// The address.
+    /// The destination address.
     pub address: Option<IpAddr>,
 }
 

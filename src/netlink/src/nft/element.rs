@@ -11,7 +11,7 @@ use crate::wire::Attributes;
 /// An element of a set or map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Element {
-    /// Key.
+    /// The key of the element.
     pub key: Key,
     /// The key's value in a map; made like a key.
     pub data: Option<Key>,

@@ -14,7 +14,7 @@ impl Rule {
         self.comment == comment && self.does(wanted)
     }
 
-    /// Returns true if and only if it consists of these expressions, whatever the comment of the nft command says.
+    /// Returns true if and only if it consists of these expressions, with any comment of the nft command.
     pub fn does(&self, wanted: &[Expr]) -> bool {
         let mut found = self.expressions.iter().filter(|(name, _)| name != "counter");
         let mut wanted = wanted.iter().filter(|expr| expr.data != Data::Counter);

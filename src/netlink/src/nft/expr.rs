@@ -7,7 +7,7 @@ use crate::wire::{Attributes, Writer};
 
 /// The first register of 16 bytes (`NFT_REG_1`); what most rules need is one.
 pub const REG1: u32 = NFT_REG_1;
-/// The second.
+/// The second register.
 pub const REG2: u32 = NFT_REG_2;
 
 /// Four bytes of the registers (`NFT_REG32_00` and so on): [`REG1`] is words 0 to 3, [`REG2`]
@@ -39,7 +39,7 @@ impl Verdict {
         }
     }
 
-    /// As `NFTA_DATA_VERDICT`.
+    /// Writes the attribute `NFTA_DATA_VERDICT`.
     pub(super) fn write(&self, w: &mut Writer) {
         w.nest(NFTA_DATA_VERDICT, |w| {
             w.u32_be(NFTA_VERDICT_CODE, self.code().cast_unsigned());
@@ -85,7 +85,7 @@ pub enum Meta {
     L4proto = NFT_META_L4PROTO,
 }
 
-/// One instruction.
+/// One instruction of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expr {
     pub(super) name: &'static str,
@@ -166,7 +166,7 @@ impl Expr {
         Expr { name: "immediate", data: Data::Verdict(verdict) }
     }
 
-    /// `masq`
+    /// The statement `masquerade`.
     pub fn masquerade() -> Self {
         Expr { name: "masq", data: Data::None }
     }

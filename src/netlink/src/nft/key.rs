@@ -62,7 +62,7 @@ impl Key {
         Key { bytes: Vec::new(), text: String::new() }.and_port(protocol, port)
     }
 
-    /// `self . MAC`
+    /// The concatenation `self . MAC`.
     #[must_use]
     pub fn and_mac(self, mac: Mac) -> Self {
         self.and(&mac.0, &mac)
@@ -74,13 +74,13 @@ impl Key {
         self.and(&[protocol], &protocol_name(protocol)).and(&port.to_be_bytes(), &port)
     }
 
-    /// `self . PORT`
+    /// The concatenation `self . PORT`.
     #[must_use]
     pub fn and_service(self, port: u16) -> Self {
         self.and(&port.to_be_bytes(), &port)
     }
 
-    /// `self . "NAME"`
+    /// The concatenation `self . "NAME"`.
     #[must_use]
     pub fn and_ifname(self, name: &str) -> Self {
         let other = Key::ifname(name);

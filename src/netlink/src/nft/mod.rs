@@ -4,24 +4,21 @@
 //! all or none; the other methods of [`Nft`] look things up. `man nft` explains tables,
 //! chains, rules, sets and maps; linux/netfilter/nf_tables.h has the messages.
 //!
-//! The bytes are written and read by the module `wire` rather than by the crate
-//! netlink-packet-netfilter: its parser takes attributes of a reply without looking at
-//! their length (`NlaBuffer::new`, which panics on a short one), and it would decode whole
-//! rules of other programs (iptables keeps C structures in them) to find a jump's target.
+//! The module `wire` writes and reads the bytes. The parser of the crate netlink-packet-netfilter does not check the
+//! length of a reply's attributes (`NlaBuffer::new` panics on a short one). It would also decode whole rules of other
+//! programs, where iptables keeps C structures, to find the target of a jump.
 //!
 //! # What it costs
 //!
 //! Measured on Linux 6.18:
 //!
-//! - A query takes 3–5 µs. Adding an element takes some 20 µs however large the set is, as
-//!   long as it is a *set*. A *verdict map* with jumps is another matter: at every new
-//!   element the kernel checks all the others for loops, so that one took 50 µs among 300
-//!   elements, 470 µs among 5,000 and 2 ms among 20,000.
-//! - A batch that is **refused** (or only tried out) takes 5–15 ms: the kernel waits until
-//!   no packet can see what it takes back. Asking first is cheaper than failing.
-//! - Deleting takes 60 µs, but **closing** the socket then waits (up to 15 ms) until the
-//!   deleted objects of the namespace are gone. A caller that has other slow work left, such
-//!   as removing a link, keeps the [`Nft`] until that is done, and the two waits overlap.
+//! - A query takes 3–5 µs. Adding an element to a *set* takes some 20 µs at any size. For a *verdict map* with jumps the
+//!   kernel checks all elements for loops at every new one. That took 50 µs among 300 elements, 470 µs among 5,000 and
+//!   2 ms among 20,000.
+//! - A batch that is **refused** (or only tried out) takes 5–15 ms, because the kernel waits until no packet can see the
+//!   undone objects. A query first is cheaper than a failure.
+//! - Deleting takes 60 µs, but **closing** the socket then waits up to 15 ms for the deleted objects of the namespace. A
+//!   caller with other slow work, such as removing a link, keeps the [`Nft`] until then, and the two waits overlap.
 
 mod batch;
 mod destination;
@@ -74,12 +71,12 @@ pub struct Nft {
 
 /// A list that the kernel is asked for.
 struct Listing<'a> {
-    /// The question, `NFT_MSG_GET…`.
+    /// The type of the query, `NFT_MSG_GET…`.
     kind: u16,
     /// Each object of the answer, `NFT_MSG_NEW…`.
     reply: u16,
     family: u8,
-    /// For errors.
+    /// The step, for errors.
     what: &'a str,
 }
 
@@ -200,8 +197,7 @@ impl Nft {
     /// Returns true if and only if the kernel has nf_tables.
     ///
     /// # Errors
-    /// Anything but the errors by which a kernel says that it has none: EPERM or ENOMEM says nothing
-    /// about what there is.
+    /// Fails with any error except those of a kernel without nf_tables. EPERM or ENOMEM says nothing about the kernel.
     pub fn is_there(&mut self) -> Result<bool> {
         match self.query(NFT_MSG_GETGEN, NFPROTO_UNSPEC, "ask for nf_tables", |_| {}, |_, _| {}) {
             Ok(()) => Ok(true),
@@ -272,7 +268,7 @@ const fn type_of(message: u16) -> u16 {
     NFNL_SUBSYS_NFTABLES << 8 | message
 }
 
-/// `struct nfgenmsg`
+/// The header `struct nfgenmsg`.
 fn header(family: u8) -> [u8; NFGENMSG] {
     [family, 0, 0, 0]
 }

@@ -10,18 +10,18 @@ use crate::uapi::nfnetlink::{
 /// The packets that a table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// IPv4 and IPv6.
+    /// Both IPv4 and IPv6.
     Inet,
-    /// IPv4.
+    /// Packets of IPv4.
     Ipv4,
-    /// IPv6.
+    /// Packets of IPv6.
     Ipv6,
     /// Frames that a bridge forwards.
     Bridge,
 }
 
 impl Family {
-    /// `NFPROTO_*`, linux/netfilter.h.
+    /// The number `NFPROTO_*` of linux/netfilter.h.
     pub(super) fn number(self) -> u8 {
         match self {
             Family::Inet => NFPROTO_INET,
@@ -52,9 +52,9 @@ impl fmt::Display for Family {
 /// A table's name. Displayed as `inet cnimble`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table<'a> {
-    /// Family.
+    /// The family of packets.
     pub family: Family,
-    /// Name.
+    /// The name of the object.
     pub name: &'a str,
 }
 
@@ -82,9 +82,9 @@ impl fmt::Display for Table<'_> {
 /// A chain's name. Displayed as `inet cnimble postrouting`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain<'a> {
-    /// Its table.
+    /// The table with it.
     pub table: Table<'a>,
-    /// Name.
+    /// The name of the object.
     pub name: &'a str,
 }
 
@@ -97,9 +97,9 @@ impl fmt::Display for Chain<'_> {
 /// A set's or map's name. Displayed as `inet cnimble ports`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Set<'a> {
-    /// Its table.
+    /// The table with it.
     pub table: Table<'a>,
-    /// Name.
+    /// The name of the object.
     pub name: &'a str,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for Set<'_> {
 /// The hook that a base chain gets its packets from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook {
-    /// `filter` or `nat`.
+    /// The type: `filter` or `nat`.
     pub kind: &'static str,
     /// `NF_INET_*` or `NF_BR_*`: the numbers of both agree.
     pub hook: HookPoint,
@@ -120,7 +120,7 @@ pub struct Hook {
     pub priority: i32,
 }
 
-/// A hook.
+/// A hook of netfilter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)] // as in nft(8)

@@ -1,4 +1,4 @@
-//! Look-ups and lists of tables, chains, sets, rules and elements: `nft list`, `nft get element`.
+//! Queries for tables, chains, sets, rules and elements: `nft list` and `nft get element`.
 
 use std::collections::{HashMap, HashSet};
 

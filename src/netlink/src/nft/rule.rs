@@ -12,7 +12,7 @@ use crate::wire::Attributes;
 /// A rule as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Its chain.
+    /// The chain of the rule.
     pub chain: String,
     /// The number that it is deleted by.
     pub handle: u64,
@@ -59,8 +59,7 @@ impl Rule {
         })
     }
 
-    /// What it does with the packets that it matches, if that decides about them or leads them
-    /// elsewhere. A rejection is a drop.
+    /// The verdict about matched packets, or the jump. A rejection counts as a drop.
     pub fn verdict(&self) -> Option<Verdict> {
         self.expressions.iter().find_map(|(name, data)| match name.as_str() {
             "immediate" => expr::immediate_verdict(Attributes::new(data)),
@@ -118,8 +117,7 @@ impl Rule {
 mod tests {
     use super::*;
 
-    /// What the kernel sends is read without trust: bytes cut off or changed anywhere give
-    /// fewer attributes, never a panic.
+    /// Truncated or changed bytes of the kernel give fewer attributes, and never a panic.
     #[test]
     fn broken_objects_can_be_read() {
         use crate::nft::element::Element;

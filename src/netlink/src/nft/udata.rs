@@ -11,7 +11,7 @@ const COMMENT: u8 = 0;
 /// The part of a set that a byte order in its user data describes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Of {
-    /// The keys: `NFTNL_UDATA_SET_KEYBYTEORDER`.
+    /// The byte order of keys: `NFTNL_UDATA_SET_KEYBYTEORDER`.
     Keys = 0,
     /// A map's values: `NFTNL_UDATA_SET_DATABYTEORDER`.
     Values = 1,

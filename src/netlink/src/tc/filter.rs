@@ -1,4 +1,4 @@
-//! Filters of a qdisc: `tc filter show`. What the u32 filters have in common.
+//! Filters of a qdisc: `tc filter show`. Common parts of the u32 filters.
 
 use nix::errno::Errno;
 
@@ -49,7 +49,7 @@ pub(super) fn selector(keys: &[Key]) -> Vec<u8> {
 }
 
 impl Netlink {
-    /// What `read` makes of the filters of one of a link's qdiscs, in order.
+    /// The filters of one of a link's qdiscs, in order, as `read` converts them.
     pub(super) fn filters<T>(
         &mut self,
         index: u32,

@@ -56,9 +56,9 @@ impl Class {
 /// The rate of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
-    /// The class.
+    /// The handle of the class.
     pub class: Class,
-    /// Bytes per second.
+    /// The rate in bytes per second.
     pub rate: u64,
     /// The size of the bucket: the time that it takes to fill it, in ticks of 64 ns.
     pub buffer: u32,

@@ -2,8 +2,8 @@
 //!
 //! A limit for all packets of a link is a token bucket at its root ([`tbf`]). A limit for some
 //! of them is two classes ([`htb`]), and filters that choose by subnet ([`subnet`]). Received
-//! packets are redirected ([`redirect`]) to another link, whose root limits them. [`qdisc`]
-//! looks up and removes what is there.
+//! packets are redirected ([`redirect`]) to another link with a limit at its root. [`qdisc`] finds and
+//! removes existing qdiscs.
 //!
 //! The messages are written here: the netlink crates have no types for `tbf` and `htb`.
 
@@ -67,7 +67,7 @@ fn header_with(index: u32, handle: Handle, parent: Handle, info: u32) -> [u8; TC
     header
 }
 
-/// TCA_KIND and TCA_OPTIONS.
+/// Writes TCA_KIND and TCA_OPTIONS.
 fn write_kind(w: &mut Writer, kind: &str, options: impl FnOnce(&mut Writer)) {
     w.text(TCA_KIND, kind);
     w.nest_unflagged(TCA_OPTIONS, options);

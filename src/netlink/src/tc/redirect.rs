@@ -11,7 +11,7 @@ use crate::uapi::pkt_cls::{
 use crate::uapi::rtnetlink::RTM_NEWTFILTER;
 use crate::{Netlink, Request, Result};
 
-/// ETH_P_ALL
+/// The protocol ETH_P_ALL.
 const ALL: u16 = libc::ETH_P_ALL as u16;
 
 /// `tc filter add dev LINK ingress protocol all prio 1 u32 match u8 0 0 action mirred egress

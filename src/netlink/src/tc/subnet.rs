@@ -39,9 +39,9 @@ const IPV6_DESTINATION: u32 = 24;
 /// The address of a packet that a filter compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// `src`
+    /// The source, `src`.
     Source,
-    /// `dst`
+    /// The destination, `dst`.
     Destination,
 }
 
@@ -69,7 +69,7 @@ pub struct SubnetFilter {
 }
 
 impl SubnetFilter {
-    /// Packets whose `end` is in `subnet` go to `class`.
+    /// Sends packets with `end` in `subnet` to `class`.
     pub fn new(subnet: IpNetwork, end: End, class: Class) -> Self {
         let subnet = IpNetwork::new(subnet.network(), subnet.prefix()).unwrap_or(subnet);
         SubnetFilter { subnet, end, class }

@@ -17,7 +17,7 @@ const TICK: u64 = 64;
 /// A token bucket filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tbf {
-    /// Bytes per second.
+    /// The rate in bytes per second.
     pub rate: u64,
     /// The maximum number of bytes that wait for tokens.
     pub limit: u32,
@@ -45,8 +45,8 @@ impl Tbf {
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// `struct tc_tbf_qopt`: two `struct tc_ratespec` of which only the first one's rate is
-    /// set, the last field; limit, buffer, and an unused field.
+    /// The bytes of `struct tc_tbf_qopt`. It begins with two `struct tc_ratespec`, of which only the first has a rate.
+    /// Limit, buffer and an unused field follow.
     fn parameters(&self) -> Vec<u8> {
         let rate = u32::try_from(self.rate).unwrap_or(u32::MAX);
         struct_of(&[0, 0, rate, 0, 0, 0, self.limit, self.buffer, 0])

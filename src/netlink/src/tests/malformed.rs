@@ -62,7 +62,7 @@ fn real_answers_damaged() {
     });
 }
 
-/// What the kernel answers to a list of each sort.
+/// The kernel's answers to a dump of each kind.
 fn answers() -> Vec<Vec<u8>> {
     use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
     let mut answers = Vec::new();

@@ -19,7 +19,7 @@ mod wait;
 use super::link::{Link, Mac, NewBridge, NewVeth, add_bridge, add_veth};
 use super::{NetNs, Netlink};
 
-/// A bridge, down.
+/// A bridge that is down.
 fn bridge(netlink: &mut Netlink, name: &str) -> Link {
     let bridge = NewBridge { name, mtu: None, mac: Mac::random(), vlan_filtering: false };
     netlink.create_link(add_bridge(&bridge)).unwrap()

@@ -1,4 +1,4 @@
-//! Notifications, and counters.
+//! Notifications and counters of the kernel.
 
 use std::os::fd::AsFd;
 

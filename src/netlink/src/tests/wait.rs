@@ -8,8 +8,7 @@ use crate::link::{Change, Link, NewVeth, add_veth, del, set};
 use crate::testing::in_netns;
 use crate::{NetNs, Netlink};
 
-/// What comes by notification is there in no time; what doesn't isn't noticed before the end,
-/// which is an error.
+/// A notification comes at once. Without it the wait ends in an error.
 const LONG: Duration = Duration::from_secs(60);
 
 fn up() -> Change<'static> {

@@ -1,6 +1,6 @@
-//! linux/fib_rules.h.
+//! Constants of linux/fib_rules.h.
 
-/// `sizeof(struct fib_rule_hdr)`
+/// The size of `struct fib_rule_hdr` in bytes.
 pub(crate) const FIB_RULE_HDR: usize = 12;
 pub(crate) const FRA_SRC: u16 = 2;
 pub(crate) const FRA_PRIORITY: u16 = 6;

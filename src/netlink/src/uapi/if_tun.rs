@@ -1,4 +1,4 @@
-//! linux/if_tun.h.
+//! Constants of linux/if_tun.h.
 
 pub(crate) const TUNSETIFF: u32 = 0x4004_54ca;
 pub(crate) const TUNSETPERSIST: u32 = 0x4004_54cb;

@@ -1,6 +1,6 @@
-//! linux/netconf.h.
+//! Constants of linux/netconf.h.
 
-/// `NLMSG_ALIGN(sizeof(struct netconfmsg))`
+/// The aligned size of `struct netconfmsg` in bytes.
 pub(crate) const NETCONFMSG: usize = 4;
 pub(crate) const NETCONFA_IFINDEX: u16 = 1;
 pub(crate) const NETCONFA_FORWARDING: u16 = 2;

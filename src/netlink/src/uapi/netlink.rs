@@ -1,8 +1,8 @@
-//! linux/netlink.h; netlink(7).
+//! Constants of linux/netlink.h; see netlink(7).
 
-/// `sizeof(struct nlmsghdr)`
+/// The size of `struct nlmsghdr` in bytes.
 pub(crate) const NLMSGHDR: usize = 16;
-/// `sizeof(struct nlattr)`
+/// The size of `struct nlattr` in bytes.
 pub(crate) const NLATTR: usize = 4;
 
 pub(crate) const NLMSG_ERROR: u16 = 2;

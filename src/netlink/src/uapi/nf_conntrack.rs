@@ -1,4 +1,4 @@
-//! linux/netfilter/nfnetlink_conntrack.h.
+//! Constants of linux/netfilter/nfnetlink_conntrack.h.
 
 pub(crate) const IPCTNL_MSG_CT_NEW: u16 = 0;
 pub(crate) const IPCTNL_MSG_CT_GET: u16 = 1;
@@ -9,7 +9,7 @@ pub(crate) const CTA_TUPLE_ORIG: u16 = 1;
 pub(crate) const CTA_TUPLE_REPLY: u16 = 2;
 pub(crate) const CTA_ID: u16 = 12;
 pub(crate) const CTA_ZONE: u16 = 18;
-/// Since Linux 5.8.
+/// Exists since Linux 5.8.
 pub(crate) const CTA_FILTER: u16 = 25;
 
 pub(crate) const CTA_TUPLE_IP: u16 = 1;
@@ -28,6 +28,6 @@ pub(crate) const CTA_STATS_GLOBAL_ENTRIES: u16 = 1;
 
 pub(crate) const CTA_FILTER_ORIG_FLAGS: u16 = 1;
 pub(crate) const CTA_FILTER_REPLY_FLAGS: u16 = 2;
-/// Compares the protocol and nothing else: `CTA_FILTER_FLAG(CTA_PROTO_NUM)` of the kernel's
-/// net/netfilter/nf_conntrack_netlink.c; no header of user space has it.
+/// Compares the protocol only: `CTA_FILTER_FLAG(CTA_PROTO_NUM)` in the kernel's net/netfilter/nf_conntrack_netlink.c. No
+/// header of user space has it.
 pub(crate) const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;

@@ -45,7 +45,7 @@ pub(crate) const NFTA_SET_DATA_TYPE: u16 = 6;
 pub(crate) const NFTA_SET_DATA_LEN: u16 = 7;
 pub(crate) const NFTA_SET_ID: u16 = 10;
 pub(crate) const NFTA_SET_USERDATA: u16 = 13;
-/// Since Linux 6.18.
+/// Exists since Linux 6.18.
 pub(crate) const NFTA_SET_COUNT: u16 = 20;
 pub(crate) const NFT_SET_ANONYMOUS: u32 = 0x1;
 pub(crate) const NFT_SET_MAP: u32 = 0x8;

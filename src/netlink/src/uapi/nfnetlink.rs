@@ -1,8 +1,7 @@
-//! linux/netfilter/nfnetlink.h: what the subsystems of NETLINK_NETFILTER share; with the
-//! protocols, hooks and verdicts of
-//! linux/netfilter.h.
+//! Constants of linux/netfilter/nfnetlink.h, which all subsystems of NETLINK_NETFILTER share, and the protocols, hooks
+//! and verdicts of linux/netfilter.h.
 
-/// `sizeof(struct nfgenmsg)`
+/// The size of `struct nfgenmsg` in bytes.
 pub(crate) const NFGENMSG: usize = 4;
 pub(crate) const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 pub(crate) const NFNL_SUBSYS_NFTABLES: u16 = 10;

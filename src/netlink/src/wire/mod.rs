@@ -2,10 +2,9 @@
 //! linux/netlink.h). One [`Writer`] and one reader ([`Messages`], [`Attributes`]) serve all
 //! families.
 //!
-//! Requests about links, addresses, routes and neighbours are encoded by the netlink crates;
-//! all other requests are written here. All answers are read here: a plugin needs a dozen of
-//! the hundred attributes of a link, and an attribute that a newer kernel sends in a way the
-//! crates don't know must not fail a look-up. The readers take any bytes without panicking.
+//! The netlink crates encode requests about links, addresses, routes and neighbours. All other requests are written
+//! here, and all answers are read here. A plugin needs a dozen of a link's hundred attributes, and an unknown form of an
+//! attribute from a newer kernel must not fail a look-up. The readers take any bytes without panicking.
 //!
 //! The name of a function that reads or writes a number says its byte order: `_ne` is the
 //! processor's (netlink itself, NETLINK_ROUTE), `_be` is the network's (NETLINK_NETFILTER).

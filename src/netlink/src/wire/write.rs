@@ -3,7 +3,7 @@
 use super::{align, u16_ne, u32_ne};
 use crate::uapi::netlink::{NLA_F_NESTED, NLMSGHDR};
 
-/// Messages under construction.
+/// A buffer of messages under construction.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -39,7 +39,7 @@ impl Writer {
         put(&mut self.bytes, start, &length.to_ne_bytes());
     }
 
-    /// Appends an attribute.
+    /// Appends an attribute with bytes.
     pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
         let start = self.begin(kind);
         self.bytes.extend_from_slice(value);
