@@ -1,5 +1,5 @@
-//! A stand-in for a Kubernetes API server, as far as pods go: lists in pages, watches as chunked
-//! streams of JSON lines, bookmarks, 410 Gone, and what a kubelet writes.
+//! A stand-in for a Kubernetes API server, for pods only. It has lists in pages, watches as chunked streams of JSON lines
+//! with bookmarks, and 410 Gone. It accepts the writes of a kubelet.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::http::{Handler, Request, answer, serve, serve_at};
 #[derive(Debug, Default)]
 struct Cluster {
     version: u64,
-    /// What happened before this is forgotten.
+    /// The server has forgotten events before this version.
     oldest: u64,
     /// Watches from before this are told so.
     forgot: u64,
@@ -31,7 +31,7 @@ struct Cluster {
     requests: Vec<Request>,
     /// How many pods there are in one page of a list.
     page: usize,
-    /// What there is: `/api/v1/pods`.
+    /// The collection's path, such as `/api/v1/pods`.
     path: &'static str,
 }
 
@@ -70,7 +70,7 @@ impl ApiServer {
         self.shared.0.lock().unwrap()
     }
 
-    /// Where it is.
+    /// The address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

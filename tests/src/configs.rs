@@ -38,7 +38,7 @@ pub fn v4(host: &Host) -> Value {
     })
 }
 
-/// As [`v4`], and fd00:1:2::/64.
+/// As [`v4`], with fd00:1:2::/64 as well.
 pub fn dual(host: &Host) -> Value {
     let mut config = v4(host);
     config["name"] = "net64".into();
@@ -64,7 +64,7 @@ pub fn ipam(host: &Host) -> Value {
     config
 }
 
-/// loopback.
+/// The configuration of loopback.
 pub fn loopback() -> Value {
     json!({"cniVersion": newest(), "name": "cni-loopback", "type": "loopback"})
 }

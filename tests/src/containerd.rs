@@ -57,7 +57,7 @@ address = "{SOCKET}"
         format!("ctr --address {SOCKET} {args}")
     }
 
-    /// What it has logged.
+    /// The log of containerd.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.node.dir().join("log")).unwrap()
     }

@@ -43,7 +43,7 @@ snapshotter = "native"
         Cri { node, containerd, cgroups }
     }
 
-    /// Asks the runtime.
+    /// Runs `work` with a client of the runtime.
     pub fn ask<T, F>(&self, work: impl FnOnce(Client) -> F + Send) -> Result<T, CriError>
     where
         T: Send,
@@ -100,7 +100,7 @@ snapshotter = "native"
     /// Stops and removes a pod's sandbox.
     ///
     /// # Panics
-    /// If that fails.
+    /// Panics if that fails.
     pub fn stop_and_remove(&self, id: &str) {
         let stopped = self.ask(|client| async move {
             client.stop(id).await?;

@@ -1,5 +1,5 @@
-//! What a node may have beside its pods, in numbers: links, routes, rules of an administrator, namespaces, and
-//! processes that keep the kernel's lock for all network configuration or its announcements busy.
+//! Crowds on a node beside its pods: links, routes, rules of an administrator, namespaces, and processes that keep the
+//! kernel's lock for network configuration or its notifications busy.
 
 use std::fmt::Write;
 use std::process::Stdio;
@@ -26,7 +26,7 @@ pub enum Crowd {
     Busy,
 }
 
-/// What has to stay for the crowd to be there.
+/// The objects that hold a crowd.
 #[derive(Default)]
 pub struct Company {
     _namespaces: Vec<Ns>,
@@ -34,7 +34,7 @@ pub struct Company {
 }
 
 impl Crowd {
-    /// All of them.
+    /// All kinds of crowds.
     pub const ALL: [Crowd; 7] = [
         Crowd::Links,
         Crowd::Routes,
@@ -58,7 +58,7 @@ impl Crowd {
         }
     }
 
-    /// For a table.
+    /// The name in a table.
     pub fn name(self) -> &'static str {
         match self {
             Crowd::Links => "links",

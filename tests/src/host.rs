@@ -17,21 +17,21 @@ use crate::process::{LIMIT, PATH, try_run};
 use crate::trace::{self, Fate, Places, Stepped, Traced};
 use crate::{Ns, Outcome, plugin_dir};
 
-/// A node.
+/// A node in a network namespace.
 pub struct Host {
     ns: Ns,
     dir: TempDir,
 }
 
 impl Host {
-    /// A fresh one.
+    /// A new node.
     #[allow(clippy::new_without_default)] // a default that makes a namespace would surprise
     pub fn new() -> Self {
         Host { ns: Ns::new(), dir: tempfile::Builder::new().prefix("cnimble-test-").tempdir().unwrap() }
     }
 
-    /// A fresh one whose interfaces don't wait for duplicate address detection, so that
-    /// a [`Snapshot`](crate::Snapshot) needn't either. Not for tests of that very thing.
+    /// A new node without duplicate address detection, so a [`Snapshot`](crate::Snapshot) needs no wait. Not for tests of
+    /// that detection.
     pub fn hasty() -> Self {
         let host = Self::new();
         host.set_sysctl("ipv6/conf/default/accept_dad", "0");
@@ -129,7 +129,7 @@ impl Call<'_> {
         self
     }
 
-    /// CNI_COMMAND.
+    /// Sets CNI_COMMAND, the verb.
     #[must_use]
     pub fn command(self, verb: &str) -> Self {
         self.env("CNI_COMMAND", verb)
@@ -141,13 +141,13 @@ impl Call<'_> {
         self.env("CNI_CONTAINERID", id).env("CNI_NETNS", netns).env("CNI_IFNAME", ifname)
     }
 
-    /// The configuration.
+    /// Sets the configuration on stdin.
     #[must_use]
     pub fn config(self, config: &Value) -> Self {
         self.stdin(config.to_string())
     }
 
-    /// What comes on stdin.
+    /// Sets the bytes on stdin.
     #[must_use]
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = bytes.into();
@@ -168,14 +168,14 @@ impl Call<'_> {
         self
     }
 
-    /// What it has to say, it can't: nothing can be written to its stdout.
+    /// Makes every write to its stdout fail.
     #[must_use]
     pub fn unheard(self) -> Self {
         Call { unheard: true, ..self }
     }
 
-    /// Runs it in a mount namespace of its own in which these network namespaces, and none of the
-    /// machine's below `/run`, are pinned, as a runtime does it; the mounts' targets are made in `dir`.
+    /// Runs it in a new mount namespace that pins these network namespaces, as a runtime does, and none of the machine's
+    /// below `/run`. The targets of the mounts are in `dir`.
     #[must_use]
     pub fn pinning(mut self, dir: &Path, namespaces: &[&Ns]) -> Self {
         let pin = |(number, ns): (usize, &&Ns)| {
@@ -195,7 +195,7 @@ impl Call<'_> {
         self.try_run().unwrap_or_else(|slow| panic!("{slow}"))
     }
 
-    /// As [`run`](Self::run).
+    /// Fails as [`run`](Self::run) panics.
     ///
     /// # Errors
     /// If it takes too long.
@@ -232,7 +232,7 @@ impl Call<'_> {
         command
     }
 
-    /// For messages.
+    /// The call in messages.
     fn what(&self) -> String {
         let verb = self.env.get(OsStr::new("CNI_COMMAND"));
         format!(
@@ -244,7 +244,7 @@ impl Call<'_> {
     }
 }
 
-/// Gives `command` /dev/full as its stdout, whatever else it is given.
+/// Gives `command` /dev/full as its stdout.
 fn fill(command: &mut Command) {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     // SAFETY: dup2(2) is a plain system call, safe between fork and exec.

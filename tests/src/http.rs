@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 
 pub use crate::apiserver::ApiServer;
 
-/// A request.
+/// A request of a client.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// GET, as a rule.
     pub method: String,
-    /// Path and query.
+    /// The path and the query.
     pub target: String,
     /// Empty, as a rule.
     pub body: Vec<u8>,
@@ -56,7 +56,7 @@ pub(crate) fn serve(handler: impl Fn(Request, TcpStream) + Send + Sync + 'static
     serve_at("127.0.0.1:0".parse().unwrap(), Box::new(handler))
 }
 
-/// What is done with each request.
+/// Handles each request.
 pub(crate) type Handler = Box<dyn Fn(Request, TcpStream) + Send + Sync>;
 
 /// As [`serve`], at this address of the current namespace.
@@ -94,14 +94,14 @@ pub(crate) fn answer(mut stream: &TcpStream, status: u16, headers: &str, body: &
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
 }
 
-/// What a [`TextServer`] says.
+/// The answer of a [`TextServer`].
 #[derive(Debug, Clone)]
 pub struct Text {
-    /// The status.
+    /// The HTTP status.
     pub status: u16,
     /// Whole lines, `NAME: VALUE\r\n`.
     pub headers: String,
-    /// The body.
+    /// The body's bytes.
     pub body: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ pub struct TextServer {
 }
 
 impl TextServer {
-    /// Starts one.
+    /// Starts a server with this body.
     pub fn start(body: &str) -> Self {
         let text = Text { status: 200, headers: String::new(), body: body.as_bytes().to_vec() };
         let shared = Arc::new(Mutex::new((text, Vec::new())));
@@ -134,12 +134,12 @@ impl TextServer {
         TextServer { address, shared }
     }
 
-    /// Where it is.
+    /// The address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What to ask it for.
+    /// The URL of the text.
     pub fn url(&self) -> String {
         format!("http://{}/pods", self.address)
     }

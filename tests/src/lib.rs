@@ -1,10 +1,10 @@
-//! What the tests share: nodes and pods made of network namespaces, plugin calls, and
-//! snapshots of everything that a plugin may change.
+//! The harness of the tests: nodes and pods in network namespaces, plugin calls, and snapshots of
+//! everything that a plugin may change.
 //!
-//! A [`Host`] is a private network namespace that stands for a node, a [`Pod`] one that
-//! stands for a pod. Both are held open by a file descriptor only, so they are gone when
-//! the test ends, also after a panic or a kill, and nothing of the machine is touched.
-//! Tests run in parallel: each has its own hosts and directories.
+//! A [`Host`] is a network namespace that stands for a node, and a [`Pod`] one that stands for a
+//! pod. Only a file descriptor holds them, so they end with the test, also after a panic or a
+//! kill. Nothing of the machine changes. Each test has its own hosts and directories, so tests can
+//! run in parallel.
 //!
 //! The plugins under test are those of this workspace, or those in the directory that
 //! `CNIMBLE_PLUGIN_DIR` names.
@@ -54,7 +54,7 @@ pub use silence::{keep_silent, silence};
 pub use skip::{announce, missing};
 pub use snapshot::{Snapshot, leases};
 
-/// What a container does: nothing, until it is told to stop.
+/// A container's program: it idles until SIGTERM.
 pub const PAUSE: &str = "trap 'exit 0' TERM; sleep 1000000 & wait";
 
 /// A name that no other test in this process has: `stem` and a number.
@@ -64,9 +64,8 @@ pub fn unique(stem: &str) -> String {
     format!("{stem}{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Seconds that a test waits for what comes by itself: a link that goes with its namespace, a
-/// daemon that starts. Only a test that fails waits so long, so this is more than the busiest
-/// machine needs.
+/// The limit of a wait for an event, such as the start of a daemon, in seconds. Only a failing test waits so long, so this
+/// is more than the busiest machine needs.
 pub const PATIENCE: f32 = 120.0;
 
 /// Asks `done` again and again for at most `seconds`; whether it ever said yes.

@@ -9,13 +9,13 @@ use crate::{Call, Host, Ns, Outcome, plugin_dir};
 /// One interface in one container.
 #[derive(Debug, Clone)]
 pub struct Attachment {
-    /// CNI_CONTAINERID.
+    /// The value of CNI_CONTAINERID.
     pub id: String,
-    /// CNI_NETNS.
+    /// The value of CNI_NETNS.
     pub netns: String,
-    /// CNI_IFNAME.
+    /// The value of CNI_IFNAME.
     pub ifname: String,
-    /// CNI_ARGS.
+    /// The value of CNI_ARGS.
     pub args: String,
 }
 
@@ -55,7 +55,7 @@ impl Attachment {
 /// A plugin configuration on a host.
 #[derive(Clone)]
 pub struct Network<'h> {
-    /// The node.
+    /// The node of the network.
     pub host: &'h Host,
     /// The configuration. `type` says which plugin is called.
     pub config: Value,
@@ -102,7 +102,7 @@ impl<'h> Network<'h> {
             .env("CNI_ARGS", &attachment.args)
     }
 
-    /// ADD.
+    /// Runs the verb ADD.
     pub fn add(&self, attachment: &Attachment) -> Outcome {
         self.call("ADD", attachment, None).run()
     }
@@ -113,7 +113,7 @@ impl<'h> Network<'h> {
         self.add(attachment).result()
     }
 
-    /// CHECK.
+    /// Runs the verb CHECK.
     pub fn check(&self, attachment: &Attachment, prev: &Value) -> Outcome {
         self.call("CHECK", attachment, Some(prev)).run()
     }
@@ -130,7 +130,7 @@ impl<'h> Network<'h> {
         assert!(outcome.stdout.is_empty(), "DEL talks: {}", outcome.describe());
     }
 
-    /// GC with whatever is given as the list of valid attachments; `None` leaves the key out.
+    /// Runs GC with the given list of valid attachments. `None` leaves the key out.
     pub fn gc(&self, valid: Option<Value>) -> Outcome {
         self.gc_call(valid).run()
     }
@@ -144,7 +144,7 @@ impl<'h> Network<'h> {
         self.bare("GC").config(&config)
     }
 
-    /// STATUS.
+    /// Runs the verb STATUS.
     pub fn status(&self) -> Outcome {
         self.status_call().run()
     }

@@ -7,17 +7,16 @@ use std::process::{Command, Stdio};
 use crate::process::{Background, LIMIT, run_limited};
 use crate::{Host, Ns, Outcome, PATIENCE, plugin_dir, wait_until};
 
-/// A host with private mount and pid namespaces. What a runtime keeps below /run,
-/// /var/lib, /etc/cni and /opt is gone with the node, and so are its processes.
+/// A host with private mount and PID namespaces. Its processes, and its files below /run, /var/lib, /etc/cni and /opt,
+/// end with the node.
 pub struct Node {
     host: Host,
     init: Background,
     pid: String,
 }
 
-/// Pid 1 of a node. It waits for whatever is orphaned, so nothing stays a zombie.
-/// crun doesn't accept a cgroup v2 hierarchy beside v1, hence the first umount. It leaves an orphan, so that one
-/// that reaps has done so.
+/// PID 1 of a node. It reaps orphans, so nothing stays a zombie. The first umount is for crun, which refuses a cgroup v2
+/// hierarchy beside v1. It leaves an orphan, so that a reaping process has reaped once.
 const INIT: &str = r#"
 mount --make-rprivate /
 umount /sys/fs/cgroup/unified 2>/dev/null || true
@@ -42,7 +41,7 @@ impl Node {
         Self::under(&[], plugin_dir())
     }
 
-    /// One with these plugins, whose first process is `init` (`["tini", "--"]`). Without one it is a shell.
+    /// A node with these plugins and the first process `init`, such as `["tini", "--"]`. The default is a shell.
     ///
     /// # Panics
     /// If it doesn't come up.

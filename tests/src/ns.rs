@@ -12,8 +12,8 @@ use nix::sched::{CloneFlags, setns, unshare};
 use crate::process::{LIMIT, PATH, run_limited};
 use crate::{Outcome, PATIENCE, wait_until};
 
-/// What a namespace takes over from the machine's own (net.core.devconf_inherit_init_net), as a
-/// fresh machine has it.
+/// Settings that a namespace inherits from the machine (net.core.devconf_inherit_init_net), with the values of a new
+/// machine.
 const INHERITED: [(&str, &str); 7] = [
     ("ipv4/ip_forward", "0"),
     ("ipv4/conf/all/rp_filter", "0"),
@@ -31,7 +31,7 @@ pub struct Ns {
 }
 
 impl Ns {
-    /// Makes one.
+    /// Makes a namespace.
     ///
     /// # Panics
     /// If the kernel refuses.
@@ -55,7 +55,7 @@ impl Ns {
         ns
     }
 
-    /// One that somebody else has made, by its path.
+    /// An existing namespace, by its path.
     ///
     /// # Panics
     /// If it isn't there.
@@ -66,8 +66,7 @@ impl Ns {
         Ns { fd, path }
     }
 
-    /// A path by which any process finds the namespace while this value lives. The path
-    /// of a namespace that is gone never leads to another one.
+    /// The path of the namespace, for any process, while this value lives. It never leads to another namespace later.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -184,7 +183,7 @@ impl Ns {
         names
     }
 
-    /// One interface as `ip -d -j link show` has it; null if there is none.
+    /// One interface as `ip -d -j link show` has it, or null.
     pub fn link(&self, name: &str) -> serde_json::Value {
         let links = self.ip_json("link show");
         let found = links.as_array().unwrap().iter().find(|link| link["ifname"] == name);
@@ -245,8 +244,8 @@ fn enter(command: &mut Command, fd: RawFd) {
     }
 }
 
-/// A duplicate of `file` whose number is never used again in this process, so that the
-/// path of a dead namespace leads nowhere rather than into another test.
+/// A duplicate of `file` with a number that this process never uses again. So the path of a dead namespace leads nowhere,
+/// and not into another test.
 fn unrepeated(file: &std::fs::File) -> OwnedFd {
     static LIMIT: Once = Once::new();
     static NEXT: AtomicI32 = AtomicI32::new(500);

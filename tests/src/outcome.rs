@@ -1,4 +1,4 @@
-//! What a command left behind: exit status and output.
+//! The outcome of a command: exit status and output.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -10,13 +10,13 @@ use crate::{LIMIT, run_limited};
 /// The end of a plugin or helper command.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// What was run, for messages.
+    /// The command in messages.
     pub what: String,
     /// The exit status, or minus the signal.
     pub status: i32,
-    /// What it printed.
+    /// The bytes on stdout.
     pub stdout: Vec<u8>,
-    /// What it logged.
+    /// The text on stderr.
     pub stderr: String,
 }
 
@@ -30,7 +30,7 @@ impl Outcome {
         Self::from(&format!("{command:?}"), output)
     }
 
-    /// What is left of `what`.
+    /// The outcome of `what`.
     pub fn from(what: &str, output: Output) -> Self {
         Outcome {
             what: what.to_owned(),
@@ -40,7 +40,7 @@ impl Outcome {
         }
     }
 
-    /// stdout as text.
+    /// The output on stdout as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
@@ -53,7 +53,7 @@ impl Outcome {
     /// The same, if it succeeded.
     ///
     /// # Panics
-    /// If it didn't.
+    /// Panics if it failed.
     #[track_caller]
     pub fn success(self) -> Self {
         assert!(self.status == 0, "failed: {}", self.describe());
@@ -69,10 +69,10 @@ impl Outcome {
         self.try_result().unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// As [`result`](Self::result).
+    /// The result, as by [`result`](Self::result).
     ///
     /// # Errors
-    /// What is wrong.
+    /// Fails with the difference.
     pub fn try_result(&self) -> Result<Value, String> {
         if self.status != 0 {
             return Err(format!("failed: {}", self.describe()));
@@ -90,10 +90,10 @@ impl Outcome {
         self.try_error().unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// As [`error`](Self::error).
+    /// The error, as by [`error`](Self::error).
     ///
     /// # Errors
-    /// What is wrong.
+    /// Fails with the difference.
     pub fn try_error(&self) -> Result<CniError, String> {
         if self.status != 1 {
             return Err(format!("must exit with 1: {}", self.describe()));
@@ -132,19 +132,19 @@ impl Outcome {
     }
 }
 
-/// A CNI error.
+/// An error of the CNI protocol.
 #[derive(Debug, Clone)]
 pub struct CniError {
-    /// The code.
+    /// The code of the error.
     pub code: u64,
-    /// What failed.
+    /// The message of the error.
     pub msg: String,
-    /// Why.
+    /// The details of the error.
     pub details: String,
 }
 
 impl CniError {
-    /// `msg; details`.
+    /// The text as `msg; details`.
     pub fn all(&self) -> String {
         format!("{}; {}", self.msg, self.details)
     }

@@ -19,8 +19,7 @@ pub fn plugin_dir() -> &'static Path {
     })
 }
 
-/// The Go plugins: those in `REFERENCE_DIR`, or Debian's containernetworking-plugins as installed;
-/// `None` if there are none.
+/// The directory of the Go plugins: `REFERENCE_DIR`, or that of Debian's containernetworking-plugins. `None` without any.
 pub fn go_plugins() -> Option<&'static Path> {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     let dir =
@@ -31,7 +30,7 @@ pub fn go_plugins() -> Option<&'static Path> {
 /// [`go_plugins`], for tests that have ours and theirs meet.
 ///
 /// # Errors
-/// Why there is nobody to meet.
+/// The reason that there are none.
 pub fn go_to_meet() -> Result<&'static Path, &'static str> {
     match go_plugins() {
         None => Err("the Go plugins are not installed"),
@@ -43,7 +42,7 @@ pub fn go_to_meet() -> Result<&'static Path, &'static str> {
 /// [`go_to_meet`], if they know CNI 1.1.0: releases before 1.5 differ in more than that.
 ///
 /// # Errors
-/// Why there is nobody to meet.
+/// The reason that there are none.
 pub fn recent_go_to_meet() -> Result<&'static Path, &'static str> {
     let go = go_to_meet()?;
     let mut bridge = Command::new(go.join("bridge"));

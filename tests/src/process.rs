@@ -10,14 +10,13 @@ use std::time::Duration;
 /// Where the tests find commands; the caller's environment has no say.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What takes longer hangs. Far more than anything needs, even on a busy machine.
+/// The time limit of a command, far above the need of any on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// Writes a script to be executed, in place of an older one if there is one.
 ///
-/// By a process of its own that is gone afterwards: a file that this process has open for
-/// writing can't be executed, and a child that another test is just starting has it open a
-/// little longer (ETXTBSY).
+/// A child process does it. A file that is open for writing cannot be executed (ETXTBSY), and a child that another test
+/// starts would inherit the descriptor for a moment.
 ///
 /// # Panics
 /// If it can't be written.
@@ -105,7 +104,7 @@ impl Background {
         Background(command.spawn().unwrap_or_else(|err| panic!("starting {name}: {err}")))
     }
 
-    /// Its process id.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -115,7 +114,7 @@ impl Background {
         matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// What it printed, when it has ended by itself within `limit`.
+    /// Its output, after it has ended by itself within `limit`.
     ///
     /// # Panics
     /// If it doesn't end.

@@ -1,6 +1,5 @@
-//! Each plugin's sample: the file `sample.json` in its folder, which has a configuration with
-//! everything on and says what it needs around it. What is asked of every plugin is asked of
-//! these.
+//! The samples of the plugins: `sample.json` in each folder, with a configuration that has every option on, and its
+//! needs. Tests of all plugins use them.
 //!
 //! | key | default | |
 //! |---|---|---|
@@ -23,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::{Attachment, Background, Host, Network, Pod, configs, vm};
 
-/// What a DHCP server and its clients share.
+/// The bridge of a DHCP server and its clients.
 const BRIDGE: &str = "br-served";
 
 /// Where a plugin stands in a network.
@@ -33,18 +32,18 @@ pub enum Role {
     Main,
     /// It works on the interface of another.
     Chained,
-    /// It gives addresses.
+    /// The plugin gives addresses.
     Ipam,
 }
 
-/// A plugin's sample.
+/// The sample of a plugin.
 #[derive(Debug)]
 pub struct Sample {
-    /// The plugin's name.
+    /// The name of the plugin.
     pub plugin: String,
-    /// Where it stands.
+    /// Its place in a chain.
     pub role: Role,
-    /// CNI_IFNAME.
+    /// The value of CNI_IFNAME.
     pub ifname: String,
     /// The first version that it speaks.
     pub oldest: String,
@@ -82,13 +81,13 @@ impl Sample {
     /// The one of a plugin.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if the plugin has none.
     pub fn of(plugin: &str) -> &'static Sample {
         let found = Sample::all().iter().find(|sample| sample.plugin == plugin);
         found.unwrap_or_else(|| panic!("{plugin} has no sample.json"))
     }
 
-    /// Those of a role.
+    /// The samples with this role.
     pub fn with(role: Role) -> impl Iterator<Item = &'static Sample> {
         Sample::all().iter().filter(move |sample| sample.role == role)
     }
@@ -127,7 +126,7 @@ impl Sample {
         &self.config
     }
 
-    /// The configuration.
+    /// The configuration on this host.
     pub fn config(&self, host: &Host) -> Value {
         self.numbered(host, 0)
     }
@@ -250,11 +249,11 @@ impl Sample {
 pub struct Place<'h> {
     /// The network of the sample.
     pub net: Network<'h>,
-    /// The pod's attachment.
+    /// The attachment of the pod.
     pub att: Attachment,
-    /// What bridge has returned.
+    /// The result of bridge.
     pub prev: Option<Value>,
-    /// The pod.
+    /// The pod of the place.
     pub pod: Pod,
     base: Option<Network<'h>>,
 }

@@ -14,14 +14,14 @@ use crate::{Ns, PATIENCE, wait_until};
 
 const RST: u8 = 0x04;
 const SYN: u8 = 0x02;
-/// What segments are sent from.
+/// The source port of segments.
 const PORT: u16 = 39_999;
 
-/// Whom `listener` sees when `sender` sends, from its address `from`, a reset of a connection that never was.
-/// `None`: it has not come, but a segment that was sent after it has.
+/// The source that `listener` sees for a reset of an unknown connection, which `sender` sends from the address `from`.
+/// `None` if a later segment arrived, but not the reset.
 ///
 /// # Panics
-/// If neither comes.
+/// Panics if neither arrives.
 pub fn reset_seen(sender: &Ns, from: &str, listener: &Ns, to: &str) -> Option<IpAddr> {
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(20_000);

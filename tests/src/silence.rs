@@ -11,7 +11,7 @@ pub fn silence(time: Duration) -> Duration {
     time
 }
 
-/// Sleeps for [`silence`].
+/// Sleeps for the time of a [`silence`].
 pub fn keep_silent(time: Duration) {
     std::thread::sleep(silence(time));
 }

@@ -17,8 +17,8 @@ pub struct Snapshot {
     sections: BTreeMap<String, Vec<String>>,
 }
 
-/// What changes by itself: bridge timers, address states while the kernel works on them, and the
-/// operational state, which follows the flags UP and LOWER_UP in its own time.
+/// Values that change by themselves: timers of bridges, states of new addresses, and the operational state, which
+/// follows the flags UP and LOWER_UP later.
 const RESTLESS: &[&str] = &[
     "operstate",
     "hello_timer",
@@ -64,8 +64,8 @@ impl Snapshot {
         last
     }
 
-    /// A namespace: links, addresses, routes, rules, packet filters, sysctls. Once no link is
-    /// at work (`at_work`) any more.
+    /// The links, addresses, routes, rules, packet filters and sysctls of a namespace. Waits until no link is at work
+    /// (`at_work`).
     pub fn of_ns(ns: &Ns) -> Self {
         let mut snapshot = Snapshot { sections: BTreeMap::new() };
         let mut documents = batch(ns, "", &["addr", "route show table all", "rule"]);
@@ -111,7 +111,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// The same without a section: `link`, `route`, `rule 4`, `nft`, `leases`, `sysctl` …
+    /// The same without a section, such as `link`, `route`, `rule 4` or `nft`.
     #[must_use]
     pub fn without(mut self, section: &str) -> Self {
         self.sections.remove(section);
@@ -186,7 +186,7 @@ impl Snapshot {
         found
     }
 
-    /// What is different in `later`; empty if nothing is.
+    /// The differences of `later`. Empty without any.
     pub fn diff(&self, later: &Snapshot) -> String {
         let mut text = String::new();
         let nothing = Vec::new();
@@ -212,7 +212,7 @@ impl Snapshot {
     /// Nothing is different in `later`.
     ///
     /// # Panics
-    /// With the difference.
+    /// Panics with the difference.
     #[track_caller]
     pub fn assert_same(&self, later: &Snapshot, when: &str) {
         let diff = self.diff(later);
@@ -290,10 +290,8 @@ fn batch(ns: &Ns, family: &str, commands: &[&str]) -> Vec<Value> {
     documents
 }
 
-/// The links on which the kernel has still something to do. It hears of a carrier at once, and
-/// tells the rest of itself up to a second later: then the operational state changes, a
-/// bridge's port begins to forward, and link-local addresses come. An address that is tested
-/// for duplicates has no route yet.
+/// The links with pending work of the kernel. It sees a carrier at once. Up to a second later the operational state
+/// changes, a bridge's port begins to forward, and link-local addresses appear. A tentative address has no route yet.
 fn at_work(links: &Value) -> Vec<String> {
     let is_at_work = |link: &&Value| {
         let has = |flag: &str| link["flags"].as_array().is_some_and(|flags| flags.iter().any(|f| f == flag));

@@ -52,17 +52,17 @@ impl Stream {
     /// It still goes there and back.
     ///
     /// # Panics
-    /// It doesn't.
+    /// Panics if it does not.
     pub fn flows(&self, when: &str) {
         let before = self.count.load(Ordering::Relaxed);
         let more = || self.count.load(Ordering::Relaxed) > before + 3;
         assert!(wait_until(PATIENCE, more), "the stream stands still: {when}");
     }
 
-    /// Ends it.
+    /// Ends the connection.
     ///
     /// # Panics
-    /// It broke.
+    /// Panics if it broke.
     pub fn end(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());

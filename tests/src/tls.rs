@@ -21,9 +21,9 @@ pub struct Authority {
 /// A certificate, and its key.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// PEM.
+    /// The certificate's file, in PEM.
     pub certificate: PathBuf,
-    /// PEM.
+    /// The key's file, in PEM.
     pub key: PathBuf,
 }
 
@@ -46,7 +46,7 @@ impl Authority {
         authority
     }
 
-    /// Its certificate, PEM.
+    /// The authority's certificate, in PEM.
     pub fn certificate(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }

@@ -27,7 +27,7 @@ use machine::{answer, entered, replace, returned};
 pub use names::name;
 pub use steps::{Places, State, Stepped};
 
-/// What happens to the process.
+/// The fate of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// Nothing; its calls are listed.
@@ -41,28 +41,28 @@ pub enum Fate {
     Told {
         /// The system call's number.
         call: u64,
-        /// Which of them.
+        /// The number of the call, from 0.
         nth: usize,
-        /// What it returns.
+        /// The error that it returns.
         error: Errno,
     },
-    /// The `nth` answer (from 0) of the kind NLMSG_ERROR, which says how a request went, is lost: the call that reads it
-    /// returns ENOBUFS, as when the kernel has no memory for it (netlink_ack() in af_netlink.c).
+    /// The `nth` answer (from 0) of the kind NLMSG_ERROR is lost. The call that reads it returns ENOBUFS, as without memory
+    /// in the kernel (netlink_ack() in af_netlink.c).
     Unanswered {
-        /// Which of them.
+        /// The number of the call, from 0.
         nth: usize,
     },
     /// The `nth` allocation (from 1) that the kernel makes for the plugin itself fails, its start left out. Where the kernel
     /// has CONFIG_FAULT_INJECTION only (`/proc/PID/fail-nth`).
     Starved {
-        /// Which of them.
+        /// The number of the call, from 0.
         nth: u32,
     },
     /// In place of the `nth` call (from 0) of this number another one is made, with the same arguments.
     Swapped {
         /// The system call's number.
         call: u64,
-        /// Which of them.
+        /// The number of the call, from 0.
         nth: usize,
         /// The number of the one that is made.
         into: u64,
@@ -74,7 +74,7 @@ pub enum Fate {
 pub struct Syscall {
     /// Its number on this machine.
     pub number: u64,
-    /// Its arguments.
+    /// The arguments of the call.
     pub args: [u64; 6],
     /// How many of its number came before.
     pub nth: usize,
@@ -82,7 +82,7 @@ pub struct Syscall {
     pub by_child: bool,
 }
 
-/// What came of it.
+/// The outcome of a traced process.
 #[derive(Debug)]
 pub struct Traced {
     /// Exit status and output.
@@ -91,7 +91,7 @@ pub struct Traced {
     pub calls: Vec<Syscall>,
     /// Whether the fate has come over it; otherwise it made fewer calls.
     pub met: bool,
-    /// What a call that was swapped has returned.
+    /// The return value of a swapped call.
     pub returned: Option<i64>,
     /// Of [`Fate::Starved`]: how many allocations were left until it would have come.
     pub unmet: u32,

@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use crate::{Ns, PATIENCE, silence};
 
-/// Answers on one port of a namespace, IPv4 and IPv6, with its name and whom it sees.
+/// Answers on one port of a namespace, IPv4 and IPv6, with its name and the client's address.
 pub struct Server {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Server {
-    /// TCP and UDP.
+    /// Serves both TCP and UDP.
     pub fn start(ns: &Ns, port: u16, name: &'static str) -> Self {
         let any = any(port);
         let (tcp, udp) = ns.within(|| (TcpListener::bind(any).unwrap(), UdpSocket::bind(any).unwrap()));
         Self::on(tcp, udp, name)
     }
 
-    /// Only UDP, for a port where somebody else serves TCP.
+    /// Serves only UDP, for a port with another TCP server.
     pub fn udp(ns: &Ns, port: u16, name: &'static str) -> Self {
         let socket = ns.within(|| UdpSocket::bind(any(port)).unwrap());
         let stop = Arc::new(AtomicBool::new(false));
@@ -80,18 +80,18 @@ fn serve_udp(socket: UdpSocket, name: &'static str, stop: Arc<AtomicBool>) -> Jo
     })
 }
 
-/// How long nobody may answer before it is said that nobody does, where that is expected.
+/// The time without an answer after which a port counts as silent, where silence is expected.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// What a [`Server`] answers over TCP.
+/// The answer of a [`Server`] over TCP.
 ///
 /// # Errors
-/// When it is refused, or nobody answers for a long time.
+/// Fails if it is refused, or without an answer for a long time.
 pub fn tcp(from: &Ns, to: &str) -> io::Result<String> {
     tcp_within(Duration::from_secs_f32(PATIENCE), from, to)
 }
 
-/// Whether nobody answers over TCP, by refusal or by silence.
+/// Whether TCP is refused or stays without an answer.
 pub fn tcp_is_shut(from: &Ns, to: &str) -> bool {
     tcp_within(silence(SILENCE), from, to).is_err()
 }
@@ -107,13 +107,13 @@ fn tcp_within(limit: Duration, from: &Ns, to: &str) -> io::Result<String> {
     })
 }
 
-/// A client's socket.
+/// The socket of a client.
 pub fn udp_socket(from: &Ns, to: SocketAddr) -> UdpSocket {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     from.within(|| UdpSocket::bind(any).unwrap())
 }
 
-/// What is answered to a datagram, sent again and again until one is answered.
+/// The answer to a datagram, which is sent again until one is answered.
 pub fn ask(socket: &UdpSocket, to: SocketAddr) -> Option<String> {
     ask_within(Duration::from_secs_f32(PATIENCE), socket, to)
 }
@@ -137,13 +137,13 @@ fn ask_within(limit: Duration, socket: &UdpSocket, to: SocketAddr) -> Option<Str
     None
 }
 
-/// What a [`Server`] answers over UDP, if it does at all.
+/// The answer of a [`Server`] over UDP, or `None`.
 pub fn udp(from: &Ns, to: &str) -> Option<String> {
     let to: SocketAddr = to.parse().unwrap();
     ask(&udp_socket(from, to), to)
 }
 
-/// Whether nobody answers over UDP.
+/// Whether UDP stays without an answer.
 pub fn udp_is_shut(from: &Ns, to: &str) -> bool {
     let to: SocketAddr = to.parse().unwrap();
     ask_within(silence(SILENCE), &udp_socket(from, to), to).is_none()

@@ -58,7 +58,7 @@ pub fn lacks(kind: &str) -> bool {
     host.run(&format!("ip link add {front}name probe{kind} type {kind}{back}")).status != 0
 }
 
-/// The plugins whose samples this kernel can't serve.
+/// The plugins with a sample that this kernel cannot serve.
 fn lacking() -> String {
     let lacking = Sample::all().iter().filter(|sample| sample.missing().is_some());
     lacking.map(|sample| sample.plugin.as_str()).collect::<Vec<_>>().join(",")
@@ -141,7 +141,7 @@ fn wanted(module: &str) -> Vec<String> {
     }
 }
 
-/// What the test binary printed inside.
+/// The output of the test program inside.
 struct Run {
     stdout: String,
     stderr: String,
@@ -180,7 +180,7 @@ impl Run {
         }
     }
 
-    /// What libtest captured of a test that failed.
+    /// The captured output of a failed test.
     fn report(&self, test: &str) -> String {
         let start = format!("---- {test} stdout ----");
         let lines = self.stdout.lines().skip_while(|line| *line != start).skip(1);

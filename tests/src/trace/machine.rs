@@ -27,7 +27,7 @@ mod this {
         let _ = ptrace::write_user(pid, at, number);
     }
 
-    /// What the call has returned.
+    /// The return value of the call.
     pub(crate) fn returned(pid: Pid) -> Option<i64> {
         ptrace::read_user(pid, (8 * libc::RAX) as ptrace::AddressType).ok()
     }
@@ -66,7 +66,7 @@ mod this {
         unsafe { libc::ptrace(libc::PTRACE_SETREGSET, pid.as_raw(), NT_ARM_SYSTEM_CALL, &raw mut place) };
     }
 
-    /// What the call has returned.
+    /// The return value of the call.
     pub(crate) fn returned(pid: Pid) -> Option<i64> {
         ptrace::getregs(pid).ok().map(|registers| registers.regs[0].cast_signed())
     }

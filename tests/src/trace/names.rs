@@ -1,4 +1,4 @@
-//! What system calls are called.
+//! The names of system calls.
 
 use super::Syscall;
 
@@ -23,7 +23,7 @@ const NAMES: &[(i64, &str)] = names! {
     SYS_getuid SYS_getppid SYS_pidfd_open SYS_pidfd_send_signal SYS_capget SYS_capset
 };
 
-/// What newer architectures do without.
+/// Calls that newer architectures lack.
 #[cfg(target_arch = "x86_64")]
 const OLD_NAMES: &[(i64, &str)] = names! {
     SYS_open SYS_stat SYS_lstat SYS_poll SYS_access SYS_pipe SYS_mkdir SYS_rmdir SYS_unlink SYS_link

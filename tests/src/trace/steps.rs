@@ -21,7 +21,7 @@ use super::{begin, go_on};
 
 /// A process that stands before one of its calls that concern others, or waits for a lock, or has ended.
 ///
-/// The thread that started it must be the one that leads it on: ptrace(2) knows threads. What it starts itself is not led.
+/// The thread that started it must be the one that leads it on: ptrace(2) knows threads. Its children are not led.
 #[derive(Debug)]
 pub struct Stepped {
     child: Child,
@@ -43,7 +43,7 @@ pub enum Places {
     Messages,
 }
 
-/// What a process can do next.
+/// The next step of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// It stands before a call.
@@ -54,8 +54,8 @@ pub enum State {
     Ended(ExitStatus),
 }
 
-/// The calls that tell a process something of others' files, or others something of its own. What only concerns
-/// the process itself (memory, signals, closing) is no place to stop.
+/// The calls that tell a process something of others' files, or others something of its own. Calls that concern
+/// the process itself (memory, signals, closing) are no place to stop.
 const SHARED: &[&str] = &[
     "open",
     "openat",
@@ -88,7 +88,7 @@ const SHARED: &[&str] = &[
     "ftruncate",
 ];
 
-/// Those that tell the kernel something, by a socket.
+/// Calls that send a message to the kernel.
 const MESSAGES: &[&str] = &["sendto", "sendmsg"];
 
 impl Stepped {
@@ -118,7 +118,7 @@ impl Stepped {
         self.state
     }
 
-    /// What it can do now: one that was blocked may have its lock.
+    /// Its state now. A blocked process may have got its lock.
     pub fn look(&mut self) -> State {
         if self.state == State::Blocked {
             self.state = self.follow();
@@ -141,7 +141,7 @@ impl Stepped {
         &self.call
     }
 
-    /// What it has said. Kills it if it has not ended.
+    /// Its output. Kills it if it has not ended.
     pub fn finish(mut self) -> Output {
         self.kill();
         let State::Ended(status) = self.state else { unreachable!() };
