@@ -67,6 +67,11 @@ impl Lock {
         }
     }
 
+    /// Returns whether this thread held the lock already.
+    pub fn is_nested(&self) -> bool {
+        self.flock.is_none()
+    }
+
     /// Whether the locked file is still the one in `dir`, and `dir` still at `path`.
     pub fn guards(&self, dir: BorrowedFd<'_>, path: &Path) -> bool {
         let file = fstatat(dir.as_fd(), LOCK, AtFlags::AT_SYMLINK_NOFOLLOW);
@@ -117,7 +122,7 @@ mod tests {
             let first = lock();
             assert!(is_locked(&path));
             // Further down on the same stack: it doesn't wait for itself, nor let go of the other.
-            drop(lock());
+            assert!(lock().is_nested() && !first.is_nested());
             assert!(is_locked(&path));
             drop(first);
             assert!(!is_locked(&path));

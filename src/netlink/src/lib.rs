@@ -19,6 +19,7 @@ pub mod addr;
 pub mod conntrack;
 pub mod counters;
 mod dad;
+pub mod details;
 mod error;
 mod exchange;
 pub mod fdb;
@@ -46,6 +47,7 @@ mod route_read;
 pub mod rule;
 mod socket;
 pub mod sysctl;
+pub mod sysfs;
 pub mod tap;
 pub mod tc;
 #[cfg(test)]

@@ -125,6 +125,8 @@ pub struct Change<'a> {
     /// its name; `name` is what it gets if that is taken there, and what it is renamed to if not: an
     /// EEXIST may mean that it has been moved. The namespace must stay open until it has been done.
     pub netns: Option<BorrowedFd<'a>>,
+    /// Its index where it is moved to, which must be free there (EBUSY). Kernels before 5.13 ignore it.
+    pub index: Option<u32>,
     pub promisc: Option<bool>,
     pub allmulti: Option<bool>,
     pub txqlen: Option<u32>,
@@ -215,6 +217,9 @@ pub(super) fn changed<K>(
     message = with(message, change.master, LinkMessageBuilder::controller);
     message = with(message, change.txqlen, LinkMessageBuilder::txqueuelen);
     message = with(message, change.netns.map(|netns| netns.as_raw_fd()), LinkMessageBuilder::setns_by_fd);
+    message = with(message, change.index, |message, index| {
+        message.append_extra_attribute(LinkAttribute::NewIfIndex(index.cast_signed()))
+    });
     if change.addrgenmode_none {
         let inet6 = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
         message = message.append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![inet6]));
@@ -302,6 +307,7 @@ impl Change<'_> {
             self.alias.map(|alias| format!("alias {alias}")),
             self.master.map(|master| format!("master {master}")),
             self.netns.map(|_| "netns".to_owned()),
+            self.index.map(|index| format!("new-index {index}")),
             self.promisc.map(|yes| format!("promisc {}", on(yes))),
             self.allmulti.map(|yes| format!("allmulticast {}", on(yes))),
             self.txqlen.map(|length| format!("txqueuelen {length}")),

@@ -189,7 +189,7 @@ pub(super) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(message)
 }
 
-fn without_statistics() -> LinkAttribute {
+pub(super) fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
 

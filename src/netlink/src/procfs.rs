@@ -21,16 +21,25 @@ const MANY: i32 = 150;
 /// # Errors
 /// EPERM in a user namespace, ENOSYS in an older kernel.
 pub(super) fn mount() -> Result<OwnedFd> {
+    mount_private("proc", MountAttrFlags::empty())
+}
+
+/// Mounts a file system of this kind, with `more` flags than the usual ones.
+///
+/// # Errors
+/// As [`mount`].
+pub(super) fn mount_private(kind: &str, more: MountAttrFlags) -> Result<OwnedFd> {
     let mounted = || {
-        let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&context)?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags | more)
     };
-    mounted()
-        .map_err(|err: rustix::io::Errno| Error::new("mount procfs", Errno::from_raw(err.raw_os_error())))
+    mounted().map_err(|err: rustix::io::Errno| {
+        Error::new(format!("mount a private {kind}"), Errno::from_raw(err.raw_os_error()))
+    })
 }
 
 /// Whether it pays: `namespace` is the number that a namespace has in the one it was made from

@@ -129,6 +129,10 @@ fn a_link_is_moved_named_and_marked_by_one_message_and_moved_also_where_its_name
         // That which it has here is: it gets the other one at once.
         here.execute(set(third.index, "v1", &into("eth1"))).unwrap();
         assert_eq!(there.link("eth1").unwrap().mac, third.mac);
+        // Its number is what is asked for, but on older kernels.
+        let fourth = veth(&mut here, "v2", "p3", &peers);
+        here.execute(set(fourth.index, "v2", &Change { index: Some(77), ..into("eth2") })).unwrap();
+        assert!([77, fourth.index].contains(&there.link("eth2").unwrap().index));
     });
 }
 
@@ -148,6 +152,7 @@ fn every_change() {
             alias: Some("pod web-0"),
             master: Some(bridge.index),
             netns: None,
+            index: None,
             promisc: Some(true),
             allmulti: Some(true),
             txqlen: Some(7),

@@ -2,6 +2,7 @@
 
 mod addr;
 mod dad;
+mod details;
 mod fdb;
 mod filters;
 mod kind;
@@ -14,6 +15,7 @@ mod nft;
 mod port;
 mod route;
 mod rule;
+mod sysfs;
 mod wait;
 
 use super::link::{Link, Mac, NewBridge, NewVeth, add_bridge, add_veth};

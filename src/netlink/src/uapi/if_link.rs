@@ -1,9 +1,27 @@
 //! linux/if_link.h, with the flags of linux/if.h and the indexes of linux/ip.h and linux/ipv6.h.
 
 pub(crate) const IFF_UP: u32 = 0x1;
+pub(crate) const IFF_DEBUG: u32 = 0x4;
+pub(crate) const IFF_LOOPBACK: u32 = 0x8;
+pub(crate) const IFF_NOTRAILERS: u32 = 0x20;
+pub(crate) const IFF_NOARP: u32 = 0x80;
 pub(crate) const IFF_PROMISC: u32 = 0x100;
 pub(crate) const IFF_ALLMULTI: u32 = 0x200;
+pub(crate) const IFF_MULTICAST: u32 = 0x1000;
+pub(crate) const IFF_PORTSEL: u32 = 0x2000;
+pub(crate) const IFF_AUTOMEDIA: u32 = 0x4000;
+pub(crate) const IFF_DYNAMIC: u32 = 0x8000;
 pub(crate) const IF_OPER_UP: u8 = 6;
+
+pub(crate) const IFLA_LINKMODE: u16 = 17;
+pub(crate) const IFLA_GSO_MAX_SEGS: u16 = 40;
+pub(crate) const IFLA_GSO_MAX_SIZE: u16 = 41;
+pub(crate) const IFLA_PROP_LIST: u16 = 52;
+pub(crate) const IFLA_ALT_IFNAME: u16 = 53;
+pub(crate) const IFLA_PERM_ADDRESS: u16 = 54;
+pub(crate) const IFLA_GRO_MAX_SIZE: u16 = 58;
+pub(crate) const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
+pub(crate) const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
 
 pub(crate) const IFLA_INFO_SLAVE_KIND: u16 = 4;
 pub(crate) const IFLA_INFO_SLAVE_DATA: u16 = 5;

@@ -2,6 +2,7 @@
 
 pub(crate) const RTM_NEWLINK: u16 = 16;
 pub(crate) const RTM_DELLINK: u16 = 17;
+pub(crate) const RTM_SETLINK: u16 = 19;
 pub(crate) const RTM_NEWADDR: u16 = 20;
 pub(crate) const RTM_NEWROUTE: u16 = 24;
 pub(crate) const RTM_DELROUTE: u16 = 25;
@@ -21,6 +22,8 @@ pub(crate) const RTM_NEWNETCONF: u16 = 80;
 pub(crate) const RTM_GETNETCONF: u16 = 82;
 pub(crate) const RTM_NEWSTATS: u16 = 92;
 pub(crate) const RTM_GETSTATS: u16 = 94;
+pub(crate) const RTM_NEWLINKPROP: u16 = 108;
+pub(crate) const RTM_DELLINKPROP: u16 = 109;
 pub(crate) const RTM_NEWVLAN: u16 = 112;
 pub(crate) const RTM_GETVLAN: u16 = 114;
 

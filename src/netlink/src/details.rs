@@ -1,0 +1,172 @@
+//! Attributes of a link that a user may set and that a move to another namespace keeps, and its
+//! alternative names: `ip link set`, `ip link property`.
+
+use std::collections::BTreeMap;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::LinkMessage;
+
+use super::link_read::{family_and_index, without_statistics};
+use super::request::{Mode, encode};
+use super::uapi::if_link::{
+    IFF_ALLMULTI, IFF_AUTOMEDIA, IFF_DEBUG, IFF_DYNAMIC, IFF_LOOPBACK, IFF_MULTICAST, IFF_NOARP,
+    IFF_NOTRAILERS, IFF_PORTSEL, IFF_PROMISC, IFLA_ALT_IFNAME, IFLA_GRO_IPV4_MAX_SIZE, IFLA_GRO_MAX_SIZE,
+    IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SEGS, IFLA_GSO_MAX_SIZE, IFLA_LINKMODE, IFLA_PERM_ADDRESS,
+    IFLA_PROP_LIST,
+};
+use super::uapi::netlink::NLM_F_REQUEST;
+use super::uapi::rtnetlink::{IFINFOMSG, RTM_DELLINKPROP, RTM_NEWLINK, RTM_NEWLINKPROP, RTM_SETLINK};
+use super::wire::{Attributes, Malformed, Message, text, u32_ne};
+use super::{Netlink, Request, Result, socket};
+
+/// The flags that can be set (`__dev_change_flags()` in net/core/dev.c), but IFF_UP.
+const FLAGS: u32 = IFF_DEBUG
+    | IFF_NOTRAILERS
+    | IFF_NOARP
+    | IFF_PROMISC
+    | IFF_ALLMULTI
+    | IFF_MULTICAST
+    | IFF_PORTSEL
+    | IFF_AUTOMEDIA
+    | IFF_DYNAMIC;
+
+/// The attributes of [`Details::values`]. Kernels before 5.19 and 6.3 lack the last three.
+const VALUES: [u16; 9] = [
+    libc::IFLA_BROADCAST,
+    libc::IFLA_TXQLEN,
+    libc::IFLA_GROUP,
+    IFLA_LINKMODE,
+    IFLA_GSO_MAX_SEGS,
+    IFLA_GSO_MAX_SIZE,
+    IFLA_GRO_MAX_SIZE,
+    IFLA_GSO_IPV4_MAX_SIZE,
+    IFLA_GRO_IPV4_MAX_SIZE,
+];
+
+/// More of a link than [`Link`](super::link::Link) has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Details {
+    /// Whether it is lo (IFF_LOOPBACK), under whatever name.
+    pub loopback: bool,
+    /// IFF_PROMISC, IFF_NOARP and the others that can be set, without IFF_UP.
+    pub flags: u32,
+    /// Broadcast address, queue length, group, link mode, limits of GSO and GRO, by IFLA_*.
+    pub values: BTreeMap<u16, Vec<u8>>,
+    /// `IFLA_PERM_ADDRESS`, the hardware's own address. Empty if the kernel tells none.
+    pub permanent: Vec<u8>,
+    /// `IFLA_ALT_IFNAME`.
+    pub altnames: Vec<String>,
+}
+
+impl Details {
+    /// IFF_NOARP.
+    pub fn without_arp(&self) -> bool {
+        self.flags & IFF_NOARP != 0
+    }
+}
+
+/// A change of alternative names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Altnames {
+    /// `ip link property add`
+    Add,
+    /// `ip link property del`
+    Remove,
+}
+
+impl Netlink {
+    /// More of the link at `index`.
+    ///
+    /// # Errors
+    /// ENODEV if there is none.
+    pub fn details(&mut self, index: u32) -> Result<Details> {
+        let what = format!("look up link number {index}");
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.push(without_statistics());
+        let message = encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST);
+        let mut found = None;
+        self.ask(&what, message, |message| {
+            found = read(message)?;
+            Ok(())
+        })?;
+        found.ok_or_else(|| socket::broken(&what, "it is no link"))
+    }
+}
+
+fn read(message: &Message<'_>) -> std::result::Result<Option<Details>, Malformed> {
+    const SHORT: Malformed = Malformed("a link message is too short");
+    let (family, _) = family_and_index(message).ok_or(SHORT)?;
+    if message.kind != RTM_NEWLINK || family != 0 {
+        return Ok(None);
+    }
+    let flags = u32_ne(message.body, 8).ok_or(SHORT)?;
+    let mut details =
+        Details { loopback: flags & IFF_LOOPBACK != 0, flags: flags & FLAGS, ..Details::default() };
+    for attribute in Attributes::behind(message.body, IFINFOMSG) {
+        let (kind, value) = attribute?;
+        match kind {
+            IFLA_PERM_ADDRESS => details.permanent = value.to_vec(),
+            IFLA_PROP_LIST => {
+                for property in Attributes::new(value) {
+                    let (kind, value) = property?;
+                    if kind == IFLA_ALT_IFNAME {
+                        details.altnames.push(text(value));
+                    }
+                }
+            }
+            _ if VALUES.contains(&kind) => drop(details.values.insert(kind, value.to_vec())),
+            _ => {}
+        }
+    }
+    Ok(Some(details))
+}
+
+/// Gives a link these flags and values where it has others `now`; `None` if it has no others.
+pub fn set(
+    index: u32,
+    name: &str,
+    now: &Details,
+    flags: u32,
+    values: &BTreeMap<u16, Vec<u8>>,
+) -> Option<Request> {
+    let change = (now.flags ^ flags) & FLAGS;
+    let others: Vec<_> =
+        values.iter().filter(|(kind, value)| now.values.get(*kind) != Some(*value)).collect();
+    if change == 0 && others.is_empty() {
+        return None;
+    }
+    let what = format!("set flags and limits of link {name}");
+    let header = header(index, flags & change, change);
+    Some(Request::written(what, Mode::Change, RTM_SETLINK, &header, |writer| {
+        for (kind, value) in others {
+            writer.bytes(*kind, value);
+        }
+    }))
+}
+
+/// `ip link property add|del dev NAME altname …`
+pub fn altnames(index: u32, name: &str, change: Altnames, names: &[String]) -> Request {
+    let (verb, kind) = match change {
+        Altnames::Add => ("add", RTM_NEWLINKPROP),
+        Altnames::Remove => ("remove", RTM_DELLINKPROP),
+    };
+    let what = format!("{verb} alternative names of link {name}: {}", names.join(" "));
+    Request::written(what, Mode::Change, kind, &header(index, 0, 0), |writer| {
+        writer.nest(IFLA_PROP_LIST, |writer| {
+            for name in names {
+                writer.text(IFLA_ALT_IFNAME, name);
+            }
+        });
+    })
+}
+
+/// `struct ifinfomsg` (rtnetlink(7)): `flags` are those among `change` that are to be on.
+fn header(index: u32, flags: u32, change: u32) -> [u8; IFINFOMSG] {
+    let mut header = [0; IFINFOMSG];
+    let numbers = [0, index, flags, change];
+    for (place, number) in header.chunks_exact_mut(4).zip(numbers) {
+        place.copy_from_slice(&number.to_ne_bytes());
+    }
+    header
+}
