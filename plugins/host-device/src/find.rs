@@ -8,6 +8,7 @@ use cnimble_netlink::link::{Filter, Link};
 
 use crate::config::{Config, Wanted};
 use crate::moving;
+use crate::place::Place;
 use crate::record::{LOOPBACK, Records};
 use crate::sysfs::Sysfs;
 
@@ -47,24 +48,31 @@ pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     Ok(found)
 }
 
-/// The same; one that the kernel has given back under another name, when its pod died, gets its own again.
+/// The same as [`link`], but restores the device first if a record tells of it. A device that a dead pod had may have
+/// another name, or is restored in part only. Removes that record.
 ///
 /// # Errors
 /// As those of [`link`].
-pub(crate) fn link_or_returned(
-    host: &mut Netlink,
-    wanted: &Wanted,
-    records: &Records,
-) -> Result<Link, Error> {
-    let found = link(host, wanted);
-    let (Err(err), Wanted::Name(name)) = (&found, wanted) else { return found };
-    if err.code != Code::KERNEL {
-        return found;
-    }
-    for record in records.all(|_| true)?.into_iter().filter(|record| record.name == *name) {
-        if moving::on_host(&record, host)? && moving::home(&record, None)? {
-            records.remove(&record.owner())?;
-            return link(host, wanted);
+pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Records) -> Result<Link, Error> {
+    let found = link(&mut host.netlink, wanted);
+    let seen = match &found {
+        Ok(link) => host.see(link.clone())?,
+        Err(err) if err.code == Code::KERNEL => None,
+        Err(_) => return found,
+    };
+    for record in records.all(|_| true)? {
+        let is_meant = match (&seen, wanted) {
+            (Some(seen), _) => record.is(seen),
+            (None, Wanted::Name(name)) => record.name == *name,
+            (None, Wanted::Mac(mac)) => record.mac() == Some(*mac),
+            (None, _) => false,
+        };
+        if is_meant {
+            let _held = records.hold(&record.name)?;
+            if moving::home(&record, None)? {
+                records.remove(&record.owner())?;
+                return link(&mut host.netlink, wanted);
+            }
         }
     }
     found

@@ -10,11 +10,14 @@
 //! 5. addresses, up, routes; the addresses are announced.
 //!
 //! DEL brings it home from the pod, or finds it on the host where the kernel has put it when the pod died,
-//! and makes it what it was.
+//! and makes it what it was. A link that isn't known for the device (`place`) stays where it is.
+//!
+//! Each device has a lock ([`record::Records::hold`]), which is held while it is moved and restored.
 
 mod config;
 mod find;
 mod moving;
+mod place;
 mod record;
 mod sysfs;
 
@@ -22,13 +25,14 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, names, owner};
+use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, Owner, names, owner};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{NetNs, Netlink, netns};
 use cnimble_plugin::interface::{alone, check, completed, pair, pod, remove, usable_netlink};
 use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
 
-use config::Config;
+use config::{Config, Wanted};
+use place::{Place, Seen};
 use record::{Record, Records};
 
 /// Where the interface stands in the result.
@@ -93,10 +97,10 @@ impl Plugin for HostDevice {
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         if !find::is_for_programs(&config)? {
-            let mut inside = Netlink::open_in(&call.open_netns()?)?;
-            let link = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
+            let mut pod = Place::pod(&call.open_netns()?)?;
+            let link = check::find(&mut pod.netlink, &call.ifname, &format!("in {}", call.netns))?;
             let is_moved = match Records(config.data_dir).read(&call.owner())? {
-                Some(record) => record.is(&link),
+                Some(record) => pod.find(&record)?.is_some_and(|device| device.index == link.index),
                 // By the Go plugin.
                 None => !link.alias.is_empty(),
             };
@@ -104,10 +108,10 @@ impl Plugin for HostDevice {
                 let what = format!("interface {} isn't the device that was moved into the pod", link.name);
                 return Err(Error::check(what));
             }
-            let ours = check::of_this_interface(call, prev);
-            check::pod(call, &mut inside, &ours, &link.kind, true)?;
-            check::addresses(&mut inside, &link, &ours)?;
-            check::routes(&mut inside, &link, &pod::routes(link.index, &ours), "in the pod")?;
+            let (ours, inside) = (check::of_this_interface(call, prev), &mut pod.netlink);
+            check::pod(call, inside, &ours, &link.kind, true)?;
+            check::addresses(inside, &link, &ours)?;
+            check::routes(inside, &link, &pod::routes(link.index, &ours), "in the pod")?;
         }
         match &config.ipam {
             Some(ipam) => delegate::call(call, ipam, Command::Check),
@@ -136,7 +140,13 @@ impl Plugin for HostDevice {
         if let Err(err) = there {
             // A pod that has it is no fault of the network's.
             let network = cnimble_cni::hash16(&call.config.name) + "-";
-            if Records(config.data_dir).all(|file| file.starts_with(&network))?.is_empty() {
+            let lent = Records(config.data_dir).all(|file| file.starts_with(&network))?;
+            // A virtual device ends with its pod.
+            let lives = |record: &Record| {
+                let netns = std::fs::metadata(&record.netns);
+                record.kind.is_empty() || !netns.is_err_and(|err| cnimble_files::is_absent(&err))
+            };
+            if !lent.iter().any(lives) {
                 return Err(Error { code: Code::NOT_AVAILABLE, ..err });
             }
         }
@@ -150,30 +160,38 @@ impl Plugin for HostDevice {
 /// Moves the device into the pod. Returns it with a socket inside.
 fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let (owner, records) = (call.owner(), Records(config.data_dir.clone()));
-    let mut host = Netlink::open()?;
-    let mut inside = Netlink::open_in(netns)?;
-    // Left by an ADD that was killed, or that DEL didn't follow.
-    if let Some(record) = records.read(&owner)? {
-        if moving::is_in(&record, netns)? {
-            let what = format!("device {} is in the pod already, as {}", record.name, record.ifname);
-            return Err(Error::new(Code::CONFLICT, what).details("call DEL first"));
-        }
-        moving::home(&record, None)?;
-    }
+    records.make()?;
+    let mut host = Place::host()?;
+    end_earlier(&owner, netns, &records)?;
+    let name = match &config.wanted {
+        // An alternative name leads to it, too.
+        Wanted::Name(name) => host.netlink.find_link(name)?.map_or_else(|| name.clone(), |link| link.name),
+        other => find::link_or_returned(&mut host, other, &records)?.name,
+    };
+    let _held = records.hold(&name)?;
     let link = find::link_or_returned(&mut host, &config.wanted, &records)?;
+    let gone =
+        || Error::new(Code::TRY_AGAIN_LATER, format!("device {name} was renamed or removed meanwhile"));
+    if link.name != name {
+        return Err(gone());
+    }
     // The move takes the device down and its addresses away: not for a name that is taken.
+    let mut inside = Netlink::open_in(netns)?;
     if inside.find_link(&call.ifname)?.is_some() {
         return Err(pair::pod_name_taken(call));
     }
-    let record = Record::of(&owner, &call.netns, &link, &host.addrs(link.index)?);
+    let (details, addrs) = (host.netlink.details(link.index)?, host.netlink.addrs(link.index)?);
+    let seen = host.see(link)?.ok_or_else(gone)?;
+    let record = Record::of(&owner, &call.netns, &seen, &addrs).with(details);
     let (home, kept, undone) = (call.open_netns()?, record.clone(), records.clone());
-    call.undo.push(format!("bring device {} home", link.name), move || {
+    call.undo.push(format!("bring device {name} home"), move || {
+        let _held = undone.hold(&kept.name)?;
         moving::home(&kept, Some(&home))?;
         undone.remove(&owner)
     });
     call.step("remember the device", || records.write(&record))?;
     call.step("move the device", || {
-        moving::into_pod(&mut host, netns, &link, &call.ifname).map_err(|err| match err.errno {
+        moving::into_pod(&mut host.netlink, netns, &seen.link, &call.ifname).map_err(|err| match err.errno {
             Errno::EEXIST => pair::pod_name_taken(call),
             _ => err.into(),
         })
@@ -182,43 +200,81 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
     Ok((link, inside))
 }
 
-/// DEL of the device: home, from wherever it is.
+/// Ends what an ADD for the same attachment has begun: it was killed, or DEL didn't follow.
+fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Error> {
+    let Some(record) = records.read(owner)? else { return Ok(()) };
+    let _held = records.hold(&record.name)?;
+    if Place::pod(netns)?.find(&record)?.is_some() {
+        let what = format!("device {} is in the pod already, as {}", record.name, record.ifname);
+        return Err(Error::new(Code::CONFLICT, what).details("call DEL first"));
+    }
+    moving::home(&record, None)?;
+    Ok(())
+}
+
+/// DEL of the device: moves it to the host and restores it.
 fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     let netns = call.find_netns()?;
-    let _alone = records.hold(&call.owner())?;
-    let record = match (records.read(&call.owner())?, &netns) {
-        (Some(record), _) => Some(record),
-        (None, Some(netns)) => adopt(call, netns, records)?,
-        (None, None) => None,
-    };
-    let Some(record) = record else {
-        // A file that can't be read isn't needed.
-        records.remove(&call.owner())?;
-        return without_our_addresses(call, netns.as_ref());
-    };
-    let mut found = moving::home(&record, netns.as_ref())?;
-    if !found && record.netns != call.netns {
-        found = match find_netns(Path::new(&record.netns))? {
-            Some(netns) => moving::home(&record, Some(&netns))?,
-            None => false,
+    if let Some(record) = records.read(&call.owner())? {
+        let _held = records.hold(&record.name)?;
+        // Another DEL or a GC may have come since the look.
+        return match records.read(&call.owner())? {
+            Some(record) => bring_home(call, netns.as_ref(), records, &record),
+            None => Ok(()),
         };
     }
-    if !found {
-        without_our_addresses(call, netns.as_ref())?;
+    // A file that can't be read isn't needed.
+    records.remove(&call.owner())?;
+    let wanted = Config::read(&call.config).ok().map(|config| config.wanted);
+    // Removes what a killed ADD has left of the lock.
+    let _held = match &wanted {
+        Some(Wanted::Name(name)) => records.hold(name)?,
+        _ => None,
+    };
+    match (netns, wanted) {
+        (Some(netns), Some(wanted)) => adopt(call, &netns, &wanted, records),
+        _ => Ok(()),
     }
-    forget(records, &record, found)
+}
+
+/// Brings the device home from the pod, or from where it was told to be at ADD. If the namespace lives and has no such
+/// device, the pod has destroyed or hidden it. Then the record stays until GC, so that no later DEL takes
+/// something else for the device.
+fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Record) -> Result<(), Error> {
+    let mut found = moving::home(record, netns)?;
+    let mut lives = netns.is_some();
+    if !found
+        && record.netns != call.netns
+        && let Some(netns) = find_netns(Path::new(&record.netns))?
+    {
+        lives = true;
+        found = moving::home(record, Some(&netns))?;
+    }
+    if found || !lives {
+        return forget(records, record, found);
+    }
+    log::warn!(
+        "device {} is neither in the pod nor on the host, and nothing was moved; \
+         it may be in a namespace that the pod has made, and {}",
+        record.name,
+        match record.kind.as_str() {
+            "" => "the next ADD, DEL or GC restores it when the kernel gives it back",
+            _ => "ends with that one",
+        }
+    );
+    Ok(())
 }
 
 /// GC of a device: home, from its namespace or from any that is pinned by a mount.
 fn collect(records: &Records, record: &Record) -> Result<(), Error> {
-    let _alone = records.hold(&record.owner())?;
+    let _held = records.hold(&record.name)?;
     // A DEL may have come since the look.
     let Some(record) = &records.read(&record.owner())? else { return Ok(()) };
     let netns = find_netns(Path::new(&record.netns))?;
     let mut found = moving::home(record, netns.as_ref())?;
     for path in if found { Vec::new() } else { netns::pinned() } {
         if let Some(netns) = find_netns(&path)?
-            && moving::is_in(record, &netns)?
+            && Place::pod(&netns)?.find(record)?.is_some()
         {
             found = moving::home(record, Some(&netns))?;
             break;
@@ -227,7 +283,7 @@ fn collect(records: &Records, record: &Record) -> Result<(), Error> {
     forget(records, record, found)
 }
 
-/// Removes the record of a device that is home, or that the kernel has destroyed with the namespace. Hardware
+/// Removes the record of a device that is home, or that the kernel destroys with its namespace. Hardware
 /// comes back when the kernel is done with the namespace, which may be later than DEL: then the next ADD, DEL
 /// or GC goes by the record.
 fn forget(records: &Records, record: &Record, found: bool) -> Result<(), Error> {
@@ -238,34 +294,39 @@ fn forget(records: &Records, record: &Record, found: bool) -> Result<(), Error> 
     Ok(())
 }
 
-/// A device that the Go plugin has moved into the pod: its old name is its alias. It gets a record, so that a DEL
-/// that is killed can be called again.
-fn adopt(call: &Call, netns: &NetNs, records: &Records) -> Result<Option<Record>, Error> {
-    let Some(link) = Netlink::open_in(netns)?.find_link(&call.ifname)? else { return Ok(None) };
+/// Brings a device home that the Go plugin has moved into the pod. Its old name is its alias, which a pod can write.
+/// So the configuration has to name this device, and the host has to lack it. The device gets a record first,
+/// so that a DEL that is killed can be called again.
+fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Result<(), Error> {
+    let mut pod = Place::pod(netns)?;
+    let Some(link) = pod.netlink.find_link(&call.ifname)? else { return Ok(()) };
+    let Some(seen) = pod.see(link)? else { return Ok(()) };
+    let link = &seen.link;
     let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
     let mut told = told.filter(|told| told.name == call.ifname && !told.sandbox.is_empty());
     let is_name = names::interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
-    if !is_name || told.any(|told| check::same_mac(&link, told).is_err()) {
+    let is_wanted = match wanted {
+        Wanted::Name(name) => link.alias == *name,
+        Wanted::Mac(mac) => link.mac == Some(*mac),
+        Wanted::KernelPath(_) | Wanted::Pci(_) | Wanted::Id(_) => link.kind.is_empty(),
+    };
+    let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);
+    if !is_name
+        || !is_wanted
+        || loopback
+        || told.any(|told| check::same_mac(link, told).is_err())
+        || find::link(&mut Netlink::open()?, wanted).is_ok()
+    {
         log::warn!("{} in {} isn't a device that was added; left alone", call.ifname, call.netns);
-        return Ok(None);
-    }
-    let name = link.alias.clone();
-    // The Go plugin doesn't tell whether it was up.
-    let was = Link { name, alias: String::new(), up: false, ..link };
-    let record = Record::of(&call.owner(), &call.netns, &was, &[]);
-    records.write(&record)?;
-    Ok(Some(record))
-}
-
-/// An error if an interface in the pod has an address that prevResult tells: one that is in use is not free.
-fn without_our_addresses(call: &Call, netns: Option<&NetNs>) -> Result<(), Error> {
-    let (Some(netns), Some(prev)) = (netns, &call.config.prev_result) else { return Ok(()) };
-    let told = check::of_this_interface(call, prev);
-    if told.ips.is_empty() {
         return Ok(());
     }
-    let present = Netlink::open_in(netns)?.all_addrs()?;
-    remove::not_in_use(call, &told.ips, &present, "another interface than the device that was added")
+    // The Go plugin doesn't tell whether it was up.
+    let was = Link { name: link.alias.clone(), alias: String::new(), up: false, ..link.clone() };
+    let record = Record::of(&call.owner(), &call.netns, &Seen { link: was, ..seen }, &[]);
+    records.make().and_then(|()| records.write(&record)).unwrap_or_else(|err| log::warn!("{err}"));
+    let _held = records.hold(&record.name)?;
+    moving::home(&record, Some(netns))?;
+    records.remove(&record.owner())
 }
 
 /// The namespace at a path, unless it is our own.

@@ -6,17 +6,24 @@
 //! know the device by its marks ([`Record::is`]).
 //!
 //! On the way home it is renamed in the pod, so that it never has the pod's name on the host, where
-//! udev would see it.
+//! udev would see it. The pod's alternative names and the pod's links on top of it don't come along.
+//! The alias is the old name until all is restored. After a kill the next verb goes on by that.
 
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
+use cnimble_netlink::details::{self, Altnames, Details, altnames};
 use cnimble_netlink::link::{self, Change, Filter, Link};
-use cnimble_netlink::{self as netlink, NetNs, Netlink, addr};
+use cnimble_netlink::{self as netlink, NetNs, Netlink, Request, addr, sysctl};
 
+use crate::place::Place;
 use crate::record::Record;
+
+/// Kinds of links that stay on their parent when that is moved to another namespace. There the parent
+/// is busy for bridges and bonds.
+const ON_TOP: [&str; 6] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan"];
 
 /// Moves the host's `link` into the pod, where it gets this name; its own becomes its alias.
 ///
@@ -34,63 +41,64 @@ pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str)
 /// # Errors
 /// Code 102 if another link of the host has its name; the kernel's.
 pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> {
-    let mut host = Netlink::open()?;
-    let mut moved = None;
+    let mut host = Place::host()?;
+    let mut moved = false;
     if let Some(pod) = pod {
-        let mut inside = Netlink::open_in(pod)?;
-        if let Some(link) = inside.links(&Filter::default())?.into_iter().find(|link| record.is(link)) {
-            out_of_pod(&mut inside, &mut host, &link, record)?;
-            moved = Some(link);
+        let mut pod = Place::pod(pod)?;
+        if let Some(link) = pod.find(record)? {
+            moved = out_of_pod(&mut pod.netlink, &mut host.netlink, &link, record)?;
         }
     }
-    // A pod may have changed every mark: what has just come is known by what it was there.
-    let is_it = |link: &Link| {
-        let came = |was: &Link| (&was.kind, &was.alias, was.mac) == (&link.kind, &link.alias, link.mac);
-        record.is(link) || moved.as_ref().is_some_and(came)
-    };
-    let found = match host.find_link(&record.name)?.filter(&is_it) {
-        Some(link) => Some(link),
-        None => host.links(&Filter::default())?.into_iter().find(is_it),
-    };
-    match found {
-        Some(link) => restore(&mut host, &link, record, moved.is_some()).map(|()| true),
+    match host.find(record)? {
+        Some(link) => restore(&mut host.netlink, &link, record, moved).map(|()| true),
         None => Ok(false),
     }
 }
 
-/// The device is in the pod.
-pub(crate) fn is_in(record: &Record, pod: &NetNs) -> Result<bool, Error> {
-    Ok(Netlink::open_in(pod)?.links(&Filter::default())?.iter().any(|link| record.is(link)))
-}
-
-/// The device as it is on the host, if it is there.
-pub(crate) fn on_host(record: &Record, host: &mut Netlink) -> Result<bool, Error> {
-    Ok(host.links(&Filter::default())?.iter().any(|link| record.is(link)))
-}
-
-/// Moves the device to the host, under its name there.
-fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Record) -> Result<(), Error> {
+/// Moves the device to the host, under its name there. Returns false for a link that the kernel moves
+/// nowhere, as a bridge: it can't have come from the host.
+fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Record) -> Result<bool, Error> {
     if host.find_link(&record.name)?.is_some() {
         return Err(name_taken(record));
     }
     let own = NetNs::current()?;
     let set = |change: &Change<'_>| link::set(link.index, &link.name, change);
+    let now = inside.details(link.index)?;
+    let foreign: Vec<_> = now.altnames.iter().filter(|name| record.is_foreign(name)).cloned().collect();
+    let mut requests = on_top(inside, link)?;
+    if !foreign.is_empty() {
+        requests.push(altnames(link.index, &link.name, Altnames::Remove, &foreign));
+    }
+    // On its arrival IPv6 takes a link without ARP for one whose addresses need no test, and keeps to that.
+    requests.extend(settings(link.index, record, &now));
     // Older kernels rename only what is down.
-    let down = set(&Change { up: Some(false), ..Change::default() });
-    let rename = set(&Change { name: Some(&record.name), ..Change::default() });
-    let go = Change { netns: Some(own.as_fd()), ..Change::default() };
-    let Err(first) = inside.execute_all(vec![down, rename, set(&go)]) else { return Ok(()) };
+    requests.push(set(&Change { up: Some(false), ..Change::default() }));
+    requests.push(set(&Change { name: Some(&record.name), ..Change::default() }));
+    // The pod may have taken its index meanwhile.
+    let index = Some(record.index).filter(|index| *index != link.index);
+    let index = index.filter(|index| host.link_at(*index).is_err_and(|err| err.is_missing()));
+    let go = Change { netns: Some(own.as_fd()), index, alias: Some(&record.name), ..Change::default() };
+    requests.push(set(&go));
+    let Err(first) = inside.execute_all(requests) else { return Ok(true) };
     match inside.link_at(link.index) {
         // The name is taken in the pod; the host gives it.
-        Err(err) if err.is(Errno::ENODEV) => return Ok(()),
+        Err(err) if err.is(Errno::ENODEV) => return Ok(true),
         answer => drop(answer?),
     }
-    // Both names may be taken, each in one of the two namespaces: the kernel takes the one that is free there.
+    // Both names may be taken, each in one of the two namespaces: the kernel takes the one that is free there. And
+    // an alternative name that was the device's own may be another link's now.
     let err = match first.is(Errno::EEXIST) {
-        true => match inside.execute(set(&Change { name: Some(&record.name), ..go })) {
-            Ok(()) => return Ok(()),
-            Err(err) => err,
-        },
+        true => {
+            let rest: Vec<_> = now.altnames.into_iter().filter(|name| !foreign.contains(name)).collect();
+            let mut again = vec![set(&Change { name: Some(&record.name), ..go })];
+            if !rest.is_empty() {
+                again.insert(0, altnames(link.index, &link.name, Altnames::Remove, &rest));
+            }
+            match inside.execute_all(again) {
+                Ok(()) => return Ok(true),
+                Err(err) => err,
+            }
+        }
         false => first,
     };
     // As it was, so that the pod goes on until the next DEL.
@@ -99,11 +107,24 @@ fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Re
         Change { up: Some(link.up), ..Change::default() },
     ];
     let failed = inside.execute_all(back.iter().map(set).collect()).err();
-    let err = match err.is(Errno::EEXIST) {
-        true => name_taken(record),
-        false => err.into(),
+    let err = match err.errno {
+        Errno::EINVAL => {
+            log::warn!("{} in the pod can't be moved to the host ({err}); left alone", link.name);
+            return Ok(false);
+        }
+        Errno::EEXIST => name_taken(record),
+        _ => err.into(),
     };
     Err(failed.into_iter().fold(err, |err, left| err.details(format!("left behind: {left}"))))
+}
+
+/// The removal of the pod's links on top of the device.
+fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
+    let is_on_top = |other: &Link| {
+        other.peer == Some(link.index) && other.far.is_none() && ON_TOP.contains(&other.kind.as_str())
+    };
+    let links = inside.links(&Filter::default())?.into_iter().filter(is_on_top);
+    Ok(links.map(|other| link::del(other.index, &other.name)).collect())
 }
 
 fn name_taken(record: &Record) -> Error {
@@ -115,20 +136,26 @@ fn name_taken(record: &Record) -> Error {
 /// something left to do.
 fn restore(host: &mut Netlink, link: &Link, record: &Record, moved: bool) -> Result<(), Error> {
     let named = link.name == record.name;
-    if !moved && named && link.alias != record.name {
-        // It hasn't been away, or has been put back.
+    let begun = moved || link.alias == record.name;
+    // It hasn't been away, or has been put back. Hardware that the kernel has given back is down, whatever alias
+    // the pod gave it.
+    if !begun && named && (link.up || !record.kind.is_empty()) {
         return Ok(());
     }
-    if !named && host.find_link(&record.name)?.is_some() {
-        return Err(name_taken(record));
-    }
     let set = |change: Change<'_>| link::set(link.index, &record.name, &change);
-    let present = if moved { Vec::new() } else { host.addrs(link.index)? };
-    let missing = |net: &ipnetwork::IpNetwork| !present.iter().any(|addr| addr.net == *net);
-    let (four, six): (Vec<_>, Vec<_>) =
-        record.addresses().into_iter().filter(missing).partition(ipnetwork::IpNetwork::is_ipv4);
     let mut requests = Vec::new();
+    if link.alias != record.name {
+        requests.push(set(Change { alias: Some(&record.name), ..Change::default() }));
+    }
+    let now = host.details(link.index)?;
+    let foreign: Vec<_> = now.altnames.iter().filter(|name| record.is_foreign(name)).cloned().collect();
+    if !foreign.is_empty() {
+        requests.push(altnames(link.index, &record.name, Altnames::Remove, &foreign));
+    }
     if !named {
+        if host.find_link(&record.name)?.is_some_and(|other| other.index != link.index) {
+            return Err(name_taken(record));
+        }
         requests.push(set(Change { up: Some(false), ..Change::default() }));
         requests.push(set(Change { name: Some(&record.name), ..Change::default() }));
     }
@@ -137,23 +164,72 @@ fn restore(host: &mut Netlink, link: &Link, record: &Record, moved: bool) -> Res
     if mtu.is_some() || mac.is_some() {
         requests.push(set(Change { mtu, mac, ..Change::default() }));
     }
-    requests.extend(four.into_iter().map(|net| addr::add(link.index, &record.name, net, false)));
-    if link.up != record.up || !named {
-        requests.push(set(Change { up: Some(record.up), ..Change::default() }));
+    if !requests.is_empty() {
+        host.execute_all(requests)?;
+    }
+    restore_settings(host, link.index, record, now)?;
+    restore_addresses(host, link, record, moved)?;
+    if record.alias != record.name {
+        host.execute(set(Change { alias: Some(&record.alias), ..Change::default() }))?;
+    }
+    Ok(())
+}
+
+/// A request for the flags and limits of the record, if there are others `now`.
+fn settings(index: u32, record: &Record, now: &Details) -> Option<Request> {
+    let was = record.settings.as_ref()?;
+    details::set(index, &record.name, now, was.flags, &was.values)
+}
+
+/// Flags, limits and alternative names. A value that the kernel refuses keeps nothing else back.
+fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: Details) -> Result<(), Error> {
+    let Some(was) = &record.settings else { return Ok(()) };
+    let without_arp = now.without_arp();
+    let warned = |outcome: netlink::Result<()>| {
+        if let Err(err) = outcome {
+            log::warn!("device {} isn't all that it was: {err}", record.name);
+        }
+    };
+    // The limit of GSO, when it is set, sets that of IPv4, too.
+    for _ in 0..2 {
+        let Some(request) = settings(index, record, &now) else { break };
+        warned(host.execute(request));
+        now = host.details(index)?;
+    }
+    if without_arp && !now.without_arp() {
+        // As for a new link, see [`out_of_pod`].
+        let default = sysctl::read("net/ipv6/conf/default/accept_dad");
+        let key = format!("net/ipv6/conf/{}/accept_dad", record.name);
+        warned(default.and_then(|value| sysctl::write(&key, &value)));
+    }
+    for name in was.altnames.iter().filter(|name| !now.altnames.contains(name)) {
+        warned(host.execute(altnames(index, &record.name, Altnames::Add, std::slice::from_ref(name))));
+    }
+    Ok(())
+}
+
+/// The addresses, and whether it is up.
+fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, moved: bool) -> Result<(), Error> {
+    let present = if moved { Vec::new() } else { host.addrs(link.index)? };
+    let missing = |net: &ipnetwork::IpNetwork| !present.iter().any(|addr| addr.net == *net);
+    let (four, six): (Vec<_>, Vec<_>) =
+        record.addresses().into_iter().filter(missing).partition(ipnetwork::IpNetwork::is_ipv4);
+    let add = |net| addr::add(link.index, &record.name, net, false);
+    let mut requests: Vec<_> = four.into_iter().map(add).collect();
+    if link.up != record.up || link.name != record.name {
+        let change = Change { up: Some(record.up), ..Change::default() };
+        requests.push(link::set(link.index, &record.name, &change));
     }
     if !requests.is_empty() {
         host.execute_all(requests)?;
     }
     for net in six {
-        match host.execute(addr::add(link.index, &record.name, net, false)) {
+        match host.execute(add(net)) {
             // IPv6 is off for new interfaces, and this one is new again.
             Err(err) if err.is(Errno::EACCES) => log::warn!("{err}"),
             Err(err) if !err.is(Errno::EEXIST) => return Err(err.into()),
             _ => {}
         }
-    }
-    if link.alias != record.alias {
-        host.execute(set(Change { alias: Some(&record.alias), ..Change::default() }))?;
     }
     Ok(())
 }

@@ -3,8 +3,10 @@
 //! The name is the attachment's tag ([`Owner::tag`]), so that GC finds those of its network without
 //! reading any. The directory goes with a reboot, as namespaces do.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
@@ -15,8 +17,10 @@ use cnimble_cni::{Attachment, Code, Error, Owner};
 use cnimble_files::{self as files, Links, is_absent};
 use cnimble_leases::lock::{Lock, LockError};
 use cnimble_netlink::addr::Addr;
+use cnimble_netlink::details::Details;
 use cnimble_netlink::link::{Link, Mac};
 
+use crate::place::Seen;
 use crate::sysfs;
 
 /// Far more than there can be in a file.
@@ -54,11 +58,47 @@ pub(crate) struct Record {
     pub(crate) up: bool,
     /// Those that the kernel doesn't make by itself, and that don't expire.
     pub(crate) addresses: Vec<String>,
+    /// `None` in a record of a build that had none.
+    pub(crate) marks: Option<Marks>,
+    /// `None` in such a record, and for a device that the Go plugin has moved: nothing to restore.
+    pub(crate) settings: Option<Settings>,
+}
+
+/// Marks of a device that a pod can't give to another link.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Marks {
+    /// The inode of its directory in sysfs; 0 if no sysfs could be mounted.
+    pub(crate) inode: u64,
+    /// Where the hardware is, in sysfs.
+    pub(crate) bus: String,
+    /// The hardware's own address; empty if the kernel doesn't tell one.
+    pub(crate) permanent_mac: Vec<u8>,
+    /// For a veth the index of the other end, where that is; for a macvlan, ipvlan or vlan that of its parent.
+    pub(crate) peer: Option<u32>,
+}
+
+/// Attributes that a pod can set, and that a move keeps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Settings {
+    /// IFF_*, without IFF_UP.
+    pub(crate) flags: u32,
+    /// By IFLA_*, as the kernel tells them ([`Details::values`]).
+    pub(crate) values: BTreeMap<u16, Vec<u8>>,
+    pub(crate) altnames: Vec<String>,
 }
 
 impl Record {
     /// Of a device of the host.
-    pub(crate) fn of(owner: &Owner, netns: &str, link: &Link, addrs: &[Addr]) -> Self {
+    pub(crate) fn of(owner: &Owner, netns: &str, seen: &Seen, addrs: &[Addr]) -> Self {
+        let link = &seen.link;
+        let marks = Marks {
+            inode: seen.device.as_ref().map_or(0, |device| device.inode),
+            bus: seen.device.as_ref().map(|device| device.bus.clone()).unwrap_or_default(),
+            permanent_mac: seen.details.as_ref().map(|details| details.permanent.clone()).unwrap_or_default(),
+            peer: link.peer,
+        };
         let own = |addr: &&Addr| addr.permanent && (addr.net.is_ipv4() || addr.scope != SCOPE_LINK);
         Record {
             network: owner.network.clone(),
@@ -73,7 +113,15 @@ impl Record {
             mtu: link.mtu,
             up: link.up,
             addresses: addrs.iter().filter(own).map(|addr| addr.net.to_string()).collect(),
+            marks: Some(marks),
+            settings: None,
         }
+    }
+
+    /// The same, with attributes that a pod may change.
+    pub(crate) fn with(self, details: Details) -> Self {
+        let Details { flags, values, altnames, .. } = details;
+        Record { settings: Some(Settings { flags, values, altnames }), ..self }
     }
 
     /// The attachment that it went to.
@@ -90,17 +138,61 @@ impl Record {
         self.addresses.iter().filter_map(|text| text.parse().ok()).collect()
     }
 
-    /// Returns true if and only if `link` is the device: of the same kind, and with two of its four
-    /// marks. One alone may be another's: a pod can give its interfaces names, aliases and hardware
-    /// addresses, and numbers are given again. Name and number come together by accident, but among
-    /// hardware, which no pod can make.
-    pub(crate) fn is(&self, link: &Link) -> bool {
+    /// Returns true if and only if an alternative name isn't the device's own.
+    pub(crate) fn is_foreign(&self, altname: &String) -> bool {
+        self.settings.as_ref().is_some_and(|settings| !settings.altnames.contains(altname))
+    }
+
+    /// Returns true if and only if the link is surely the device: it has the same directory in sysfs.
+    pub(crate) fn is_proven(&self, seen: &Seen) -> bool {
+        self.has_inode(seen) == Some(true)
+    }
+
+    /// Returns true if and only if a link is the device. A pod can give its name, alias, MAC address and index to
+    /// other links. So the inode of the directory in sysfs decides.
+    ///
+    /// Hardware has a new directory after its driver made the link again. Its own address and its place on the
+    /// bus tell it. Without proof for or against, two of the four weak marks have to agree.
+    pub(crate) fn is(&self, seen: &Seen) -> bool {
+        let link = &seen.link;
+        let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);
+        if link.kind != self.kind || link.name == LOOPBACK || loopback {
+            return false;
+        }
+        match (self.has_inode(seen), self.has_hardware(seen)) {
+            (Some(true), _) => true,
+            (_, Some(has)) => has,
+            (Some(false), None) => false,
+            (None, None) => {
+                let same_peer = self.marks.as_ref().is_none_or(|marks| marks.peer == link.peer);
+                same_peer && self.is_alike(link)
+            }
+        }
+    }
+
+    /// `None` if either is unknown.
+    fn has_inode(&self, seen: &Seen) -> Option<bool> {
+        let inode = self.marks.as_ref().map(|marks| marks.inode).filter(|inode| *inode != 0)?;
+        Some(seen.device.as_ref()?.inode == inode)
+    }
+
+    /// Whether it is the same hardware; `None` if that can't be told.
+    fn has_hardware(&self, seen: &Seen) -> Option<bool> {
+        let marks = self.marks.as_ref().filter(|marks| !marks.permanent_mac.is_empty())?;
+        let permanent = seen.details.as_ref().map(|details| &details.permanent)?;
+        let bus = seen.device.as_ref().map(|device| &device.bus);
+        let same_bus = bus.is_none_or(|bus| marks.bus.is_empty() || *bus == marks.bus);
+        (!permanent.is_empty()).then_some(*permanent == marks.permanent_mac && same_bus)
+    }
+
+    /// Whether a link has two of the four marks that a pod can forge. Name and number come together by
+    /// accident, but among hardware, which no pod can make.
+    fn is_alike(&self, link: &Link) -> bool {
         let (alias, mac) = (link.alias == self.name, link.mac.is_some() && link.mac == self.mac());
         let marks =
             [link.index == self.index, link.name == self.name || link.name == self.ifname, alias, mac];
         let known = marks.iter().filter(|mark| **mark).count() >= 2;
-        let is_sure = alias || mac || link.kind.is_empty();
-        link.kind == self.kind && link.name != LOOPBACK && known && is_sure
+        known && (alias || mac || link.kind.is_empty())
     }
 }
 
@@ -126,19 +218,37 @@ impl Records {
         read(&self.file(owner))
     }
 
-    /// Waits until nobody else brings this device home. Whoever did has removed the record by then.
+    /// Waits for the lock of a device, by its name on the host. A verb holds it while it moves or restores the device.
+    /// `None` without a directory: then there are no records either.
+    ///
+    /// On a read-only file system ADD moves nothing. There DEL and GC share the directory's lock.
     ///
     /// # Errors
-    /// Code 5; code 100, if SIGTERM comes.
-    pub(crate) fn hold(&self, owner: &Owner) -> Result<Option<Lock>, Error> {
-        let path = self.file(owner);
-        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
-        // What can't be opened, nobody goes by; reading it says why.
-        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(&path) else { return Ok(None) };
-        Lock::wait(file).map(Some).map_err(|why| match why {
-            LockError::Stopped(err) => err,
-            LockError::Io(err) => Error::io("lock", &path, &err),
-        })
+    /// Code 5; code 11, if a signal comes.
+    pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
+        let own = self.0.join(format!(".lock-{device}"));
+        let mut create = OpenOptions::new();
+        create.write(true).create(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+        loop {
+            let (path, opened) = match create.open(&own) {
+                Err(err) if is_read_only(&err) => (&self.0, File::open(&self.0)),
+                opened => (&own, opened),
+            };
+            let failed = |err: &io::Error| Error::io("lock", path, err);
+            let file = match opened {
+                Err(err) if is_absent(&err) => return Ok(None),
+                opened => opened.map_err(|err| failed(&err))?,
+            };
+            let inode = file.metadata().map_err(|err| failed(&err))?.ino();
+            let lock = Lock::wait(file).map_err(|why| match why {
+                LockError::Stopped(err) => err,
+                LockError::Io(err) => failed(&err),
+            })?;
+            // The one before may have removed the file.
+            if fs::symlink_metadata(path).is_ok_and(|named| named.ino() == inode) {
+                return Ok(Some(Held { lock, file: (path == &own).then_some(own) }));
+            }
+        }
     }
 
     /// The records with a file name that `is_wanted` takes.
@@ -160,20 +270,20 @@ impl Records {
     /// # Errors
     /// Code 5.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
-        let (owner, dir) = (record.owner(), &self.0);
+        let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));
         let text =
             serde_json::to_vec_pretty(record).map_err(|err| Error::new(Code::INTERNAL, err.to_string()))?;
-        let written = match files::replace(&file, &fresh, &text) {
-            // The first one ever.
-            Err(err) if is_absent(&err) => {
-                let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-                made.map_err(|err| Error::io("make directory", dir, &err))?;
-                files::replace(&file, &fresh, &text)
-            }
-            written => written,
-        };
-        written.map_err(|err| Error::io("write", &file, &err))
+        files::replace(&file, &fresh, &text).map_err(|err| Error::io("write", &file, &err))
+    }
+
+    /// Makes the directory, if it isn't there.
+    ///
+    /// # Errors
+    /// Code 5.
+    pub(crate) fn make(&self) -> Result<(), Error> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
+        made.map_err(|err| Error::io("make directory", &self.0, &err))
     }
 
     /// Removes an attachment's record, and what a killed ADD left half-written of it.
@@ -181,11 +291,7 @@ impl Records {
     /// # Errors
     /// Code 5.
     pub(crate) fn remove(&self, owner: &Owner) -> Result<(), Error> {
-        let one = |path: PathBuf| match fs::remove_file(&path) {
-            Err(err) if !is_absent(&err) => Err(Error::io("remove", &path, &err)),
-            _ => Ok(()),
-        };
-        one(self.fresh(owner)).and(one(self.file(owner)))
+        remove(&self.fresh(owner)).and(remove(&self.file(owner)))
     }
 
     /// Removes half-written records of this network with a tag that `is_stale` takes.
@@ -195,15 +301,45 @@ impl Records {
     pub(crate) fn tidy(&self, is_stale: impl Fn(&str) -> bool) -> Result<(), Error> {
         for name in sysfs::names(&self.0)? {
             if name.strip_prefix(".new-").is_some_and(&is_stale) {
-                let path = self.0.join(&name);
-                match fs::remove_file(&path) {
-                    Err(err) if !is_absent(&err) => return Err(Error::io("remove", &path, &err)),
-                    _ => {}
-                }
+                remove(&self.0.join(&name))?;
             }
         }
         Ok(())
     }
+}
+
+/// The lock of a device, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    lock: Lock,
+    file: Option<PathBuf>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.as_ref().filter(|_| !self.lock.is_nested()) {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+/// Removes a file, if it is there. On a read-only file system it stays: a record of a restored device is
+/// harmless.
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(err) if is_read_only(&err) => {
+            if path.exists() {
+                log::warn!("{} stays: {err}", path.display());
+            }
+            Ok(())
+        }
+        Err(err) if !is_absent(&err) => Err(Error::io("remove", path, &err)),
+        _ => Ok(()),
+    }
+}
+
+fn is_read_only(err: &io::Error) -> bool {
+    err.kind() == io::ErrorKind::ReadOnlyFilesystem
 }
 
 fn read(file: &Path) -> Result<Option<Record>, Error> {
@@ -216,6 +352,8 @@ fn read(file: &Path) -> Result<Option<Record>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use cnimble_netlink::sysfs::Device;
+
     use super::*;
 
     fn record(id: &str) -> Record {
@@ -237,6 +375,8 @@ mod tests {
         let records = Records(dir.path().join("a/b"));
         let one = record("one");
         assert_eq!(records.read(&one.owner()).unwrap(), None);
+        assert!(records.hold("eth7").unwrap().is_none(), "no directory, no lock");
+        records.make().unwrap();
         records.write(&one).unwrap();
         // Half-written by a process that was killed.
         fs::write(records.fresh(&one.owner()), "{").unwrap();
@@ -258,29 +398,126 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_known_by_two_of_four_marks() {
-        let record = record("one");
-        let link = |index: u32, name: &str, alias: &str, mac: u8| Link {
+    fn the_lock_of_a_device_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records(dir.path().to_owned());
+        let count = || fs::read_dir(dir.path()).unwrap().count();
+        let one = records.hold("eth7").unwrap().unwrap();
+        let two = records.hold("eth8").unwrap().unwrap();
+        // The undo of an ADD that panics holds it again, and leaves it to the ADD.
+        drop(records.hold("eth7").unwrap().unwrap());
+        assert_eq!(count(), 2);
+        drop((one, two));
+        assert_eq!(count(), 0);
+        // Who waits gets the lock of the next file when the one before removes its own.
+        std::thread::scope(|scope| {
+            let add = |_| scope.spawn(|| (0..200).for_each(|_| drop(records.hold("eth7").unwrap().unwrap())));
+            (0..4).map(add).for_each(drop);
+        });
+        assert_eq!(count(), 0);
+    }
+
+    fn link(index: u32, name: &str, alias: &str, mac: u8) -> Link {
+        Link {
             index,
             name: name.to_owned(),
             alias: alias.to_owned(),
             mac: Some(Mac([2, 0, 0, 0, 0, mac])),
             ..Link::default()
-        };
+        }
+    }
+
+    fn seen(link: Link) -> Seen {
+        Seen { link, ..Seen::default() }
+    }
+
+    #[test]
+    fn without_proof_a_device_is_known_by_two_of_four_marks() {
+        let record = record("one");
         for (index, name, alias, mac) in
             [(7, "eth7", "", 1), (9, "net1", "eth7", 1), (9, "dev9", "eth7", 7), (7, "x", "y", 7)]
         {
-            assert!(record.is(&link(index, name, alias, mac)), "{index} {name} {alias} {mac}");
+            assert!(record.is(&seen(link(index, name, alias, mac))), "{index} {name} {alias} {mac}");
         }
         for (index, name, alias, mac) in
             [(7, "x", "", 1), (9, "eth7", "", 1), (9, "x", "eth7", 1), (9, "x", "", 7)]
         {
-            assert!(!record.is(&link(index, name, alias, mac)), "{index} {name} {alias} {mac}");
+            assert!(!record.is(&seen(link(index, name, alias, mac))), "{index} {name} {alias} {mac}");
         }
-        assert!(!record.is(&Link { kind: "veth".to_owned(), ..link(7, "eth7", "", 7) }));
+        let veth = |link| seen(Link { kind: "veth".to_owned(), ..link });
+        assert!(!record.is(&veth(link(7, "eth7", "", 7))));
         // The pod's own interface of that number and that name.
-        let of_veth = Record { kind: "veth".to_owned(), ..record };
-        assert!(!of_veth.is(&Link { kind: "veth".to_owned(), ..link(7, "eth7", "", 1) }));
-        assert!(of_veth.is(&Link { kind: "veth".to_owned(), ..link(7, "eth7", "", 7) }));
+        let mut of_veth = Record { kind: "veth".to_owned(), ..record };
+        assert!(!of_veth.is(&veth(link(7, "eth7", "", 1))));
+        assert!(of_veth.is(&veth(link(7, "eth7", "", 7))));
+        // Another peer.
+        of_veth.marks = Some(Marks { peer: Some(3), ..Marks::default() });
+        assert!(!of_veth.is(&veth(link(7, "eth7", "", 7))));
+        assert!(of_veth.is(&veth(Link { peer: Some(3), ..link(7, "eth7", "", 7) })));
+    }
+
+    #[test]
+    fn the_inode_decides_and_hardware_is_also_known_by_its_own_address() {
+        let device = |inode, bus: &str| Some(Device { index: 7, inode, bus: bus.to_owned() });
+        let own = |mac: u8| vec![2, 0, 0, 0, 1, mac];
+        let of = |inode, bus, permanent| Seen {
+            link: link(9, "x", "", 1),
+            device: device(inode, bus),
+            details: Some(Details { permanent, ..Details::default() }),
+        };
+        let marks = Marks { inode: 77, bus: "pci/1".to_owned(), permanent_mac: own(1), peer: None };
+        let record = Record { marks: Some(marks.clone()), ..record("one") };
+        // The driver has made the link again: the last but one.
+        for seen in [of(77, "pci/1", own(1)), of(77, "", vec![]), of(78, "pci/1", own(1))] {
+            assert!(record.is(&seen), "{seen:?}");
+        }
+        for seen in [of(78, "pci/1", own(2)), of(78, "pci/2", own(1)), of(78, "pci/1", vec![])] {
+            assert!(!record.is(&seen), "{seen:?}");
+        }
+        // Each weak mark, and another inode.
+        let mut forged = of(78, "pci/1", vec![]);
+        forged.link = link(7, "eth7", "eth7", 7);
+        assert!(!record.is(&forged) && !record.is_proven(&forged));
+        // Without a sysfs in the pod.
+        forged.device = None;
+        assert!(record.is(&forged));
+        forged.details = Some(Details { permanent: own(2), ..Details::default() });
+        assert!(!record.is(&forged));
+        let mut loopback = of(77, "pci/1", own(1));
+        loopback.details = Some(Details { loopback: true, ..Details::default() });
+        assert!(!record.is(&loopback));
+        // Of a virtual device, the inode alone.
+        let virtual_one = Record { kind: "veth".to_owned(), marks: Some(marks), ..record };
+        let veth = |inode| Seen {
+            link: Link { kind: "veth".to_owned(), ..link(7, "eth7", "eth7", 7) },
+            device: device(inode, "virtual"),
+            details: None,
+        };
+        assert!(virtual_one.is(&veth(77)) && !virtual_one.is(&veth(78)));
+    }
+
+    /// As 829e098 has written it.
+    const OLD: &str = r#"{
+        "network": "net", "containerID": "one", "ifname": "net1", "netns": "/run/netns/x", "name": "eth7",
+        "index": 7, "kind": "", "alias": "", "mac": "02:00:00:00:00:07", "mtu": 1500, "up": true,
+        "addresses": ["10.0.0.1/24"]
+    }"#;
+
+    #[test]
+    fn records_of_the_build_before_are_read_and_their_keys_are_still_written() {
+        let old: Record = serde_json::from_str(OLD).unwrap();
+        assert_eq!((&old.marks, &old.settings, old.mtu), (&None, &None, 1500));
+        assert!(!old.is_foreign(&"enp9s0".to_owned()));
+        let details =
+            Details { flags: 0x1000, values: BTreeMap::from([(13, vec![1, 2])]), ..Details::default() };
+        let new = Record { marks: Some(Marks::default()), ..old }.with(details);
+        let text = serde_json::to_string(&new).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
+        // That build reads what it knows, with these types, and ignores the rest.
+        let (written, known): (serde_json::Value, serde_json::Value) =
+            (serde_json::from_str(&text).unwrap(), serde_json::from_str(OLD).unwrap());
+        for (key, value) in known.as_object().unwrap() {
+            assert_eq!(written.get(key), Some(value), "{key}");
+        }
     }
 }

@@ -2,11 +2,13 @@
 //! outside.
 #![cfg(test)]
 
+mod beside;
 mod failures;
 mod leftovers;
 mod life;
 mod reference;
 mod state;
+mod tamper;
 
 use serde_json::{Value, json};
 
