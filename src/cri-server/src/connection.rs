@@ -9,14 +9,15 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::UnixStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use cnimble_pod::sandbox::Sandboxes;
 
+use crate::guest::{Guest, idlest};
 use crate::{Limits, Service, Socket, WORKS, cidr};
 
-/// How long a client may take to say its first word, and how long an answer may take to be read in the end.
+/// How long an answer may take to be read in the end, and a client to answer a ping.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two questions whether a client is still there.
@@ -58,51 +59,87 @@ impl Server {
     /// sandboxes stay.
     pub async fn run(self, socket: Socket, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
-        let (closing, closed) = watch::channel(false);
-        let places = Arc::new(Semaphore::new(self.service.limits.connections));
-        let mut talks = JoinSet::new();
+        let mut talks = Talks {
+            service: Arc::clone(&self.service),
+            guests: Vec::new(),
+            tasks: JoinSet::new(),
+            freed: Arc::default(),
+        };
         loop {
             let next = async {
-                let place = Arc::clone(&places).acquire_owned().await.ok();
-                (place, socket.listener.accept().await)
+                let accepted = socket.listener.accept().await;
+                talks.make_room().await;
+                accepted
             };
-            let (place, accepted) = tokio::select! {
-                next = next => next,
+            let accepted = tokio::select! {
+                accepted = next => accepted,
                 () = stop.as_mut() => break,
             };
             match accepted {
-                Ok((stream, _)) => {
-                    let talk = talk(Arc::clone(&self.service), stream, closed.clone());
-                    talks.spawn(async move {
-                        let _place = place;
-                        talk.await;
-                    });
-                }
+                Ok((stream, _)) => talks.begin(stream),
                 Err(err) => {
                     log::warn!("can't accept a connection: {err}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
-            while talks.try_join_next().is_some() {}
         }
         drop(socket);
         // No other begins once this waits.
         let _all = self.service.works.acquire_many(WORKS).await;
-        closing.send_replace(true);
-        let ended = async { while talks.join_next().await.is_some() {} };
+        talks.guests.iter().for_each(|guest| guest.dismiss());
+        let ended = async { while talks.tasks.join_next().await.is_some() {} };
         // A client that doesn't read isn't waited for.
         let _ = tokio::time::timeout(PATIENCE, ended).await;
     }
 }
 
-/// Talks with one client.
-async fn talk(service: Arc<Service>, stream: UnixStream, mut closed: watch::Receiver<bool>) {
-    // One that never speaks would keep its place for ever.
-    match tokio::time::timeout(PATIENCE, stream.readable()).await {
-        Ok(Ok(())) => {}
-        _ => return,
+/// The connections.
+struct Talks {
+    service: Arc<Service>,
+    guests: Vec<Arc<Guest>>,
+    tasks: JoinSet<()>,
+    /// Told of each call that ends.
+    freed: Arc<Notify>,
+}
+
+impl Talks {
+    /// Waits for a place, and dismisses the idlest connection if there is none. Those that are dismissed take a while
+    /// to end, and so are limited, too.
+    async fn make_room(&mut self) {
+        let limit = self.service.limits.connections.max(1);
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            // Its task has the other reference.
+            self.guests.retain(|guest| !guest.is_dismissed() && Arc::strong_count(guest) > 1);
+            if self.tasks.len() < limit {
+                return;
+            }
+            if self.guests.len() >= limit
+                && let Some(idlest) = idlest(&self.guests)
+            {
+                idlest.dismiss();
+            } else if self.guests.len() < limit && self.tasks.len() < limit * 2 {
+                return;
+            } else {
+                tokio::select! {
+                    () = self.freed.notified() => {}
+                    Some(_) = self.tasks.join_next() => {}
+                }
+            }
+        }
     }
-    let streams = u32::try_from(service.limits.calls).unwrap_or(u32::MAX);
+
+    fn begin(&mut self, stream: UnixStream) {
+        let guest = Guest::new(Arc::clone(&self.freed));
+        self.guests.push(Arc::clone(&guest));
+        self.tasks.spawn(talk(Arc::clone(&self.service), stream, guest));
+    }
+}
+
+/// Talks with one client.
+async fn talk(service: Arc<Service>, stream: UnixStream, guest: Arc<Guest>) {
+    let limits = service.limits;
+    let streams = u32::try_from(limits.calls).unwrap_or(u32::MAX);
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .max_concurrent_streams(streams)
@@ -111,13 +148,27 @@ async fn talk(service: Arc<Service>, stream: UnixStream, mut closed: watch::Rece
         .initial_connection_window_size(WINDOW * 4)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PATIENCE);
-    let answer = service_fn(move |request| Arc::clone(&service).answer(request));
+    let caller = Arc::clone(&guest);
+    let answer = service_fn(move |request| {
+        let (call, service) = (caller.call(), Arc::clone(&service));
+        async move {
+            let _call = call;
+            service.answer(request).await
+        }
+    });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
-        () = async { let _ = closed.wait_for(|closed| *closed).await; } => {
+        () = guest.over(&limits) => {
+            // Without a call there was nothing that could get lost.
+            if !guest.has_called() {
+                return;
+            }
             connection.as_mut().graceful_shutdown();
-            connection.await
+            match tokio::time::timeout(PATIENCE, connection).await {
+                Ok(outcome) => outcome,
+                Err(_) => return,
+            }
         }
     };
     if let Err(err) = outcome {

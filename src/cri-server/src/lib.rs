@@ -11,6 +11,7 @@ mod answer;
 mod calls;
 mod cidr;
 mod connection;
+mod guest;
 mod info;
 mod request;
 mod route;
@@ -35,8 +36,13 @@ pub struct Limits {
     pub parallel: usize,
     /// Calls under way; one more is refused.
     pub calls: usize,
-    /// Connections; one more isn't accepted until another ends.
+    /// Connections. One more takes the place of the one that has been without a call for longest; if all have
+    /// calls, it waits.
     pub connections: usize,
+    /// How long a connection may take until its first call.
+    pub first_call: Duration,
+    /// How long a connection may be without a call after that.
+    pub idle: Duration,
     /// The largest message that is read, in bytes.
     pub message: usize,
     /// How long a call may take in all. The kubelet gives up after 4 minutes.
@@ -49,6 +55,9 @@ impl Default for Limits {
             parallel: 32,
             calls: 1024,
             connections: 128,
+            first_call: Duration::from_secs(10),
+            // A client of gRPC connects again by itself.
+            idle: Duration::from_secs(900),
             message: 4 << 20,
             // Set-up and taking it back, and a while in the queue.
             time: OPERATION_LIMIT * 3,

@@ -1,6 +1,6 @@
 //! Clients that give up, go wrong or mean harm; and servers where there is one already.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -113,6 +113,38 @@ fn garbage_on_the_socket_harms_no_other_client() {
     assert!(shop.run(pod("web")).sandbox.ready);
     shop.clear();
     assert!(serve.is_running());
+    serve.stop();
+}
+
+#[test]
+fn two_hundred_silent_clients_keep_no_new_one_out() {
+    need!("ip");
+    let shop = Shop::new(&bridge("10.7.0.0/24", &[]));
+    let serve = shop.start();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    // Nothing; the first letter; all but the last one; the whole, with empty SETTINGS (RFC 9113, section 3.4).
+    let settings = [preface.as_slice(), &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+    let words: [&[u8]; 4] = [b"", b"P", &preface[..23], &settings];
+    let mut silent = Vec::new();
+    for word in words.iter().cycle().take(200) {
+        let mut stream = UnixStream::connect(&shop.socket).unwrap();
+        let _ = stream.write_all(word);
+        silent.push(stream);
+        // A new one is served, however many there are.
+        if silent.len() % 40 == 0 {
+            assert!(shop.list().is_empty());
+        }
+    }
+    for mut stream in silent {
+        stream.set_nonblocking(true).unwrap();
+        let ended = || match stream.read(&mut [0; 4096]) {
+            Ok(0) => true,
+            Ok(_) => false,
+            Err(err) => err.kind() == ErrorKind::ConnectionReset,
+        };
+        assert!(wait_until(PATIENCE, ended), "a silent client is still there: {}", shop.log());
+    }
+    assert!(shop.list().is_empty());
     serve.stop();
 }
 
