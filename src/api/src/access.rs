@@ -1,7 +1,9 @@
 //! The way to an API server: by a kubeconfig that is read again and again, as tokens and
 //! certificates are replaced while we run.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +16,7 @@ use cnimble_files::{self as files, Links};
 use crate::exec::Credential;
 use crate::http::Client;
 use crate::kubeconfig::{self, Access, Credentials};
-use crate::{Error, HttpError, StartError};
+use crate::{Error, HttpError, Secret, StartError};
 
 /// Servers take headers of 1 MiB at most.
 const TOKEN_LIMIT: usize = 1 << 20;
@@ -83,6 +85,13 @@ impl Connection {
     /// The server's URL.
     pub fn server(&self) -> &str {
         &self.server
+    }
+
+    /// The server's addresses; none if its name can't be resolved now.
+    pub async fn addresses(&self) -> BTreeSet<IpAddr> {
+        let host = self.access.server.host().unwrap_or_default().trim_matches(['[', ']']);
+        let found = tokio::net::lookup_host((host, 0)).await;
+        found.into_iter().flatten().map(|address| address.ip()).collect()
     }
 
     /// Reads the kubeconfig and the files that it names again. If they say something else than
@@ -176,9 +185,10 @@ impl Connection {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let text = match &self.access.credentials {
             Credentials::None => return Ok(headers),
-            Credentials::Header(text) => text.clone(),
+            Credentials::Token(token) => bearer(token),
+            Credentials::Basic(encoded) => format!("Basic {}", encoded.expose()),
             Credentials::Exec(_) => match self.given.as_ref().and_then(|given| given.token.as_ref()) {
-                Some(token) => format!("Bearer {token}"),
+                Some(token) => bearer(token),
                 None => return Ok(headers),
             },
             Credentials::TokenFile(path) => {
@@ -188,7 +198,7 @@ impl Connection {
                 let token = token.await.unwrap_or_else(|err| Err(io::Error::other(err)));
                 let token = token.map_err(|source| Error::Read { path: path.clone(), source })?;
                 let token = String::from_utf8_lossy(&token);
-                format!("Bearer {}", token.trim())
+                bearer(&Secret::new(token.trim()))
             }
         };
         let misfit = || self.unusable("the credentials don't fit into a header".to_owned());
@@ -197,6 +207,10 @@ impl Connection {
         headers.insert(AUTHORIZATION, value);
         Ok(headers)
     }
+}
+
+fn bearer(token: &Secret) -> String {
+    format!("Bearer {}", token.expose())
 }
 
 fn address(access: &Access) -> String {

@@ -12,6 +12,8 @@ use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::Secret;
+
 /// How long the program may take. It may have to ask another server.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How much it may say: a token and a certificate chain.
@@ -36,13 +38,13 @@ pub(super) struct Program {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Variable {
     name: String,
-    value: String,
+    value: Secret,
 }
 
 /// What a program gave.
 #[derive(Default, PartialEq)]
 pub(super) struct Credential {
-    pub(super) token: Option<String>,
+    pub(super) token: Option<Secret>,
     /// PEM certificate chain and key.
     pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
     /// In seconds since 1970; `None`: it is good until the server refuses it.
@@ -61,7 +63,7 @@ struct Answer {
 #[serde(rename_all = "camelCase")]
 struct Status {
     expiration_timestamp: Option<Time>,
-    token: Option<String>,
+    token: Option<Secret>,
     client_certificate_data: Option<String>,
     client_key_data: Option<String>,
 }
@@ -100,7 +102,7 @@ impl Program {
             json!({"apiVersion": self.api_version, "kind": "ExecCredential", "spec": {"interactive": false}});
         let mut command = Command::new(&self.command);
         command.args(self.args.iter().flatten());
-        command.envs(self.env.iter().flatten().map(|variable| (&variable.name, &variable.value)));
+        command.envs(self.env.iter().flatten().map(|variable| (&variable.name, variable.value.expose())));
         command.env("KUBERNETES_EXEC_INFO", info.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().map_err(|err| format!("exec: can't run {name}: {err}"))?;
@@ -136,7 +138,7 @@ impl Program {
             (None, None) => None,
             _ => return Err("a client certificate and its key need each other"),
         };
-        let token = some(status.token);
+        let token = status.token.filter(|token| !token.expose().is_empty());
         if token.is_none() && client.is_none() {
             return Err("its answer has neither a token nor a client certificate");
         }
@@ -161,7 +163,7 @@ mod tests {
             program().understood(answer.to_string().as_bytes())
         };
         let good = answer(json!({"token": "t", "expirationTimestamp": "2000-01-01T00:00:00Z"})).unwrap();
-        assert!(good.token.as_deref() == Some("t") && !good.is_fresh());
+        assert!(good.token == Some(Secret::new("t")) && !good.is_fresh());
         let good = answer(json!({"clientCertificateData": "c", "clientKeyData": "k"})).unwrap();
         assert!(good.client == Some((b"c".to_vec(), b"k".to_vec())) && good.is_fresh());
         for bad in [json!({}), json!(null), json!({"clientKeyData": "geheim"}), json!({"token": ["geheim"]})]

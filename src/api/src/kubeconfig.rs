@@ -14,9 +14,9 @@ use serde_json::Value;
 use cnimble_files::{self as files, Links};
 use cnimble_yaml as yaml;
 
-use crate::StartError;
 use crate::exec::Program;
 use crate::http::{Tls, parse_url};
+use crate::{Secret, StartError};
 
 /// The largest file that is read, in bytes.
 const MAX_SIZE: usize = 10 << 20;
@@ -60,7 +60,7 @@ struct Cluster {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default)]
 struct User {
-    token: Option<String>,
+    token: Option<Secret>,
     #[serde(rename = "tokenFile")]
     token_file: Option<PathBuf>,
     client_certificate: Option<PathBuf>,
@@ -68,7 +68,7 @@ struct User {
     client_key: Option<PathBuf>,
     client_key_data: Option<String>,
     username: Option<String>,
-    password: Option<String>,
+    password: Option<Secret>,
     exec: Option<Value>,
     auth_provider: Option<Value>,
 }
@@ -86,7 +86,9 @@ pub(super) struct Access {
 #[cfg_attr(test, derive(Debug))]
 pub(super) enum Credentials {
     None,
-    Header(String),
+    Token(Secret),
+    /// Name and password, in base64.
+    Basic(Secret),
     /// A token in a file, read for each request: it changes.
     TokenFile(PathBuf),
     /// A program gives them.
@@ -190,16 +192,17 @@ fn understood(
         }
     };
     let some = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let credentials = match (user.token_file, some(user.token), some(user.username)) {
+    let token = user.token.filter(|token| !token.expose().is_empty());
+    let credentials = match (user.token_file, token, some(user.username)) {
         (Some(token), ..) => {
             let token = dir.join(token);
             file(&token)?;
             Credentials::TokenFile(token)
         }
-        (_, Some(token), _) => Credentials::Header(format!("Bearer {token}")),
+        (_, Some(token), _) => Credentials::Token(token),
         (_, _, Some(name)) => {
-            let both = format!("{name}:{}", user.password.unwrap_or_default());
-            Credentials::Header(format!("Basic {}", STANDARD.encode(both)))
+            let password = user.password.as_ref().map_or("", Secret::expose);
+            Credentials::Basic(Secret::new(&STANDARD.encode(format!("{name}:{password}"))))
         }
         // As under kubectl, what is there already isn't asked for.
         _ => exec.map_or(Credentials::None, |program| Credentials::Exec(Box::new(program))),
@@ -285,7 +288,7 @@ mod tests {
         let access = config("server: 'https://k:6443/', certificate-authority: ca.pem", "token: t0").unwrap();
         assert_eq!(access.server.to_string(), "https://k:6443/");
         assert_eq!(access.tls.authorities.as_deref(), Some(b"ca".as_slice()));
-        assert_eq!(access.credentials, Credentials::Header("Bearer t0".to_owned()));
+        assert_eq!(access.credentials, Credentials::Token(Secret::new("t0")));
         let access = config(
             "server: 'https://k', insecure-skip-tls-verify: true, tls-server-name: n",
             "client-certificate-data: Yw==, client-key-data: aw==, username: me, password: pw",
@@ -293,7 +296,7 @@ mod tests {
         .unwrap();
         assert!(access.tls.insecure);
         assert_eq!(access.tls.client, Some((b"c".to_vec(), b"k".to_vec())));
-        assert_eq!(access.credentials, Credentials::Header("Basic bWU6cHc=".to_owned()));
+        assert_eq!(access.credentials, Credentials::Basic(Secret::new("bWU6cHc=")));
         let file = config("server: 'http://k'", "token: old, tokenFile: token").unwrap().credentials;
         assert!(matches!(file, Credentials::TokenFile(path) if path.ends_with("token")));
     }

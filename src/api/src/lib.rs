@@ -12,6 +12,7 @@ pub mod http;
 mod kubeconfig;
 mod pace;
 mod page;
+mod secret;
 mod text;
 mod wire;
 
@@ -20,6 +21,7 @@ pub use collection::{Collection, Lines, PAGE};
 pub use error::{Error, HttpError, StartError};
 pub use http::{Client, Tls};
 pub use pace::{End, Pace};
+pub use secret::{Secret, redact};
 pub use text::{is_unseen, tame};
 pub use wire::{Notice, notice};
 

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION};
+use hyper::header::{
+    ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
+    LOCATION, USER_AGENT,
+};
 use hyper::{StatusCode, Uri};
 
 use cnimble_api::http::{self, Client, Tls};
-use cnimble_api::{HttpError, StartError};
+use cnimble_api::{HttpError, Secret, StartError};
 use cnimble_files::{self as files, Links};
 
 use super::directory::keep_last_good;
@@ -71,6 +74,11 @@ enum Answer {
 impl Reader {
     pub(super) fn new(source: UrlSource) -> Result<Reader, StartError> {
         let url = http::parse_url(&source.url)?;
+        // A password in a query is not unusual.
+        url.query()
+            .into_iter()
+            .flat_map(|query| query.split(['&', '=']))
+            .for_each(|part| drop(Secret::new(part)));
         let mut headers = HeaderMap::new();
         source.headers.iter().try_for_each(|text| add(&mut headers, text))?;
         // What can't be read now is told at once.
@@ -171,10 +179,22 @@ fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
     let wrong = || StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned());
     let (name, value) = text.split_once(':').ok_or_else(wrong)?;
     let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
+    // As a server may repeat it, with or without the scheme in front.
+    if !is_public(&name) {
+        [value.trim()]
+            .into_iter()
+            .chain(value.trim().rsplit(' ').next())
+            .for_each(|part| drop(Secret::new(part)));
+    }
     let mut value = HeaderValue::from_str(value.trim()).map_err(|_| wrong())?;
     value.set_sensitive(true);
     headers.append(name, value);
     Ok(())
+}
+
+/// Whether a header's value is no secret: hiding `application/json` in texts would only confuse.
+fn is_public(name: &HeaderName) -> bool {
+    [ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HOST, USER_AGENT].contains(name)
 }
 
 fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartError> {
