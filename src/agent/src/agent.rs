@@ -1,15 +1,18 @@
 //! Makes what is planned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
 use cnimble_netlink as netlink;
 use cnimble_netlink::Netlink;
+use cnimble_netlink::link::Filter;
 use cnimble_netlink::nft::Nft;
 
 use crate::conflist::{Conflist, Plugin};
 use crate::masquerade::{self, Masquerade};
+use crate::node::is_host;
 use crate::plan::{Host, Plan, plan};
 use crate::{Nodes, bridge, routes, uplink};
 
@@ -53,6 +56,8 @@ pub struct Agent {
     nft: Nft,
     /// The table as it was after the last look.
     masquerade: masquerade::Known,
+    /// The addresses of the API server.
+    servers: BTreeSet<IpAddr>,
 }
 
 impl Agent {
@@ -66,7 +71,13 @@ impl Agent {
             netlink: Netlink::open()?,
             nft: Nft::new(),
             masquerade: masquerade::Known::default(),
+            servers: BTreeSet::new(),
         })
+    }
+
+    /// Takes the addresses of the API server, which no pod may have.
+    pub fn reserve(&mut self, servers: &BTreeSet<IpAddr>) {
+        self.servers.clone_from(servers);
     }
 
     /// The name of this node.
@@ -92,7 +103,26 @@ impl Agent {
         let now = if shared.is_empty() { podcidrs() } else { shared.clone() };
         let mut living = self.options.conflist.ranges();
         living.retain(|cidr| !now.contains(cidr));
-        Ok(Host { routes, living, addresses, shared, bridge: None })
+        let mut reserved: BTreeMap<IpAddr, &str> =
+            self.servers.iter().map(|ip| (*ip, "the API server")).collect();
+        reserved.extend(
+            self.own_addresses().map_err(|err| err.to_string())?.into_iter().map(|ip| (ip, "this host")),
+        );
+        Ok(Host { routes, living, addresses, reserved, shared, bridge: None })
+    }
+
+    /// The addresses by which others reach this host: those of the default route's link and of hardware. Bridges,
+    /// pairs and tunnels may have addresses of the pods' network.
+    fn own_addresses(&mut self) -> netlink::Result<BTreeSet<IpAddr>> {
+        let uplink = self.netlink.default_link()?;
+        let links = self.netlink.links(&Filter::default())?;
+        let mut found = BTreeSet::new();
+        for link in links.iter().filter(|link| link.kind.is_empty() || Some(link.index) == uplink) {
+            found.extend(
+                self.netlink.addrs(link.index)?.iter().map(|addr| addr.net.ip()).filter(|ip| is_host(*ip)),
+            );
+        }
+        Ok(found)
     }
 
     /// Looks at the host and makes what is to be there. Only what differs is written.

@@ -1,5 +1,7 @@
 //! The nodes of an API server, listed once and then watched.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +28,8 @@ pub struct Known {
     pub listed: bool,
     /// Why it can't be asked now.
     pub trouble: Option<String>,
+    /// Where the API server is, as last resolved.
+    pub servers: BTreeSet<IpAddr>,
 }
 
 /// Shared between who follows and who acts.
@@ -138,7 +142,12 @@ impl Follower {
         };
         let version = self.nodes.list(&self.connection, each).await?;
         if version.is_some() {
-            *self.shared.known() = Known { nodes, listed: true, trouble: None };
+            // It has just answered. A name that can't be resolved now keeps its addresses.
+            let servers = self.connection.addresses().await;
+            let mut known = self.shared.known();
+            let servers = if servers.is_empty() { std::mem::take(&mut known.servers) } else { servers };
+            *known = Known { nodes, listed: true, trouble: None, servers };
+            drop(known);
             self.changed.send_replace(());
         }
         Ok(version)

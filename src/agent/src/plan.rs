@@ -1,7 +1,8 @@
 //! From the nodes that the API server, or etcd, tells of, and what this host has, to what is to be there.
 //!
 //! Whatever an API server says is looked at before anything is changed: a network that another node has, that
-//! this host is connected to, or that holds a node's address is refused, with a sentence. So is what etcd says, and what
+//! this host is connected to, or that holds the address of a node, of this host or of the API server is refused, with
+//! a sentence. So is what etcd says, and what
 //! is no part of the subnet that nodes have blocks of.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,8 @@ pub struct Host {
     pub living: Vec<IpNetwork>,
     /// The addresses of all links.
     pub addresses: BTreeSet<IpAddr>,
+    /// Addresses that no pod may have, and what each is.
+    pub reserved: BTreeMap<IpAddr, &'static str>,
     /// The subnets that nodes own blocks and single addresses of. Empty where each node has podCIDRs.
     pub shared: Vec<IpNetwork>,
     /// The bridge whose pods have addresses of them without a network on their link.
@@ -35,6 +38,12 @@ impl Host {
     /// What a node's network is called.
     fn noun(&self) -> &'static str {
         if self.shared.is_empty() { "podCIDR" } else { "block" }
+    }
+
+    /// Why no node may have a network that would cut this host off from itself or from the API server.
+    fn reserves(&self, cidr: IpNetwork) -> Option<String> {
+        let (ip, what) = self.reserved.range(cidr.network()..=cidr.broadcast()).next()?;
+        Some(format!("{} {cidr} is refused: {ip} is the address of {what}", self.noun()))
     }
 }
 
@@ -75,7 +84,8 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
     let mut taken = Taken { is_nested: !host.shared.is_empty(), ..Taken::default() };
     if let Some(node) = nodes.get(own) {
         for cidr in &node.cidrs {
-            match refused(*cidr, &addresses, &taken, host).or_else(|| ways.wider(*cidr)) {
+            let why = refused(*cidr, &addresses, &taken, host).or_else(|| ways.wider(*cidr));
+            match why.or_else(|| host.reserves(*cidr)) {
                 Some(why) => plan.conditions.push((own.to_owned(), why)),
                 None => {
                     taken.take(*cidr, own);
@@ -100,6 +110,7 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
     wanted.sort_by_key(|(key, _)| *key);
     for ((_, _, name, cidr), node) in wanted {
         let why = refused(cidr, &addresses, &taken, host).or_else(|| ways.connected(cidr));
+        let why = why.or_else(|| host.reserves(cidr));
         let hop = match why {
             Some(why) => Err(why),
             None => {

@@ -159,6 +159,36 @@ fn another_pod_cidr_waits_for_the_last_lease() {
     site.all_reach_all();
 }
 
+/// The API server is behind a router, so that no route of the node's own link refuses its network.
+#[test]
+fn a_network_with_the_api_servers_or_the_nodes_address_is_refused_and_the_last_good_one_stays() {
+    need!("ip", "nft");
+    let mut site = Site::new(1);
+    site.settled();
+    let (world, node) = (&site.world, &mut site.members[0]);
+    node.agent = None;
+    world.ip("addr add 198.51.100.7/32 dev br0");
+    let api = ApiServer::of_nodes(world, "198.51.100.7:6443");
+    api.kubeconfig(node.host.dir(), None);
+    let file = std::fs::read_to_string(node.conflist()).unwrap();
+    for (cidr, why) in [
+        ("198.51.100.0/24", "198.51.100.7 is the address of the API server"),
+        ("192.0.0.0/16", "192.0.2.1 is the address of this host"),
+    ] {
+        let mut bad = object(1);
+        bad["spec"]["podCIDRs"] = json!([cidr, "fd00:1:1::/64"]);
+        // The API server doesn't tell the node's address.
+        bad["status"] = json!({});
+        api.put(bad);
+        let (status, said, errors) = node.once("");
+        assert_eq!((status, &said["writes"]), (6, &json!(0)), "{said} {errors}");
+        assert!(errors.contains(&format!("podCIDR {cidr} is refused: {why}")), "{errors}");
+        assert_eq!(std::fs::read_to_string(node.conflist()).unwrap(), file);
+    }
+    api.put(object(1));
+    assert_eq!(node.once("").0, 0);
+}
+
 /// The kernel accepts connections, and no process answers.
 #[test]
 fn an_api_server_that_never_answers_is_told_in_time_and_pods_come_meanwhile() {

@@ -56,6 +56,29 @@ fn a_node_on_the_link_gets_a_route_of_each_family() {
 }
 
 #[test]
+fn no_node_gets_a_network_with_this_hosts_or_the_api_servers_address() {
+    let reserved = [("198.51.100.7", "the API server"), ("203.0.113.1", "this host")]
+        .map(|(ip, what)| (ip.parse().unwrap(), what));
+    let host = Host { reserved: reserved.into(), ..host() };
+    for (cidr, why) in [
+        ("198.51.100.0/24", "198.51.100.7 is the address of the API server"),
+        ("203.0.113.0/28", "203.0.113.1 is the address of this host"),
+    ] {
+        let wanted = format!("podCIDR {cidr} is refused: {why}");
+        let mut all = nodes(&[]);
+        all.insert("me".to_owned(), node(&[cidr, "fd00:1::/64"], &["192.0.2.1"], "1"));
+        let own = plan(&all, "me", &host);
+        assert_eq!((own.own.len(), own.conditions), (1, vec![("me".to_owned(), wanted.clone())]));
+        let other = plan(&nodes(&[("b", node(&[cidr], &["192.0.2.2"], "2"))]), "me", &host);
+        assert!(
+            other.routes.is_empty() && other.conditions == [("b".to_owned(), wanted)],
+            "{:?}",
+            other.conditions
+        );
+    }
+}
+
+#[test]
 fn an_address_that_moves_between_nodes_is_no_way_while_this_host_has_it() {
     let shared = node(&["10.2.0.0/24"], &["172.17.0.1", "192.0.2.2"], "2");
     let plan = plan(&nodes(&[("b", shared)]), "me", &host());

@@ -193,6 +193,7 @@ fn options(session: &Session, given: &Node) -> Result<Options, Report> {
 }
 
 fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> Result<(), Report> {
+    agent.reserve(&shared.known().servers);
     let nodes = std::mem::take(&mut shared.known().nodes);
     if given.dry_run {
         let plan = agent.plan(&nodes).map_err(|why| failed(&why))?;
@@ -240,6 +241,7 @@ async fn work(
         let nodes = Some(shared.known()).filter(|known| known.listed).map(|known| known.nodes.clone());
         if let Some(nodes) = nodes {
             status.begin();
+            agent.reserve(&shared.known().servers);
             let looked = tokio::task::spawn_blocking(move || {
                 let outcome = agent.reconcile(&nodes);
                 (agent, outcome)

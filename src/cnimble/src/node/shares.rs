@@ -128,7 +128,7 @@ impl Shares {
         } else if known.listed && known.nodes == nodes {
             return;
         }
-        *known = Known { nodes, listed: true, trouble: None };
+        *known = Known { nodes, listed: true, ..Known::default() };
         drop(known);
         self.changed.send_replace(());
     }
