@@ -17,10 +17,17 @@ pub(crate) fn not_a_bridge(name: &str) -> Error {
 
 /// Returns the bridge, made if it is missing, up, with router advertisements ignored
 /// (CVE-2020-10749) and a MAC that doesn't follow its ports.
-pub(crate) fn ensure(call: &Call, host: &mut Netlink, config: &Config) -> Result<Link, Error> {
+///
+/// One that is missing is made with this `mac`, or with a random one.
+pub(crate) fn ensure(
+    call: &Call,
+    host: &mut Netlink,
+    config: &Config,
+    mac: Option<Mac>,
+) -> Result<Link, Error> {
     let (bridge, is_new) = match host.find_link(&config.bridge)? {
         Some(bridge) => (bridge, false),
-        None => create(call, host, config)?,
+        None => create(call, host, config, mac)?,
     };
     if bridge.kind != "bridge" {
         return Err(not_a_bridge(&config.bridge));
@@ -37,11 +44,11 @@ pub(crate) fn ensure(call: &Call, host: &mut Netlink, config: &Config) -> Result
 
 /// Makes the bridge, unless another ADD was faster; returns whether. Its MAC is given at creation: one that the kernel chose would change
 /// to the lowest of the ports' and break the pods' neighbour entries.
-fn create(call: &Call, host: &mut Netlink, config: &Config) -> Result<(Link, bool), Error> {
+fn create(call: &Call, host: &mut Netlink, config: &Config, mac: Option<Mac>) -> Result<(Link, bool), Error> {
     let wanted = NewBridge {
         name: &config.bridge,
         mtu: config.mtu,
-        mac: Mac::random(),
+        mac: mac.unwrap_or_else(Mac::random),
         vlan_filtering: config.filters_vlans,
     };
     match host.create_link(link::add_bridge(&wanted)) {

@@ -19,7 +19,6 @@ use crate::{POD_INTERFACE, pod, vlan_gateway};
 /// gateway if the bridge is one, and a default route where one is wanted and missing.
 /// Returns the addresses that the bridge needs.
 pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<IpNetwork>, Error> {
-    let mut gateways = Vec::new();
     for ip in &mut result.ips {
         ip.interface = Some(POD_INTERFACE);
         if !config.is_gateway {
@@ -32,18 +31,30 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
                 format!("IPAM gave the pod its own gateway's address, {gateway}"),
             ));
         }
+        if config.is_default_gateway
+            && let Some(everything) = everywhere(ip.address)
+            && !result.routes.iter().any(|route| route.dst == everything && route.gw.is_some())
+        {
+            result.routes.push(Route::new(everything, Some(gateway)));
+        }
+    }
+    if config.is_gateway { addresses_of(result) } else { Ok(Vec::new()) }
+}
+
+/// The gateways of a result, with the prefix lengths that they have on the bridge.
+///
+/// # Errors
+/// Code 7 if the gateway of an address is of another family.
+pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> {
+    let mut gateways = Vec::new();
+    for ip in &result.ips {
+        let Some(gateway) = ip.gateway else { continue };
         // A link-local one is of the link's network, whatever the pod's.
         let prefix = if is_link_local(gateway) { LINK_LOCAL_PREFIX } else { ip.address.prefix() };
         let wanted = IpNetwork::new(gateway, prefix)
             .map_err(|err| Error::config(format!("gateway {gateway} of {}: {err}", ip.address)))?;
         if !gateways.contains(&wanted) {
             gateways.push(wanted);
-        }
-        if config.is_default_gateway
-            && let Some(everything) = everywhere(ip.address)
-            && !result.routes.iter().any(|route| route.dst == everything && route.gw.is_some())
-        {
-            result.routes.push(Route::new(everything, Some(gateway)));
         }
     }
     Ok(gateways)

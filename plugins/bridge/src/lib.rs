@@ -39,7 +39,7 @@ use cnimble_netlink::nft::Nft;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::interface::pair::Pair;
 use cnimble_plugin::interface::{completed, described, unusable, usable_netlink};
-use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Caps, Command, Place, Plugin, delegate};
 use cnimble_rules::{apart, masquerade, spoof};
 
 use config::Config;
@@ -103,13 +103,13 @@ impl Plugin for Bridge {
         })?;
         let mut nft = Nft::new();
         if config.mac_spoof_check {
-            call.step("set up the MAC check", || check_mac(call, &mut nft, &owner, &pair, pod_mac))?;
+            call.step("set up the MAC check", || {
+                check_mac(call, &mut nft, &owner, &pair.host.name, pod_mac)
+            })?;
         }
         if config.isolated && config.layer3() {
             call.step("keep isolated pods apart", || {
-                let undo = apart::add(&mut nft, &owner, &pair.host.name, &addresses(&result))?;
-                call.undo.push("stop keeping the pod apart", move || undo.run());
-                Ok::<(), Error>(())
+                keep_apart(call, &mut nft, &owner, &pair.host.name, &addresses(&result))
             })?;
         }
         let inside = call.step(&format!("configure {} in the pod", call.ifname), || {
@@ -148,7 +148,7 @@ impl Plugin for Bridge {
         // First what was handed to us: a bad prevResult or namespace is no lost lease.
         check::attachment(call, &config, prev)?;
         match &config.ipam {
-            Some(ipam) => delegate::call(call, ipam, Command::Check),
+            Some(ipam) => call.expects(Place::Host, delegate::call(call, ipam, Command::Check)),
             None => Ok(()),
         }
     }
@@ -196,7 +196,7 @@ fn join(
     let mut lock = config.remove_unused.then(unused::lock).transpose()?;
     let what = format!("set up bridge {}", config.bridge);
     loop {
-        let bridge = call.step(&what, || bridge::ensure(call, host, config))?;
+        let bridge = call.step(&what, || bridge::ensure(call, host, config, None))?;
         // Another network's configuration may have made it so.
         if lock.is_none() && ours::goes(&bridge) {
             lock = Some(unused::lock()?);
@@ -217,8 +217,14 @@ fn addresses(result: &CniResult) -> Vec<IpAddr> {
     result.ips.iter().map(|ip| ip.address.ip()).collect()
 }
 
-fn check_mac(call: &Call, nft: &mut Nft, owner: &Owner, pair: &Pair, mac: Mac) -> Result<(), Error> {
-    let undo = spoof::add(nft, owner, &pair.host.name, mac)?;
+fn keep_apart(call: &Call, nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<(), Error> {
+    let undo = apart::add(nft, owner, port, addrs)?;
+    call.undo.push("stop keeping the pod apart", move || undo.run());
+    Ok(())
+}
+
+fn check_mac(call: &Call, nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<(), Error> {
+    let undo = spoof::add(nft, owner, port, mac)?;
     call.undo.push("remove the MAC check", move || undo.run());
     Ok(())
 }

@@ -52,6 +52,19 @@ pub(crate) fn ensure(
     }
 }
 
+/// Joins the port of a gateway that has lost its bridge to this one.
+pub(crate) fn rejoin(host: &mut Netlink, config: &Config, bridge: &Link, vlan: u16) -> Result<(), Error> {
+    let Some(port) = host.find_link(&port_name(&vlan_gateway_name(&bridge.name, vlan)))? else {
+        return Ok(());
+    };
+    if port.kind != "veth" || port.master.is_some() {
+        return Ok(());
+    }
+    let change = Change { master: Some(bridge.index), ..Change::default() };
+    host.execute(link::set(port.index, &port.name, &change))?;
+    vlan::configure_port(host, config, bridge, &port, &[vlan::untagged(vlan)])
+}
+
 /// The last step of an ADD that made or found `gateway`.
 pub(crate) fn keep(host: &mut Netlink, gateway: &Link, vlan: u16) -> Result<(), Error> {
     if !is_new(gateway) {

@@ -15,8 +15,8 @@ mod port;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::{Call, Caps, Plugin};
-use cnimble_rules::forward::{self, Leaving, Policy};
+use cnimble_plugin::{Call, Caps, Place, Plugin};
+use cnimble_rules::forward::{self, Forward, Leaving, Policy};
 
 use config::Config;
 
@@ -55,13 +55,7 @@ impl Plugin for Firewall {
         if config.policy == Policy::Isolated {
             call.step("isolate the port", || port::isolate(call, prev))?;
         }
-        call.step("set up rules for forwarding", || {
-            let mut nft = Nft::new();
-            let chosen = forward::choose(config.backend, config.admin_named, &mut nft)?;
-            let undo = forward::add(chosen, &mut nft, &call.owner(), &wanted)?;
-            call.undo.push("remove rules for forwarding", move || undo.run());
-            Ok::<(), Error>(())
-        })?;
+        call.step("set up rules for forwarding", || accept(call, &mut Nft::new(), &config, &wanted))?;
         Ok(prev.clone())
     }
 
@@ -97,8 +91,13 @@ impl Plugin for Firewall {
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let wanted = config.forward(prev)?;
-        forward::check(config.backend, &mut Nft::new(), &call.owner(), &wanted)?;
-        if config.policy == Policy::Isolated { port::check(prev) } else { Ok(()) }
+        let verify = |nft: &mut Nft| forward::check(config.backend, nft, &call.owner(), &wanted);
+        let put_back = |nft: &mut Nft| accept(call, nft, &config, &wanted);
+        call.wants(Place::Rules, &mut Nft::new(), verify, put_back)?;
+        if config.policy != Policy::Isolated {
+            return Ok(());
+        }
+        call.wants(Place::Host, &mut (), |()| port::check(prev), |()| port::isolate(call, prev))
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
@@ -112,6 +111,13 @@ impl Plugin for Firewall {
             .map_err(|err| Error::new(Code::NOT_AVAILABLE, err.msg).details(err.details))?;
         forward::status(chosen.backend, &mut nft)
     }
+}
+
+fn accept(call: &Call, nft: &mut Nft, config: &Config, wanted: &Forward) -> Result<(), Error> {
+    let chosen = forward::choose(config.backend, config.admin_named, nft)?;
+    let undo = forward::add(chosen, nft, &call.owner(), wanted)?;
+    call.undo.push("remove rules for forwarding", move || undo.run());
+    Ok(())
 }
 
 fn previous(call: &Call) -> Result<&CniResult, Error> {

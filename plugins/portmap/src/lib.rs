@@ -12,8 +12,8 @@ mod gone;
 
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::{Call, Caps, Plugin};
-use cnimble_rules::portmap;
+use cnimble_plugin::{Call, Caps, Place, Plugin};
+use cnimble_rules::portmap::{self, Forward};
 
 use config::Config;
 
@@ -54,12 +54,7 @@ impl Plugin for Portmap {
             log::warn!("prevResult has no address of {}: no port can lead there", call.ifname);
             return Ok(prev.clone());
         }
-        call.step("map host ports", || {
-            let undo =
-                portmap::add(config.backend, &mut Nft::new(), &call.owner(), &forward, &gone::is_gone)?;
-            call.undo.push("remove port mappings", move || undo.run());
-            Ok::<_, Error>(())
-        })?;
+        call.step("map host ports", || map(call, &mut Nft::new(), &config, &forward))?;
         Ok(prev.clone())
     }
 
@@ -78,7 +73,11 @@ impl Plugin for Portmap {
         if forward.mappings.is_empty() || forward.addrs.is_empty() {
             return Ok(());
         }
-        portmap::check(&mut Nft::new(), &call.owner(), &forward)
+        let verify = |nft: &mut Nft| portmap::check(nft, &call.owner(), &forward);
+        call.wants(Place::Rules, &mut Nft::new(), verify, |nft| {
+            map(call, nft, &config, &forward)?;
+            portmap::note_link(nft, &forward)
+        })
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
@@ -92,4 +91,10 @@ impl Plugin for Portmap {
         }
         portmap::status(config.backend, &mut Nft::new())
     }
+}
+
+fn map(call: &Call, nft: &mut Nft, config: &Config, forward: &Forward) -> Result<(), Error> {
+    let undo = portmap::add(config.backend, nft, &call.owner(), forward, &gone::is_gone)?;
+    call.undo.push("remove port mappings", move || undo.run());
+    Ok(())
 }

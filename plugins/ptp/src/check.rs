@@ -1,14 +1,18 @@
-//! CHECK: host, pod and rules are as ADD left them.
+//! The wanted state of an attachment: CHECK verifies it, and a repair puts it back.
+
+use ipnetwork::IpNetwork;
 
 use cnimble_cni::{CniResult, Error};
-use cnimble_netlink::Netlink;
+use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::Call;
-use cnimble_plugin::interface::check;
+use cnimble_netlink::{Netlink, route};
+use cnimble_plugin::interface::{check, host};
+use cnimble_plugin::{Call, Place};
 use cnimble_rules::masquerade;
 
 use crate::config::Config;
-use crate::{path, pod};
+use crate::path::{self, Path};
+use crate::pod;
 
 /// Checks everything but the lease, which IPAM checks.
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
@@ -19,23 +23,48 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let mut host = Netlink::open()?;
     let mut inside = Netlink::open_in(&netns)?;
 
-    let pod = check::pod(call, &mut inside, &prev, "veth", true)?;
-    check::addresses(&mut inside, &pod, &prev)?;
-    check::routes(&mut inside, &pod, &pod::routes(&prev, &paths, pod.index), "in the pod")?;
-
-    let end = check::host_end(&mut host, &pod)?;
-    check::host_state(&end, &prev)?;
-    let present = host.addrs(end.index)?;
-    for wanted in path::host_addresses(&paths) {
-        if !present.iter().any(|addr| addr.net == wanted) {
-            return Err(Error::check(format!("{} lacks the gateway address {wanted}", end.name)));
-        }
-    }
-    check::routes(&mut host, &end, &path::to_pod(&paths, end.index), "on the host")?;
-
+    call.expects(Place::Pod, check::pod(call, &mut inside, &prev, "veth", false).map(drop))?;
+    let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
+    hosts_end(call, &mut host, &pod, &prev, &paths)?;
+    let addrs: Vec<IpNetwork> = paths.iter().map(|path| path.address).collect();
+    host::forwards(call, &mut host, &addrs)?;
     if config.ip_masq {
-        let addrs = config.ip_masq_families.of(paths.iter().map(|path| path.address));
-        masquerade::check(&mut Nft::new(), &call.owner(), &addrs)?;
+        let masqueraded = config.ip_masq_families.of(addrs.iter().copied());
+        let verify = |nft: &mut Nft| masquerade::check(nft, &call.owner(), &masqueraded);
+        let put_back = |nft: &mut Nft| crate::masquerade(call, nft, config, &addrs);
+        call.wants(Place::Rules, &mut Nft::new(), verify, put_back)?;
     }
-    Ok(())
+    check::inside_pod(call, &mut inside, &pod, &prev, &pod::routes(&prev, &paths, pod.index))
+}
+
+/// The host's end: up, with the gateways' addresses and a route to each address of the pod.
+fn hosts_end(
+    call: &Call,
+    host: &mut Netlink,
+    pod: &Link,
+    prev: &CniResult,
+    paths: &[Path],
+) -> Result<(), Error> {
+    let verify = |host: &mut Netlink| check::host_state(&check::host_end(host, pod)?, prev);
+    let put_back = |host: &mut Netlink| {
+        let end = check::host_end(host, pod)?;
+        check::switch_on(host, &end)
+    };
+    call.wants(Place::Host, host, verify, put_back)?;
+    let end = check::host_end(host, pod)?;
+    let verify = |host: &mut Netlink| {
+        let present = host.addrs(end.index)?;
+        let lacks = |wanted: &IpNetwork| !present.iter().any(|addr| addr.net == *wanted);
+        match path::host_addresses(paths).into_iter().find(lacks) {
+            Some(wanted) => Err(Error::check(format!("{} lacks the gateway address {wanted}", end.name))),
+            None => Ok(()),
+        }
+    };
+    let put_back = |host: &mut Netlink| check::put_addresses(host, &end, path::host_addresses(paths));
+    call.wants(Place::Host, host, verify, put_back)?;
+    let routes = path::to_pod(paths, end.index);
+    let verify = |host: &mut Netlink| check::routes(host, &end, &routes, "on the host");
+    let put_back =
+        |host: &mut Netlink| check::put_all(host, routes.iter().map(|wanted| route::add(wanted, &end.name)));
+    call.wants(Place::Host, host, verify, put_back)
 }

@@ -28,13 +28,13 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
-use cnimble_cni::{Attachment, CniResult, Error, Owner};
+use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::host::forward;
 use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use cnimble_plugin::interface::{completed, described, usable_netlink};
-use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
+use cnimble_plugin::{Call, Caps, Command, Place, Plugin, delegate};
 use cnimble_rules::masquerade;
 
 use config::Config;
@@ -92,7 +92,7 @@ impl Plugin for Ptp {
         })?;
         call.step("switch forwarding on", || forward(call, &mut host, &addrs))?;
         if config.ip_masq {
-            call.step("set up masquerading", || masquerade(call, &config, &owner, &addrs))?;
+            call.step("set up masquerading", || masquerade(call, &mut Nft::new(), &config, &addrs))?;
         }
         // Linux 5.10 and 6.1 take a veth whose other end has the same index for a link without a lower one, and take
         // up to a second to call the end that was set up last operational, which it has been all along. The
@@ -118,7 +118,7 @@ impl Plugin for Ptp {
         let config = Config::read(&call.config)?;
         // First what was handed to us: a bad prevResult or namespace is no lost lease.
         check::attachment(call, &config, prev)?;
-        delegate::call(call, &config.ipam, Command::Check)
+        call.expects(Place::Host, delegate::call(call, &config.ipam, Command::Check))
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
@@ -135,11 +135,10 @@ impl Plugin for Ptp {
     }
 }
 
-fn masquerade(call: &Call, config: &Config, owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
-    let mut nft = Nft::new();
-    let backend = masquerade::choose(config.ip_masq_backend.as_deref(), &mut nft)?;
+fn masquerade(call: &Call, nft: &mut Nft, config: &Config, addrs: &[IpNetwork]) -> Result<(), Error> {
+    let backend = masquerade::choose(config.ip_masq_backend.as_deref(), nft)?;
     let addrs = config.ip_masq_families.of(addrs.iter().copied());
-    let undo = masquerade::add(backend, &mut nft, owner, &addrs)?;
+    let undo = masquerade::add(backend, nft, &call.owner(), &addrs)?;
     call.undo.push("remove masquerading", move || undo.run());
     Ok(())
 }

@@ -218,6 +218,9 @@ pub(super) struct Tree {
     /// Write an SVG picture to this file instead; - is stdout
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
+    /// Note at each pod what the doctor finds about it
+    #[arg(long)]
+    pub(super) check: bool,
     /// Ask the container runtime, too: names of pods, and what the doctor finds about them
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = "")]
     pub(super) cri: Option<OsString>,
@@ -229,6 +232,9 @@ pub(super) struct Doctor {
     /// Repair what was found
     #[arg(long)]
     pub(super) repair: bool,
+    /// Repair living pods inside their namespaces, too: addresses, routes, an interface that is down
+    #[arg(long, requires = "repair")]
+    pub(super) pods: bool,
     /// A directory of host-local, instead of the usual ones; may be given many times
     /// [default: /var/lib/cni/networks and those that networks name]
     #[arg(long, value_name = "DIR")]

@@ -6,18 +6,35 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use cnimble_cni as cni;
-use cnimble_doctor::{Diagnosis, Doctor, Finding, Repair, Whose};
+use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach, Repair, Whose};
 use cnimble_life::{Witnesses, data_dirs};
+use cnimble_plugin::Plugin;
 
 use super::cri::witness::witness;
 use super::interrupt::interruptible;
 use super::report::{Exit, Report};
 use super::{Session, args, print, print_json, style};
 
+/// The plugins that are called in this process: those that put something back, and those that often stand
+/// beside them.
+static PLUGINS: &[&dyn Plugin] = &[
+    cnimble_bandwidth::PLUGIN,
+    cnimble_bridge::PLUGIN,
+    cnimble_firewall::PLUGIN,
+    cnimble_host_local::PLUGIN,
+    cnimble_loopback::PLUGIN,
+    cnimble_portmap::PLUGIN,
+    cnimble_ptp::PLUGIN,
+    cnimble_static::PLUGIN,
+    cnimble_tuning::PLUGIN,
+];
+
 /// What became of a finding.
 enum Outcome {
     /// Nothing was to be done.
     Found,
+    /// It is in a pod, and only the rest was to be repaired.
+    NotAsked,
     Doubtful,
     Repaired,
     Failed(cni::Error),
@@ -34,13 +51,18 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
     if let Some(socket) = &given.cri {
         doctor.witnesses.runtime = Some(witness(socket, what)?);
     }
-    let work = examine(&doctor, given.repair);
+    let reach = match (given.repair, given.pods) {
+        (false, _) => None,
+        (true, false) => Some(Reach::Host),
+        (true, true) => Some(Reach::Pods),
+    };
+    let work = examine(&doctor, reach);
     let (diagnosis, outcomes) = match interruptible(work).await {
         Ok(outcome) => outcome.map_err(|err| Report::new(Exit::Files, what).row("why", err.to_string()))?,
         Err(exit) => return Err(Report::new(exit, "interrupted").hint("run it again")),
     };
     let count = |is: fn(&Outcome) -> bool| outcomes.iter().filter(|outcome| is(outcome)).count();
-    let found = count(|outcome| matches!(outcome, Outcome::Found));
+    let found = count(|outcome| matches!(outcome, Outcome::Found | Outcome::NotAsked));
     let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
     match session.json {
         true => print_json(&document(&diagnosis, &outcomes, found + failed == 0)),
@@ -53,19 +75,20 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
     }
 }
 
-async fn examine(doctor: &Doctor<'_>, repair: bool) -> Result<(Diagnosis, Vec<Outcome>), cni::Error> {
+async fn examine(doctor: &Doctor<'_>, reach: Option<Reach>) -> Result<(Diagnosis, Vec<Outcome>), cni::Error> {
     let mut diagnosis = doctor.look().await?;
-    if !repair {
+    let Some(reach) = reach else {
         let outcome = |finding: &Finding| match finding.doubt {
             Some(_) => Outcome::Doubtful,
             None => Outcome::Found,
         };
         let outcomes = diagnosis.findings.iter().map(outcome).collect();
         return Ok((diagnosis, outcomes));
-    }
-    let repairs = doctor.repair(&diagnosis.findings).await;
+    };
+    let repairs = doctor.repair(&diagnosis.findings, reach).await;
     let outcomes = diagnosis.findings.iter_mut().zip(repairs).map(|(finding, repair)| match repair {
         Repair::Done => Outcome::Repaired,
+        Repair::NotAsked => Outcome::NotAsked,
         Repair::Doubt(doubt) => {
             finding.doubt = Some(doubt);
             Outcome::Doubtful
@@ -89,7 +112,7 @@ pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Do
     } else {
         witnesses.data_dirs = given.to_vec();
     }
-    Doctor { invoker: &session.invoker, witnesses }
+    Doctor { invoker: &session.invoker, witnesses, plugins: PLUGINS }
 }
 
 fn document(diagnosis: &Diagnosis, outcomes: &[Outcome], healthy: bool) -> Value {
@@ -105,7 +128,7 @@ fn document(diagnosis: &Diagnosis, outcomes: &[Outcome], healthy: bool) -> Value
             "doubt": finding.doubt,
             "remedy": finding.remedy,
             "outcome": match outcome {
-                Outcome::Found => "found",
+                Outcome::Found | Outcome::NotAsked => "found",
                 Outcome::Doubtful => "left",
                 Outcome::Repaired => "repaired",
                 Outcome::Failed(_) => "failed",
@@ -121,12 +144,13 @@ fn document(diagnosis: &Diagnosis, outcomes: &[Outcome], healthy: bool) -> Value
         "living": diagnosis.living,
         "findings": findings.collect::<Value>(),
         "notLookedAt": diagnosis.blind,
+        "notChecked": diagnosis.unchecked,
     })
 }
 
 fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> String {
     let mut out = String::new();
-    let (mut found, mut repaired, mut failed, mut doubtful) = (0, 0, 0, 0);
+    let (mut found, mut repaired, mut failed, mut doubtful, mut in_pods) = (0, 0, 0, 0, 0);
     for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
         let about = whose(&finding.whose, pod(finding, diagnosis));
         let mut rows = vec![("whose", about), ("why", finding.why.clone())];
@@ -134,6 +158,10 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
         match outcome {
             Outcome::Found => {
                 found += 1;
+                rows.push(("remedy", finding.remedy.to_owned()));
+            }
+            Outcome::NotAsked => {
+                in_pods += 1;
                 rows.push(("remedy", finding.remedy.to_owned()));
             }
             Outcome::Doubtful => {
@@ -155,6 +183,9 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
     for blind in &diagnosis.blind {
         out.push_str(&format!("not looked at: {blind}\n"));
     }
+    for unchecked in &diagnosis.unchecked {
+        out.push_str(&format!("not checked: {unchecked}\n"));
+    }
     let living = match diagnosis.living {
         1 => "1 attachment lives".to_owned(),
         many => format!("{many} attachments live"),
@@ -168,6 +199,7 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
         }
     }
     match found {
+        0 if in_pods > 0 => parts.push(format!("{in_pods} in pods: --repair --pods repairs")),
         0 if failed == 0 => parts.push("all is well".to_owned()),
         0 => {}
         _ => parts.push(format!("{found} found, and nothing changed: --repair repairs")),

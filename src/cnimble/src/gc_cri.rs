@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use cnimble_cni::{self as cni, NetworkList};
-use cnimble_doctor::{Diagnosis, Doctor, Finding, Repair};
+use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach, Repair};
 
 use super::args::Gc;
 use super::interrupt::interruptible;
@@ -29,7 +29,8 @@ pub(super) async fn gc(
     let (diagnosis, left) = interruptible(work).await.map_err(stopped)?.map_err(failed)?;
     let mut outcomes: Vec<Option<Repair>> = diagnosis.findings.iter().map(|_| None).collect();
     if given.yes {
-        let repairs = interruptible(doctor.repair(&diagnosis.findings)).await.map_err(stopped)?;
+        let repairs =
+            interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await.map_err(stopped)?;
         outcomes = repairs.into_iter().map(Some).collect();
     }
     let failures = outcomes.iter().filter(|outcome| matches!(outcome, Some(Repair::Failed(_)))).count();
@@ -73,7 +74,7 @@ fn text(
     let mut out = String::new();
     for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
         let (name, text) = match outcome {
-            None => ("would do", finding.remedy.to_owned()),
+            None | Some(Repair::NotAsked) => ("would do", finding.remedy.to_owned()),
             Some(Repair::Done) => ("done", finding.remedy.to_owned()),
             Some(Repair::Doubt(doubt)) => ("left alone", doubt.clone()),
             Some(Repair::Failed(err)) => ("failed", format!("{}: {err}", finding.remedy)),
@@ -112,7 +113,7 @@ fn document(network: &str, diagnosis: &Diagnosis, outcomes: &[Option<Repair>], l
             "pod": doctor::pod(finding, diagnosis),
             "why": finding.why,
             "outcome": match outcome {
-                None => "found",
+                None | Some(Repair::NotAsked) => "found",
                 Some(Repair::Done) => "repaired",
                 Some(Repair::Doubt(_)) => "left",
                 Some(Repair::Failed(_)) => "failed",

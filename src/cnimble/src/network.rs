@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use cnimble_cni::{self as cni, Attachment, NetworkList, Version};
-use cnimble_doctor::Repair;
+use cnimble_doctor::{Reach, Repair};
 use cnimble_life::data_dirs;
 use cnimble_runtime::{ConfError, load_file};
 
@@ -92,7 +92,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     }
     let blind = |err: cni::Error| Report::new(Exit::Files, what).row("why", err.to_string());
     let diagnosis = doctor.look_at(&network.name).map_err(blind)?;
-    let outcomes = match interruptible(doctor.repair(&diagnosis.findings)).await {
+    let outcomes = match interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await {
         Ok(outcomes) => outcomes,
         Err(exit) => return Err(Report::new(exit, what).row("why", "interrupted").hint("run it again")),
     };
@@ -101,6 +101,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
         match outcome {
             Repair::Done => cleaned += 1,
+            Repair::NotAsked => {}
             Repair::Doubt(doubt) => {
                 left += 1;
                 log::warn!("left alone: {} {}: {doubt}", finding.kind.name(), finding.what);

@@ -18,9 +18,9 @@ use super::{Session, doctor, print, print_json};
 const NETNS_DIRS: [&str; 3] = ["/run/netns", "/run/cnimble/netns", "/run/docker/netns"];
 
 pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
-    let notes = match &given.cri {
-        Some(socket) => notes(session, socket).await?,
-        None => Notes::default(),
+    let notes = match (&given.cri, given.check) {
+        (None, false) => Notes::default(),
+        (socket, _) => notes(session, socket.as_deref()).await?,
     };
     let tree = read(session, &notes)?;
     if let Some(path) = &given.svg {
@@ -39,11 +39,11 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
     Ok(())
 }
 
-/// The names of pods as the runtime tells them, and what the doctor finds about them.
-async fn notes(session: &Session, socket: &OsStr) -> Result<Notes, Report> {
-    let what = "can't ask the container runtime about the networks";
+/// What the doctor finds about pods, with the names that the runtime tells, if it is asked.
+async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Report> {
+    let what = "can't look at the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_life::DEFAULT_GRACE.as_secs());
-    doctor.witnesses.runtime = Some(witness(socket, what)?);
+    doctor.witnesses.runtime = socket.map(|socket| witness(socket, what)).transpose()?;
     let diagnosis = interruptible(doctor.look()).await.map_err(|exit| Report::new(exit, "interrupted"))?;
     let diagnosis = diagnosis.map_err(|err| Report::new(Exit::Files, what).row("why", err.to_string()))?;
     let mut problems: Vec<(String, String)> = Vec::new();

@@ -3,19 +3,19 @@
 //! A runtime that dies, a power cut or a ruleset flush leaves things behind that no DEL will
 //! come for: leases, links, packet rules, entries of the result cache, made by us or by the Go
 //! plugins. [`Doctor::look`] finds them and says of each why it has no owner;
-//! [`Doctor::repair`] removes them. Rules of a pod that *lives* and has lost them are put back.
+//! [`Doctor::repair`] removes them. What a pod that *lives* has lost is put back.
 //!
 //! What lives is [judged](cnimble_life) as everywhere. A finding may be in [doubt](Finding::doubt); then
 //! it is left alone. Between a look and a repair the node goes on: so each finding is judged again
 //! before it is repaired, with its network locked against other work of cnimble.
 
+mod attachments;
 mod cache_entries;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod hand_over;
 mod leases;
 mod links;
-mod lost_rules;
 mod repair;
 mod rules;
 mod runtime;
@@ -25,17 +25,20 @@ use std::collections::BTreeMap;
 use cnimble_cni::{Attachment, Error};
 use cnimble_life::{Sight, Witnesses};
 use cnimble_netlink::nft::Nft;
+use cnimble_plugin::Plugin;
 use cnimble_runtime::Invoker;
 
-pub use repair::Repair;
+pub use attachments::Compared;
+pub use repair::{Reach, Repair};
 
 /// Looks at a node: at the network namespace of the calling thread, and at the files.
-#[derive(Debug)]
 pub struct Doctor<'a> {
     /// Runs plugins, and has the locks.
     pub invoker: &'a Invoker,
     /// Where to look.
     pub witnesses: Witnesses,
+    /// The plugins that are linked: they tell what an attachment needs, and put it back.
+    pub plugins: &'static [&'static dyn Plugin],
 }
 
 /// What a finding is about.
@@ -61,6 +64,10 @@ pub enum Kind {
     EmptyRules,
     /// A pod that has lost its packet rules.
     MissingRules,
+    /// Something of a living pod on the host that isn't as ADD left it.
+    HostState,
+    /// The same in the pod.
+    PodState,
     /// A sandbox that is Ready and has lost its namespace, or its interface.
     SandboxInterface,
     /// A sandbox that has another address than its runtime says.
@@ -94,6 +101,8 @@ impl Kind {
             Kind::Rules => "rules",
             Kind::EmptyRules => "empty-rules",
             Kind::MissingRules => "missing-rules",
+            Kind::HostState => "host-state",
+            Kind::PodState => "pod-state",
             Kind::SandboxInterface => "sandbox-interface",
             Kind::SandboxAddress => "sandbox-address",
             Kind::SandboxWithoutLease => "sandbox-without-lease",
@@ -141,10 +150,6 @@ impl Whose {
             ifname: Some(attachment.ifname.clone()),
         }
     }
-
-    fn is(&self, owner: &cnimble_cni::Owner) -> bool {
-        *self == Whose::of(&owner.network, &owner.attachment)
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -154,7 +159,7 @@ enum Action {
     Link(links::Action),
     Rules(Box<cnimble_rules::survey::Trace>),
     EmptyRules,
-    Missing(Box<lost_rules::Action>),
+    Attachment(Box<attachments::Action>),
     /// Only the runtime, or who made the pod, can.
     Runtime,
 }
@@ -168,27 +173,31 @@ pub struct Diagnosis {
     pub living: usize,
     /// What couldn't be looked at, in words.
     pub blind: Vec<String>,
+    /// What of living attachments was not compared with their wanted state, in words.
+    pub unchecked: Vec<String>,
     /// Pods, `NAMESPACE/NAME`, by the IDs of their containers: what the runtime tells, if it was asked,
     /// and the arguments in the cache.
     pub pods: BTreeMap<String, String>,
 }
 
 impl Doctor<'_> {
-    /// Looks, and changes nothing. Plugins of pods that live are asked by CHECK.
+    /// Looks, and changes nothing. Living pods are compared with what their plugins want.
     ///
     /// # Errors
     /// What is needed for judging can't be read.
     pub async fn look(&self) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.witnesses)?;
         let mut findings = self.orphans(&sight)?;
-        findings.extend(lost_rules::findings(self, &sight.node, |_| true).await);
+        let Compared { findings: differences, unchecked } =
+            attachments::compare(self, &sight.node, |_| true).await;
+        findings.extend(differences);
         findings.extend(runtime::findings(self, &sight.node).await?);
         if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
             findings.extend(rules::idle(&mut Nft::new())?);
         }
         findings.sort_by_key(|finding| finding.kind);
         let (living, blind) = (sight.node.attachments(), sight.node.blind.clone());
-        Ok(Diagnosis { findings, living, blind, pods: runtime::pods(&sight.node) })
+        Ok(Diagnosis { findings, living, blind, unchecked, pods: runtime::pods(&sight.node) })
     }
 
     /// As [`Doctor::look`], for what is left of attachments of one network. Asks no plugins.
@@ -201,7 +210,13 @@ impl Doctor<'_> {
         findings.retain(|finding| finding.network() == Some(network));
         findings.sort_by_key(|finding| finding.kind);
         let living = sight.node.attachments_in(network);
-        Ok(Diagnosis { findings, living, blind: sight.node.blind.clone(), pods: runtime::pods(&sight.node) })
+        let (blind, pods) = (sight.node.blind.clone(), runtime::pods(&sight.node));
+        Ok(Diagnosis { findings, living, blind, pods, unchecked: Vec::new() })
+    }
+
+    /// Compares the living attachments of one container with what their plugins want.
+    pub async fn compare_container(&self, sight: &Sight, container_id: &str) -> Compared {
+        attachments::compare(self, &sight.node, |known| known.entry.container_id == container_id).await
     }
 
     /// What has no living owner.

@@ -13,17 +13,29 @@ use cnimble_life::Sight;
 use cnimble_netlink::nft::Nft;
 use cnimble_runtime::Invoker;
 
-use super::{Action, Doctor, Finding, Kind, lost_rules, rules};
+use super::attachments::Repaired;
+use super::{Action, Doctor, Finding, Kind, rules};
 
 /// What became of a finding.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Repair {
     /// It is repaired, or wasn't there any more.
     Done,
     /// It was left alone: why.
     Doubt(String),
+    /// It is in the pod, and was not to be repaired.
+    NotAsked,
     /// It could not be repaired.
     Failed(Error),
+}
+
+/// How far a repair of living pods goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Up to the pods' namespaces.
+    Host,
+    /// Into them.
+    Pods,
 }
 
 /// How long a look is trusted at least.
@@ -42,8 +54,9 @@ struct Look {
 impl Doctor<'_> {
     /// Repairs what is still as it was found, in the order of the findings but network by network.
     /// Returns what became of each.
-    pub async fn repair(&self, findings: &[Finding]) -> Vec<Repair> {
+    pub async fn repair(&self, findings: &[Finding], reach: Reach) -> Vec<Repair> {
         let mut outcomes: BTreeMap<usize, Repair> = BTreeMap::new();
+        let mut repaired = Repaired::default();
         let mut networks: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
         for (index, finding) in findings.iter().enumerate() {
             match &finding.doubt {
@@ -71,9 +84,12 @@ impl Doctor<'_> {
                 };
                 let look = self.look_again();
                 for (index, finding) in left.by_ref() {
-                    let outcome = match &look {
-                        Ok(look) => self.repair_one(look, finding, alone.invoker()).await,
-                        Err(err) => Repair::Failed(err.clone()),
+                    let outcome = match (&look, &finding.action) {
+                        (Err(err), _) => Repair::Failed(err.clone()),
+                        (Ok(look), Action::Attachment(action)) => {
+                            action.run(self, &look.sight.node, reach, &mut repaired)
+                        }
+                        (Ok(look), _) => repair_one(look, finding, alone.invoker()).await,
                     };
                     outcomes.insert(index, outcome);
                     if look.as_ref().is_ok_and(|look| Instant::now() >= look.end) {
@@ -93,39 +109,33 @@ impl Doctor<'_> {
         let orphans = self.orphans(&sight)?;
         Ok(Look { sight, orphans, end: Instant::now() + begun.elapsed().max(TRUST) })
     }
+}
 
-    async fn repair_one(&self, look: &Look, finding: &Finding, invoker: &Invoker) -> Repair {
-        let now = match self.find_again(look, finding).await {
-            Ok(Some(now)) => now,
-            Ok(None) => return Repair::Done,
-            Err(err) => return Repair::Failed(err),
-        };
-        if let Some(doubt) = now.doubt {
-            return Repair::Doubt(doubt);
-        }
-        let done = match &now.action {
-            Action::Entry(action) => action.run(invoker).await,
-            Action::Lease(action) => action.run(),
-            Action::Link(action) => action.run(),
-            Action::Rules(trace) => trace.remove(&mut Nft::new()),
-            Action::EmptyRules => cnimble_rules::survey::remove_idle(&mut Nft::new()),
-            Action::Missing(action) => action.run(invoker).await,
-            Action::Runtime => Ok(()),
-        };
-        done.map_or_else(Repair::Failed, |()| Repair::Done)
+async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair {
+    let now = match find_again(look, finding) {
+        Ok(Some(now)) => now,
+        Ok(None) => return Repair::Done,
+        Err(err) => return Repair::Failed(err),
+    };
+    if let Some(doubt) = now.doubt {
+        return Repair::Doubt(doubt);
     }
+    let done = match &now.action {
+        Action::Entry(action) => action.run(invoker).await,
+        Action::Lease(action) => action.run(),
+        Action::Link(action) => action.run(),
+        Action::Rules(trace) => trace.remove(&mut Nft::new()),
+        Action::EmptyRules => cnimble_rules::survey::remove_idle(&mut Nft::new()),
+        Action::Attachment(_) | Action::Runtime => Ok(()),
+    };
+    done.map_or_else(Repair::Failed, |()| Repair::Done)
+}
 
-    /// The finding as it is now.
-    async fn find_again(&self, look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
-        match finding.kind {
-            Kind::MissingRules => {
-                let of = |known: &cnimble_life::cache_entries::Known| finding.whose.is(&known.owner());
-                let missing = lost_rules::findings(self, &look.sight.node, of).await;
-                Ok(missing.into_iter().find(|now| now.is_again(finding)))
-            }
-            // There may be others by now; all go together.
-            Kind::EmptyRules => rules::idle(&mut Nft::new()),
-            _ => Ok(look.orphans.iter().find(|now| now.is_again(finding)).cloned()),
-        }
+/// The finding as it is now.
+fn find_again(look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
+    match finding.kind {
+        // There may be others by now; all go together.
+        Kind::EmptyRules => rules::idle(&mut Nft::new()),
+        _ => Ok(look.orphans.iter().find(|now| now.is_again(finding)).cloned()),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cnimble_cni::{Attachment, CniArgs, CniResult, Code, Error, Owner, PluginConfig};
 use cnimble_netlink::NetNs;
 
+use super::wanted::Wanted;
 use super::{Command, Plugin, Undo, delegate, signal};
 
 /// One invocation of a plugin. Every field has been validated for the verb.
@@ -37,6 +38,8 @@ pub struct Call {
     pub home: Option<Arc<NetNs>>,
     /// The plugin that `ipam.type` names, once it was looked for.
     pub delegate: delegate::Known,
+    /// What CHECK does about a difference.
+    pub wanted: Wanted,
 }
 
 /// The keys of CNI_ARGS that some plugin of ours understands. A runtime hands the same

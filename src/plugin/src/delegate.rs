@@ -119,6 +119,13 @@ pub(crate) enum Delegate {
 #[derive(Default)]
 pub struct Known(OnceCell<(String, Delegate)>);
 
+impl Known {
+    /// A plugin that is linked into a program that is no plugin itself.
+    pub(crate) fn here(plugin: &'static dyn Plugin) -> Self {
+        Known((plugin.name().to_owned(), Delegate::Here(plugin)).into())
+    }
+}
+
 /// Finds `name`: the first regular file of that name in CNI_PATH. It is looked for once.
 pub(crate) fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
     if let Some((_, found)) = call.delegate.0.get().filter(|(known, _)| known == name) {

@@ -13,6 +13,7 @@ use cnimble_cni::{Code, Error, PluginConfig, Version, names};
 use cnimble_netlink::{NetNs, linger};
 
 use super::env::Env;
+use super::wanted::Wanted;
 use super::{Call, Command, Plugin, Undo, delegate, restrain, signal, start, undo};
 
 /// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
@@ -174,6 +175,7 @@ fn run(
         program,
         home: None,
         delegate: delegate::Known::default(),
+        wanted: Wanted::default(),
     };
     verb(plugin, call, env.netns_override).map_err(|err| (err, version))
 }

@@ -14,11 +14,13 @@ pub mod log;
 mod restrain;
 mod start;
 pub mod undo;
+mod wanted;
 
 pub use call::Call;
 pub use cnimble_child::signal;
 pub use entry::main;
 pub use undo::Undo;
+pub use wanted::{Aim, Examination, Examined, Fault, Place, Wanted};
 
 pub use cnimble_cni::Verb as Command;
 pub use cnimble_restraint::{Caps, Level, Restraint, SETTING as RESTRAINT};

@@ -33,6 +33,7 @@ fn every_plugin_reads(config: &PluginConfig, stdin: &[u8], args: &str) {
         program: "/none".into(),
         home: None,
         delegate: Default::default(),
+        wanted: Default::default(),
     };
     for plugin in PLUGINS {
         let _ = plugin.read_config(&call);

@@ -133,6 +133,7 @@ fn call(data_dir: &Path, ipam: &Value, extra: &Value, command: Command, id: &str
         program: PathBuf::new(),
         home: None,
         delegate: Default::default(),
+        wanted: Default::default(),
     }
 }
 

@@ -21,15 +21,17 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
     if found.is_empty() {
         return Err(no_pod(what, pod));
     }
-    let witnesses = doctor::new(session, &[], 0).witnesses;
+    let doctor = doctor::new(session, &[], 0);
     let failed =
         |err: cnimble_cni::Error| Report::new(Exit::Files, what.as_str()).row("why", err.to_string());
-    let sight = Sight::look(&witnesses).map_err(failed)?;
+    let sight = Sight::look(&doctor.witnesses).map_err(failed)?;
     let tree = crate::tree::read(session, &crate::tree::Notes::default())?;
     let (mut documents, mut differ) = (Vec::new(), false);
     for sandbox in found {
         let status = client.sandbox(&sandbox.id).await.map_err(|err| report(&what, &err))?;
-        let sides = Sides::of(&status, &sight, &tree);
+        let mut sides = Sides::of(&status, &sight, &tree);
+        let compared = doctor.compare_container(&sight, &sandbox.id).await;
+        sides.differences.extend(compared.findings.iter().map(|of| format!("{}: {}", of.what, of.why)));
         differ |= !sides.differences.is_empty();
         if session.json {
             documents.push(document(&sides, &pods::as_json(sandbox, Some(&status))));

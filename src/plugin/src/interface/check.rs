@@ -1,12 +1,15 @@
 //! Compares a pair, its addresses and routes with the result of ADD, for CHECK. All errors
 //! are of code 103, or 7 where the result itself makes no sense.
 
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+
 use cnimble_cni::{CniResult, Error, Interface};
 use cnimble_netlink::kind::Kind;
-use cnimble_netlink::link::Link;
-use cnimble_netlink::{Netlink, route};
+use cnimble_netlink::link::{self, Change, Link};
+use cnimble_netlink::{Netlink, Request, addr, route};
 
-use crate::Call;
+use crate::{Call, Place};
 
 /// The link `name`; `place` ends the sentence if there is none.
 ///
@@ -74,6 +77,67 @@ pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: 
         )));
     }
     Ok(pod)
+}
+
+/// The items of the pod's end that a pod can change itself: it is up, and has the addresses of `prev` and these
+/// routes.
+///
+/// # Errors
+/// See the module.
+pub fn inside_pod(
+    call: &Call,
+    inside: &mut Netlink,
+    pod: &Link,
+    prev: &CniResult,
+    routes: &[route::NewRoute],
+) -> Result<(), Error> {
+    let is_up = |inside: &mut Netlink| match inside.link_at(pod.index)?.up {
+        true => Ok(()),
+        false => Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns))),
+    };
+    call.wants(Place::Pod, inside, is_up, |inside| switch_on(inside, pod))?;
+    let addrs = || prev.ips.iter().map(|ip| ip.address);
+    let put_back = |inside: &mut Netlink| put_addresses(inside, pod, addrs());
+    call.wants(Place::Pod, inside, |inside| addresses(inside, pod, prev), put_back)?;
+    // Not alone: the pod may have interfaces, and default routes, of other networks.
+    let requests = || routes.iter().map(|wanted| route::prepend(wanted, &pod.name));
+    let verify = |inside: &mut Netlink| self::routes(inside, pod, routes, "in the pod");
+    call.wants(Place::Pod, inside, verify, |inside| put_all(inside, requests()))
+}
+
+/// Brings a link up.
+///
+/// # Errors
+/// The kernel's.
+pub fn switch_on(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
+    let up = Change { up: Some(true), ..Change::default() };
+    Ok(netlink.execute(link::set(link.index, &link.name, &up))?)
+}
+
+/// Adds those of the addresses that the link lacks.
+///
+/// # Errors
+/// The kernel's.
+pub fn put_addresses(
+    netlink: &mut Netlink,
+    link: &Link,
+    addrs: impl IntoIterator<Item = IpNetwork>,
+) -> Result<(), Error> {
+    put_all(netlink, addrs.into_iter().map(|net| addr::add(link.index, &link.name, net, true)))
+}
+
+/// Sends requests that add something, each of which may be there already.
+///
+/// # Errors
+/// The kernel's.
+pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -> Result<(), Error> {
+    for request in requests {
+        match netlink.execute(request) {
+            Err(err) if !err.is(Errno::EEXIST) => return Err(err.into()),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The host's end of `pod`.

@@ -7,7 +7,7 @@ use cnimble_cni::Error;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, Netlink, sysctl};
 
-use crate::Call;
+use crate::{Call, Place};
 
 /// Sets `accept_ra` to 0. A host without IPv6 has no such key.
 ///
@@ -62,6 +62,30 @@ fn unless_deaf(interface: &str, err: netlink::Error) -> Result<(), Error> {
     if err.is_missing() || (err.is(Errno::EROFS) && deaf()) { Ok(()) } else { Err(err.into()) }
 }
 
+/// The switches of forwarding, each with whether it is IPv4's.
+const FORWARDING: [(bool, &str); 2] =
+    [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")];
+
+/// The host forwards the families of `addrs`. Only a program that examines wants it: the Go plugins' CHECK
+/// doesn't look at it.
+///
+/// # Errors
+/// As those of [`Call::wants`].
+pub fn forwards(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
+    if !call.is_examined() {
+        return Ok(());
+    }
+    let verify = |host: &mut Netlink| {
+        for (v4, key) in FORWARDING {
+            if addrs.iter().any(|addr| addr.is_ipv4() == v4) && !host.forwards(v4).unwrap_or(true) {
+                return Err(Error::check(format!("{key} is 0: the host doesn't forward what pods send")));
+            }
+        }
+        Ok(())
+    };
+    call.wants(Place::Host, host, verify, |host| forward(call, host, addrs))
+}
+
 /// Switches forwarding on for the families of `addrs`. It is switched off
 /// again only if this pod is the only one on the host: any other, of whatever network, may
 /// count on it by then.
@@ -69,7 +93,7 @@ fn unless_deaf(interface: &str, err: netlink::Error) -> Result<(), Error> {
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
-    for (v4, key) in [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")] {
+    for (v4, key) in FORWARDING {
         // A kernel that doesn't say, or not by netlink, may say it by sysctl.
         if !addrs.iter().any(|addr| addr.is_ipv4() == v4) || host.forwards(v4).unwrap_or(false) {
             continue;

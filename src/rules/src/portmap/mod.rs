@@ -256,18 +256,17 @@ impl Applied {
     }
 }
 
-/// Notes links towards pods on which `route_localnet` was switched on by us, after the notes were
-/// lost with the rules: or it would stay on when the last mapping goes, without the guard.
+/// Notes the link towards a pod if `route_localnet` was switched on there by us and the note was lost with the
+/// rules. Without it the switch would stay on when the last mapping goes, and the guard would go.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
-pub fn note_links(nft: &mut Nft) -> Result<(), Error> {
-    for pod in nftables::local_pods(nft)? {
-        if let Some(link) = localnet::opened_towards(pod)? {
-            nftables::note_link(nft, &link)?;
-        }
+pub fn note_link(nft: &mut Nft, forward: &Forward) -> Result<(), Error> {
+    let Some(pod) = forward.localhost() else { return Ok(()) };
+    match localnet::opened_towards(pod)? {
+        Some(link) if !nftables::is_noted(nft, &link)? => Ok(nftables::note_link(nft, &link)?),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Links on which `route_localnet` was switched on by us for mappings that are lost.

@@ -31,6 +31,12 @@ pub(in crate::portmap) fn note_link(nft: &mut Nft, link: &str) -> netlink::Resul
     }
 }
 
+/// Whether the link is noted.
+pub(in crate::portmap) fn is_noted(nft: &mut Nft, link: &str) -> netlink::Result<bool> {
+    let set = Portmap::TABLE.set(LINKS);
+    Ok(nft.has_set(set)? && nft.element(set, &Key::ifname(link))?.is_some())
+}
+
 /// Switches `route_localnet` off again, unless pods of others than of `changes` are that way.
 pub(in crate::portmap) fn close_link(nft: &mut Nft, changes: &Changes, link: &str) -> netlink::Result<()> {
     for Placed { set, element } in local(nft)? {

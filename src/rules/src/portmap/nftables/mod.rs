@@ -35,7 +35,7 @@ pub(super) use layout::Portmap;
 use layout::{ALL, HAIRPIN, LINKS, LOCAL, element, for_family, hairpin_set};
 pub(super) use layout::{hairpin_network, has_ports, is_all, is_conditional};
 use links::leave;
-pub(super) use links::{close_link, close_orphans, note_link, orphans};
+pub(super) use links::{close_link, close_orphans, is_noted, note_link, orphans};
 
 /// The owner's comment with the number of its elements behind the tag, so that DEL knows
 /// whether it has found all.

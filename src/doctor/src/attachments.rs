@@ -1,0 +1,259 @@
+//! Living attachments, compared with the wanted state that their plugins name.
+//!
+//! A plugin that is linked runs its CHECK in this process, which tells every difference and can put it back
+//! ([`cnimble_plugin::Examination`]). Any other plugin is asked by the verb, and tells the first difference only.
+//! Only what the cache knows can be compared: it has the configuration that the pod was added with.
+
+use std::collections::BTreeMap;
+
+use cnimble_cni::list::{Injection, ListEntry};
+use cnimble_cni::{NetworkList, Owner, Verb, Version, json};
+use cnimble_life::Verdict;
+use cnimble_life::cache_entries::Known;
+use cnimble_life::node::Node;
+use cnimble_netlink::{NetNs, Netlink};
+use cnimble_plugin::{Aim, Examination, Examined, Fault, Place};
+use cnimble_runtime::{Attach, PluginError};
+use serde_json::Value;
+
+use super::repair::{Reach, Repair};
+use super::{Doctor, Finding, Kind, Whose};
+
+/// The result of a comparison.
+#[derive(Debug, Default)]
+pub struct Compared {
+    /// The differences.
+    pub findings: Vec<Finding>,
+    /// What was not compared, in words.
+    pub unchecked: Vec<String>,
+}
+
+/// Compares the attachments of the judged caches that `wanted` says.
+pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node, wanted: impl Fn(&Known) -> bool) -> Compared {
+    let mut findings = Vec::new();
+    let mut unchecked: BTreeMap<String, usize> = BTreeMap::new();
+    for known in node.entries.iter().filter(|known| lives(known) && wanted(known)) {
+        let skipped = of_attachment(doctor, known, &mut findings).await;
+        for why in skipped {
+            *unchecked.entry(format!("network {}: {why}", known.entry.network)).or_default() += 1;
+        }
+    }
+    let unchecked = unchecked.into_iter().map(|(why, count)| match count {
+        1 => why,
+        many => format!("{why} ({many} attachments)"),
+    });
+    Compared { findings, unchecked: unchecked.collect() }
+}
+
+fn lives(known: &Known) -> bool {
+    known.own && known.verdict == Verdict::Lives && known.is_there()
+}
+
+/// Adds the differences of an attachment. Returns what was not compared.
+async fn of_attachment(doctor: &Doctor<'_>, known: &Known, findings: &mut Vec<Finding>) -> Vec<String> {
+    let list = match known.entry.network_list() {
+        Ok(list) => list,
+        Err(err) => return vec![format!("nothing is checked: {err}")],
+    };
+    if known.result().is_none() {
+        return vec!["nothing is checked: the cache has no result of ADD".to_owned()];
+    }
+    let mut skipped: Vec<String> = inside_is_unchecked(&list).into_iter().collect();
+    let in_pod = skipped.is_empty();
+    for plugin in &list.plugins {
+        let compared = doctor.compare(known, &list, plugin, in_pod).await;
+        match compared {
+            Ok(faults) => findings
+                .extend(faults.into_iter().map(|(fault, action)| finding(known, plugin, &fault, action))),
+            Err(why) => skipped.push(format!("plugin {} is not checked: {why}", plugin.plugin_type)),
+        }
+    }
+    skipped
+}
+
+/// Why only the host's part of a network's attachments is compared.
+fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
+    let why = if list.version < Version::V0_4_0 {
+        format!("version {} has no CHECK", list.version)
+    } else if list.disable_check {
+        "disableCheck".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!("only the host's part is checked: {why}"))
+}
+
+/// A difference that can be put back.
+#[derive(Debug, Clone)]
+pub(super) struct Action {
+    owner: Owner,
+    plugin: String,
+    place: Place,
+}
+
+/// What could not be put back, by the attachments that were repaired.
+#[derive(Debug, Default)]
+pub(super) struct Repaired(BTreeMap<String, Result<Vec<(String, Fault)>, Repair>>);
+
+impl Doctor<'_> {
+    /// The differences that one plugin tells.
+    async fn compare(
+        &self,
+        known: &Known,
+        list: &NetworkList,
+        plugin: &ListEntry,
+        in_pod: bool,
+    ) -> Result<Vec<(Fault, super::Action)>, String> {
+        let delegate = delegate(plugin);
+        let Some(examined) = self.examine(known, list, plugin, Aim::Note) else {
+            return if in_pod { self.ask(known, list, plugin).await } else { Ok(Vec::new()) };
+        };
+        let mut faults = examined.faults.map_err(|err| err.to_string())?;
+        // A delegate's configuration is not all that its ADD was given.
+        faults.retain(|fault| fault.place != Place::Pod || in_pod && delegate.is_none());
+        let action = |fault: Fault| {
+            let action =
+                Action { owner: known.owner(), plugin: plugin.plugin_type.clone(), place: fault.place };
+            (fault, super::Action::Attachment(Box::new(action)))
+        };
+        Ok(faults.into_iter().map(action).collect())
+    }
+
+    /// CHECK of a linked plugin, or of the one that it hands the pod to.
+    fn examine(&self, known: &Known, list: &NetworkList, plugin: &ListEntry, aim: Aim) -> Option<Examined> {
+        let delegate = delegate(plugin);
+        let plugin = delegate.as_ref().unwrap_or(plugin);
+        let attach = Attach::from_entry(&known.entry);
+        let injection = Injection {
+            prev_result: known.entry.result.as_ref(),
+            capability_args: Some(&attach.capability_args),
+            ..Injection::default()
+        };
+        let args: Vec<String> = attach.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let examination = Examination {
+            container_id: &attach.container_id,
+            netns: &attach.netns,
+            ifname: &attach.ifname,
+            args: args.join(";"),
+            path: self.invoker.path(),
+            config: list.configuration(plugin, &injection).to_string().into_bytes(),
+        };
+        examination.run(self.plugins, &plugin.plugin_type, aim)
+    }
+
+    async fn ask(
+        &self,
+        known: &Known,
+        list: &NetworkList,
+        plugin: &ListEntry,
+    ) -> Result<Vec<(Fault, super::Action)>, String> {
+        match self.invoker.replay(Verb::Check, &known.entry, list, plugin).await {
+            Ok(()) => Ok(Vec::new()),
+            Err(PluginError::Refused { error, .. }) => {
+                Ok(vec![(Fault { place: Place::Host, error }, super::Action::Runtime)])
+            }
+            Err(err) => Err(err.to_string()),
+        }
+    }
+}
+
+/// The plugin that another one hands the pod to, as flannel does: its key `delegate` is that one's configuration. flannel
+/// has it be `bridge`, and a gateway, unless it says otherwise.
+fn delegate(plugin: &ListEntry) -> Option<ListEntry> {
+    let mut document = json::get(&plugin.document, "delegate")?.as_object()?.clone();
+    let kind = document.get("type").and_then(Value::as_str).filter(|kind| !kind.is_empty());
+    let plugin_type = kind.unwrap_or("bridge").to_owned();
+    if plugin_type == "bridge" {
+        document.entry("isGateway").or_insert(Value::Bool(true));
+    }
+    Some(ListEntry { plugin_type, capabilities: Vec::new(), document: Value::Object(document) })
+}
+
+impl Action {
+    /// Puts back what the plugins of the attachment miss now, if it still lives. An attachment is repaired once: what one
+    /// plugin puts back, the next one builds on.
+    pub(super) fn run(
+        &self,
+        doctor: &Doctor<'_>,
+        node: &Node,
+        reach: Reach,
+        repaired: &mut Repaired,
+    ) -> Repair {
+        let aim = match (self.place, reach) {
+            (Place::Pod, Reach::Host) => return Repair::NotAsked,
+            (_, Reach::Host) => Aim::RepairHost,
+            (_, Reach::Pods) => Aim::RepairAll,
+        };
+        let left = repaired.0.entry(self.owner.tag()).or_insert_with(|| {
+            let known = node.entries.iter().find(|known| lives(known) && known.owner() == self.owner);
+            known.map_or(Ok(Vec::new()), |known| repair(doctor, known, aim))
+        });
+        match left {
+            Err(repair) => repair.clone(),
+            Ok(left) => {
+                let is_it =
+                    |(plugin, fault): &&(String, Fault)| *plugin == self.plugin && fault.place == self.place;
+                match left.iter().find(is_it) {
+                    Some((_, fault)) => Repair::Failed(fault.error.clone()),
+                    None => Repair::Done,
+                }
+            }
+        }
+    }
+}
+
+/// Repairs an attachment. Returns what could not be put back; else why it was left alone, or what failed.
+fn repair(doctor: &Doctor<'_>, known: &Known, aim: Aim) -> Result<Vec<(String, Fault)>, Repair> {
+    let list = known.entry.network_list().map_err(Repair::Failed)?;
+    let mut left = Vec::new();
+    let in_pod = inside_is_unchecked(&list).is_none();
+    for plugin in &list.plugins {
+        let aim = if in_pod && delegate(plugin).is_none() { aim } else { Aim::RepairHost };
+        let Some(examined) = doctor.examine(known, &list, plugin, aim) else { continue };
+        if !has_interface(known) {
+            let failures = examined.undo.rollback();
+            failures.iter().for_each(|failure| log::warn!("{failure}"));
+            return Err(Repair::Doubt("it was deleted meanwhile".to_owned()));
+        }
+        examined.undo.commit();
+        let faults = examined.faults.map_err(Repair::Failed)?;
+        left.extend(faults.into_iter().map(|fault| (plugin.plugin_type.clone(), fault)));
+    }
+    Ok(left)
+}
+
+/// Returns false once a DEL has removed the pod's interface.
+fn has_interface(known: &Known) -> bool {
+    let found = || {
+        let ns = NetNs::open(known.entry.namespace().unwrap_or_default().as_ref())?;
+        Netlink::open_in(&ns)?.find_link(&known.entry.ifname)
+    };
+    matches!(found(), Ok(Some(_)))
+}
+
+fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Action) -> Finding {
+    let name = &plugin.plugin_type;
+    let (kind, what) = match fault.place {
+        Place::Rules => (Kind::MissingRules, format!("rules of plugin {name}")),
+        Place::Host => (Kind::HostState, format!("on the host, by plugin {name}")),
+        Place::Pod => (Kind::PodState, format!("in the pod, by plugin {name}")),
+    };
+    let remedy = match (&action, fault.place) {
+        (super::Action::Runtime, _) => "none of ours: delete the pod, and its owner makes another",
+        (_, Place::Rules) => "put them back",
+        (_, Place::Host) => "put it back",
+        (_, Place::Pod) => "put it back with --repair --pods, unless the pod wants it so",
+    };
+    Finding {
+        kind,
+        what,
+        whose: Whose::of(&known.entry.network, &known.attachment()),
+        why: match fault.place {
+            Place::Rules => format!("the pod lives without them: {}", fault.error),
+            _ => fault.error.to_string(),
+        },
+        doubt: None,
+        remedy,
+        action,
+    }
+}

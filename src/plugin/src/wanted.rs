@@ -1,0 +1,187 @@
+//! The wanted state of an attachment, as items that can be verified and put back.
+//!
+//! A plugin's CHECK names the items once, each by [`Call::wants`]. The [`Aim`] decides about an item that isn't
+//! as wanted: the verb fails, or a program that makes the check in its own process ([`Examination`]) takes a note
+//! of it or has it put back.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cnimble_cni::{Code, Error, PluginConfig};
+use cnimble_netlink::NetNs;
+
+use super::{Call, Command, Plugin, Undo, delegate};
+
+/// The place of an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Packet rules.
+    Rules,
+    /// Links, addresses, routes and switches of the host.
+    Host,
+    /// The pod's namespace. A difference can be the pod's own wish.
+    Pod,
+}
+
+/// What is done about an item that isn't as wanted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Aim {
+    /// The first one is the error of CHECK.
+    #[default]
+    Verify,
+    /// All are noted.
+    Note,
+    /// Those outside the pod are put back.
+    RepairHost,
+    /// All are put back.
+    RepairAll,
+}
+
+impl Aim {
+    fn repairs(self, place: Place) -> bool {
+        match self {
+            Aim::Verify | Aim::Note => false,
+            Aim::RepairHost => place != Place::Pod,
+            Aim::RepairAll => true,
+        }
+    }
+}
+
+/// An item that isn't as wanted, or that could not be put back.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// Where it is.
+    pub place: Place,
+    /// The error of CHECK for it, or why it could not be put back.
+    pub error: Error,
+}
+
+/// The aim of a CHECK, and its notes.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    aim: Aim,
+    faults: RefCell<Vec<Fault>>,
+}
+
+impl Call {
+    /// Verifies an item of the wanted state, with the sockets `on`, and puts it back if that is the aim.
+    ///
+    /// # Errors
+    /// CHECK's, if the item isn't as wanted; with another aim only an error of another code than 103.
+    pub fn wants<S>(
+        &self,
+        place: Place,
+        on: &mut S,
+        verify: impl Fn(&mut S) -> Result<(), Error>,
+        put_back: impl FnOnce(&mut S) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match verify(on) {
+            Err(err) if err.code == Code::CHECK_FAILED && self.wanted.aim.repairs(place) => {
+                log::debug!("put back: {err}");
+                let outcome = put_back(on).and_then(|()| verify(on));
+                outcome.or_else(|error| self.note(place, error))
+            }
+            verified => self.expects(place, verified),
+        }
+    }
+
+    /// The same for an item that can't be put back.
+    ///
+    /// # Errors
+    /// As [`Call::wants`].
+    pub fn expects(&self, place: Place, verified: Result<(), Error>) -> Result<(), Error> {
+        match verified {
+            Err(error) if error.code == Code::CHECK_FAILED && self.is_examined() => self.note(place, error),
+            verified => verified,
+        }
+    }
+
+    /// Returns true if a program makes this check for itself. It wants to know more than a caller of the verb, which may
+    /// end a pod whose CHECK fails.
+    pub fn is_examined(&self) -> bool {
+        self.wanted.aim != Aim::Verify
+    }
+
+    fn note(&self, place: Place, error: Error) -> Result<(), Error> {
+        self.wanted.faults.borrow_mut().push(Fault { place, error });
+        Ok(())
+    }
+}
+
+/// A CHECK in the process of its caller, which links the plugins.
+#[derive(Debug)]
+pub struct Examination<'a> {
+    /// `CNI_CONTAINERID`
+    pub container_id: &'a str,
+    /// `CNI_NETNS`
+    pub netns: &'a str,
+    /// `CNI_IFNAME`
+    pub ifname: &'a str,
+    /// `CNI_ARGS`
+    pub args: String,
+    /// `CNI_PATH`
+    pub path: &'a [PathBuf],
+    /// The plugin's configuration, with the result of ADD.
+    pub config: Vec<u8>,
+}
+
+impl Examination<'_> {
+    /// Runs CHECK of the plugin `name` among `plugins`. `None` if it isn't one of them. The version of the
+    /// configuration may be one without CHECK.
+    pub fn run(&self, plugins: &'static [&'static dyn Plugin], name: &str, aim: Aim) -> Option<Examined> {
+        let plugin = plugins.iter().copied().find(|plugin| plugin.name() == name)?;
+        let undo = Undo::new();
+        let faults = PluginConfig::parse(&self.config).and_then(|config| {
+            let ipam = plugins.iter().copied().find(|plugin| plugin.name() == config.ipam_type);
+            let call = Call {
+                command: Command::Check,
+                container_id: self.container_id.to_owned(),
+                netns: self.netns.to_owned(),
+                ifname: self.ifname.to_owned(),
+                raw_args: self.args.clone(),
+                path: self.path.to_vec(),
+                config,
+                stdin: Rc::new(self.config.clone()),
+                undo: undo.clone(),
+                plugins,
+                program: PathBuf::new(),
+                home: NetNs::current().ok().map(Arc::new),
+                delegate: ipam.map(delegate::Known::here).unwrap_or_default(),
+                wanted: Wanted { aim, faults: RefCell::default() },
+            };
+            examine(plugin, call)
+        });
+        Some(Examined { faults, undo })
+    }
+}
+
+/// The outcome of an [`Examination`].
+pub struct Examined {
+    /// The items that are not as wanted (any more).
+    ///
+    /// # Errors
+    /// They can't be told.
+    pub faults: Result<Vec<Fault>, Error>,
+    /// Takes away again what was put back. The caller runs it, or commits.
+    pub undo: Undo,
+}
+
+fn examine(plugin: &dyn Plugin, call: Call) -> Result<Vec<Fault>, Error> {
+    if call.home.as_ref().is_some_and(|home| home.is_at(Path::new(&call.netns))) {
+        return Err(Error::new(Code::INVALID_NETNS, format!("{} is the host's namespace", call.netns)));
+    }
+    let outcome = super::run(plugin, &call, Command::Check);
+    let mut faults = call.wanted.faults.into_inner();
+    match outcome {
+        // Without this item the others can't be looked at.
+        Err(error) if error.code == Code::CHECK_FAILED => {
+            if faults.is_empty() {
+                faults.push(Fault { place: Place::Host, error });
+            }
+        }
+        outcome => outcome?,
+    }
+    Ok(faults)
+}
