@@ -130,7 +130,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("life", &["cni", "leases", "made", "netlink", "rules", "runtime"]),
     ("lint", &["cni"]),
     ("locks", &["cni"]),
-    ("made", &["cni", "netlink"]),
+    ("made", &["cni", "netlink", "rules"]),
     ("netlink", &["cni"]),
     ("plugin", &["child", "cni", "netlink", "restraint"]),
     ("pod", &["api", "cni", "files", "leases", "life", "locks", "netlink", "runtime", "yaml"]),

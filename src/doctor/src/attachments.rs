@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 
 use cnimble_cni::list::{Injection, ListEntry};
-use cnimble_cni::{NetworkList, Owner, Verb, Version, json};
+use cnimble_cni::{NetworkList, Owner, Verb, Version};
 use cnimble_life::Verdict;
 use cnimble_life::cache_entries::Known;
 use cnimble_life::node::Node;
+use cnimble_made::bridge;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::{Aim, Examination, Examined, Fault, Place};
 use cnimble_runtime::{Attach, PluginError};
-use serde_json::Value;
 
 use super::repair::{Reach, Repair};
 use super::{Doctor, Finding, Kind, Whose};
@@ -104,7 +104,7 @@ impl Doctor<'_> {
         plugin: &ListEntry,
         in_pod: bool,
     ) -> Result<Vec<(Fault, super::Action)>, String> {
-        let delegate = delegate(plugin);
+        let delegate = bridge::delegated(plugin);
         let Some(examined) = self.examine(known, list, plugin, Aim::Note) else {
             return if in_pod { self.ask(known, list, plugin).await } else { Ok(Vec::new()) };
         };
@@ -121,7 +121,7 @@ impl Doctor<'_> {
 
     /// CHECK of a linked plugin, or of the one that it hands the pod to.
     fn examine(&self, known: &Known, list: &NetworkList, plugin: &ListEntry, aim: Aim) -> Option<Examined> {
-        let delegate = delegate(plugin);
+        let delegate = bridge::delegated(plugin);
         let plugin = delegate.as_ref().unwrap_or(plugin);
         let attach = Attach::from_entry(&known.entry);
         let injection = Injection {
@@ -155,18 +155,6 @@ impl Doctor<'_> {
             Err(err) => Err(err.to_string()),
         }
     }
-}
-
-/// The plugin that another one hands the pod to, as flannel does: its key `delegate` is that one's configuration. flannel
-/// has it be `bridge`, and a gateway, unless it says otherwise.
-fn delegate(plugin: &ListEntry) -> Option<ListEntry> {
-    let mut document = json::get(&plugin.document, "delegate")?.as_object()?.clone();
-    let kind = document.get("type").and_then(Value::as_str).filter(|kind| !kind.is_empty());
-    let plugin_type = kind.unwrap_or("bridge").to_owned();
-    if plugin_type == "bridge" {
-        document.entry("isGateway").or_insert(Value::Bool(true));
-    }
-    Some(ListEntry { plugin_type, capabilities: Vec::new(), document: Value::Object(document) })
 }
 
 impl Action {
@@ -208,7 +196,7 @@ fn repair(doctor: &Doctor<'_>, known: &Known, aim: Aim) -> Result<Vec<(String, F
     let mut left = Vec::new();
     let in_pod = inside_is_unchecked(&list).is_none();
     for plugin in &list.plugins {
-        let aim = if in_pod && delegate(plugin).is_none() { aim } else { Aim::RepairHost };
+        let aim = if in_pod && bridge::delegated(plugin).is_none() { aim } else { Aim::RepairHost };
         let Some(examined) = doctor.examine(known, &list, plugin, aim) else { continue };
         if !has_interface(known) {
             let failures = examined.undo.rollback();

@@ -6,18 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cnimble_cni::{Error, NetworkList, Owner, json};
+use cnimble_cni::{Error, Owner};
 use cnimble_leases::INDEX;
 use cnimble_leases::holder::Holder;
 use cnimble_life::node::Node;
 use cnimble_life::rules::judge;
 use cnimble_life::{Sight, Verdict};
-use cnimble_made::pair;
+use cnimble_made::{pair, rules};
 use cnimble_netlink::nft::Nft;
-use cnimble_rules::hand_over::{self, HandOver, Pod, Settings};
+use cnimble_rules::hand_over::{self, HandOver, Pod};
 use cnimble_rules::survey::{self, Trace};
 use cnimble_runtime::Entry;
-use serde_json::Value;
 
 use super::rules::names;
 use super::{Doctor, Whose};
@@ -151,7 +150,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
             continue;
         };
         // What the configuration that it was added with says.
-        let settings = entry.and_then(|entry| entry.network_list().ok()).map(|list| settings(&list));
+        let settings = entry.and_then(|entry| entry.network_list().ok()).map(|list| rules::settings(&list));
         let settings = settings.unwrap_or_default();
         let pod = Pod::new(owner.clone(), settings, traces);
         let whose = Whose::of(&owner.network, &owner.attachment);
@@ -205,25 +204,4 @@ fn owners(node: &Node) -> BTreeMap<String, (Owner, Option<&Entry>)> {
     // A name that was cut has another tag, and is found by no element.
     node.links.iter().filter_map(|link| Owner::named(&link.alias)).for_each(|owner| put(owner, None));
     owners
-}
-
-/// The settings in a network's configuration that handing the rules of its pods over to the Go plugins needs.
-fn settings(list: &NetworkList) -> Settings {
-    let mut settings = Settings::default();
-    for plugin in &list.plugins {
-        let text = |key: &str| {
-            let text = json::get(&plugin.document, key).and_then(Value::as_str);
-            text.filter(|text| !text.is_empty()).map(str::to_owned)
-        };
-        match plugin.plugin_type.as_str() {
-            "portmap" => {
-                let bit = json::get(&plugin.document, "markMasqBit").and_then(Value::as_u64);
-                settings.portmap_backend = text("backend");
-                settings.mark_bit = bit.and_then(|bit| u8::try_from(bit).ok()).filter(|bit| *bit < 32);
-            }
-            "firewall" => settings.admin_chain = text("iptablesAdminChainName"),
-            _ => {}
-        }
-    }
-    settings
 }

@@ -6,6 +6,7 @@
 //! | [`device`] | devices of the host in a pod | host-device |
 //! | [`pair`] | the host's ends of veth pairs | bridge, ptp |
 //! | [`ifb`] | devices that a pod's egress goes through | bandwidth |
+//! | [`rules`] | packet rules of pods | firewall, portmap |
 //!
 //! It says which plugins make the thing, how it is named and found, and when it has no owner any more. Elements of nf_tables sets are declared beside the rules that use them, in
 //! [`cnimble_rules::survey`]. What lives is not known here: the judge tells it ([`Judge`]).
@@ -14,6 +15,7 @@ pub mod bridge;
 pub mod device;
 pub mod ifb;
 pub mod pair;
+pub mod rules;
 
 use cnimble_cni::Error;
 use cnimble_netlink::Netlink;

@@ -1,0 +1,30 @@
+//! Packet rules of pods, as the configurations of their plugins say.
+
+use serde_json::Value;
+
+use cnimble_cni::{NetworkList, json};
+use cnimble_rules::hand_over::Settings;
+
+const FIREWALL: &str = "firewall";
+const PORTMAP: &str = "portmap";
+
+/// The settings in a network's configuration that handing the rules of its pods over to the Go plugins needs.
+pub fn settings(list: &NetworkList) -> Settings {
+    let mut settings = Settings::default();
+    for plugin in &list.plugins {
+        let text = |key: &str| {
+            let text = json::get(&plugin.document, key).and_then(Value::as_str);
+            text.filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        match plugin.plugin_type.as_str() {
+            PORTMAP => {
+                let bit = json::get(&plugin.document, "markMasqBit").and_then(Value::as_u64);
+                settings.portmap_backend = text("backend");
+                settings.mark_bit = bit.and_then(|bit| u8::try_from(bit).ok()).filter(|bit| *bit < 32);
+            }
+            FIREWALL => settings.admin_chain = text("iptablesAdminChainName"),
+            _ => {}
+        }
+    }
+    settings
+}
