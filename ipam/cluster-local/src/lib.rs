@@ -14,7 +14,7 @@ use cnimble_host_local::{PLUGIN as HOST_LOCAL, Source, add_from};
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::Share;
 use cnimble_leases::range::RangeSet;
-use cnimble_plugin::{Call, Caps, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 use ask::Request;
 
@@ -30,6 +30,10 @@ const TRIES: usize = 8;
 impl Plugin for ClusterLocal {
     fn name(&self) -> &'static str {
         "cluster-local"
+    }
+
+    fn role(&self) -> Role {
+        Role::Helper
     }
 
     fn needs(&self) -> Caps {

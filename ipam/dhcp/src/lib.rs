@@ -45,7 +45,7 @@ use cnimble_cni::{Attachment, CniResult, Code, Error};
 use cnimble_netlink::link::{self, Change};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::interface::pod;
-use cnimble_plugin::{Call, Caps, Plugin, signal};
+use cnimble_plugin::{Call, Caps, Plugin, Role, signal};
 
 use ask::{ask, ask_all};
 use config::Config;
@@ -71,6 +71,10 @@ impl Plugin for Dhcp {
     }
 
     /// CAP_NET_ADMIN is for an interface that is down, and for DHCPv6.
+    fn role(&self) -> Role {
+        Role::Helper
+    }
+
     fn needs(&self) -> Caps {
         Caps::NET_RAW.and(Caps::SYS_ADMIN).and(Caps::NET_ADMIN)
     }

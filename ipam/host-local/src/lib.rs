@@ -31,7 +31,7 @@ use cnimble_leases::config::{self, Config};
 use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{self, Directory, Store, StoreError};
 use cnimble_plugin::interface::remove;
-use cnimble_plugin::{Call, Caps, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 pub use add::{Source, add_from};
 use ledger::Ledger;
@@ -44,6 +44,10 @@ struct HostLocal;
 impl Plugin for HostLocal {
     fn name(&self) -> &'static str {
         "host-local"
+    }
+
+    fn role(&self) -> Role {
+        Role::Helper
     }
 
     fn needs(&self) -> Caps {

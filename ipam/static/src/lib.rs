@@ -7,7 +7,7 @@
 mod config;
 
 use cnimble_cni::{CniResult, Error};
-use cnimble_plugin::{Call, Caps, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 use config::Config;
 
@@ -19,6 +19,10 @@ struct Static;
 impl Plugin for Static {
     fn name(&self) -> &'static str {
         "static"
+    }
+
+    fn role(&self) -> Role {
+        Role::Helper
     }
 
     fn needs(&self) -> Caps {

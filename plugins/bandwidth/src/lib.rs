@@ -28,7 +28,7 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::tc::subnet::End;
 use cnimble_netlink::tc::tbf::Tbf;
-use cnimble_plugin::{Call, Caps, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 use config::{Config, Subnets};
 use root::Limit;
@@ -57,6 +57,10 @@ impl Config {
 impl Plugin for Bandwidth {
     fn name(&self) -> &'static str {
         "bandwidth"
+    }
+
+    fn role(&self) -> Role {
+        Role::Chained
     }
 
     fn needs(&self) -> Caps {

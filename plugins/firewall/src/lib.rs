@@ -15,7 +15,7 @@ mod port;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Version};
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::{Call, Caps, Place, Plugin};
+use cnimble_plugin::{Call, Caps, Place, Plugin, Role};
 use cnimble_rules::forward::{self, Forward, Leaving, Policy};
 
 use config::Config;
@@ -28,6 +28,10 @@ struct Firewall;
 impl Plugin for Firewall {
     fn name(&self) -> &'static str {
         "firewall"
+    }
+
+    fn role(&self) -> Role {
+        Role::Chained
     }
 
     fn needs(&self) -> Caps {

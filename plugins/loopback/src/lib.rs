@@ -5,7 +5,7 @@
 
 use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
 use cnimble_netlink::{Netlink, link};
-use cnimble_plugin::{Call, Caps, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 const LO: &str = "lo";
 
@@ -17,6 +17,10 @@ struct Loopback;
 impl Plugin for Loopback {
     fn name(&self) -> &'static str {
         "loopback"
+    }
+
+    fn role(&self) -> Role {
+        Role::Helper
     }
 
     fn needs(&self) -> Caps {

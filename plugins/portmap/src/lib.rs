@@ -12,7 +12,7 @@ mod gone;
 
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::nft::Nft;
-use cnimble_plugin::{Call, Caps, Place, Plugin};
+use cnimble_plugin::{Call, Caps, Place, Plugin, Role};
 use cnimble_rules::portmap::{self, Forward};
 
 use config::Config;
@@ -25,6 +25,10 @@ struct Portmap;
 impl Plugin for Portmap {
     fn name(&self) -> &'static str {
         "portmap"
+    }
+
+    fn role(&self) -> Role {
+        Role::Chained
     }
 
     fn needs(&self) -> Caps {

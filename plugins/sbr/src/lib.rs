@@ -22,7 +22,7 @@ use cnimble_netlink::rule::Rule;
 use cnimble_netlink::{Netlink, Request, route, rule};
 use cnimble_plugin::interface::pinned::in_pinned;
 use cnimble_plugin::interface::{check, pod, remove, unusable, usable_netlink};
-use cnimble_plugin::{Call, Caps, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 use config::Config;
 use tables::{PROTOCOL, Tables};
@@ -38,6 +38,10 @@ struct Sbr;
 impl Plugin for Sbr {
     fn name(&self) -> &'static str {
         "sbr"
+    }
+
+    fn role(&self) -> Role {
+        Role::Chained
     }
 
     fn needs(&self) -> Caps {

@@ -28,7 +28,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error};
 use cnimble_netlink::{NetNs, Netlink, link, sysctl};
-use cnimble_plugin::{Call, Caps, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 use backup::Backup;
 use config::{Config, DataDir, Sysctl};
@@ -41,6 +41,10 @@ struct Tuning;
 impl Plugin for Tuning {
     fn name(&self) -> &'static str {
         "tuning"
+    }
+
+    fn role(&self) -> Role {
+        Role::Chained
     }
 
     fn needs(&self) -> Caps {

@@ -20,7 +20,7 @@ use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Link;
 use cnimble_plugin::interface::pinned::in_pinned;
 use cnimble_plugin::interface::{unusable, usable_netlink};
-use cnimble_plugin::{Call, Caps, Plugin};
+use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 use config::Config;
 use port::Belongings;
@@ -36,6 +36,10 @@ struct Vrf;
 impl Plugin for Vrf {
     fn name(&self) -> &'static str {
         "vrf"
+    }
+
+    fn role(&self) -> Role {
+        Role::Chained
     }
 
     fn needs(&self) -> Caps {

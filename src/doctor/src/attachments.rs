@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{NetworkList, Owner, Verb, Version};
+use cnimble_files::begun;
 use cnimble_life::Verdict;
 use cnimble_life::cache_entries::Known;
 use cnimble_life::node::Node;
@@ -51,6 +52,10 @@ fn lives(known: &Known) -> bool {
 
 /// Adds the differences of an attachment. Returns what was not compared.
 async fn of_attachment(doctor: &Doctor<'_>, known: &Known, findings: &mut Vec<Finding>) -> Vec<String> {
+    if begun::is_noted(&known.owner().tag()) {
+        findings.push(leaving(known));
+        return Vec::new();
+    }
     let list = match known.entry.network_list() {
         Ok(list) => list,
         Err(err) => return vec![format!("nothing is checked: {err}")],
@@ -192,16 +197,20 @@ impl Action {
 
 /// Repairs an attachment. Returns what could not be put back; else why it was left alone, or what failed.
 fn repair(doctor: &Doctor<'_>, known: &Known, aim: Aim) -> Result<Vec<(String, Fault)>, Repair> {
+    let gone = || Repair::Doubt("its DEL has begun".to_owned());
+    if is_leaving(known) {
+        return Err(gone());
+    }
     let list = known.entry.network_list().map_err(Repair::Failed)?;
     let mut left = Vec::new();
     let in_pod = inside_is_unchecked(&list).is_none();
     for plugin in &list.plugins {
         let aim = if in_pod && bridge::delegated(plugin).is_none() { aim } else { Aim::RepairHost };
         let Some(examined) = doctor.examine(known, &list, plugin, aim) else { continue };
-        if !has_interface(known) {
+        if is_leaving(known) {
             let failures = examined.undo.rollback();
             failures.iter().for_each(|failure| log::warn!("{failure}"));
-            return Err(Repair::Doubt("it was deleted meanwhile".to_owned()));
+            return Err(gone());
         }
         examined.undo.commit();
         let faults = examined.faults.map_err(Repair::Failed)?;
@@ -210,13 +219,29 @@ fn repair(doctor: &Doctor<'_>, known: &Known, aim: Aim) -> Result<Vec<(String, F
     Ok(left)
 }
 
-/// Returns false once a DEL has removed the pod's interface.
-fn has_interface(known: &Known) -> bool {
+/// Whether a DEL has begun or is done. A DEL that begins after this finds what was put back before. One that is done
+/// has removed the interface before it removed the note, so the note is looked for first.
+fn is_leaving(known: &Known) -> bool {
     let found = || {
         let ns = NetNs::open(known.entry.namespace().unwrap_or_default().as_ref())?;
         Netlink::open_in(&ns)?.find_link(&known.entry.ifname)
     };
-    matches!(found(), Ok(Some(_)))
+    begun::is_noted(&known.owner().tag()) || !matches!(found(), Ok(Some(_)))
+}
+
+/// A pod between the first and the last plugin of its DEL.
+fn leaving(known: &Known) -> Finding {
+    Finding {
+        kind: Kind::BegunDel,
+        what: "attachment".to_owned(),
+        whose: Whose::of(&known.entry.network, &known.attachment()),
+        why: "its DEL has begun and is not done".to_owned(),
+        doubt: Some(
+            "a repair would leave rules behind the DEL; the runtime finishes or repeats it".to_owned(),
+        ),
+        remedy: "none of ours: repeat the DEL",
+        action: super::Action::Runtime,
+    }
 }
 
 fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Action) -> Finding {

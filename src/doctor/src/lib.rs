@@ -68,6 +68,8 @@ pub enum Kind {
     HostState,
     /// The same in the pod.
     PodState,
+    /// A living pod whose DEL has begun.
+    BegunDel,
     /// A sandbox that is Ready and has lost its namespace, or its interface.
     SandboxInterface,
     /// A sandbox that has another address than its runtime says.
@@ -103,6 +105,7 @@ impl Kind {
             Kind::MissingRules => "missing-rules",
             Kind::HostState => "host-state",
             Kind::PodState => "pod-state",
+            Kind::BegunDel => "begun-del",
             Kind::SandboxInterface => "sandbox-interface",
             Kind::SandboxAddress => "sandbox-address",
             Kind::SandboxWithoutLease => "sandbox-without-lease",

@@ -3,6 +3,8 @@
 //! A plain `read` of a path waits for ever on a pipe, reads an endless device into memory, and
 //! follows links. Here only a regular file of a bounded size is read; anything else is an error.
 
+pub mod begun;
+
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -14,7 +14,7 @@ use cnimble_netlink::{NetNs, linger};
 
 use super::env::Env;
 use super::wanted::Wanted;
-use super::{Call, Command, Plugin, Undo, delegate, restrain, signal, start, undo};
+use super::{Call, Command, Plugin, Undo, begun, delegate, restrain, signal, start, undo};
 
 /// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
 const STDIN_LIMIT: usize = 16 << 20;
@@ -232,8 +232,9 @@ fn version(plugin: &dyn Plugin) -> Result<(), Error> {
 fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(), Error> {
     validate(plugin, call.command, &call.config)?;
     find_home(&mut call, netns_override)?;
+    begun::before(plugin, &call);
     restrain::restrain(plugin, &call);
-    match call.command {
+    let outcome = match call.command {
         Command::Add => add(plugin, &call),
         command @ (Command::Del | Command::Gc) => {
             linger::allow();
@@ -243,7 +244,9 @@ fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(),
             super::run(plugin, &call, command)
         }
         command => super::run(plugin, &call, command),
-    }
+    };
+    begun::after(plugin, &call, &outcome);
+    outcome
 }
 
 /// ADD counts as done only when the runtime has the result.

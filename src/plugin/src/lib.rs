@@ -5,6 +5,7 @@
 //! prints result or error, and takes everything back when ADD fails, panics or is told
 //! to stop.
 
+mod begun;
 mod call;
 pub mod delegate;
 mod entry;
@@ -29,6 +30,17 @@ use std::ffi::OsString;
 
 use cnimble_cni::{Attachment, CniResult, Error, Version};
 
+/// The part of a plugin in a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Makes the pod's interface: first for ADD, last for DEL.
+    Main,
+    /// Works on an interface that another plugin has made.
+    Chained,
+    /// Neither, as an IPAM plugin.
+    Helper,
+}
+
 /// A CNI plugin: its verbs. All but ADD and DEL have a default that does nothing and succeeds.
 pub trait Plugin: Sync {
     /// The name it is called by: the `type` in a configuration, the file in CNI_PATH.
@@ -37,6 +49,11 @@ pub trait Plugin: Sync {
     /// The versions it speaks, oldest first.
     fn versions(&self) -> &'static [Version] {
         Version::ALL
+    }
+
+    /// Its part in a chain.
+    fn role(&self) -> Role {
+        Role::Main
     }
 
     /// The capabilities that its verbs need. The others are given up before one begins.

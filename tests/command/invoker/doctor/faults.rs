@@ -10,7 +10,7 @@ use cnimble_tests::{Pod, need, need_go, plugin_dir};
 use super::super::scripts;
 use super::{Node, findings, kinds, veths};
 
-fn network(node: &Node, name: &str, subnet: &str) -> Value {
+pub(super) fn network(node: &Node, name: &str, subnet: &str) -> Value {
     json!({
         "cniVersion": "1.0.0",
         "name": name,

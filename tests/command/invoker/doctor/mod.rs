@@ -1,5 +1,6 @@
 //! `cnimble doctor` on nodes with damage of every kind. What lives must never be touched.
 
+mod departures;
 mod faults;
 mod leaves;
 mod repairs;

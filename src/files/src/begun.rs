@@ -1,0 +1,101 @@
+//! Notes of DELs that have begun: one empty file for each attachment, by the tag of its owner.
+//!
+//! A runtime deletes a pod plugin by plugin and removes its own record last. Between two plugins the pod looks like
+//! one that has lost something, and a repair would leave rules behind. A plugin notes the DEL before it removes
+//! anything. The plugin that made the interface removes the note when the interface is gone; so do a new ADD, and
+//! GC for what isn't valid.
+//!
+//! A chain whose first plugin is none of ours leaves its notes. So old ones go when there are many.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The directory. It is empty after a reboot, which no namespace outlives.
+pub const DIR: &str = "/run/cnimble/begun-dels";
+
+/// A directory of this size, in bytes, has hundreds of notes: tmpfs counts 20 for each.
+const LARGE: u64 = 20_000;
+
+/// The age of a note that goes when there are many.
+const OLD: Duration = Duration::from_secs(24 * 3600);
+
+/// Notes that the DEL of the owner with this tag begins.
+///
+/// # Errors
+/// The system's.
+pub fn note(tag: &str) -> io::Result<()> {
+    let path = path(tag)?;
+    let create = || File::options().write(true).create_new(true).mode(0o600).open(&path);
+    match create() {
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+            make_directory()?;
+            create()?;
+        }
+        outcome => drop(outcome?),
+    }
+    if fs::metadata(DIR)?.len() > LARGE {
+        let is_old = |path: &PathBuf| {
+            let changed = fs::metadata(path).and_then(|meta| meta.modified());
+            changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > OLD))
+        };
+        all()?.into_iter().filter(is_old).for_each(|path| drop(fs::remove_file(path)));
+    }
+    Ok(())
+}
+
+/// The directory above is shared, and others have to get through.
+fn make_directory() -> io::Result<()> {
+    if let Some(above) = Path::new(DIR).parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(DIR)
+}
+
+/// Removes the note of this owner, if there is one.
+///
+/// # Errors
+/// The system's.
+pub fn clear(tag: &str) -> io::Result<()> {
+    unless_missing(fs::remove_file(path(tag)?))
+}
+
+/// Removes the notes of the owners that are `gone`, by their tags.
+///
+/// # Errors
+/// The system's.
+pub fn clear_those(gone: impl Fn(&str) -> bool) -> io::Result<()> {
+    let is_gone = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(&gone);
+    all()?.into_iter().filter(is_gone).try_for_each(|path| unless_missing(fs::remove_file(path)))
+}
+
+/// Returns true if the DEL of this owner has begun and isn't done, or if that can't be told.
+pub fn is_noted(tag: &str) -> bool {
+    let looked = path(tag).and_then(fs::symlink_metadata);
+    !matches!(looked, Err(err) if super::is_absent(&err))
+}
+
+fn all() -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(DIR) {
+        Err(err) if super::is_absent(&err) => Ok(Vec::new()),
+        listed => listed?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+/// A tag is hexadecimal digits and a hyphen; no other text becomes a path.
+fn path(tag: &str) -> io::Result<PathBuf> {
+    match tag.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') && !tag.is_empty() {
+        true => Ok(PathBuf::from(DIR).join(tag)),
+        false => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+    }
+}
+
+fn unless_missing(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(err) if !super::is_absent(&err) => Err(err),
+        _ => Ok(()),
+    }
+}
