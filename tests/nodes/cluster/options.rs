@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use serde_json::{Value, json};
 
+use cnimble_tests::http::ApiServer;
 use cnimble_tests::{LIMIT, PATIENCE, need, run_limited, wait_until};
 
 use super::members::{Member, Site, object};

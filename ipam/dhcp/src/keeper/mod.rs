@@ -388,7 +388,7 @@ impl Keeper {
 /// The error of an ADD that has waited for `limit` milliseconds.
 fn without_lease(pod: &Pod, limit: u64) -> Error {
     let (ifname, word) = (&pod.place.ifname, pod.wanted.family.word());
-    let time = if limit % 1000 == 0 { format!("{} s", limit / 1000) } else { format!("{limit} ms") };
+    let time = if limit.is_multiple_of(1000) { format!("{} s", limit / 1000) } else { format!("{limit} ms") };
     let msg = format!("no {word} server has given an address to {ifname} within {time}");
     Error::new(Code::TRY_AGAIN_LATER, msg).details(pod.speaker.tried())
 }

@@ -43,9 +43,9 @@ fn scope() -> Result<(), cnimble_dbus::Error> {
 /// controllers stay.
 fn to_roots() -> io::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    let roots = mounts.lines().filter_map(root);
-    // The last failure is told; a hierarchy that is read-only for one reason is so for all.
-    roots.map(move_to).fold(Ok(()), |outcome, moved| moved.and(outcome))
+    // All are tried before the first failure is returned.
+    let moved: Vec<io::Result<()>> = mounts.lines().filter_map(root).map(move_to).collect();
+    moved.into_iter().collect()
 }
 
 fn move_to(root: &str) -> io::Result<()> {
