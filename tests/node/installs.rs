@@ -1,22 +1,33 @@
 //! `cnimble-plugins --install` and `--uninstall`, which is how the image gets onto a node.
 
 use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
 use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use cnimble_tests::{need, skip};
 
 use crate::scripts::{Node, contents};
 
 impl Node {
     /// Calls the binary itself.
-    fn by_itself(&self, option: &str) -> Output {
+    pub(crate) fn by_itself(&self, option: &str) -> Output {
+        self.binary(option).output().unwrap()
+    }
+
+    pub(crate) fn binary(&self, option: &str) -> Command {
         let mut command = Command::new(self.path("release/cnimble-plugins"));
-        command.arg(option).arg(self.path("bin")).output().unwrap()
+        command.arg(option).arg(self.path("bin"));
+        command
     }
 
     #[track_caller]
-    fn by_itself_ok(&self, option: &str) -> String {
+    pub(crate) fn by_itself_ok(&self, option: &str) -> String {
         let output = self.by_itself(option);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -55,6 +66,127 @@ fn the_binary_installs_itself_and_puts_back_what_it_replaced() {
     expected.remove(&node.path("bin/.cnimble.bridge.1"));
     assert_eq!(contents(&node.path("bin")), expected);
     assert!(node.by_itself_ok("--uninstall").starts_with("nothing of ours"));
+}
+
+/// As another project does it, with `cp -f OTHER/loopback loopback` for example.
+fn overwrite_loopback(node: &Node) {
+    let mut file = fs::File::options().write(true).truncate(true).open(node.path("bin/loopback")).unwrap();
+    file.write_all(b"another's loopback").unwrap();
+}
+
+/// Which of the plugins are ours still, when another project has written into one of them.
+fn others_stay(node: &Node) -> bool {
+    let about = Command::new(node.path("bin/host-local")).output();
+    about.is_ok_and(|about| String::from_utf8_lossy(&about.stderr).contains("CNI host-local plugin"))
+}
+
+#[test]
+fn a_write_into_one_copy_leaves_the_other_plugins_as_they_are() {
+    let node = Node::new();
+    let before = contents(&node.path("bin"));
+    for by_script in [false, true] {
+        if by_script {
+            node.install_ok(&["--no-command", "--copies"]);
+        } else {
+            let output = node.binary("--install").args(["--copies"]).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let bridge = fs::metadata(node.path("bin/bridge")).unwrap();
+        assert_eq!((bridge.nlink(), bridge.mode() & 0o7777), (1, 0o755));
+        overwrite_loopback(&node);
+        assert!(others_stay(&node));
+        node.by_itself_ok("--uninstall");
+        assert_eq!(fs::read_to_string(node.path("bin/loopback")).unwrap(), "another's loopback");
+        // Its owner takes it away again, and the next call takes note of that.
+        fs::remove_file(node.path("bin/loopback")).unwrap();
+        node.by_itself_ok("--uninstall");
+        assert_eq!(contents(&node.path("bin")), before);
+    }
+    // Hard links are one file, which is why there are copies.
+    node.by_itself_ok("--install");
+    overwrite_loopback(&node);
+    assert!(!others_stay(&node));
+}
+
+#[test]
+fn copies_share_blocks_where_the_file_system_can() {
+    need!("mkfs.xfs", "mount");
+    let dir = tempfile::tempdir().unwrap();
+    let (image, disk) = (dir.path().join("image"), dir.path().join("disk"));
+    fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
+    fs::create_dir(&disk).unwrap();
+    for (program, args) in [("mkfs.xfs", &["-q", "-m", "reflink=1"] as &[&str]), ("mount", &["-o", "loop"])] {
+        let mut command = Command::new(program);
+        command.args(args).arg(&image).args((program == "mount").then_some(&disk));
+        let output = command.output().unwrap();
+        if !output.status.success() {
+            skip!("{program}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    let node = Node::new();
+    let size = fs::metadata(node.path("release/cnimble-plugins")).unwrap().len();
+    let used = || {
+        let stat = nix::sys::statvfs::statvfs(&disk).unwrap();
+        (stat.blocks() - stat.blocks_free()) * stat.fragment_size()
+    };
+    let before = used();
+    let mut command = Command::new(node.path("release/cnimble-plugins"));
+    let output = command.arg("--install").arg(disk.join("bin")).arg("--copies").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::metadata(disk.join("bin/bridge")).unwrap().nlink(), 1);
+    let grown = used() - before;
+    assert!(grown < 3 * size, "{grown} bytes for copies of {size}");
+}
+
+const LABEL: &CStr = c"security.selinux";
+
+/// The label of a file in SELinux's attribute, which a kernel without a policy keeps as it is.
+fn label(path: &Path) -> Option<String> {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let mut value = [0_u8; 64];
+    // SAFETY: path and name end with a zero byte, and the kernel writes no more than the length of `value`.
+    let length =
+        unsafe { libc::lgetxattr(path.as_ptr(), LABEL.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    let length = usize::try_from(length).ok()?;
+    Some(String::from_utf8(value[..length].to_vec()).unwrap())
+}
+
+fn set_label(path: &Path, label: &str) -> std::io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: path and name end with a zero byte, and the kernel reads no more than the length of `label`.
+    let set =
+        unsafe { libc::lsetxattr(path.as_ptr(), LABEL.as_ptr(), label.as_ptr().cast(), label.len(), 0) };
+    if set == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+fn no_file_takes_a_label_from_where_it_was_built_and_kept_files_have_theirs() {
+    need!();
+    for by_script in [false, true] {
+        let node = Node::new();
+        node.write("release/cluster-local-etcd", "one");
+        for (file, label) in [
+            ("release/cnimble-plugins", "user_home_t"),
+            ("release/cnimble", "user_home_t"),
+            ("release/cluster-local-etcd", "user_home_t"),
+            ("bin/bridge", "bin_t"),
+        ] {
+            if let Err(err) = set_label(&node.path(file), label) {
+                skip!("no labels here: {err}");
+            }
+        }
+        if by_script {
+            node.install_ok(&["--cluster"]);
+        } else {
+            node.by_itself_ok("--install");
+        }
+        for file in ["bin/bridge", "bin/host-local", "bin/cluster-local-etcd"] {
+            assert_eq!(label(&node.path(file)), None, "{file}, by_script: {by_script}");
+        }
+        assert_eq!(label(&node.path("bin/.replaced-by-cnimble/bridge")).as_deref(), Some("bin_t"));
+        node.install_ok(&["--uninstall", "--force"]);
+        assert_eq!(label(&node.path("bin/bridge")).as_deref(), Some("bin_t"));
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod harness;
 mod installs;
+mod killed;
 mod nft;
 mod package;
 mod scripts;

@@ -82,10 +82,12 @@ fn packages_have_every_plugin_unit_page_and_licence() {
         let cni = tree.plugins.join(tree.cni);
         assert_eq!(names(&cni), plugins());
         let bridge = fs::metadata(cni.join("bridge")).unwrap();
-        assert_eq!(bridge.nlink() as usize, plugins().len(), "{} isn't one file", cni.display());
+        let links = if tree.cni.starts_with("opt") { 1 } else { plugins().len() };
+        assert_eq!(bridge.nlink() as usize, links, "{}", cni.display());
         assert_eq!(bridge.permissions().mode() & 0o7777, 0o755);
         let by_itself = fs::metadata(tree.plugins.join("usr/sbin/cnimble-plugins")).unwrap();
-        assert_eq!(by_itself.ino(), bridge.ino());
+        let of_a_plugin = |name: &String| fs::metadata(cni.join(name)).unwrap().ino() == by_itself.ino();
+        assert!(names(&cni).iter().any(of_a_plugin));
 
         let share = tree.command.join("usr/share");
         assert_eq!(names(&share.join("man/man1")), pages);

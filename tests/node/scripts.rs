@@ -72,7 +72,7 @@ impl Node {
     }
 
     /// A newer release: still runs, other bytes.
-    fn upgrade(&self) -> Vec<u8> {
+    pub(crate) fn upgrade(&self) -> Vec<u8> {
         let mut binary = fs::read(self.path("release/cnimble-plugins")).unwrap();
         binary.extend(b"newer");
         self.replace("release/cnimble-plugins", &binary);

@@ -2,12 +2,13 @@
 //! name, and takes itself away again. For where there is no shell and no package manager: an image
 //! without either, Talos, Flatcar.
 //!
-//! `scripts/install` does the same, and either undoes the other's work: what was replaced is in
-//! `.replaced-by-cnimble`, beside the file `installed`, a line "SHA-256, two spaces, path" for each
-//! file of ours. Each file is renamed into place, so a node may go on making pods meanwhile.
+//! `scripts/install` does the same, and either undoes the other's work. Replaced files are in
+//! `.replaced-by-cnimble`. The file `installed` beside them has a line "SHA-256, two spaces, path" for each
+//! file of ours. Each file is renamed into place, so a node may go on making pods meanwhile. The next call
+//! repairs a killed one.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::{Display, Write as _};
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
@@ -20,12 +21,15 @@ use nix::sys::signal::{SigSet, Signal};
 use sha2::{Digest, Sha256};
 
 const USAGE: &str = "usage: cnimble-plugins --list-plugins
-       cnimble-plugins --install DIR [--wait]
+       cnimble-plugins --install DIR [--copies] [--wait]
        cnimble-plugins --uninstall DIR
 
   --list-plugins   print the names of the plugins
   --install DIR    put the plugins into DIR, and cluster-local-etcd, if it lies beside this program;
                    what was there is kept in DIR/.replaced-by-cnimble
+  --copies         make a file of its own for each plugin, instead of hard links of one file: for a
+                   directory in which others write. 60 MB together, or as much as one file on a file
+                   system that shares blocks (btrfs, xfs)
   --wait           then wait for SIGTERM: for the container of a DaemonSet
   --uninstall DIR  remove them, and put back what they replaced
 
@@ -35,32 +39,26 @@ living pods in the form that these remove.
 
 /// Where what was replaced is kept, in the directory of the plugins.
 const KEEP: &str = ".replaced-by-cnimble";
-/// What the plugin `cluster-local` starts. It is installed, too, if it lies beside this program.
+/// The program that the plugin `cluster-local` starts. An install takes it along if it lies beside this program.
 const CLUSTER: &str = "cluster-local-etcd";
 /// The beginning of the names of files that are being written.
 const UNFINISHED: &str = ".cnimble.";
 
-/// What went wrong, in words.
+/// An error message.
 type Failure = String;
 
 /// Does what the arguments ask for, if it is this module's; the exit status.
 pub(crate) fn asked(args: &[OsString]) -> Option<i32> {
-    let words: Vec<&OsStr> = args.iter().map(OsString::as_os_str).collect();
-    let first = words.first()?.to_str()?;
-    if !matches!(first, "--install" | "--uninstall" | "--help" | "-h") {
-        return None;
-    }
-    let done = match words.as_slice() {
-        [_, dir] if first == "--install" => install(Path::new(dir)),
-        [_, dir, wait] if first == "--install" && *wait == "--wait" => {
-            install(Path::new(dir)).and_then(|()| wait_for_the_end())
-        }
-        [_, dir] if first == "--uninstall" => uninstall(Path::new(dir)),
-        [_] if first.ends_with('h') || first == "--help" => {
+    let (first, rest) = args.split_first()?;
+    let done = match (first.to_str()?, rest) {
+        ("--install", [dir, options @ ..]) => install_as(Path::new(dir), options),
+        ("--uninstall", [dir]) => uninstall(Path::new(dir)),
+        ("--help" | "-h", []) => {
             say(USAGE.trim_end());
             Ok(())
         }
-        _ => Err(format!("wrong arguments\n{USAGE}")),
+        ("--install" | "--uninstall" | "--help" | "-h", _) => Err(wrong_arguments()),
+        _ => return None,
     };
     match done {
         Ok(()) => Some(0),
@@ -69,6 +67,24 @@ pub(crate) fn asked(args: &[OsString]) -> Option<i32> {
             Some(1)
         }
     }
+}
+
+fn wrong_arguments() -> Failure {
+    format!("wrong arguments\n{USAGE}")
+}
+
+/// Installs by the options behind the directory.
+fn install_as(dir: &Path, options: &[OsString]) -> Result<(), Failure> {
+    let (mut way, mut wait) = (Way::Links, false);
+    for option in options {
+        match option.to_str() {
+            Some("--copies") => way = Way::Copies,
+            Some("--wait") => wait = true,
+            _ => return Err(wrong_arguments()),
+        }
+    }
+    install(dir, way)?;
+    if wait { wait_for_the_end() } else { Ok(()) }
 }
 
 /// A line on stdout. A reader that has gone doesn't stop the work.
@@ -86,6 +102,14 @@ fn doing<E: Display>(what: &str, path: &Path) -> impl Fn(E) -> Failure {
 fn wait_for_the_end() -> Result<(), Failure> {
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     ends.thread_block().and_then(|()| ends.wait()).map(|_| ()).map_err(|err| format!("waiting: {err}"))
+}
+
+/// How one binary gets many names.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Links,
+    /// Another program's write into one of the files leaves the others as they are.
+    Copies,
 }
 
 /// A directory with plugins, which only one process works on.
@@ -107,7 +131,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Removes what killed processes were writing: nobody else writes here while the lock is held.
+    /// Removes temporary files of killed processes. The lock keeps other installs away.
     fn sweep(&self, dir: &Path) -> Result<(), Failure> {
         let entries = match fs::read_dir(dir) {
             Err(err) if err.kind() == ErrorKind::NotFound => return Ok(()),
@@ -143,7 +167,7 @@ impl Place {
         }
         let bytes = fs::read(path).map_err(doing("reading", path))?;
         let ours = bytes.starts_with(b"\x7fELF") && bytes.windows(7).any(|seven| seven == b"cnimble");
-        Ok(ours || installed.contains(&line(&bytes, path)))
+        Ok(ours || installed.contains(&line(&digest(&bytes), path)))
     }
 
     /// A link to `source` appears as `path`, in place of what is there.
@@ -155,6 +179,25 @@ impl Place {
         let _ = fs::remove_file(&new);
         renamed
     }
+
+    /// Keeps each file of others, for --uninstall.
+    fn keep_others(&self, paths: &[PathBuf], installed: &BTreeSet<String>) -> Result<(), Failure> {
+        for path in paths {
+            let kept = self.keep.join(path.file_name().unwrap_or_default());
+            if exists(path)? && !self.is_ours(path, installed)? {
+                self.put(path, &kept)?;
+                say(&format!("keep {} as {}", path.display(), kept.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a file with the bytes of `source` appear as `path`, in place of the one there.
+fn copy(source: &Path, path: &Path) -> Result<(), Failure> {
+    let mut from = File::open(source).map_err(doing("opening", source))?;
+    // copy_file_range(2), which shares blocks on a file system that can.
+    write_by(path, 0o755, |file| io::copy(&mut from, file).map(|_| ()))
 }
 
 /// The name of `path` while it is written.
@@ -174,20 +217,29 @@ fn exists(path: &Path) -> Result<bool, Failure> {
     }
 }
 
+/// The SHA-256 of a file, as the manifest has it.
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
 /// A line of the manifest.
-fn line(bytes: &[u8], path: &Path) -> String {
-    let mut line = String::with_capacity(66);
-    for byte in Sha256::digest(bytes) {
-        let _ = write!(line, "{byte:02x}");
-    }
-    line + "  " + &path.display().to_string()
+fn line(digest: &str, path: &Path) -> String {
+    format!("{digest}  {}", path.display())
 }
 
 /// Writes a file whole, and to the disk.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
+    write_by(path, mode, |file| file.write_all(bytes))
+}
+
+/// Has `fill` write a file that appears whole, and is on the disk before it does.
+fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Failure> {
     let new = unfinished(path);
     let written = File::create(&new).and_then(|mut file| {
-        file.write_all(bytes)?;
+        fill(&mut file)?;
         file.set_permissions(Permissions::from_mode(mode))?;
         file.sync_all()
     });
@@ -207,36 +259,29 @@ fn cluster(own: &Path) -> Result<Option<Vec<u8>>, Failure> {
     }
 }
 
-fn install(dir: &Path) -> Result<(), Failure> {
+fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     let own = Path::new("/proc/self/exe");
     let program = fs::read(own).map_err(doing("reading", own))?;
     let cluster = cluster(own)?;
     fs::create_dir_all(dir).map_err(doing("making", dir))?;
     let place = Place::open(dir)?;
     let mut installed = place.installed()?;
-    let paths: Vec<PathBuf> = PLUGINS.iter().map(|plugin| place.dir.join(plugin.name())).collect();
+    let plugins: Vec<PathBuf> = PLUGINS.iter().map(|plugin| place.dir.join(plugin.name())).collect();
     let beside = place.dir.join(CLUSTER);
-    let all = || paths.iter().chain(cluster.as_ref().map(|_| &beside));
-    for path in all() {
-        if exists(path)? && fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()) {
-            return Err(format!("{} is a directory", path.display()));
-        }
+    let all: Vec<PathBuf> = plugins.iter().chain(cluster.as_ref().map(|_| &beside)).cloned().collect();
+    if let Some(path) = all.iter().find(|path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())) {
+        return Err(format!("{} is a directory", path.display()));
     }
 
-    // First the memory of what was there and of what will be ours: what is interrupted from here on can
-    // be undone.
+    // First the list of what will be ours, then what was there: --uninstall can undo an interruption anywhere
+    // from here on.
     fs::create_dir_all(&place.keep).map_err(doing("making", &place.keep))?;
-    for path in all() {
-        let kept = place.keep.join(path.file_name().unwrap_or_default());
-        if exists(path)? && !place.is_ours(path, &installed)? {
-            place.put(path, &kept)?;
-            say(&format!("keep {} as {}", path.display(), kept.display()));
-        }
-    }
-    installed.extend(paths.iter().map(|path| line(&program, path)));
-    installed.extend(cluster.iter().map(|cluster| line(cluster, &beside)));
+    let of_plugins = digest(&program);
+    installed.extend(plugins.iter().map(|path| line(&of_plugins, path)));
+    installed.extend(cluster.iter().map(|cluster| line(&digest(cluster), &beside)));
     let manifest: String = installed.iter().map(|line| format!("{line}\n")).collect();
     write(&place.manifest(), manifest.as_bytes(), 0o644)?;
+    place.keep_others(&all, &installed)?;
 
     // Before the plugin that starts it.
     match &cluster {
@@ -252,8 +297,11 @@ fn install(dir: &Path) -> Result<(), Failure> {
     // One file, on the disk before it has a name that somebody may call.
     let source = place.dir.join(format!("{UNFINISHED}source"));
     write(&source, &program, 0o755)?;
-    for path in &paths {
-        place.put(&source, path)?;
+    for path in &plugins {
+        match way {
+            Way::Links => place.put(&source, path)?,
+            Way::Copies => copy(&source, path)?,
+        }
         say(&format!("install {}", path.display()));
     }
     fs::remove_file(&source).map_err(doing("removing", &source))
