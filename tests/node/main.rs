@@ -7,6 +7,7 @@ mod installs;
 mod killed;
 mod nft;
 mod package;
+mod pages;
 mod scripts;
 mod uninstall;
 mod vm;
