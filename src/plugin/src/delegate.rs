@@ -1,7 +1,7 @@
 //! Calling another plugin, usually IPAM, on behalf of a verb.
 //!
 //! The delegate is looked for in CNI_PATH. If what is found there is this very binary
-//! (same device and inode, which hard links share), its verb is called in the same
+//! (same device and inode, which hard links share, or a copy by an installer), its verb is called in the same
 //! process; otherwise the file is executed, with our environment and the same stdin. Its
 //! error comes through with its own code. One that hangs is ended with the verb.
 
@@ -162,11 +162,13 @@ fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
         .details(format!("looked in [{}]", dirs.join(" "))))
 }
 
-/// Whether `found` is the file that is running. The path that the caller gave is asked first:
-/// /proc/self/exe costs the kernel several new entries of /proc.
+/// Whether `found` is the running program: the same file, or a copy that an installer made. Such a copy is on the same
+/// file system and has the program's size, owner and modification time, to the nanosecond. The path that the caller gave
+/// is read first, because /proc/self/exe costs the kernel several new entries of /proc.
 fn is_this_program(call: &Call, found: &Metadata) -> bool {
+    let copy = |of: &Metadata| (of.dev(), of.len(), of.uid(), of.mtime(), of.mtime_nsec());
     let is_found = |own: std::io::Result<Metadata>| {
-        own.is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino()))
+        own.is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino()) || copy(&own) == copy(found))
     };
     call.program.is_absolute() && is_found(std::fs::metadata(&call.program))
         || is_found(std::fs::metadata("/proc/self/exe"))
