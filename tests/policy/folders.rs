@@ -142,11 +142,11 @@ fn class_of_field(kind: &str) -> Option<&'static str> {
 
 /// What JSON the words of a page's column *type* mean; `None` for those that point elsewhere.
 fn class_of_words(words: &str) -> Option<&'static str> {
-    Some(match words.split([' ', ':', 's']).next().unwrap() {
-        "bool" | "boolean" => "bool",
-        "number" | "integer" => "number",
-        "text" | "interface" | "addre" | "network" | "MAC" => "text",
-        "li" | "route" => "list",
+    Some(match words.split([' ', ':']).next().unwrap().trim_end_matches('s') {
+        "boolean" => "bool",
+        "integer" => "number",
+        "string" | "interface" | "addre" | "network" | "MAC" => "text",
+        "list" | "route" => "list",
         "object" => "object",
         _ => return None,
     })

@@ -7,6 +7,9 @@ use super::shape::{self, Key, Shape};
 /// Name, role, first sentence and table of each page.
 const PAGES: &[(&str, &str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
+/// The page of keys that belong to no single plugin.
+const NETWORK: &str = include_str!("../network.md");
+
 /// Where a plugin stands in a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -37,6 +40,12 @@ pub struct Page {
 pub fn pages() -> &'static [Page] {
     static ALL: OnceLock<Vec<Page>> = OnceLock::new();
     ALL.get_or_init(|| PAGES.iter().map(read).collect())
+}
+
+/// Keys of a network's file that belong to no single plugin.
+pub fn network() -> &'static [Key] {
+    static ALL: OnceLock<Vec<Key>> = OnceLock::new();
+    ALL.get_or_init(|| NETWORK.lines().filter(|line| line.starts_with("| `")).flat_map(row).collect())
 }
 
 /// The page of this plugin.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use cnimble_cni::Version;
 
 use super::entry::{every_plugins, shape_of};
-use super::page::{Page, Role, page, pages};
+use super::page::{Page, Role, network, page, pages};
 use super::shape::{self, Key, Shape};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -31,7 +31,7 @@ pub fn of_network() -> Value {
     let cases = |to: fn(&Page) -> Value| plugins().map(to).collect::<Vec<_>>();
     let defs: Map<String, Value> =
         plugins().map(|page| (page.name.to_owned(), entry(page))).chain(ipams()).collect();
-    json!({
+    described(json!({
         "$schema": DRAFT,
         "title": "CNI network",
         "description": "A network of the Container Network Interface: a list of plugins (.conflist), or one plugin (.conf)",
@@ -59,7 +59,7 @@ pub fn of_network() -> Value {
                 })),
             },
         })),
-    })
+    }))
 }
 
 fn merged(mut into: Map<String, Value>, more: Value) -> Value {
@@ -183,9 +183,22 @@ fn of(shape: &Shape, path: &str, page: &Page) -> Value {
             schema
         }
     };
-    if let (Some(object), Some(key)) = (schema.as_object_mut(), page.keys.iter().find(|key| key.path == path))
-    {
+    let key = page.keys.iter().chain(network()).find(|key| key.path == path);
+    if let (Some(object), Some(key)) = (schema.as_object_mut(), key) {
         describe(object, key);
+    }
+    schema
+}
+
+/// Describes the keys of a network itself.
+fn described(mut schema: Value) -> Value {
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, property) in properties.into_iter().flatten() {
+        if let (Some(object), Some(key)) =
+            (property.as_object_mut(), network().iter().find(|key| key.path == name))
+        {
+            object.insert("description".to_owned(), key.about.into());
+        }
     }
     schema
 }

@@ -2,11 +2,11 @@
 //!
 //! | type | |
 //! |---|---|
-//! | `bool`, `text`, `integer`, `object` | |
-//! | `number`, `number A to B` | whole, not negative; both ends included |
-//! | ``text: `a`, `b` or `c` `` | one of these |
+//! | `boolean`, `string`, `integer`, `object` | as in JSON Schema |
+//! | `integer from 0`, `integer A to B` | both ends included |
+//! | ``string: `a`, `b` or `c` `` | one of these |
 //! | `interface`, `MAC`, `address`, `network`, `address or network` | texts of that form |
-//! | `list of …`, `object of texts` | |
+//! | `list of …`, `object of strings` | |
 //! | ``object of `a`, `b` `` | an object with these keys of the page |
 //! | ``as `key` ``, `as above` | as that key; as the key of the same last name |
 //! | `routes`, `DNS` | as in a result |
@@ -100,27 +100,27 @@ pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     }
     let quoted = || kind.split('`').skip(1).step_by(2);
     Some(match kind {
-        "bool" | "boolean" => Shape::Bool,
+        "boolean" => Shape::Bool,
         "integer" => Shape::Integer(i128::from(i64::MIN), i128::from(i64::MAX)),
-        "number" | "numbers" => NATURAL,
-        "text" | "texts" => Shape::Text,
+        "integer from 0" => NATURAL,
+        "string" | "strings" => Shape::Text,
         "interface" | "interfaces" => Shape::Interface,
         "address" | "addresses" => Shape::Address,
         "network" | "networks" => Shape::Network,
         "address or network" | "addresses or networks" => Shape::AddressOrNetwork,
         "MAC" => Shape::Mac,
         "list" => Shape::List(Box::new(Shape::Any)),
-        "object" | "objects" => Shape::Any,
-        "object of texts" => Shape::Map(Box::new(Shape::Text)),
+        "object" => Shape::Any,
+        "object of strings" => Shape::Map(Box::new(Shape::Text)),
         "routes" => routes(),
         "DNS" => dns(),
-        _ if kind.starts_with("text: `") => Shape::OneOf(quoted().map(str::to_owned).collect()),
+        _ if kind.starts_with("string: `") => Shape::OneOf(quoted().map(str::to_owned).collect()),
         _ if kind.starts_with("object of `") => Shape::Object(
             quoted().filter_map(|key| Some((key.to_owned(), (find(root, key)?.clone(), false)))).collect(),
         ),
         _ if kind.starts_with("as `") => find(root, quoted().next()?)?.clone(),
         _ => {
-            let (low, high) = kind.strip_prefix("number ")?.split_once(" to ")?;
+            let (low, high) = kind.strip_prefix("integer ")?.split_once(" to ")?;
             Shape::Integer(low.parse().ok()?, high.parse().ok()?)
         }
     })
