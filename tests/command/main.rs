@@ -4,6 +4,7 @@
 mod invoker;
 mod pod;
 mod run;
+mod secrets;
 mod serve;
 mod sources;
 mod tls;

@@ -79,9 +79,9 @@ pub(crate) fn serve_at(address: SocketAddr, handler: Handler) -> SocketAddr {
 }
 
 /// Answers each request with these bytes as they are, until the test ends.
-pub fn scripted(say: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
-    serve(move |_, mut stream| {
-        let _ = stream.write_all(&say());
+pub fn scripted(say: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
+    serve(move |request, mut stream| {
+        let _ = stream.write_all(&say(&request));
     })
 }
 

@@ -38,13 +38,16 @@ Examples:
 
 Exit status:
   0  done
-  1  a plugin reported an error; its text and code are shown
-  2  the command line or an environment variable is wrong
-  3  the network's configuration is missing or wrong; validate --strict found something
-  4  a plugin or the container runtime is missing, can't be run or reached, gave no proper
-     answer, or lacks the version
-  5  a file of our own can't be read or written, the result cache for example
-  6  doctor found something; node --once: something is wrong with the node's own network
+  1  a plugin or the container runtime refused; its text and code are shown
+  2  the command line or an environment variable is wrong, or names an unknown pod,
+     container, namespace or key
+  3  the network is unknown, or a configuration, manifest or kubeconfig is missing or wrong;
+     validate --strict found something
+  4  a plugin, the container runtime or the API server is missing, can't be run or reached,
+     gave no proper answer, or lacks the version
+  5  a file of the node, a socket or stdout can't be read or written, or takes root
+  6  doctor, cri status, cri inspect or pod status found something; node --once: something
+     is wrong with the node's own network
   7  doctor could not repair everything; hand-over left something
   129, 130, 143
      stopped by SIGHUP, SIGINT, SIGTERM; an unfinished add was rolled back";
@@ -59,7 +62,7 @@ const COMMON: &str = "Options of all commands";
 #[derive(Debug, Parser)]
 #[command(
     name = "cnimble",
-    version = concat!(env!("CARGO_PKG_VERSION"), " (CNI specification 0.1.0 to 1.1.0)"),
+    version = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CNIMBLE_COMMIT"), ", CNI specification 0.1.0 to 1.1.0)"),
     after_long_help = EXAMPLES,
     after_help = "`cnimble --help` has examples and the exit status.",
 )]
@@ -204,6 +207,7 @@ impl Command {
         match self {
             Command::Run(given) => given.log_format,
             Command::Serve(given) => given.log_format,
+            Command::Node(given) => given.log_format,
             _ => Format::default(),
         }
     }

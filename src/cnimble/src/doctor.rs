@@ -13,7 +13,7 @@ use cnimble_plugin::Plugin;
 use super::cri::witness::witness;
 use super::interrupt::interruptible;
 use super::report::{Exit, Report};
-use super::{Session, args, print, print_json, style};
+use super::{Session, args, plain, print, print_json, style};
 
 /// The plugins that are called in this process: those that put something back, and those that often stand
 /// beside them.
@@ -43,7 +43,7 @@ enum Outcome {
 pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<(), Report> {
     let what = "can't look at this node";
     if !nix::unistd::geteuid().is_root() {
-        return Err(Report::new(Exit::Usage, what)
+        return Err(Report::new(Exit::Files, what)
             .row("why", "only root may look into other network namespaces")
             .hint("run it as root"));
     }
@@ -65,8 +65,8 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
     let found = count(|outcome| matches!(outcome, Outcome::Found | Outcome::NotAsked));
     let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
     match session.json {
-        true => print_json(&document(&diagnosis, &outcomes, found + failed == 0)),
-        false => print(&text(session, &diagnosis, &outcomes)),
+        true => print_json(&document(&diagnosis, &outcomes, found + failed == 0))?,
+        false => print(&text(session, &diagnosis, &outcomes))?,
     }
     match (found, failed) {
         (0, 0) => Ok(()),
@@ -177,20 +177,17 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
                 rows.push(("failed", format!("{}: {err}", finding.remedy)));
             }
         }
-        let headline = format!("{} {}", finding.kind.name(), finding.what);
+        let headline = plain::line(&format!("{} {}", finding.kind.name(), finding.what));
         out.push_str(&format!("{}\n{}", session.paint.bold(&headline), style::rows(&rows, session.paint)));
     }
     for blind in &diagnosis.blind {
-        out.push_str(&format!("not looked at: {blind}\n"));
+        out.push_str(&format!("not looked at: {}\n", plain::line(blind)));
     }
     for unchecked in &diagnosis.unchecked {
         out.push_str(&format!("not checked: {unchecked}\n"));
     }
-    let living = match diagnosis.living {
-        1 => "1 attachment lives".to_owned(),
-        many => format!("{many} attachments live"),
-    };
-    let mut parts = vec![living];
+    let verb = if diagnosis.living == 1 { "lives" } else { "live" };
+    let mut parts = vec![format!("{} {verb}", style::count(diagnosis.living, "attachment"))];
     for (count, words) in
         [(repaired, "repaired"), (failed, "could not be repaired"), (doubtful, "left alone")]
     {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use cnimble_cni::Code;
-use cnimble_lint::{Key, Page, Rule, nearest, pages};
+use cnimble_lint::{Key, Rule, nearest, network_keys, pages};
 
 use super::report::{Exit, Report};
 use super::{Session, print, print_json};
@@ -100,21 +100,20 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
         return code(session, number);
     }
     if let Some(rule) = Rule::ALL.iter().find(|rule| rule.name() == word) {
-        tell(
+        return tell(
             session,
             &format!("{}: {}\n", rule.name(), rule.about()),
             &json!({"rule": word, "about": rule.about()}),
         );
-        return Ok(());
     }
     let found = keys(word);
     if found.is_empty() {
         return Err(unknown(word));
     }
-    let text: String = found.iter().map(|(page, key)| shown(page, key)).collect::<Vec<_>>().join("\n");
-    let list = found.iter().map(|(page, key)| {
+    let text: String = found.iter().map(|(owner, key)| shown(*owner, key)).collect::<Vec<_>>().join("\n");
+    let list = found.iter().map(|(owner, key)| {
         json!({
-            "plugin": page.name,
+            "plugin": owner,
             "key": key.path,
             "type": key.kind,
             "default": key.default,
@@ -122,15 +121,13 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
             "about": key.about,
         })
     });
-    tell(session, &text, &list.collect());
-    Ok(())
+    tell(session, &text, &list.collect())
 }
 
-fn tell(session: &Session, text: &str, object: &Value) {
-    if session.json {
-        print_json(object);
-    } else {
-        print(text);
+fn tell(session: &Session, text: &str, object: &Value) -> Result<(), Report> {
+    match session.json {
+        true => print_json(object),
+        false => print(text),
     }
 }
 
@@ -143,34 +140,52 @@ fn code(session: &Session, number: u32) -> Result<(), Report> {
         return Err(Report::new(Exit::Usage, format!("no error code {number} is known")).row("why", why));
     };
     let object = json!({"code": number, "about": about, "help": help});
-    tell(session, &format!("error code {number}: {about}\n  {help}\n"), &object);
-    Ok(())
+    tell(session, &format!("error code {number}: {about}\n  {help}\n"), &object)
+}
+
+/// A key, and the plugin that reads it; `None` for one of any network.
+type Found = (Option<&'static str>, &'static Key);
+
+fn all() -> impl Iterator<Item = Found> {
+    let of_plugins = pages().iter().flat_map(|page| page.keys.iter().map(move |key| (Some(page.name), key)));
+    network_keys().iter().map(|key| (None, key)).chain(of_plugins)
 }
 
 /// The keys that are meant: `isGateway`, `ipam.ranges`, or with the plugin in front, `bridge.mtu`.
-fn keys(word: &str) -> Vec<(&'static Page, &'static Key)> {
-    let plain = |path: &str| path.replace("[]", "");
+fn keys(word: &str) -> Vec<Found> {
+    let plain = |path: &str| path.replace("[]", "").to_ascii_lowercase();
     let wanted = plain(word);
-    let all = || pages().iter().flat_map(|page| page.keys.iter().map(move |key| (page, key)));
-    let is = |(page, key): &(&Page, &Key)| {
+    let is = |(owner, key): &Found| {
         let path = plain(key.path);
-        path.eq_ignore_ascii_case(&wanted) || format!("{}.{path}", page.name).eq_ignore_ascii_case(&wanted)
+        path == wanted || owner.is_some_and(|owner| format!("{owner}.{path}") == wanted)
     };
-    let exact: Vec<_> = all().filter(is).collect();
-    if !exact.is_empty() {
-        return exact;
-    }
+    let mut found: Vec<Found> = all().filter(is).collect();
     // What stands below it, and its last name alone.
-    let near = |(_, key): &(&Page, &Key)| {
-        let path = plain(key.path).to_ascii_lowercase();
-        let wanted = wanted.to_ascii_lowercase();
+    let near = |(_, key): &Found| {
+        let path = plain(key.path);
         path.starts_with(&format!("{wanted}.")) || path.ends_with(&format!(".{wanted}"))
     };
-    all().filter(near).collect()
+    if found.is_empty() {
+        found = all().filter(near).collect();
+    }
+    // An object of any network is explained with the keys in it.
+    let objects: Vec<String> = found
+        .iter()
+        .filter(|(owner, key)| {
+            owner.is_none() && key.kind.ends_with("object") || key.kind.ends_with("objects")
+        })
+        .map(|(_, key)| plain(key.path) + ".")
+        .collect();
+    let more: Vec<Found> = all()
+        .filter(|(_, key)| objects.iter().any(|object| plain(key.path).starts_with(object)))
+        .filter(|(_, key)| !found.iter().any(|(_, other)| std::ptr::eq(*other, *key)))
+        .collect();
+    found.extend(more);
+    found
 }
 
-fn shown(page: &Page, key: &Key) -> String {
-    let mut text = format!("{} of {}: {}\n", key.path, page.name, key.about);
+fn shown(owner: Option<&str>, key: &Key) -> String {
+    let mut text = format!("{} of {}: {}\n", key.path, owner.unwrap_or("any network"), key.about);
     for (name, value) in [("type", key.kind), ("default", key.default), ("example", key.example)] {
         if !value.is_empty() {
             let _ = writeln!(text, "  {name:7}  {}", value.replace('`', ""));
@@ -180,11 +195,7 @@ fn shown(page: &Page, key: &Key) -> String {
 }
 
 fn unknown(word: &str) -> Report {
-    let known = pages()
-        .iter()
-        .flat_map(|page| &page.keys)
-        .map(|key| key.path)
-        .chain(Rule::ALL.iter().map(|rule| rule.name()));
+    let known = all().map(|(_, key)| key.path).chain(Rule::ALL.iter().map(|rule| rule.name()));
     let report = Report::new(Exit::Usage, format!("{word} can't be explained"))
         .row("why", "it is no error code, no key of a plugin, and no rule of `validate --strict`");
     match nearest(word, known) {
@@ -214,7 +225,10 @@ mod tests {
     #[test]
     fn keys_are_found_by_their_paths_names_and_plugins() {
         let names = |word: &str| {
-            keys(word).iter().map(|(page, key)| format!("{} {}", page.name, key.path)).collect::<Vec<_>>()
+            keys(word)
+                .iter()
+                .map(|(owner, key)| format!("{} {}", owner.unwrap_or("any"), key.path))
+                .collect::<Vec<_>>()
         };
         assert_eq!(names("isgateway"), ["bridge isGateway"]);
         assert_eq!(names("bridge.mtu"), ["bridge mtu"]);
@@ -231,7 +245,62 @@ mod tests {
                 [format!("{plugin} ipam.ranges[][].rangeStart"), format!("{plugin} ipam.rangeStart")]
             );
         }
-        assert_eq!(names("vlanTrunk").len(), 3);
+        assert_eq!(names("capabilities"), ["any capabilities"]);
+        for (word, count) in [("vlanTrunk", 4), ("ranges", 9), ("ipam.ranges", 9), ("dns.search", 3)] {
+            assert_eq!(names(word).len(), count, "{:?}", names(word));
+        }
         assert!(names("isGatway").is_empty());
+    }
+
+    #[test]
+    fn a_key_is_explained_by_one_sentence_that_stands_alone() {
+        for (owner, key) in all() {
+            let (about, path) = (key.about, key.path);
+            let begins = about.starts_with(|char: char| char.is_ascii_uppercase());
+            assert!(begins && about.ends_with('.'), "{path} of {owner:?}: {about}");
+            for word in [". ", "the same", "](", "see ", "below.", "|"] {
+                assert!(!about.contains(word), "{path} of {owner:?}: {word:?} in: {about}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_key_that_the_schema_of_a_network_knows_is_explained() {
+        fn walk(schema: &Value, unexplained: &mut Vec<String>) {
+            for (name, below) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                if keys(name).is_empty() {
+                    unexplained.push(name.clone());
+                }
+                walk(below, unexplained);
+            }
+            for part in ["$defs", "items", "then", "allOf", "additionalProperties"] {
+                match schema.get(part) {
+                    Some(Value::Object(map)) if part == "$defs" => {
+                        map.values().for_each(|below| walk(below, unexplained));
+                    }
+                    Some(Value::Array(list)) => list.iter().for_each(|below| walk(below, unexplained)),
+                    Some(below) => walk(below, unexplained),
+                    None => {}
+                }
+            }
+        }
+        let mut unexplained = Vec::new();
+        walk(&cnimble_lint::schema::of_network(), &mut unexplained);
+        unexplained.sort();
+        unexplained.dedup();
+        // Those of a route are the result's, which the specification describes.
+        unexplained.retain(|name| {
+            !["dst", "gw", "advmss", "priority", "scope", "mtu", "table"].contains(&name.as_str())
+        });
+        assert!(unexplained.is_empty(), "{unexplained:?}");
+    }
+
+    #[test]
+    fn a_type_has_one_name() {
+        for (owner, key) in all() {
+            for word in ["bool ", "text", "number"] {
+                assert!(!format!("{} ", key.kind).contains(word), "{} of {owner:?}: {}", key.path, key.kind);
+            }
+        }
     }
 }

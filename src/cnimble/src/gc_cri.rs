@@ -13,8 +13,9 @@ use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach, Repair};
 
 use super::args::Gc;
 use super::interrupt::interruptible;
+use super::output::note;
 use super::report::{Exit, Report};
-use super::{Session, doctor, print, print_json, style};
+use super::{Session, doctor, plain, print, print_json, style};
 
 pub(super) async fn gc(
     session: &Session,
@@ -35,8 +36,8 @@ pub(super) async fn gc(
     }
     let failures = outcomes.iter().filter(|outcome| matches!(outcome, Some(Repair::Failed(_)))).count();
     match session.json {
-        true => print_json(&document(&network.name, &diagnosis, &outcomes, left)),
-        false => print(&text(session, &network.name, &diagnosis, &outcomes, left)),
+        true => print_json(&document(&network.name, &diagnosis, &outcomes, left))?,
+        false => print(&text(session, &network.name, &diagnosis, &outcomes, left))?,
     }
     match failures {
         0 => Ok(()),
@@ -52,7 +53,7 @@ async fn twice(doctor: &Doctor<'_>, network: &str, grace: u64) -> Result<(Diagno
     first.findings.retain(|finding| finding.doubt.is_none());
     if !first.findings.is_empty() {
         // It may take minutes, and would look as if nothing happened.
-        eprintln!("cnimble: {} found; looking again in {grace} s (--grace)", first.findings.len());
+        note(&format!("{} found; looking again in {grace} s (--grace)", first.findings.len()));
         tokio::time::sleep(Duration::from_secs(grace)).await;
         let second = doctor.look_at(network)?;
         left = doubtful(&second.findings);
@@ -85,7 +86,8 @@ fn text(
             (name, text),
         ];
         rows.retain(|(_, text)| !text.is_empty());
-        let headline = session.paint.bold(&format!("{} {}", finding.kind.name(), finding.what));
+        let headline = plain::line(&format!("{} {}", finding.kind.name(), finding.what));
+        let headline = session.paint.bold(&headline);
         out.push_str(&format!("{headline}\n{}", style::rows(&rows, session.paint)));
     }
     let asked = outcomes.iter().filter(|outcome| outcome.is_none()).count();

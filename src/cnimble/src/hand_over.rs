@@ -10,12 +10,12 @@ use cnimble_doctor::hand_over::{Mode, Report as Outcome};
 use super::doctor::whose;
 use super::interrupt::interruptible;
 use super::report::{Exit, Report};
-use super::{Session, args, doctor, print, print_json, run, style};
+use super::{Session, args, doctor, plain, print, print_json, run, style};
 
 pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Result<(), Report> {
     let what = "can't hand this node over";
     if !nix::unistd::geteuid().is_root() {
-        return Err(Report::new(Exit::Usage, what)
+        return Err(Report::new(Exit::Files, what)
             .row("why", "only root may look into other network namespaces")
             .hint("run it as root"));
     }
@@ -32,7 +32,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
     let records = records(&given.state_dir);
     if records > 0 && mode == Mode::All {
         return Err(Report::new(Exit::Left, what)
-            .row("why", format!("{records} pods of `cnimble pod` or `cnimble run` are on record in {}, and no other program can take them down", given.state_dir.display()))
+            .row("why", format!("{} of `cnimble pod` or `cnimble run` on record in {}: no other program can take them down", style::count(records, "pod"), given.state_dir.display()))
             .hint("cnimble pod down --all"));
     }
     // What has a link or an address lives; a lease alone, however young, has no rules.
@@ -46,8 +46,8 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
         Err(exit) => return Err(Report::new(exit, "interrupted").hint("run it again")),
     };
     match session.json {
-        true => print_json(&document(&outcome, records)),
-        false => print(&text(session, &outcome, records)),
+        true => print_json(&document(&outcome, records))?,
+        false => print(&text(session, &outcome, records))?,
     }
     match mode != Mode::Possible && (!outcome.refused.is_empty() || records > 0) {
         false => Ok(()),
@@ -92,7 +92,11 @@ fn document(outcome: &Outcome, records: usize) -> Value {
 fn text(session: &Session, outcome: &Outcome, records: usize) -> String {
     let mut out = String::new();
     let mut part = |headline: &str, rows: &[(&'static str, String)]| {
-        out.push_str(&format!("{}\n{}", session.paint.bold(headline), style::rows(rows, session.paint)));
+        out.push_str(&format!(
+            "{}\n{}",
+            session.paint.bold(&plain::line(headline)),
+            style::rows(rows, session.paint)
+        ));
     };
     for (of, has) in &outcome.pods {
         part(&format!("pod {}", whose(of, None)), &[("has", has.join("; "))]);
@@ -109,16 +113,13 @@ fn text(session: &Session, outcome: &Outcome, records: usize) -> String {
         part(headline.trim_end(), &[("why", why.clone()), ("try", hint.to_owned())]);
     }
     if records > 0 {
-        let what = format!("left {records} pods of `cnimble pod` or `cnimble run`");
+        let what = format!("left {} of `cnimble pod` or `cnimble run`", style::count(records, "pod"));
         part(&what, &[("try", "cnimble pod down --all".to_owned())]);
     }
     for left in &outcome.left {
         part(&format!("{left}, stays"), &[]);
     }
-    let pods = match outcome.pods.len() {
-        1 => "1 pod".to_owned(),
-        many => format!("{many} pods"),
-    };
+    let pods = style::count(outcome.pods.len(), "pod");
     let removed = outcome.orphans.len();
     out.push_str(&match (outcome.done, outcome.is_empty()) {
         (true, _) => format!("handed over: {pods}; removed: rules of pods that are gone, {removed}\n"),

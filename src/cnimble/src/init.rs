@@ -44,11 +44,10 @@ pub(super) fn init(session: &Session, given: &Init) -> Result<(), Report> {
         (None, _) => free(given, &path, &networks, &host)?,
     };
     if given.dry_run {
-        print(&document.file.text);
-        return Ok(());
+        return print(&document.file.text);
     }
     write(&path, &document.file.text).map_err(|err| {
-        failed(given)
+        unwritten(given)
             .row("file", path.display().to_string())
             .row("why", err.to_string())
             .hint("run it as root, or name another directory with --conf-dir")
@@ -56,12 +55,15 @@ pub(super) fn init(session: &Session, given: &Init) -> Result<(), Report> {
     session.done(
         &format!("{} is there: try `cnimble add {} NETNS`", path.display(), given.name),
         &json!({"network": given.name, "file": path}),
-    );
-    Ok(())
+    )
 }
 
 fn failed(given: &Init) -> Report {
     Report::new(Exit::Config, format!("network {} is not made", given.name))
+}
+
+fn unwritten(given: &Init) -> Report {
+    Report::new(Exit::Files, format!("network {} is not made", given.name))
 }
 
 /// Runtimes take the first file of the directory as the default network.
@@ -205,7 +207,7 @@ fn master(given: &Init) -> Result<String, Report> {
         Ok(None) => Err(failed(given)
             .row("why", "there is no default route, whose interface would be the master")
             .hint("name it with --master")),
-        Err(err) => Err(failed(given).row("why", err.to_string())),
+        Err(err) => Err(unwritten(given).row("why", err.to_string())),
     }
 }
 

@@ -57,30 +57,28 @@ pub(super) fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> {
         Task::Init { network } => {
             let what = format!("can't set network {network} up");
             let answer = ask(session, network, &["init"], &what)?;
-            session.done(&format!("{network} is set up in etcd"), &answer);
+            session.done(&format!("{network} is set up in etcd"), &answer)
         }
         Task::Blocks { network } => {
             let answer = ask(session, network, &["blocks"], &format!("can't list the blocks of {network}"))?;
             if session.json {
-                print_json(&answer);
-                return Ok(());
+                return print_json(&answer);
             }
             let text = |row: &Value, key: &str| row.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
             let rows = answer.as_array().into_iter().flatten().map(|row| {
                 let free = row.get("freeAt").and_then(Value::as_u64).map(when).unwrap_or_default();
                 vec![text(row, "first"), text(row, "last"), text(row, "node"), free]
             });
-            print(&table(&["FIRST", "LAST", "NODE", "FREE FROM"], &rows.collect::<Vec<_>>(), session.paint));
+            print(&table(&["FIRST", "LAST", "NODE", "FREE FROM"], &rows.collect::<Vec<_>>(), session.paint))
         }
         Task::Release { network, node } => {
             let what = format!("can't release what {node} owns of {network}");
             let answer = ask(session, network, &["release", node], &what)?;
             let count = answer.get("released").and_then(Value::as_u64).unwrap_or(0);
             let free = answer.get("freeAt").and_then(Value::as_u64).map(when).unwrap_or_default();
-            session.done(&format!("blocks and addresses released: {count}; free from {free}"), &answer);
+            session.done(&format!("blocks and addresses released: {count}; free from {free}"), &answer)
         }
     }
-    Ok(())
 }
 
 /// Milliseconds since 1970 as people write them.

@@ -7,8 +7,8 @@ use super::args::{Cli, Completions, Man};
 use super::report::{Exit, Report};
 use super::{names, print};
 
-pub(super) fn completions(given: &Completions) {
-    print(&String::from_utf8_lossy(&names::script(given)));
+pub(super) fn completions(given: &Completions) -> Result<(), Report> {
+    print(&String::from_utf8_lossy(&names::script(given)))
 }
 
 pub(super) fn man(given: &Man) -> Result<(), Report> {
@@ -19,8 +19,7 @@ pub(super) fn man(given: &Man) -> Result<(), Report> {
     let Some(dir) = &given.dir else {
         let mut out = Vec::new();
         clap_mangen::Man::new(Cli::command()).render(&mut out).map_err(failed)?;
-        print(&String::from_utf8_lossy(&out));
-        return Ok(());
+        return print(&String::from_utf8_lossy(&out));
     };
     std::fs::create_dir_all(dir).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), dir).map_err(failed)

@@ -26,26 +26,24 @@ pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
         (name, file, answer)
     });
     let answers: Vec<_> = futures::stream::iter(probes).buffered(8).collect().await;
+    if answers.is_empty() {
+        let dirs: Vec<String> = path.iter().map(|dir| dir.display().to_string()).collect();
+        return Err(Report::new(Exit::Execution, "there are no plugins")
+            .row("why", format!("looked in {}", dirs.join(" ")))
+            .hint("name their directories with --cni-path or CNI_PATH"));
+    }
     if session.json {
         let list = answers.iter().map(|(name, file, answer)| match answer {
             Ok(versions) => json!({"name": name, "path": file, "supportedVersions": versions.supported}),
             Err(err) => json!({"name": name, "path": file, "error": err.to_string()}),
         });
-        print_json(&list.collect());
-        return Ok(());
-    }
-    if answers.is_empty() {
-        let dirs: Vec<String> = path.iter().map(|dir| dir.display().to_string()).collect();
-        return Err(Report::new(Exit::Execution, "there are no plugins")
-            .row("looked in", dirs.join(" "))
-            .hint("name their directories with --cni-path or CNI_PATH"));
+        return print_json(&list.collect());
     }
     let lines: Vec<Vec<String>> = answers
         .into_iter()
         .map(|(name, file, answer)| vec![name, shown(answer), file.display().to_string()])
         .collect();
-    print(&table(&["PLUGIN", "CNI VERSIONS", "PATH"], &lines, session.paint));
-    Ok(())
+    print(&table(&["PLUGIN", "CNI VERSIONS", "PATH"], &lines, session.paint))
 }
 
 /// Without the directories of ordinary programs: to run all of them is no way to ask who
@@ -94,6 +92,11 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
         let list = network.list.plugins.iter();
         list.map(|plugin| plugin.plugin_type.clone()).collect()
     };
+    if listing.networks.is_empty() && listing.problems.is_empty() {
+        return Err(Report::new(Exit::Config, "there are no networks")
+            .row("why", format!("{} has no file of one", session.conf.dir().display()))
+            .hint("put a .conflist there, or name another directory with --conf-dir or NETCONFPATH"));
+    }
     let mut seen = std::collections::BTreeSet::new();
     let hidden: Vec<bool> = listing.networks.iter().map(|network| !seen.insert(&network.list.name)).collect();
     if session.json {
@@ -110,7 +113,7 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
         print_json(&json!({
             "networks": good.collect::<Value>(),
             "problems": bad.collect::<Value>(),
-        }));
+        }))?;
     } else {
         let lines: Vec<Vec<String>> = listing
             .networks
@@ -130,16 +133,11 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
             })
             .collect();
         if !lines.is_empty() {
-            print(&table(&["NETWORK", "CNI", "PLUGINS", "FILE"], &lines, session.paint));
+            print(&table(&["NETWORK", "CNI", "PLUGINS", "FILE"], &lines, session.paint))?;
         }
     }
-    if listing.problems.is_empty() && (session.json || !listing.networks.is_empty()) {
-        return Ok(());
-    }
     if listing.problems.is_empty() {
-        return Err(Report::new(Exit::Config, "there are no networks")
-            .row("directory", session.conf.dir().display().to_string())
-            .hint("put a .conflist there, or name another directory with --conf-dir or NETCONFPATH"));
+        return Ok(());
     }
     if session.json {
         // The problems are in the listing.

@@ -8,6 +8,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::Map;
 
 use super::plain;
+use super::report::{Report, usage};
 use super::run::progress;
 
 /// How logs look.
@@ -54,8 +55,8 @@ fn name(level: Level) -> &'static str {
 
 fn text(record: &Record<'_>) -> String {
     let over = progress::before_line();
-    // Plugins may have said several lines.
-    let message = plain::text(&record.args().to_string());
+    // Plugins may have said several lines. None of them is to look like one of the log's own.
+    let message = plain::text(&record.args().to_string()).replace('\n', "\n  ");
     match record.level() {
         Level::Info => format!("{over}cnimble: {message}\n"),
         level => format!("{over}cnimble: {}: {message}\n", name(level)),
@@ -90,12 +91,23 @@ impl<'kvs> VisitSource<'kvs> for Fields<'_> {
     }
 }
 
-/// Starts logging, at the level of `CNIMBLE_LOG`, or `usual` if that isn't set or unknown.
-pub(super) fn init(format: Format, usual: LevelFilter) {
-    let level = std::env::var("CNIMBLE_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+/// Starts logging, at the level of `CNIMBLE_LOG`, or else `usual`.
+///
+/// # Errors
+/// The variable names no level.
+pub(super) fn init(format: Format, usual: LevelFilter) -> Result<(), Report> {
+    let given = std::env::var_os("CNIMBLE_LOG").filter(|text| !text.is_empty());
+    let level = given.map_or(Ok(usual), |text| {
+        let level = text.to_str().and_then(|text| text.parse().ok());
+        level.ok_or_else(|| {
+            usage(format!("CNIMBLE_LOG={} names no level of logs", text.display()))
+                .hint("the levels are off, error, warn, info, debug and trace")
+        })
+    })?;
     if log::set_boxed_logger(Box::new(Stderr { format })).is_ok() {
         log::set_max_level(level);
     }
+    Ok(())
 }
 
 #[cfg(test)]

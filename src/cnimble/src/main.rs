@@ -17,6 +17,7 @@ mod logging;
 mod names;
 mod network;
 mod node;
+mod output;
 mod plain;
 mod pod;
 mod report;
@@ -41,6 +42,7 @@ use cnimble_locks::{self as locks, Locks};
 use cnimble_runtime::{ConfDir, DEFAULT_CACHE_DIR, Invoker};
 
 use args::{Cli, Command, Global};
+use output::{print, print_as_is, print_json};
 use report::{Exit, Report};
 use style::Paint;
 
@@ -106,21 +108,21 @@ impl Session {
         self.terminal && !self.json
     }
 
-    /// Says that a verb has been done: to people in words, to programs that asked for it
-    /// in JSON, and to scripts, as cnitool, by the exit status alone.
-    fn done(&self, words: &str, object: &Value) {
-        if self.json {
-            print_json(object);
-        } else if self.terminal {
-            print(&format!("{} {words}\n", self.paint.good("ok")));
+    /// Reports success: in words on a terminal, as JSON with `--json`, and otherwise by the exit
+    /// status alone, as cnitool does.
+    fn done(&self, words: &str, object: &Value) -> Result<(), Report> {
+        match (self.json, self.terminal) {
+            (true, _) => print_json(object),
+            (false, true) => print(&format!("{} {}\n", self.paint.good("ok"), plain::line(words))),
+            (false, false) => Ok(()),
         }
     }
 }
 
 /// Runs the command line.
 fn main() -> ExitCode {
-    if names::answer() {
-        return ExitCode::SUCCESS;
+    if let Some(answered) = names::answer() {
+        return answered;
     }
     let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -131,22 +133,17 @@ fn main() -> ExitCode {
     }
     let session = Session::new(&cli.global);
     // What goes on for long and does much at once gets more threads, and says what it does.
+    let is_service = matches!(cli.command, Command::Run(_) | Command::Serve(_) | Command::Node(_));
+    let usual = if is_service { log::LevelFilter::Info } else { log::LevelFilter::Warn };
+    if let Err(report) = logging::init(cli.command.log_format(), usual) {
+        return fail(&session, &report);
+    }
     let mut runtime = match &cli.command {
-        Command::Run(_) | Command::Serve(_) => {
-            logging::init(cli.command.log_format(), log::LevelFilter::Info);
-            let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            runtime.worker_threads(2);
-            runtime
-        }
-        Command::Node(given) => {
-            logging::init(given.log_format, log::LevelFilter::Info);
-            tokio::runtime::Builder::new_current_thread()
-        }
-        _ => {
-            logging::init(logging::Format::Text, log::LevelFilter::Warn);
-            tokio::runtime::Builder::new_current_thread()
-        }
+        Command::Run(_) | Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
     };
+    // Without effect on a runtime of one thread.
+    runtime.worker_threads(2);
     let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
         Err(err) => {
@@ -160,25 +157,56 @@ fn main() -> ExitCode {
     }
 }
 
-/// A command line that clap doesn't understand, or that asks for help.
+/// Answers a command line that clap refuses, or that asks for help or the version.
 fn not_understood(err: &clap::Error) -> ExitCode {
-    // What was asked for as JSON is answered so, whatever else is wrong.
-    let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    if !json || !err.use_stderr() {
-        err.exit();
+    if !err.use_stderr() {
+        let text = match Paint::of(&std::io::stdout()).is_on() {
+            true => err.render().ansi().to_string(),
+            false => err.render().to_string(),
+        };
+        return match print_as_is(&text) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(report) => tell(Format::Words, &report),
+        };
+    }
+    if !std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json") {
+        // It quotes the command line, into which a script may have put a foreign name.
+        let text = plain::text(&err.render().to_string());
+        // A closed stderr is no reason to fail otherwise.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        return ExitCode::from(Exit::Usage as u8);
     }
     let text = err.render().to_string();
     let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    print_json(&report::usage(why).hint("`cnimble help` has the verbs and options").json());
-    ExitCode::from(Exit::Usage as u8)
+    tell(Format::Json, &report::usage(why).hint("`cnimble help` has the verbs and options"))
 }
 
 fn fail(session: &Session, report: &Report) -> ExitCode {
-    let report = &report.clone().with_reason();
-    match (report.has_text(), session.json) {
+    let format = if session.json { Format::Json } else { Format::Words };
+    tell(format, &report.clone().with_reason())
+}
+
+/// How an error is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// On stderr.
+    Words,
+    /// On stdout.
+    Json,
+}
+
+/// Writes an error; the exit status is the error's own, written or not.
+fn tell(format: Format, report: &Report) -> ExitCode {
+    let paint = Paint::of(&std::io::stderr());
+    match (report.has_text(), format) {
         (false, _) => {}
-        (true, true) => print_json(&report.json()),
-        (true, false) => report.print(Paint::of(&std::io::stderr())),
+        (true, Format::Words) => report.print(paint),
+        (true, Format::Json) => {
+            if let Err(unwritten) = print_json(&report.json()) {
+                report.print(paint);
+                unwritten.print(paint);
+            }
+        }
     }
     ExitCode::from(report.exit as u8)
 }
@@ -197,10 +225,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Init(given) => init::init(session, given),
         Command::Schema(given) => schema::schema(given),
         Command::Explain(given) => explain::explain(session, &given.what),
-        Command::Completions(given) => {
-            learn::completions(given);
-            Ok(())
-        }
+        Command::Completions(given) => learn::completions(given),
         Command::Man(given) => learn::man(given),
         Command::Plugins => list::plugins(session).await,
         Command::Networks => list::networks(session),
@@ -216,20 +241,4 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Serve(given) => serve::serve(session, given).await,
         Command::Node(given) => node::node(session, given).await,
     }
-}
-
-/// Writes to stdout. A reader that has gone away (`| head`) is no error of ours.
-fn print(text: &str) {
-    let mut stdout = std::io::stdout();
-    // Our colours go to a terminal only.
-    let text = match std::io::IsTerminal::is_terminal(&stdout) {
-        true => plain::painted(text),
-        false => plain::text(text),
-    };
-    let _ = stdout.write_all(text.as_bytes());
-    let _ = stdout.flush();
-}
-
-fn print_json(value: &Value) {
-    print(&plain::json(&format!("{}\n", cnimble_cni::json::to_pretty(value))));
 }

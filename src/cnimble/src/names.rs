@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::CommandFactory;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
@@ -23,12 +24,15 @@ const VARIABLE: &str = "CNIMBLE_COMPLETE";
 /// What a named namespace is a file of.
 const NETNS_DIR: &str = "/run/netns";
 
-/// Answers the shell, if it was the shell that has run us.
-pub(super) fn answer() -> bool {
+/// Answers a shell that asks for completions; `None` if no shell asks.
+pub(super) fn answer() -> Option<ExitCode> {
     let here = std::env::current_dir().ok();
     let asked = CompleteEnv::with_factory(Cli::command).var(VARIABLE);
-    // What a shell can't use, it shows nobody.
-    asked.try_complete(std::env::args_os(), here.as_deref()).unwrap_or(true)
+    match asked.try_complete(std::env::args_os(), here.as_deref()) {
+        Ok(answered) => answered.then_some(ExitCode::SUCCESS),
+        // A message would stand in the middle of the line that is being typed.
+        Err(_) => Some(ExitCode::FAILURE),
+    }
 }
 
 /// The script by which a shell asks.

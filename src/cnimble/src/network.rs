@@ -14,6 +14,7 @@ use cnimble_runtime::{ConfError, load_file};
 use super::args::{Gc, Valid};
 use super::cri::witness::witness;
 use super::interrupt::{finish, interruptible};
+use super::output::note;
 use super::report::{Exit, Report, usage};
 use super::{Session, doctor, gc_cri};
 
@@ -56,10 +57,10 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
     let words = match (&valid, network.disable_gc) {
         (_, true) => disabled(&network),
         (None, _) => {
-            // Said in any case: who forgets the list would think that all is clean.
-            eprintln!(
-                "cnimble: no list of valid attachments was given, so nothing was deleted; \
-                 see --gone, --valid and --all"
+            // Without this note a forgotten list looks like a clean network.
+            note(
+                "no list of valid attachments was given, so nothing was deleted; \
+                 see --gone, --valid and --all",
             );
             format!("{}: nothing was deleted", network.name)
         }
@@ -68,8 +69,7 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
         }
     };
     let count = valid.as_ref().map(Vec::len);
-    session.done(&words, &json!({"network": network.name, "validAttachments": count}));
-    Ok(())
+    session.done(&words, &json!({"network": network.name, "validAttachments": count}))
 }
 
 fn disabled(network: &NetworkList) -> String {
@@ -81,8 +81,7 @@ fn disabled(network: &NetworkList) -> String {
 async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) -> Result<(), Report> {
     if network.disable_gc {
         let object = json!({"network": network.name, "validAttachments": null});
-        session.done(&disabled(network), &object);
-        return Ok(());
+        return session.done(&disabled(network), &object);
     }
     let mut doctor = doctor::new(session, &given.data_dir, given.grace);
     doctor.witnesses.data_dirs.extend(data_dirs(network));
@@ -126,8 +125,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
             "cleanedUp": cleaned,
             "leftAlone": left,
         }),
-    );
-    Ok(())
+    )
 }
 
 /// The list as the flags give it; `None` without any.
@@ -184,8 +182,7 @@ pub(super) async fn status(session: &Session, name: &str) -> Result<(), Report> 
             network.name, network.version
         ),
     };
-    session.done(&words, &json!({"network": network.name, "ready": true, "asked": asked}));
-    Ok(())
+    session.done(&words, &json!({"network": network.name, "ready": true, "asked": asked}))
 }
 
 pub(super) async fn validate(session: &Session, name: &str) -> Result<(), Report> {
@@ -212,6 +209,5 @@ pub(super) async fn validate(session: &Session, name: &str) -> Result<(), Report
             "plugins": plugins,
             "capabilities": capabilities,
         }),
-    );
-    Ok(())
+    )
 }

@@ -1,49 +1,67 @@
 //! What is shown is text: words of plugins, servers and manifests are in it, and none of them may
 //! steer a terminal, or hide what stands beside them.
 
-/// What [`Paint`](crate::style::Paint) writes.
-const COLOURS: [&str; 5] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[1;31m"];
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
 
-/// Control characters, and those that turn the direction of writing around or can't be seen.
-fn is_unseen(char: char) -> bool {
-    char.is_control()
-        || matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+use cnimble_api::{is_unseen, redact};
+
+/// Marks escape codes of this program, and is drawn by lot in each process: a text of others has none.
+static KEY: LazyLock<String> = LazyLock::new(|| format!("\x1b{:016x}", RandomState::new().hash_one(0)));
+
+/// An escape code (`[1m`) that [`text`] and [`line`] let through.
+pub(super) fn code(code: &str) -> String {
+    format!("{}{code}", *KEY)
 }
 
-/// Lines of text, with what can't be seen in it escaped.
+/// How codes of this program begin.
+pub(super) fn key() -> &'static str {
+    &KEY
+}
+
+/// Lines of text without secrets, and with what can't be seen in it escaped.
 pub(super) fn text(text: &str) -> String {
-    escaped(text, &[])
+    escaped(text, &['\n', '\t'])
 }
 
-/// The same, but the colours stay.
-pub(super) fn painted(text: &str) -> String {
-    escaped(text, &COLOURS)
+/// One line: line ends are escaped, too.
+pub(super) fn line(text: &str) -> String {
+    let text = escaped(text, &[]);
+    // It is escaped once more before it is written.
+    text.replace('\x1b', &KEY)
 }
 
-fn escaped(text: &str, keep: &[&str]) -> String {
+fn escaped(text: &str, keep: &[char]) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(char) = rest.chars().next() {
-        if let Some(code) = keep.iter().find(|code| char == '\x1b' && rest.starts_with(**code)) {
-            out.push_str(code);
-            rest = rest.strip_prefix(code).unwrap_or_default();
-            continue;
+    // What stands behind a key is a code of ours.
+    for (index, part) in redact(text).split(KEY.as_str()).enumerate() {
+        if index > 0 {
+            out.push('\x1b');
         }
-        match is_unseen(char) && !matches!(char, '\n' | '\t') {
-            true => out.extend(char.escape_default()),
-            false => out.push(char),
+        for char in part.chars() {
+            match is_unseen(char) && !keep.contains(&char) {
+                true => out.extend(char.escape_default()),
+                false => out.push(char),
+            }
         }
-        rest = rest.get(char.len_utf8()..).unwrap_or_default();
     }
     out
 }
 
-/// JSON that means the same, with what can't be seen in it escaped.
+/// JSON that means the same, less secrets, with what can't be seen in it escaped.
 pub(super) fn json(text: &str) -> String {
+    let text = redact(text);
     text.chars().fold(String::with_capacity(text.len()), |mut out, char| {
-        // Outside of texts there are line ends only. All that is unseen has four digits.
+        // Outside of texts there are line ends only.
         match is_unseen(char) && char != '\n' {
-            true => out.push_str(&format!("\\u{:04x}", u32::from(char))),
+            true => {
+                let units = char
+                    .encode_utf16(&mut [0; 2])
+                    .iter()
+                    .map(|unit| format!("\\u{unit:04x}"))
+                    .collect::<String>();
+                out.push_str(&units);
+            }
             false => out.push(char),
         }
         out
@@ -57,19 +75,20 @@ mod tests {
     #[test]
     fn nothing_reaches_a_terminal_but_text() {
         assert_eq!(
-            text("pod ä: \u{1b}[31mred\u{7f}\u{202e}\u{9b}2J \r\n\tat"),
-            "pod ä: \\u{1b}[31mred\\u{7f}\\u{202e}\\u{9b}2J \\r\n\tat"
+            text("pod ä: \u{1b}[31mred\u{7f}\u{202e}\u{61c}\u{9b}2J \r\n\tat"),
+            "pod ä: \\u{1b}[31mred\\u{7f}\\u{202e}\\u{61c}\\u{9b}2J \\r\n\tat"
         );
-        assert_eq!(text("\u{1b}[1mbold\u{1b}[0m"), "\\u{1b}[1mbold\\u{1b}[0m");
+        assert_eq!(text("\u{1b}[1mbold\u{1b}[0m"), "\\u{1b}[1mbold\\u{1b}[0m", "colours of others are none");
         assert_eq!(
-            painted("\u{1b}[1;31mcnimble:\u{1b}[0m a\u{1b}[2J\u{1b}"),
-            "\u{1b}[1;31mcnimble:\u{1b}[0m a\\u{1b}[2J\\u{1b}"
+            text(&format!("{}cnimble:{} a\u{1b}[2J", code("[1;31m"), code("[0m"))),
+            "\u{1b}[1;31mcnimble:\u{1b}[0m a\\u{1b}[2J"
         );
+        assert_eq!(text(&line(&format!("{}a\nb\tc", code("[1m")))), "\u{1b}[1ma\\nb\\tc");
     }
 
     #[test]
     fn json_stays_what_it_is() {
-        let value = serde_json::json!({"a\u{7f}": "\u{1b}\u{9b}\u{202e}ä\"\\\n", "b": [1]});
+        let value = serde_json::json!({"a\u{7f}": "\u{1b}\u{9b}\u{202e}\u{e0041}ä\"\\\n", "b": [1]});
         let shown = json(&format!("{value:#}\n"));
         assert!(shown.chars().all(|char| char == '\n' || !is_unseen(char)), "{shown}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);

@@ -163,10 +163,10 @@ impl Report {
         if let Some(hint) = &self.hint {
             lines.push(("try", hint.clone()));
         }
-        let text = format!("{} {}\n{}", paint.bad("cnimble:"), self.what, rows(&lines, paint));
-        let text = if paint.is_on() { plain::painted(&text) } else { plain::text(&text) };
+        let what = plain::line(&self.what);
+        let text = format!("{} {what}\n{}", paint.bad("cnimble:"), rows(&lines, paint));
         // A closed stderr is no reason to fail.
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        let _ = std::io::stderr().write_all(plain::text(&text).as_bytes());
     }
 
     /// For programs, on stdout: a CNI error with a few keys more.

@@ -8,8 +8,7 @@ use super::report::{Exit, Report};
 
 pub(super) fn schema(given: &Schema) -> Result<(), Report> {
     let Some(name) = given.plugin.as_deref().filter(|_| !given.all) else {
-        print_json(&schema::of_network());
-        return Ok(());
+        return print_json(&schema::of_network());
     };
     let Some(schema) = schema::of_plugin(name) else {
         let known: Vec<&str> = pages().iter().map(|page| page.name).collect();
@@ -17,6 +16,5 @@ pub(super) fn schema(given: &Schema) -> Result<(), Report> {
             .row("why", "the keys of this plugin aren't known")
             .hint(format!("known are {}", known.join(", "))));
     };
-    print_json(&schema);
-    Ok(())
+    print_json(&schema)
 }

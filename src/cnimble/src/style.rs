@@ -2,6 +2,8 @@
 
 use std::io::IsTerminal;
 
+use super::plain;
+
 /// Whether to colour.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paint(bool);
@@ -38,9 +40,17 @@ impl Paint {
 
     fn wrap(self, code: &str, text: &str) -> String {
         match self.0 {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            true => format!("{}{text}{}", plain::code(&format!("[{code}m")), plain::code("[0m")),
             false => text.to_owned(),
         }
+    }
+}
+
+/// `1 route`, `2 routes`.
+pub(super) fn count(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
     }
 }
 
@@ -63,6 +73,9 @@ pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
 
 /// A table with headings; the last column isn't padded.
 pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> String {
+    // A name may have a line end in it.
+    let lines: Vec<Vec<String>> =
+        lines.iter().map(|cells| cells.iter().map(|cell| plain::line(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));
         let longest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -75,7 +88,7 @@ pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> S
     };
     let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
     let mut out = format!("{}\n", paint.dim(&format(&headings)));
-    for line in lines {
+    for line in &lines {
         out.push_str(&format(line));
         out.push('\n');
     }
@@ -90,6 +103,8 @@ mod tests {
     fn columns_are_aligned() {
         let lines = [vec!["bridge".into(), "x".into()], vec!["lo".into(), "yy".into()]];
         assert_eq!(table(&["NAME", "PATH"], &lines, Paint(false)), "NAME    PATH\nbridge  x\nlo      yy\n");
+        let lines = [vec!["a\nb".into(), "x".into()], vec!["\u{202e}".into(), "y".into()]];
+        assert_eq!(table(&["N", "P"], &lines, Paint(false)), "N         P\na\\nb      x\n\\u{202e}  y\n");
         assert_eq!(
             rows(&[("why", "a\nb".into()), ("then", "c".into()), ("then", "d".into())], Paint(false)),
             "  why   a\n        b\n  then  c\n        d\n"

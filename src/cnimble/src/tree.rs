@@ -12,7 +12,7 @@ use super::args::Tree;
 use super::cri::witness::witness;
 use super::interrupt::interruptible;
 use super::report::{Exit, Report};
-use super::{Session, doctor, print, print_json};
+use super::{Session, doctor, plain, print, print_json};
 
 /// Where runtimes keep named namespaces.
 const NETNS_DIRS: [&str; 3] = ["/run/netns", "/run/cnimble/netns", "/run/docker/netns"];
@@ -31,10 +31,11 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
         let failed = |err: serde_json::Error| {
             Report::new(Exit::Files, "can't write the networks as JSON").row("why", err.to_string())
         };
-        print_json(&value.map_err(failed)?);
+        print_json(&value.map_err(failed)?)?;
     } else if given.svg.is_none() {
         let ascii = given.ascii || !speaks_unicode();
-        print(&tree::text(&tree, Look { ascii, colour: session.paint.is_on() }));
+        let escape = if session.paint.is_on() { plain::key() } else { "" };
+        print(&tree::text(&tree, Look { ascii, escape }))?;
     }
     Ok(())
 }
@@ -93,10 +94,9 @@ fn speaks_unicode() -> bool {
 
 fn write(path: &Path, svg: &str) -> Result<(), Report> {
     if path == Path::new("-") {
-        print(svg);
-        return Ok(());
+        return print(svg);
     }
-    std::fs::write(path, svg).map_err(|err| {
+    std::fs::write(path, plain::text(svg)).map_err(|err| {
         Report::new(Exit::Files, "can't write the picture")
             .row("file", path.display().to_string())
             .row("why", err.to_string())

@@ -23,12 +23,11 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
         Ok(outcome) => outcome.map_err(|err| Report::of(&what, &err))?,
         Err(exit) => return Err(abandon(session, &network, &attach, known, &what, exit).await),
     };
-    if session.human() {
-        print(&describe(session, &network, &attach, &result));
-    } else {
-        print_json(&result);
-    }
-    Ok(())
+    if session.human() { print(&describe(session, &network, &attach, &result)) } else { print_json(&result) }
+        .map_err(|report| {
+            let report = report.row("note", format!("{} is in network {}", attach.ifname, network.name));
+            report.hint(format!("cnimble del {} {}", network.name, attach.netns))
+        })
 }
 
 /// The plugin in work was killed with the future; what it and those before it did is
@@ -85,8 +84,7 @@ pub(super) async fn del(session: &Session, given: &Attachment) -> Result<(), Rep
     session.done(
         &format!("{} of {} is no longer on {}", attach.ifname, attach.container_id, network.name),
         &summary(&network, &attach),
-    );
-    Ok(())
+    )
 }
 
 pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), Report> {
@@ -105,8 +103,7 @@ pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), R
     session.done(
         &format!("{} of {} is as {} made it", attach.ifname, attach.container_id, network.name),
         &summary(&network, &attach),
-    );
-    Ok(())
+    )
 }
 
 /// What isn't given is as it was at ADD.

@@ -76,10 +76,10 @@ mynet  CNI 1.0.0, bridge portmap, 2 pods
    └─ eth1 isolated    no pod
 ";
     assert_eq!(text(&tree, Look::default()), drawn);
-    let ascii = text(&tree, Look { ascii: true, colour: false });
+    let ascii = text(&tree, Look { ascii: true, escape: "" });
     assert!(ascii.is_ascii(), "{ascii}");
     assert!(ascii.contains("|- veth1         -- eth0  default/web-1\n"), "{ascii}");
-    let coloured = text(&tree, Look { ascii: false, colour: true });
+    let coloured = text(&tree, Look { ascii: false, escape: "\x1b" });
     assert!(coloured.contains("\x1b[1;31mits namespace is gone\x1b[0m"), "{coloured}");
 }
 

@@ -8,8 +8,8 @@ use super::model::{Network, Place, Pod, Tree};
 pub struct Look {
     /// Lines of ASCII letters only.
     pub ascii: bool,
-    /// ANSI colours.
-    pub colour: bool,
+    /// How colours' escape codes begin, in place of ESC; empty for none.
+    pub escape: &'static str,
 }
 
 /// The strokes of one picture.
@@ -29,8 +29,9 @@ impl Look {
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
-        match self.colour && !text.is_empty() {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
+        let escape = self.escape;
+        match !escape.is_empty() && !text.is_empty() {
+            true => format!("{escape}[{code}m{text}{escape}[0m"),
             false => text.to_owned(),
         }
     }
@@ -90,11 +91,13 @@ impl Node {
 /// `first` stands before the node's own line, `rest` before all others of it.
 fn draw(node: &Node, first: &str, rest: &str, look: Look, out: &mut String) {
     let strokes = look.strokes();
-    out.push_str(&format!("{}{}\n", look.dim(first), node.line.trim_end()));
+    // A name may have a line end in it.
+    let line = node.line.trim_end().replace('\n', "\\n");
+    out.push_str(&format!("{}{line}\n", look.dim(first)));
     let beside = if node.children.is_empty() { "   " } else { strokes.trunk };
     for detail in &node.details {
         out.push_str(&look.dim(&format!("{rest}{beside}")));
-        out.push_str(detail);
+        out.push_str(&detail.replace('\n', "\\n"));
         out.push('\n');
     }
     for (index, child) in node.children.iter().enumerate() {

@@ -224,7 +224,7 @@ fn a_pod_that_cant_be_handed_over_stops_it_unless_it_is_forced() {
     std::fs::write(node.host.dir().join("state/sandboxes/00/record"), "").unwrap();
     let outcome = node.hand_over(&["--yes"]);
     assert_eq!(outcome.status, 7);
-    assert!(outcome.text().contains("1 pods of `cnimble pod`"), "{}", outcome.describe());
+    assert!(outcome.text().contains("1 pod of `cnimble pod`"), "{}", outcome.describe());
     assert!(node.host.nft("list table inet cnimble").contains("portmap"));
 }
 

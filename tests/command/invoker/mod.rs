@@ -16,6 +16,7 @@ mod strict;
 mod surface;
 mod tree;
 mod typing;
+mod walk;
 
 use std::fs;
 use std::path::{Path, PathBuf};

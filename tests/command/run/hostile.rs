@@ -133,7 +133,8 @@ fn an_api_server_takes_modest_memory_whatever_it_says() {
     for (name, requests, answer) in answers {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
-        let address = cluster.node.within(|| scripted(move || answer(count.fetch_add(1, Ordering::Relaxed))));
+        let address =
+            cluster.node.within(|| scripted(move |_| answer(count.fetch_add(1, Ordering::Relaxed))));
         let config = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": ""}}],
             "clusters": [{"name": "k", "cluster": {"server": format!("http://{address}")}}]});
         cluster.place("kubeconfig", &config.to_string());

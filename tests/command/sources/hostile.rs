@@ -14,7 +14,7 @@ use super::{Listener, pod, run};
 /// A source at a server that answers the first request so, and the later ones, too.
 fn source(dir: &std::path::Path, answer: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static) -> Sources {
     let asked = Arc::new(AtomicUsize::new(0));
-    let address = scripted(move || answer(asked.fetch_add(1, Ordering::Relaxed)));
+    let address = scripted(move |_| answer(asked.fetch_add(1, Ordering::Relaxed)));
     let config = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
         "clusters": [{"name": "k", "cluster": {"server": format!("http://{address}")}}],
         "users": [{"name": "u", "user": {"token": "geheim"}}]});

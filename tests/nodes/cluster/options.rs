@@ -129,7 +129,7 @@ fn once_writes_what_is_missing_then_nothing_and_tells_by_its_status() {
     assert!(site.members[0].conflist().exists());
     site.api.fail(Some(503));
     let (status, said, _) = site.members[0].once("");
-    assert_eq!(status, 5);
+    assert_eq!(status, 4);
     assert!(said.to_string().contains("InternalError"), "{said}");
 }
 
@@ -204,7 +204,7 @@ fn an_api_server_that_never_answers_is_told_in_time_and_pods_come_meanwhile() {
     std::fs::write(&kubeconfig, text.replace(":6443", ":7443")).unwrap();
     let routes = node.routes();
     let (status, said, errors) = node.once("");
-    assert_eq!(status, 5, "{said} {errors}");
+    assert_eq!(status, 4, "{said} {errors}");
     assert!(said.to_string().contains("192.0.2.254:7443/api/v1/nodes: no answer within 10s"), "{said}");
     node.start("");
     node.add_pod();

@@ -6,6 +6,7 @@ use serde_json::json;
 use cnimble_cri::{Client, Cni, CriError};
 
 use super::{pods, report};
+use crate::output::note;
 use crate::report::{Exit, Report, usage};
 use crate::{Session, print_json};
 
@@ -35,13 +36,10 @@ pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork])
     match session.json {
         true => print_json(&json!({"podCIDR": list, "note": effect})),
         false => {
-            session.done(&words, &json!(null));
-            if let Some(effect) = effect {
-                eprintln!("cnimble: {effect}");
-            }
+            effect.iter().for_each(|effect| note(effect));
+            session.done(&words, &json!(null))
         }
     }
-    Ok(())
 }
 
 /// Why nothing may come of it, though the runtime has accepted it.

@@ -46,10 +46,10 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
             "{headline}\n{}{}",
             table(&["", "RUNTIME", "CACHE", "KERNEL"], &lines, session.paint),
             rows(&differences, session.paint)
-        ));
+        ))?;
     }
     if session.json {
-        print_json(&Value::Array(documents));
+        print_json(&Value::Array(documents))?;
     }
     match differ {
         true => Err(Report::new(Exit::Found, "")),

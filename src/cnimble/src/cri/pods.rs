@@ -26,13 +26,11 @@ pub(super) async fn pods(session: &Session, client: &Client) -> Result<(), Repor
         }
     }
     if session.json {
-        print_json(&all.iter().map(|(of, status)| as_json(of, status.as_ref())).collect());
-        return Ok(());
+        return print_json(&all.iter().map(|(of, status)| as_json(of, status.as_ref())).collect());
     }
     let lines: Vec<Vec<String>> = all.iter().map(|(of, status)| line(of, status.as_ref())).collect();
     let headings = ["POD", "STATE", "ADDRESSES", "ATTEMPT", "AGE", "SANDBOX"];
-    print(&table(&headings, &lines, session.paint));
-    Ok(())
+    print(&table(&headings, &lines, session.paint))
 }
 
 fn line(sandbox: &Sandbox, status: Option<&SandboxStatus>) -> Vec<String> {

@@ -31,9 +31,9 @@ pub(super) async fn status(session: &Session, client: &Client) -> Result<(), Rep
         .map(|of| of.kind.as_str())
         .collect();
     if session.json {
-        print_json(&document(client, &status, &choice, differ.as_deref()));
+        print_json(&document(client, &status, &choice, differ.as_deref()))?;
     } else {
-        print(&text(session, client, &status, &choice, differ.as_deref()));
+        print(&text(session, client, &status, &choice, differ.as_deref()))?;
     }
     match (unready.is_empty(), &differ) {
         (true, None) => Ok(()),

@@ -14,7 +14,7 @@ use cnimble_pod::network as pod_network;
 use cnimble_pod::sandbox::{DnsOptions, SandboxConfig};
 
 use super::args::{Down, Up};
-use super::{no_pod, of_pod, pods, report};
+use super::{of_pod, pods, report};
 use crate::Session;
 use crate::pod::tally::{Tally, manifests};
 use crate::report::{Exit, Report};
@@ -159,8 +159,19 @@ pub(super) async fn down(session: &Session, client: &Client, given: &Down) -> Re
     let listed = client.sandboxes().await.map_err(|err| report("can't list the runtime's pods", &err))?;
     let mut tally = Tally::new(session);
     for pod in &given.pods {
-        match one_down(client, of_pod(&listed, pod), pod).await {
-            Ok(count) => tally.done(&format!("{pod} is down"), json!({"pod": pod, "sandboxes": count})),
+        let found = of_pod(&listed, pod);
+        if found.is_empty() && listed.iter().any(|of| of.id.starts_with(pod)) {
+            let why =
+                "it is too short for the beginning of an ID, or several sandboxes have IDs that begin so";
+            let what = format!("can't take down pod {pod}");
+            tally.fail(None, &Report::new(Exit::Usage, what).row("why", why));
+            continue;
+        }
+        match one_down(client, found, pod).await {
+            Ok(sandboxes) => {
+                let words = if sandboxes == 0 { "was not up" } else { "is down" };
+                tally.done(&format!("{pod} {words}"), json!({"pod": pod, "sandboxes": sandboxes}));
+            }
             Err(failed) => tally.fail(None, &failed),
         }
     }
@@ -169,9 +180,6 @@ pub(super) async fn down(session: &Session, client: &Client, given: &Down) -> Re
 
 async fn one_down(client: &Client, sandboxes: Vec<&Sandbox>, pod: &str) -> Result<usize, Report> {
     let what = format!("can't take down pod {pod}");
-    if sandboxes.is_empty() {
-        return Err(no_pod(what, pod));
-    }
     for sandbox in &sandboxes {
         let netns = match client.sandbox(&sandbox.id).await {
             Ok(status) => status.netns.filter(|_| !status.host_network),

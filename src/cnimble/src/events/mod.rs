@@ -8,6 +8,7 @@ mod state;
 mod watch;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -19,9 +20,10 @@ use cnimble_life::data_dirs;
 use cnimble_netlink::monitor::{LinkMonitor, LinkNotice};
 use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
 
-use super::Session;
 use super::args::Events;
+use super::output::unwritten;
 use super::report::{Exit, Report};
+use super::{Session, network};
 use show::Show;
 use state::{About, State};
 use watch::{Sign, Watch};
@@ -36,8 +38,11 @@ const WHAT: &str = "can't follow what happens";
 
 /// Why it has ended.
 enum End {
-    /// The reader of our stdout has gone away.
+    /// The reader closed its end of the pipe.
     Unread,
+    /// stdout can't be written.
+    Unwritten(io::Error),
+    /// The signs can't be read.
     Failed(String),
 }
 
@@ -47,13 +52,26 @@ impl From<String> for End {
     }
 }
 
+impl From<io::Error> for End {
+    fn from(err: io::Error) -> Self {
+        match err.kind() {
+            io::ErrorKind::BrokenPipe => End::Unread,
+            _ => End::Unwritten(err),
+        }
+    }
+}
+
 pub(super) fn events(session: &Session, given: &Events) -> Result<(), Report> {
-    let mut follower = match Follower::new(session, given) {
+    let caches = caches(session);
+    let data = leases(session, &given.data_dir, &caches);
+    let only = given.network.as_deref().map(|name| known(session, name, &caches, &data)).transpose()?;
+    let mut follower = match Follower::new(caches, data, Show::new(session, only)) {
         Ok(follower) => follower,
         Err(why) => return Err(Report::new(Exit::Files, WHAT).row("why", why)),
     };
     match follower.follow() {
         End::Unread => Ok(()),
+        End::Unwritten(err) => Err(unwritten(&err)),
         End::Failed(why) => Err(Report::new(Exit::Files, WHAT).row("why", why)),
     }
 }
@@ -67,13 +85,10 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(session: &Session, given: &Events) -> Result<Self, String> {
-        let caches = caches(session);
-        let data = leases(session, &given.data_dir, &caches);
+    fn new(caches: Vec<Cache>, data: BTreeSet<PathBuf>, show: Show) -> Result<Self, String> {
         let results = caches.iter().map(|cache| cache.dir().join("results")).collect();
         // From here on nothing is missed; what is there already is looked at behind it.
         let watch = Watch::new(&results, &data)?;
-        let show = Show::new(session, given.network.clone());
         let mut follower = Follower { watch, caches, data, state: State::default(), show };
         follower.look()?;
         follower.state.take_as_it_is();
@@ -81,7 +96,7 @@ impl Follower {
     }
 
     fn follow(&mut self) -> End {
-        let outcome = self.show.begin(self.state.attached()).map_err(|_| End::Unread);
+        let outcome = self.show.begin(self.state.attached()).map_err(End::from);
         let outcome = outcome.and_then(|()| {
             loop {
                 self.watch.wait().map_err(|err| End::Failed(err.to_string()))?;
@@ -112,7 +127,7 @@ impl Follower {
             true => self.state.settle(Instant::now()),
             false => self.state.so_far(),
         };
-        events.iter().try_for_each(|event| self.show.event(event).map_err(|_| End::Unread))
+        events.iter().try_for_each(|event| Ok(self.show.event(event)?))
     }
 
     fn take(&mut self, sign: Sign) -> Result<(), End> {
@@ -123,7 +138,7 @@ impl Follower {
             Sign::Rule(comment) => self.state.rule(now, &comment),
             Sign::File(path) => self.file(now, &path)?,
             Sign::Lost(what) => {
-                self.show.lost(what).map_err(|_| End::Unread)?;
+                self.show.lost(what)?;
                 self.look()?;
             }
         }
@@ -206,6 +221,27 @@ fn about(entry: &Entry) -> About {
         pod: cnimble_tree::kubernetes_name(&entry.args),
         netns: entry.namespace().map(str::to_owned),
         addresses: cnimble_tree::given_addresses(entry),
+    }
+}
+
+/// The network of this name. One that has attachments or leases needs no configuration.
+fn known(
+    session: &Session,
+    name: &str,
+    caches: &[Cache],
+    data: &BTreeSet<PathBuf>,
+) -> Result<String, Report> {
+    match network::find(session, name) {
+        Ok(list) => Ok(list.name),
+        Err(err) => {
+            let mut entries = caches.iter().flat_map(|cache| cache.list().unwrap_or_default());
+            let is_leased =
+                cnimble_cni::names::is_identifier(name) && data.iter().any(|dir| dir.join(name).is_dir());
+            match is_leased || entries.any(|entry| entry.network == name) {
+                true => Ok(name.to_owned()),
+                false => Err(Report::conf(WHAT, &err)),
+            }
+        }
     }
 }
 

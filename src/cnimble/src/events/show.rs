@@ -1,12 +1,13 @@
 //! Events as lines, and as JSON, one object a line.
 
-use std::io::{self, Write};
+use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::style::Paint;
+use crate::output::emit;
+use crate::style::{Paint, count};
 use crate::{Session, plain};
 
 use super::state::{Event, What};
@@ -36,7 +37,7 @@ impl Show {
 
     /// Says that from now on everything is told.
     pub(super) fn begin(&self, attached: usize) -> io::Result<()> {
-        let words = format!("following {attached} attachment{}", if attached == 1 { "" } else { "s" });
+        let words = format!("following {}", count(attached, "attachment"));
         self.line(
             || self.paint.dim(&words),
             || json!({"time": time(), "event": "following", "attachments": attached}),
@@ -66,14 +67,10 @@ impl Show {
     }
 
     fn line(&self, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) -> io::Result<()> {
-        let line = match (self.json, self.paint.is_on()) {
-            (true, _) => plain::json(&object().to_string()),
-            (false, true) => plain::painted(&text()),
-            (false, false) => plain::text(&text()),
-        };
-        let mut stdout = io::stdout().lock();
-        writeln!(stdout, "{line}")?;
-        stdout.flush()
+        emit(&match self.json {
+            true => plain::json(&format!("{}\n", object())),
+            false => format!("{}\n", text()),
+        })
     }
 }
 
@@ -88,7 +85,7 @@ fn words(event: &Event) -> String {
         words.push(event.about.addresses.join(" "));
     }
     words.extend(event.took.map(|took| format!("in {:.1} ms", milliseconds(took))));
-    words.join("  ")
+    plain::line(&words.join("  "))
 }
 
 fn object(event: &Event) -> Value {

@@ -55,7 +55,7 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
         checked.push(Checked { file: document.file, network, findings });
     }
     checked.sort_by(|one, other| one.file.path.cmp(&other.file.path));
-    show::show(session, given, &checked);
+    show::show(session, given, &checked)?;
     let wrong = || checked.iter().flat_map(|of| &of.findings).filter(|finding| finding.level > Level::Note);
     // A fault that has been told, in its own form: only the exit status is left to give.
     match (wrong().count(), wrong().all(|finding| finding.rule == Rule::Plugin)) {

@@ -6,24 +6,25 @@ use cnimble_lint::{Level, sarif};
 
 use super::Checked;
 use crate::args::Validate;
+use crate::plain;
+use crate::report::Report;
+use crate::style::count as count_of;
 use crate::{Session, print, print_json};
 
-pub(super) fn show(session: &Session, given: &Validate, checked: &[Checked]) {
+pub(super) fn show(session: &Session, given: &Validate, checked: &[Checked]) -> Result<(), Report> {
     if given.sarif {
         let files = checked.iter().map(|of| (&of.file, of.findings.as_slice()));
-        print_json(&sarif::report(env!("CARGO_PKG_VERSION"), files));
-        return;
+        return print_json(&sarif::report(env!("CARGO_PKG_VERSION"), files));
     }
     let count =
         |level| checked.iter().flat_map(|of| &of.findings).filter(|finding| finding.level == level).count();
     let (errors, warnings) = (count(Level::Error), count(Level::Warning));
     if session.json {
-        print_json(&json!({
+        return print_json(&json!({
             "files": checked.iter().map(file).collect::<Value>(),
             "errors": errors,
             "warnings": warnings,
         }));
-        return;
     }
     let mut out = String::new();
     for of in checked {
@@ -35,18 +36,18 @@ pub(super) fn show(session: &Session, given: &Validate, checked: &[Checked]) {
                 Level::Note => session.paint.dim("note"),
             };
             // A key may hold anything, a line end too.
-            let message = finding.message.replace('\n', "\\n");
-            let (path, rule) = (&of.file.path, session.paint.dim(&format!("[{}]", finding.rule.name())));
+            let (path, message) = (plain::line(&of.file.path), plain::line(&finding.message));
+            let rule = session.paint.dim(&format!("[{}]", finding.rule.name()));
             out.push_str(&format!("{path}:{line}:{column}: {level}: {message} {rule}\n"));
         }
     }
     if session.terminal {
-        let files = if checked.len() == 1 { "file" } else { "files" };
-        let summary = format!("{} {files}, errors: {errors}, warnings: {warnings}\n", checked.len());
+        let files = count_of(checked.len(), "file");
+        let summary = format!("{files}, errors: {errors}, warnings: {warnings}\n");
         let mark = if errors + warnings == 0 { session.paint.good("ok ") } else { String::new() };
         out.push_str(&format!("{mark}{summary}"));
     }
-    print(&out);
+    print(&out)
 }
 
 fn file(of: &Checked) -> Value {

@@ -10,22 +10,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use cnimble_agent::conflist::{Conflist, Plugin};
+use cnimble_agent::plan::Plan;
 use cnimble_agent::shares::ClusterLocal;
 use cnimble_agent::{Agent, Follower, Options, Shared, disturbances, remove};
-use cnimble_api::Server as Api;
+use cnimble_api::{Error, Server as Api, StartError};
 use cnimble_cni::names;
 
 use super::report::{Exit, Report, usage};
 use super::run::notify;
 use super::run::serve::Server;
 use super::run::signals::{Signals, Word};
-use super::{Session, print};
+use super::style::count;
+use super::{Session, print, print_json};
 use args::{Main, Node};
 use shares::Shares;
 use spare::Routed;
@@ -41,8 +43,10 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     let options = options(session, given)?;
     if given.remove {
         let removed = remove(&options.conflist).map_err(|why| failed(&why))?;
-        session.done(&format!("{removed} things of `cnimble node` are gone"), &json!({"removed": removed}));
-        return Ok(());
+        return session.done(
+            &format!("removed of `cnimble node`: {}", count(removed, "thing")),
+            &json!({"removed": removed}),
+        );
     }
     let path = session.invoker.path().to_vec();
     let mut follower = follower(given, &options, &path)?;
@@ -58,7 +62,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
             let told = spare::tend(shares.network(), &path, routed.as_ref()).await;
             told.map_err(|why| failed(&why))?;
         }
-        follower.once().await.map_err(|why| failed(&why))?;
+        follower.once().await?;
         return once(session, given, agent, &shared);
     }
     let signals = Signals::listen()?;
@@ -100,6 +104,15 @@ fn failed(why: &str) -> Report {
     Report::new(Exit::Files, "the node's network can't be looked after").row("why", why)
 }
 
+const NOT_TOLD: &str = "the cluster's nodes can't be asked for";
+
+fn exit_of(err: &Error) -> Exit {
+    match err {
+        Error::Access(_) | Error::Read { .. } => Exit::Config,
+        _ => Exit::Execution,
+    }
+}
+
 /// Who tells of nodes.
 enum Nodes {
     /// The API server.
@@ -123,11 +136,12 @@ impl Nodes {
         }
     }
 
-    async fn once(&mut self) -> Result<(), String> {
-        match self {
-            Nodes::Api(follower) => follower.once().await.map_err(|err| err.to_string()),
-            Nodes::Etcd(shares) => shares.once().await,
-        }
+    async fn once(&mut self) -> Result<(), Report> {
+        let told = match self {
+            Nodes::Api(follower) => follower.once().await.map_err(|err| (exit_of(&err), err.to_string())),
+            Nodes::Etcd(shares) => shares.once().await.map_err(|why| (Exit::Execution, why)),
+        };
+        told.map_err(|(exit, why)| Report::new(exit, NOT_TOLD).row("why", why))
     }
 
     async fn run(self) {
@@ -153,7 +167,8 @@ fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, 
         in_cluster: given.in_cluster,
         context: None,
     };
-    let follower = Follower::new(&server).map_err(|err| failed(&err.to_string()))?;
+    let unusable = |err: StartError| Report::new(Exit::Config, NOT_TOLD).row("why", err.to_string());
+    let follower = Follower::new(&server).map_err(unusable)?;
     Ok(Nodes::Api(Box::new(follower)))
 }
 
@@ -192,19 +207,38 @@ fn options(session: &Session, given: &Node) -> Result<Options, Report> {
     })
 }
 
+/// A plan for programs.
+fn planned(plan: &Plan) -> Value {
+    let routes = plan
+        .routes
+        .iter()
+        .map(|(cidr, hop)| json!({"dst": cidr.to_string(), "via": hop.via, "node": hop.node}));
+    json!({
+        "podCIDRs": plan.own.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "routes": routes.collect::<Value>(),
+        "conditions": conditions(&plan.conditions),
+    })
+}
+
+fn conditions(all: &[(String, String)]) -> Value {
+    all.iter().map(|(node, why)| json!({"node": node, "message": why})).collect()
+}
+
 fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> Result<(), Report> {
     agent.reserve(&shared.known().servers);
     let nodes = std::mem::take(&mut shared.known().nodes);
     if given.dry_run {
         let plan = agent.plan(&nodes).map_err(|why| failed(&why))?;
+        if session.json {
+            return print_json(&planned(&plan));
+        }
         let own = plan.own.iter().map(|cidr| format!("pods here: {cidr}\n"));
         let routes = plan
             .routes
             .iter()
             .filter_map(|(cidr, hop)| Some(format!("{cidr} via {} (node {})\n", hop.via?, hop.node)));
         let wrong = plan.conditions.iter().map(|(node, why)| format!("node {node}: {why}\n"));
-        print(&own.chain(routes).chain(wrong).collect::<String>());
-        return Ok(());
+        return print(&own.chain(routes).chain(wrong).collect::<String>());
     }
     let own_name = agent.node().to_owned();
     let report = agent.reconcile(&nodes).map_err(|why| failed(&why))?;
@@ -214,13 +248,12 @@ fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> R
     if !report.failures.is_empty() {
         return Err(failed(&report.failures.join("; ")));
     }
-    let conditions: Vec<_> =
-        report.conditions.iter().map(|(node, why)| json!({"node": node, "message": why})).collect();
     let own: Vec<String> = report.own.iter().map(ToString::to_string).collect();
     session.done(
-        &format!("{} routes to other nodes' pods, {} writes", report.routes, report.writes),
-        &json!({"podCIDRs": own, "routes": report.routes, "writes": report.writes, "conditions": conditions}),
-    );
+        &format!("{} to other nodes' pods, {}", count(report.routes, "route"), count(report.writes, "write")),
+        &json!({"podCIDRs": own, "routes": report.routes, "writes": report.writes,
+            "conditions": conditions(&report.conditions)}),
+    )?;
     // What is wrong with another node is to be mended there.
     match report.conditions.iter().any(|(node, _)| *node == own_name) {
         true => Err(Report::new(Exit::Found, "")),

@@ -15,6 +15,7 @@ use cnimble_agent::{Report, Shared};
 use crate::plain;
 use crate::run::metrics::CONTENT_TYPE;
 use crate::run::serve::Pages;
+use crate::style::count;
 
 /// So many conditions are told by /healthz.
 const TOLD: usize = 20;
@@ -101,7 +102,8 @@ impl Status {
                     log::error!("{why}");
                 }
                 if report.writes > 0 {
-                    log::info!("{} routes to other nodes' pods, {} writes", report.routes, report.writes);
+                    let (routes, writes) = (count(report.routes, "route"), count(report.writes, "write"));
+                    log::info!("{routes} to other nodes' pods, {writes}");
                 }
                 *last = Last { report, looked: true, ..Last::default() };
             }
@@ -127,7 +129,9 @@ impl Status {
     pub(super) fn sentence(&self) -> String {
         let last = self.last();
         let Report { routes, conditions, failures, .. } = &last.report;
-        format!("{routes} routes, {} conditions, {} failures", conditions.len(), failures.len())
+        [(*routes, "route"), (conditions.len(), "condition"), (failures.len(), "failure")]
+            .map(|(number, noun)| count(number, noun))
+            .join(", ")
     }
 }
 

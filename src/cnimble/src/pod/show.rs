@@ -28,7 +28,7 @@ pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), R
     if session.json {
         let pods = states.iter().map(|(sandbox, state, ips)| as_json(sandbox, state, ips));
         let problems = listing.problems.iter().map(|(_, problem)| problem.to_string());
-        print_json(&json!({"pods": pods.collect::<Value>(), "problems": problems.collect::<Value>()}));
+        print_json(&json!({"pods": pods.collect::<Value>(), "problems": problems.collect::<Value>()}))?;
     } else {
         let lines: Vec<Vec<String>> = states
             .into_iter()
@@ -44,7 +44,7 @@ pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), R
             })
             .collect();
         let headings = ["POD", "STATE", "ADDRESSES", "NETWORK", "AGE", "SANDBOX"];
-        print(&table(&headings, &lines, session.paint));
+        print(&table(&headings, &lines, session.paint))?;
     }
     if listing.problems.is_empty() {
         return Ok(());
@@ -73,17 +73,17 @@ pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) 
         if let (Err(err), Some(map)) = (&outcome, object.as_object_mut()) {
             map.insert("error".to_owned(), err.to_string().into());
         }
-        print_json(&object);
+        print_json(&object)?;
     } else {
         let headline = format!("{} {state}\n", session.paint.bold(&sandbox.config.pod.to_string()));
-        print(&(headline + &rows(&lines(&sandbox, &ips), session.paint)));
+        print(&(headline + &rows(&lines(&sandbox, &ips), session.paint)))?;
     }
     let quiet = |report: Report| if session.json { Report::new(report.exit, "") } else { report };
     match outcome {
         Ok(status) => match status.fault {
             None => Ok(()),
             Some(fault) => Err(quiet(
-                Report::new(Exit::Execution, what)
+                Report::new(Exit::Found, what)
                     .row("why", fault.to_string())
                     .hint("cnimble pod up FILE makes it anew"),
             )),

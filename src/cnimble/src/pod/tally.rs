@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use cnimble_pod::PodId;
 use cnimble_pod::manifest::{Defaults, Manifest, Origin, Parsed};
 
+use crate::plain;
 use crate::report::{Exit, Report};
 use crate::{Session, print, print_json};
 
@@ -18,7 +19,7 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
     let mut found = Vec::new();
     for file in files {
         let unreadable = |err: std::io::Error| {
-            Report::new(Exit::Usage, "can't read the manifest")
+            Report::new(Exit::Config, "can't read the manifest")
                 .row("file", file.display().to_string())
                 .row("why", err.to_string())
         };
@@ -51,20 +52,25 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
 pub(crate) struct Tally<'s> {
     session: &'s Session,
     objects: Vec<Value>,
+    /// What kept a line from stdout. The work goes on, and the command fails in the end.
+    unwritten: Option<Report>,
     exit: Option<Exit>,
     failed: usize,
 }
 
 impl<'s> Tally<'s> {
     pub(crate) fn new(session: &'s Session) -> Self {
-        Tally { session, objects: Vec::new(), exit: None, failed: 0 }
+        Tally { session, objects: Vec::new(), unwritten: None, exit: None, failed: 0 }
     }
 
     /// One that succeeded: a line for people, an object for programs.
     pub(crate) fn done(&mut self, line: &str, object: Value) {
         match self.session.json {
             true => self.objects.push(object),
-            false => print(&format!("{} {line}\n", self.session.paint.good("ok"))),
+            false => {
+                let written = print(&format!("{} {}\n", self.session.paint.good("ok"), plain::line(line)));
+                self.unwritten = self.unwritten.take().or(written.err());
+            }
         }
     }
 
@@ -86,12 +92,18 @@ impl<'s> Tally<'s> {
 
     pub(crate) fn finish(self, verb: &str, count: usize) -> Result<(), Report> {
         if self.session.json {
-            print_json(&Value::Array(self.objects));
+            print_json(&Value::Array(self.objects))?;
+        }
+        if let Some(unwritten) = self.unwritten {
+            return Err(unwritten);
         }
         match self.exit {
             None => Ok(()),
             Some(exit) if self.session.json || count < 2 => Err(Report::new(exit, "")),
-            Some(exit) => Err(Report::new(exit, format!("{} of {count} pods are not {verb}", self.failed))),
+            Some(exit) => {
+                let be = if self.failed == 1 { "is" } else { "are" };
+                Err(Report::new(exit, format!("{} of {count} pods {be} not {verb}", self.failed)))
+            }
         }
     }
 }

@@ -20,12 +20,13 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
 use cnimble_pod::network::NetworkPlugin;
-use cnimble_pod::source::{PodConfig, StatusWriter};
+use cnimble_pod::source::{PodConfig, StartError, StatusWriter};
 use cnimble_pod::sync::{Ended, Handle, Listener, Phase, PodReport, SandboxWork, SyncLoop, SyncOptions};
 use cnimble_runtime::{Observer, Stderr};
 
 use super::args::Run;
 use super::report::{Exit, Report};
+use super::style::count;
 use super::{Session, print, print_json};
 use feed::Feed;
 use metrics::Metrics;
@@ -57,7 +58,7 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     let mut tasks = JoinSet::new();
     let writing = match sources.api.as_ref().filter(|_| given.sources.write_status) {
         Some(api) => {
-            let writer = StatusWriter::new(api).map_err(|err| cannot_run(&err))?;
+            let writer = StatusWriter::new(api).map_err(|err| no_source(&err))?;
             Some(Writing::start(writer, &mut tasks))
         }
         None => None,
@@ -71,7 +72,7 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
         kubelet::look(flag);
     }
     let restorable = sources.api.as_ref().map(|_| sandboxes.clone());
-    let (config, updates) = PodConfig::start(sources).map_err(|err| cannot_run(&err))?;
+    let (config, updates) = PodConfig::start(sources).map_err(|err| no_source(&err))?;
     let config = Arc::new(config);
 
     let options = options(given, &metrics, writing.clone());
@@ -107,8 +108,14 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
 /// Between two questions whether the network's plugins could serve (the verb STATUS).
 pub(super) const STATUS: Duration = Duration::from_secs(10);
 
+/// An error of the program's own.
 fn cannot_run(err: &dyn std::error::Error) -> Report {
     Report::new(Exit::Files, "can't run").row("why", err.to_string())
+}
+
+/// A source that can't be used.
+fn no_source(err: &StartError) -> Report {
+    Report::new(Exit::Config, "can't take pods from there").row("why", err.to_string())
 }
 
 fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> SyncOptions {
@@ -217,15 +224,15 @@ fn finish(session: &Session, given: &Run, status: &Status, ended: &Ended) -> Res
     }
     if !given.once {
         if !ended.unfinished.is_empty() {
-            log::warn!("stopped in the middle of work on {} pods", ended.unfinished.len());
+            log::warn!("stopped in the middle of work on {}", count(ended.unfinished.len(), "pod"));
         }
         return Ok(());
     }
     let pods = status.board.pods();
     if session.json {
-        print_json(&status.json());
+        print_json(&status.json())?;
     } else if session.human() {
-        print(&table(session, &pods));
+        print(&table(session, &pods))?;
     }
     let failed: Vec<&PodReport> = pods.iter().filter(|pod| pod.phase != Phase::Ready).collect();
     let problems = status.problems();

@@ -3,7 +3,7 @@
 mod read;
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io::ErrorKind;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use cnimble_netlink::counters::Counters;
 
 use super::args::Stats;
+use super::output::{emit, unwritten};
 use super::report::{Exit, Report};
 use super::style::table;
 use super::{Session, events, plain};
@@ -18,8 +19,10 @@ use read::Counted;
 
 const WHAT: &str = "can't show pods' counters";
 
-/// Clears the terminal, and begins at its upper left corner.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+/// Begins at the terminal's upper left corner, and clears it.
+fn clear() -> String {
+    plain::code("[H") + &plain::code("[2J")
+}
 
 pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     let caches = events::caches(session);
@@ -54,12 +57,12 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
                 + "\n",
             false => lines(session, &all, &rates),
         };
-        let clear = if given.once || !session.human() { "" } else { CLEAR };
-        let mut stdout = io::stdout().lock();
-        let written = write!(stdout, "{clear}{shown}").and_then(|()| stdout.flush());
-        // A reader that has gone away is no error of ours.
-        if given.once || written.is_err() {
-            return Ok(());
+        let clear = if given.once || !session.human() { String::new() } else { clear() };
+        match emit(&format!("{clear}{shown}")) {
+            Err(err) if err.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Err(err) => return Err(unwritten(&err)),
+            Ok(()) if given.once => return Ok(()),
+            Ok(()) => {}
         }
         let counters = all.into_iter().filter_map(|of| Some((of.owner.tag(), of.counters?)));
         before = Some((now, counters.collect()));
@@ -108,11 +111,7 @@ fn lines(session: &Session, all: &[Counted], rates: &[Option<[f64; 2]>]) -> Stri
         "POD", "NETWORK", "IF", "HOST", "RX/S", "TX/S", "RX", "TX", "RX-PKT", "TX-PKT", "RX-DROP", "TX-DROP",
         "RX-LIMIT", "TX-LIMIT",
     ];
-    let text = table(&headings, &lines, session.paint);
-    match session.paint.is_on() {
-        true => plain::painted(&text),
-        false => plain::text(&text),
-    }
+    table(&headings, &lines, session.paint)
 }
 
 fn object(of: &Counted, rates: Option<[f64; 2]>) -> Value {
