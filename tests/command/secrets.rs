@@ -68,9 +68,7 @@ fn places(dir: &Path, address: &str) -> Vec<(&'static str, Vec<String>)> {
     file("token", &format!("{MARKER}\n"));
     script(
         &dir.join("give"),
-        &format!(
-            "#!/bin/sh\necho '{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{{\"token\":\"'$GIVEN'\"}}}}'\n"
-        ),
+        "#!/bin/sh\necho '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{\"token\":\"'$GIVEN'\"}}'\n",
     );
     let kubeconfig = |name: &str, user: Value| {
         let config = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],

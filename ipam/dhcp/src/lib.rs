@@ -70,11 +70,11 @@ impl Plugin for Dhcp {
         "dhcp"
     }
 
-    /// CAP_NET_ADMIN is for an interface that is down, and for DHCPv6.
     fn role(&self) -> Role {
         Role::Helper
     }
 
+    /// CAP_NET_ADMIN is for an interface that is down, and for DHCPv6.
     fn needs(&self) -> Caps {
         Caps::NET_RAW.and(Caps::SYS_ADMIN).and(Caps::NET_ADMIN)
     }

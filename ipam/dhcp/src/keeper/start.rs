@@ -79,11 +79,8 @@ fn run(flags: Flags) -> Result<bool, String> {
     if flags.once && activated.is_none() {
         leave_home();
     }
-    let path = match &activated {
-        // The distribution's unit passes a socket, and no option.
-        Some(listener) => path_of(listener),
-        None => None,
-    };
+    // The distribution's unit passes a socket, and no option.
+    let path = activated.as_ref().and_then(path_of);
     let path = path.unwrap_or_else(|| flags.on_host(&flags.socket.to_string_lossy()));
     let failed =
         |what: &str, path: &Path, err: &dyn std::fmt::Display| format!("{what} {}: {err}", path.display());
@@ -104,15 +101,7 @@ fn run(flags: Flags) -> Result<bool, String> {
         write_pid(pidfile).map_err(|err| failed("Error writing pidfile", pidfile, &err))?;
     }
     let pidfile = flags.pidfile.clone();
-    let journal = Journal::open(flags.once && own);
-    if flags.once
-        && own
-        && let Err(why) = outlive::leave()
-    {
-        journal.tell(&format!(
-            "the lease daemon stays in the runtime's control group, and may be killed with it: {why}"
-        ));
-    }
+    let journal = if flags.once && own { settle() } else { Journal::open(false) };
     restrain();
     let keeper = Keeper::new(flags, journal, store, listener);
     let keeper = keeper.map_err(|err| failed("reading the leases in", &directory, &err))?;
@@ -193,6 +182,16 @@ fn leave_home() {
     let _ = nix::unistd::chdir("/");
     // SAFETY: all descriptors of ours are the standard ones; close_range(2) takes numbers.
     unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
+}
+
+/// Outlives the plugin that has started this daemon, and its runtime.
+fn settle() -> Journal {
+    let journal = Journal::open(true);
+    if let Err(why) = outlive::leave() {
+        let what = "the lease daemon stays in the runtime's control group, and may be killed with it";
+        journal.tell(&format!("{what}: {why}"));
+    }
+    journal
 }
 
 /// Listens there. What is left of a keeper that was killed is removed, but nothing that lives.
