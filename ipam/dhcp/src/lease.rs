@@ -34,6 +34,7 @@ pub(crate) struct Lease {
     /// Whom to send to for the server: itself, or the relay in front of it.
     pub(crate) server_mac: [u8; 6],
     pub(crate) gateway: Option<Ipv4Addr>,
+    /// An on-link route has no gateway here. See [`Lease::routes`].
     pub(crate) routes: Vec<Route>,
     pub(crate) dns: Dns,
     /// T1.
@@ -94,10 +95,15 @@ impl Lease {
         Mac(self.server_mac)
     }
 
-    /// Its routes, with the configuration's `priority`.
+    /// Its routes, with the configuration's `priority`. On-link routes come first, because the gateways of
+    /// others may be reached by them. Their gateway is 0.0.0.0, as in results of the Go plugin: for a route
+    /// without one an installer takes the router of the address.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
-        let with = |route: &Route| Route { priority, ..route.clone() };
-        self.routes.iter().map(with).collect()
+        let link = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let with = |route: &Route| Route { gw: route.gw.or(Some(link)), priority, ..route.clone() };
+        let mut routes: Vec<Route> = self.routes.iter().map(with).collect();
+        routes.sort_by_key(|route| route.gw != Some(link));
+        routes
     }
 }
 
@@ -232,11 +238,11 @@ mod tests {
     }
 
     fn told(lease: &Lease) -> Vec<String> {
-        let via = |route: &Route| match route.gw {
-            Some(gw) => format!("{} via {gw}", route.dst),
-            None => format!("{} scope {:?}", route.dst, route.scope),
+        let via = |route: Route| {
+            let scope = route.scope.map(|scope| format!(" scope {scope}"));
+            format!("{} via {}{}", route.dst, route.gw.unwrap(), scope.unwrap_or_default())
         };
-        lease.routes.iter().map(via).collect()
+        lease.routes(None).into_iter().map(via).collect()
     }
 
     #[test]
@@ -258,7 +264,7 @@ mod tests {
         for code in [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS] {
             let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, fixed, (code, &bytes)]).unwrap();
             let expected =
-                ["0.0.0.0/0 via 10.1.2.1", "172.16.0.0/12 via 10.1.2.5", "10.9.9.9/32 scope Some(253)"];
+                ["10.9.9.9/32 via 0.0.0.0 scope 253", "0.0.0.0/0 via 10.1.2.1", "172.16.0.0/12 via 10.1.2.5"];
             assert_eq!(told(&lease), expected);
         }
         for none in [&[33, 1, 2, 3, 4, 5, 10, 1, 2, 1][..], &[255; 9], &[8]] {

@@ -6,13 +6,14 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::Mac;
 use cnimble_netlink::route::{self, NewRoute};
 use cnimble_netlink::{NetNs, addr, link::Link};
+use cnimble_plugin::interface::pod;
 use nix::errno::Errno;
 
 use super::flags::Flags;
 use super::four::Four;
 use super::place::{Event, Place, Speaker};
 use super::six::Six;
-use crate::held::Held;
+use crate::held::{self, Held};
 use crate::talk::{Family, Wanted};
 
 /// See the module.
@@ -159,24 +160,10 @@ impl Pod {
         Ok(())
     }
 
+    /// The routes of the lease, as the plugins install them.
     fn routes(&self, lease: &Held) -> Vec<NewRoute> {
-        let routes = lease.routes(self.wanted.priority).into_iter();
-        let gateway = lease.gateway();
-        routes
-            .map(|route| NewRoute {
-                dst: route.dst,
-                // As the plugins do: without a next hop it is the address's gateway, unless it is the link.
-                via: route.gw.or(gateway.filter(|_| route.scope.is_none())),
-                index: self.place.index,
-                src: None,
-                mtu: route.mtu,
-                advmss: route.advmss,
-                priority: route.priority,
-                table: route.table,
-                scope: route.scope,
-                onlink: false,
-            })
-            .collect()
+        let result = held::result(std::slice::from_ref(lease), self.wanted.priority);
+        pod::routes(self.place.index, &result)
     }
 }
 

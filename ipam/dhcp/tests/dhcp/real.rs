@@ -57,13 +57,27 @@ impl Kea {
     /// Starts it in `ns`, with its files in `dir`, on `interface`. It gives the addresses 10.8.0.10 to 99 without those
     /// that are `taken` by others, for a minute. It is to be asked after a second, and others after `rebind` seconds.
     pub(crate) fn start(ns: &Ns, dir: &Path, interface: &str, rebind: u8, taken: &[&str]) -> Self {
+        Kea::start_with(ns, dir, interface, rebind, taken, &json!({}))
+    }
+
+    /// The same, with other values for keys of its subnet.
+    pub(crate) fn start_with(
+        ns: &Ns,
+        dir: &Path,
+        interface: &str,
+        rebind: u8,
+        taken: &[&str],
+        more: &Value,
+    ) -> Self {
         let others = taken.iter().enumerate();
         let others: Vec<Value> = others
             .map(|(n, address)| json!({"hw-address": format!("02:00:00:00:00:{n:02x}"), "ip-address": address}))
             .collect();
+        // Leases survive a reload, and no other server finds them.
+        let leases = dir.join(cnimble_tests::unique("kea.leases"));
         let config = json!({"Dhcp4": {
             "interfaces-config": {"interfaces": [interface]},
-            "lease-database": {"type": "memfile", "persist": false},
+            "lease-database": {"type": "memfile", "persist": true, "name": leases, "lfc-interval": 0},
             "authoritative": true,
             "valid-lifetime": 60,
             "renew-timer": 1,
@@ -78,11 +92,11 @@ impl Kea {
             "loggers": [{"name": "kea-dhcp4", "severity": "DEBUG", "debuglevel": 40, "output_options": [{"output": "stdout"}]}],
         }});
         let (file, log) = (dir.join("kea.json"), dir.join(cnimble_tests::unique("kea.log")));
-        std::fs::write(&file, config.to_string()).unwrap();
+        std::fs::write(&file, with(&config, more)).unwrap();
         let mut command = ns.command("kea-dhcp4");
         // Neither its process ID nor its log's lock is to be where another one's is.
         command.env("KEA_PIDFILE_DIR", dir).env("KEA_LOCKFILE_DIR", "none");
-        command.arg("-c").arg(file).stdin(Stdio::null()).stdout(std::fs::File::create(&log).unwrap());
+        command.arg("-c").arg(&file).stdin(Stdio::null()).stdout(std::fs::File::create(&log).unwrap());
         Kea { log, _process: Background::start(command.stderr(Stdio::null())) }
     }
 
@@ -95,6 +109,21 @@ impl Kea {
     pub(crate) fn count(&self, what: &str) -> usize {
         self.log().matches(what).count()
     }
+}
+
+fn with(config: &Value, more: &Value) -> String {
+    let mut config = config.clone();
+    let subnet = config.pointer_mut("/Dhcp4/subnet4/0").unwrap().as_object_mut().unwrap();
+    subnet.extend(more.as_object().unwrap().clone());
+    config.to_string()
+}
+
+/// A subnet of kea's with one address of 32 bits, and this option 121 in hexadecimal digits.
+pub(crate) fn cloud(option: &str) -> Value {
+    let routers = json!({"name": "routers", "data": "10.8.0.1"});
+    let classless = json!({"code": 121, "csv-format": false, "data": option});
+    let pool = json!({"pool": "10.8.0.10 - 10.8.0.10"});
+    json!({"subnet": "10.8.0.10/32", "interface": "br0", "pools": [pool], "option-data": [routers, classless]})
 }
 
 /// A relay on the interface with the address `own`, to the server `to`: dnsmasq.

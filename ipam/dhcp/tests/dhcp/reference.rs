@@ -1,11 +1,30 @@
 //! Beside the Go plugin and its daemon.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use cnimble_tests::{Background, need_recent_go};
 use server::REQUEST;
 
 use super::*;
+
+/// The Go plugin's daemon, which listens when this is there.
+pub(crate) struct GoDaemon {
+    pub(crate) socket: PathBuf,
+    _process: Background,
+}
+
+impl GoDaemon {
+    /// Starts the one of the directory `go`.
+    pub(crate) fn start(host: &Host, go: &Path) -> Self {
+        let socket = host.dir().join("go.sock");
+        let mut command = host.command(go.join("dhcp"));
+        command.args(["daemon", "-socketpath"]).arg(&socket).stdin(Stdio::null()).stderr(Stdio::null());
+        let process = Background::start(&mut command);
+        assert!(wait_until(PATIENCE, || socket.exists()));
+        GoDaemon { socket, _process: process }
+    }
+}
 
 #[test]
 fn the_go_daemon_gives_the_same_address_and_routes() {
@@ -15,11 +34,7 @@ fn the_go_daemon_gives_the_same_address_and_routes() {
     server.now(|manner| {
         manner.more = vec![(3, OWN.octets().to_vec()), (33, vec![172, 16, 0, 0, 10, 8, 0, 9])];
     });
-    let path = host.dir().join("go.sock");
-    let mut daemon = host.command(go.join("dhcp"));
-    daemon.args(["daemon", "-socketpath"]).arg(&path).stdin(Stdio::null()).stderr(Stdio::null());
-    let _daemon = Background::start(&mut daemon);
-    assert!(wait_until(PATIENCE, || path.exists()));
+    let GoDaemon { socket: path, _process } = GoDaemon::start(&host, go);
     let ours = network(&host)
         .with("/ipam/priority", json!(7))
         .with(

@@ -49,6 +49,8 @@ impl Said {
 pub(crate) struct Manner {
     /// The address that it gives; clients have one each, by their IDs, counted from here.
     pub(crate) first: Ipv4Addr,
+    /// Bits of the subnet mask.
+    pub(crate) prefix: u8,
     pub(crate) seconds: u32,
     /// T1 and T2.
     pub(crate) times: Option<(u32, u32)>,
@@ -126,7 +128,8 @@ impl Drop for Server {
 impl Manner {
     pub(crate) fn new(first: Ipv4Addr, seconds: u32) -> Manner {
         let more = Vec::new();
-        Manner { first, seconds, times: None, silent: false, refuses: false, babbles: false, more }
+        let prefix = 24;
+        Manner { first, prefix, seconds, times: None, silent: false, refuses: false, babbles: false, more }
     }
 
     fn answers(&self, own: Ipv4Addr, said: &Said, clients: &mut Vec<Vec<u8>>) -> Vec<Vec<u8>> {
@@ -151,7 +154,8 @@ impl Manner {
         let address = Ipv4Addr::from(u32::from(self.first) + u32::try_from(number).unwrap());
         let mut options = vec![(53, vec![kind]), (54, own.octets().to_vec())];
         if kind != NAK {
-            options.push((1, vec![255, 255, 255, 0]));
+            let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+            options.push((1, mask.to_be_bytes().to_vec()));
             options.push((51, self.seconds.to_be_bytes().to_vec()));
             if let Some((renew, rebind)) = self.times {
                 options.push((58, renew.to_be_bytes().to_vec()));
