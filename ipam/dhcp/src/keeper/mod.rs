@@ -6,6 +6,7 @@
 //! ([`store`]) before an ADD is answered: it may be killed at any moment, and the next one goes on.
 
 mod flags;
+mod follow;
 mod four;
 mod journal;
 mod outlive;

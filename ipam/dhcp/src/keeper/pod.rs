@@ -3,17 +3,15 @@
 use std::path::Path;
 
 use cnimble_cni::{Code, Error};
-use cnimble_netlink::link::Mac;
-use cnimble_netlink::route::{self, NewRoute};
-use cnimble_netlink::{NetNs, addr, link::Link};
-use cnimble_plugin::interface::pod;
-use nix::errno::Errno;
+use cnimble_netlink::link::{Link, Mac};
+use cnimble_netlink::{NetNs, addr};
 
 use super::flags::Flags;
+use super::follow;
 use super::four::Four;
 use super::place::{Event, Place, Speaker};
 use super::six::Six;
-use crate::held::{self, Held};
+use crate::held::Held;
 use crate::talk::{Family, Wanted};
 
 /// See the module.
@@ -82,27 +80,36 @@ impl Pod {
         self.lent = false;
     }
 
-    /// The interface follows its lease; what has changed, if anything.
+    /// The interface follows its lease. Returns what has changed, if anything.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub(super) fn renewed(&mut self, lease: &Held, now: u64) -> Result<Option<String>, Error> {
-        let priority = self.wanted.priority;
-        let same = |old: &Held| {
-            let what = |lease: &Held| (lease.net(), lease.gateway(), lease.routes(priority));
-            what(old) == what(lease)
-        };
-        let change = if self.applied.as_ref().is_some_and(same) {
-            None
-        } else {
-            self.follow(self.applied.as_ref(), Some(lease))?;
-            let from = self.applied.as_ref().map_or("nothing".to_owned(), |old| old.net().to_string());
-            Some(format!("{} has followed from {from} to {}", self.place.ifname, lease.net()))
+        let of = |lease: &Held| (lease.net(), follow::routes(&self.place, lease, self.wanted.priority));
+        let change = match &self.applied {
+            Some(old) if of(old) == of(lease) => None,
+            _ => Some(self.follow(lease)?),
         };
         self.applied = Some(lease.clone());
         self.lent = false;
         self.lend(now)?;
         Ok(change)
+    }
+
+    /// Changes the interface, and says so.
+    fn follow(&self, lease: &Held) -> Result<String, Error> {
+        let old = self.applied.as_ref();
+        let refused = follow::follow(&self.place, self.wanted.priority, old, Some(lease))?;
+        let (ifname, to) = (&self.place.ifname, lease.net());
+        let change = match old.map(Held::net) {
+            Some(from) if from == to => format!("{ifname} has followed to other routes of {to}"),
+            Some(from) => format!("{ifname} has followed from {from} to {to}"),
+            None => format!("{ifname} has followed from nothing to {to}"),
+        };
+        Ok(match refused {
+            None => change,
+            Some(err) => format!("{change}, but not in all: {err}"),
+        })
     }
 
     /// Tells the kernel how long the address holds, once it is there: the verb puts it there behind our answer.
@@ -132,38 +139,15 @@ impl Pod {
     /// # Errors
     /// The kernel's; not that the interface is gone.
     pub(super) fn taken(&mut self) -> Result<(), Error> {
-        let applied = self.applied.take();
-        match applied.map_or(Ok(()), |lease| self.follow(Some(&lease), None)) {
+        if self.applied.is_none() {
+            return Ok(());
+        }
+        let outcome = follow::follow(&self.place, self.wanted.priority, self.applied.as_ref(), None);
+        self.applied = None;
+        match outcome {
             Err(err) if err.code == Code::UNKNOWN_CONTAINER => Ok(()),
-            outcome => outcome,
+            outcome => outcome?.map_or(Ok(()), Err),
         }
-    }
-
-    /// The interface gets what `new` gives in place of what `old` gave.
-    fn follow(&self, old: Option<&Held>, new: Option<&Held>) -> Result<(), Error> {
-        let (mut inside, link) = self.place.inside()?;
-        let name = &link.name;
-        // The old address first: with the first of a network the kernel takes the others of that network.
-        if let Some(old) = old {
-            for wanted in self.routes(old) {
-                tolerant(inside.execute(route::del(&wanted, name)))?;
-            }
-            tolerant(inside.execute(addr::del(link.index, name, old.net())))?;
-        }
-        if let Some(new) = new {
-            // The client has asked the link whether the address is free.
-            tolerant(inside.execute(addr::add(link.index, name, new.net(), true)))?;
-            for wanted in self.routes(new) {
-                tolerant(inside.execute(route::prepend(&wanted, name)))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The routes of the lease, as the plugins install them.
-    fn routes(&self, lease: &Held) -> Vec<NewRoute> {
-        let result = held::result(std::slice::from_ref(lease), self.wanted.priority);
-        pod::routes(self.place.index, &result)
     }
 }
 
@@ -182,13 +166,5 @@ fn speaker(
         (Family::Ipv4, _) => Box::new(Four::new(flags, wanted, link, place.mac, now, None)),
         (Family::Ipv6, Some(Held::Six(lease))) => Box::new(Six::new(flags, &wanted.whose, now, Some(lease))),
         (Family::Ipv6, _) => Box::new(Six::new(flags, &wanted.whose, now, None)),
-    }
-}
-
-/// What is there already, or gone already, is no failure.
-fn tolerant(outcome: cnimble_netlink::Result<()>) -> Result<(), Error> {
-    match outcome {
-        Err(err) if err.is(Errno::EEXIST) || err.is_missing() => Ok(()),
-        outcome => Ok(outcome?),
     }
 }

@@ -8,7 +8,7 @@ use server::{DISCOVER, REQUEST};
 use super::*;
 
 /// A keeper as an administrator starts it, whose log the test reads.
-fn keeper(host: &Host, options: &[&str]) -> Background {
+pub(crate) fn keeper(host: &Host, options: &[&str]) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).args(options);
     let log = std::fs::File::create(host.dir().join("keeper.log")).unwrap();
@@ -17,12 +17,12 @@ fn keeper(host: &Host, options: &[&str]) -> Background {
     keeper
 }
 
-fn log(host: &Host) -> String {
+pub(crate) fn log(host: &Host) -> String {
     std::fs::read_to_string(host.dir().join("keeper.log")).unwrap()
 }
 
 /// A pod with a lease that wants to be renewed in a second.
-fn bound<'h>(host: &'h Host, server: &Server, pod: &Pod) -> (Network<'h>, Attachment, Value) {
+pub(crate) fn bound<'h>(host: &'h Host, server: &Server, pod: &Pod) -> (Network<'h>, Attachment, Value) {
     server.now(|manner| (manner.seconds, manner.times) = (60, Some((1, 50))));
     server.now(|manner| manner.more = vec![(3, OWN.octets().to_vec())]);
     let network = network(host);

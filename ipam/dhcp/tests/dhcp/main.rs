@@ -15,6 +15,7 @@ mod outlive;
 mod private;
 mod real;
 mod reference;
+mod renewal;
 mod server;
 mod units;
 mod v6;

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use cnimble_tests::{Background, Ns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 /// dnsmasq on an interface. It gives the addresses 10 to 99 of its /24 network, refuses what it doesn't know,
 /// and doesn't ask whether an address is in use: that takes it three seconds.
 pub(crate) struct Dnsmasq {
     log: PathBuf,
-    _process: Background,
+    process: Background,
 }
 
 impl Dnsmasq {
@@ -26,7 +28,12 @@ impl Dnsmasq {
         command.arg(format!("--interface={interface}"));
         command.arg(format!("--dhcp-range={net}.10,{net}.99,{lease}")).args(more);
         command.stdin(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
-        Dnsmasq { log, _process: Background::start(&mut command) }
+        Dnsmasq { log, process: Background::start(&mut command) }
+    }
+
+    /// Has it read its file of options again.
+    pub(crate) fn reload(&self) {
+        hang_up(&self.process);
     }
 
     /// What it has logged.
@@ -47,10 +54,18 @@ impl Dnsmasq {
     }
 }
 
+/// A signal by which servers read their files again.
+fn hang_up(process: &Background) {
+    kill(Pid::from_raw(process.pid().try_into().unwrap()), Signal::SIGHUP).unwrap();
+}
+
 /// kea-dhcp4 in a namespace. It refuses what it doesn't know, and forgets all leases with its end.
 pub(crate) struct Kea {
     log: PathBuf,
-    _process: Background,
+    file: PathBuf,
+    /// Without the values of [`Kea::start_with`].
+    config: Value,
+    process: Background,
 }
 
 impl Kea {
@@ -97,7 +112,13 @@ impl Kea {
         // Neither its process ID nor its log's lock is to be where another one's is.
         command.env("KEA_PIDFILE_DIR", dir).env("KEA_LOCKFILE_DIR", "none");
         command.arg("-c").arg(&file).stdin(Stdio::null()).stdout(std::fs::File::create(&log).unwrap());
-        Kea { log, _process: Background::start(command.stderr(Stdio::null())) }
+        Kea { log, file, config, process: Background::start(command.stderr(Stdio::null())) }
+    }
+
+    /// Gives its subnet other values than those of [`Kea::start_with`].
+    pub(crate) fn reload(&self, more: &Value) {
+        std::fs::write(&self.file, with(&self.config, more)).unwrap();
+        hang_up(&self.process);
     }
 
     /// What it has logged.

@@ -1,0 +1,122 @@
+//! The interface follows its lease: what a renewal changes is applied, and nothing else is touched.
+
+use nix::errno::Errno;
+
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::Error;
+use cnimble_netlink::link::Link;
+use cnimble_netlink::route::{self, NewRoute};
+use cnimble_netlink::{Netlink, addr, sysctl};
+use cnimble_plugin::interface::pod;
+
+use super::place::Place;
+use crate::held::{self, Held};
+
+/// The link number by which [`Netlink::routes`] lists the routes of all links.
+const ANY_LINK: u32 = 0;
+
+/// The routes of the lease, as the plugins install them.
+pub(super) fn routes(place: &Place, lease: &Held, priority: Option<u32>) -> Vec<NewRoute> {
+    pod::routes(place.index, &held::result(std::slice::from_ref(lease), priority))
+}
+
+/// Changes the interface from what `old` gave to what `new` gives. An address or a route that both give stays
+/// untouched, so connections go on, and so do addresses and routes that others have added.
+///
+/// Returns the first route or old address that the kernel refused to change. All others are changed then.
+///
+/// # Errors
+/// The kernel's, if nothing was changed.
+pub(super) fn follow(
+    place: &Place,
+    priority: Option<u32>,
+    old: Option<&Held>,
+    new: Option<&Held>,
+) -> Result<Option<Error>, Error> {
+    let (mut inside, link) = place.inside()?;
+    let (gone, come) = (old.map(Held::net), new.map(Held::net));
+    let of = |lease: Option<&Held>| lease.map_or_else(Vec::new, |lease| routes(place, lease, priority));
+    let (before, after) = (of(old), of(new));
+    let present = inside.routes(ANY_LINK, None)?;
+    if let Some(net) = come.filter(|net| Some(*net) != gone) {
+        // The client has asked the link whether the address is free.
+        tolerant(inside.execute(addr::add(link.index, &link.name, net, true)))?;
+    }
+    let mut refused = None;
+    let mut note = |outcome: cnimble_netlink::Result<()>| {
+        if let Err(err) = tolerant(outcome) {
+            refused.get_or_insert(err);
+        }
+    };
+    for wanted in after.iter().filter(|route| !before.contains(route)) {
+        let rival = present.iter().find(|now| (now.dst, metric(now)) == (wanted.dst, metric(wanted)));
+        let request = match rival {
+            // It was not in effect before, and is not now.
+            Some(rival) if !before.iter().any(|route| is_of(rival, route)) => {
+                route::append_of(wanted, &link.name, libc::RTPROT_BOOT)
+            }
+            _ => route::prepend(wanted, &link.name),
+        };
+        note(inside.execute(request));
+    }
+    // On-link routes, by which gateways are reached, come first and are deleted last.
+    for unwanted in before.iter().rev().filter(|route| !after.contains(route)) {
+        let found =
+            present.iter().filter(|now| is_of(now, unwanted)).max_by_key(|now| now.mtu == unwanted.mtu);
+        found.into_iter().for_each(|now| note(inside.execute(route::del(&exact(now), &link.name))));
+    }
+    if let Some(net) = gone.filter(|net| Some(*net) != come) {
+        note(take_off(place, &mut inside, &link, net));
+        // The kernel has taken the new address, too, if it didn't promote it.
+        if let Some(net) = come
+            && inside.execute(addr::add(link.index, &link.name, net, true)).is_ok()
+        {
+            after.iter().for_each(|wanted| note(inside.execute(route::prepend(wanted, &link.name))));
+        }
+    }
+    Ok(refused)
+}
+
+/// Whether the kernel's route is the one that was installed. The Go plugins install routes without an MTU.
+fn is_of(now: &NewRoute, installed: &NewRoute) -> bool {
+    let key = |route: &NewRoute| (route.dst, route.via, route.index, route.src, metric(route));
+    key(now) == key(installed) && (now.mtu.is_none() || now.mtu == installed.mtu)
+}
+
+/// 0 is the kernel's for a route without one.
+fn metric(route: &NewRoute) -> u32 {
+    route.priority.unwrap_or(0)
+}
+
+/// The same for a deletion, which would match any MTU if it named none.
+fn exact(route: &NewRoute) -> NewRoute {
+    let (mtu, advmss) = (route.mtu.or(Some(0)), route.advmss.or(Some(0)));
+    NewRoute { mtu, advmss, ..route.clone() }
+}
+
+/// Takes the address off. Without `promote_secondaries` the kernel would delete the other addresses of its network
+/// with it, and all routes of the link with the last address.
+fn take_off(place: &Place, inside: &mut Netlink, link: &Link, net: IpNetwork) -> cnimble_netlink::Result<()> {
+    let key = format!("net/ipv4/conf/{}/promote_secondaries", link.name);
+    // It can't be set where /proc/sys is read-only.
+    let before = match net {
+        IpNetwork::V4(_) => {
+            place.netns.enter(|| sysctl::ensure(&key, "1")).ok().and_then(Result::ok).flatten()
+        }
+        IpNetwork::V6(_) => None,
+    };
+    let outcome = inside.execute(addr::del(link.index, &link.name, net));
+    if let Some(before) = before {
+        let _ = place.netns.enter(|| sysctl::write(&key, &before));
+    }
+    outcome
+}
+
+/// Ignores that the object exists already, or is gone already.
+fn tolerant(outcome: cnimble_netlink::Result<()>) -> Result<(), Error> {
+    match outcome {
+        Err(err) if err.is(Errno::EEXIST) || err.is_missing() => Ok(()),
+        outcome => Ok(outcome?),
+    }
+}
