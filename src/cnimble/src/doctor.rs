@@ -12,6 +12,7 @@ use cnimble_plugin::Plugin;
 
 use super::cri::witness::witness;
 use super::interrupt::interruptible;
+use super::plugin_files::PluginFiles;
 use super::report::{Exit, Report};
 use super::{Session, args, plain, print, print_json, style};
 
@@ -61,15 +62,23 @@ pub(super) async fn doctor(session: &Session, given: &args::Doctor) -> Result<()
         Ok(outcome) => outcome.map_err(|err| Report::new(Exit::Files, what).row("why", err.to_string()))?,
         Err(exit) => return Err(Report::new(exit, "interrupted").hint("run it again")),
     };
+    let plugins = PluginFiles::look(session, &doctor).await;
     let count = |is: fn(&Outcome) -> bool| outcomes.iter().filter(|outcome| is(outcome)).count();
     let found = count(|outcome| matches!(outcome, Outcome::Found | Outcome::NotAsked));
     let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
     match session.json {
-        true => print_json(&document(&diagnosis, &outcomes, found + failed == 0))?,
-        false => print(&text(session, &diagnosis, &outcomes))?,
+        true => {
+            let healthy = found + failed == 0 && plugins.is_well();
+            let mut document = document(&diagnosis, &outcomes, healthy);
+            if let Some(object) = document.as_object_mut() {
+                object.insert("plugins".to_owned(), plugins.json());
+            }
+            print_json(&document)?;
+        }
+        false => print(&format!("{}{}", plugins.text(session.paint), text(session, &diagnosis, &outcomes)))?,
     }
     match (found, failed) {
-        (0, 0) => Ok(()),
+        (0, 0) if plugins.is_well() => Ok(()),
         (_, 0) => Err(Report::new(Exit::Found, "")),
         _ => Err(Report::new(Exit::Left, "")),
     }

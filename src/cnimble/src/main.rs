@@ -19,6 +19,7 @@ mod network;
 mod node;
 mod output;
 mod plain;
+mod plugin_files;
 mod pod;
 mod report;
 mod run;

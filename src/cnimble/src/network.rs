@@ -16,7 +16,7 @@ use super::cri::witness::witness;
 use super::interrupt::{finish, interruptible};
 use super::output::note;
 use super::report::{Exit, Report, usage};
-use super::{Session, doctor, gc_cri};
+use super::{Session, doctor, gc_cri, plugin_files};
 
 /// The network of this name, or in this file if it is a path.
 pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfError> {
@@ -192,6 +192,10 @@ pub(super) async fn validate(session: &Session, name: &str) -> Result<(), Report
     let capabilities = finish(&what, outcome)?;
     warn_of_capabilities(&network, std::iter::empty());
     let plugins: Vec<&str> = network.plugins.iter().map(|plugin| plugin.plugin_type.as_str()).collect();
+    let files = plugin_files::named(session, plugins.iter().copied()).await;
+    for said in files.iter().filter_map(|file| file.misnamed().or_else(|| file.mixed(&files))) {
+        log::warn!("{said}");
+    }
     let taken = match capabilities.as_slice() {
         [] => "none".to_owned(),
         list => list.join(", "),

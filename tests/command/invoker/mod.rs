@@ -11,6 +11,7 @@ mod lifecycle;
 mod masters;
 mod migrate;
 mod names;
+mod plugin_files;
 mod stats;
 mod strict;
 mod surface;

@@ -6,7 +6,7 @@ use cnimble_cni::{Code, NetworkList, Version};
 use cnimble_lint::{Document, Finding, Level, Named, Rule, meant, named};
 use cnimble_runtime::{Error, Exec, PluginError, Stderr, find_plugin, load_file, versions};
 
-use crate::Session;
+use crate::{Session, plugin_files};
 
 /// What the plugins find beside `found`.
 pub(super) async fn ask(
@@ -18,7 +18,16 @@ pub(super) async fn ask(
     let network = network(document, own_entry);
     let mut findings = Vec::new();
     let mut silent: Vec<String> = Vec::new();
-    for plugin in named(document) {
+    let all = named(document);
+    let files = plugin_files::named(session, all.iter().map(|plugin| plugin.name.as_str())).await;
+    for (plugin, file) in
+        all.iter().filter_map(|of| Some((of, files.iter().find(|file| file.name == of.name)?)))
+    {
+        let (place, rule) = (plugin.place.clone(), Rule::Plugin);
+        findings.extend(file.misnamed().map(|said| Finding::error(rule, place.clone(), said)));
+        findings.extend(file.mixed(&files).map(|said| Finding::note(rule, place, said)));
+    }
+    for plugin in all {
         let version = network.as_ref().map(|network| network.version);
         match supported(session, &plugin, version).await {
             Ok(newest) if newest < Version::V1_1_0 => silent.push(plugin.name),

@@ -1,0 +1,292 @@
+//! Which file is under the name of each plugin: one of ours, of the Go reference plugins, or another. And what follows
+//! for the pods that run.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+use cnimble_doctor::Doctor;
+use cnimble_doctor::hand_over::Mode;
+use cnimble_runtime::find_plugin;
+
+use super::style::{Paint, rows};
+use super::{Session, events};
+
+/// A plugin answers in milliseconds. The file may be another program.
+const LIMIT: Duration = Duration::from_secs(5);
+/// The longest answer, in bytes.
+const ANSWER: u64 = 4096;
+/// So many pods are named.
+const NAMED: usize = 5;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Maker {
+    Cnimble,
+    Go,
+    Other,
+}
+
+/// A plugin's file, and what it says of itself.
+#[derive(Debug, Clone)]
+pub(super) struct PluginFile {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    maker: Maker,
+    /// Without a `v`; empty for another's file.
+    version: String,
+    /// The plugin in the file. Differs from `name` if another plugin was written into it.
+    acts_as: Option<String>,
+}
+
+impl PluginFile {
+    /// Asks the file. A plugin that is called without CNI_COMMAND says on stderr what it is, and does nothing.
+    async fn ask(name: &str, path: PathBuf) -> Self {
+        let said = if is_program(&path) { about(&path).await } else { String::new() };
+        let (maker, version, acts_as) = read(&said);
+        PluginFile { name: name.to_owned(), path, maker, version, acts_as }
+    }
+
+    /// Maker and version: `cnimble v0.1.0`.
+    fn words(&self) -> String {
+        match self.maker {
+            Maker::Cnimble => format!("cnimble v{}", self.version),
+            Maker::Go => format!("Go v{}", self.version),
+            Maker::Other => "another program".to_owned(),
+        }
+    }
+
+    /// Says that it is another plugin than its name promises, if it is.
+    pub(super) fn misnamed(&self) -> Option<String> {
+        let is = self.acts_as.as_ref().filter(|is| **is != self.name)?;
+        Some(format!("{} is the plugin {is} ({})", self.path.display(), self.words()))
+    }
+
+    /// Says that it is none of ours although others of `network` are, if that is so.
+    pub(super) fn mixed(&self, network: &[PluginFile]) -> Option<String> {
+        let ours = network.iter().any(|file| file.maker == Maker::Cnimble);
+        (ours && self.maker == Maker::Go).then(|| {
+            format!(
+                "{} is {}, beside plugins of cnimble: its DEL leaves what cnimble's {} made; `cnimble hand-over --yes` \
+                 hands living pods over",
+                self.path.display(),
+                self.words(),
+                self.name
+            )
+        })
+    }
+}
+
+/// Reads what a plugin says about itself. Its first line is `CNI <name> plugin <version>`, in both sets of plugins.
+fn read(said: &str) -> (Maker, String, Option<String>) {
+    let first = said.lines().find_map(|line| line.strip_prefix("CNI ")?.split_once(" plugin "));
+    let Some((name, version)) = first else { return (Maker::Other, String::new(), None) };
+    let ours = said.lines().find_map(|line| line.strip_prefix("This is cnimble v")?.split(',').next());
+    let version = version.trim().trim_start_matches("version ").trim_start_matches('v');
+    let known = cnimble_lint::page(name).is_some();
+    match ours {
+        Some(version) => (Maker::Cnimble, version.to_owned(), Some(name.to_owned())),
+        // Others made with Go's library say the same of plugins that the reference set lacks.
+        None if known => (Maker::Go, version.to_owned(), Some(name.to_owned())),
+        None => (Maker::Other, String::new(), Some(name.to_owned())),
+    }
+}
+
+/// A script may do anything when it is called without CNI_COMMAND.
+fn is_program(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
+}
+
+/// The program's stderr when it is called without anything; empty if it can't be started.
+async fn about(path: &Path) -> String {
+    let mut command = Command::new(path);
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let Ok(mut child) = command.spawn() else { return String::new() };
+    let mut said = Vec::new();
+    if let Some(stderr) = child.stderr.take() {
+        let _ = tokio::time::timeout(LIMIT, stderr.take(ANSWER).read_to_end(&mut said)).await;
+    }
+    let _ = tokio::time::timeout(LIMIT, child.wait()).await;
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// The files that a runtime runs under these names. Names without a file are left out.
+pub(super) async fn named(session: &Session, names: impl IntoIterator<Item = &str>) -> Vec<PluginFile> {
+    let path = session.invoker.path();
+    let files = names.into_iter().filter_map(|name| Some((name, find_plugin(name, path).ok()?)));
+    futures::stream::iter(files).map(|(name, file)| PluginFile::ask(name, file)).buffered(8).collect().await
+}
+
+/// Something that needs an operator.
+struct Consequence {
+    what: String,
+    remedy: &'static str,
+}
+
+/// All plugins of a node.
+pub(super) struct PluginFiles {
+    files: Vec<PluginFile>,
+    consequences: Vec<Consequence>,
+}
+
+impl PluginFiles {
+    pub(super) async fn look(session: &Session, doctor: &Doctor<'_>) -> Self {
+        let files = named(session, cnimble_lint::pages().iter().map(|page| page.name)).await;
+        let mut consequences: Vec<Consequence> = files
+            .iter()
+            .filter_map(PluginFile::misnamed)
+            .map(|what| Consequence {
+                what,
+                remedy: "install again, with --copies: a write into one hard link changes all plugins",
+            })
+            .collect();
+        let mut ours: Vec<&str> = files
+            .iter()
+            .filter(|file| file.maker == Maker::Cnimble)
+            .map(|file| file.version.as_str())
+            .collect();
+        ours.sort_unstable();
+        ours.dedup();
+        if ours.len() > 1 {
+            consequences.push(Consequence {
+                what: format!("plugins of several versions: {}", ours.join(", ")),
+                remedy: "install again: an install did not finish",
+            });
+        }
+        consequences.extend(not_handed_over(session, doctor, &files).await);
+        PluginFiles { files, consequences }
+    }
+
+    /// Whether an operator is needed.
+    pub(super) fn is_well(&self) -> bool {
+        self.consequences.is_empty()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let files = self.files.iter().map(|file| {
+            let maker = match file.maker {
+                Maker::Cnimble => "cnimble",
+                Maker::Go => "go",
+                Maker::Other => "other",
+            };
+            let version = Some(&file.version).filter(|version| !version.is_empty());
+            json!({"name": file.name, "path": file.path, "maker": maker, "version": version, "actsAs": file.acts_as})
+        });
+        let follows = self.consequences.iter().map(|of| json!({"what": of.what, "remedy": of.remedy}));
+        json!({"files": files.collect::<Value>(), "consequences": follows.collect::<Value>()})
+    }
+
+    /// One line if all are of one make; else a line for each make, with the names.
+    pub(super) fn text(&self, paint: Paint) -> String {
+        let mut makes: BTreeMap<(Maker, String), Vec<&PluginFile>> = BTreeMap::new();
+        for file in &self.files {
+            makes.entry((file.maker, file.words())).or_default().push(file);
+        }
+        let mut lines = Vec::new();
+        for ((maker, words), files) in &makes {
+            let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
+            let dirs: std::collections::BTreeSet<_> = files
+                .iter()
+                .filter_map(|file| file.path.parent())
+                .map(|dir| dir.display().to_string())
+                .collect();
+            let dirs = dirs.into_iter().collect::<Vec<_>>().join(", ");
+            let names = if makes.len() == 1 { format!("all {}", names.len()) } else { names.join(", ") };
+            let row = match maker {
+                Maker::Cnimble => "ours",
+                Maker::Go => "Go's",
+                Maker::Other => "others'",
+            };
+            lines.push((row, format!("{words} in {dirs}: {names}")));
+        }
+        for of in &self.consequences {
+            lines.extend([("follows", of.what.clone()), ("try", of.remedy.to_owned())]);
+        }
+        match lines.is_empty() {
+            true => String::new(),
+            false => format!("{}\n{}", paint.bold("plugins"), rows(&lines, paint)),
+        }
+    }
+}
+
+/// Finds living pods with rules in our tables whose network has a Go plugin by now. The DEL of Go's does not know these rules.
+async fn not_handed_over(
+    session: &Session,
+    doctor: &Doctor<'_>,
+    files: &[PluginFile],
+) -> Option<Consequence> {
+    let is_go = |name: &str| files.iter().any(|file| file.name == name && file.maker == Maker::Go);
+    if !files.iter().any(|file| file.maker == Maker::Go) {
+        return None;
+    }
+    let report = match doctor.hand_over(Mode::Look).await {
+        Ok(report) => report,
+        Err(err) => {
+            log::warn!("it isn't known which pods the Go plugins' DEL leaves rules of: {err}");
+            return None;
+        }
+    };
+    let entries: Vec<_> =
+        events::caches(session).iter().flat_map(|cache| cache.list().unwrap_or_default()).collect();
+    let mut pods = Vec::new();
+    for (whose, _) in &report.pods {
+        let of = |entry: &&cnimble_runtime::Entry| {
+            Some(&entry.network) == whose.network.as_ref()
+                && Some(&entry.container_id) == whose.container_id.as_ref()
+        };
+        let list = entries.iter().find(of).and_then(|entry| entry.network_list().ok());
+        // A pod without an entry may be of any network.
+        if list.is_none_or(|list| list.plugins.iter().any(|plugin| is_go(&plugin.plugin_type))) {
+            pods.push(super::doctor::whose(whose, None));
+        }
+    }
+    let more = if pods.len() > NAMED { format!(", and {} more", pods.len() - NAMED) } else { String::new() };
+    let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
+    (!pods.is_empty()).then(|| Consequence {
+        what: format!("DEL by the Go plugins leaves packet rules of living pods: {named}{more}"),
+        remedy: "cnimble hand-over --yes",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_told_by_its_first_lines() {
+        let ours = "CNI bridge plugin v1.9.1\nCNI protocol versions supported: 1.1.0\nThis is cnimble v0.1.0, with\n";
+        assert_eq!(read(ours), (Maker::Cnimble, "0.1.0".to_owned(), Some("bridge".to_owned())));
+        let go = "CNI loopback plugin v1.1.1\nCNI protocol versions supported: 0.1.0\n";
+        assert_eq!(read(go), (Maker::Go, "1.1.1".to_owned(), Some("loopback".to_owned())));
+        assert_eq!(read("CNI ptp plugin version unknown\n").1, "unknown");
+        assert_eq!(read("CNI flannel plugin v1.5.1\n").0, Maker::Other);
+        assert_eq!(read("usage: bridge\n"), (Maker::Other, String::new(), None));
+    }
+
+    #[test]
+    fn a_file_of_another_plugin_is_told() {
+        let file = |name: &str, acts_as: &str, maker| PluginFile {
+            name: name.to_owned(),
+            path: Path::new("/opt/cni/bin").join(name),
+            maker,
+            version: "1.9.1".to_owned(),
+            acts_as: Some(acts_as.to_owned()),
+        };
+        let overwritten = file("bridge", "loopback", Maker::Go);
+        assert_eq!(
+            overwritten.misnamed().as_deref(),
+            Some("/opt/cni/bin/bridge is the plugin loopback (Go v1.9.1)")
+        );
+        let (ours, go) = (file("ptp", "ptp", Maker::Cnimble), file("portmap", "portmap", Maker::Go));
+        assert_eq!((ours.misnamed(), go.misnamed()), (None, None));
+        assert!(go.mixed(&[ours.clone(), go.clone()]).is_some_and(|said| said.contains("hand-over --yes")));
+        assert!(go.mixed(std::slice::from_ref(&go)).is_none() && ours.mixed(&[ours.clone(), go]).is_none());
+    }
+}
