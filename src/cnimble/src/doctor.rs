@@ -154,6 +154,7 @@ fn document(diagnosis: &Diagnosis, outcomes: &[Outcome], healthy: bool) -> Value
         "findings": findings.collect::<Value>(),
         "notLookedAt": diagnosis.blind,
         "notChecked": diagnosis.unchecked,
+        "warnings": diagnosis.warnings,
     })
 }
 
@@ -194,6 +195,9 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
     }
     for unchecked in &diagnosis.unchecked {
         out.push_str(&format!("not checked: {unchecked}\n"));
+    }
+    for warning in &diagnosis.warnings {
+        out.push_str(&format!("warning: {warning}\n"));
     }
     let verb = if diagnosis.living == 1 { "lives" } else { "live" };
     let mut parts = vec![format!("{} {verb}", style::count(diagnosis.living, "attachment"))];

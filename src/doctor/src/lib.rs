@@ -19,6 +19,7 @@ mod links;
 mod repair;
 mod rules;
 mod runtime;
+mod warnings;
 
 use std::collections::BTreeMap;
 
@@ -178,6 +179,8 @@ pub struct Diagnosis {
     pub blind: Vec<String>,
     /// What of living attachments was not compared with their wanted state, in words.
     pub unchecked: Vec<String>,
+    /// Conditions of the host that stop pods, in words.
+    pub warnings: Vec<String>,
     /// Pods, `NAMESPACE/NAME`, by the IDs of their containers: what the runtime tells, if it was asked,
     /// and the arguments in the cache.
     pub pods: BTreeMap<String, String>,
@@ -200,7 +203,8 @@ impl Doctor<'_> {
         }
         findings.sort_by_key(|finding| finding.kind);
         let (living, blind) = (sight.node.attachments(), sight.node.blind.clone());
-        Ok(Diagnosis { findings, living, blind, unchecked, pods: runtime::pods(&sight.node) })
+        let (warnings, pods) = (warnings::warnings(&sight.node), runtime::pods(&sight.node));
+        Ok(Diagnosis { findings, living, blind, unchecked, warnings, pods })
     }
 
     /// As [`Doctor::look`], for what is left of attachments of one network. Asks no plugins.
@@ -214,7 +218,7 @@ impl Doctor<'_> {
         findings.sort_by_key(|finding| finding.kind);
         let living = sight.node.attachments_in(network);
         let (blind, pods) = (sight.node.blind.clone(), runtime::pods(&sight.node));
-        Ok(Diagnosis { findings, living, blind, pods, unchecked: Vec::new() })
+        Ok(Diagnosis { findings, living, blind, pods, ..Diagnosis::default() })
     }
 
     /// Compares the living attachments of one container with what their plugins want.

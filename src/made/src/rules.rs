@@ -5,7 +5,10 @@ use serde_json::Value;
 use cnimble_cni::{NetworkList, json};
 use cnimble_rules::hand_over::Settings;
 
-const FIREWALL: &str = "firewall";
+/// The plugin that has the host's rules accept what pods send.
+pub const ACCEPTING: &str = "firewall";
+/// Plugins whose pods send by way of the host's rules.
+const FORWARDED: [&str; 2] = ["bridge", "ptp"];
 const PORTMAP: &str = "portmap";
 
 /// The settings in a network's configuration that handing the rules of its pods over to the Go plugins needs.
@@ -22,9 +25,15 @@ pub fn settings(list: &NetworkList) -> Settings {
                 settings.portmap_backend = text("backend");
                 settings.mark_bit = bit.and_then(|bit| u8::try_from(bit).ok()).filter(|bit| *bit < 32);
             }
-            FIREWALL => settings.admin_chain = text("iptablesAdminChainName"),
+            ACCEPTING => settings.admin_chain = text("iptablesAdminChainName"),
             _ => {}
         }
     }
     settings
+}
+
+/// Returns true if the pods of a network send by way of the host's rules, and none of its plugins has those accept it.
+pub fn need_others(list: &NetworkList) -> bool {
+    let has = |name: &str| list.plugins.iter().any(|plugin| plugin.plugin_type == name);
+    FORWARDED.into_iter().any(has) && !has(ACCEPTING)
 }

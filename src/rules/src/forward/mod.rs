@@ -156,6 +156,20 @@ pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> 
     chosen(Backend::Nftables)
 }
 
+/// The chains `FORWARD` that surely drop what pods send unless a rule accepts it.
+///
+/// # Errors
+/// The kernel's, or what iptables printed.
+pub fn shut(nft: &mut Nft) -> Result<Vec<String>, Error> {
+    let mut chains = Vec::new();
+    for family in xtables::FAMILIES {
+        if others::way(nft, family, Pods::Refused)? == (Way::Shut { surely: true }) {
+            chains.push(format!("{} FORWARD", table::filter(family)));
+        }
+    }
+    Ok(chains)
+}
+
 /// Puts everything in place. Idempotent. Takes back what it did if it fails half-way.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ mod departures;
 mod faults;
 mod leaves;
 mod repairs;
+mod warned;
 
 use std::fs;
 use std::path::Path;

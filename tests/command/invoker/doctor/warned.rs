@@ -1,0 +1,51 @@
+//! Conditions of the host that stop pods.
+
+use std::net::TcpListener;
+
+use serde_json::Value;
+
+use cnimble_tests::{Pod, need, plugin_dir};
+
+use super::Node;
+use super::faults::network;
+
+fn warnings(node: &Node) -> Vec<String> {
+    let document: Value = serde_json::from_slice(&node.doctor(&[]).success().stdout).unwrap();
+    let texts = document["warnings"].as_array().unwrap().iter();
+    texts.map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn doctor_warns_of_what_stops_pods() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let mut config = network(&node, "doc", "10.213.30.0/24");
+    config["plugins"].as_array_mut().unwrap().truncate(2);
+    node.network("doc", &config);
+    let pod = Pod::new();
+    node.add(plugin_dir(), "doc", &pod, "one", 8001);
+    assert_eq!(warnings(&node), [] as [String; 0]);
+
+    let listener = node.host.within(|| TcpListener::bind("0.0.0.0:8001").unwrap());
+    let told = warnings(&node);
+    assert!(told.len() == 1 && told[0].contains("listens on port 8001/tcp"), "{told:?}");
+    assert!(told[0].contains(&std::process::id().to_string()), "{told:?}");
+    drop(listener);
+    let other = node.host.within(|| TcpListener::bind("0.0.0.0:8002").unwrap());
+    assert_eq!(warnings(&node), [] as [String; 0]);
+    drop(other);
+
+    node.host.nft("add table ip filter");
+    let forward = "type filter hook forward priority 0; policy drop;";
+    node.host
+        .run_with("nft -f -", format!("add chain ip filter FORWARD {{ {forward} }}").as_bytes())
+        .success();
+    let told = warnings(&node);
+    assert!(
+        told.len() == 1 && told[0].starts_with("ip filter FORWARD drops what pods of doc send"),
+        "{told:?}"
+    );
+    // A rule with a condition may let them pass.
+    node.host.nft("add rule ip filter FORWARD ip saddr 10.213.30.0/24 accept");
+    assert_eq!(warnings(&node), [] as [String; 0]);
+}
