@@ -5,17 +5,18 @@
 //! Only what the cache knows can be compared: it has the configuration that the pod was added with.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{NetworkList, Owner, Verb, Version};
 use cnimble_files::begun;
 use cnimble_life::Verdict;
-use cnimble_life::cache_entries::Known;
+use cnimble_life::cache_entries::{Known, failed};
 use cnimble_life::node::Node;
 use cnimble_made::bridge;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::{Aim, Examination, Examined, Fault, Place};
-use cnimble_runtime::{Attach, PluginError};
+use cnimble_runtime::{Attach, Cache, Entry, Key, PluginError};
 
 use super::repair::{Reach, Repair};
 use super::{Doctor, Finding, Kind, Whose};
@@ -92,6 +93,7 @@ fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     owner: Owner,
+    cache: PathBuf,
     plugin: String,
     place: Place,
 }
@@ -110,27 +112,27 @@ impl Doctor<'_> {
         in_pod: bool,
     ) -> Result<Vec<(Fault, super::Action)>, String> {
         let delegate = bridge::delegated(plugin);
-        let Some(examined) = self.examine(known, list, plugin, Aim::Note) else {
+        let Some(examined) = self.examine(&known.entry, list, plugin, Aim::Note) else {
             return if in_pod { self.ask(known, list, plugin).await } else { Ok(Vec::new()) };
         };
         let mut faults = examined.faults.map_err(|err| err.to_string())?;
         // A delegate's configuration is not all that its ADD was given.
         faults.retain(|fault| fault.place != Place::Pod || in_pod && delegate.is_none());
         let action = |fault: Fault| {
-            let action =
-                Action { owner: known.owner(), plugin: plugin.plugin_type.clone(), place: fault.place };
+            let (owner, cache) = (known.owner(), known.cache.clone());
+            let action = Action { owner, cache, plugin: plugin.plugin_type.clone(), place: fault.place };
             (fault, super::Action::Attachment(Box::new(action)))
         };
         Ok(faults.into_iter().map(action).collect())
     }
 
     /// CHECK of a linked plugin, or of the one that it hands the pod to.
-    fn examine(&self, known: &Known, list: &NetworkList, plugin: &ListEntry, aim: Aim) -> Option<Examined> {
+    fn examine(&self, entry: &Entry, list: &NetworkList, plugin: &ListEntry, aim: Aim) -> Option<Examined> {
         let delegate = bridge::delegated(plugin);
         let plugin = delegate.as_ref().unwrap_or(plugin);
-        let attach = Attach::from_entry(&known.entry);
+        let attach = Attach::from_entry(entry);
         let injection = Injection {
-            prev_result: known.entry.result.as_ref(),
+            prev_result: entry.result.as_ref(),
             capability_args: Some(&attach.capability_args),
             ..Injection::default()
         };
@@ -165,21 +167,22 @@ impl Doctor<'_> {
 impl Action {
     /// Puts back what the plugins of the attachment miss now, if it still lives. An attachment is repaired once: what one
     /// plugin puts back, the next one builds on.
-    pub(super) fn run(
-        &self,
-        doctor: &Doctor<'_>,
-        node: &Node,
-        reach: Reach,
-        repaired: &mut Repaired,
-    ) -> Repair {
+    pub(super) fn run(&self, doctor: &Doctor<'_>, reach: Reach, repaired: &mut Repaired) -> Repair {
         let aim = match (self.place, reach) {
             (Place::Pod, Reach::Host) => return Repair::NotAsked,
             (_, Reach::Host) => Aim::RepairHost,
             (_, Reach::Pods) => Aim::RepairAll,
         };
         let left = repaired.0.entry(self.owner.tag()).or_insert_with(|| {
-            let known = node.entries.iter().find(|known| lives(known) && known.owner() == self.owner);
-            known.map_or(Ok(Vec::new()), |known| repair(doctor, known, aim))
+            let attachment = &self.owner.attachment;
+            let key = Key {
+                network: &self.owner.network,
+                container_id: &attachment.container_id,
+                ifname: &attachment.ifname,
+            };
+            let found = Cache::new(&self.cache).get(key).map_err(|err| Repair::Failed(failed(&err)))?;
+            // Its runtime has removed it if there is none.
+            found.entry().map_or(Ok(Vec::new()), |entry| repair(doctor, &entry, &self.owner, aim))
         });
         match left {
             Err(repair) => repair.clone(),
@@ -196,18 +199,23 @@ impl Action {
 }
 
 /// Repairs an attachment. Returns what could not be put back; else why it was left alone, or what failed.
-fn repair(doctor: &Doctor<'_>, known: &Known, aim: Aim) -> Result<Vec<(String, Fault)>, Repair> {
+fn repair(
+    doctor: &Doctor<'_>,
+    entry: &Entry,
+    owner: &Owner,
+    aim: Aim,
+) -> Result<Vec<(String, Fault)>, Repair> {
     let gone = || Repair::Doubt("its DEL has begun".to_owned());
-    if is_leaving(known) {
+    if is_leaving(entry, &owner.tag()) {
         return Err(gone());
     }
-    let list = known.entry.network_list().map_err(Repair::Failed)?;
+    let list = entry.network_list().map_err(Repair::Failed)?;
     let mut left = Vec::new();
     let in_pod = inside_is_unchecked(&list).is_none();
     for plugin in &list.plugins {
         let aim = if in_pod && bridge::delegated(plugin).is_none() { aim } else { Aim::RepairHost };
-        let Some(examined) = doctor.examine(known, &list, plugin, aim) else { continue };
-        if is_leaving(known) {
+        let Some(examined) = doctor.examine(entry, &list, plugin, aim) else { continue };
+        if is_leaving(entry, &owner.tag()) {
             let failures = examined.undo.rollback();
             failures.iter().for_each(|failure| log::warn!("{failure}"));
             return Err(gone());
@@ -221,12 +229,12 @@ fn repair(doctor: &Doctor<'_>, known: &Known, aim: Aim) -> Result<Vec<(String, F
 
 /// Whether a DEL has begun or is done. A DEL that begins after this finds what was put back before. One that is done
 /// has removed the interface before it removed the note, so the note is looked for first.
-fn is_leaving(known: &Known) -> bool {
+fn is_leaving(entry: &Entry, tag: &str) -> bool {
     let found = || {
-        let ns = NetNs::open(known.entry.namespace().unwrap_or_default().as_ref())?;
-        Netlink::open_in(&ns)?.find_link(&known.entry.ifname)
+        let ns = NetNs::open(entry.namespace().unwrap_or_default().as_ref())?;
+        Netlink::open_in(&ns)?.find_link(&entry.ifname)
     };
-    begun::is_noted(&known.owner().tag()) || !matches!(found(), Ok(Some(_)))
+    begun::is_noted(tag) || !matches!(found(), Ok(Some(_)))
 }
 
 /// A pod between the first and the last plugin of its DEL.

@@ -3,7 +3,8 @@
 //! Findings of a network are repaired with that network locked, those of no known network with the
 //! whole node. Under the lock the node is looked at anew, and only what is found once more is
 //! repaired. A look is trusted for about as long as it took: then the lock is let go, so that
-//! ADDs get their turn, and everything begins again.
+//! ADDs get their turn, and everything begins again. What a living pod has lost needs no look at the node:
+//! its own entry, its note of a DEL and its interface tell whether it lives.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -46,7 +47,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A look, and until when it is trusted.
 struct Look {
-    sight: Sight,
     orphans: Vec<Finding>,
     end: Instant,
 }
@@ -82,17 +82,19 @@ impl Doctor<'_> {
                         break;
                     }
                 };
-                let look = self.look_again();
+                let (begun, mut look) = (Instant::now(), None);
                 for (index, finding) in left.by_ref() {
-                    let outcome = match (&look, &finding.action) {
-                        (Err(err), _) => Repair::Failed(err.clone()),
-                        (Ok(look), Action::Attachment(action)) => {
-                            action.run(self, &look.sight.node, reach, &mut repaired)
+                    let (outcome, end) = match &finding.action {
+                        Action::Attachment(action) => {
+                            (action.run(self, reach, &mut repaired), Some(begun + TRUST))
                         }
-                        (Ok(look), _) => repair_one(look, finding, alone.invoker()).await,
+                        _ => match look.get_or_insert_with(|| self.look_again()) {
+                            Ok(look) => (repair_one(look, finding, alone.invoker()).await, Some(look.end)),
+                            Err(err) => (Repair::Failed(err.clone()), None),
+                        },
                     };
                     outcomes.insert(index, outcome);
-                    if look.as_ref().is_ok_and(|look| Instant::now() >= look.end) {
+                    if end.is_some_and(|end| Instant::now() >= end) {
                         break;
                     }
                 }
@@ -107,7 +109,7 @@ impl Doctor<'_> {
         let begun = Instant::now();
         let sight = Sight::look(&self.witnesses)?;
         let orphans = self.orphans(&sight)?;
-        Ok(Look { sight, orphans, end: Instant::now() + begun.elapsed().max(TRUST) })
+        Ok(Look { orphans, end: Instant::now() + begun.elapsed().max(TRUST) })
     }
 }
 
