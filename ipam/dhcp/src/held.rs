@@ -64,10 +64,11 @@ impl Held {
     }
 
     /// The lifetimes that the kernel is told: what is left of the preferred and the valid one, in seconds.
-    pub(crate) fn lifetimes(&self, now: u64) -> Option<(u32, u32)> {
+    pub(crate) fn lifetimes(&self, now: u64) -> (u32, u32) {
         match self {
-            Held::Four(_) => None,
-            Held::Six(lease) => Some(lease.lifetimes(now)),
+            // DHCPv4 has one alone.
+            Held::Four(lease) => (lease.lifetime(now), lease.lifetime(now)),
+            Held::Six(lease) => lease.lifetimes(now),
         }
     }
 

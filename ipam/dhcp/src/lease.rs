@@ -31,7 +31,7 @@ pub(crate) struct Lease {
     pub(crate) address: Ipv4Addr,
     pub(crate) prefix: u8,
     pub(crate) server: Ipv4Addr,
-    /// Whom to send to for the server: itself, or the relay in front of it.
+    /// Hardware address of the server, or of the relay in front of it.
     pub(crate) server_mac: [u8; 6],
     pub(crate) gateway: Option<Ipv4Addr>,
     /// An on-link route has no gateway here. See [`Lease::routes`].
@@ -88,6 +88,16 @@ impl Lease {
         // The prefix was made from a mask, or read from a file that might have any.
         let host = || Ipv4Network::from(self.address);
         IpNetwork::V4(Ipv4Network::new(self.address, self.prefix).unwrap_or_else(|_| host()))
+    }
+
+    /// The valid lifetime that the kernel is told, in seconds: what is left at `now`, and up to two seconds more. The
+    /// kernel counts by the second, and may be a quarter of one early (ADDRCONF_TIMER_FUZZ). While this process lives, it
+    /// takes the address away in time, or prolongs it.
+    pub(crate) fn lifetime(&self, now: u64) -> u32 {
+        match self.expires {
+            u64::MAX => FOR_EVER,
+            end => u32::try_from(end.saturating_sub(now).div_ceil(1000) + 1).unwrap_or(FOR_EVER - 1),
+        }
     }
 
     /// Who sends for the server.
@@ -302,6 +312,9 @@ mod tests {
         assert_eq!(times(u32::MAX, 1, 1).2, u64::MAX);
         let default = read(ADDRESS, &[SERVER, MASK]).unwrap();
         assert_eq!((default.renew, default.expires), (1_801_000, 3_601_000));
+        let lifetimes = [1000, 1001, 3_601_000, u64::MAX].map(|now| default.lifetime(now));
+        assert_eq!(lifetimes, [3601, 3601, 1, 1]);
+        assert_eq!(Lease { expires: u64::MAX, ..default }.lifetime(1000), u32::MAX);
     }
 
     #[test]

@@ -145,11 +145,10 @@ impl Plugin for Bridge {
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        // First what was handed to us: a bad prevResult or namespace is no lost lease.
-        check::attachment(call, &config, prev)?;
+        let own = check::attachment(call, &config, prev);
         match &config.ipam {
-            Some(ipam) => call.expects(Place::Host, delegate::call(call, ipam, Command::Check)),
-            None => Ok(()),
+            Some(ipam) => call.expects(Place::Host, delegate::check(call, ipam, own)),
+            None => own,
         }
     }
 

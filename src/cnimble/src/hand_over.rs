@@ -73,6 +73,11 @@ fn document(outcome: &Outcome, records: usize) -> Value {
             "network": whose.network, "containerID": whose.container_id, "ifname": whose.ifname, "rules": has,
         })
     });
+    let addresses = outcome.addresses.iter().map(|(whose, nets)| {
+        json!({
+            "network": whose.network, "containerID": whose.container_id, "ifname": whose.ifname, "addresses": nets,
+        })
+    });
     let refused = outcome.refused.iter().map(|(whose, why)| {
         json!({
             "network": whose.network, "containerID": whose.container_id, "ifname": whose.ifname, "why": why,
@@ -81,6 +86,7 @@ fn document(outcome: &Outcome, records: usize) -> Value {
     json!({
         "done": outcome.done,
         "pods": pods.collect::<Value>(),
+        "addresses": addresses.collect::<Value>(),
         "policies": outcome.policies,
         "orphans": outcome.orphans,
         "refused": refused.collect::<Value>(),
@@ -100,6 +106,11 @@ fn text(session: &Session, outcome: &Outcome, records: usize) -> String {
     };
     for (of, has) in &outcome.pods {
         part(&format!("pod {}", whose(of, None)), &[("has", has.join("; "))]);
+    }
+    for (of, nets) in &outcome.addresses {
+        let why = "the Go plugins' daemon doesn't know the DHCP lease, so nobody prolongs it any more";
+        let rows = [("keeps", format!("{}, for ever", nets.join(" "))), ("why", why.to_owned())];
+        part(&format!("pod {}", whose(of, None)), &rows);
     }
     for policy in &outcome.policies {
         part(policy, &[]);

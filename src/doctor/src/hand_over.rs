@@ -18,6 +18,7 @@ use cnimble_rules::hand_over::{self, HandOver, Pod};
 use cnimble_rules::survey::{self, Trace};
 use cnimble_runtime::Entry;
 
+use super::lifetimes::{self, Ending};
 use super::rules::names;
 use super::{Doctor, Whose};
 
@@ -37,6 +38,8 @@ pub enum Mode {
 pub struct Report {
     /// Living pods, each with what it has.
     pub pods: Vec<(Whose, Vec<String>)>,
+    /// Living pods with addresses by DHCP that end with their lease. They become permanent.
+    pub addresses: Vec<(Whose, Vec<String>)>,
     /// Policies of bridges.
     pub policies: Vec<String>,
     /// Rules of pods that are gone, which are removed.
@@ -50,9 +53,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether our tables have nothing to report.
+    /// Whether there is nothing to report.
     pub fn is_empty(&self) -> bool {
-        self.pods.is_empty() && self.policies.is_empty() && self.orphans.is_empty() && self.refused.is_empty()
+        let rules = self.pods.is_empty() && self.policies.is_empty() && self.orphans.is_empty();
+        rules && self.refused.is_empty() && self.addresses.is_empty()
     }
 }
 
@@ -60,6 +64,7 @@ impl Report {
 struct Plan<'t> {
     over: HandOver,
     orphans: Vec<&'t Trace>,
+    endings: Vec<Ending>,
     report: Report,
 }
 
@@ -76,10 +81,11 @@ impl Doctor<'_> {
         };
         let sight = Sight::look(&self.witnesses)?;
         let nft = &mut Nft::new();
-        let Plan { over, orphans, mut report } = plan(nft, &sight)?;
+        let Plan { over, orphans, endings, mut report } = plan(nft, &sight)?;
         if mode == Mode::Look || mode == Mode::All && !report.refused.is_empty() {
             return Ok(report);
         }
+        endings.iter().try_for_each(Ending::keep)?;
         over.write(nft)?;
         // A DEL may have come for one of them since.
         let left = over.left(nft)?;
@@ -168,7 +174,10 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
         over = over.without_policies();
     }
     report.policies = over.policies().collect();
-    Ok(Plan { over, orphans, report })
+    let endings = lifetimes::find(&sight.node)?;
+    let texts = |ending: &Ending| ending.nets.iter().map(ToString::to_string).collect();
+    report.addresses = endings.iter().map(|ending| (ending.whose.clone(), texts(ending))).collect();
+    Ok(Plan { over, orphans, endings, report })
 }
 
 /// Those that live without any doubt, by tag: rules for one that is just being deleted would stay.

@@ -15,6 +15,7 @@ mod cache_entries;
 pub mod fuzzing;
 pub mod hand_over;
 mod leases;
+mod lifetimes;
 mod links;
 mod repair;
 mod rules;

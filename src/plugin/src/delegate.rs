@@ -64,6 +64,21 @@ pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
     }
 }
 
+/// CHECK of IPAM plugin `name`, behind the caller's `own` CHECK. If both fail with code 103, IPAM's error is the
+/// cause: an address whose lease has ended is no longer there.
+///
+/// # Errors
+/// As [`add`]; that of `own`.
+pub fn check(call: &Call, name: &str, own: Result<(), Error>) -> Result<(), Error> {
+    if own.as_ref().is_err_and(|err| err.code != Code::CHECK_FAILED) {
+        return own;
+    }
+    match self::call(call, name, Command::Check) {
+        Err(err) if own.is_err() && err.code != Code::CHECK_FAILED => own,
+        ipam => ipam.and(own),
+    }
+}
+
 /// Any other verb of plugin `name`.
 ///
 /// # Errors

@@ -5,7 +5,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use cnimble_tests::traffic::{Server, tcp, tcp_is_shut};
-use cnimble_tests::{Outcome, Pod, Snapshot, need_go, plugin_dir, script};
+use cnimble_tests::{
+    Outcome, PATIENCE, Pod, Sample, Snapshot, need, need_go, plugin_dir, script, wait_until,
+};
 
 use super::{Node, Run};
 
@@ -265,6 +267,32 @@ fn where_iptables_is_the_legacy_variant_rules_are_written_there() {
         "{saved}"
     );
     clean(&node, 8, "after the DEL");
+}
+
+#[test]
+fn addresses_by_dhcp_become_permanent_as_the_go_plugins_do_not_know_their_leases() {
+    need!("ip", "nft", "dnsmasq");
+    let (node, pod) = (Node::new(), Pod::new());
+    let _server = Sample::of("dhcp").serve(&node.host);
+    let ipam = json!({"type": "dhcp", "daemonSocketPath": node.host.dir().join("dhcp.sock")});
+    let plugin = json!({"type": "bridge", "bridge": "br-served", "ipam": ipam});
+    node.network("net", &json!({"cniVersion": "1.0.0", "name": "net", "plugins": [plugin]}));
+    let call = |verb| {
+        let args = [verb, "net", pod.path(), "--container-id", "c1"];
+        node.cnimble(plugin_dir(), &args).run().success()
+    };
+    call("add");
+    let ends = || pod.ip("-4 address show dev eth0").contains("sec");
+    assert!(wait_until(PATIENCE, ends), "{}", pod.ip("-4 address show dev eth0"));
+    for (args, finds, still_ends) in [(&[][..], 1, true), (&["--yes"], 1, false), (&["--yes"], 0, false)] {
+        let found = document(&node.hand_over(args), 0);
+        let addresses = found["addresses"].as_array().unwrap();
+        assert_eq!((addresses.len(), ends()), (finds, still_ends), "{args:?}: {found:#}");
+        assert!(addresses.iter().all(|one| one["containerID"] == "c1"), "{found:#}");
+    }
+    assert!(pod.ip("-4 address show dev eth0").contains("valid_lft forever"));
+    call("check");
+    call("del");
 }
 
 /// A PATH in which each iptables-restore, counted from 1, can be met by a `script` of shell, which

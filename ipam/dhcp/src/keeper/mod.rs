@@ -177,8 +177,8 @@ impl Keeper {
             Ask::Add(wanted) | Ask::Add6(wanted) => {
                 self.add(number, now, wanted, sent).unwrap_or_else(|err| Some(err.into()))
             }
-            Ask::Check(whose) => Some(self.check(&whose.key(Family::Ipv4))),
-            Ask::Check6(whose) => Some(self.check(&whose.key(Family::Ipv6))),
+            Ask::Check(whose) => Some(self.check(&whose.key(Family::Ipv4), now)),
+            Ask::Check6(whose) => Some(self.check(&whose.key(Family::Ipv6), now)),
             Ask::Del(whose) => Some(self.end_all(&whose, now)),
             Ask::Gc { network, valid } => Some(self.clean(&network, &valid, now)),
         }
@@ -215,13 +215,12 @@ impl Keeper {
         Ok(None)
     }
 
-    fn check(&self, key: &str) -> Reply {
-        let kept = || {
-            let record = self.left.iter().map(|(record, _)| record).find(|record| record.wanted.key() == key);
-            record.and_then(|record| record.lease.clone())
-        };
-        let held = self.pods.get(key).and_then(|pod| pod.speaker.lease()).or_else(kept);
-        held.map_or(Reply::Nothing, Reply::Lease)
+    fn check(&self, key: &str, now: u64) -> Reply {
+        if let Some(pod) = self.pods.get(key) {
+            return pod.checked(now).map_or_else(Reply::from, Reply::Lease);
+        }
+        let record = self.left.iter().map(|(record, _)| record).find(|record| record.wanted.key() == key);
+        record.and_then(|record| record.lease.clone()).map_or(Reply::Nothing, Reply::Lease)
     }
 
     /// Gives all leases of an interface back.
@@ -376,11 +375,11 @@ impl Keeper {
         }
     }
 
-    fn lost(&mut self, key: &str, lease: &Held, why: &str) -> Result<(), String> {
+    fn lost(&mut self, key: &str, lease: &Held, why: &'static str) -> Result<(), String> {
         let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
         let (whose, address) = (pod.wanted.whose.words(), lease.address());
         self.journal.tell(&format!("{whose}: {address} is taken away: {why}"));
-        let taken = pod.taken().map_err(|err| format!("taking away {address}: {err}"));
+        let taken = pod.lose(lease, why).map_err(|err| format!("taking away {address}: {err}"));
         let written = self.store.write(&pod.wanted, pod.place.mac.0, None);
         taken.and(written.map_err(|err| format!("writing that {address} is lost: {err}")))
     }

@@ -1,5 +1,6 @@
 //! One interface in a pod, with the client of a family, and what its lease puts on the interface.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use cnimble_cni::{Code, Error};
@@ -14,6 +15,9 @@ use super::six::Six;
 use crate::held::Held;
 use crate::talk::{Family, Wanted};
 
+/// As the clients say it.
+const EXPIRED: &str = "it has expired";
+
 /// See the module.
 pub(super) struct Pod {
     pub(super) wanted: Wanted,
@@ -21,10 +25,14 @@ pub(super) struct Pod {
     /// The verb that waits for the lease, and until when.
     pub(super) waiting: Option<(u64, u64)>,
     pub(super) speaker: Box<dyn Speaker>,
-    /// What is on the interface, whoever put it there.
+    /// The lease that the interface has its address and routes of.
     applied: Option<Held>,
     /// The kernel knows how long the address holds.
     lent: bool,
+    /// It was told a time that ends.
+    ends: bool,
+    /// The address of the lease that was lost, and why, until there is another.
+    lost: Option<(IpAddr, &'static str)>,
 }
 
 impl Pod {
@@ -46,7 +54,7 @@ impl Pod {
         }
         let applied = known.and_then(|(_, lease)| lease);
         let speaker = speaker(flags, &wanted, &place, &link, now, applied.clone());
-        Ok(Pod { wanted, place, waiting: None, speaker, applied, lent: false })
+        Ok(Pod { wanted, place, waiting: None, speaker, applied, lent: false, ends: false, lost: None })
     }
 
     /// As [`Place::has_died`].
@@ -77,7 +85,7 @@ impl Pod {
     /// The verb that waits gets the lease, and puts it on the interface.
     pub(super) fn handed_over(&mut self, lease: &Held) {
         self.applied = Some(lease.clone());
-        self.lent = false;
+        (self.lent, self.ends) = (false, false);
     }
 
     /// The interface follows its lease. Returns what has changed, if anything.
@@ -90,6 +98,7 @@ impl Pod {
             Some(old) if of(old) == of(lease) => None,
             _ => Some(self.follow(lease)?),
         };
+        self.ends &= self.applied.as_ref().is_some_and(|old| old.net() == lease.net());
         self.applied = Some(lease.clone());
         self.lent = false;
         self.lend(now)?;
@@ -118,20 +127,47 @@ impl Pod {
     /// The kernel's; not that the interface is gone.
     pub(super) fn lend(&mut self, now: u64) -> Result<(), Error> {
         let Some(lease) = self.applied.as_ref().filter(|_| !self.lent) else { return Ok(()) };
-        let Some((preferred, valid)) = lease.lifetimes(now) else {
-            self.lent = true;
-            return Ok(());
-        };
+        let (preferred, valid) = lease.lifetimes(now);
         let (mut inside, link) = match self.place.inside() {
             Err(err) if err.code == Code::UNKNOWN_CONTAINER => return Ok(()),
             inside => inside?,
         };
         let net = lease.net();
-        if inside.addrs(link.index)?.iter().any(|addr| addr.net == net) {
+        let Some(present) = inside.addrs(link.index)?.into_iter().find(|addr| addr.net == net) else {
+            return Ok(());
+        };
+        // An address that was to end and is permanent now was set so by `cnimble hand-over`.
+        if !(self.ends && present.permanent) {
             inside.execute(addr::lend(link.index, &link.name, net, preferred, valid))?;
-            self.lent = true;
+            self.ends = valid != u32::MAX;
         }
+        self.lent = true;
         Ok(())
+    }
+
+    /// The lease, for CHECK.
+    ///
+    /// # Errors
+    /// Code 103 if it has ended, with the reason.
+    pub(super) fn checked(&self, now: u64) -> Result<Held, Error> {
+        let (ifname, lease) = (&self.place.ifname, self.speaker.lease());
+        let (address, why) = match (lease, self.lost) {
+            (Some(lease), _) if lease.expires() > now => return Ok(lease),
+            (Some(lease), _) => (lease.address(), EXPIRED),
+            (None, Some(lost)) => lost,
+            (None, None) => return Err(Error::check(format!("dhcp: there is no lease for {ifname}"))),
+        };
+        Err(Error::check(format!("dhcp: {ifname} has no lease of {address} any more: {why}"))
+            .details("no server has given another address yet"))
+    }
+
+    /// The interface loses its lease, and CHECK says why.
+    ///
+    /// # Errors
+    /// As [`Pod::taken`].
+    pub(super) fn lose(&mut self, lease: &Held, why: &'static str) -> Result<(), Error> {
+        self.lost = Some((lease.address(), why));
+        self.taken()
     }
 
     /// The interface loses its lease.

@@ -9,6 +9,7 @@ mod kea;
 mod keeper;
 mod killed;
 mod life;
+mod lifetime;
 mod on_link;
 mod options;
 mod outlive;

@@ -108,6 +108,14 @@ pub fn del(call: &Call, kind: Kind) -> Result<(), Error> {
 /// # Errors
 /// Code 103 with what differs; IPAM's.
 pub fn check(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
+    let own = check_interface(call, upper, prev);
+    match &upper.addresses {
+        Addresses::Ipam(ipam) => delegate::check(call, ipam, own),
+        Addresses::None | Addresses::Previous => own,
+    }
+}
+
+fn check_interface(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
     let (link, mut inside) = alone::check(call, upper.kind, prev)?;
     upper.master.check(&mut inside, &link)?;
     // A result below 1.1.0 doesn't tell it. A smaller one may be that of a plugin further down.
@@ -117,10 +125,7 @@ pub fn check(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> 
         let now = link.mtu;
         return Err(Error::check(format!("interface {} has MTU {now}, expected at most {mtu}", link.name)));
     }
-    match &upper.addresses {
-        Addresses::Ipam(ipam) => delegate::call(call, ipam, Command::Check),
-        Addresses::None | Addresses::Previous => Ok(()),
-    }
+    Ok(())
 }
 
 /// GC: interfaces of attachments that aren't `valid`, where they can be found, and then their addresses.

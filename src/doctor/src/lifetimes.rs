@@ -1,0 +1,70 @@
+//! Addresses that the kernel takes away when their DHCP lease ends. The Go plugins' daemon doesn't know such a lease, and
+//! doesn't prolong it.
+
+use std::path::Path;
+
+use ipnetwork::IpNetwork;
+use serde_json::Value;
+
+use cnimble_cni::Error;
+use cnimble_life::Verdict;
+use cnimble_life::cache_entries::Known;
+use cnimble_life::node::Node;
+use cnimble_netlink::addr;
+use cnimble_netlink::link::Link;
+use cnimble_netlink::{NetNs, Netlink};
+
+use super::Whose;
+
+/// The IPAM plugin of such addresses.
+const DHCP: &str = "dhcp";
+
+/// A pod's interface with addresses that end.
+pub(super) struct Ending {
+    pub(super) whose: Whose,
+    pub(super) nets: Vec<IpNetwork>,
+    netns: NetNs,
+    link: Link,
+}
+
+/// The living pods with such addresses.
+///
+/// # Errors
+/// The kernel's; not that a namespace or an interface is gone.
+pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
+    let mut endings = Vec::new();
+    for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives && is_by_dhcp(known)) {
+        let Some(path) = known.entry.namespace() else { continue };
+        let Some(netns) = NetNs::find(Path::new(path))? else { continue };
+        let mut inside = Netlink::open_in(&netns)?;
+        let Some(link) = inside.find_link(&known.entry.ifname)? else { continue };
+        // An IPv6 address with a shorter prefix is a router's, which prolongs it.
+        let ends = |addr: &addr::Addr| !addr.permanent && (addr.net.is_ipv4() || addr.net.prefix() == 128);
+        let nets: Vec<IpNetwork> =
+            inside.addrs(link.index)?.into_iter().filter(ends).map(|addr| addr.net).collect();
+        if !nets.is_empty() {
+            let whose = Whose::of(&known.entry.network, &known.attachment());
+            endings.push(Ending { whose, nets, netns, link });
+        }
+    }
+    Ok(endings)
+}
+
+fn is_by_dhcp(known: &Known) -> bool {
+    let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
+    plugins.iter().any(|plugin| plugin.document.pointer("/ipam/type").and_then(Value::as_str) == Some(DHCP))
+}
+
+impl Ending {
+    /// Sets the lifetimes to forever. The lease daemon leaves them so as long as it runs.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the request.
+    pub(super) fn keep(&self) -> Result<(), Error> {
+        let mut inside = Netlink::open_in(&self.netns)?;
+        for net in &self.nets {
+            inside.execute(addr::lend(self.link.index, &self.link.name, *net, u32::MAX, u32::MAX))?;
+        }
+        Ok(())
+    }
+}
