@@ -108,6 +108,13 @@ fn addresses(
         if present.iter().any(|addr| addr.net == *wanted) {
             continue;
         }
+        // The router that a DHCP server tells may be another host, whose address nobody else may have.
+        if config.ipam.as_deref() == Some("dhcp") {
+            if present.iter().any(|addr| addr.net.ip() == wanted.ip()) {
+                continue;
+            }
+            return Err(foreign(wanted.ip(), &link.name));
+        }
         for other in &present {
             if gateways.contains(&other.net) || !conflict(other.net, *wanted) {
                 continue;
@@ -136,6 +143,15 @@ fn addresses(
         }
     }
     Ok(())
+}
+
+/// The error for a gateway by DHCP that the bridge isn't.
+fn foreign(gateway: IpAddr, bridge: &str) -> Error {
+    let msg =
+        format!("\"{bridge}\" can't be the gateway {gateway}: by DHCP that is another host of the network");
+    Error::new(Code::CONFLICT, msg).details(format!(
+        "hint: leave isGateway and isDefaultGateway out; or, if the DHCP server is on this host, give \"{bridge}\" the address {gateway}"
+    ))
 }
 
 /// Takes an address off that the wanted one stands in for.

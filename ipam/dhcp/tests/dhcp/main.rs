@@ -4,6 +4,7 @@
 
 mod changes;
 mod fifty;
+mod gateway;
 mod in_vm;
 mod kea;
 mod keeper;
