@@ -14,6 +14,7 @@ mod learn;
 mod lint;
 mod list;
 mod logging;
+mod man;
 mod names;
 mod network;
 mod node;
@@ -227,7 +228,7 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Schema(given) => schema::schema(given),
         Command::Explain(given) => explain::explain(session, &given.what),
         Command::Completions(given) => learn::completions(given),
-        Command::Man(given) => learn::man(given),
+        Command::Man(given) => man::man(given),
         Command::Plugins => list::plugins(session).await,
         Command::Networks => list::networks(session),
         Command::Events(given) => events::events(session, given),

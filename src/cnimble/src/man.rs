@@ -1,0 +1,214 @@
+//! `man`: manual pages, made from the command line's own description.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use super::args::{self, Cli};
+use super::print;
+use super::report::{Exit, Report};
+
+/// Examples of verbs whose help has none, by the name of the page.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("cnimble-add", "  ip netns add blue\n  cnimble add demo blue"),
+    ("cnimble-check", "  cnimble check demo blue"),
+    ("cnimble-completions", "  cnimble completions bash >/etc/bash_completion.d/cnimble"),
+    ("cnimble-cri-down", "  cnimble cri down web"),
+    ("cnimble-cri-inspect", "  cnimble cri inspect kube-system/coredns-5d78c9869d-abcde"),
+    ("cnimble-cri-pods", "  cnimble cri pods --socket /run/crio/crio.sock"),
+    ("cnimble-cri-set-pod-cidr", "  cnimble cri set-pod-cidr 10.244.3.0/24,fd00:244:3::/64"),
+    ("cnimble-cri-status", "  cnimble cri status"),
+    ("cnimble-cri-up", "  cnimble cri up web.yaml"),
+    ("cnimble-del", "  cnimble del demo blue\n  cnimble del demo --container-id abc -i net1"),
+    ("cnimble-doctor", "  cnimble doctor\n  cnimble doctor --cri --repair"),
+    ("cnimble-events", "  cnimble events\n  cnimble events --network demo --json"),
+    ("cnimble-explain", "  cnimble explain 101\n  cnimble explain ipam.ranges\n  cnimble explain bridge.mtu"),
+    ("cnimble-gc", "  cnimble gc demo --gone\n  cnimble gc demo --cri --yes"),
+    ("cnimble-hand-over", "  cnimble hand-over\n  cnimble hand-over --yes"),
+    ("cnimble-init", "  cnimble init bridge demo --dry-run\n  cnimble init ptp demo --subnet 10.1.2.0/24"),
+    ("cnimble-ipam", "  cnimble ipam blocks pods"),
+    ("cnimble-ipam-blocks", "  cnimble ipam blocks pods"),
+    ("cnimble-ipam-init", "  cnimble ipam init pods"),
+    ("cnimble-ipam-release", "  cnimble ipam release pods worker-3"),
+    ("cnimble-man", "  cnimble man | man -l -\n  cnimble man /usr/local/share/man/man1"),
+    ("cnimble-networks", "  cnimble networks\n  cnimble networks --conf-dir ./net.d --json"),
+    (
+        "cnimble-node",
+        "  cnimble node --kubeconfig /etc/kubernetes/kubelet.conf --once --dry-run\n  cnimble node --in-cluster",
+    ),
+    ("cnimble-plugins", "  cnimble plugins\n  cnimble plugins --cni-path /usr/lib/cni"),
+    ("cnimble-pod-down", "  cnimble pod down web\n  cnimble pod down --all"),
+    ("cnimble-pod-exec", "  cnimble pod exec web -- ip address"),
+    ("cnimble-pod-ls", "  cnimble pod ls"),
+    ("cnimble-pod-status", "  cnimble pod status web"),
+    ("cnimble-pod-up", "  cnimble pod up web.yaml"),
+    (
+        "cnimble-run",
+        "  cnimble run --manifests /etc/kubernetes/manifests\n  cnimble run --kubeconfig kubeconfig --only-managed",
+    ),
+    ("cnimble-schema", "  cnimble schema bridge\n  cnimble schema --all >network.json"),
+    ("cnimble-stats", "  cnimble stats\n  cnimble stats web --once --json"),
+    ("cnimble-status", "  cnimble status demo"),
+    ("cnimble-tree", "  cnimble tree\n  cnimble tree --svg networks.svg"),
+    ("cnimble-validate", "  cnimble validate demo\n  cnimble validate --strict --offline ./demo.conflist"),
+];
+
+/// Variables of all verbs.
+const VARIABLES: [(&str, &str); 3] = [
+    ("CNIMBLE_LOG", "The level of logs on stderr: off, error, warn, info, debug or trace."),
+    ("NO_COLOR", "Not empty: no colours. They go to a terminal only."),
+    ("TERM", "dumb: no colours."),
+];
+
+/// Variables of verbs that have an option or argument of this name.
+const VARIABLES_OF: [(&str, &str, &str); 4] = [
+    ("ifname", "CNI_IFNAME", "The same as --ifname."),
+    ("in_cluster", "KUBERNETES_SERVICE_HOST", "With --in-cluster: the address of the API server."),
+    ("in_cluster", "KUBERNETES_SERVICE_PORT", "With --in-cluster: the port of the API server."),
+    ("log_format", "NOTIFY_SOCKET", "The socket of systemd that hears when the service is ready."),
+];
+
+/// Files of verbs that have an option or argument of this name.
+const FILES: [(&str, &str, &str); 10] = [
+    ("conf_dir", "/etc/cni/net.d", "Networks: a .conflist, .conf or .json file each."),
+    ("cni_path", "/opt/cni/bin, /usr/lib/cni", "Plugins."),
+    ("cache_dir", "/var/lib/cni/results", "The results of ADD, as libcni keeps them."),
+    ("lock_dir", "/run/cnimble/locks", "Locks of networks."),
+    ("data_dir", "/var/lib/cni/networks", "Leases of host-local, a directory for each network."),
+    ("state_dir", "/var/lib/cnimble", "What is known of pods of pod, run and serve."),
+    ("run_dir", "/run/cnimble", "Their network namespaces and resolv.conf files."),
+    ("netns", "/run/netns", "Network namespaces that have a name, as ip-netns(8) makes them."),
+    ("cri", "/run/cnimble/cri.sock", "The socket of serve."),
+    (
+        "in_cluster",
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+        "With --in-cluster: the service account's token and the API server's authority.",
+    ),
+];
+
+pub(super) fn man(given: &args::Man) -> Result<(), Report> {
+    let failed = |err: io::Error| {
+        let report = Report::new(Exit::Files, "the manual can't be written").row("why", err.to_string());
+        given.dir.iter().fold(report, |report, dir| report.row("directory", dir.display().to_string()))
+    };
+    let mut root = Cli::command().disable_help_subcommand(true);
+    root.build();
+    let Some(dir) = &given.dir else {
+        return print(&String::from_utf8_lossy(&page(&root).map_err(failed)?));
+    };
+    std::fs::create_dir_all(dir).map_err(failed)?;
+    write(&root, dir).map_err(failed)
+}
+
+/// Writes the page of a command, and those of the commands below it.
+fn write(command: &Command, dir: &Path) -> io::Result<()> {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        write(below, dir)?;
+    }
+    std::fs::write(dir.join(Man::new(command.clone()).get_filename()), page(command)?)
+}
+
+fn page(command: &Command) -> io::Result<Vec<u8>> {
+    let man = Man::new(command.clone());
+    let mut out = Vec::new();
+    man.render_title(&mut out)?;
+    man.render_name_section(&mut out)?;
+    man.render_synopsis_section(&mut out)?;
+    man.render_description_section(&mut out)?;
+    man.render_options_section(&mut out)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut out)?;
+    }
+    let has = |name: &&str| command.get_arguments().any(|arg| arg.get_id().as_str() == *name);
+    let options = command.get_arguments().filter_map(|arg| {
+        let variable = arg.get_env()?.to_str()?;
+        Some((variable.to_owned(), format!("The same as --{}.", arg.get_long()?)))
+    });
+    let more =
+        VARIABLES_OF.iter().filter(|(name, ..)| has(name)).map(|(_, variable, about)| (*variable, *about));
+    let more = more.chain(VARIABLES).map(|(variable, about)| (variable.to_owned(), about.to_owned()));
+    list(&mut out, "ENVIRONMENT", options.chain(more))?;
+    let files = FILES.iter().filter(|(name, ..)| has(name));
+    list(&mut out, "FILES", files.map(|(_, file, about)| ((*file).to_owned(), (*about).to_owned())))?;
+    text(&mut out, "EXIT STATUS", &after(&Cli::command(), "Exit status:\n"))?;
+    text(&mut out, "EXAMPLES", &examples(command))?;
+    if command.get_version().is_some() {
+        man.render_version_section(&mut out)?;
+    }
+    Ok(out)
+}
+
+fn list(out: &mut dyn Write, heading: &str, items: impl Iterator<Item = (String, String)>) -> io::Result<()> {
+    let mut roff = Roff::new();
+    roff.control("SH", [heading]);
+    for (name, about) in items {
+        roff.control("TP", []).text([bold(name)]).text([roman(about)]);
+    }
+    roff.to_writer(out)
+}
+
+/// A section whose lines stay as they are.
+fn text(out: &mut dyn Write, heading: &str, lines: &str) -> io::Result<()> {
+    let mut roff = Roff::new();
+    roff.control("SH", [heading]).control("nf", []);
+    for line in lines.lines() {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []);
+    roff.to_writer(out)
+}
+
+fn examples(command: &Command) -> String {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    match EXAMPLES.iter().find(|(of, _)| *of == name) {
+        Some((_, lines)) => (*lines).to_owned(),
+        None => after(command, "Examples:\n"),
+    }
+}
+
+/// The part of the text behind a command's help that has this heading.
+fn after(command: &Command, heading: &str) -> String {
+    let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    let part = text.split_once(heading).map(|(_, part)| part).unwrap_or_default();
+    // Another heading stands at the beginning of its line.
+    let own = part.lines().take_while(|line| line.is_empty() || line.starts_with(' '));
+    own.collect::<Vec<_>>().join("\n").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_has_environment_files_exit_status_and_examples() {
+        fn walk(command: &Command) -> usize {
+            let page = String::from_utf8(page(command).unwrap()).unwrap();
+            let section = |heading: &str| {
+                let part =
+                    page.split_once(&format!(".SH {heading}\n")).map(|(_, part)| part).unwrap_or_default();
+                part.split("\n.SH ").next().unwrap_or_default().to_owned()
+            };
+            let name = command.get_display_name().unwrap_or("cnimble");
+            for (heading, word) in [
+                ("ENVIRONMENT", "CNI_PATH"),
+                ("ENVIRONMENT", "NO_COLOR"),
+                ("FILES", "/etc/cni/net.d"),
+                ("\"EXIT STATUS\"", "129, 130, 143"),
+                (
+                    "EXAMPLES",
+                    &name.replace('-', " ").replace("set pod cidr", "set").replace("hand over", "hand"),
+                ),
+            ] {
+                let plain = section(heading).replace('\\', "");
+                assert!(plain.contains(word), "{name}, {heading}: {plain}");
+            }
+            1 + command.get_subcommands().filter(|below| !below.is_hide_set()).map(walk).sum::<usize>()
+        }
+        let mut root = Cli::command().disable_help_subcommand(true);
+        root.build();
+        assert!(walk(&root) > EXAMPLES.len());
+    }
+}
