@@ -281,7 +281,7 @@ pub(super) struct Attachment {
     #[arg(add = ArgValueCompleter::new(names::namespaces))]
     pub(super) netns: Option<String>,
     /// The interface inside the namespace [env: CNI_IFNAME] [default: eth0]
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(names::attached_interfaces))]
     pub(super) ifname: Option<String>,
     /// The container's ID [default: cnitool's, made from the path of the namespace]
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(names::containers))]

@@ -124,6 +124,13 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
     tell(session, &text, &list.collect())
 }
 
+/// Words that can be explained.
+pub(super) fn words() -> impl Iterator<Item = String> {
+    let codes = CODES.iter().map(|(code, ..)| code.0.to_string());
+    let rules = Rule::ALL.iter().map(|rule| rule.name().to_owned());
+    codes.chain(rules).chain(all().map(|(_, key)| key.path.replace("[]", "")))
+}
+
 fn tell(session: &Session, text: &str, object: &Value) -> Result<(), Report> {
     match session.json {
         true => print_json(object),

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{Error, NetworkList, json};
 
+use super::names;
 use super::network::load;
 use super::report::{Exit, Report};
 use super::style::table;
@@ -34,11 +36,13 @@ enum Task {
     /// Nodes refuse to claim addresses in an etcd where this was never done.
     Init {
         /// The network's name, or the path of its file
+        #[arg(add = ArgValueCompleter::new(names::networks))]
         network: String,
     },
     /// List which node owns which block, and who has single addresses
     Blocks {
         /// The network's name, or the path of its file
+        #[arg(add = ArgValueCompleter::new(names::networks))]
         network: String,
     },
     /// Release what a node owns whose pods are gone
@@ -46,6 +50,7 @@ enum Task {
     /// Other nodes may claim it when that node's right to give addresses without etcd has ended.
     Release {
         /// The network's name, or the path of its file
+        #[arg(add = ArgValueCompleter::new(names::networks))]
         network: String,
         /// The node's name
         node: String,

@@ -1,4 +1,4 @@
-//! Names that a shell completes: networks, namespaces, pods.
+//! Names that a shell completes: networks, namespaces, pods, interfaces, plugins, keys.
 //!
 //! The shell runs this command for it, at every press of the key: so it is quick, says nothing on stderr, and
 //! takes what can't be read for empty.
@@ -12,11 +12,15 @@ use clap::CommandFactory;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
 use clap_complete::env::{CompleteEnv, Shells};
 
+use cnimble_lint::pages;
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::Filter;
 use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Entry};
 use cnimble_tree::kubernetes_name;
 
 use super::CONF_DIR;
 use super::args::{Cli, Completions};
+use super::explain;
 
 /// By this variable the shell asks for completions.
 const VARIABLE: &str = "CNIMBLE_COMPLETE";
@@ -42,6 +46,10 @@ pub(super) fn script(given: &Completions) -> Vec<u8> {
     if let Some(shell) = shells.completer(&given.shell.to_string()) {
         // Nothing fails that writes to memory.
         let _ = shell.write_registration(VARIABLE, "cnimble", "cnimble", "cnimble", &mut out);
+    }
+    if given.shell == clap_complete::Shell::Zsh {
+        // The first time zsh runs the whole file as the function `_cnimble`, and expects an answer.
+        out.extend_from_slice(b"[[ $funcstack[1] != _cnimble ]] || _clap_dynamic_completer_cnimble \"$@\"\n");
     }
     out
 }
@@ -86,6 +94,27 @@ pub(super) fn attached(current: &OsStr) -> Vec<CompletionCandidate> {
         None => entry.container_id,
     };
     matching(current, entries().map(named))
+}
+
+/// Interfaces that are attached.
+pub(super) fn attached_interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
+    matching(current, entries().map(|entry| entry.ifname))
+}
+
+/// Interfaces of the host.
+pub(super) fn interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
+    let links = Netlink::open().and_then(|mut netlink| netlink.links(&Filter::default()));
+    matching(current, links.unwrap_or_default().into_iter().map(|link| link.name))
+}
+
+/// Plugins whose keys are known.
+pub(super) fn plugins(current: &OsStr) -> Vec<CompletionCandidate> {
+    matching(current, pages().iter().map(|page| page.name.to_owned()))
+}
+
+/// Keys, codes and rules.
+pub(super) fn explained(current: &OsStr) -> Vec<CompletionCandidate> {
+    matching(current, explain::words())
 }
 
 /// What the caches know.

@@ -41,7 +41,7 @@ pub(crate) struct Init {
     #[arg(long, value_name = "CIDR", value_parser = subnet)]
     pub(crate) subnet: Option<IpNetwork>,
     /// macvlan, dhcp: the host's interface [default: that of the default route]
-    #[arg(long, value_name = "INTERFACE")]
+    #[arg(long, value_name = "INTERFACE", add = ArgValueCompleter::new(names::interfaces))]
     pub(crate) master: Option<String>,
     /// Print the file instead
     #[arg(long)]
@@ -76,7 +76,7 @@ pub(crate) enum Purpose {
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
     /// A code (`7`), a key (`isGateway`, `ipam.ranges`, `bridge.mtu`), or a rule (`chain-order`)
-    #[arg(value_name = "CODE|KEY|RULE")]
+    #[arg(value_name = "CODE|KEY|RULE", add = ArgValueCompleter::new(names::explained))]
     pub(crate) what: String,
 }
 
@@ -99,6 +99,7 @@ pub(crate) struct Man {
 #[group(required = true, multiple = false)]
 pub(crate) struct Schema {
     /// A plugin
+    #[arg(add = ArgValueCompleter::new(names::plugins))]
     pub(crate) plugin: Option<String>,
     /// Networks with all plugins
     #[arg(long)]

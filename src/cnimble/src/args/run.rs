@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 
 use crate::logging::Format;
+use crate::names;
 use crate::pod::args::PodOptions;
 use crate::run::serve::Listen;
 
@@ -30,7 +32,7 @@ pub(crate) struct Run {
     pub(crate) check_interval: u64,
     /// A network that no runtime but cnimble adds pods to: its plugins are asked to clean up (the
     /// verb GC) after pods that no record knows; may be given many times
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(names::networks))]
     pub(crate) own_network: Vec<String>,
     /// How many pods are worked on at once
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]

@@ -4,7 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use ipnetwork::IpNetwork;
+
+use crate::names;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,7 +72,7 @@ pub(crate) struct Up {
 #[derive(Debug, Args)]
 pub(crate) struct Down {
     /// Pods: NAME in the namespace default, NAMESPACE/NAME, or how a sandbox' ID begins
-    #[arg(required = true, value_name = "POD")]
+    #[arg(required = true, value_name = "POD", add = ArgValueCompleter::new(names::attached))]
     pub(super) pods: Vec<String>,
 }
 
@@ -83,5 +86,6 @@ pub(crate) struct SetPodCidr {
 #[derive(Debug, Args)]
 pub(crate) struct Named {
     /// The pod: NAME in the namespace default, NAMESPACE/NAME, or how its sandbox' ID begins
+    #[arg(add = ArgValueCompleter::new(names::attached))]
     pub(super) pod: String,
 }
