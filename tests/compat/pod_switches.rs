@@ -1,5 +1,5 @@
-//! Switches below /proc/sys: what a pod needs is switched on, and what is on already is not
-//! written, so that a read-only /proc/sys will do.
+//! Switches below /proc/sys: what a pod needs is switched on. A read-only /proc/sys is no obstacle to
+//! root of the first user namespace. Without a private procfs the values that are there have to do.
 
 use std::path::Path;
 
@@ -64,12 +64,15 @@ fn a_failed_add_leaves_the_pod_without_ipv6() {
     }
 }
 
-/// ADD by a process whose /proc/sys is read-only.
-fn add_read_only(net: &Network<'_>, pod: &Ns) -> Outcome {
-    const READ_ONLY: &str = "mount --bind -o ro /proc/sys /proc/sys && exec \"$0\"";
+/// ADD by a process whose /proc/sys is read-only, run by `wrapper`.
+fn add_read_only(net: &Network<'_>, pod: &Ns, wrapper: &[&str]) -> Outcome {
+    const READ_ONLY: &str = "mount --bind -o ro /proc/sys /proc/sys && exec \"$0\" \"$@\"";
     let call = net.call("ADD", &Attachment::new("one", pod), None);
-    call.under(&["unshare", "--mount", "sh", "-c", READ_ONLY]).run()
+    call.under(&[&["unshare", "--mount", "sh", "-c", READ_ONLY], wrapper].concat()).run()
 }
+
+/// As in a user namespace, where no private procfs can be mounted.
+const NO_PRIVATE_PROCFS: [&str; 5] = ["strace", "-o", "/dev/null", "-e", "inject=fsopen:error=EPERM"];
 
 /// A host on which everything is set that matters.
 fn ready_host() -> Host {
@@ -81,11 +84,11 @@ fn ready_host() -> Host {
 
 #[test]
 fn a_read_only_proc_sys_will_do_where_everything_is_set() {
-    need!("ip", "ping", "unshare");
+    need!("ip", "ping", "unshare", "strace");
     for kind in KINDS {
         let (host, pod) = (ready_host(), Pod::new());
         let net = network(&host, plugin_dir(), kind);
-        let result = add_read_only(&net, &pod).result();
+        let result = add_read_only(&net, &pod, &NO_PRIVATE_PROCFS).result();
         assert!(pod.pings("10.1.2.1") && pod.pings("fd00:1:2::1"), "{kind}");
         net.deleted(&Attachment::new("one", &pod), Some(&result));
     }
@@ -99,22 +102,42 @@ fn it_will_do_for_the_go_plugins_without_ipv6() {
         let (host, pod) = (ready_host(), Pod::new());
         let net = network(&host, go, kind).with("/ipam/ranges", json!([[{"subnet": "10.1.2.0/24"}]]));
         let net = net.with("/ipam/routes", json!([]));
-        add_read_only(&net, &pod).result();
+        add_read_only(&net, &pod, &[]).result();
         assert!(pod.pings("10.1.2.1"), "{kind}");
+    }
+}
+
+/// Values of a host or a pod that ADD can't do with, and the key that its error names.
+const WRONG: [(bool, &str, &str, &str); 2] = [
+    (false, "ipv4/ip_forward", "0", "net/ipv4/ip_forward"),
+    (true, "ipv6/conf/default/disable_ipv6", "1", "disable_ipv6"),
+];
+
+#[test]
+fn root_writes_despite_a_read_only_proc_sys() {
+    need!("ip", "ping", "unshare");
+    for kind in KINDS {
+        let (host, pod) = (Host::new(), pod_without_ipv6());
+        host.set_sysctl("ipv6/conf/default/accept_ra", "2");
+        let net = network(&host, plugin_dir(), kind);
+        let outcome = add_read_only(&net, &pod, &[]).success();
+        assert_eq!(outcome.stderr, "", "{kind}");
+        assert_eq!(host.sysctl("ipv4/ip_forward"), "1", "{kind}");
+        assert_eq!(host.sysctl("ipv6/conf/all/forwarding"), "1", "{kind}");
+        assert_eq!(pod.sysctl("ipv6/conf/eth0/accept_dad"), "0", "{kind}");
+        let told = outcome.result();
+        let end = told["interfaces"][0]["name"].as_str().unwrap();
+        assert_eq!(host.sysctl(&format!("ipv6/conf/{end}/accept_ra")), "0", "{kind}: {end}");
+        assert!(pod.pings("10.1.2.1") && pod.pings("fd00:1:2::1"), "{kind}");
     }
 }
 
 /// What can't be done without is an error that names it, and nothing stays.
 #[test]
 fn a_read_only_proc_sys_with_a_wrong_value_is_one_clear_error() {
-    need!("ip", "unshare");
+    need!("ip", "unshare", "strace");
     for kind in KINDS {
-        for (of_pod, key, value, named) in [
-            (false, "ipv4/ip_forward", "0", "net/ipv4/ip_forward"),
-            // Routers that believe others: an interface of ours must not.
-            (false, "ipv6/conf/default/accept_ra", "2", "accept_ra"),
-            (true, "ipv6/conf/default/disable_ipv6", "1", "disable_ipv6"),
-        ] {
+        for (of_pod, key, value, named) in WRONG {
             let (host, pod) = (ready_host(), Pod::new());
             if of_pod {
                 pod.set_sysctl(key, value);
@@ -122,14 +145,34 @@ fn a_read_only_proc_sys_with_a_wrong_value_is_one_clear_error() {
                 host.set_sysctl(key, value);
             }
             let (before, pods) = (Snapshot::of(&host), Snapshot::of_ns(&pod));
-            let err = add_read_only(&network(&host, plugin_dir(), kind), &pod).error();
+            let net = network(&host, plugin_dir(), kind);
+            let err = add_read_only(&net, &pod, &NO_PRIVATE_PROCFS).error();
             assert_eq!(err.code, 100, "{kind}, {key}: {err:?}");
             assert!(err.all().contains(named) && err.all().contains("ead-only"), "{kind}, {key}: {err:?}");
+            assert_eq!(err.all().contains("hint: set net.ipv4.ip_forward=1"), !of_pod, "{kind}: {err:?}");
             before.without_lines("last_reserved_ip").assert_same(
                 &Snapshot::of(&host).without_lines("last_reserved_ip"),
                 &format!("{kind}, {key}"),
             );
             pods.assert_same(&Snapshot::of_ns(&pod), &format!("{kind}, {key}"));
         }
+    }
+}
+
+/// An interface works without it, so ADD warns and goes on.
+#[test]
+fn a_read_only_accept_ra_is_a_warning() {
+    need!("ip", "ping", "unshare", "strace");
+    for kind in KINDS {
+        let (host, pod) = (ready_host(), Pod::new());
+        host.set_sysctl("ipv6/conf/default/accept_ra", "2");
+        let net = network(&host, plugin_dir(), kind);
+        let outcome = add_read_only(&net, &pod, &NO_PRIVATE_PROCFS).success();
+        assert!(
+            outcome.stderr.contains("the host takes router advertisements from"),
+            "{kind}: {}",
+            outcome.stderr
+        );
+        assert!(pod.pings("10.1.2.1") && pod.pings("fd00:1:2::1"), "{kind}");
     }
 }

@@ -12,6 +12,7 @@ mod gone;
 
 use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::nft::Nft;
+use cnimble_netlink::sysctl;
 use cnimble_plugin::{Call, Caps, Place, Plugin, Role};
 use cnimble_rules::portmap::{self, Forward};
 
@@ -31,8 +32,9 @@ impl Plugin for Portmap {
         Role::Chained
     }
 
+    /// `route_localnet` is written in a private procfs where /proc/sys is read-only.
     fn needs(&self) -> Caps {
-        Caps::NET_ADMIN
+        if sysctl::is_mounted_read_only() { Caps::NET_ADMIN.and(Caps::SYS_ADMIN) } else { Caps::NET_ADMIN }
     }
 
     /// iptables, and nft for conditions.

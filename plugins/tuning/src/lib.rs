@@ -136,10 +136,6 @@ fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
     // Written also if it has the value: `net.ipv6.conf.all.disable_ipv6=0` concerns all interfaces,
     // whatever its own value is.
     let old = netns.enter(|| match sysctl::read(&path) {
-        Ok(old) if same(&old, value) => match sysctl::write(&path, value) {
-            Err(err) if !err.is(Errno::EROFS) => Err(err),
-            _ => Ok(None),
-        },
         Ok(old) => sysctl::write(&path, value).map(|()| Some(old)),
         // Some can only be written, and have nothing to be put back.
         Err(err) if err.is(Errno::EACCES) || err.is(Errno::EPERM) => {
@@ -147,7 +143,7 @@ fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
         }
         Err(err) => Err(err),
     })??;
-    if let Some(old) = old {
+    if let Some(old) = old.filter(|old| !sysctl::same(old, value)) {
         let namespace = call.netns.clone();
         call.undo.push(format!("put back sysctl {path}"), move || {
             NetNs::open(Path::new(&namespace))?.enter(|| sysctl::write(&path, &old))??;
@@ -155,11 +151,6 @@ fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
         });
     }
     Ok(())
-}
-
-/// The kernel separates the numbers of one value by tabs, however they were written.
-fn same(now: &str, wanted: &str) -> bool {
-    now.split_whitespace().eq(wanted.split_whitespace())
 }
 
 fn check_sysctl(sysctl: &Sysctl) -> Result<(), Error> {
@@ -170,7 +161,7 @@ fn check_sysctl(sysctl: &Sysctl) -> Result<(), Error> {
             return Err(Error::check(format!("sysctl {} can't be read", sysctl.key)).details(err.to_string()));
         }
     };
-    if same(&now, &sysctl.value) {
+    if sysctl::same(&now, &sysctl.value) {
         return Ok(());
     }
     Err(Error::check(format!("sysctl {} is \"{now}\", expected \"{}\"", sysctl.key, sysctl.value)))

@@ -3,7 +3,8 @@
 //! `/proc/sys/net` shows each namespace its own directories, and the kernel keeps those of all
 //! namespaces under the same names in the same place: to find one it walks past all that were
 //! ever looked at, half a microsecond each. A mount of one's own has its own place, where there
-//! is one. Making it and taking it away costs about 80 µs.
+//! is one. Making it and taking it away costs about 80 µs. It can be written where `/proc/sys` is
+//! read-only.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,8 @@
 //! `/proc/sys/net`: relative to the namespace of the thread that opens the file.
+//!
+//! Where `/proc/sys` is read-only (Kata, hardened hosts, containers), a key is written in a private
+//! procfs. Mounting one takes root of the first user namespace. Elsewhere a key that has the value
+//! already counts as written.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -8,6 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::{Error, Result, procfs};
 
@@ -49,11 +54,46 @@ fn value_of(mut file: File) -> std::io::Result<Vec<u8>> {
 /// Writes a key.
 ///
 /// # Errors
-/// ENOENT if the kernel has no such key, EROFS where /proc/sys is read-only.
+/// ENOENT if the kernel has no such key. EROFS if /proc/sys is read-only, no private procfs can be
+/// mounted, and the key has another value.
 pub fn write(key: &str, value: &str) -> Result<()> {
     let what = || format!("set sysctl {key} to {value}");
     let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
-    put(File::options().write(true).open(path), value).map_err(|err| err.of(&what()))
+    match put(File::options().write(true).open(&path), value) {
+        Err(Refusal::Io(err)) if is_read_only(&err) => put_privately(key, value),
+        outcome => outcome,
+    }
+    .map_err(|err| err.of(&what()))
+}
+
+fn is_read_only(err: &std::io::Error) -> bool {
+    err.raw_os_error() == Some(Errno::EROFS as i32)
+}
+
+/// Writes a key in a private procfs, or returns success if the key has this value.
+fn put_privately(key: &str, value: &str) -> std::result::Result<(), Refusal> {
+    let written = match procfs::mount() {
+        Ok(own) => {
+            let file = openat(own, &below_proc(key), OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
+            put(file.map(File::from).map_err(Into::into), value)
+        }
+        Err(err) => Err(Refusal::ReadOnly(err.errno)),
+    };
+    match written {
+        Err(_) if read(key).is_ok_and(|now| same(&now, value)) => Ok(()),
+        written => written,
+    }
+}
+
+/// Compares a value as [`read`] returns it with a wanted one: the kernel separates the numbers of one value by tabs,
+/// however they were written.
+pub fn same(now: &str, wanted: &str) -> bool {
+    now.split_whitespace().eq(wanted.split_whitespace())
+}
+
+/// Returns whether /proc/sys is mounted read-only (statfs(2)).
+pub fn is_mounted_read_only() -> bool {
+    statvfs(ROOT).is_ok_and(|mount| mount.flags().contains(FsFlags::ST_RDONLY))
 }
 
 /// In one piece: a second write would be a second value.
@@ -66,6 +106,8 @@ fn put(file: std::io::Result<File>, value: &str) -> std::result::Result<(), Refu
 enum Refusal {
     Io(std::io::Error),
     Short(usize, usize),
+    /// /proc/sys is read-only, and a private procfs is refused with this errno.
+    ReadOnly(Errno),
 }
 
 impl From<std::io::Error> for Refusal {
@@ -81,6 +123,9 @@ impl Refusal {
             Refusal::Short(taken, length) => {
                 Error::new(what, Errno::EINVAL).reason(format!("the kernel took {taken} of {length} bytes"))
             }
+            Refusal::ReadOnly(errno) => Error::new(what, Errno::EROFS).reason(format!(
+                "/proc/sys is mounted read-only, and a private procfs is refused: {errno:?}"
+            )),
         }
     }
 }
@@ -106,9 +151,9 @@ impl Dir {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         // Without the privilege to mount one, the one that is there serves.
         let own = if procfs::pays(number) { procfs::mount().ok() } else { None };
-        let opened = match (&own, path.strip_prefix("/proc")) {
-            (Some(own), Ok(below)) => openat(own, below, flags, Mode::empty()),
-            _ => nix::fcntl::open(&path, flags, Mode::empty()),
+        let opened = match &own {
+            Some(own) => openat(own, &below_proc(key), flags, Mode::empty()),
+            None => nix::fcntl::open(&path, flags, Mode::empty()),
         };
         match opened {
             Ok(fd) => Ok(Dir { fd, key: key.to_owned() }),
@@ -121,8 +166,10 @@ impl Dir {
     /// # Errors
     /// Fails as [`write()`] does.
     pub fn write(&self, name: &str, value: &str) -> Result<()> {
-        let what = || format!("set sysctl {}/{name} to {value}", self.key);
-        put(self.file(name, OFlag::O_WRONLY), value).map_err(|err| err.of(&what()))
+        match put(self.file(name, OFlag::O_WRONLY), value) {
+            Err(Refusal::Io(err)) if is_read_only(&err) => write(&format!("{}/{name}", self.key), value),
+            outcome => outcome.map_err(|err| err.of(&format!("set sysctl {}/{name} to {value}", self.key))),
+        }
     }
 
     /// [`ensure`] of a key in it.
@@ -152,8 +199,7 @@ impl Dir {
     }
 }
 
-/// Writes a key only if it has another value: read-only file systems with the right value
-/// are fine. Returns the old value if it was changed.
+/// Writes a key only if it has another value. Returns the old value if it was changed.
 ///
 /// # Errors
 /// Fails as [`write()`] does.
@@ -178,17 +224,25 @@ fn path(key: &str) -> std::result::Result<PathBuf, &'static str> {
     Ok(Path::new(ROOT).join(key))
 }
 
+/// The file of a key that [`path`] has checked, relative to the root of a procfs.
+fn below_proc(key: &str) -> PathBuf {
+    Path::new("sys").join(key)
+}
+
 /// The usual reasons, which the errno doesn't tell.
 fn explained(err: Error) -> Error {
     match err.errno {
         Errno::ENOENT => err.reason("the kernel has no such key, or the link is gone"),
-        Errno::EROFS => err.reason("/proc/sys is mounted read-only"),
         _ => err,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use nix::mount::MsFlags;
+    use nix::sched::{CloneFlags, unshare};
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
     use super::*;
     use crate::testing::in_netns;
     use crate::{NetNs, Netlink, link};
@@ -218,6 +272,55 @@ mod tests {
                 assert!(none.is_missing(), "{none}");
             }
             assert_eq!(before, mounts(), "nobody sees the mount");
+        });
+    }
+
+    /// Runs `test` on a thread whose mount namespace has a read-only /proc/sys.
+    fn read_only(name: &str, test: impl FnOnce() + Send + 'static) {
+        in_netns(name, || {
+            // A mount namespace takes a thread with a working directory of its own (unshare(2)).
+            unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).unwrap();
+            let none: Option<&str> = None;
+            let mount = |source: Option<&str>, target: &str, flags: MsFlags| {
+                nix::mount::mount(source, target, none, flags, none).unwrap();
+            };
+            mount(none, "/", MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+            mount(Some(ROOT), ROOT, MsFlags::MS_BIND);
+            mount(none, ROOT, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
+            test();
+        });
+    }
+
+    #[test]
+    fn a_read_only_proc_sys_is_written_in_a_private_procfs() {
+        read_only("a_read_only_proc_sys_is_written_in_a_private_procfs", || {
+            assert!(is_mounted_read_only());
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap_err();
+            for value in ["1", "0"] {
+                write("net/ipv4/ip_forward", value).unwrap();
+                assert_eq!(read("net/ipv4/ip_forward").unwrap(), value);
+                Dir::open("net/ipv6/conf/lo", None).unwrap().write("accept_dad", value).unwrap();
+                assert_eq!(read("net/ipv6/conf/lo/accept_dad").unwrap(), value);
+            }
+            assert!(write("net/ipv4/none", "1").unwrap_err().is_missing());
+        });
+    }
+
+    /// CAP_SYS_ADMIN is what fsopen(2) asks for.
+    #[test]
+    fn without_a_private_procfs_only_the_value_that_is_there_can_be_written() {
+        read_only("without_a_private_procfs_only_the_value_that_is_there_can_be_written", || {
+            write("net/ipv4/ip_forward", "0").unwrap();
+            let net_admin = CapabilitySet::NET_ADMIN;
+            let inheritable = CapabilitySet::empty();
+            let sets = CapabilitySets { effective: net_admin, permitted: net_admin, inheritable };
+            set_capabilities(None, sets).unwrap();
+            write("net/ipv4/ip_forward", "0").unwrap();
+            let err = write("net/ipv4/ip_forward", "1").unwrap_err();
+            assert!(
+                err.is(Errno::EROFS) && err.reason.contains("a private procfs is refused: EPERM"),
+                "{err}"
+            );
         });
     }
 

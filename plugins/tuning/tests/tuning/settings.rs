@@ -168,16 +168,20 @@ fn a_sysctl_is_written_even_if_it_has_the_value() {
 }
 
 #[test]
-fn a_read_only_proc_sys_will_do_for_values_that_are_there() {
-    need!("ip", "unshare");
-    const READ_ONLY: &str = "mount --bind -o ro /proc/sys /proc/sys && exec \"$0\"";
+fn a_read_only_proc_sys_is_written_by_root_and_else_will_do_for_values_that_are_there() {
+    need!("ip", "unshare", "strace");
+    const READ_ONLY: &str = "mount --bind -o ro /proc/sys /proc/sys && exec \"$0\" \"$@\"";
+    // As in a user namespace, where no private procfs can be mounted.
+    const REFUSED: [&str; 5] = ["strace", "-o", "/dev/null", "-e", "inject=fsopen:error=EPERM"];
     let chain = Chain::new();
     chain.pod.set_sysctl("core/somaxconn", "543");
-    for (value, succeeds) in [("543", true), ("544", false)] {
+    for (value, wrapper, succeeds, now) in
+        [("543", &REFUSED[..], true, "543"), ("544", &REFUSED, false, "543"), ("545", &[], true, "545")]
+    {
         let net = chain.net(&json!({"sysctl": {"net.core.somaxconn": value}}));
         let call = net.call("ADD", &chain.att, Some(&chain.prev));
-        let outcome = call.under(&["unshare", "--mount", "sh", "-c", READ_ONLY]).run();
+        let outcome = call.under(&[&["unshare", "--mount", "sh", "-c", READ_ONLY], wrapper].concat()).run();
         assert_eq!(outcome.status == 0, succeeds, "{value}: {}", outcome.describe());
+        assert_eq!(chain.pod.sysctl("core/somaxconn"), now);
     }
-    assert_eq!(chain.pod.sysctl("core/somaxconn"), "543");
 }

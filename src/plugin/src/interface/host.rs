@@ -35,7 +35,7 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
             });
             Ok(())
         }
-        Err(err) => unless_deaf(interface, err),
+        Err(err) => unless_read_only(interface, err),
     }
 }
 
@@ -49,17 +49,30 @@ pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
         return Ok(());
     }
     sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", link.name), "0")
-        .or_else(|err| unless_deaf(&link.name, err))
+        .or_else(|err| unless_read_only(&link.name, err))
 }
 
-/// Where /proc/sys is read-only, an interface without IPv6 will do, or one of a router that doesn't
-/// take advertisements all the same (2): neither believes any.
-fn unless_deaf(interface: &str, err: netlink::Error) -> Result<(), Error> {
+/// Returns success for an `accept_ra` that is missing or read-only. Warns if the host would believe a pod's
+/// advertisements (CVE-2020-10749): an interface without IPv6 doesn't, nor does that of a router which takes
+/// none (`accept_ra` 1).
+fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
+    if err.is_missing() {
+        return Ok(());
+    }
+    if !err.is(Errno::EROFS) {
+        return Err(err.into());
+    }
     let is = |key: &str, value: &str| {
         sysctl::read(&format!("net/ipv6/conf/{interface}/{key}")).is_ok_and(|now| now == value)
     };
-    let deaf = || is("disable_ipv6", "1") || (is("forwarding", "1") && is("accept_ra", "1"));
-    if err.is_missing() || (err.is(Errno::EROFS) && deaf()) { Ok(()) } else { Err(err.into()) }
+    let is_deaf = is("disable_ipv6", "1") || (is("forwarding", "1") && is("accept_ra", "1"));
+    if !is_deaf {
+        log::warn!(
+            "the host takes router advertisements from {interface}: /proc/sys is read-only; \
+             hint: set net.ipv6.conf.default.accept_ra=0 on the host"
+        );
+    }
+    Ok(())
 }
 
 /// The switches of forwarding, each with whether it is IPv4's.
@@ -101,7 +114,7 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
         let raised = if v4 { Vec::new() } else { hear_routers(host)? };
         let Some(old) = sysctl::ensure(key, "1").or_else(|err| {
             raised.iter().try_for_each(|key| believe(key, "1"))?;
-            Err(Error::from(err))
+            Err(unforwarded(key, err))
         })?
         else {
             continue;
@@ -126,6 +139,13 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
     Ok(())
 }
 
+/// The error of a host that doesn't forward and can't be told to.
+fn unforwarded(key: &str, err: netlink::Error) -> Error {
+    let is_read_only = err.is(Errno::EROFS);
+    let err = Error::from(err);
+    if is_read_only { err.details(format!("hint: set {}=1 on the host", key.replace('/', "."))) } else { err }
+}
+
 /// Lets the host's uplinks go on to hear their routers, which a host that forwards doesn't do with
 /// `accept_ra` 1: its default route would go at once. Uplinks are those by which routers have told
 /// routes. To be done before forwarding is on. Returns the keys that were raised.
@@ -146,10 +166,10 @@ fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
     Ok(raised)
 }
 
-/// Writes an `accept_ra`; the link may be gone.
+/// Writes an `accept_ra`, unless the link is gone. Where it is read-only, so is forwarding, which is written next.
 fn believe(key: &str, value: &str) -> Result<(), Error> {
     match sysctl::write(key, value) {
-        Err(err) if !err.is_missing() => Err(err.into()),
+        Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => Err(err.into()),
         _ => Ok(()),
     }
 }

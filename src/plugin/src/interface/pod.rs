@@ -57,17 +57,15 @@ pub fn up(
     announce.into_iter().chain(addresses).chain([up]).collect()
 }
 
-/// Switches of the interface, which hold for the namespace of the thread that writes them.
-/// `far` is the number of the namespace on the host, if it is known.
+/// Sets the switches of the interface, in the namespace of this thread. `far` is the number of the
+/// namespace on the host, if it is known.
 ///
 /// IPAM owns the addresses, so the network needn't be asked whether they are free: no
-/// duplicate address detection, unless asked for.
-///
-/// Without `disable_ipv6` off there are no IPv6 addresses. The others make things better; where
-/// /proc/sys is read-only they stay as they are.
+/// duplicate address detection, unless `enable_dad` asks for it.
 ///
 /// # Errors
-/// The kernel's; a switch that it doesn't have is none.
+/// Fails if the kernel refuses a value, or if `disable_ipv6` can't be switched off for an IPv6 address.
+/// A switch that the kernel lacks, or any other that is read-only, is no error.
 pub fn switches(
     call: &Call,
     name: &str,
@@ -80,6 +78,7 @@ pub fn switches(
     let Some(conf) = missing_is_none(sysctl::Dir::open(&key, far))? else {
         return Ok(());
     };
+    let mut wanted = Vec::with_capacity(4);
     if result.ips.iter().any(|ip| ip.address.is_ipv6()) {
         // Writing it takes the lock of all network configuration, for which the kernel
         // doesn't wait but asks over and over, while others make their pods. It is 0 already
@@ -87,22 +86,21 @@ pub fn switches(
         if let Some(Some(_)) = missing_is_none(conf.ensure("disable_ipv6", "0"))? {
             enable_loopback(call)?;
         }
-        if_writable(conf.write("keep_addr_on_down", "1"))?;
+        wanted.push(("keep_addr_on_down", "1"));
         // IPAM's addresses, and no others that a router in earshot, or a neighbour that lies, tells.
         // Where IPAM has no routes, a router may have them.
         let routed = result.routes.iter().any(|route| route.dst.is_ipv6());
-        let key = if routed { "accept_ra" } else { "autoconf" };
-        if_writable(conf.write(key, "0"))?;
+        wanted.push((if routed { "accept_ra" } else { "autoconf" }, "0"));
     }
     if enable_dad {
-        if_writable(conf.write("enhanced_dad", "1"))?;
+        wanted.push(("enhanced_dad", "1"));
     }
-    if_writable(conf.write("accept_dad", if enable_dad { "1" } else { "0" }))?;
-    Ok(())
+    wanted.push(("accept_dad", if enable_dad { "1" } else { "0" }));
+    set_if_possible(&conf, name, &wanted)
 }
 
-/// Switches of an interface that is about to ask for IPv6 addresses on its link, before it is up. To be called in the
-/// pod's namespace.
+/// Sets the switches of an interface that is about to ask for IPv6 addresses on its link, before it is up. Runs in
+/// the pod's namespace.
 ///
 /// Its link-local address is usable at once, which needs no detection: it is made of a hardware address that the
 /// link doesn't have twice. Routers are asked without a pause for what DHCPv6 doesn't tell, prefixes and routes, and
@@ -112,11 +110,26 @@ pub fn switches(
 /// As [`switches`]; a kernel without IPv6 has no such interface.
 pub fn before_dhcp(call: &Call, name: &str) -> Result<(), Error> {
     let conf = sysctl::Dir::open(&format!("net/ipv6/conf/{name}"), None)?;
-    for (key, value) in [("autoconf", "0"), ("accept_dad", "0"), ("router_solicitation_delay", "0")] {
-        if_writable(conf.write(key, value))?;
-    }
+    let wanted = [("autoconf", "0"), ("accept_dad", "0"), ("router_solicitation_delay", "0")];
+    set_if_possible(&conf, name, &wanted)?;
     if conf.ensure("disable_ipv6", "0")?.is_some() {
         enable_loopback(call)?;
+    }
+    Ok(())
+}
+
+/// Writes switches that an interface can do without. Warns of those that are read-only.
+fn set_if_possible(conf: &sysctl::Dir, name: &str, wanted: &[(&str, &str)]) -> Result<(), Error> {
+    let mut unwritable = Vec::new();
+    for (key, value) in wanted {
+        match conf.write(key, value) {
+            Err(err) if err.is_missing() => {}
+            Err(err) if err.is(Errno::EROFS) => unwritable.push(format!("{key}={value}")),
+            outcome => outcome?,
+        }
+    }
+    if !unwritable.is_empty() {
+        log::warn!("{name} does without {}: /proc/sys is read-only", unwritable.join(", "));
     }
     Ok(())
 }
@@ -135,15 +148,18 @@ fn enable_loopback(call: &Call) -> Result<(), Error> {
 }
 
 /// Has the kernel announce the interface's IPv6 addresses when it comes up (unsolicited neighbour
-/// advertisements), as `arp_notify` does for IPv4. To be called in the pod's namespace.
+/// advertisements), as `arp_notify` does for IPv4. Runs in the pod's namespace.
 ///
 /// # Errors
-/// The kernel's; a kernel without IPv6 has nothing to announce.
+/// Fails if the kernel refuses the value. A kernel without IPv6 has nothing to announce.
 pub fn advertise(name: &str, result: &CniResult) -> Result<(), Error> {
-    if result.ips.iter().any(|ip| ip.address.is_ipv6()) {
-        missing_is_none(sysctl::write(&format!("net/ipv6/conf/{name}/ndisc_notify"), "1"))?;
+    if !result.ips.iter().any(|ip| ip.address.is_ipv6()) {
+        return Ok(());
     }
-    Ok(())
+    match missing_is_none(sysctl::Dir::open(&format!("net/ipv6/conf/{name}"), None))? {
+        Some(conf) => set_if_possible(&conf, name, &[("ndisc_notify", "1")]),
+        None => Ok(()),
+    }
 }
 
 fn missing_is_none<T>(outcome: netlink::Result<T>) -> Result<Option<T>, Error> {
@@ -151,12 +167,5 @@ fn missing_is_none<T>(outcome: netlink::Result<T>) -> Result<Option<T>, Error> {
         Ok(value) => Ok(Some(value)),
         Err(err) if err.is_missing() => Ok(None),
         Err(err) => Err(err.into()),
-    }
-}
-
-fn if_writable(outcome: netlink::Result<()>) -> Result<(), Error> {
-    match outcome {
-        Err(err) if err.is_missing() || err.is(Errno::EROFS) => Ok(()),
-        outcome => Ok(outcome?),
     }
 }
