@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use crate::{Host, Ns};
+use crate::{Attachment, Host, Network, Ns, Pod, Snapshot};
 
 /// A namespace behind a host's interface, with the addresses `10.7.0.1/24` and `fd00:7::1/64`.
 pub struct Lan(Ns);
@@ -16,6 +16,33 @@ impl Lan {
         lan.ip("address add 10.7.0.1/24 dev lan0");
         lan.ip("address add fd00:7::1/64 dev lan0 nodad");
         Lan(lan)
+    }
+}
+
+impl Lan {
+    /// Asserts that ADD fails and leaves nothing in the pod while the network's interface `link` has the address
+    /// fd00:7::10, which IPAM gives first, and that ADD succeeds with an address that is known to be free afterwards.
+    ///
+    /// # Panics
+    /// If that isn't so.
+    #[track_caller]
+    pub fn assert_asked(&self, link: &str, network: &Network<'_>, attachment: &Attachment, pod: &Pod) {
+        self.ip(&format!("address add fd00:7::10/64 dev {link} nodad"));
+        let before = Snapshot::of_ns(pod);
+        let err = network.add(attachment).error();
+        assert!(
+            err.code == 102 && err.all().contains("another host on the network has fd00:7::10"),
+            "{err:?}"
+        );
+        before.assert_same(&Snapshot::of_ns(pod), "after the duplicate");
+        let leases = crate::leases(&network.host.data_dir());
+        assert!(!leases.iter().any(|lease| lease.contains("\\r\\n")), "{leases:?}");
+        self.ip(&format!("address del fd00:7::10/64 dev {link}"));
+        let result = network.added(attachment);
+        let tentative = pod.ip(&format!("-6 address show dev {} tentative", attachment.ifname));
+        assert_eq!(tentative, "", "ADD returns when the addresses can be used");
+        network.check(attachment, &result).success();
+        network.deleted(attachment, Some(&result));
     }
 }
 

@@ -80,7 +80,7 @@ impl Plugin for Bridge {
         let owner = call.owner();
 
         let (mut bridge, mut pair) = join(call, &mut host, &config, &owner, &netns, mac)?;
-        bridge.mac = ours::hold(&mut host, &config, &bridge, &pair.host)?;
+        ours::hold(&mut host, &config, &mut bridge, &pair.host)?;
 
         let mut result = CniResult::default();
         let mut mac_is_seen = false;
@@ -130,7 +130,7 @@ impl Plugin for Bridge {
             call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
             call.step("announce the addresses", || pod::announce(&mut inside, &config, &pair, arrival))?;
             call.step("wait for the addresses", || {
-                pod::wait(&mut inside, &config, &pair, &result, UP_TIMEOUT)
+                pod::wait(&mut inside, arrival, &pair, &result, UP_TIMEOUT)
             })?;
         }
         if let (Some(gateway), Some(vlan)) = (&vlan_gateway, config.vlan) {

@@ -33,29 +33,32 @@ pub(crate) fn mac_to_hold(bridge: &Link) -> Option<Mac> {
 /// Gives `bridge` the MAC back that it had before `port` joined, if that was made to follow
 /// the ports: the pods' neighbour entries, and what earlier results say, stay true. (The
 /// kernel takes the lowest of the ports' unless one was ever set, and netlink doesn't tell which
-/// is the case.) Returns the bridge's MAC.
+/// is the case.) `bridge` is then as the kernel describes it.
 ///
 /// It gets its flags back, too, if the ADD that has set them has failed meanwhile, and has seen no port.
 pub(crate) fn hold(
     host: &mut Netlink,
     config: &Config,
-    bridge: &Link,
+    bridge: &mut Link,
     port: &Link,
-) -> netlink::Result<Option<Mac>> {
+) -> netlink::Result<()> {
     // A bridge that is up has a port already, so it has either the lowest MAC of its ports',
     // which ours isn't, or one that was set.
     if bridge.oper_up && bridge.mac < port.mac {
-        return Ok(bridge.mac);
+        return Ok(());
     }
-    let Link { mac: now, up, promisc, .. } = host.link_at(bridge.index)?;
-    let promisc = (config.promisc && !promisc).then_some(true);
-    if !up || promisc.is_some() {
+    let before = bridge.mac;
+    // Its alias, too: the ADD that has made it writes that behind its look.
+    *bridge = host.link_at(bridge.index)?;
+    let promisc = (config.promisc && !bridge.promisc).then_some(true);
+    if !bridge.up || promisc.is_some() {
         let change = Change { up: Some(true), promisc, ..Change::default() };
         host.execute(link::set(bridge.index, &bridge.name, &change))?;
     }
-    if now == bridge.mac || now != port.mac || bridge.mac == NONE {
-        return Ok(now);
+    if bridge.mac == before || bridge.mac != port.mac || before == NONE {
+        return Ok(());
     }
-    host.execute(link::set(bridge.index, &bridge.name, &Change { mac: bridge.mac, ..Change::default() }))?;
-    Ok(bridge.mac)
+    host.execute(link::set(bridge.index, &bridge.name, &Change { mac: before, ..Change::default() }))?;
+    bridge.mac = before;
+    Ok(())
 }

@@ -11,6 +11,7 @@ use cnimble_plugin::interface::pair::Pair;
 use cnimble_plugin::interface::pod;
 
 use crate::config::Config;
+use crate::ours;
 
 /// Configures the interface, unless it is to stay down: enters the namespace once, and sends
 /// one message to the kernel there. Returns the socket inside.
@@ -27,14 +28,13 @@ pub(crate) fn configure(
     }
     let mut inside = netns.enter(|| {
         if config.layer3() {
-            pod::switches(call, &pair.pod_name, pair.host.far, result, config.enable_dad)?;
+            pod::switches(call, &pair.pod_name, pair.host.far, result, arrival.probed)?;
         }
         Ok::<_, Error>(Netlink::open()?)
     })??;
     let change = Change { mac: arrival.mac, ..Change::default() };
     let announced = config.layer3() && arrival.announced;
-    let mut requests =
-        pod::up(pair.pod_index, &pair.pod_name, result, &change, !config.enable_dad, announced);
+    let mut requests = pod::up(pair.pod_index, &pair.pod_name, result, &change, !arrival.probed, announced);
     for wanted in pod::routes(pair.pod_index, result) {
         // Not alone: the pod may have interfaces, and default routes, of other networks.
         requests.push(route::prepend(&wanted, &pair.pod_name));
@@ -69,6 +69,8 @@ pub(crate) struct Arrival {
     mac: Option<Mac>,
     /// Whether the kernel announces its addresses (`arp_notify`).
     announced: bool,
+    /// Whether other hosts are asked for its IPv6 addresses.
+    probed: bool,
 }
 
 impl Arrival {
@@ -83,6 +85,8 @@ impl Arrival {
     /// which was asked for or which an IPAM plugin has seen (DHCP, reservations), or if the host still
     /// knows a former owner of the address by another MAC.
     /// A bridge that is no gateway leads to switches that have to learn where the MAC is.
+    ///
+    /// Addresses are probed for if that was asked for, or if the bridge isn't ours: it may lead to other hosts.
     pub(crate) fn plan(
         host: &mut Netlink,
         config: &Config,
@@ -91,10 +95,14 @@ impl Arrival {
         final_mac: Option<Mac>,
     ) -> Self {
         if !config.container_up {
-            return Arrival { mac: None, announced: false };
+            return Arrival { mac: None, announced: false, probed: false };
         }
+        let has_ipv6 = result.ips.iter().any(|ip| ip.address.is_ipv6());
+        let probed = config.enable_dad || (has_ipv6 && !ours::is_ours(bridge));
         let first = result.ips.iter().map(|ip| ip.address.ip()).min_by_key(IpAddr::is_ipv6);
-        let (None, Some(ip)) = (final_mac, first) else { return Arrival { mac: None, announced: true } };
+        let (None, Some(ip)) = (final_mac, first) else {
+            return Arrival { mac: None, announced: true, probed };
+        };
         let mac = Mac::of_address(ip);
         // Announcements are an affair of IPv4 alone.
         let mut v4 = result.ips.iter().map(|ip| ip.address.ip()).filter(IpAddr::is_ipv4);
@@ -103,15 +111,15 @@ impl Arrival {
             || v4.any(|ip| {
                 host.neighbour(bridge.index, ip).map_or(true, |old| old.is_some_and(|old| old != mac))
             });
-        Arrival { mac: Some(mac), announced }
+        Arrival { mac: Some(mac), announced, probed }
     }
 }
 
 /// Waits until the addresses are usable. IPv4's are at once; IPv6's when the link is
-/// operationally up, and checked if duplicate address detection was asked for.
+/// operationally up, and known to be free if they are probed for.
 pub(crate) fn wait(
     inside: &mut Netlink,
-    config: &Config,
+    arrival: Arrival,
     pair: &Pair,
     result: &CniResult,
     timeout: Duration,
@@ -120,11 +128,7 @@ pub(crate) fn wait(
         return Ok(());
     }
     inside.wait_oper_up(pair.pod_index, timeout)?;
-    if config.enable_dad {
-        // The kernel probes for about a second per address.
-        inside.wait_addrs_settled(pair.pod_index, timeout * 2)?;
-    }
-    Ok(())
+    if arrival.probed { pod::settle(inside, pair.pod_index, result) } else { Ok(()) }
 }
 
 /// The gateway that a pod address has when IPAM named none: the first of its network.

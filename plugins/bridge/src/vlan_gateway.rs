@@ -126,7 +126,7 @@ fn create(
             _ => Ok(()),
         }
     });
-    ours::hold(host, config, bridge, &port)?;
+    ours::hold(host, config, &mut bridge.clone(), &port)?;
     ignore_router_advertisements_on_new(&port)?;
     switch_on(host, &port, None)?;
     vlan::configure_port(host, config, bridge, &port, &[vlan::untagged(vlan)])?;

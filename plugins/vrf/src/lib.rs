@@ -61,6 +61,7 @@ impl Plugin for Vrf {
         let mut inside = Netlink::open_in(&netns)?;
         let link = free_interface(call, &mut inside)?;
         let belongings = Rc::new(Belongings::read(&mut inside, &link, port::MAIN)?);
+        port::trust_addresses(call, &netns, &link)?;
         let table = call.step(&format!("join VRF {}", config.name), || {
             join(call, &mut inside, &config, &link, &belongings)
         })?;

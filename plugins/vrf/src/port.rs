@@ -4,11 +4,13 @@
 //! addresses, and its IPv6 addresses, unless `keep_addr_on_down` is set; both are put back.
 
 use ipnetwork::IpNetwork;
+use nix::errno::Errno;
 
 use cnimble_cni::Error;
 use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::route::NewRoute;
-use cnimble_netlink::{self as netlink, Netlink, addr, route};
+use cnimble_netlink::{self as netlink, NetNs, Netlink, addr, route, sysctl};
+use cnimble_plugin::Call;
 
 /// The table main (rtnetlink(7)).
 pub(crate) const MAIN: u32 = 254;
@@ -59,6 +61,30 @@ impl Belongings {
         requests.extend(lost.map(|wanted| route::prepend(&wanted, &link.name)));
         inside.execute_all(requests)
     }
+}
+
+/// Switches duplicate address detection off, with its undo: the kernel asks for the addresses that a port keeps again
+/// when it comes up, which are known to be free since the ADD of the plugin in front.
+///
+/// # Errors
+/// Fails if the kernel refuses the value. A read-only switch is no error.
+pub(crate) fn trust_addresses(call: &Call, netns: &NetNs, link: &Link) -> Result<(), Error> {
+    let key = format!("net/ipv6/conf/{}/accept_dad", link.name);
+    match netns.enter(|| sysctl::ensure(&key, "0"))? {
+        Ok(None) => {}
+        Ok(Some(old)) => {
+            let home = call.open_netns()?;
+            call.undo.push(format!("put back sysctl {key}"), move || {
+                match home.enter(|| sysctl::write(&key, &old))? {
+                    Err(err) if !err.is_missing() => Err(err.into()),
+                    _ => Ok(()),
+                }
+            });
+        }
+        Err(err) if err.is_missing() || err.is(Errno::EROFS) => {}
+        Err(err) => return Err(err.into()),
+    }
+    Ok(())
 }
 
 /// Makes the interface a port of the master with this index, or of none (0).

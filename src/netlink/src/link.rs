@@ -41,6 +41,8 @@ pub struct Link {
     pub group: u32,
     /// `IFLA_OPERSTATE` is up.
     pub oper_up: bool,
+    /// IFF_LOWER_UP: the link is up and has a carrier.
+    pub carrier: bool,
     /// Index of the bridge that it is a port of.
     pub master: Option<u32>,
     /// The kind with its settings, of those of [`Kind`](super::kind::Kind) that have some.

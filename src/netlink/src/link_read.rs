@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::link::{Filter, Link, Mac, Port, RESERVED};
 use super::request::{bad_name, encode};
 use super::uapi::if_link::{
-    DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING,
+    DEVCONF_ACCEPT_RA, IF_OPER_UP, IFF_ALLMULTI, IFF_LOWER_UP, IFF_PROMISC, IFF_UP, IFLA_BR_VLAN_FILTERING,
     IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_INET6_CONF,
     IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
 };
@@ -219,6 +219,7 @@ pub(super) fn read(message: &Message<'_>) -> std::result::Result<Option<Link>, M
         txqlen: 0,
         group: 0,
         oper_up: false,
+        carrier: flags & IFF_LOWER_UP != 0,
         master: None,
         settings: None,
         peer: None,

@@ -40,6 +40,15 @@ fn a_failed_add_leaves_host_pod_and_leases_as_they_were() {
 }
 
 #[test]
+fn an_ipv6_address_of_another_host_fails_add_and_the_device_is_home_as_it_was() {
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let lan = card(&host);
+    let before = Snapshot::of(&host).without("leases");
+    lan.assert_asked("lan0", &network(&host), &attachment("c1", &pod), &pod);
+    before.assert_same(&Snapshot::of(&host).without("leases"), "after DEL");
+}
+
+#[test]
 fn check_tells_what_is_missing() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);

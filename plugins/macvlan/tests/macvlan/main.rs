@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod checked;
+mod duplicate;
 mod failures;
 mod keys;
 mod leftovers;

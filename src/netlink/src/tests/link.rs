@@ -38,6 +38,7 @@ fn veth_in_one_message() {
                 up: true,
                 promisc: false,
                 oper_up: false,
+                carrier: false,
                 master: Some(bridge.index),
                 settings: None,
                 peer: link.peer,

@@ -6,6 +6,7 @@ pub(crate) const IFF_LOOPBACK: u32 = 0x8;
 pub(crate) const IFF_NOTRAILERS: u32 = 0x20;
 pub(crate) const IFF_NOARP: u32 = 0x80;
 pub(crate) const IFF_PROMISC: u32 = 0x100;
+pub(crate) const IFF_LOWER_UP: u32 = 0x10000;
 pub(crate) const IFF_ALLMULTI: u32 = 0x200;
 pub(crate) const IFF_MULTICAST: u32 = 0x1000;
 pub(crate) const IFF_PORTSEL: u32 = 0x2000;

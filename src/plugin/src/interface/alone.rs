@@ -173,12 +173,11 @@ pub fn unknown_kind(kind: Kind, code: Code) -> Error {
         .details(format!("it needs the module {}", kind.module()))
 }
 
-/// Gives the interface the result's addresses and routes, and brings it up. Its addresses are announced
-/// by ARP, and by neighbour advertisements if its network is shared, as others on it may know
-/// them under another hardware address.
+/// Gives the interface the result's addresses and routes, and brings it up. Its addresses are announced. If its
+/// network is shared, other hosts are asked whether they have one of its IPv6 addresses.
 ///
 /// # Errors
-/// Fails if the kernel refuses the request.
+/// Code 102 if another host has an address; fails if the kernel refuses a request.
 pub fn configure(
     call: &Call,
     netns: &NetNs,
@@ -187,16 +186,14 @@ pub fn configure(
     result: &CniResult,
     is_shared: bool,
 ) -> Result<(), Error> {
-    netns.enter(|| {
-        pod::switches(call, &link.name, None, result, false)?;
-        if is_shared { pod::advertise(&link.name, result) } else { Ok(()) }
-    })??;
-    let mut requests = pod::up(link.index, &link.name, result, &Change::default(), true, true);
+    netns.enter(|| pod::switches(call, &link.name, None, result, is_shared))??;
+    let mut requests = pod::up(link.index, &link.name, result, &Change::default(), !is_shared, true);
     for wanted in pod::routes(link.index, result) {
         // Not alone: the pod may have interfaces, and default routes, of other networks.
         requests.push(route::prepend(&wanted, &link.name));
     }
-    Ok(inside.execute_all(requests)?)
+    inside.execute_all(requests)?;
+    if is_shared { pod::settle(inside, link.index, result) } else { Ok(()) }
 }
 
 /// The interface as it stands in a result.

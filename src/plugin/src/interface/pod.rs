@@ -1,12 +1,14 @@
 //! The interface in the pod: its switches and its routes.
 
+use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
-use cnimble_cni::{CniResult, Error, cidr};
+use cnimble_cni::{CniResult, Code, Error, cidr};
 use cnimble_netlink::link::{self, Change};
-use cnimble_netlink::{self as netlink, NetNs, Request, addr, route, sysctl};
+use cnimble_netlink::{self as netlink, NetNs, Netlink, Request, addr, route, sysctl};
 
 use crate::Call;
 
@@ -60,7 +62,7 @@ pub fn up(
 /// Sets the switches of the interface, in the namespace of this thread. `far` is the number of the
 /// namespace on the host, if it is known.
 ///
-/// IPAM owns the addresses, so the network needn't be asked whether they are free: no
+/// On a network of ours IPAM owns the addresses, so it needn't be asked whether they are free: no
 /// duplicate address detection, unless `enable_dad` asks for it.
 ///
 /// # Errors
@@ -93,7 +95,8 @@ pub fn switches(
         wanted.push((if routed { "accept_ra" } else { "autoconf" }, "0"));
     }
     if enable_dad {
-        wanted.push(("enhanced_dad", "1"));
+        // The address is announced when it is known to be free.
+        wanted.extend([("enhanced_dad", "1"), ("ndisc_notify", "1")]);
     }
     wanted.push(("accept_dad", if enable_dad { "1" } else { "0" }));
     set_if_possible(&conf, name, &wanted)
@@ -134,6 +137,37 @@ fn set_if_possible(conf: &sysctl::Dir, name: &str, wanted: &[(&str, &str)]) -> R
     Ok(())
 }
 
+/// How long duplicate address detection may take. With the kernel's one probe it takes one to two seconds: a random
+/// delay of up to a second, and a second for the probe (RFC 4862, section 5.4.2).
+const DAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Waits until the result's IPv6 addresses are known to be free on the interface's network. Warns if that can't be
+/// known: without a carrier, which isn't waited for, or after five seconds.
+///
+/// # Errors
+/// Code 102 with the address that another host has; fails if the kernel refuses an answer.
+pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<(), Error> {
+    let ips: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.ip()).filter(IpAddr::is_ipv6).collect();
+    if ips.is_empty() {
+        return Ok(());
+    }
+    let link = inside.link_at(index)?;
+    let unknown = |why: &str| log::warn!("whether another host has {ips:?} is unknown: {} {why}", link.name);
+    if !link.carrier {
+        unknown("has no carrier");
+        return Ok(());
+    }
+    match inside.wait_addrs_settled(index, DAD_TIMEOUT) {
+        Err(err) if err.is(Errno::ETIMEDOUT) => {
+            unknown("has not finished duplicate address detection in 5 s");
+            Ok(())
+        }
+        Err(err) if err.is(Errno::EADDRINUSE) => Err(Error { code: Code::CONFLICT, ..err.into() }
+            .details("hint: take the address out of the IPAM plugin's range, or remove it from that host")),
+        outcome => Ok(outcome?),
+    }
+}
+
 /// Where new interfaces have no IPv6, lo has none either: then `::1` doesn't answer, nor do the
 /// pod's own addresses, which are reached by lo.
 fn enable_loopback(call: &Call) -> Result<(), Error> {
@@ -145,21 +179,6 @@ fn enable_loopback(call: &Call) -> Result<(), Error> {
         });
     }
     Ok(())
-}
-
-/// Has the kernel announce the interface's IPv6 addresses when it comes up (unsolicited neighbour
-/// advertisements), as `arp_notify` does for IPv4. Runs in the pod's namespace.
-///
-/// # Errors
-/// Fails if the kernel refuses the value. A kernel without IPv6 has nothing to announce.
-pub fn advertise(name: &str, result: &CniResult) -> Result<(), Error> {
-    if !result.ips.iter().any(|ip| ip.address.is_ipv6()) {
-        return Ok(());
-    }
-    match missing_is_none(sysctl::Dir::open(&format!("net/ipv6/conf/{name}"), None))? {
-        Some(conf) => set_if_possible(&conf, name, &[("ndisc_notify", "1")]),
-        None => Ok(()),
-    }
 }
 
 fn missing_is_none<T>(outcome: netlink::Result<T>) -> Result<Option<T>, Error> {

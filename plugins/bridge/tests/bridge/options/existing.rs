@@ -1,6 +1,8 @@
 //! Bridges that were there before: they keep what they have.
 
-use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, need};
+use serde_json::json;
+
+use cnimble_tests::{Attachment, Host, Lan, Network, PATIENCE, Pod, Snapshot, configs, need, wait_until};
 
 #[test]
 fn a_bridge_that_is_no_bridge() {
@@ -30,6 +32,25 @@ fn an_existing_bridge_keeps_what_it_has() {
     assert_eq!(bridge["address"], "02:00:00:00:00:77");
     assert_eq!(bridge["linkinfo"]["info_data"]["ageing_time"], 12300);
     assert_eq!(host.addrs("br0"), ["172.31.0.1/24"]);
+}
+
+/// It may lead to other hosts; a bridge of ours doesn't, and its pods wait for nothing.
+#[test]
+fn an_ipv6_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing() {
+    need!("ip");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    host.ip("link add br0 type bridge");
+    host.ip("link set br0 up");
+    let lan = Lan::behind(&host, "uplink");
+    host.ip("link set uplink master br0");
+    let ranges = json!([[{"subnet": "fd00:7::/64", "rangeStart": "fd00:7::10"}]]);
+    let net = Network::new(&host, configs::dual(&host)).with("/isGateway", json!(false));
+    let net = net.with("/isDefaultGateway", json!(false)).with("/ipam/ranges", ranges);
+    let net = net.with("/ipam/routes", json!([]));
+    let forwards = || host.ip("-d link show uplink").contains("state forwarding");
+    assert!(wait_until(PATIENCE, forwards));
+    lan.assert_asked("lan0", &net, &Attachment::new("one", &pod), &pod);
+    assert_eq!(host.links(), ["br0", "lo", "uplink"]);
 }
 
 #[test]
