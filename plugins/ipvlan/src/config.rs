@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 
-use cnimble_cni::{DnsKeys, Error, PluginConfig, fields, names};
+use cnimble_cni::{DnsKeys, Error, PluginConfig, names};
 use cnimble_netlink::kind::{IpvlanMode, Kind};
-use cnimble_plugin::interface::master;
 use cnimble_plugin::interface::upper::{Addresses, Upper};
+use cnimble_plugin::interface::{any_mtu, master};
 
 /// As it stands in the JSON.
 #[derive(Debug, Default, Deserialize)]
@@ -13,8 +13,7 @@ use cnimble_plugin::interface::upper::{Addresses, Upper};
 struct Keys {
     master: String,
     mode: String,
-    #[serde(deserialize_with = "fields::nonzero_opt")]
-    mtu: Option<u32>,
+    mtu: i64,
     link_in_container: bool,
     dns: DnsKeys,
 }
@@ -41,7 +40,7 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     Ok(Upper {
         kind: Kind::Ipvlan(mode),
         master: master::Wanted { name, in_pod: keys.link_in_container },
-        mtu: keys.mtu,
+        mtu: any_mtu(keys.mtu)?,
         // As the Go plugin has it.
         mtu_is_free: true,
         mac: None,

@@ -62,6 +62,15 @@ impl Config {
     }
 }
 
+/// The user's table, for DEL: nothing else of the configuration counts, which may have changed since ADD.
+pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Table {
+        table: Option<u32>,
+    }
+    config.decode::<Table>().ok()?.table
+}
+
 /// The addresses of the interface `ifname` in the result; one that tells no interface counts.
 pub(crate) fn addresses<'a>(result: &'a CniResult, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
     result.ips.iter().filter(move |ip| {

@@ -96,7 +96,7 @@ impl Plugin for Sbr {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        let config = Config::read(&call.config)?;
+        let table = config::table(&call.config);
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut inside = Netlink::open_in(&netns)?;
         let link = inside.find_link(&call.ifname)?;
@@ -108,8 +108,8 @@ impl Plugin for Sbr {
             addrs.extend(if_still(inside.addrs(link.index))?.iter().map(|addr| addr.net.ip()));
         }
         let tables = Tables::read(&mut inside)?;
-        let ours = |rule: &Rule| tables.is_ours(rule, link.as_ref(), &addrs, config.table);
-        take_down(&mut inside, &tables, link.as_ref(), config.table, ours)
+        let ours = |rule: &Rule| tables.is_ours(rule, link.as_ref(), &addrs, table);
+        take_down(&mut inside, &tables, link.as_ref(), table, ours)
     }
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, fields, names};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::Call;
+use cnimble_plugin::interface::any_mtu;
 use cnimble_plugin::interface::mac::{self, Source};
 
 /// As it stands in the JSON.
@@ -13,8 +14,7 @@ use cnimble_plugin::interface::mac::{self, Source};
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
     multi_queue: bool,
-    #[serde(deserialize_with = "fields::nonzero_opt")]
-    mtu: Option<u32>,
+    mtu: i64,
     mac: String,
     /// 0 is root, and not "nobody".
     owner: Option<u32>,
@@ -68,7 +68,7 @@ impl Config {
         }
         Ok(Config {
             multi_queue: keys.multi_queue,
-            mtu: keys.mtu,
+            mtu: any_mtu(keys.mtu)?,
             owner: keys.owner,
             group: keys.group,
             selinux_context: keys.selinux_context,

@@ -22,6 +22,20 @@ pub(crate) struct Config {
     pub(crate) table: Option<u32>,
 }
 
+/// The VRF's name, for DEL: nothing else of the configuration counts, which may have changed since ADD. `None` if it is
+/// no name.
+pub(crate) fn name(config: &PluginConfig) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Name {
+        vrfname: String,
+    }
+    config
+        .decode::<Name>()
+        .ok()
+        .map(|key| key.vrfname)
+        .filter(|name| names::interface_problem(name).is_none())
+}
+
 impl Config {
     /// Reads the configuration.
     ///

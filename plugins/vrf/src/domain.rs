@@ -38,9 +38,19 @@ pub(crate) struct Vrf {
 /// Code 102 if the name is another link's; the kernel's.
 pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
     let Some(link) = inside.find_link(name)? else { return Ok(None) };
-    match link.settings {
-        Some(Kind::Vrf { table }) => Ok(Some(Vrf { link, table })),
-        _ => Err(Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a VRF"))),
+    let not_one = Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a VRF"));
+    Vrf::of(link).map(Some).ok_or(not_one)
+}
+
+/// The VRF that the interface is a port of, if it is one.
+///
+/// # Errors
+/// Fails if the kernel refuses an answer.
+pub(crate) fn of_port(inside: &mut Netlink, port: Option<&Link>) -> Result<Option<Vrf>, Error> {
+    let Some(master) = port.and_then(|port| port.master) else { return Ok(None) };
+    match inside.link_at(master) {
+        Err(err) if err.is_missing() => Ok(None),
+        link => Ok(Vrf::of(link?)),
     }
 }
 
@@ -144,11 +154,7 @@ pub(crate) fn unknown(code: Code) -> Error {
 
 fn all(inside: &mut Netlink) -> Result<Vec<Vrf>, Error> {
     let links = inside.links(&Filter { master: None, kind: Some("vrf") })?;
-    let vrf = |link: Link| match link.settings {
-        Some(Kind::Vrf { table }) => Some(Vrf { link, table }),
-        _ => None,
-    };
-    Ok(links.into_iter().filter_map(vrf).collect())
+    Ok(links.into_iter().filter_map(Vrf::of).collect())
 }
 
 /// The lowest number that is no VRF's table.
@@ -170,6 +176,14 @@ pub(crate) fn remove_if_empty(inside: &mut Netlink, vrf: &Vrf) -> Result<(), Err
 }
 
 impl Vrf {
+    /// The link as a VRF, if it is one.
+    fn of(link: Link) -> Option<Vrf> {
+        match link.settings {
+            Some(Kind::Vrf { table }) => Some(Vrf { link, table }),
+            _ => None,
+        }
+    }
+
     /// Whether it was made here.
     pub(crate) fn is_ours(&self) -> bool {
         self.link.group == GROUP || self.link.alias == ALIAS

@@ -72,11 +72,15 @@ impl Plugin for Vrf {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        let config = Config::read(&call.config)?;
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut inside = Netlink::open_in(&netns)?;
-        let Some(vrf) = domain::find_vrf(&mut inside, &config.name)? else { return Ok(()) };
-        let port = inside.find_link(&call.ifname)?.filter(|link| link.master == Some(vrf.link.index));
+        let port = inside.find_link(&call.ifname)?;
+        let vrf = match config::name(&call.config) {
+            Some(name) => domain::find_vrf(&mut inside, &name)?,
+            None => domain::of_port(&mut inside, port.as_ref())?,
+        };
+        let Some(vrf) = vrf else { return Ok(()) };
+        let port = port.filter(|link| link.master == Some(vrf.link.index));
         if let Some(port) = &port {
             match port::set_master(&mut inside, port, 0) {
                 Err(err) if !err.is_missing() => return Err(err.into()),

@@ -162,6 +162,13 @@ impl Kind {
                 Kind::Macvlan { mode, bcqueuelen },
                 Some(Kind::Macvlan { mode: mode_now, bcqueuelen: length_now }),
             ) => mode == mode_now && bcqueuelen.zip(length_now).is_none_or(|(wanted, now)| wanted == now),
+            (
+                Kind::Tap { owner, group, multi_queue },
+                Some(Kind::Tap { owner: owner_now, group: group_now, multi_queue: queues_now }),
+            ) => {
+                let allows = |wanted: Option<u32>, now| wanted.is_none() || wanted == now;
+                allows(owner, owner_now) && allows(group, group_now) && multi_queue == queues_now
+            }
             (wanted, now) => Some(wanted) == now,
         }
     }

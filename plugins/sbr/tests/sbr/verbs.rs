@@ -55,6 +55,26 @@ fn what_comes_from_an_address_leaves_by_its_interface_and_del_removes_just_that(
 }
 
 #[test]
+fn del_needs_nothing_of_the_configuration_that_add_would_refuse() {
+    need!("ip");
+    for (pointer, value) in [
+        ("/gateways", json!(["0.0.0.0"])),
+        ("/gateways", json!(7)),
+        ("/table", json!(0)),
+        ("/table", json!("main")),
+    ] {
+        let site = Site::new();
+        let (sbr, attachment) = (site.sbr(), site.attachment("eth0"));
+        let prev = site.front(1).added(&attachment);
+        add(&sbr, &attachment, &prev).result();
+        let changed = sbr.with(pointer, value);
+        assert_eq!(add(&changed, &attachment, &prev).error().code, 7);
+        changed.deleted(&attachment, Some(&prev));
+        assert_eq!(site.rules(), []);
+    }
+}
+
+#[test]
 fn check_misses_what_add_has_set() {
     need!("ip");
     for (command, why) in [

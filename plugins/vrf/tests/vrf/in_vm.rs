@@ -83,6 +83,27 @@ fn the_interface_keeps_addresses_and_routes_in_the_vrfs_table_and_both_checks_ag
 }
 
 #[test]
+fn del_needs_nothing_of_the_configuration_that_add_would_refuse() {
+    with_kind!("vrf");
+    let (site, pod) = (Site::new(), Pod::new());
+    let (front, vrf) = (site.front(), site.vrf());
+    let attachment = Attachment::new("c1", &pod);
+    for (pointer, value) in
+        [("/table", json!(-1)), ("/vrfname", json!("")), ("/vrfname", json!("a/b")), ("/vrfname", json!(7))]
+    {
+        let prev = front.added(&attachment);
+        add(&vrf, &attachment, &prev).result();
+        let changed = vrf.with(pointer, value);
+        assert_eq!(add(&changed, &attachment, &prev).error().code, 7);
+        changed.deleted(&attachment, Some(&prev));
+        assert_eq!(pod.links(), ["eth0", "lo"]);
+        assert_eq!(pod.link("eth0")["master"], Value::Null);
+        changed.deleted(&attachment, Some(&prev));
+        front.deleted(&attachment, Some(&prev));
+    }
+}
+
+#[test]
 fn several_interfaces_share_a_vrf_which_goes_with_the_last() {
     with_kind!("vrf");
     let (site, pod) = (Site::new(), Pod::new());

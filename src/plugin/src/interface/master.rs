@@ -57,18 +57,20 @@ impl Wanted {
         }
     }
 
-    /// STATUS: the master is there and up. Nothing is known of one that is in a pod.
+    /// STATUS: the master is there, and up if an interface of this `kind` needs that. Nothing is known of one that is in
+    /// a pod.
     ///
     /// # Errors
     /// Code 51: pods that are there can't talk either.
-    pub fn status(&self, mtu: Option<u32>) -> Result<(), Error> {
+    pub fn status(&self, kind: Kind, mtu: Option<u32>) -> Result<(), Error> {
         if self.in_pod {
             return Ok(());
         }
         let mut host = super::usable_netlink()?;
         let limited = |err: Error| Error { code: Code::LIMITED_CONNECTIVITY, ..err };
         let link = self.look(&mut host).map_err(limited)?;
-        if !link.up {
+        // The kernel refuses to bring up a vlan on a master that is down, and no other kind.
+        if !link.up && matches!(kind, Kind::Vlan { .. }) {
             return Err(limited(Error::new(Code::KERNEL, format!("master \"{}\" is down", link.name))));
         }
         within(&link, mtu).map_err(|err| Error { code: Code::NOT_AVAILABLE, ..err })

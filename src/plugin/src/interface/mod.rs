@@ -60,22 +60,33 @@ pub fn completed(ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) 
 /// The MTUs that the kernel takes for a veth and a bridge (ETH_MIN_MTU, ETH_MAX_MTU).
 const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
 
-/// The key `mtu`; 0 is the kernel's. So is a negative number, as for the Go plugins.
+/// The key `mtu` of a veth or a bridge; 0 is the kernel's. So is a negative number, as for the Go plugins.
 ///
 /// # Errors
-/// Code 7 for what no interface can have.
+/// Code 7 for an MTU that no such interface can have.
 pub fn mtu(configured: i64) -> Result<Option<u32>, Error> {
+    let (first, last) = (MTU_RANGE.start(), MTU_RANGE.end());
+    match any_mtu(configured)? {
+        Some(_) if !MTU_RANGE.contains(&configured) => {
+            Err(Error::config(format!("mtu: {configured} is outside {first} to {last} bytes")))
+        }
+        mtu => Ok(mtu),
+    }
+}
+
+/// The key `mtu` of a kind of interface that the kernel itself bounds; 0 and negative numbers are as for [`mtu`].
+///
+/// # Errors
+/// Code 7 for a number of more than 32 bits.
+pub fn any_mtu(configured: i64) -> Result<Option<u32>, Error> {
     if configured < 0 {
         log::warn!("mtu: {configured} is negative and counts as none");
     }
     if configured <= 0 {
         return Ok(None);
     }
-    let (first, last) = (MTU_RANGE.start(), MTU_RANGE.end());
-    match u32::try_from(configured) {
-        Ok(mtu) if MTU_RANGE.contains(&configured) => Ok(Some(mtu)),
-        _ => Err(Error::config(format!("mtu: {configured} is outside {first} to {last} bytes"))),
-    }
+    let mtu = u32::try_from(configured);
+    mtu.map(Some).map_err(|_| Error::config(format!("mtu: {configured} is above {} bytes", u32::MAX)))
 }
 
 /// Opens the host's socket for STATUS.

@@ -138,13 +138,13 @@ pub fn gc(call: &Call, kind: Kind, valid: &[Attachment]) -> Result<(), Error> {
     remove::all([interfaces, leases])
 }
 
-/// STATUS: the kernel has the kind, the master is there and up, IPAM can serve.
+/// STATUS: the kernel has the kind, the master is there, IPAM can serve.
 ///
 /// # Errors
 /// Code 50 or 51.
 pub fn status(call: &Call, upper: &Upper) -> Result<(), Error> {
     alone::status(upper.kind)?;
-    upper.master.status(upper.bounded_mtu())?;
+    upper.master.status(upper.kind, upper.bounded_mtu())?;
     match &upper.addresses {
         Addresses::Ipam(ipam) => delegate::call(call, ipam, Command::Status),
         Addresses::None | Addresses::Previous => Ok(()),
