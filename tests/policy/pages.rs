@@ -5,23 +5,24 @@ use std::path::{Path, PathBuf};
 
 use super::root;
 
-/// The repository's pages, relative to its root.
-fn pages(dir: &Path, found: &mut Vec<PathBuf>) {
+/// The repository's files with this ending, relative to its root.
+fn files(dir: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(root().join(dir)).unwrap() {
         let entry = entry.unwrap();
         let path = dir.join(entry.file_name());
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
         if entry.path().is_dir() && !hidden && !path.ends_with("target") {
-            pages(&path, found);
-        } else if path.extension().is_some_and(|ending| ending == "md") {
+            files(&path, ending, found);
+        } else if path.extension().is_some_and(|found| found == ending) {
             found.push(path);
         }
     }
 }
 
+/// The pages.
 fn all() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    pages(Path::new(""), &mut found);
+    files(Path::new(""), "md", &mut found);
     found.sort();
     found
 }
@@ -107,4 +108,57 @@ fn the_book_has_every_page() {
     let mut pages = all();
     pages.retain(|page| !is_of_sources(page) && !page.starts_with("book"));
     assert_eq!(listed, pages, "book/SUMMARY.md has other pages than the repository");
+}
+
+/// The names of all tests.
+fn tests() -> BTreeSet<String> {
+    let (mut sources, mut names) = (Vec::new(), BTreeSet::new());
+    files(Path::new(""), "rs", &mut sources);
+    for source in sources {
+        let mut is_test = false;
+        for line in read(&source).lines().map(str::trim_start) {
+            if let Some((name, _)) = line.strip_prefix("fn ").and_then(|rest| rest.split_once('(')) {
+                if is_test {
+                    names.insert(name.to_owned());
+                }
+                is_test = false;
+            }
+            is_test |= line.starts_with("#[test]");
+        }
+    }
+    names
+}
+
+/// The rows of all tables of a page, with the text of their last cell.
+fn rows(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_rule = |line: Option<&&str>| line.is_some_and(|line| line.starts_with("|--"));
+    (0..lines.len()).filter_map(move |at| {
+        let row = lines[at].strip_prefix("| ").filter(|_| !is_rule(lines.get(at + 1)))?;
+        Some((row, row.trim_end_matches(" |").rsplit(" | ").next()?))
+    })
+}
+
+#[test]
+fn every_row_of_the_compatibility_page_names_a_test_that_holds_it() {
+    let tests = tests();
+    let page = read(Path::new("docs/COMPATIBILITY.md"));
+    let (mut count, mut wrong) = (0, Vec::new());
+    for (row, last) in rows(&page) {
+        count += 1;
+        let named: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
+        if named.is_empty() {
+            wrong.push(format!("no test: {row}"));
+        }
+        let unknown = named.iter().filter(|name| !tests.contains(**name));
+        wrong.extend(unknown.map(|name| format!("there is no test {name}: {row}")));
+    }
+    assert!(count > 150, "{count} rows are too few");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_row_without_a_test_is_seen() {
+    let text = "| what | test |\n|---|---|\n| this | `of_this` |\n| that |  |\n";
+    assert_eq!(rows(text).map(|(_, last)| last).collect::<Vec<_>>(), ["`of_this`", ""]);
 }

@@ -21,7 +21,16 @@ pub(super) fn keys(plugin: &str) -> Vec<String> {
         .collect()
 }
 
-fn line(row: &Row) -> String {
+/// The test that serves the row by both sets.
+fn test(table: &Table, row: &Row) -> &'static str {
+    if row.in_machine(table) {
+        "every_row_that_needs_another_kernel_is_what_both_sets_do"
+    } else {
+        "every_row_is_what_both_sets_do"
+    }
+}
+
+fn line(table: &Table, row: &Row) -> String {
     let keys: Vec<String> = row.keys.iter().map(|key| format!("`{key}`")).collect();
     let verdict = match row.verdict {
         Verdict::Same => "same",
@@ -30,7 +39,8 @@ fn line(row: &Row) -> String {
     };
     let differs =
         if row.differs.is_empty() { String::new() } else { format!(" ({})", row.differs.join(", ")) };
-    format!("| {} | {} | {verdict}{differs} | {} |\n", keys.join(", "), row.case, row.note)
+    let (keys, test) = (keys.join(", "), test(table, row));
+    format!("| {keys} | {} | {verdict}{differs} | {} | `{test}` |\n", row.case, row.note)
 }
 
 fn made(tables: &[Table]) -> String {
@@ -46,10 +56,10 @@ fn made(tables: &[Table]) -> String {
     for table in tables {
         let _ = write!(
             text,
-            "\n## {}\n\n| option | case | | Go, ours, and why |\n|---|---|---|---|\n",
+            "\n## {}\n\n| option | case | | Go, ours, and why | test |\n|---|---|---|---|---|\n",
             table.plugin
         );
-        text.extend(table.rows.iter().map(line));
+        text.extend(table.rows.iter().map(|row| line(table, row)));
     }
     text
 }
