@@ -19,31 +19,30 @@ use crate::root::{self, Limit};
 /// nothing gets through unlimited.
 pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<Link, Error> {
     let name = made::name(&call.config.name, &call.container_id);
-    let ifb = call.step("limit egress", || make(host, veth, &name))?;
+    let what = format!("limit what {} sends", call.ifname);
+    let ifb = call.step(&what, || make(host, veth, &name))?;
     let (index, undone) = (ifb.index, name.clone());
     call.undo.push(format!("remove {name}"), move || Ok(Netlink::open()?.remove_link(index, &undone)?));
     let alias = call.owner().comment();
     let mark = Change { alias: Some(&alias), ..Change::default() };
-    call.step("limit egress", || host.execute(link::set(index, &name, &mark)))?;
-    call.step("limit egress", || root::put(call, host, &ifb, limit))?;
-    call.step("limit egress", || add_ingress(host, veth))?;
+    call.step(&what, || host.execute(link::set(index, &name, &mark)))?;
+    call.step(&what, || root::put(call, host, &ifb, limit))?;
+    call.step(&what, || add_ingress(host, veth))?;
     let (at, undone) = (veth.index, veth.name.clone());
     call.undo.push(format!("remove the ingress qdisc of {undone}"), move || {
         Ok(Netlink::open()?.execute(qdisc::del_ingress(at, &undone))?)
     });
-    call.step("limit egress", || host.execute(redirect::add(veth.index, &veth.name, index)))?;
+    call.step(&what, || host.execute(redirect::add(veth.index, &veth.name, index)))?;
     Ok(ifb)
 }
 
 fn make(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
     match host.create_link(ifb::add(&NewIfb { name, mtu: veth.mtu, txqlen: veth.txqlen })) {
-        Err(err) if err.is(Errno::EEXIST) => Err(Error::new(
-            Code::CONFLICT,
-            format!("interface {name} exists already"),
-        )
-        .details(
-            "DEL for this container was never called, or it has another limited interface in this network",
-        )),
+        Err(err) if err.is(Errno::EEXIST) => {
+            Err(Error::new(Code::CONFLICT, format!("interface {name} exists already")).details(
+                "the container has another limited interface in this network, or had one; hint: call DEL",
+            ))
+        }
         made => Ok(made?),
     }
 }
@@ -58,7 +57,8 @@ fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
     let ingress = host.ingress_qdisc(veth.index)?.is_some_and(|qdisc| qdisc.kind == "ingress");
     if !ingress || !host.redirects_nowhere(veth.index)? {
         let msg = format!("interface {} has an ingress qdisc already", veth.name);
-        return Err(Error::new(Code::CONFLICT, msg));
+        let hint = format!("hint: `tc filter show dev {} ingress` tells its use", veth.name);
+        return Err(Error::new(Code::CONFLICT, msg).details(hint));
     }
     log::info!("{}: replacing a redirection that was left behind", veth.name);
     host.execute(qdisc::del_ingress(veth.index, &veth.name))?;

@@ -90,7 +90,8 @@ impl Plugin for Bandwidth {
             result.interfaces.push(Interface { name: ifb.name, mac, ..Interface::default() });
         }
         if let Some(limit) = config.ingress() {
-            call.step("limit ingress", || root::put(call, &mut host, &veth, &limit))?;
+            let what = format!("limit what {} receives", call.ifname);
+            call.step(&what, || root::put(call, &mut host, &veth, &limit))?;
         }
         Ok(result)
     }

@@ -78,7 +78,8 @@ fn at_root(host: &mut Netlink, link: &Link, add: Request) -> Result<(), Error> {
         done => return Ok(done?),
     }
     if !host.root_qdisc(link.index)?.is_some_and(|qdisc| is_limit(&qdisc)) {
-        return Err(Error::new(Code::CONFLICT, format!("interface {} has a root qdisc already", link.name)));
+        return Err(Error::new(Code::CONFLICT, format!("interface {} has a root qdisc already", link.name))
+            .details(format!("hint: `tc qdisc show dev {}` tells which", link.name)));
     }
     log::info!("{}: replacing a limit that was left behind", link.name);
     host.execute(qdisc::del_root(link.index, &link.name))?;

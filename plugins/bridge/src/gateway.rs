@@ -124,7 +124,7 @@ fn addresses(
                     Code::CONFLICT,
                     format!("\"{}\" already has an IP address different from {wanted}", link.name),
                 )
-                .details(format!("it has {}; forceAddress replaces it", other.net)));
+                .details(format!("it has {}; hint: forceAddress replaces it", other.net)));
             }
             replace(call, host, link, other.net)?;
         }

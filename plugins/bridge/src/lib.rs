@@ -98,7 +98,7 @@ impl Plugin for Bridge {
         let final_mac = mac.or(Some(pair.pod_mac).filter(|_| mac_is_seen));
         let arrival = pod::Arrival::plan(&mut host, &config, &bridge, &result, final_mac);
         let pod_mac = arrival.mac().unwrap_or(pair.pod_mac);
-        call.step("hold the place of the MAC", || {
+        call.step(&format!("reserve MAC {pod_mac} on bridge {}", bridge.name), || {
             place::hold(&mut host, &config, &bridge, &pair.host, pod_mac, mac.is_some())
         })?;
         let mut nft = Nft::new();
@@ -117,7 +117,7 @@ impl Plugin for Bridge {
         })?;
 
         let mut interfaces = vec![described(&bridge), described(&pair.host), pair.described(call)];
-        let vlan_gateway = call.step("set up the gateway", || {
+        let vlan_gateway = call.step(&format!("make {} the gateway of the pods", bridge.name), || {
             gateway::ensure(call, &mut host, &config, &bridge, &gateways, &result)
         })?;
         interfaces.extend(vlan_gateway.iter().map(described));
@@ -127,9 +127,11 @@ impl Plugin for Bridge {
         }
 
         if let Some(mut inside) = inside {
-            call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
-            call.step("announce the addresses", || pod::announce(&mut inside, &config, &pair, arrival))?;
-            call.step("wait for the addresses", || {
+            let what = format!("wait until {} is up", pair.host.name);
+            call.step(&what, || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
+            let what = format!("announce the addresses of {}", call.ifname);
+            call.step(&what, || pod::announce(&mut inside, &config, &pair, arrival))?;
+            call.step(&format!("wait until the addresses of {} can be used", call.ifname), || {
                 pod::wait(&mut inside, arrival, &pair, &result, UP_TIMEOUT)
             })?;
         }
@@ -201,8 +203,8 @@ fn join(
             lock = Some(unused::lock()?);
             continue;
         }
-        let made = call
-            .step("set up the veth pair", || pair::create(call, host, config, &bridge, owner, netns, mac));
+        let pair = format!("make the veth pair of {}", call.ifname);
+        let made = call.step(&pair, || pair::create(call, host, config, &bridge, owner, netns, mac));
         match made {
             // One that went before it said that it would.
             Err(_) if lock.is_none() && unused::is_gone(host, &bridge)? => lock = Some(unused::lock()?),

@@ -54,7 +54,7 @@ pub(crate) fn hold(
             && let Some(whose) = whose(host, bridge, &found, requested)?
         {
             return Err(Error::new(Code::CONFLICT, format!("MAC {mac} is taken by {whose}"))
-                .details(format!("`bridge fdb show br {}` tells who has which", bridge.name)));
+                .details(format!("hint: `bridge fdb show br {}` tells which port has which", bridge.name)));
         }
     }
     // What was learned of an uplink, say, or from a frame that lied.

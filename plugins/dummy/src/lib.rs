@@ -45,7 +45,8 @@ impl Plugin for Dummy {
         let config = Config::read(&call.config)?;
         let netns = call.open_netns()?;
         let new = NewInterface { kind: Kind::Dummy, master: None, mtu: None, mac: None };
-        let (link, mut inside) = call.step("set up the interface", || alone::create(call, &netns, new))?;
+        let what = format!("make dummy {} in the pod", call.ifname);
+        let (link, mut inside) = call.step(&what, || alone::create(call, &netns, new))?;
         let mut result = delegate::add(call, &config.ipam)?;
         if result.ips.is_empty() {
             return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")

@@ -114,7 +114,7 @@ impl Config {
             return Err(Error::config(
                 "ingressPolicy: the first interface of prevResult is none of the host",
             )
-            .details("a policy other than open needs the plugin bridge or ptp in front of firewall"));
+            .details("hint: a policy other than open needs the plugin bridge or ptp in front of firewall"));
         }
         Ok(Forward {
             addrs: addrs(prev),

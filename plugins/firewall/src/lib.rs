@@ -57,7 +57,7 @@ impl Plugin for Firewall {
         let prev = previous(call)?;
         let wanted = config.forward(prev)?;
         if config.policy == Policy::Isolated {
-            call.step("isolate the port", || port::isolate(call, prev))?;
+            call.step(&format!("isolate the bridge port of {}", call.ifname), || port::isolate(call, prev))?;
         }
         call.step("set up rules for forwarding", || accept(call, &mut Nft::new(), &config, &wanted))?;
         Ok(prev.clone())
@@ -127,6 +127,6 @@ fn accept(call: &Call, nft: &mut Nft, config: &Config, wanted: &Forward) -> Resu
 fn previous(call: &Call) -> Result<&CniResult, Error> {
     call.config.prev_result.as_ref().ok_or_else(|| {
         Error::config("missing prevResult from earlier plugin")
-            .details("firewall works on another plugin's interface: it can't be the first of a chain")
+            .details("firewall works on another plugin's interface; hint: put one in front of it")
     })
 }

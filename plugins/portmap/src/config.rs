@@ -131,7 +131,7 @@ fn backend(keys: &Keys, external: bool) -> Result<Backend, Error> {
         Error::config(format!(
             "backend, {keys}: the {backend} backend can't do what is said in {language}'s language"
         ))
-        .details("leave backend out: the conditions choose it")
+        .details("hint: leave backend out; the conditions choose it")
     };
     match (keys.backend.as_str(), iptables_only.as_slice(), nft_only.as_slice()) {
         ("" | "iptables" | "nftables", [_, ..], [_, ..]) => Err(Error::config(format!(

@@ -49,8 +49,9 @@ impl Plugin for Portmap {
     fn add(&self, call: &Call) -> Result<CniResult, Error> {
         let config = Config::read(&call.config)?;
         let prev = call.config.prev_result.as_ref().ok_or_else(|| {
-            Error::config("must be called as chained plugin")
-                .details("there is no prevResult: portmap needs a plugin in front of it")
+            Error::config("must be called as chained plugin").details(
+                "there is no prevResult; hint: put a plugin that gives addresses in front of portmap",
+            )
         })?;
         let forward = config.forward(prev, &call.ifname);
         if forward.mappings.is_empty() {

@@ -28,7 +28,7 @@ pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Resul
     let requests = routes.iter().map(|wanted| route::add(wanted, &end.name)).collect();
     host.execute_all(requests).map_err(|err| match err.errno {
         Errno::EEXIST => Error::new(Code::CONFLICT, "the host has a route to an address of the pod already")
-            .details(format!("{err}; `ip route show ADDRESS` tells where to")),
+            .details(format!("{err}; hint: `ip route get ADDRESS` tells by which interface")),
         _ => err.into(),
     })
 }

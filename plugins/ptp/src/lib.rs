@@ -73,7 +73,7 @@ impl Plugin for Ptp {
         let mut host = Netlink::open()?;
         let owner = call.owner();
 
-        let pair = call.step("set up the veth pair", || {
+        let pair = call.step(&format!("make the veth pair of {}", call.ifname), || {
             let new = NewPair { mtu: config.mtu, ..NewPair::default() };
             let pair = pair::create(call, &mut host, &owner, &netns, &new)?;
             host.execute(pair.claim(&owner))?;
@@ -90,7 +90,7 @@ impl Plugin for Ptp {
         call.step(&format!("configure {}", pair.host.name), || {
             host::configure(&mut host, &pair.host, &paths)
         })?;
-        call.step("switch forwarding on", || forward(call, &mut host, &addrs))?;
+        call.step("switch IP forwarding on", || forward(call, &mut host, &addrs))?;
         if config.ip_masq {
             call.step("set up masquerading", || masquerade(call, &mut Nft::new(), &config, &addrs))?;
         }
@@ -99,11 +99,13 @@ impl Plugin for Ptp {
         // pod's was set up first: the kernel hurries to let it send.
         let alike = pair.host.index == pair.pod_index;
         if !alike {
-            call.step("wait for the link", || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
+            let what = format!("wait until {} is up", pair.host.name);
+            call.step(&what, || host.wait_oper_up(pair.host.index, UP_TIMEOUT))?;
         }
         if alike || addrs.iter().any(IpNetwork::is_ipv6) {
             // IPv6 addresses are usable when the kernel has seen the link up.
-            call.step("wait for the link in the pod", || inside.wait_oper_up(pair.pod_index, UP_TIMEOUT))?;
+            let what = format!("wait until {} in the pod is up", call.ifname);
+            call.step(&what, || inside.wait_oper_up(pair.pod_index, UP_TIMEOUT))?;
         }
 
         let interfaces = vec![described(&pair.host), pair.described(call)];

@@ -57,7 +57,8 @@ impl Plugin for Sbr {
         let result = call.previous()?.clone();
         let ips: Vec<&IpConfig> = config::addresses(&result, &call.ifname).collect();
         if ips.is_empty() {
-            return Err(Error::config(format!("No IP addresses supplied on interface: {}", call.ifname)));
+            return Err(Error::config(format!("No IP addresses supplied on interface: {}", call.ifname))
+                .details("prevResult has none; hint: put a plugin with ipam in front of sbr"));
         }
         let mut inside = Netlink::open_in(&call.open_netns()?)?;
         let link = inside.find_link(&call.ifname)?.ok_or_else(|| {
@@ -71,27 +72,32 @@ impl Plugin for Sbr {
                 |from: &IpAddr| !present.contains(&Rule { from: Some(*from), table, protocol: PROTOCOL });
             let rules: Vec<_> =
                 ips.iter().map(|ip| ip.address.ip()).filter(is_new).map(|from| (from, table)).collect();
-            call.step("add rules", || add_rules(call, &mut inside, &rules))?;
+            call.step(&format!("add routing rules for {}", call.ifname), || {
+                add_rules(call, &mut inside, &rules)
+            })?;
             return Ok(result);
         }
         let main = inside.routes(link.index, None)?;
-        let lock = call.step("lock the namespace", || tables::lock(call))?;
+        let lock = call.step("choose routing tables", || tables::lock(call))?;
         let given: Vec<u32> = {
             let tables = Tables::read(&mut inside)?;
             tables.free().take(ips.len()).collect()
         };
         let rules: Vec<_> = ips.iter().map(|ip| ip.address.ip()).zip(given).collect();
-        call.step("add rules", || add_rules(call, &mut inside, &rules))?;
+        call.step(&format!("add routing rules for {}", call.ifname), || {
+            add_rules(call, &mut inside, &rules)
+        })?;
         // What can't be unlocked goes with the process.
         drop(lock.unlock());
-        call.step("fill the tables", || {
+        call.step(&format!("add the routes of {} to its tables", call.ifname), || {
             let of = |(ip, (_, table)): (&&IpConfig, &(IpAddr, u32))| {
                 routes::of(ip, &ips, &main, &link, &config, *table)
             };
             let wanted: Vec<NewRoute> = ips.iter().zip(&rules).flat_map(of).collect();
             add_routes(call, &mut inside, &link, &wanted)
         })?;
-        call.step("clear the table main", || clear(call, &mut inside, &link, &config, &ips, main))?;
+        let what = format!("remove the routes of {} from the table main", call.ifname);
+        call.step(&what, || clear(call, &mut inside, &link, &config, &ips, main))?;
         Ok(result)
     }
 

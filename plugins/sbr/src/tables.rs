@@ -48,7 +48,7 @@ pub(crate) fn lock(call: &Call) -> Result<Flock<File>, Error> {
         if Instant::now() > end {
             let what = format!("{} is locked by another process", call.netns);
             return Err(Error::new(Code::TRY_AGAIN_LATER, what)
-                .details(format!("waited {} s for flock(2)", PATIENCE.as_secs())));
+                .details(format!("for {} s (flock(2)); hint: `lslocks` shows which", PATIENCE.as_secs())));
         }
         std::thread::sleep(PAUSE);
     }

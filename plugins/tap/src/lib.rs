@@ -55,8 +55,9 @@ impl Plugin for TapDevice {
         let config = Config::read(&call.config)?;
         let mac = config.requested_mac(call)?;
         let netns = call.open_netns()?;
-        let (made, mut inside) = call.step("set up the tap", || make::create(call, &netns, &config))?;
-        let link = call.step("set up the tap", || set(&mut inside, &made, &config, mac))?;
+        let what = format!("make tap {} in the pod", call.ifname);
+        let (made, mut inside) = call.step(&what, || make::create(call, &netns, &config))?;
+        let link = call.step(&what, || set(&mut inside, &made, &config, mac))?;
         let mut result = match &config.ipam {
             Some(ipam) => delegate::add(call, ipam)?,
             None => CniResult::default(),

@@ -87,8 +87,9 @@ fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> 
     let output = command.stdin(Stdio::null()).output();
     // No program after it is to have it. Executing one doesn't change that of this thread.
     let _ = std::fs::write(NEXT_CONTEXT, "");
-    let failed = |why: String| Error::new(Code::KERNEL, "ip tuntap add failed").details(why);
-    let output = output.map_err(|err| failed(format!("the command ip: {err}")))?;
+    let failed = |why: String| Error::new(Code::KERNEL, "the command ip tuntap add has failed").details(why);
+    let output = output
+        .map_err(|err| failed(format!("{err}; hint: install iproute2, or leave selinuxContext out")))?;
     match output.status.success() {
         true => Ok(()),
         false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),

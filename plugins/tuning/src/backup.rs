@@ -63,7 +63,9 @@ impl Backup {
     /// # Errors
     /// Code 6.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        serde_json::from_slice(bytes).map_err(|err| Error::new(Code::DECODE, format!("backup: {err}")))
+        serde_json::from_slice(bytes).map_err(|err| {
+            Error::new(Code::DECODE, format!("the file with the settings before ADD can't be read: {err}"))
+        })
     }
 
     /// The settings to restore.

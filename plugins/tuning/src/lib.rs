@@ -66,10 +66,10 @@ impl Plugin for Tuning {
         let mut result = call.previous()?.clone();
         let netns = call.open_netns()?;
         for sysctl in &config.sysctls {
-            call.step(&format!("tune {}", sysctl.key), || set(call, &netns, sysctl))?;
+            call.step(&format!("set {} in the pod", sysctl.key), || set(call, &netns, sysctl))?;
         }
         if !config.settings.is_empty() {
-            call.step(&format!("tune {}", call.ifname), || change(call, &netns, &config))?;
+            call.step(&format!("change interface {}", call.ifname), || change(call, &netns, &config))?;
         }
         for interface in &mut result.interfaces {
             if interface.name == call.ifname && !interface.sandbox.is_empty() {

@@ -100,7 +100,7 @@ impl Call {
     pub fn previous(&self) -> Result<&CniResult, Error> {
         self.config.prev_result.as_ref().ok_or_else(|| {
             Error::config("Required prevResult missing")
-                .details("it works on the interface of another plugin: it can't be the first of a chain")
+                .details("it works on the interface of another plugin; hint: put one in front of it")
         })
     }
 

@@ -58,7 +58,7 @@ pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
     for name in FAMILIES.map(|family| tool(family, "restore")) {
         if find(&name).is_none() {
             return Err(Error::new(Code::NOT_AVAILABLE, format!("the command {name} is not installed"))
-                .details(format!("install iptables, or set \"{option}\": \"nftables\"")));
+                .details(format!("hint: install iptables, or set \"{option}\": \"nftables\"")));
         }
     }
     let name = tool(Family::Ipv4, "restore");
@@ -95,5 +95,5 @@ pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Erro
 
 fn missing(name: &str) -> Error {
     Error::new(Code::KERNEL, format!("the command {name} is not installed"))
-        .details("install iptables, or set the plugin's backend to \"nftables\"")
+        .details("hint: install iptables, or set the plugin's backend to \"nftables\"")
 }

@@ -51,8 +51,9 @@ impl Wanted {
             }),
             None => match netlink.default_link()? {
                 Some(index) => Ok(netlink.link_at(index)?),
-                None => Err(Error::new(Code::KERNEL, format!("no default route interface {place}"))
-                    .details("without the key master, the master is the link of the default route")),
+                None => Err(Error::new(Code::KERNEL, format!("no default route interface {place}")).details(
+                    "without the key master, the master is the link of the default route; hint: set it",
+                )),
             },
         }
     }

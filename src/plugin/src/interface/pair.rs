@@ -152,5 +152,5 @@ fn already_attached(call: &Call, taken: &Link) -> Error {
         Code::CONFLICT,
         format!("container {} already has {} in this network", call.container_id, call.ifname),
     )
-    .details(format!("its veth on the host is {}; call DEL first", taken.name))
+    .details(format!("its veth on the host is {}; hint: call DEL first", taken.name))
 }

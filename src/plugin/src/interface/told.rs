@@ -44,5 +44,5 @@ pub fn not_in_use<'t>(
     let told: Vec<_> = told.into_iter().map(|told| told.address.ip()).collect();
     let Some(used) = present.iter().find(|addr| told.contains(&addr.net.ip())) else { return Ok(()) };
     Err(Error::new(Code::CONFLICT, format!("address {} is in use by {what}", used.net))
-        .details(format!("in {}; delete that interface and call DEL again", call.netns)))
+        .details(format!("in {}; hint: delete that interface and call DEL again", call.netns)))
 }

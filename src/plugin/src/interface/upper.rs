@@ -70,7 +70,8 @@ pub fn add(call: &Call, upper: Upper) -> Result<CniResult, Error> {
     }
     let Upper { kind, mtu, mac, .. } = upper;
     let new = NewInterface { kind, master: Some(master), mtu, mac };
-    let (link, mut inside) = call.step("set up the interface", || alone::create(call, &netns, new))?;
+    let what = format!("make {} {} in the pod", kind.name(), call.ifname);
+    let (link, mut inside) = call.step(&what, || alone::create(call, &netns, new))?;
     let mut result = match &upper.addresses {
         Addresses::None => CniResult::default(),
         Addresses::Ipam(ipam) => with_addresses(delegate::add(call, ipam)?, ipam)?,

@@ -141,8 +141,9 @@ pub fn choose(configured: Option<Backend>, admin_named: bool, nft: &mut Nft) -> 
         return chosen(Backend::Iptables);
     }
     let needed = |why: &str| {
-        Error::new(Code::KERNEL, format!("{why}, and the command iptables-restore is not installed"))
-            .details("install iptables, or set \"backend\": \"nftables\" and let the pods pass yourself")
+        Error::new(Code::KERNEL, format!("{why}, and the command iptables-restore is not installed")).details(
+            "hint: install iptables, or set \"backend\": \"nftables\" and let the pods pass yourself",
+        )
     };
     if admin_named {
         return Err(needed("iptablesAdminChainName needs iptables"));
