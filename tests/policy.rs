@@ -21,7 +21,6 @@ use serde_json::Value;
 const UNSAFE: &[(&str, usize)] = &[
     ("ipam/dhcp/src/closing.rs", 5),
     ("ipam/dhcp/src/keeper/start.rs", 2),
-    ("ipam/dhcp/src/socket.rs", 6),
     ("plugins/multicall/src/arena.rs", 24),
     ("plugins/multicall/src/main.rs", 2),
     ("src/child/src/signal.rs", 1),
@@ -31,6 +30,7 @@ const UNSAFE: &[(&str, usize)] = &[
     ("src/netlink/src/linger/child.rs", 4),
     ("src/netlink/src/mac.rs", 1),
     ("src/netlink/src/netns.rs", 1),
+    ("src/netlink/src/packet.rs", 6),
     ("src/netlink/src/tap.rs", 3),
     ("src/plugin/src/start.rs", 6),
     ("src/pod/src/watch.rs", 1),

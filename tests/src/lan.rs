@@ -20,24 +20,27 @@ impl Lan {
 }
 
 impl Lan {
-    /// Asserts that ADD fails and leaves nothing in the pod while the network's interface `link` has the address
-    /// fd00:7::10, which IPAM gives first, and that ADD succeeds with an address that is known to be free afterwards.
+    /// Asserts that ADD fails and leaves nothing in the pod while the network's interface `link` has the address that
+    /// IPAM gives first (10.7.0.10 with `arpProbe`, else fd00:7::10), and that ADD succeeds afterwards, with an address that
+    /// is known to be free.
     ///
     /// # Panics
     /// If that isn't so.
     #[track_caller]
     pub fn assert_asked(&self, link: &str, network: &Network<'_>, attachment: &Attachment, pod: &Pod) {
-        self.ip(&format!("address add fd00:7::10/64 dev {link} nodad"));
+        let (ip, net) = match network.config["arpProbe"] == true {
+            true => ("10.7.0.10", "10.7.0.10/24"),
+            false => ("fd00:7::10", "fd00:7::10/64"),
+        };
+        self.ip(&format!("address add {net} dev {link} nodad"));
         let before = Snapshot::of_ns(pod);
         let err = network.add(attachment).error();
-        assert!(
-            err.code == 102 && err.all().contains("another host on the network has fd00:7::10"),
-            "{err:?}"
-        );
+        let told = format!("another host on the network has {ip}");
+        assert!(err.code == 102 && err.all().contains(&told), "{err:?}");
         before.assert_same(&Snapshot::of_ns(pod), "after the duplicate");
         let leases = crate::leases(&network.host.data_dir());
         assert!(!leases.iter().any(|lease| lease.contains("\\r\\n")), "{leases:?}");
-        self.ip(&format!("address del fd00:7::10/64 dev {link}"));
+        self.ip(&format!("address del {net} dev {link}"));
         let result = network.added(attachment);
         let tentative = pod.ip(&format!("-6 address show dev {} tentative", attachment.ifname));
         assert_eq!(tentative, "", "ADD returns when the addresses can be used");

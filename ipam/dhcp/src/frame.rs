@@ -1,12 +1,10 @@
-//! What is around a DHCP message: the headers of IPv4 and UDP, and ARP's questions.
+//! What is around a DHCP message: the headers of IPv4 and UDP.
 //!
 //! The interface has no address while it asks for one, so the headers are ours to write. Their checksums
 //! are verified, but for a UDP checksum that the sender left to hardware: over a veth pair it arrives as the
 //! sum of the pseudo-header alone (CHECKSUM_PARTIAL, linux/skbuff.h).
 
 use std::net::Ipv4Addr;
-
-use cnimble_netlink::link::Mac;
 
 /// RFC 2131, section 4.1.
 const SERVER_PORT: u16 = 67;
@@ -73,28 +71,6 @@ pub(crate) fn unwrap(packet: &[u8]) -> Option<&[u8]> {
         return None;
     }
     udp.get(UDP_HEADER..)
-}
-
-/// An ARP probe (RFC 5227): who has this address?
-pub(crate) fn probe(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
-    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
-    packet.extend_from_slice(&mac.0);
-    packet.extend_from_slice(&[0; 4]);
-    packet.extend_from_slice(&[0; 6]);
-    packet.extend_from_slice(&address.octets());
-    packet
-}
-
-/// The hardware address of a host that an ARP packet shows to have `address`. One that probes for it doesn't
-/// have it: that is a client like ours, to whom the server has offered the same, and the server decides.
-pub(crate) fn holder(packet: &[u8], address: Ipv4Addr) -> Option<Mac> {
-    if packet.get(..6)? != [0, 1, 8, 0, 6, 4] {
-        return None;
-    }
-    let mac = Mac(packet.get(8..14)?.try_into().ok()?);
-    // The whole packet has to be there.
-    let (sender, _) = (self::address(packet, 14)?, self::address(packet, 24)?);
-    (sender == address).then_some(mac)
 }
 
 /// The sum of the pseudo-header (RFC 768), not folded yet.
@@ -188,20 +164,6 @@ mod tests {
             let checksum = !sum(&packet[..20], 0);
             put(&mut packet, 10, checksum);
             assert_eq!(unwrap(&packet), None, "{bits:#x}");
-        }
-    }
-
-    #[test]
-    fn arp_tells_who_has_an_address() {
-        let theirs = Mac([4; 6]);
-        let address = Ipv4Addr::new(10, 1, 2, 9);
-        assert_eq!(holder(&probe(theirs, address), address), None, "it wants it");
-        let mut reply = probe(theirs, Ipv4Addr::UNSPECIFIED);
-        reply[7] = 2;
-        reply[14..18].copy_from_slice(&address.octets());
-        assert_eq!(holder(&reply, address), Some(theirs));
-        for length in 0..reply.len() {
-            assert_eq!(holder(&reply[..length], address), None);
         }
     }
 }

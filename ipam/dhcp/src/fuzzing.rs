@@ -20,7 +20,7 @@ pub fn dhcp(bytes: &[u8]) {
     if let Some(message) = frame::unwrap(bytes) {
         assert!(message.len() < bytes.len());
     }
-    assert!(frame::holder(bytes, Ipv4Addr::LOCALHOST).is_none_or(|_| bytes.len() >= 28));
+    assert!(cnimble_netlink::arp::holder(bytes, Ipv4Addr::LOCALHOST).is_none_or(|_| bytes.len() >= 28));
     for name in domains::search(bytes).iter().chain(&domains::text(bytes)) {
         assert!(!name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control()));
     }

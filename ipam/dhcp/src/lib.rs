@@ -30,7 +30,6 @@ mod held;
 mod keeper;
 mod lease;
 mod message;
-mod socket;
 mod talk;
 mod tally;
 mod v6;

@@ -8,7 +8,7 @@ use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{NetNs, Netlink, route};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::pair::Pair;
-use cnimble_plugin::interface::pod;
+use cnimble_plugin::interface::{arp, pod};
 
 use crate::config::Config;
 use crate::ours;
@@ -32,6 +32,11 @@ pub(crate) fn configure(
         }
         Ok::<_, Error>(Netlink::open()?)
     })??;
+    if arrival.shared {
+        let link = Link { index: pair.pod_index, name: pair.pod_name.clone(), ..Link::default() };
+        // `announce` announces them, when the bridge forwards.
+        arp::probe_in_pod(call, netns, &mut inside, &link, result)?;
+    }
     let change = Change { mac: arrival.mac, ..Change::default() };
     let announced = config.layer3() && arrival.announced;
     let mut requests = pod::up(pair.pod_index, &pair.pod_name, result, &change, !arrival.probed, announced);
@@ -69,6 +74,8 @@ pub(crate) struct Arrival {
     mac: Option<Mac>,
     /// Whether the kernel announces its addresses (`arp_notify`).
     announced: bool,
+    /// Whether the bridge isn't ours: it may lead to other hosts.
+    shared: bool,
     /// Whether other hosts are asked for its IPv6 addresses.
     probed: bool,
 }
@@ -86,7 +93,7 @@ impl Arrival {
     /// knows a former owner of the address by another MAC.
     /// A bridge that is no gateway leads to switches that have to learn where the MAC is.
     ///
-    /// Addresses are probed for if that was asked for, or if the bridge isn't ours: it may lead to other hosts.
+    /// IPv6 addresses are probed for if that was asked for, or if the bridge isn't ours.
     pub(crate) fn plan(
         host: &mut Netlink,
         config: &Config,
@@ -95,13 +102,14 @@ impl Arrival {
         final_mac: Option<Mac>,
     ) -> Self {
         if !config.container_up {
-            return Arrival { mac: None, announced: false, probed: false };
+            return Arrival { mac: None, announced: false, shared: false, probed: false };
         }
+        let shared = !ours::is_ours(bridge);
         let has_ipv6 = result.ips.iter().any(|ip| ip.address.is_ipv6());
-        let probed = config.enable_dad || (has_ipv6 && !ours::is_ours(bridge));
+        let probed = config.enable_dad || (shared && has_ipv6);
         let first = result.ips.iter().map(|ip| ip.address.ip()).min_by_key(IpAddr::is_ipv6);
         let (None, Some(ip)) = (final_mac, first) else {
-            return Arrival { mac: None, announced: true, probed };
+            return Arrival { mac: None, announced: true, shared, probed };
         };
         let mac = Mac::of_address(ip);
         // Announcements are an affair of IPv4 alone.
@@ -111,7 +119,7 @@ impl Arrival {
             || v4.any(|ip| {
                 host.neighbour(bridge.index, ip).map_or(true, |old| old.is_some_and(|old| old != mac))
             });
-        Arrival { mac: Some(mac), announced, probed }
+        Arrival { mac: Some(mac), announced, shared, probed }
     }
 }
 

@@ -16,6 +16,7 @@
 //! crate.
 
 pub mod addr;
+pub mod arp;
 pub mod conntrack;
 pub mod counters;
 mod dad;
@@ -39,6 +40,7 @@ mod netconf;
 mod netlink;
 pub mod netns;
 pub mod nft;
+pub mod packet;
 pub mod port;
 mod procfs;
 mod request;

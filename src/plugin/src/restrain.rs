@@ -5,6 +5,7 @@ use std::path::Path;
 use cnimble_restraint::{Caps, Level, Restraint};
 
 use super::delegate::{self, Delegate};
+use super::interface::arp;
 use super::{Call, Command, Plugin};
 
 /// The directories where a runtime mounts namespaces, which are no links to a process's.
@@ -32,6 +33,9 @@ fn restraint(plugin: &dyn Plugin, call: &Call) -> Restraint {
             // The verb meets the error itself, if it asks for the plugin.
             Err(_) => {}
         }
+    }
+    if call.command == Command::Add && arp::is_wanted(&call.config).unwrap_or_default() {
+        keep = keep.and(Caps::NET_RAW);
     }
     if looks_at_processes(call) {
         keep = keep.and(Caps::SYS_PTRACE);

@@ -4,17 +4,18 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use cnimble_netlink::arp;
 use cnimble_netlink::link::{Link, Mac};
+use cnimble_netlink::packet::{Kind, Socket};
 
 use super::flags::Flags;
 use super::place::{Event, LARGEST_PACKET, Place, Speaker, drain, told};
 use crate::client::{Action, Client, Identity, To};
-use crate::frame;
 use crate::held::Held;
 use crate::lease::Lease;
 use crate::message::{Answer, Question, code};
-use crate::socket::{Kind, Socket};
 use crate::talk::{Wanted, Whose};
+use crate::{closing, frame};
 
 /// What a client's ID has room for, with the byte in front.
 const LONGEST_ID: usize = 254;
@@ -28,8 +29,13 @@ pub(super) struct Four {
 
 impl Drop for Four {
     fn drop(&mut self) {
-        [self.dhcp.take(), self.arp.take()].into_iter().flatten().for_each(Socket::close);
+        [self.dhcp.take(), self.arp.take()].into_iter().flatten().for_each(close);
     }
+}
+
+/// Closes a socket without waiting for that.
+fn close(socket: Socket) {
+    closing::close(socket.into());
 }
 
 /// What has come by a socket.
@@ -61,7 +67,7 @@ impl Four {
     fn listen(&mut self, place: &Place) -> io::Result<()> {
         let open = |wanted: bool, kind: Kind, now: Option<Socket>| match (wanted, now) {
             (false, now) => {
-                now.into_iter().for_each(Socket::close);
+                now.into_iter().for_each(close);
                 Ok(None)
             }
             (true, Some(socket)) => Ok(Some(socket)),
@@ -87,7 +93,7 @@ impl Four {
             None => {
                 let socket = place.open(|| Socket::open(Kind::Dhcp, place.index))?;
                 let sent = socket.send(mac, &packet);
-                socket.close();
+                close(socket);
                 sent
             }
         }
@@ -95,7 +101,7 @@ impl Four {
 
     /// Asks the link who has the address.
     fn probe(&self, place: &Place, address: Ipv4Addr) -> io::Result<()> {
-        let packet = frame::probe(place.mac, address);
+        let packet = arp::probe(place.mac, address);
         self.arp.as_ref().map_or(Ok(()), |arp| arp.send(Mac([0xff; 6]), &packet))
     }
 
@@ -112,7 +118,7 @@ impl Four {
         if let Some(address) = self.client.probed() {
             drain(&mut self.arp, |socket| {
                 let Some((_, packet)) = socket.receive(&mut buffer)? else { return Ok(false) };
-                heard.extend(frame::holder(packet, address).map(Heard::Holder));
+                heard.extend(arp::holder(packet, address).map(Heard::Holder));
                 Ok(true)
             });
         }

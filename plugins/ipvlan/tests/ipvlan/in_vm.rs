@@ -62,6 +62,15 @@ fn an_ipv6_address_of_another_host_fails_add_and_leaves_nothing() {
 }
 
 #[test]
+fn an_ipv4_address_of_another_host_fails_add_if_it_is_probed_for() {
+    with_kind!("ipvlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let lan = Lan::behind(&host, "uplink");
+    let network = Network::new(&host, config(&host)).with("/arpProbe", json!(true));
+    lan.assert_asked("lan0", &network, &Attachment::new("c1", &pod), &pod);
+}
+
+#[test]
 fn each_mode_is_set_and_checked_and_carries_packets() {
     with_kind!("ipvlan");
     for (mode, other) in [("l2", "l3"), ("l3", "l3s"), ("l3s", "l2")] {

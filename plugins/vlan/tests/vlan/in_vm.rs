@@ -25,6 +25,15 @@ fn an_ipv6_address_of_another_host_fails_add_and_leaves_nothing() {
 }
 
 #[test]
+fn an_ipv4_address_of_another_host_fails_add_if_it_is_probed_for() {
+    with_kind!("vlan");
+    let (host, pod) = (Host::hasty(), Pod::new());
+    let lan = tagged(&host);
+    let network = Network::new(&host, config(&host)).with("/arpProbe", json!(true));
+    lan.assert_asked("lan7", &network, &Attachment::new("c1", &pod), &pod);
+}
+
+#[test]
 fn a_pod_is_in_the_masters_vlan_and_del_leaves_nothing() {
     with_kind!("vlan");
     let (host, pod) = (Host::hasty(), Pod::new());

@@ -17,7 +17,7 @@ use cnimble_netlink::{NetNs, Netlink, route};
 
 use super::master::{self, Master};
 use super::pinned::in_pinned;
-use super::{check, inside, pair, pod, remove};
+use super::{arp, check, inside, pair, pod, remove};
 use crate::Call;
 
 /// An interface to make.
@@ -187,12 +187,17 @@ pub fn configure(
     is_shared: bool,
 ) -> Result<(), Error> {
     netns.enter(|| pod::switches(call, &link.name, None, result, is_shared))??;
+    let asking = match is_shared && link.kind != "ipvlan" {
+        true => arp::probe_in_pod(call, netns, inside, link, result)?,
+        false => None,
+    };
     let mut requests = pod::up(link.index, &link.name, result, &Change::default(), !is_shared, true);
     for wanted in pod::routes(link.index, result) {
         // Not alone: the pod may have interfaces, and default routes, of other networks.
         requests.push(route::prepend(&wanted, &link.name));
     }
     inside.execute_all(requests)?;
+    asking.map_or(Ok(()), |asking| asking.announce())?;
     if is_shared { pod::settle(inside, link.index, result) } else { Ok(()) }
 }
 

@@ -14,6 +14,7 @@
 //! - [`alone`]: an interface without a host's end is made, found again and removed;
 //! - [`master`]: what it is made on, for kinds that have such a thing;
 //! - [`upper`]: the verbs of macvlan, ipvlan and vlan;
+//! - [`arp`]: probes for addresses of IPv4, if they are asked for;
 //! - [`mac`]: the hardware address that a configuration asks for;
 //! - [`pod`]: the interface in the pod: its switches and routes;
 //! - [`host`]: switches of the host, with their undo;
@@ -21,6 +22,7 @@
 //! - [`remove`]: DEL and GC; `inside` finds the owner of an interface in the pod.
 
 pub mod alone;
+pub mod arp;
 pub mod check;
 pub mod host;
 mod inside;

@@ -162,10 +162,15 @@ pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<()
             unknown("has not finished duplicate address detection in 5 s");
             Ok(())
         }
-        Err(err) if err.is(Errno::EADDRINUSE) => Err(Error { code: Code::CONFLICT, ..err.into() }
-            .details("hint: take the address out of the IPAM plugin's range, or remove it from that host")),
+        Err(err) if err.is(Errno::EADDRINUSE) => Err(taken(err)),
         outcome => Ok(outcome?),
     }
+}
+
+/// The error for an address that another host has.
+pub(super) fn taken(err: netlink::Error) -> Error {
+    Error { code: Code::CONFLICT, ..err.into() }
+        .details("hint: take the address out of the IPAM plugin's range, or remove it from that host")
 }
 
 /// Where new interfaces have no IPv6, lo has none either: then `::1` doesn't answer, nor do the

@@ -15,7 +15,7 @@ use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::Mac;
 
 use super::alone::{self, NewInterface};
-use super::{completed, master, remove};
+use super::{arp, completed, master, remove};
 use crate::{Call, Command, delegate};
 
 /// Where the interface stands in the result.
@@ -69,6 +69,7 @@ pub fn add(call: &Call, upper: Upper) -> Result<CniResult, Error> {
         master.allows(upper.mtu)?;
     }
     let Upper { kind, mtu, mac, .. } = upper;
+    let (asked, in_pod) = (master.link.clone(), upper.master.in_pod);
     let new = NewInterface { kind, master: Some(master), mtu, mac };
     let what = format!("make {} {} in the pod", kind.name(), call.ifname);
     let (link, mut inside) = call.step(&what, || alone::create(call, &netns, new))?;
@@ -81,6 +82,9 @@ pub fn add(call: &Call, upper: Upper) -> Result<CniResult, Error> {
         ip.interface = Some(POD_INTERFACE);
     }
     call.step(&format!("configure {} in the pod", call.ifname), || {
+        if matches!(kind, Kind::Ipvlan(_)) {
+            arp::probe_on_master(call, Some(&netns).filter(|_| in_pod), &asked, &result)?;
+        }
         alone::configure(call, &netns, &mut inside, &link, &result, kind.has_parent())
     })?;
     Ok(completed(result, vec![alone::described(call, &link)], upper.dns))

@@ -36,20 +36,26 @@ fn an_existing_bridge_keeps_what_it_has() {
 
 /// It may lead to other hosts; a bridge of ours doesn't, and its pods wait for nothing.
 #[test]
-fn an_ipv6_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing() {
+fn an_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing() {
     need!("ip");
     let (host, pod) = (Host::hasty(), Pod::new());
     host.ip("link add br0 type bridge");
     host.ip("link set br0 up");
     let lan = Lan::behind(&host, "uplink");
     host.ip("link set uplink master br0");
-    let ranges = json!([[{"subnet": "fd00:7::/64", "rangeStart": "fd00:7::10"}]]);
+    let ranges = json!([
+        [{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.10"}],
+        [{"subnet": "fd00:7::/64", "rangeStart": "fd00:7::10"}],
+    ]);
     let net = Network::new(&host, configs::dual(&host)).with("/isGateway", json!(false));
     let net = net.with("/isDefaultGateway", json!(false)).with("/ipam/ranges", ranges);
     let net = net.with("/ipam/routes", json!([]));
     let forwards = || host.ip("-d link show uplink").contains("state forwarding");
     assert!(wait_until(PATIENCE, forwards));
-    lan.assert_asked("lan0", &net, &Attachment::new("one", &pod), &pod);
+    // Two networks: each begins with the first address of the range.
+    for net in [net.with("/arpProbe", json!(true)).with("/name", json!("probed")), net] {
+        lan.assert_asked("lan0", &net, &Attachment::new("one", &pod), &pod);
+    }
     assert_eq!(host.links(), ["br0", "lo", "uplink"]);
 }
 

@@ -1,14 +1,12 @@
 //! Packet sockets (packet(7)): what an interface without an address talks by.
 //!
-//! They are there only while something is asked, and a filter keeps all but the answers out: a pod's own
-//! traffic doesn't wake the keeper.
+//! They are open only while something is asked. A filter keeps all but the answers out, so a pod's own
+//! traffic doesn't wake the process that asks.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use cnimble_netlink::link::Mac;
-
-use crate::closing;
+use super::link::Mac;
 
 /// linux/if_ether.h
 const ETH_P_IP: u16 = 0x0800;
@@ -16,7 +14,7 @@ const ETH_P_ARP: u16 = 0x0806;
 
 /// What a socket is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// UDP datagrams to port 68.
     Dhcp,
     /// ARP.
@@ -52,7 +50,7 @@ const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 
 /// A packet socket of one interface.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub struct Socket {
     fd: OwnedFd,
     index: i32,
     protocol: u16,
@@ -63,7 +61,7 @@ impl Socket {
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
-    pub(crate) fn open(kind: Kind, index: u32) -> io::Result<Socket> {
+    pub fn open(kind: Kind, index: u32) -> io::Result<Socket> {
         let protocol = match kind {
             Kind::Dhcp => ETH_P_IP,
             Kind::Arp => ETH_P_ARP,
@@ -108,7 +106,7 @@ impl Socket {
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
-    pub(crate) fn send(&self, to: Mac, packet: &[u8]) -> io::Result<()> {
+    pub fn send(&self, to: Mac, packet: &[u8]) -> io::Result<()> {
         let address = self.address(to);
         // SAFETY: packet and address are live, and of the lengths that are said.
         let sent = unsafe {
@@ -128,7 +126,7 @@ impl Socket {
     ///
     /// # Errors
     /// The kernel's, such as that of an interface that is gone or down.
-    pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Mac, &'b [u8])>> {
+    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Mac, &'b [u8])>> {
         let mut address = self.address(Mac([0; 6]));
         let mut length = LENGTH;
         // SAFETY: buffer and address are live and writable, and of the lengths that are said.
@@ -151,11 +149,6 @@ impl Socket {
         Ok(Some((Mac([a, b, c, d, e, f]), buffer.get(..got).unwrap_or_default())))
     }
 
-    /// Closes it without waiting for that.
-    pub(crate) fn close(self) {
-        closing::close(self.fd);
-    }
-
     fn address(&self, mac: Mac) -> libc::sockaddr_ll {
         let [a, b, c, d, e, f] = mac.0;
         libc::sockaddr_ll {
@@ -174,6 +167,12 @@ const LENGTH: libc::socklen_t = size_of::<libc::sockaddr_ll>() as libc::socklen_
 
 fn checked(outcome: libc::c_int) -> io::Result<libc::c_int> {
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(outcome) }
+}
+
+impl From<Socket> for OwnedFd {
+    fn from(socket: Socket) -> Self {
+        socket.fd
+    }
 }
 
 impl AsFd for Socket {

@@ -1,0 +1,101 @@
+//! Probes for the result's IPv4 addresses (RFC 5227), if the configuration has `"arpProbe": true`.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use nix::errno::Errno;
+use serde_json::Value;
+
+use cnimble_cni::{CniResult, Error, PluginConfig, json};
+use cnimble_netlink::arp::Asking;
+use cnimble_netlink::link::{self, Change, Link, Mac};
+use cnimble_netlink::{self as netlink, NetNs, Netlink};
+
+use super::pod;
+use crate::Call;
+
+/// The hardware address of a link without one, which nothing answers to.
+const NO_MAC: Mac = Mac([0; 6]);
+
+/// The key.
+const KEY: &str = "arpProbe";
+
+/// Returns whether the configuration asks for probes.
+///
+/// # Errors
+/// Code 7 if the key is no boolean.
+pub(crate) fn is_wanted(config: &PluginConfig) -> Result<bool, Error> {
+    match json::get(config.document(), KEY) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(wanted)) => Ok(*wanted),
+        Some(other) => Err(Error::config(format!("{KEY}: invalid type: {other}, expected a boolean"))),
+    }
+}
+
+/// Probes on the pod's interface, which has no addresses yet, and is up afterwards. Returns a socket to announce
+/// the addresses by, as the kernel does that only for an interface that comes up.
+///
+/// # Errors
+/// Code 102 with the address that another host has; code 7 for the key; fails if the kernel refuses a request.
+pub fn probe_in_pod(
+    call: &Call,
+    netns: &NetNs,
+    inside: &mut Netlink,
+    link: &Link,
+    result: &CniResult,
+) -> Result<Option<Asking>, Error> {
+    if !is_wanted(&call.config)? {
+        return Ok(None);
+    }
+    inside.execute(link::set(link.index, &link.name, &Change { up: Some(true), ..Change::default() }))?;
+    let link = inside.link_at(link.index)?;
+    probe(&link, result, |ips| netns.enter(|| Asking::open(link.index, link.mac.unwrap_or(NO_MAC), ips))?)
+}
+
+/// Probes on the `master` of an ipvlan: answers to its hardware address don't reach an interface that
+/// hasn't got the address. `netns` is where the master is, if that isn't the host.
+///
+/// # Errors
+/// As [`probe_in_pod`].
+pub fn probe_on_master(
+    call: &Call,
+    netns: Option<&NetNs>,
+    master: &Link,
+    result: &CniResult,
+) -> Result<(), Error> {
+    if !is_wanted(&call.config)? {
+        return Ok(());
+    }
+    let open = |ips| Asking::open(master.index, master.mac.unwrap_or(NO_MAC), ips);
+    let asked = probe(master, result, |ips| match netns {
+        Some(netns) => netns.enter(|| open(ips))?,
+        None => open(ips),
+    });
+    asked.map(drop)
+}
+
+fn probe(
+    link: &Link,
+    result: &CniResult,
+    open: impl FnOnce(Vec<Ipv4Addr>) -> netlink::Result<Asking>,
+) -> Result<Option<Asking>, Error> {
+    let ips: Vec<Ipv4Addr> = result.ips.iter().filter_map(|ip| v4(ip.address.ip())).collect();
+    if ips.is_empty() {
+        return Ok(None);
+    }
+    if !link.carrier {
+        log::warn!("whether another host has {ips:?} is unknown: {} has no carrier", link.name);
+        return Ok(None);
+    }
+    let asking = open(ips)?;
+    match asking.probe() {
+        Err(err) if err.is(Errno::EADDRINUSE) => Err(pod::taken(err)),
+        probed => Ok(probed.map(|()| Some(asking))?),
+    }
+}
+
+fn v4(ip: IpAddr) -> Option<Ipv4Addr> {
+    match ip {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    }
+}
