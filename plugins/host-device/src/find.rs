@@ -8,7 +8,7 @@ use cnimble_netlink::link::{Filter, Link};
 
 use crate::config::{Config, Wanted};
 use crate::moving;
-use crate::place::Place;
+use crate::place::{Place, Seen};
 use crate::record::{LOOPBACK, Records};
 use crate::sysfs::Sysfs;
 
@@ -53,27 +53,31 @@ pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
 ///
 /// # Errors
 /// As those of [`link`].
-pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Records) -> Result<Link, Error> {
-    let found = link(&mut host.netlink, wanted);
-    let seen = match &found {
-        Ok(link) => host.see(link.clone())?,
-        Err(err) if err.code == Code::KERNEL => None,
-        Err(_) => return found,
-    };
+pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Records) -> Result<Seen, Error> {
+    let found = look(host, wanted);
+    if found.as_ref().is_err_and(|err| err.code != Code::KERNEL) {
+        return found;
+    }
     for record in records.all(|_| true)? {
-        let is_meant = match (&seen, wanted) {
-            (Some(seen), _) => record.is(seen),
-            (None, Wanted::Name(name)) => record.name == *name,
-            (None, Wanted::Mac(mac)) => record.mac() == Some(*mac),
-            (None, _) => false,
+        let is_meant = match (&found, wanted) {
+            (Ok(seen), _) => record.is(seen),
+            (Err(_), Wanted::Name(name)) => record.name == *name,
+            (Err(_), Wanted::Mac(mac)) => record.mac() == Some(*mac),
+            (Err(_), _) => false,
         };
         if is_meant {
             let _held = records.hold(&record.name)?;
             if moving::home(&record, None)? {
                 records.remove(&record.owner())?;
-                return link(&mut host.netlink, wanted);
+                return look(host, wanted);
             }
         }
     }
     found
+}
+
+fn look(host: &mut Place, wanted: &Wanted) -> Result<Seen, Error> {
+    let link = link(&mut host.netlink, wanted)?;
+    let gone = format!("device {} was removed meanwhile", link.name);
+    host.see(link)?.ok_or_else(|| Error::new(Code::KERNEL, gone))
 }

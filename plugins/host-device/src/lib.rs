@@ -166,14 +166,13 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
     let name = match &config.wanted {
         // An alternative name leads to it, too.
         Wanted::Name(name) => host.netlink.find_link(name)?.map_or_else(|| name.clone(), |link| link.name),
-        other => find::link_or_returned(&mut host, other, &records)?.name,
+        other => find::link_or_returned(&mut host, other, &records)?.link.name,
     };
     let _held = records.hold(&name)?;
-    let link = find::link_or_returned(&mut host, &config.wanted, &records)?;
-    let gone =
-        || Error::new(Code::TRY_AGAIN_LATER, format!("device {name} was renamed or removed meanwhile"));
+    let seen = find::link_or_returned(&mut host, &config.wanted, &records)?;
+    let link = &seen.link;
     if link.name != name {
-        return Err(gone());
+        return Err(Error::new(Code::TRY_AGAIN_LATER, format!("device {name} was renamed meanwhile")));
     }
     // The move takes the device down and its addresses away: not for a name that is taken.
     let mut inside = Netlink::open_in(netns)?;
@@ -181,7 +180,6 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
         return Err(pair::pod_name_taken(call));
     }
     let (details, addrs) = (host.netlink.details(link.index)?, host.netlink.addrs(link.index)?);
-    let seen = host.see(link)?.ok_or_else(gone)?;
     let record = Record::of(&owner, &call.netns, &seen, &addrs).with(details);
     let (home, kept, undone) = (call.open_netns()?, record.clone(), records.clone());
     call.undo.push(format!("bring device {name} home"), move || {
@@ -191,7 +189,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
     });
     call.step("remember the device", || records.write(&record))?;
     call.step("move the device", || {
-        moving::into_pod(&mut host.netlink, netns, &seen.link, &call.ifname).map_err(|err| match err.errno {
+        moving::into_pod(&mut host.netlink, netns, link, &call.ifname).map_err(|err| match err.errno {
             Errno::EEXIST => pair::pod_name_taken(call),
             _ => err.into(),
         })
