@@ -111,7 +111,7 @@ impl Attached<'_> {
             set(Change { master: Some(bridge.index), ..Change::default() }),
             port::claim(port.index, &port.name, flags, &Change::default()),
         ])?;
-        ours::hold(host, config, bridge, &port)?;
+        ours::hold(host, config, &mut bridge.clone(), &port)?;
         vlan::configure_port(host, config, bridge, &port, &vlan::wanted(config))?;
         if let Some(mac) = self.mac_of(&self.pod.name, true) {
             let requested = config.requested_mac(self.call)?.is_some();

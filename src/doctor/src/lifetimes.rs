@@ -1,5 +1,4 @@
-//! Addresses that the kernel takes away when their DHCP lease ends. The Go plugins' daemon doesn't know such a lease, and
-//! doesn't prolong it.
+//! Addresses that the kernel removes when their lease ends. The Go plugins' daemon does not renew such a lease.
 
 use std::path::Path;
 
@@ -10,14 +9,12 @@ use cnimble_cni::Error;
 use cnimble_life::Verdict;
 use cnimble_life::cache_entries::Known;
 use cnimble_life::node::Node;
+use cnimble_made::lifetime;
 use cnimble_netlink::addr;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{NetNs, Netlink};
 
 use super::Whose;
-
-/// The IPAM plugin of such addresses.
-const DHCP: &str = "dhcp";
 
 /// A pod's interface with addresses that end.
 pub(super) struct Ending {
@@ -27,13 +24,13 @@ pub(super) struct Ending {
     link: Link,
 }
 
-/// The living pods with such addresses.
+/// Returns the living pods with such addresses.
 ///
 /// # Errors
-/// The kernel's; not that a namespace or an interface is gone.
+/// Fails if the kernel refuses a request. A missing namespace or interface is no error.
 pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
     let mut endings = Vec::new();
-    for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives && is_by_dhcp(known)) {
+    for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives && has_lease(known)) {
         let Some(path) = known.entry.namespace() else { continue };
         let Some(netns) = NetNs::find(Path::new(path))? else { continue };
         let mut inside = Netlink::open_in(&netns)?;
@@ -50,9 +47,12 @@ pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
     Ok(endings)
 }
 
-fn is_by_dhcp(known: &Known) -> bool {
+fn has_lease(known: &Known) -> bool {
     let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
-    plugins.iter().any(|plugin| plugin.document.pointer("/ipam/type").and_then(Value::as_str) == Some(DHCP))
+    plugins
+        .iter()
+        .filter_map(|plugin| plugin.document.pointer("/ipam/type").and_then(Value::as_str))
+        .any(lifetime::ends)
 }
 
 impl Ending {

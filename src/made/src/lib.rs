@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`bridge`] | bridges that pods are joined to | bridge |
 //! | [`device`] | devices of the host in a pod | host-device |
+//! | [`lifetime`] | addresses that end with a lease | dhcp |
 //! | [`pair`] | the host's ends of veth pairs | bridge, ptp |
 //! | [`ifb`] | devices that a pod's egress goes through | bandwidth |
 //! | [`rules`] | packet rules of pods | firewall, portmap |
@@ -14,6 +15,7 @@
 pub mod bridge;
 pub mod device;
 pub mod ifb;
+pub mod lifetime;
 pub mod pair;
 pub mod rules;
 
