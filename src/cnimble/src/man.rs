@@ -11,7 +11,7 @@ use super::args::{self, Cli};
 use super::print;
 use super::report::{Exit, Report};
 
-/// Examples of verbs whose help has none, by the name of the page.
+/// Examples of verbs without examples in their help, by the name of the page.
 const EXAMPLES: &[(&str, &str)] = &[
     ("cnimble-add", "  ip netns add blue\n  cnimble add demo blue"),
     ("cnimble-check", "  cnimble check demo blue"),
@@ -150,7 +150,7 @@ fn list(out: &mut dyn Write, heading: &str, items: impl Iterator<Item = (String,
     roff.to_writer(out)
 }
 
-/// A section whose lines stay as they are.
+/// A section of preformatted lines.
 fn text(out: &mut dyn Write, heading: &str, lines: &str) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", [heading]).control("nf", []);

@@ -1,4 +1,4 @@
-//! Names that a shell completes: networks, namespaces, pods, interfaces, plugins, keys.
+//! Names that a shell completes.
 //!
 //! The shell runs this command for it, at every press of the key: so it is quick, says nothing on stderr, and
 //! takes what can't be read for empty.
@@ -25,7 +25,7 @@ use super::explain;
 /// By this variable the shell asks for completions.
 const VARIABLE: &str = "CNIMBLE_COMPLETE";
 
-/// What a named namespace is a file of.
+/// The directory with the files of named namespaces.
 const NETNS_DIR: &str = "/run/netns";
 
 /// Answers a shell that asks for completions; `None` if no shell asks.
@@ -39,7 +39,7 @@ pub(super) fn answer() -> Option<ExitCode> {
     }
 }
 
-/// The script by which a shell asks.
+/// The script that a shell sources.
 pub(super) fn script(given: &Completions) -> Vec<u8> {
     let mut out = Vec::new();
     let shells = Shells::builtins();
@@ -107,7 +107,7 @@ pub(super) fn interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, links.unwrap_or_default().into_iter().map(|link| link.name))
 }
 
-/// Plugins whose keys are known.
+/// Plugins with a page of keys.
 pub(super) fn plugins(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, pages().iter().map(|page| page.name.to_owned()))
 }
@@ -117,7 +117,7 @@ pub(super) fn explained(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, explain::words())
 }
 
-/// What the caches know.
+/// The entries of the caches.
 fn entries() -> impl Iterator<Item = Entry> {
     let caches = match given("--cache-dir") {
         Some(dir) => vec![Cache::new(dir)],
@@ -132,7 +132,7 @@ fn short(pod: String) -> String {
     pod.strip_prefix("default/").map(str::to_owned).unwrap_or(pod)
 }
 
-/// Those that begin so, in order, each once. A name with a control character can't be typed.
+/// The names that begin with `current`, sorted. A name with a control character can't be typed.
 fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
     let begins = |name: &String| name.as_bytes().starts_with(current.as_encoded_bytes());
     let names: BTreeSet<String> =

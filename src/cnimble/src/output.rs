@@ -1,4 +1,4 @@
-//! stdout and stderr.
+//! Writing to stdout and stderr.
 
 use std::io::{self, ErrorKind, Write};
 

@@ -26,7 +26,7 @@ const PING: Duration = Duration::from_secs(60);
 /// The largest headers of a request, in bytes.
 const HEADERS: u32 = 16 << 10;
 
-/// What a client may send of one request, and in all, before it is read.
+/// The bytes of one request that a client may send before they are read.
 const WINDOW: u32 = 256 << 10;
 
 /// A server of CRI.
@@ -36,8 +36,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of these sandboxes. What UpdateRuntimeConfig says of the pods' addresses is kept in `state_dir`, and
-    /// holds from the next start on, too.
+    /// A server of these sandboxes. `state_dir` keeps the pods' addresses of UpdateRuntimeConfig for the
+    /// next start.
     pub fn new(sandboxes: Sandboxes, state_dir: &std::path::Path, limits: Limits) -> Self {
         let cidr_file = state_dir.join("pod-cidr");
         if let Some(cidrs) = cidr::load(&cidr_file) {
@@ -55,8 +55,7 @@ impl Server {
         Server { service: Arc::new(service) }
     }
 
-    /// Serves until `stop` is done, and then until every change under way has ended, whoever waits for it. The
-    /// sandboxes stay.
+    /// Serves until `stop` is done and every change under way has ended. The sandboxes stay.
     pub async fn run(self, socket: Socket, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         let mut talks = Talks {
@@ -93,7 +92,7 @@ impl Server {
     }
 }
 
-/// The connections.
+/// The connections of a server, and their tasks.
 struct Talks {
     service: Arc<Service>,
     guests: Vec<Arc<Guest>>,
@@ -103,8 +102,8 @@ struct Talks {
 }
 
 impl Talks {
-    /// Waits for a place, and dismisses the idlest connection if there is none. Those that are dismissed take a while
-    /// to end, and so are limited, too.
+    /// Waits for a free place. If all are taken, dismisses the connection that has been without a call for longest.
+    /// A dismissed connection takes a while to end, so their number has a limit, too.
     async fn make_room(&mut self) {
         let limit = self.service.limits.connections.max(1);
         loop {

@@ -96,7 +96,7 @@ fn a_service_manager_is_told() {
     let run = cluster.start_with(&env, &args);
     // In whichever order: the pods are looked after from the first moment.
     hear(0, "READY=1");
-    hear(0, "STATUS=1 pods ready, 0 not");
+    hear(0, "STATUS=1 pod ready, 0 not");
     let here = hear(0, "WATCHDOG=1");
     // A hang-up reads everything again.
     cluster.place("net.d/10-pods.conflist", "{");

@@ -7,6 +7,8 @@ use sd_notify::NotifyState;
 
 use cnimble_pod::sync::{Board, Phase};
 
+use crate::style::count;
+
 fn send(states: &[NotifyState<'_>]) {
     if let Err(err) = sd_notify::notify(states) {
         log::debug!("can't tell systemd: {err}");
@@ -36,7 +38,8 @@ pub(super) async fn keep_telling(board: Board) {
     loop {
         let counts = board.counts();
         let of = |phase| counts.get(&phase).copied().unwrap_or(0);
-        let text = format!("{} pods ready, {} not", of(Phase::Ready), of(Phase::Pending) + of(Phase::Failed));
+        let ready = count(of(Phase::Ready), "pod");
+        let text = format!("{ready} ready, {} not", of(Phase::Pending) + of(Phase::Failed));
         if text != last {
             send(&[NotifyState::Status(&text)]);
             last = text;

@@ -10,6 +10,8 @@ use tokio::sync::watch;
 use cnimble_pod::source::Condition;
 use cnimble_pod::sync::{Board, Event, Phase, PodReport};
 
+use crate::style::count;
+
 /// Whether the last line on stderr is one that changes.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
@@ -116,7 +118,7 @@ fn line(board: &Board, since: Duration, settled: bool) -> String {
     let counts = board.counts();
     let of = |phase| counts.get(&phase).copied().unwrap_or(0);
     let wanted = of(Phase::Ready) + of(Phase::Pending) + of(Phase::Failed);
-    let mut line = format!("{} of {wanted} pods ready", of(Phase::Ready));
+    let mut line = format!("{} of {} ready", of(Phase::Ready), count(wanted, "pod"));
     for (phase, word) in [(Phase::Failed, "failed"), (Phase::Terminating, "going")] {
         if of(phase) > 0 {
             line.push_str(&format!(", {} {word}", of(phase)));
