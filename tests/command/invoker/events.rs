@@ -212,3 +212,41 @@ fn a_network_is_chosen_and_lines_are_for_people() {
     assert!(wait_until(PATIENCE, told), "{}", text());
     assert!(!text().contains("other"), "{}", text());
 }
+
+/// By the script of `examples/node-exporter`, which reads `cnimble events --metrics`.
+#[test]
+fn counts_are_in_the_node_exporters_file_and_replaced_whole() {
+    need!("ip");
+    let (node, pod) = (Node::new(), Pod::new());
+    node.bridge("net", "1.0.0");
+    let (bin, file) = (node.host.dir().join("counting"), node.host.dir().join("cnimble.prom"));
+    fs::create_dir(&bin).unwrap();
+    let (data, cache) = (node.host.data_dir(), node.cache());
+    let line = format!(
+        "#!/bin/sh\nexec {} \"$@\" --data-dir {} --cache-dir {}\n",
+        super::command().display(),
+        data.display(),
+        cache.display()
+    );
+    cnimble_tests::script(&bin.join("cnimble"), &line);
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/node-exporter/cnimble-textfile");
+    let mut command = node.host.command(&example);
+    command.arg(&file).env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()));
+    let _script = Background::start(&mut command);
+    let has = |line: &str| {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        // A reader at any moment finds all of it.
+        assert!(text.is_empty() || text.ends_with("# EOF\n"), "{text}");
+        text.contains(line)
+    };
+    assert!(wait_until(PATIENCE, || has("cnimble_attachments 0\n")));
+    add(&node, plugin_dir(), &pod, "web");
+    assert!(wait_until(PATIENCE, || has("cnimble_events_total{network=\"net\",event=\"add\"} 1\n")));
+    assert!(has("cnimble_attachments 1\n"));
+    assert!(has("cnimble_attachment_duration_seconds_count{network=\"net\",event=\"add\"} 1\n"));
+    del(&node, plugin_dir(), &pod, "web");
+    assert!(wait_until(PATIENCE, || has("cnimble_events_total{network=\"net\",event=\"del\"} 1\n")));
+
+    let both = node.cnimble(plugin_dir(), &["events", "--metrics", "--json"]).run();
+    assert_eq!(both.status, 2, "{}", both.describe());
+}

@@ -14,6 +14,9 @@ pub(crate) struct Events {
     /// Only this network
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(names::networks))]
     pub(crate) network: Option<String>,
+    /// Counts in place of lines, in Prometheus's text format: all of them after each change, ended by `# EOF`
+    #[arg(long)]
+    pub(crate) metrics: bool,
     /// A directory of host-local, instead of the usual ones; may be given many times
     /// [default: /var/lib/cni/networks and those that networks name]
     #[arg(long, value_name = "DIR")]

@@ -3,6 +3,7 @@
 //! Nothing is asked of plugins or runtimes: they leave signs (`state`), which the kernel tells of (`watch`). So
 //! a plugin does nothing for it, and it doesn't matter whose plugins and which runtime are at work.
 
+mod metrics;
 mod show;
 mod state;
 mod watch;
@@ -22,7 +23,7 @@ use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
 
 use super::args::Events;
 use super::output::unwritten;
-use super::report::{Exit, Report};
+use super::report::{Exit, Report, usage};
 use super::{Session, network};
 use show::Show;
 use state::{About, State};
@@ -62,10 +63,13 @@ impl From<io::Error> for End {
 }
 
 pub(super) fn events(session: &Session, given: &Events) -> Result<(), Report> {
+    if given.metrics && session.json {
+        return Err(usage("--metrics and --json are two forms of output").hint("leave one of them out"));
+    }
     let caches = caches(session);
     let data = leases(session, &given.data_dir, &caches);
     let only = given.network.as_deref().map(|name| known(session, name, &caches, &data)).transpose()?;
-    let mut follower = match Follower::new(caches, data, Show::new(session, only)) {
+    let mut follower = match Follower::new(caches, data, Show::new(session, only, given.metrics)) {
         Ok(follower) => follower,
         Err(why) => return Err(Report::new(Exit::Files, WHAT).row("why", why)),
     };
@@ -127,7 +131,8 @@ impl Follower {
             true => self.state.settle(Instant::now()),
             false => self.state.so_far(),
         };
-        events.iter().try_for_each(|event| Ok(self.show.event(event)?))
+        events.iter().try_for_each(|event| self.show.event(event))?;
+        Ok(self.show.round(self.state.attached())?)
     }
 
     fn take(&mut self, sign: Sign) -> Result<(), End> {

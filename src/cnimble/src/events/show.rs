@@ -10,10 +10,11 @@ use crate::output::emit;
 use crate::style::{Paint, count};
 use crate::{Session, plain};
 
+use super::metrics::Metrics;
 use super::state::{Event, What};
 
 impl What {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             What::Add => "add",
             What::Del => "del",
@@ -28,15 +29,30 @@ pub(super) struct Show {
     paint: Paint,
     /// Only of this network.
     network: Option<String>,
+    /// Counts in place of lines.
+    metrics: Option<Metrics>,
+    /// Whether a count has changed in this round.
+    changed: bool,
 }
 
 impl Show {
-    pub(super) fn new(session: &Session, network: Option<String>) -> Self {
-        Show { json: session.json, paint: session.paint, network }
+    pub(super) fn new(session: &Session, network: Option<String>, metrics: bool) -> Self {
+        let metrics = metrics.then(Metrics::default);
+        Show {
+            json: session.json,
+            paint: session.paint,
+            network,
+            metrics,
+            changed: false,
+        }
     }
 
     /// Says that from now on everything is told.
-    pub(super) fn begin(&self, attached: usize) -> io::Result<()> {
+    pub(super) fn begin(&mut self, attached: usize) -> io::Result<()> {
+        if self.metrics.is_some() {
+            self.changed = true;
+            return self.round(attached);
+        }
         let words = format!("following {}", count(attached, "attachment"));
         self.line(
             || self.paint.dim(&words),
@@ -45,7 +61,12 @@ impl Show {
     }
 
     /// Says that something may be missing.
-    pub(super) fn lost(&self, what: &str) -> io::Result<()> {
+    pub(super) fn lost(&mut self, what: &str) -> io::Result<()> {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.lost();
+            self.changed = true;
+            return Ok(());
+        }
         let words = format!("{what} were lost; what is there is looked at again");
         self.line(
             || format!("{}  {}  {words}", clock(), self.paint.bad("lost    ")),
@@ -53,8 +74,13 @@ impl Show {
         )
     }
 
-    pub(super) fn event(&self, event: &Event) -> io::Result<()> {
+    pub(super) fn event(&mut self, event: &Event) -> io::Result<()> {
         if self.network.as_ref().is_some_and(|network| *network != event.owner.network) {
+            return Ok(());
+        }
+        if let Some(metrics) = &mut self.metrics {
+            metrics.event(event);
+            self.changed = true;
             return Ok(());
         }
         let name = format!("{:8}", event.what.name());
@@ -64,6 +90,14 @@ impl Show {
             What::Add | What::Del => name,
         };
         self.line(|| format!("{}  {name}  {}", clock(), words(event)), || object(event))
+    }
+
+    /// Prints the counts, if one has changed.
+    pub(super) fn round(&mut self, attached: usize) -> io::Result<()> {
+        let Some(metrics) = self.metrics.as_ref().filter(|_| std::mem::take(&mut self.changed)) else {
+            return Ok(());
+        };
+        emit(&metrics.text(attached))
     }
 
     fn line(&self, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) -> io::Result<()> {
