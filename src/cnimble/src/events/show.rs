@@ -38,13 +38,7 @@ pub(super) struct Show {
 impl Show {
     pub(super) fn new(session: &Session, network: Option<String>, metrics: bool) -> Self {
         let metrics = metrics.then(Metrics::default);
-        Show {
-            json: session.json,
-            paint: session.paint,
-            network,
-            metrics,
-            changed: false,
-        }
+        Show { json: session.json, paint: session.paint, network, metrics, changed: false }
     }
 
     /// Says that from now on everything is told.
