@@ -76,7 +76,7 @@ impl Asking {
             // Rounded up: a wait of less than a millisecond would be none.
             let wait = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             poll(&mut fds, wait).map_err(|errno| Error::new(what, errno))?;
-            while let Some((_, packet)) =
+            if let Some((_, packet)) =
                 self.socket.receive(&mut buffer).map_err(|err| Error::io(what, &err))?
             {
                 if let Some(ip) = self.ips.iter().find(|ip| self.is_claimed(packet, **ip)) {
