@@ -7,5 +7,6 @@ mod budget;
 mod in_vm;
 mod kit;
 mod lint;
+mod logs;
 mod protocol;
 mod verbs;

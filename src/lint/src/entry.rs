@@ -83,6 +83,8 @@ pub(crate) fn every_plugins() -> Shape {
         ("runtimeConfig", open(), false),
         ("prevResult", Shape::Any, false),
         ("dns", shape::dns(), false),
+        ("logFile", Shape::Text, false),
+        ("logLevel", Shape::Text, false),
     ];
     Shape::Object(fields.map(|(name, shape, required)| (name.to_owned(), (shape, required))).into())
 }

@@ -133,6 +133,7 @@ fn install_panic_hook() {
             .details(info.to_string());
         let left = undo::rollback_current();
         let err = left.into_iter().fold(err, |err, failure| err.details(format!("left behind: {failure}")));
+        super::log::outcome(Err(&err));
         let _ = print(&err.to_json(Version::LATEST));
         std::process::exit(1);
     }));
@@ -161,6 +162,20 @@ fn run(
     let stdin = Rc::new(read_stdin().map_err(early)?);
     let config = parse(command, &stdin).map_err(|err| (err, PluginConfig::version_of(&stdin)))?;
     let version = config.version;
+    let of = [
+        ("plugin", plugin.name()),
+        ("verb", command.as_str()),
+        ("network", &config.name),
+        ("containerID", &env.container_id),
+        ("ifname", &env.ifname),
+    ];
+    match super::log::open(&config, &of) {
+        // A DEL has to succeed whatever a key says.
+        Err(err) if matches!(command, Command::Del | Command::Gc) => {
+            log::warn!("there is no log file: {err}");
+        }
+        opened => opened.map_err(|err| (err, version))?,
+    }
     let call = Call {
         command,
         container_id: env.container_id,
@@ -177,7 +192,9 @@ fn run(
         delegate: delegate::Known::default(),
         wanted: Wanted::default(),
     };
-    verb(plugin, call, env.netns_override).map_err(|err| (err, version))
+    let outcome = verb(plugin, call, env.netns_override);
+    super::log::outcome(outcome.as_ref().copied());
+    outcome.map_err(|err| (err, version))
 }
 
 fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {

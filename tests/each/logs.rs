@@ -1,0 +1,73 @@
+//! `logFile` and `logLevel`: a file for runtimes that drop a plugin's stderr.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use cnimble_tests::{Attachment, Host, Network, Pod, configs, need};
+
+/// The lines, each a JSON object.
+fn lines(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|err| panic!("{err}: {line}")))
+        .collect()
+}
+
+#[test]
+fn the_outcome_of_each_call_is_in_the_file_with_its_fields() {
+    need!("ip", "nft");
+    let (host, pod) = (Host::new(), Pod::new());
+    let file = host.dir().join("cni.log");
+    let net = Network::new(&host, configs::dual(&host))
+        .with("/logFile", json!(file))
+        .with("/logLevel", json!("debug"));
+    let att = Attachment::new("one", &pod);
+    let added = net.add(&att).success();
+    let of =
+        |line: &Value| ["plugin", "verb", "network", "containerID", "ifname"].map(|key| line[key].clone());
+    let expected = |verb: &str| {
+        let network = net.config["name"].clone();
+        [json!("bridge"), json!(verb), network, json!("one"), json!(att.ifname)]
+    };
+    let found = lines(&file);
+    let last = found.last().unwrap();
+    assert_eq!(of(last), expected("ADD"));
+    assert_eq!((&last["level"], &last["message"]), (&json!("info"), &json!("done")));
+    assert!(last["seconds"].as_f64().unwrap() > 0.0);
+    let time = last["time"].as_str().unwrap();
+    assert!(
+        time.starts_with("20") && time.ends_with('Z') && time.len() == "2026-11-24T22:40:01.250000Z".len(),
+        "{time}"
+    );
+
+    // The interface is there already: a failure with its code.
+    let err = net.add(&att).error();
+    let last = lines(&file).pop().unwrap();
+    assert_eq!((of(&last), &last["level"]), (expected("ADD"), &json!("error")));
+    assert_eq!(last["code"], json!(err.code));
+    net.deleted(&att, Some(&added.result()));
+    let last = lines(&file).pop().unwrap();
+    assert_eq!((of(&last), &last["message"]), (expected("DEL"), &json!("done")));
+}
+
+#[test]
+fn a_file_that_cant_be_opened_keeps_no_pod_from_its_network_and_a_bad_level_no_del() {
+    need!("ip", "nft");
+    let (host, pod) = (Host::new(), Pod::new());
+    let missing = host.dir().join("missing/cni.log");
+    let net = Network::new(&host, configs::dual(&host)).with("/logFile", json!(missing));
+    let att = Attachment::new("one", &pod);
+    let added = net.add(&att).success();
+    assert!(added.stderr.contains("can't open the log file"), "{}", added.describe());
+
+    let file = host.dir().join("cni.log");
+    let loud = Network::new(&host, configs::dual(&host))
+        .with("/logFile", json!(file))
+        .with("/logLevel", json!("loud"));
+    let err = loud.check(&att, &added.result()).error();
+    assert!(err.code == 7 && err.msg.contains("unknown logLevel"), "{err:?}");
+    loud.deleted(&att, Some(&added.result()));
+    assert!(!file.exists());
+}
