@@ -76,13 +76,12 @@ impl Asking {
             // Rounded up: a wait of less than a millisecond would be none.
             let wait = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             poll(&mut fds, wait).map_err(|errno| Error::new(what, errno))?;
-            if let Some((_, packet)) =
-                self.socket.receive(&mut buffer).map_err(|err| Error::io(what, &err))?
+            let received = self.socket.receive(&mut buffer).map_err(|err| Error::io(what, &err))?;
+            if let Some((_, packet)) = received
+                && let Some(ip) = self.ips.iter().find(|ip| self.is_claimed(packet, **ip))
             {
-                if let Some(ip) = self.ips.iter().find(|ip| self.is_claimed(packet, **ip)) {
-                    let reason = format!("another host on the network has {ip}");
-                    return Err(Error::new("probe for addresses by ARP", Errno::EADDRINUSE).reason(reason));
-                }
+                let reason = format!("another host on the network has {ip}");
+                return Err(Error::new("probe for addresses by ARP", Errno::EADDRINUSE).reason(reason));
             }
         }
     }
