@@ -21,7 +21,7 @@ mod place;
 mod record;
 mod sysfs;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
@@ -96,26 +96,13 @@ impl Plugin for HostDevice {
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        if !find::is_for_programs(&config)? {
-            let mut pod = Place::pod(&call.open_netns()?)?;
-            let link = check::find(&mut pod.netlink, &call.ifname, &format!("in {}", call.netns))?;
-            let is_moved = match Records(config.data_dir).read(&call.owner())? {
-                Some(record) => pod.find(&record)?.is_some_and(|device| device.index == link.index),
-                // By the Go plugin.
-                None => !link.alias.is_empty(),
-            };
-            if !is_moved {
-                let what = format!("interface {} isn't the device that was moved into the pod", link.name);
-                return Err(Error::check(what));
-            }
-            let (ours, inside) = (check::of_this_interface(call, prev), &mut pod.netlink);
-            check::pod(call, inside, &ours, &link.kind, true)?;
-            check::addresses(inside, &link, &ours)?;
-            check::routes(inside, &link, &pod::routes(link.index, &ours), "in the pod")?;
-        }
+        let own = match find::is_for_programs(&config)? {
+            true => Ok(()),
+            false => check_device(call, prev, config.data_dir),
+        };
         match &config.ipam {
-            Some(ipam) => delegate::call(call, ipam, Command::Check),
-            None => Ok(()),
+            Some(ipam) => delegate::check(call, ipam, own),
+            None => own,
         }
     }
 
@@ -155,6 +142,27 @@ impl Plugin for HostDevice {
             None => Ok(()),
         }
     }
+}
+
+/// Checks that the device in the pod is the one that ADD moved, with its addresses and routes.
+fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), Error> {
+    let mut pod = Place::pod(&call.open_netns()?)?;
+    let link = check::find(&mut pod.netlink, &call.ifname, &format!("in {}", call.netns))?;
+    let is_moved = match Records(data_dir).read(&call.owner())? {
+        Some(record) => pod.find(&record)?.is_some_and(|device| device.index == link.index),
+        // By the Go plugin.
+        None => !link.alias.is_empty(),
+    };
+    if !is_moved {
+        return Err(Error::check(format!(
+            "interface {} isn't the device that was moved into the pod",
+            link.name
+        )));
+    }
+    let (ours, inside) = (check::of_this_interface(call, prev), &mut pod.netlink);
+    check::pod(call, inside, &ours, &link.kind, true)?;
+    check::addresses(inside, &link, &ours)?;
+    check::routes(inside, &link, &pod::routes(link.index, &ours), "in the pod")
 }
 
 /// Moves the device into the pod. Returns it with a socket inside.
