@@ -315,19 +315,39 @@ build_cluster() {
     CLUSTER_BINARY=$TARGET_DIR/${target:+$target/}release/cluster-local-etcd
 }
 
-# build_static_cluster: the same, static, for an image: its nodes may have any C library, or none. The resolver of a static
-# program is musl's own, so there is no such build without rustup's musl.
+# build_static_cluster: the same, static, for an image: its nodes may have any C library, or none. Without rustup's musl it
+# is linked with glibc, whose static resolver reads /etc/hosts and asks DNS by itself from 2.34 on.
 build_static_cluster() {
     need_cargo
-    local BUILD_FOR=${BUILD_FOR:-$(rustc -vV | sed -n 's/^host: //p')} target name
+    local BUILD_FOR=${BUILD_FOR:-$(rustc -vV | sed -n 's/^host: //p')} target name flags
     target=${BUILD_FOR/-gnu/-musl}
     name=${target//-/_}
-    rustup target list --installed 2>/dev/null | grep -qx "$target" || rustup target add "$target" >/dev/null 2>&1 ||
-        die "a static cluster-local-etcd takes rustup's standard library: rustup target add $target"
-    # The C of the crate ring asks nothing of a C library.
-    export "CC_$name=cc"
-    build_cluster
+    if rustup target list --installed 2>/dev/null | grep -qx "$target" || rustup target add "$target" >/dev/null 2>&1; then
+        # The C of the crate ring asks nothing of a C library.
+        export "CC_$name=cc"
+        build_cluster
+    else
+        need_protoc
+        say "Building cluster-local-etcd ($BUILD_FOR, static)"
+        flags=-Ctarget-feature=+crt-static$'\x1f'$(remap)
+        (cd "$ROOT" && CARGO_ENCODED_RUSTFLAGS=$flags cargo build --quiet --locked --release --target "$BUILD_FOR" \
+            --target-dir "$TARGET_DIR" -p cnimble-blocks) || die "building cluster-local-etcd failed"
+        CLUSTER_BINARY=$TARGET_DIR/$BUILD_FOR/release/cluster-local-etcd
+    fi
     is_static "$CLUSTER_BINARY" || die "$CLUSTER_BINARY is not static"
+}
+
+# package_version: the version in Cargo.toml. Behind its tag, or without one, with the number of commits since and the
+# commit: 0.1.0+12.g1a2b3c4, which dpkg and rpm take for newer than 0.1.0 and 0.1.0+11.
+package_version() {
+    local version since commits
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml")
+    since=HEAD
+    ! git -C "$ROOT" rev-parse --quiet --verify "refs/tags/v$version" >/dev/null 2>&1 || since=v$version..HEAD
+    # A source without a repository is a release.
+    commits=$(git -C "$ROOT" rev-list --count "$since" 2>/dev/null || echo 0)
+    [[ $commits == 0 ]] || version+=+$commits.g$(git -C "$ROOT" rev-parse --short=7 HEAD)
+    printf '%s\n' "$version"
 }
 
 # add_cluster DIR: builds that program, and puts it beside the plugins in DIR.

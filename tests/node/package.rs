@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cnimble_tests::{plugin_dir, skip};
+use cnimble_tests::{need, plugin_dir, skip};
 
 use crate::scripts::script;
 
@@ -123,4 +123,42 @@ fn packages_have_every_plugin_unit_page_and_licence() {
             }
         }
     }
+}
+
+#[test]
+fn a_later_build_has_a_newer_version() {
+    need!("git", "dpkg");
+    let dir = tempfile::tempdir().unwrap();
+    let sh = |line: &str| {
+        let mut bash = Command::new("bash");
+        bash.args(["-euc", line, "bash"]).arg(script("")).current_dir(dir.path());
+        bash.env("GIT_CONFIG_GLOBAL", "/dev/null").env("HOME", dir.path());
+        let output = bash.output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let version = || sh("source scripts/lib.sh; package_version");
+    let commit = || sh("git -c user.name=a -c user.email=a@b commit --quiet --allow-empty --message c");
+    sh(
+        "mkdir scripts; cp \"$1\"/lib.sh \"$1\"/debian.sh scripts; printf 'version = \"0.1.0\"\\n' >Cargo.toml",
+    );
+    // As from a tarball of the source.
+    assert_eq!(version(), "0.1.0");
+    sh("git init --quiet");
+    commit();
+    sh("git tag v0.1.0");
+    assert_eq!(version(), "0.1.0");
+    let mut versions = vec![version()];
+    for count in 1..12 {
+        commit();
+        assert!(version().starts_with(&format!("0.1.0+{count}.g")), "{}", version());
+        versions.push(version());
+    }
+    versions.push("0.1.1".to_owned());
+    for pair in versions.windows(2) {
+        sh(&format!("dpkg --compare-versions {}-1 lt {}-1", pair[0], pair[1]));
+    }
+    // A version without a tag counts all commits.
+    sh("git tag --delete v0.1.0 >/dev/null");
+    assert!(version().starts_with("0.1.0+12.g"), "{}", version());
 }
