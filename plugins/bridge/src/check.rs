@@ -48,7 +48,7 @@ impl Attached<'_> {
         Mac::parse(&told.find(|of| of.name == name && of.sandbox.is_empty() != in_pod)?.mac)
     }
 
-    /// The bridge. One that was deleted comes back with the MAC that the pods know.
+    /// The bridge. A deleted bridge comes back with the MAC that the pods know.
     fn bridge(&self, host: &mut Netlink) -> Result<Link, Error> {
         let (call, config) = (self.call, self.config);
         let put_back = |host: &mut Netlink| {
@@ -207,8 +207,8 @@ fn check_flags(port: &Link, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// The port is as closed as ADD left it. One that was never closed has no mask: the Go plugins',
-/// which has no alias, and an earlier version's, which has the host's default for `accept_ra`.
+/// The port is as closed as ADD left it. A port that was never closed has no mask: a Go plugin's port, which
+/// has no alias, and an earlier version's, which has the host's default for `accept_ra`.
 fn check_closed(port: &Link, owner: &Owner) -> Result<(), Error> {
     let closed = port.port.unwrap_or_default().closed;
     let Some(accept_ra) = port.accept_ra else { return Ok(()) };

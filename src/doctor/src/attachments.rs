@@ -26,7 +26,7 @@ use super::{Doctor, Finding, Kind, Whose};
 pub struct Compared {
     /// The differences.
     pub findings: Vec<Finding>,
-    /// What was not compared, in words.
+    /// The parts that were not compared, in words.
     pub unchecked: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Action {
     place: Place,
 }
 
-/// What could not be put back, by the attachments that were repaired.
+/// The remaining differences, by the attachments that were repaired.
 #[derive(Debug, Default)]
 pub(super) struct Repaired(BTreeMap<String, Result<Vec<(String, Fault)>, Repair>>);
 
@@ -227,8 +227,8 @@ fn repair(
     Ok(left)
 }
 
-/// Whether a DEL has begun or is done. A DEL that begins after this finds what was put back before. One that is done
-/// has removed the interface before it removed the note, so the note is looked for first.
+/// Whether a DEL has begun or is done. A DEL that begins later finds what was put back. A DEL removes the interface
+/// before the note, so the note is looked for first.
 fn is_leaving(entry: &Entry, tag: &str) -> bool {
     let found = || {
         let ns = NetNs::open(entry.namespace().unwrap_or_default().as_ref())?;

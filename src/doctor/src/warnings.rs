@@ -46,7 +46,7 @@ fn ports(known: &Known) -> Vec<PortMapping> {
     ports.and_then(|ports| json::from_value(ports, "portMappings").ok()).unwrap_or_default()
 }
 
-/// Networks whose pods send by way of the host, and that accept nothing in its rules.
+/// The networks with pods that send by way of the host, and without a plugin that has its rules accept it.
 fn without_firewall(living: &[&Known]) -> BTreeSet<String> {
     let lists = living.iter().filter_map(|known| known.entry.network_list().ok());
     lists.filter(rules::need_others).map(|list| list.name).collect()

@@ -5,7 +5,7 @@
 //! anything. The plugin that made the interface removes the note when the interface is gone; so do a new ADD, and
 //! GC for what isn't valid.
 //!
-//! A chain whose first plugin is none of ours leaves its notes. So old ones go when there are many.
+//! Notes stay behind if the first plugin of the chain is none of ours. So old notes go when there are many.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;

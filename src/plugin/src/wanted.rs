@@ -1,8 +1,8 @@
 //! The wanted state of an attachment, as items that can be verified and put back.
 //!
-//! A plugin's CHECK names the items once, each by [`Call::wants`]. The [`Aim`] decides about an item that isn't
-//! as wanted: the verb fails, or a program that makes the check in its own process ([`Examination`]) takes a note
-//! of it or has it put back.
+//! A plugin's CHECK names the items once, each by [`Call::wants`]. The [`Aim`] decides about an item that differs.
+//! The verb fails. A program that makes the check in its own process ([`Examination`]) notes the item, or has it
+//! put back.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::{Call, Command, Plugin, Undo, delegate};
 /// The place of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// Packet rules.
+    /// Packet rules on the host.
     Rules,
     /// Links, addresses, routes and switches of the host.
     Host,
@@ -25,13 +25,13 @@ pub enum Place {
     Pod,
 }
 
-/// What is done about an item that isn't as wanted.
+/// The treatment of an item that differs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Aim {
     /// The first one is the error of CHECK.
     #[default]
     Verify,
-    /// All are noted.
+    /// The caller gets a list of all that differ.
     Note,
     /// Those outside the pod are put back.
     RepairHost,
@@ -52,7 +52,7 @@ impl Aim {
 /// An item that isn't as wanted, or that could not be put back.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// Where it is.
+    /// Its place.
     pub place: Place,
     /// The error of CHECK for it, or why it could not be put back.
     pub error: Error,
@@ -98,8 +98,8 @@ impl Call {
         }
     }
 
-    /// Returns true if a program makes this check for itself. It wants to know more than a caller of the verb, which may
-    /// end a pod whose CHECK fails.
+    /// Returns true if a program makes this check for itself. A caller of the verb may end a pod that fails, so the verb
+    /// verifies less.
     pub fn is_examined(&self) -> bool {
         self.wanted.aim != Aim::Verify
     }
