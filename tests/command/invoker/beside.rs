@@ -286,8 +286,8 @@ fn adds_beside(node: &Node, plugins: &Path, cleaner: &[&str], allowed: &[i32]) {
 fn doctor_judges_again_what_has_come_to_life_since_it_looked() {
     need!("ip", "nft", "jq");
     let node = Node::new();
-    // It is the plugin firewall that the doctor asks.
-    let plugins = node.gated("10.214.5.0/24", "firewall");
+    // The doctor asks a plugin that it doesn't link.
+    let plugins = node.gated("10.214.5.0/24", "gate");
     let (live, old, new) = (Pod::new(), Pod::new(), Pod::new());
     node.cnimble(&plugins, &["add", "net", live.path(), "--container-id", "live"]).run().success();
     node.cnimble(&plugins, &["add", "net", old.path(), "--container-id", "again"]).run().success();
