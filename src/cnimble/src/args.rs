@@ -1,4 +1,4 @@
-//! The command line.
+//! The arguments and subcommands of the command line.
 
 mod config;
 mod follow;
@@ -101,7 +101,7 @@ pub(super) struct Global {
 }
 
 impl Cli {
-    /// Gives the interface that was named before the verb to the verb.
+    /// Moves an `--ifname` given before the verb to the arguments of the verb.
     pub(super) fn place_ifname(&mut self) -> Result<(), Report> {
         let Some(ifname) = self.ifname.take() else { return Ok(()) };
         match &mut self.command {
@@ -202,7 +202,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// How logs of what runs for long look.
+    /// Returns the log format of a long-running subcommand.
     pub(super) fn log_format(&self) -> Format {
         match self {
             Command::Run(given) => given.log_format,

@@ -16,8 +16,7 @@ use super::plugin_files::PluginFiles;
 use super::report::{Exit, Report};
 use super::{Session, args, plain, print, print_json, style};
 
-/// The plugins that are called in this process: those that put something back, and those that often stand
-/// beside them.
+/// The plugins that are called in this process. They can repair an attachment, or are often chained with such plugins.
 static PLUGINS: &[&dyn Plugin] = &[
     cnimble_bandwidth::PLUGIN,
     cnimble_bridge::PLUGIN,
@@ -30,11 +29,11 @@ static PLUGINS: &[&dyn Plugin] = &[
     cnimble_tuning::PLUGIN,
 ];
 
-/// What became of a finding.
+/// The outcome of a finding.
 enum Outcome {
-    /// Nothing was to be done.
+    /// Only a diagnosis was requested.
     Found,
-    /// It is in a pod, and only the rest was to be repaired.
+    /// The difference is in a pod, and only the host was to be repaired.
     NotAsked,
     Doubtful,
     Repaired,
@@ -108,12 +107,11 @@ async fn examine(doctor: &Doctor<'_>, reach: Option<Reach>) -> Result<(Diagnosis
     Ok((diagnosis, outcomes))
 }
 
-/// The doctor for this node, with the directories of leases that were given, or else the usual
-/// ones and those of the networks.
+/// Returns the doctor for this node. Without given lease directories it uses the usual ones and those of the networks.
 pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
     let mut witnesses = Witnesses::new(session.invoker.cache().clone());
     witnesses.grace = Duration::from_secs(grace);
-    // Who names a cache means that one.
+    // With `--cache-dir` only that cache is judged.
     witnesses.judge_others = !session.own_cache;
     if given.is_empty() {
         let networks = session.conf.list().map(|listing| listing.networks).unwrap_or_default();
@@ -218,12 +216,12 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
     out
 }
 
-/// The pod that a finding is about, if its name is known.
+/// Returns the name of the pod that a finding is about, if it is known.
 pub(super) fn pod<'d>(finding: &Finding, diagnosis: &'d Diagnosis) -> Option<&'d String> {
     diagnosis.pods.get(finding.whose.container_id.as_ref()?)
 }
 
-/// With the pod's name, where it is known, instead of the container's ID.
+/// Returns the owner in words. The name of the pod replaces the container ID if it is known.
 pub(super) fn whose(whose: &Whose, pod: Option<&String>) -> String {
     let container = match pod {
         Some(pod) => ("pod", Some(pod)),

@@ -1,4 +1,4 @@
-//! `explain`: what an error code, a rule of `validate --strict` or a key of a configuration means.
+//! `explain`: explains an error code, a rule of `validate --strict` or a configuration key.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use cnimble_lint::{Key, Rule, nearest, network_keys, pages};
 use super::report::{Exit, Report};
 use super::{Session, print, print_json};
 
-/// Every code, what it says, and what helps.
+/// All error codes with their meanings and remedies.
 const CODES: &[(Code, &str, &str)] = &[
     (
         Code::INCOMPATIBLE_VERSION,
@@ -124,7 +124,7 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
     tell(session, &text, &list.collect())
 }
 
-/// Words that can be explained.
+/// Returns the words that can be explained.
 pub(super) fn words() -> impl Iterator<Item = String> {
     let codes = CODES.iter().map(|(code, ..)| code.0.to_string());
     let rules = Rule::ALL.iter().map(|rule| rule.name().to_owned());
@@ -150,7 +150,7 @@ fn code(session: &Session, number: u32) -> Result<(), Report> {
     tell(session, &format!("error code {number}: {about}\n  {help}\n"), &object)
 }
 
-/// A key, and the plugin that reads it; `None` for one of any network.
+/// A key and the plugin that reads it, or `None` for a key of any network.
 type Found = (Option<&'static str>, &'static Key);
 
 fn all() -> impl Iterator<Item = Found> {
@@ -158,7 +158,7 @@ fn all() -> impl Iterator<Item = Found> {
     network_keys().iter().map(|key| (None, key)).chain(of_plugins)
 }
 
-/// The keys that are meant: `isGateway`, `ipam.ranges`, or with the plugin in front, `bridge.mtu`.
+/// Returns the matching keys for `isGateway` or `ipam.ranges`, or with the plugin in front, `bridge.mtu`.
 fn keys(word: &str) -> Vec<Found> {
     let plain = |path: &str| path.replace("[]", "").to_ascii_lowercase();
     let wanted = plain(word);
@@ -167,7 +167,7 @@ fn keys(word: &str) -> Vec<Found> {
         path == wanted || owner.is_some_and(|owner| format!("{owner}.{path}") == wanted)
     };
     let mut found: Vec<Found> = all().filter(is).collect();
-    // What stands below it, and its last name alone.
+    // Matches the keys below it, or the last name of a path alone.
     let near = |(_, key): &Found| {
         let path = plain(key.path);
         path.starts_with(&format!("{wanted}.")) || path.ends_with(&format!(".{wanted}"))
@@ -175,7 +175,7 @@ fn keys(word: &str) -> Vec<Found> {
     if found.is_empty() {
         found = all().filter(near).collect();
     }
-    // An object of any network is explained with the keys in it.
+    // The explanation of an object includes the keys in it.
     let objects: Vec<String> = found
         .iter()
         .filter(|(owner, key)| {
@@ -295,7 +295,7 @@ mod tests {
         walk(&cnimble_lint::schema::of_network(), &mut unexplained);
         unexplained.sort();
         unexplained.dedup();
-        // Those of a route are the result's, which the specification describes.
+        // The keys of a route belong to the result, which the specification describes.
         unexplained.retain(|name| {
             !["dst", "gw", "advmss", "priority", "scope", "mtu", "table"].contains(&name.as_str())
         });

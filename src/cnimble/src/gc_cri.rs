@@ -1,8 +1,7 @@
-//! `gc --cri`: what is dead in a network, by the judge and by the container runtime.
+//! `gc --cri`: removes dead attachments of a network, using liveness and the container runtime.
 //!
-//! What the judge calls dead is removed, unless the runtime lists its sandbox, in whatever state.
-//! Everything is looked at twice, with the grace period between, and once more, under the
-//! network's lock, before it is removed.
+//! A dead attachment is removed unless the runtime lists its sandbox in any state. Two looks, separated by the grace
+//! period, must agree. A third look under the network's lock precedes each removal.
 
 use std::time::Duration;
 
@@ -45,14 +44,14 @@ pub(super) async fn gc(
     }
 }
 
-/// What is dead both times, and how much is left alone for being in doubt.
+/// Looks twice. Returns the findings that are dead in both looks, and the number of doubtful ones.
 async fn twice(doctor: &Doctor<'_>, network: &str, grace: u64) -> Result<(Diagnosis, usize), cni::Error> {
     let mut first = doctor.look_at(network)?;
     let doubtful = |findings: &[Finding]| findings.iter().filter(|of| of.doubt.is_some()).count();
     let mut left = doubtful(&first.findings);
     first.findings.retain(|finding| finding.doubt.is_none());
     if !first.findings.is_empty() {
-        // It may take minutes, and would look as if nothing happened.
+        // The wait can take minutes, so the note shows that the command works.
         note(&format!("{} found; looking again in {grace} s (--grace)", first.findings.len()));
         tokio::time::sleep(Duration::from_secs(grace)).await;
         let second = doctor.look_at(network)?;

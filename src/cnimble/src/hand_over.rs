@@ -1,4 +1,4 @@
-//! `hand-over`: the rules of living pods, in the form of the Go plugins.
+//! `hand-over`: converts the rules of living pods to the form of the Go plugins.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
         (true, false) => Mode::All,
         (true, true) => Mode::Possible,
     };
-    // Without `cnimble run` there is nothing to wait for, and no directory to make.
+    // If `cnimble run` was never used there is no directory to lock, and none is created.
     let _lock = match given.yes && given.state_dir.exists() {
         true => Some(run::files::lock(&given.state_dir).await?),
         false => None,
@@ -35,7 +35,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
             .row("why", format!("{} of `cnimble pod` or `cnimble run` on record in {}: no other program can take them down", style::count(records, "pod"), given.state_dir.display()))
             .hint("cnimble pod down --all"));
     }
-    // What has a link or an address lives; a lease alone, however young, has no rules.
+    // A link or an address proves that a pod lives. A lease alone has no rules, so it needs no grace period.
     let mut doctor = doctor::new(session, &given.data_dir, 0);
     doctor.witnesses.grace = Duration::ZERO;
     let outcome = match interruptible(doctor.hand_over(mode)).await {
@@ -55,7 +55,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Resu
     }
 }
 
-/// How many pods of our own are on record.
+/// Returns the number of recorded pods of `cnimble pod` and `cnimble run`.
 fn records(state_dir: &Path) -> usize {
     let list = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_record = |path: &Path| {

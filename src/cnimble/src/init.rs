@@ -1,4 +1,4 @@
-//! `init`: a network's file for a purpose, checked before it is written.
+//! `init`: writes a network's file for a purpose, after a check.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use super::report::{Exit, Report, usage};
 use super::{Session, print};
 
 const VERSION: &str = "1.0.0";
-/// k3s reads no other directory.
+/// The only directory that k3s reads.
 const K3S_DIR: &str = "/var/lib/rancher/k3s/agent/etc/cni/net.d";
 
 pub(super) fn init(session: &Session, given: &Init) -> Result<(), Report> {
@@ -66,7 +66,7 @@ fn unwritten(given: &Init) -> Report {
     Report::new(Exit::Files, format!("network {} is not made", given.name))
 }
 
-/// Runtimes take the first file of the directory as the default network.
+/// Returns the prefix of the file name. Runtimes take the first file of the directory as the default network.
 fn order(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Containerd | Purpose::K3s => "10",
@@ -75,13 +75,13 @@ fn order(purpose: Purpose) -> &'static str {
     }
 }
 
-/// The networks that are there; what can't be read is `validate`'s business.
+/// Returns the readable networks of the directory. `validate` reports the others.
 fn networks(dir: &Path) -> Result<Vec<Document>, Report> {
     let files = super::lint::files::in_directory(dir)?;
     Ok(files.into_iter().filter_map(|file| Document::parse(file).ok()).collect())
 }
 
-/// The first /24 of 10.88.0.0/13 that nothing here has: podman and containerd begin there, too.
+/// Returns a document with the first unused /24 of 10.88.0.0/13. podman and containerd begin there, too.
 fn free(given: &Init, path: &Path, networks: &[Document], host: &Host) -> Result<Document, Report> {
     for second in 88..96_u8 {
         for third in 0..=255_u8 {
@@ -106,7 +106,7 @@ fn overlaps(document: &Document, networks: &[Document], host: &Host) -> Vec<Find
     found
 }
 
-/// What was asked for, if nothing is wrong with it.
+/// Parses and checks the requested configuration.
 fn checked(
     given: &Init,
     path: &Path,
@@ -124,7 +124,7 @@ fn checked(
     Err(found.iter().fold(failed(given), |report, finding| report.row("why", &finding.message)))
 }
 
-/// The file. Keys that begin with `_` say why; plugins don't read them.
+/// Returns the text of the file. Keys with a leading `_` are explanations, which plugins don't read.
 fn text(given: &Init, subnet: Option<IpNetwork>) -> Result<String, Report> {
     let portmap = || json!({"type": "portmap", "capabilities": {"portMappings": true}});
     let bandwidth = || json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
@@ -192,7 +192,7 @@ fn bridge_name(network: &str) -> String {
     }
 }
 
-/// The interface of the default route, if none was named.
+/// Returns the named interface, or else that of the default route.
 fn master(given: &Init) -> Result<String, Report> {
     if let Some(master) = &given.master {
         return Ok(master.clone());
@@ -211,7 +211,7 @@ fn master(given: &Init) -> Result<String, Report> {
     }
 }
 
-/// Never over a file that is there, and never half a file.
+/// Writes the file atomically. Never overwrites an existing file.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir)?;

@@ -1,4 +1,4 @@
-//! Work that a signal may end.
+//! Interrupts work on a signal.
 
 use std::future::Future;
 
@@ -8,8 +8,7 @@ use cnimble_runtime::Error;
 
 use super::report::{Exit, Report};
 
-/// Waits for `work` or a signal, whichever is first. On a signal `work` is dropped, which
-/// kills the plugin that it waits for.
+/// Waits for `work` or a signal. On a signal `work` is dropped, which kills the running plugin.
 pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
     let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = signals.map(signal) else {
@@ -23,7 +22,7 @@ pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T,
     }
 }
 
-/// Turns both kinds of failure into a report.
+/// Converts failures and interruptions into a report.
 pub(super) fn finish<T>(what: &str, outcome: Result<Result<T, Error>, Exit>) -> Result<T, Report> {
     match outcome {
         Ok(outcome) => outcome.map_err(|err| Report::of(what, &err)),

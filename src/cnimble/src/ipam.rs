@@ -1,4 +1,4 @@
-//! `ipam`: a cluster's addresses. The program that speaks to etcd does the work.
+//! `ipam`: shows and releases the addresses of a cluster. The program that speaks to etcd does the work.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use super::report::{Exit, Report};
 use super::style::table;
 use super::{Session, print, print_json};
 
-/// The IPAM plugin whose networks these are.
+/// The IPAM plugin of these networks.
 const PLUGIN: &str = "cluster-local";
-/// The program, beside the plugins.
+/// The program that speaks to etcd, installed beside the plugins.
 pub(super) const PROGRAM: &str = "cluster-local-etcd";
 
 /// A cluster's addresses.
@@ -86,13 +86,13 @@ pub(super) fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> {
     }
 }
 
-/// Milliseconds since 1970 as people write them.
+/// Formats milliseconds since 1970 as a date and time.
 fn when(unix: u64) -> String {
     let time = i64::try_from(unix).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| unix.to_string(), |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-/// The plugin of the network that has the IPAM plugin.
+/// Returns the plugin of the network that uses the IPAM plugin.
 pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     let is_ours = |document: &Value| {
         json::get(document, "ipam").and_then(|ipam| json::get(ipam, "type")).and_then(Value::as_str)
@@ -101,12 +101,12 @@ pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     list.plugins.iter().find(|plugin| is_ours(&plugin.document))
 }
 
-/// The program that speaks to etcd, in one of these directories.
+/// Returns the path of the program that speaks to etcd, if one of these directories has it.
 pub(super) fn program(path: &[PathBuf]) -> Option<PathBuf> {
     path.iter().map(|dir| dir.join(PROGRAM)).find(|file| file.is_file())
 }
 
-/// Runs the program with the network's configuration; its answer.
+/// Runs the program with the network's configuration and returns its answer.
 fn ask(session: &Session, network: &str, task: &[&str], what: &str) -> Result<Value, Report> {
     let list = load(session, network, what)?;
     let plugin = plugin_of(&list).ok_or_else(|| {

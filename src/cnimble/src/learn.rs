@@ -1,4 +1,4 @@
-//! `completions`: the script by which a shell asks this command.
+//! `completions`: prints the completion script of a shell.
 
 use super::args::Completions;
 use super::report::Report;

@@ -1,4 +1,4 @@
-//! `plugins` and `networks`: what there is.
+//! `plugins` and `networks`: list the installed plugins and networks.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::report::{Exit, Report};
 use super::style::table;
 use super::{Session, print, print_json};
 
-/// Long enough for anything that is a plugin; the directory may hold other programs.
+/// The time limit for a plugin's answer. The directory may contain other programs.
 const LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
@@ -46,8 +46,8 @@ pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
     print(&table(&["PLUGIN", "CNI VERSIONS", "PATH"], &lines, session.paint))
 }
 
-/// Without the directories of ordinary programs: to run all of them is no way to ask who
-/// is a plugin, /usr/sbin has poweroff.
+/// Removes directories of ordinary programs. Running each program there to find plugins is dangerous: /usr/sbin has
+/// poweroff.
 fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
     const ORDINARY: [&str; 6] =
         ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
@@ -72,7 +72,7 @@ fn shown(answer: Result<Versions, PluginError>) -> String {
     }
 }
 
-/// `0.1.0 to 1.1.0` for versions without a gap, else all of them.
+/// Returns `0.1.0 to 1.1.0` for consecutive versions, or else all of them.
 fn span(supported: &[String]) -> String {
     let known: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
     match (supported.first(), supported.last()) {
@@ -140,7 +140,7 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
         return Ok(());
     }
     if session.json {
-        // The problems are in the listing.
+        // The listing already shows the problems.
         return Err(Report::new(Exit::Config, ""));
     }
     let report = Report::new(Exit::Config, "some files can't be used");

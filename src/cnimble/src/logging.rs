@@ -1,4 +1,4 @@
-//! Logs on stderr: lines for people, or JSON for programs.
+//! Logs to stderr as text or JSON.
 
 use std::io::Write;
 
@@ -35,8 +35,8 @@ impl Log for Stderr {
             Format::Text => text(record),
             Format::Json => json(record),
         };
-        // Whole lines, so that those of several threads don't mix. Nobody to tell when stderr is
-        // closed.
+        // Writes whole lines, so that lines of several threads don't mix. If stderr is closed there is no place to
+        // report it.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 
@@ -55,7 +55,7 @@ fn name(level: Level) -> &'static str {
 
 fn text(record: &Record<'_>) -> String {
     let over = progress::before_line();
-    // Plugins may have said several lines. None of them is to look like one of the log's own.
+    // A plugin's message can have several lines. The indent distinguishes them from lines of the log.
     let message = plain::text(&record.args().to_string()).replace('\n', "\n  ");
     match record.level() {
         Level::Info => format!("{over}cnimble: {message}\n"),
@@ -69,7 +69,7 @@ fn json(record: &Record<'_>) -> String {
     object.insert("level".into(), name(record.level()).into());
     object.insert("message".into(), record.args().to_string().into());
     object.insert("module".into(), record.target().into());
-    // Fields that can't be read are left out.
+    // Unreadable fields are omitted.
     let _ = record.key_values().visit(&mut Fields(&mut object));
     let mut line = plain::json(&serde_json::Value::Object(object).to_string());
     line.push('\n');
@@ -94,7 +94,7 @@ impl<'kvs> VisitSource<'kvs> for Fields<'_> {
 /// Starts logging, at the level of `CNIMBLE_LOG`, or else `usual`.
 ///
 /// # Errors
-/// The variable names no level.
+/// Fails if the variable names no level.
 pub(super) fn init(format: Format, usual: LevelFilter) -> Result<(), Report> {
     let given = std::env::var_os("CNIMBLE_LOG").filter(|text| !text.is_empty());
     let level = given.map_or(Ok(usual), |text| {

@@ -1,4 +1,4 @@
-//! The command: what was typed, what is done, and how it is shown.
+//! The entry point: parses the command line, runs the subcommand and shows the outcome.
 
 mod args;
 mod cri;
@@ -51,18 +51,18 @@ use style::Paint;
 const CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
 const CONF_DIR: &str = "/etc/cni/net.d";
 
-/// What all subcommands work with.
+/// The settings that all subcommands share.
 struct Session {
     invoker: Invoker,
     conf: ConfDir,
     json: bool,
-    /// Whether a cache directory was named.
+    /// Whether a cache directory was given.
     own_cache: bool,
-    /// Whether a directory with configurations was named.
+    /// Whether a configuration directory was given.
     own_conf: bool,
-    /// Whether directories with plugins were named.
+    /// Whether plugin directories were given.
     own_path: bool,
-    /// The time limit that was given, or 0.
+    /// The given time limit, or 0.
     timeout: Duration,
     /// Whether stdout is a terminal.
     terminal: bool,
@@ -71,7 +71,7 @@ struct Session {
 
 impl Session {
     fn new(global: &Global) -> Self {
-        // An empty variable is as good as none.
+        // An empty variable counts as unset.
         let path = |given: &Option<PathBuf>, or: &str| {
             let given = given.clone().filter(|path| !path.as_os_str().is_empty());
             given.unwrap_or_else(|| PathBuf::from(or))
@@ -100,18 +100,17 @@ impl Session {
         }
     }
 
-    /// The same with another invoker.
+    /// Returns a copy with another invoker.
     fn with_invoker(&self, invoker: Invoker) -> Self {
         Session { invoker, conf: self.conf.clone(), ..*self }
     }
 
-    /// Whether people read our stdout.
+    /// Whether stdout is a terminal and the output is text.
     fn human(&self) -> bool {
         self.terminal && !self.json
     }
 
-    /// Reports success: in words on a terminal, as JSON with `--json`, and otherwise by the exit
-    /// status alone, as cnitool does.
+    /// Reports success: as text on a terminal, as JSON with `--json`, or else by the exit status alone, like cnitool.
     fn done(&self, words: &str, object: &Value) -> Result<(), Report> {
         match (self.json, self.terminal) {
             (true, _) => print_json(object),
@@ -121,7 +120,6 @@ impl Session {
     }
 }
 
-/// Runs the command line.
 fn main() -> ExitCode {
     if let Some(answered) = names::answer() {
         return answered;
@@ -134,7 +132,7 @@ fn main() -> ExitCode {
         return fail(&Session::new(&cli.global), &report);
     }
     let session = Session::new(&cli.global);
-    // What goes on for long and does much at once gets more threads, and says what it does.
+    // Long-running services get more threads and log at the level info.
     let is_service = matches!(cli.command, Command::Run(_) | Command::Serve(_) | Command::Node(_));
     let usual = if is_service { log::LevelFilter::Info } else { log::LevelFilter::Warn };
     if let Err(report) = logging::init(cli.command.log_format(), usual) {
@@ -144,7 +142,7 @@ fn main() -> ExitCode {
         Command::Run(_) | Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
-    // Without effect on a runtime of one thread.
+    // Has no effect on a single-threaded runtime.
     runtime.worker_threads(2);
     let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
@@ -159,7 +157,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers a command line that clap refuses, or that asks for help or the version.
+/// Answers a command line that clap refuses, or a request for help or the version.
 fn not_understood(err: &clap::Error) -> ExitCode {
     if !err.use_stderr() {
         let text = match Paint::of(&std::io::stdout()).is_on() {
@@ -172,9 +170,9 @@ fn not_understood(err: &clap::Error) -> ExitCode {
         };
     }
     if !std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json") {
-        // It quotes the command line, into which a script may have put a foreign name.
+        // The message quotes the command line, which can contain names from untrusted input.
         let text = plain::text(&err.render().to_string());
-        // A closed stderr is no reason to fail otherwise.
+        // A closed stderr doesn't change the exit status.
         let _ = std::io::stderr().write_all(text.as_bytes());
         return ExitCode::from(Exit::Usage as u8);
     }
@@ -188,16 +186,16 @@ fn fail(session: &Session, report: &Report) -> ExitCode {
     tell(format, &report.clone().with_reason())
 }
 
-/// How an error is written.
+/// The format of an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
-    /// On stderr.
+    /// Written as text on stderr.
     Words,
-    /// On stdout.
+    /// Written as JSON on stdout.
     Json,
 }
 
-/// Writes an error; the exit status is the error's own, written or not.
+/// Writes an error. Returns the error's exit status even if the write fails.
 fn tell(format: Format, report: &Report) -> ExitCode {
     let paint = Paint::of(&std::io::stderr());
     match (report.has_text(), format) {

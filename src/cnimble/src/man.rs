@@ -1,4 +1,4 @@
-//! `man`: manual pages, made from the command line's own description.
+//! `man`: generates manual pages from the definition of the command line.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::args::{self, Cli};
 use super::print;
 use super::report::{Exit, Report};
 
-/// Examples of verbs without examples in their help, by the name of the page.
+/// Examples for the pages of verbs without examples in their help.
 const EXAMPLES: &[(&str, &str)] = &[
     ("cnimble-add", "  ip netns add blue\n  cnimble add demo blue"),
     ("cnimble-check", "  cnimble check demo blue"),
@@ -56,14 +56,14 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("cnimble-validate", "  cnimble validate demo\n  cnimble validate --strict --offline ./demo.conflist"),
 ];
 
-/// Variables of all verbs.
+/// The environment variables of all verbs.
 const VARIABLES: [(&str, &str); 3] = [
     ("CNIMBLE_LOG", "The level of logs on stderr: off, error, warn, info, debug or trace."),
     ("NO_COLOR", "Not empty: no colours. They go to a terminal only."),
     ("TERM", "dumb: no colours."),
 ];
 
-/// Variables of verbs that have an option or argument of this name.
+/// The environment variables of verbs that have an option or argument of this name.
 const VARIABLES_OF: [(&str, &str, &str); 4] = [
     ("ifname", "CNI_IFNAME", "The same as --ifname."),
     ("in_cluster", "KUBERNETES_SERVICE_HOST", "With --in-cluster: the address of the API server."),
@@ -71,7 +71,7 @@ const VARIABLES_OF: [(&str, &str, &str); 4] = [
     ("log_format", "NOTIFY_SOCKET", "The socket of systemd that hears when the service is ready."),
 ];
 
-/// Files of verbs that have an option or argument of this name.
+/// The files of verbs that have an option or argument of this name.
 const FILES: [(&str, &str, &str); 10] = [
     ("conf_dir", "/etc/cni/net.d", "Networks: a .conflist, .conf or .json file each."),
     ("cni_path", "/opt/cni/bin, /usr/lib/cni", "Plugins."),
@@ -103,7 +103,7 @@ pub(super) fn man(given: &args::Man) -> Result<(), Report> {
     write(&root, dir).map_err(failed)
 }
 
-/// Writes the page of a command, and those of the commands below it.
+/// Writes the page of a command and those of its subcommands.
 fn write(command: &Command, dir: &Path) -> io::Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         write(below, dir)?;
@@ -150,7 +150,7 @@ fn list(out: &mut dyn Write, heading: &str, items: impl Iterator<Item = (String,
     roff.to_writer(out)
 }
 
-/// A section of preformatted lines.
+/// Writes a section of preformatted lines.
 fn text(out: &mut dyn Write, heading: &str, lines: &str) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", [heading]).control("nf", []);
@@ -169,11 +169,11 @@ fn examples(command: &Command) -> String {
     }
 }
 
-/// The part of the text behind a command's help that has this heading.
+/// Returns the part with this heading of the text after a command's help.
 fn after(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let part = text.split_once(heading).map(|(_, part)| part).unwrap_or_default();
-    // Another heading stands at the beginning of its line.
+    // The next heading begins in the first column.
     let own = part.lines().take_while(|line| line.is_empty() || line.starts_with(' '));
     own.collect::<Vec<_>>().join("\n").trim_end().to_owned()
 }

@@ -1,7 +1,7 @@
-//! Names that a shell completes.
+//! Completes names for a shell.
 //!
-//! The shell runs this command for it, at every press of the key: so it is quick, says nothing on stderr, and
-//! takes what can't be read for empty.
+//! The shell runs this command at each press of the key. Therefore it is quick, prints nothing on stderr, and treats
+//! unreadable files as empty.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -22,39 +22,39 @@ use super::CONF_DIR;
 use super::args::{Cli, Completions};
 use super::explain;
 
-/// By this variable the shell asks for completions.
+/// The environment variable of a request for completions.
 const VARIABLE: &str = "CNIMBLE_COMPLETE";
 
-/// The directory with the files of named namespaces.
+/// The directory of named network namespaces.
 const NETNS_DIR: &str = "/run/netns";
 
-/// Answers a shell that asks for completions; `None` if no shell asks.
+/// Answers a request for completions. Returns `None` if the shell requests none.
 pub(super) fn answer() -> Option<ExitCode> {
     let here = std::env::current_dir().ok();
     let asked = CompleteEnv::with_factory(Cli::command).var(VARIABLE);
     match asked.try_complete(std::env::args_os(), here.as_deref()) {
         Ok(answered) => answered.then_some(ExitCode::SUCCESS),
-        // A message would stand in the middle of the line that is being typed.
+        // A message would appear in the middle of the line that is being typed.
         Err(_) => Some(ExitCode::FAILURE),
     }
 }
 
-/// The script that a shell sources.
+/// Returns the completion script for a shell.
 pub(super) fn script(given: &Completions) -> Vec<u8> {
     let mut out = Vec::new();
     let shells = Shells::builtins();
     if let Some(shell) = shells.completer(&given.shell.to_string()) {
-        // Nothing fails that writes to memory.
+        // A write to memory can't fail.
         let _ = shell.write_registration(VARIABLE, "cnimble", "cnimble", "cnimble", &mut out);
     }
     if given.shell == clap_complete::Shell::Zsh {
-        // The first time zsh runs the whole file as the function `_cnimble`, and expects an answer.
+        // On first use zsh runs the whole file as the function `_cnimble` and expects an answer.
         out.extend_from_slice(b"[[ $funcstack[1] != _cnimble ]] || _clap_dynamic_completer_cnimble \"$@\"\n");
     }
     out
 }
 
-/// Networks of the configuration directory; files, too, once there is a slash.
+/// Completes the networks of the configuration directory, or files after a slash.
 pub(super) fn networks(current: &OsStr) -> Vec<CompletionCandidate> {
     if current.as_encoded_bytes().contains(&b'/') {
         return PathCompleter::file().complete(current);
@@ -65,7 +65,7 @@ pub(super) fn networks(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, networks.into_iter().map(|network| network.list.name))
 }
 
-/// Namespaces of `ip netns`; paths, too, once there is a slash.
+/// Completes the namespaces of `ip netns`, or paths after a slash.
 pub(super) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
     if current.as_encoded_bytes().contains(&b'/') {
         return PathCompleter::any().complete(current);
@@ -74,7 +74,7 @@ pub(super) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries.filter_map(|entry| entry.file_name().into_string().ok()))
 }
 
-/// Pods of `cnimble pod` and `cnimble run` that have a network.
+/// Completes pods of `cnimble pod` and `cnimble run` with a network.
 pub(super) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
     let state = || PathBuf::from(given("--state-dir").unwrap_or_else(|| "/var/lib/cnimble".into()));
     let cache = Cache::new(given("--cache-dir").map_or_else(|| state().join("cni"), PathBuf::from));
@@ -82,12 +82,12 @@ pub(super) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries.iter().filter_map(|entry| kubernetes_name(&entry.args)).map(short))
 }
 
-/// Containers that are attached.
+/// Completes the IDs of attached containers.
 pub(super) fn containers(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries().map(|entry| entry.container_id))
 }
 
-/// Pods that are attached, and containers that are no pods.
+/// Completes attached pods, and attached containers without a pod.
 pub(super) fn attached(current: &OsStr) -> Vec<CompletionCandidate> {
     let named = |entry: Entry| match kubernetes_name(&entry.args) {
         Some(pod) => short(pod),
@@ -96,28 +96,28 @@ pub(super) fn attached(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries().map(named))
 }
 
-/// Interfaces that are attached.
+/// Completes the names of attached interfaces.
 pub(super) fn attached_interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries().map(|entry| entry.ifname))
 }
 
-/// Interfaces of the host.
+/// Completes interfaces of the host.
 pub(super) fn interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
     let links = Netlink::open().and_then(|mut netlink| netlink.links(&Filter::default()));
     matching(current, links.unwrap_or_default().into_iter().map(|link| link.name))
 }
 
-/// Plugins with a page of keys.
+/// Completes plugins that have a page of keys.
 pub(super) fn plugins(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, pages().iter().map(|page| page.name.to_owned()))
 }
 
-/// Keys, codes and rules.
+/// Completes keys, codes and rules.
 pub(super) fn explained(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, explain::words())
 }
 
-/// The entries of the caches.
+/// Returns the entries of the caches.
 fn entries() -> impl Iterator<Item = Entry> {
     let caches = match given("--cache-dir") {
         Some(dir) => vec![Cache::new(dir)],
@@ -127,12 +127,12 @@ fn entries() -> impl Iterator<Item = Entry> {
     entries.filter(|entry| entry.ifname != "lo")
 }
 
-/// A pod as it can be typed.
+/// Returns the short form of a pod's name, without the namespace `default`.
 fn short(pod: String) -> String {
     pod.strip_prefix("default/").map(str::to_owned).unwrap_or(pod)
 }
 
-/// The names that begin with `current`, sorted. A name with a control character can't be typed.
+/// Returns the names that begin with `current`, sorted. Omits names with a control character, which can't be typed.
 fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
     let begins = |name: &String| name.as_bytes().starts_with(current.as_encoded_bytes());
     let names: BTreeSet<String> =
@@ -140,7 +140,7 @@ fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<Complet
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The value of an option that has been typed already.
+/// Returns the value of an option that is already on the line.
 fn given(option: &str) -> Option<OsString> {
     let mut words = std::env::args_os().skip_while(|word| word != "--");
     while let Some(word) = words.next() {

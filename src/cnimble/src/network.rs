@@ -1,4 +1,4 @@
-//! `gc`, `status` and `validate`: the verbs about a network.
+//! `gc`, `status` and `validate`: the verbs for a network.
 
 use std::io::Read;
 use std::path::Path;
@@ -18,7 +18,7 @@ use super::output::note;
 use super::report::{Exit, Report, usage};
 use super::{Session, doctor, gc_cri, plugin_files};
 
-/// The network of this name, or in this file if it is a path.
+/// Returns the network of this name, or the network in this file if `name` is a path.
 pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfError> {
     if name.contains('/') {
         return load_file(Path::new(name));
@@ -30,8 +30,8 @@ pub(super) fn load(session: &Session, name: &str, what: &str) -> Result<NetworkL
     find(session, name).map_err(|err| Report::conf(what, &err))
 }
 
-/// Tells of capability arguments that no plugin takes, and of a portmap that never gets a port: what is
-/// asked for would be left undone, and ADD would succeed.
+/// Warns of capability arguments that no plugin takes, and of a portmap that gets no ports. Otherwise ADD would succeed
+/// without doing what was requested.
 pub(super) fn warn_of_capabilities<'a>(network: &NetworkList, given: impl Iterator<Item = &'a String>) {
     let name = &network.name;
     for key in given.filter(|key| !network.takes(key)) {
@@ -76,8 +76,8 @@ fn disabled(network: &NetworkList) -> String {
     format!("{} says disableGC; nothing was done", network.name)
 }
 
-/// Repairs what the doctor finds in this network. The plugins' GC is not asked: its list can't name what
-/// another runtime begins to add after it was made.
+/// Repairs the findings of the doctor in this network. Doesn't call the plugins' GC: its list can't include attachments
+/// that another runtime adds later.
 async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) -> Result<(), Report> {
     if network.disable_gc {
         let object = json!({"network": network.name, "validAttachments": null});
@@ -128,7 +128,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     )
 }
 
-/// The list as the flags give it; `None` without any.
+/// Returns the list from the flags, or `None` without any.
 fn valid(given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
     if given.all {
         return Ok(Some(Vec::new()));

@@ -1,4 +1,4 @@
-//! Writing to stdout and stderr.
+//! Writes to stdout and stderr.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -9,12 +9,12 @@ use cnimble_cni::json;
 use super::plain;
 use super::report::{Exit, Report};
 
-/// Writes a text to stdout. A reader that closes the pipe early, as `head` does, is no error.
+/// Writes a text to stdout. A closed pipe, as with `head`, is no error.
 pub(super) fn print(text: &str) -> Result<(), Report> {
     judged(emit(text))
 }
 
-/// The same, with all control characters: for what this program has composed alone.
+/// Writes a text with its control characters. Use it only for text without foreign parts.
 pub(super) fn print_as_is(text: &str) -> Result<(), Report> {
     judged(write(text))
 }
@@ -36,17 +36,17 @@ pub(super) fn print_json(value: &Value) -> Result<(), Report> {
     print(&plain::json(&format!("{}\n", json::to_pretty(value))))
 }
 
-/// Writes a text to stdout; a closed pipe is an error of its own kind.
+/// Writes a text to stdout. A closed pipe is a distinct error.
 pub(super) fn emit(text: &str) -> io::Result<()> {
     write(&plain::text(text))
 }
 
-/// The error for output that did not reach stdout.
+/// Returns the error for a failed write to stdout.
 pub(super) fn unwritten(err: &io::Error) -> Report {
     Report::new(Exit::Files, "can't write to stdout").row("why", err.to_string())
 }
 
-/// Writes a note to stderr. A closed stderr is no reason to fail.
+/// Writes a note to stderr. Ignores a closed stderr.
 pub(super) fn note(text: &str) {
     let _ = io::stderr().write_all(format!("cnimble: {}\n", plain::text(text)).as_bytes());
 }

@@ -1,39 +1,38 @@
-//! What is shown is text: words of plugins, servers and manifests are in it, and none of them may
-//! steer a terminal, or hide what stands beside them.
+//! Escapes output: text from plugins, servers and manifests must not control a terminal or hide other text.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use cnimble_api::{is_unseen, redact};
 
-/// Marks escape codes of this program, and is drawn by lot in each process: a text of others has none.
+/// Marks the escape codes of this program. It is random in each process, so foreign text can't contain it.
 static KEY: LazyLock<String> = LazyLock::new(|| format!("\x1b{:016x}", RandomState::new().hash_one(0)));
 
-/// An escape code (`[1m`) that [`text`] and [`line`] let through.
+/// Returns an escape code (`[1m`) that [`text`] and [`line`] let through.
 pub(super) fn code(code: &str) -> String {
     format!("{}{code}", *KEY)
 }
 
-/// How codes of this program begin.
+/// Returns the beginning of this program's escape codes.
 pub(super) fn key() -> &'static str {
     &KEY
 }
 
-/// Lines of text without secrets, and with what can't be seen in it escaped.
+/// Returns lines of text without secrets and with invisible characters escaped.
 pub(super) fn text(text: &str) -> String {
     escaped(text, &['\n', '\t'])
 }
 
-/// One line: line ends are escaped, too.
+/// Returns one line, with line breaks escaped, too.
 pub(super) fn line(text: &str) -> String {
     let text = escaped(text, &[]);
-    // It is escaped once more before it is written.
+    // The text is escaped again before it is written.
     text.replace('\x1b', &KEY)
 }
 
 fn escaped(text: &str, keep: &[char]) -> String {
     let mut out = String::with_capacity(text.len());
-    // What stands behind a key is a code of ours.
+    // An escape code of this program follows the key.
     for (index, part) in redact(text).split(KEY.as_str()).enumerate() {
         if index > 0 {
             out.push('\x1b');
@@ -48,11 +47,11 @@ fn escaped(text: &str, keep: &[char]) -> String {
     out
 }
 
-/// JSON that means the same, less secrets, with what can't be seen in it escaped.
+/// Returns equivalent JSON without secrets and with invisible characters escaped.
 pub(super) fn json(text: &str) -> String {
     let text = redact(text);
     text.chars().fold(String::with_capacity(text.len()), |mut out, char| {
-        // Outside of texts there are line ends only.
+        // Outside of strings JSON has no invisible characters except line breaks.
         match is_unseen(char) && char != '\n' {
             true => {
                 let units = char

@@ -1,5 +1,5 @@
-//! Which file is under the name of each plugin: one of ours, of the Go reference plugins, or another. And what follows
-//! for the pods that run.
+//! Determines the maker of each installed plugin file: cnimble, the Go reference plugins, or another. Derives the
+//! consequences for running pods.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,11 +19,11 @@ use cnimble_runtime::find_plugin;
 use super::style::{Paint, rows};
 use super::{Session, events};
 
-/// A plugin answers in milliseconds. The file may be another program.
+/// The time limit for a file's answer. A plugin takes milliseconds, but the file may be another program.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The longest answer, in bytes.
+/// The size limit of an answer, in bytes.
 const ANSWER: u64 = 4096;
-/// So many pods are named.
+/// The number of pods that are listed by name.
 const NAMED: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,27 +33,27 @@ enum Maker {
     Other,
 }
 
-/// A plugin's file, and what it says of itself.
+/// A plugin file and its own description.
 #[derive(Debug, Clone)]
 pub(super) struct PluginFile {
     pub(super) name: String,
     pub(super) path: PathBuf,
     maker: Maker,
-    /// Without a `v`; empty for another's file.
+    /// The version without a `v`. Empty for a file of another maker.
     version: String,
-    /// The plugin in the file. Differs from `name` if another plugin was written into it.
+    /// The plugin in the file. Differs from `name` if the file holds another plugin.
     acts_as: Option<String>,
 }
 
 impl PluginFile {
-    /// Asks the file. A plugin that is called without CNI_COMMAND says on stderr what it is, and does nothing.
+    /// Runs the file without CNI_COMMAND. A plugin then describes itself on stderr and does nothing.
     async fn ask(name: &str, path: PathBuf) -> Self {
         let said = if is_program(&path) { about(&path).await } else { String::new() };
         let (maker, version, acts_as) = read(&said);
         PluginFile { name: name.to_owned(), path, maker, version, acts_as }
     }
 
-    /// Maker and version: `cnimble v0.1.0`.
+    /// Returns maker and version: `cnimble v0.1.0`.
     fn words(&self) -> String {
         match self.maker {
             Maker::Cnimble => format!("cnimble v{}", self.version),
@@ -62,13 +62,13 @@ impl PluginFile {
         }
     }
 
-    /// Says that it is another plugin than its name promises, if it is.
+    /// Returns a message if the file holds another plugin than its name says.
     pub(super) fn misnamed(&self) -> Option<String> {
         let is = self.acts_as.as_ref().filter(|is| **is != self.name)?;
         Some(format!("{} is the plugin {is} ({})", self.path.display(), self.words()))
     }
 
-    /// Says that it is none of ours although others of `network` are, if that is so.
+    /// Returns a message if this is a Go plugin while others of `network` are from cnimble.
     pub(super) fn mixed(&self, network: &[PluginFile]) -> Option<String> {
         let ours = network.iter().any(|file| file.maker == Maker::Cnimble);
         (ours && self.maker == Maker::Go).then(|| {
@@ -83,7 +83,7 @@ impl PluginFile {
     }
 }
 
-/// Reads what a plugin says about itself. Its first line is `CNI <name> plugin <version>`, in both sets of plugins.
+/// Parses the description of a plugin. Its first line is `CNI <name> plugin <version>` in both sets of plugins.
 fn read(said: &str) -> (Maker, String, Option<String>) {
     let first = said.lines().find_map(|line| line.strip_prefix("CNI ")?.split_once(" plugin "));
     let Some((name, version)) = first else { return (Maker::Other, String::new(), None) };
@@ -92,19 +92,19 @@ fn read(said: &str) -> (Maker, String, Option<String>) {
     let known = cnimble_lint::page(name).is_some();
     match ours {
         Some(version) => (Maker::Cnimble, version.to_owned(), Some(name.to_owned())),
-        // Others made with Go's library say the same of plugins that the reference set lacks.
+        // Other plugins that use Go's library print the same line, but their names aren't in the reference set.
         None if known => (Maker::Go, version.to_owned(), Some(name.to_owned())),
         None => (Maker::Other, String::new(), Some(name.to_owned())),
     }
 }
 
-/// A script may do anything when it is called without CNI_COMMAND.
+/// Whether the file is an ELF program. A script could do anything when it is called without CNI_COMMAND.
 fn is_program(path: &Path) -> bool {
     let mut magic = [0; 4];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
 }
 
-/// The program's stderr when it is called without anything; empty if it can't be started.
+/// Returns the program's stderr when called with an empty environment. Empty if it can't be started.
 async fn about(path: &Path) -> String {
     let mut command = Command::new(path);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -117,20 +117,20 @@ async fn about(path: &Path) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// The files that a runtime runs under these names. Names without a file are left out.
+/// Returns the files that a runtime runs under these names. Omits names without a file.
 pub(super) async fn named(session: &Session, names: impl IntoIterator<Item = &str>) -> Vec<PluginFile> {
     let path = session.invoker.path();
     let files = names.into_iter().filter_map(|name| Some((name, find_plugin(name, path).ok()?)));
     futures::stream::iter(files).map(|(name, file)| PluginFile::ask(name, file)).buffered(8).collect().await
 }
 
-/// Something that needs an operator.
+/// A consequence that needs an operator.
 struct Consequence {
     what: String,
     remedy: &'static str,
 }
 
-/// All plugins of a node.
+/// The plugin files of a node.
 pub(super) struct PluginFiles {
     files: Vec<PluginFile>,
     consequences: Vec<Consequence>,
@@ -164,7 +164,7 @@ impl PluginFiles {
         PluginFiles { files, consequences }
     }
 
-    /// Whether an operator is needed.
+    /// Whether no operator is needed.
     pub(super) fn is_well(&self) -> bool {
         self.consequences.is_empty()
     }
@@ -183,7 +183,7 @@ impl PluginFiles {
         json!({"files": files.collect::<Value>(), "consequences": follows.collect::<Value>()})
     }
 
-    /// One line if all are of one make; else a line for each make, with the names.
+    /// Returns one line if all files are from one maker, or else a line per maker with the names.
     pub(super) fn text(&self, paint: Paint) -> String {
         let mut makes: BTreeMap<(Maker, String), Vec<&PluginFile>> = BTreeMap::new();
         for file in &self.files {
@@ -216,7 +216,8 @@ impl PluginFiles {
     }
 }
 
-/// Finds living pods with rules in our tables whose network has a Go plugin by now. The DEL of Go's does not know these rules.
+/// Finds living pods with rules in cnimble's tables and a network that now has a Go plugin. The DEL of the Go plugin
+/// does not remove these rules.
 async fn not_handed_over(
     session: &Session,
     doctor: &Doctor<'_>,
@@ -242,7 +243,7 @@ async fn not_handed_over(
                 && Some(&entry.container_id) == whose.container_id.as_ref()
         };
         let list = entries.iter().find(of).and_then(|entry| entry.network_list().ok());
-        // A pod without an entry may be of any network.
+        // A pod without an entry may belong to any network.
         if list.is_none_or(|list| list.plugins.iter().any(|plugin| is_go(&plugin.plugin_type))) {
             pods.push(super::doctor::whose(whose, None));
         }

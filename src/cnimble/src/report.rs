@@ -1,4 +1,4 @@
-//! How an error is told: what failed, where, why, and what to try.
+//! Formats an error: what failed, where, why, and a hint.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use cnimble_runtime::{ConfError, Error, Failure, Failures, PluginError, Verb};
 use super::plain;
 use super::style::{Paint, rows};
 
-/// The exit status; `--help` lists them.
+/// The exit statuses, as listed by `--help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exit {
     Plugin = 1,
@@ -37,8 +37,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// An empty `what` is for a failure that has been told already: only the exit status is
-    /// left to give.
+    /// Creates a report. An empty `what` means that the failure is already printed, and only the exit status remains.
     pub(super) fn new(exit: Exit, what: impl Into<String>) -> Self {
         Report { exit, what: what.into(), rows: Vec::new(), hint: None, error: None }
     }
@@ -53,7 +52,7 @@ impl Report {
         self
     }
 
-    /// `what` as in "can't add eth0 to network demo".
+    /// Returns the report for an error. `what` is like "can't add eth0 to network demo".
     pub(super) fn of(what: impl Into<String>, error: &Error) -> Self {
         let mut report = match error {
             Error::Conf(error) => return Report::conf(what, error),
@@ -80,7 +79,7 @@ impl Report {
         report
     }
 
-    /// A lock that wasn't taken.
+    /// Returns the report for a lock that could not be taken.
     fn locked(what: impl Into<String>, error: &LockError) -> Self {
         let report = Report::new(Exit::Files, what).row("why", error.to_string());
         report.hint(match error {
@@ -89,7 +88,7 @@ impl Report {
         })
     }
 
-    /// A configuration that can't be used.
+    /// Returns the report for an unusable configuration.
     pub(super) fn conf(what: impl Into<String>, error: &ConfError) -> Self {
         let report = Report::new(Exit::Config, what);
         match error {
@@ -136,7 +135,7 @@ impl Report {
         report
     }
 
-    /// Says that it takes root, if that is what is missing.
+    /// Adds the hint to use root if a permission is missing.
     pub(super) fn with_reason(mut self) -> Self {
         const ROOT: &str = "run it as root";
         let refused = |text: &str| {
@@ -152,12 +151,12 @@ impl Report {
         self
     }
 
-    /// Whether there is something to tell.
+    /// Whether the report has a text to print.
     pub(super) fn has_text(&self) -> bool {
         !self.what.is_empty()
     }
 
-    /// For people, on stderr.
+    /// Prints the report as text on stderr.
     pub(super) fn print(&self, paint: Paint) {
         let mut lines = self.rows.clone();
         if let Some(hint) = &self.hint {
@@ -165,11 +164,11 @@ impl Report {
         }
         let what = plain::line(&self.what);
         let text = format!("{} {what}\n{}", paint.bad("cnimble:"), rows(&lines, paint));
-        // A closed stderr is no reason to fail.
+        // A closed stderr doesn't change the exit status.
         let _ = std::io::stderr().write_all(plain::text(&text).as_bytes());
     }
 
-    /// For programs, on stdout: a CNI error with a few keys more.
+    /// Returns the report as JSON: a CNI error with a few more keys.
     pub(super) fn json(&self) -> Value {
         let why = || {
             let of = self.rows.iter().find(|(name, _)| *name == "why");
@@ -201,10 +200,10 @@ impl Report {
     }
 }
 
-/// What helps when a range is full.
+/// The hint for a full range.
 const FULL: &str = "`cnimble doctor` lists leases of pods that are gone, and frees them with --repair";
 
-/// What helps against this, if we know.
+/// Returns the hint for this cause, if there is one.
 fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     let text = match cause {
         PluginError::Missing { .. } => {
@@ -229,7 +228,7 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
             101 => FULL.to_owned(),
             _ if !nix::unistd::geteuid().is_root() => "run it as root".to_owned(),
             103 => format!("cnimble del {network} NETNS, and add it again"),
-            // The Go plugin has no code of its own for it. This only chooses a hint.
+            // The Go plugin has no separate code for a full range. This match only chooses a hint.
             _ if error.msg.contains("no IP addresses available") => FULL.to_owned(),
             _ if verb == Verb::Del => "DEL may be repeated until it succeeds".to_owned(),
             _ => return None,
@@ -239,7 +238,7 @@ fn hint(network: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     Some(text)
 }
 
-/// The report on a command line that makes no sense.
+/// Returns the report for an invalid command line.
 pub(crate) fn usage(why: impl Into<String>) -> Report {
     Report::new(Exit::Usage, "that can't be done as it was written").row("why", why)
 }

@@ -1,4 +1,4 @@
-//! `schema`: what editors check configurations by.
+//! `schema`: prints the JSON schemas for editors that check configurations.
 
 use cnimble_lint::{pages, schema};
 

@@ -1,4 +1,4 @@
-//! `serve`: CRI for pod sandboxes.
+//! `serve`: serves CRI for pod sandboxes.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report
     let network = sandboxes.network().clone();
     let limits = Limits { parallel: usize::from(given.parallel), ..Limits::default() };
     let server = Server::new(sandboxes.clone(), &given.options.state_dir, limits);
-    // Before the first pod: a kubelet makes none while the plugins say that they can't.
+    // The probe precedes the first pod. A kubelet creates no pods while the plugins report that they can't serve.
     let _ = network.probe().await;
     let probed = network.clone();
     tokio::spawn(async move { probed.keep_probing(STATUS).await });
@@ -100,12 +100,12 @@ fn cant_listen(why: &str) -> Report {
     Report::new(Exit::Files, "can't listen").row("why", why)
 }
 
-/// The socket that systemd has opened for us (sd_listen_fds(3)). Plugins don't get it.
+/// Returns the socket from systemd (sd_listen_fds(3)). Plugins don't inherit it.
 fn passed() -> Result<Option<OwnedFd>, Report> {
     let mut passed = sd_notify::listen_fds().map_err(|err| cant_listen(&format!("LISTEN_FDS: {err}")))?;
     match (passed.next(), passed.len()) {
         (None, _) => Ok(None),
-        // SAFETY: systemd has opened this descriptor for us, and this is the only place that takes it.
+        // SAFETY: systemd has opened this descriptor for this process, and this is the only place that takes it.
         (Some(fd), 0) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
         (Some(_), more) => {
             Err(cant_listen(&format!("systemd passes {} sockets, and one is wanted", more + 1)))
@@ -113,10 +113,10 @@ fn passed() -> Result<Option<OwnedFd>, Report> {
     }
 }
 
-/// Between two attempts to finish what a crash has interrupted.
+/// The pause between two attempts to finish interrupted work.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Finishes what a crash has interrupted. What fails is tried again: a plugin may be missing for a while.
+/// Finishes work that a crash has interrupted. Retries on failure, because a plugin may be missing for a while.
 async fn settle(sandboxes: Sandboxes, parallel: usize) {
     while let Err(err) = sandboxes.settle(parallel).await {
         log::warn!("what was interrupted could not be finished: {err}");

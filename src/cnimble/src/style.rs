@@ -1,23 +1,21 @@
-//! Aligned columns, and colour on a terminal.
+//! Aligns columns and colours text on a terminal.
 
 use std::io::IsTerminal;
 
 use super::plain;
 
-/// Whether to colour.
+/// Whether output is coloured.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paint(bool);
 
 impl Paint {
-    /// For a stream: only on a terminal that can, and not with NO_COLOR
-    /// (<https://no-color.org>).
+    /// Returns the setting for a stream. Colour needs a capable terminal and no NO_COLOR (<https://no-color.org>).
     pub(super) fn of(stream: &impl IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Paint(stream.is_terminal() && !set("NO_COLOR") && !dumb)
     }
 
-    /// Whether anything is coloured.
     pub(super) fn is_on(self) -> bool {
         self.0
     }
@@ -46,7 +44,7 @@ impl Paint {
     }
 }
 
-/// `1 route`, `2 routes`.
+/// Formats a count with its noun: `1 route`, `2 routes`.
 pub(super) fn count(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -54,7 +52,7 @@ pub(super) fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// `  name  text` lines, texts aligned; a name that repeats is shown once.
+/// Formats `  name  text` lines with aligned texts. A repeated name is shown once.
 pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut out = String::new();
@@ -62,7 +60,7 @@ pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
     for (name, text) in rows {
         let shown = if *name == last { "" } else { name };
         last = name;
-        // A plugin's message may have lines of its own.
+        // A plugin's message may have several lines.
         for (index, line) in text.lines().enumerate() {
             let shown = if index == 0 { shown } else { "" };
             out.push_str(&format!("  {}  {line}\n", paint.dim(&format!("{shown:width$}"))));
@@ -71,9 +69,9 @@ pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
     out
 }
 
-/// A table with headings; the last column isn't padded.
+/// Formats a table with headings. The last column isn't padded.
 pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> String {
-    // A name may have a line end in it.
+    // A name may contain a line break.
     let lines: Vec<Vec<String>> =
         lines.iter().map(|cells| cells.iter().map(|cell| plain::line(cell)).collect()).collect();
     let width = |column: usize| {

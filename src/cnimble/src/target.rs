@@ -1,4 +1,4 @@
-//! From what was typed to what the plugins get: namespace, container ID, arguments.
+//! Converts command-line arguments into the namespace, container ID and arguments for plugins.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,7 +9,7 @@ use cnimble_runtime::Attach;
 use super::args::Attachment;
 use super::report::{Exit, Report, usage};
 
-/// The attachment that the command line and environment describe, as for ADD.
+/// Returns the attachment that the command line and environment describe, as for ADD.
 pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
     let netns = match &given.netns {
         Some(netns) => Some(namespace(netns)?),
@@ -42,7 +42,7 @@ pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
     Ok(attach)
 }
 
-/// A namespace that is to be entered must be there.
+/// Fails if the namespace doesn't exist.
 pub(super) fn must_exist(attach: &Attach, what: &str) -> Result<(), Report> {
     let path = &attach.netns;
     if path.is_empty() {
@@ -56,8 +56,8 @@ pub(super) fn must_exist(attach: &Attach, what: &str) -> Result<(), Report> {
     }
 }
 
-/// A path is made absolute without following links, as cnitool does, since the container
-/// ID depends on it. A bare name is one of `ip netns`.
+/// Makes a path absolute without following links, as cnitool does, because the container ID depends on it. A bare name
+/// is a namespace of `ip netns`.
 fn namespace(text: &str) -> Result<String, Report> {
     if text.is_empty() {
         return Ok(String::new());
@@ -69,7 +69,7 @@ fn namespace(text: &str) -> Result<String, Report> {
     Ok(clean(&path).to_string_lossy().into_owned())
 }
 
-/// Takes `.` and `..` out, by text only.
+/// Removes `.` and `..` lexically.
 fn clean(path: &Path) -> PathBuf {
     let mut out = PathBuf::from("/");
     for part in path.components() {
@@ -84,7 +84,7 @@ fn clean(path: &Path) -> PathBuf {
     out
 }
 
-/// cnitool's: `cnitool-` and the first ten bytes of the path's SHA-512.
+/// Returns the container ID of cnitool: `cnitool-` and the first ten bytes of the path's SHA-512.
 fn container_id(netns: &str) -> String {
     format!("cnitool-{}", sha512_hex(netns, 10))
 }

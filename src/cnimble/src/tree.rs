@@ -1,4 +1,4 @@
-//! `tree`: the node's networks as a picture.
+//! `tree`: draws the networks of the node.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::interrupt::interruptible;
 use super::report::{Exit, Report};
 use super::{Session, doctor, plain, print, print_json};
 
-/// Where runtimes keep named namespaces.
+/// The directories in which runtimes keep named namespaces.
 const NETNS_DIRS: [&str; 3] = ["/run/netns", "/run/cnimble/netns", "/run/docker/netns"];
 
 pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
@@ -40,7 +40,7 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
     Ok(())
 }
 
-/// What the doctor finds about pods, with the names that the runtime tells, if it is asked.
+/// Returns the doctor's findings about pods. With a socket the runtime supplies the names.
 async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Report> {
     let what = "can't look at the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_life::DEFAULT_GRACE.as_secs());
@@ -50,7 +50,7 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     let mut problems: Vec<(String, String)> = Vec::new();
     for finding in diagnosis.findings {
         let Some(id) = finding.whose.container_id else { continue };
-        // What stands behind a colon is for the doctor's own page.
+        // The part after a colon is only for the output of the doctor.
         let why = finding.why.split(": ").next().unwrap_or_default();
         let problem = match finding.kind.is_of_sandbox() {
             true => why.to_owned(),
@@ -61,13 +61,13 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     Ok(Notes { names: diagnosis.pods, problems })
 }
 
-/// The node's networks, with these notes on their pods.
+/// Returns the node's networks, with these notes on their pods.
 pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Report> {
     let configured = configured(&session.conf);
     let netns_dirs: Vec<PathBuf> = NETNS_DIRS.iter().map(PathBuf::from).collect();
     let mut caches = vec![session.invoker.cache().clone()];
     if !session.own_cache {
-        // Pods of `cnimble pod` and `cnimble run`.
+        // The cache of `cnimble pod` and `cnimble run`.
         caches.push(Cache::new("/var/lib/cnimble/cni"));
     }
     let sources = Sources { caches: &caches, configured: &configured, netns_dirs: &netns_dirs, notes };
@@ -75,15 +75,14 @@ pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Repor
         .map_err(|err| Report::new(Exit::Files, "can't draw the networks").row("why", err.to_string()))
 }
 
-/// Networks that could be used, the first of each name. What is wrong with the others
-/// `cnimble networks` tells.
+/// Returns the usable networks, the first of each name. `cnimble networks` reports the others.
 fn configured(conf: &ConfDir) -> Vec<cnimble_cni::NetworkList> {
     let Ok(listing) = conf.list() else { return Vec::new() };
     listing.networks.into_iter().map(|network| network.list).collect()
 }
 
-/// Whether the locale's letters are UTF-8 (locale(7): the first of these that is set counts).
-/// Without any, lines of Unicode still are what most terminals take.
+/// Whether the locale uses UTF-8. The first variable that is set counts (locale(7)). Without a locale Unicode is
+/// assumed, because most terminals support it.
 fn speaks_unicode() -> bool {
     let set = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
     match ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set) {

@@ -1,4 +1,4 @@
-//! `add`, `del` and `check`: the verbs about one attachment.
+//! `add`, `del` and `check`: the verbs for one attachment.
 
 use std::fmt::Display;
 
@@ -30,8 +30,7 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
         })
 }
 
-/// The plugin in work was killed with the future; what it and those before it did is
-/// taken back here.
+/// Undoes an interrupted ADD. The running plugin was killed with the future.
 async fn abandon(
     session: &Session,
     network: &NetworkList,
@@ -46,7 +45,7 @@ async fn abandon(
             .row("why", "interrupted; not rolled back, because it had been added before")
             .hint(format!("cnimble del {} {}", network.name, attach.netns));
     }
-    // A second signal ends this, too.
+    // A second signal interrupts this, too.
     match interruptible(session.invoker.del(network, attach)).await {
         Ok(Ok(())) => report.row("why", "interrupted; what was made until then is gone again"),
         outcome => {
@@ -65,7 +64,7 @@ pub(super) async fn del(session: &Session, given: &Attachment) -> Result<(), Rep
     let what = format!("can't delete {} from network {}", attach.ifname, given.network);
     let network = match network::find(session, &given.network) {
         Ok(network) => Ok(network),
-        // The configuration that ADD used is in the cache.
+        // The cache has the configuration that ADD used.
         Err(err @ ConfError::NoNetwork { .. }) => match lookup(session, &given.network, &attach) {
             Some(entry) => entry.network_list().map_err(|reason| {
                 Report::new(Exit::Config, &what)
@@ -106,7 +105,7 @@ pub(super) async fn check(session: &Session, given: &Attachment) -> Result<(), R
     )
 }
 
-/// What isn't given is as it was at ADD.
+/// Restores missing arguments from the values at ADD.
 fn recall(attach: &mut Attach, given: &Attachment, entry: Entry) {
     if given.netns.is_none() {
         attach.netns = entry.namespace().unwrap_or_default().to_owned();
@@ -140,7 +139,7 @@ fn summary(network: &NetworkList, attach: &Attach) -> Value {
     })
 }
 
-/// The result for people.
+/// Formats the result as text.
 fn describe(session: &Session, network: &NetworkList, attach: &Attach, result: &Value) -> String {
     let headline = format!(
         "{} {} is on {}\n",

@@ -1,4 +1,4 @@
-//! The options of what is about configurations, and of what there is to learn.
+//! The options of the subcommands for configurations, completions, and manual pages.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The options of what follows and shows what goes on.
+//! The options of the subcommands that follow events and counters.
 
 use std::path::PathBuf;
 use std::time::Duration;

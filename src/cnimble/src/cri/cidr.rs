@@ -1,4 +1,4 @@
-//! `cnimble cri set-pod-cidr`.
+//! The subcommand `cnimble cri set-pod-cidr`.
 
 use ipnetwork::IpNetwork;
 use serde_json::json;
@@ -42,7 +42,7 @@ pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork])
     }
 }
 
-/// Why nothing may come of it, though the runtime has accepted it.
+/// Returns why an accepted CIDR may have no effect on the runtime.
 fn effect(client: &Client, cni: Option<&Cni>) -> Option<String> {
     let name = &client.version().name;
     match cni {

@@ -1,4 +1,4 @@
-//! `cnimble cri inspect`: a pod as the runtime, the cache and the kernel have it.
+//! `cnimble cri inspect`: shows a pod as the runtime, the cache and the kernel see it.
 
 mod sides;
 

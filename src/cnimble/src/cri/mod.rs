@@ -34,13 +34,13 @@ pub(super) async fn cri(session: &Session, given: &Cri) -> Result<(), Report> {
     interruptible(work).await.map_err(|exit| Report::new(exit, "interrupted").hint("run it again"))?
 }
 
-/// The runtime at this socket, or at the one that is found.
+/// Connects to the runtime at the given socket, or at a socket that is found.
 pub(super) async fn connect(given: Option<&OsStr>, what: &str) -> Result<Client, Report> {
     let socket = cnimble_cri::find(given).map_err(|err| report(what, &err))?;
     Client::connect(&socket).await.map_err(|err| report(what, &err))
 }
 
-/// What the runtime has refused, or why there was no asking.
+/// Returns the report for a refusal of the runtime or a failed connection.
 pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
     let exit = match err {
         CriError::Endpoint { .. } => Exit::Usage,
@@ -62,7 +62,7 @@ pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
     }
 }
 
-/// The sandboxes of a pod, the newest first: by name, or by the beginning of the ID.
+/// Returns the sandboxes of a pod, Ready ones first, then the newest. The text is a name or the beginning of an ID.
 fn of_pod<'s>(sandboxes: &'s [Sandbox], text: &str) -> Vec<&'s Sandbox> {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     let named = |of: &&Sandbox| of.namespace == namespace && of.name == name;
@@ -70,20 +70,20 @@ fn of_pod<'s>(sandboxes: &'s [Sandbox], text: &str) -> Vec<&'s Sandbox> {
     found.sort_by_key(|of| (!of.ready, std::cmp::Reverse((of.attempt, of.created))));
     if found.is_empty() && text.len() >= 4 {
         found = sandboxes.iter().filter(|of| of.id.starts_with(text)).collect();
-        // Two pods can't be meant.
+        // An ambiguous ID prefix matches nothing.
         found.truncate(if found.len() == 1 { 1 } else { 0 });
     }
     found
 }
 
-/// The error for a pod without a sandbox.
+/// Returns the error for a pod without a sandbox.
 fn no_pod(what: impl Into<String>, text: &str) -> Report {
     Report::new(Exit::Usage, what)
         .row("why", format!("the runtime has no pod {text}"))
         .hint("`cnimble cri pods` lists the pods")
 }
 
-/// The first letters of an ID, as crictl shows them.
+/// Returns the first 13 characters of an ID, as crictl shows them.
 fn short(id: &str) -> &str {
     id.get(..13).unwrap_or(id)
 }

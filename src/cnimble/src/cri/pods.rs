@@ -1,4 +1,4 @@
-//! `cnimble cri pods`.
+//! The subcommand `cnimble cri pods`.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +17,7 @@ pub(super) async fn pods(session: &Session, client: &Client) -> Result<(), Repor
     for sandbox in client.sandboxes().await.map_err(|err| report(what, &err))? {
         match client.sandbox(&sandbox.id).await {
             Ok(status) => all.push((sandbox, Some(status))),
-            // It has gone meanwhile.
+            // The runtime has removed the sandbox since the listing.
             Err(err) if err.is_no_sandbox() => {}
             Err(err) => {
                 log::warn!("{}: {err}", sandbox.pod());
@@ -49,7 +49,7 @@ fn line(sandbox: &Sandbox, status: Option<&SandboxStatus>) -> Vec<String> {
     ]
 }
 
-/// A sandbox for programs.
+/// Returns a sandbox as JSON.
 pub(super) fn as_json(sandbox: &Sandbox, status: Option<&SandboxStatus>) -> Value {
     json!({
         "namespace": sandbox.namespace,
@@ -71,7 +71,7 @@ pub(super) fn joined<T: ToString>(list: &[T]) -> String {
 }
 
 fn age(sandbox: &Sandbox) -> String {
-    // containerd doesn't know of one that it couldn't make.
+    // containerd has no creation time for a sandbox that it failed to create.
     if sandbox.created == 0 {
         return "-".to_owned();
     }

@@ -1,4 +1,4 @@
-//! `cnimble cri status`: the runtime's conditions, and which network it has loaded.
+//! `cnimble cri status`: shows the conditions of the runtime and the network that it has loaded.
 
 use serde_json::{Value, json};
 
@@ -11,9 +11,9 @@ use crate::report::{Exit, Report};
 use crate::style::rows;
 use crate::{Session, print, print_json};
 
-/// What we would choose, as a kubelet of old would have: the first file that can be used.
+/// The network that cnimble would choose: the first usable file, like a kubelet with its own CNI support.
 struct Choice {
-    /// Where we have looked.
+    /// The directory that was searched.
     dir: String,
     network: Option<std::sync::Arc<Network>>,
     problems: Vec<String>,
@@ -41,12 +41,12 @@ pub(super) async fn status(session: &Session, client: &Client) -> Result<(), Rep
     }
 }
 
-/// Those that a kubelet looks at.
+/// Whether a kubelet looks at this condition.
 fn is_main(kind: &str) -> bool {
     matches!(kind, "RuntimeReady" | "NetworkReady")
 }
 
-/// In the runtime's directories, where it tells them and none were given.
+/// Chooses in the runtime's directories if the runtime names them and no other directory was given.
 async fn choice(session: &Session, cni: Option<&Cni>) -> Choice {
     let told = cni.and_then(|cni| cni.conf_dir.clone()).filter(|_| !session.own_conf);
     let dir = told.unwrap_or_else(|| session.conf.dir().to_owned());
@@ -63,7 +63,7 @@ async fn choice(session: &Session, cni: Option<&Cni>) -> Choice {
     }
 }
 
-/// How the runtime's choice differs from ours, if it tells its own.
+/// Returns how the runtime's choice differs from `choice`, if the runtime reports its own.
 fn differ(status: &Status, choice: &Choice) -> Option<String> {
     let loaded = &status.cni.as_ref()?.networks;
     let first = loaded.first();

@@ -1,4 +1,4 @@
-//! `cnimble cri up` and `down`: pods by the runtime, as a kubelet makes them.
+//! `cnimble cri up` and `down`: create and remove pods through the runtime, as a kubelet does.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use crate::Session;
 use crate::pod::tally::{Tally, manifests};
 use crate::report::{Exit, Report};
 
-/// How many sandboxes are made at once.
+/// The number of sandboxes that are created concurrently.
 const AT_ONCE: usize = 8;
 
 pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result<(), Report> {
@@ -50,7 +50,7 @@ pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result
     tally.into_inner().finish("up", configs.len())
 }
 
-/// The pod's sandbox, and whether it was there.
+/// Returns the pod's sandbox, and whether it existed already.
 async fn one_up(
     client: &Client,
     config: &SandboxConfig,
@@ -69,7 +69,7 @@ async fn one_up(
             sandbox.id.clone()
         }
         None => {
-            // As a kubelet: what isn't Ready, or of an earlier pod of that name, is stopped first.
+            // A kubelet also stops first a sandbox that isn't Ready or belongs to an earlier pod of that name.
             for sandbox in &own {
                 client.stop(&sandbox.id).await.map_err(failed)?;
             }
@@ -91,7 +91,7 @@ async fn one_up(
     }
 }
 
-/// What a kubelet would send of this pod.
+/// Returns the configuration that a kubelet would send for this pod.
 fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfig {
     let (name, namespace) = (&of.pod.name, &of.pod.namespace);
     let port = |port: &pod_network::PortMapping| Port {
@@ -123,7 +123,7 @@ fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfi
     }
 }
 
-/// Asks the kernel whether the pod has what the runtime says.
+/// Checks that the kernel agrees with the runtime about the pod.
 fn verify(status: &SandboxStatus) -> Result<(), String> {
     if !status.sandbox.ready {
         return Err("the runtime says that the sandbox isn't Ready".to_owned());
@@ -145,7 +145,7 @@ fn verify(status: &SandboxStatus) -> Result<(), String> {
     }
 }
 
-/// Those of interfaces that are up.
+/// Returns the addresses of the interfaces that are up.
 fn addresses(netns: &Path) -> netlink::Result<BTreeSet<IpAddr>> {
     let mut inside = Netlink::open_in(&NetNs::open(netns)?)?;
     let mut found = BTreeSet::new();

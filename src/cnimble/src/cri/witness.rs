@@ -1,4 +1,4 @@
-//! The container runtime as the judge's witness.
+//! The container runtime as a source of evidence about sandboxes.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use cnimble_life::runtime::{Detail, Runtime, Sandbox};
 use super::report;
 use crate::report::Report;
 
-/// Asks anew each time: what it says is judged by at that moment.
+/// Asks the runtime each time, so that a verdict uses the current list.
 #[derive(Debug)]
 struct Witness {
     socket: PathBuf,
 }
 
-/// The runtime at this socket, or at the one that is found. It is asked once, so that one that isn't
-/// there is an error before anything else.
+/// Returns the runtime at the given socket, or at a socket that is found. Asks it once, so that an unreachable runtime
+/// is an early error.
 pub(crate) fn witness(given: &OsStr, what: &str) -> Result<Arc<dyn Runtime>, Report> {
     let socket = find(Some(given)).map_err(|err| report(what, &err))?;
     blocking(&socket, |client| async move { client.sandboxes().await }).map_err(|err| report(what, &err))?;

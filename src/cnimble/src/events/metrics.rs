@@ -1,4 +1,4 @@
-//! Counts of events since the start, in the text format of Prometheus
+//! Counts events since the start, in the text format of Prometheus
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>).
 
 use std::collections::BTreeMap;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use super::state::{Event, What};
 
-/// Upper bounds of the durations, in seconds.
+/// The upper bounds of the durations, in seconds.
 const BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0, 10.0];
 
 const EVENTS: [What; 4] = [What::Add, What::Del, What::Failed, What::Repaired];
 
-/// Durations of one network's ADDs or DELs.
+/// The durations of one network's ADDs or DELs.
 #[derive(Default)]
 struct Histogram {
-    /// How many fell into each bucket, and not into the one before.
+    /// The number of durations in each bucket, without those of the bucket before.
     counts: [u64; BUCKETS.len()],
     count: u64,
     seconds: f64,
@@ -44,10 +44,10 @@ impl Histogram {
     }
 }
 
-/// Counts of all networks.
+/// The counts of all networks.
 #[derive(Default)]
 pub(super) struct Metrics {
-    /// By network and event.
+    /// The counts by network and event.
     events: BTreeMap<(String, &'static str), u64>,
     durations: BTreeMap<(String, &'static str), Histogram>,
     lost: u64,
@@ -57,7 +57,7 @@ impl Metrics {
     pub(super) fn event(&mut self, event: &Event) {
         let network = &event.owner.network;
         for what in EVENTS {
-            // A counter that begins at 0 shows its first increase.
+            // A counter that starts at 0 makes its first increase visible.
             let count = self.events.entry((network.clone(), what.name())).or_default();
             *count += u64::from(what == event.what);
         }
@@ -70,7 +70,7 @@ impl Metrics {
         self.lost += 1;
     }
 
-    /// All of it, ended by the line `# EOF`, with the number of attachments at this moment.
+    /// Returns all counts, terminated by `# EOF`. `attached` is the current number of attachments.
     pub(super) fn text(&self, attached: usize) -> String {
         let mut out = String::new();
         let head = |out: &mut String, name: &str, kind: &str, help: &str| {

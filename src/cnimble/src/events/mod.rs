@@ -1,7 +1,7 @@
-//! `events`: follows what happens to attachments.
+//! `events`: follows changes of attachments.
 //!
-//! Nothing is asked of plugins or runtimes: they leave signs (`state`), which the kernel tells of (`watch`). So
-//! a plugin does nothing for it, and it doesn't matter whose plugins and which runtime are at work.
+//! It observes the signs of attachments (`state`), which the kernel reports (`watch`). Plugins and runtimes aren't
+//! asked, and any of them will do.
 
 mod metrics;
 mod show;
@@ -29,15 +29,15 @@ use show::Show;
 use state::{About, State};
 use watch::{Sign, Watch};
 
-/// The longest lease.
+/// The size limit of a lease file that is read.
 const LEASE: usize = 4096;
 
-/// So often the queues are read before something is told, if there is always more.
+/// How often the queues are read before events are shown, if new signs keep coming.
 const ROUNDS: usize = 32;
 
 const WHAT: &str = "can't follow what happens";
 
-/// Why it has ended.
+/// The reason for the end of the command.
 enum End {
     /// The reader closed its end of the pipe.
     Unread,
@@ -91,7 +91,7 @@ struct Follower {
 impl Follower {
     fn new(caches: Vec<Cache>, data: BTreeSet<PathBuf>, show: Show) -> Result<Self, String> {
         let results = caches.iter().map(|cache| cache.dir().join("results")).collect();
-        // From here on nothing is missed; what is there already is looked at behind it.
+        // The watch is complete from here on. The look at the current state follows, so nothing is missed.
         let watch = Watch::new(&results, &data)?;
         let mut follower = Follower { watch, caches, data, state: State::default(), show };
         follower.look()?;
@@ -113,8 +113,8 @@ impl Follower {
         }
     }
 
-    /// Reads until there is nothing more, and tells what it means. Where there is always more, ADDs and DELs are
-    /// told, and conclusions wait.
+    /// Reads until the queues are empty and shows the events. If new signs keep coming, it shows ADDs and DELs but
+    /// draws no conclusions.
     fn round(&mut self) -> Result<(), End> {
         let mut all = false;
         for _ in 0..ROUNDS {
@@ -150,7 +150,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Looks at everything: what has come and gone since the last look are signs like others.
+    /// Compares everything with the state. Differences since the last look count as signs.
     fn look(&mut self) -> Result<(), String> {
         let now = Instant::now();
         let links = LinkMonitor::links().map_err(|err| err.to_string())?;
@@ -171,19 +171,19 @@ impl Follower {
         paths.iter().try_for_each(|path| self.file(now, path))
     }
 
-    /// Looks at a file that has come, changed or gone.
+    /// Reads a file that was created, changed or removed.
     fn file(&mut self, now: Instant, path: &Path) -> Result<(), String> {
         let Some(dir) = path.parent().filter(|_| !watch::is_hidden(path)) else { return Ok(()) };
         let cache = self.caches.iter().find(|cache| cache.dir().join("results") == dir);
         let outcome = match cache {
             Some(cache) => cache.entry_at(path).map_err(|err| err.to_string()).map(|entry| {
-                // What can't be read is no result, yet: it is told once more when it has been written.
+                // An unreadable file is no result yet. Another notification follows when it has been written.
                 let identity = std::fs::symlink_metadata(path).ok();
                 match (entry, identity) {
                     (Some(entry), Some(meta)) => {
                         let owner = state::owner(&entry.network, &entry.container_id, &entry.ifname);
                         let identity = (meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec());
-                        // The loopback interface of a pod is its runtime's own business.
+                        // The loopback interface belongs to the pod's runtime.
                         if entry.ifname != "lo" {
                             self.state.entry(now, path, owner, identity, about(&entry));
                         }
@@ -229,7 +229,7 @@ fn about(entry: &Entry) -> About {
     }
 }
 
-/// The network of this name. One that has attachments or leases needs no configuration.
+/// Returns the name of the network. A network with attachments or leases needs no configuration.
 fn known(
     session: &Session,
     name: &str,
@@ -250,7 +250,7 @@ fn known(
     }
 }
 
-/// The cache that was named, or else the usual ones.
+/// Returns the cache that was named, or else the usual ones.
 pub(super) fn caches(session: &Session) -> Vec<Cache> {
     match session.own_cache {
         true => vec![session.invoker.cache().clone()],
@@ -258,7 +258,7 @@ pub(super) fn caches(session: &Session) -> Vec<Cache> {
     }
 }
 
-/// The directories of leases that were given; else the usual one, and those that networks and results name.
+/// Returns the given lease directories, or else the usual one and those named by networks and results.
 fn leases(session: &Session, given: &[PathBuf], caches: &[Cache]) -> BTreeSet<PathBuf> {
     if !given.is_empty() {
         return given.iter().cloned().collect();

@@ -1,4 +1,4 @@
-//! Events as lines, and as JSON, one object a line.
+//! Shows events as lines of text or as one JSON object per line.
 
 use std::io;
 use std::time::Duration;
@@ -27,9 +27,9 @@ impl What {
 pub(super) struct Show {
     json: bool,
     paint: Paint,
-    /// Only of this network.
+    /// Shows only this network.
     network: Option<String>,
-    /// Counts in place of lines.
+    /// Shows counts instead of lines.
     metrics: Option<Metrics>,
     /// Whether a count has changed in this round.
     changed: bool,
@@ -41,7 +41,7 @@ impl Show {
         Show { json: session.json, paint: session.paint, network, metrics, changed: false }
     }
 
-    /// Says that from now on everything is told.
+    /// Announces that all later events are shown.
     pub(super) fn begin(&mut self, attached: usize) -> io::Result<()> {
         if self.metrics.is_some() {
             self.changed = true;
@@ -54,7 +54,7 @@ impl Show {
         )
     }
 
-    /// Says that something may be missing.
+    /// Announces that events may be missing.
     pub(super) fn lost(&mut self, what: &str) -> io::Result<()> {
         if let Some(metrics) = &mut self.metrics {
             metrics.lost();
@@ -86,7 +86,7 @@ impl Show {
         self.line(|| format!("{}  {name}  {}", clock(), words(event)), || object(event))
     }
 
-    /// Prints the counts, if one has changed.
+    /// Prints the counts if one has changed.
     pub(super) fn round(&mut self, attached: usize) -> io::Result<()> {
         let Some(metrics) = self.metrics.as_ref().filter(|_| std::mem::take(&mut self.changed)) else {
             return Ok(());
@@ -138,7 +138,7 @@ fn time() -> String {
     Timestamp::now().to_string()
 }
 
-/// The time of day, in UTC.
+/// Returns the time of day in UTC.
 fn clock() -> String {
     Timestamp::now().strftime("%H:%M:%S%.3fZ").to_string()
 }

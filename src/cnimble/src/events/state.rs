@@ -1,11 +1,10 @@
-//! What has happened, told from signs: links, leases, packet rules and entries of the result cache that come
-//! and go.
+//! Derives events from signs: links, leases, packet rules and result cache entries that appear and disappear.
 //!
-//! An attachment begins with its first link or lease, and is there when the cache has its result. If these go
-//! without a result, its ADD has failed. If they come again while there is a result, it was repaired.
+//! An attachment begins with its first link or lease. It is complete when the cache has its result. If its signs
+//! disappear without a result, its ADD has failed. If they reappear while there is a result, it was repaired.
 //!
-//! Signs come from several queues, so those that were read together are applied in any order, and
-//! [`State::settle`] draws the conclusions when all queues are empty.
+//! Signs come from several queues, so the signs of one round are applied in any order. [`State::settle`] draws the
+//! conclusions when all queues are empty.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -13,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use cnimble_cni::{Attachment, Owner};
 
-/// An attachment that no cache knows counts as attached after this time: its runtime may keep no results.
+/// After this time an attachment without a cache entry counts as attached. Its runtime may keep no results.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(300);
 
-/// A repair in several steps is told once.
+/// Repairs within this time are reported as one.
 const REPAIR: Duration = Duration::from_secs(1);
 
-/// How many attachments are remembered. A node has some hundred.
+/// The limit of remembered attachments. A node has a few hundred.
 const MOST: usize = 1 << 16;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Add,
@@ -31,28 +30,27 @@ pub(super) enum What {
     Repaired,
 }
 
-/// Something that happened to an attachment.
+/// A change of an attachment.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Event {
     pub(super) what: What,
     pub(super) owner: Owner,
-    /// From its first sign to its last; `None` if the first wasn't seen.
+    /// The time from the first sign to the last, or `None` if the first sign wasn't seen.
     pub(super) took: Option<Duration>,
     pub(super) about: About,
 }
 
-/// What the result of an ADD tells.
+/// The details of an attachment from the result of its ADD.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct About {
     /// `NAMESPACE/NAME` of the pod.
     pub(super) pod: Option<String>,
-    /// The path of the network namespace.
     pub(super) netns: Option<String>,
-    /// With their prefixes.
+    /// The addresses with their prefix lengths.
     pub(super) addresses: Vec<String>,
 }
 
-/// Which file an entry of the cache is: another with its name is another result.
+/// The identity of a cache file. A new file under the same name is a new result.
 pub(super) type Identity = (u64, u64, i64, i64);
 
 #[derive(Debug)]
@@ -61,18 +59,18 @@ struct Known {
     links: HashSet<u32>,
     leases: HashSet<PathBuf>,
     entry: Option<Identity>,
-    /// When the first sign came of what isn't finished.
+    /// The time of the first sign of an attachment without a result.
     since: Option<Instant>,
-    /// When the first sign went of what has a result.
+    /// The time at which the first sign of an attachment with a result disappeared.
     leaving: Option<Instant>,
-    /// Its DEL is done, and what is left of it goes without a word.
+    /// Its DEL is complete. Remaining signs disappear without an event.
     over: bool,
     repaired: Option<Instant>,
     about: About,
     round: Round,
 }
 
-/// What the signs of one round said.
+/// The changes that the signs of one round showed.
 #[derive(Debug, Default)]
 struct Round {
     entry: bool,
@@ -118,27 +116,27 @@ impl Known {
     }
 }
 
-/// All that is known.
+/// All known attachments and their signs.
 #[derive(Debug, Default)]
 pub(super) struct State {
     known: HashMap<String, Known>,
     links: HashMap<u32, String>,
-    /// Links that don't name an owner, or not yet, and when they came.
+    /// Links that don't name an owner yet, and the time of their first notification.
     unnamed: HashMap<u32, Option<Instant>>,
     leases: HashMap<PathBuf, String>,
     entries: HashMap<PathBuf, String>,
-    /// Files of results that were told of in this round, and are gone again.
+    /// Result files that were announced in this round and are already removed.
     passed: HashSet<PathBuf>,
     events: Vec<Event>,
 }
 
 impl State {
-    /// How many attachments have a result.
+    /// Returns the number of attachments with a result.
     pub(super) fn attached(&self) -> usize {
         self.known.values().filter(|known| known.entry.is_some()).count()
     }
 
-    /// A link that has been told of. It may get its name later than it comes.
+    /// Records a link. A link can get its alias after its creation.
     pub(super) fn link(&mut self, now: Instant, index: u32, alias: &str) {
         let Some((tag, owner)) = cnimble_cni::owner::tag(alias).zip(Owner::named(alias)) else {
             if self.unnamed.len() < MOST {
@@ -156,10 +154,10 @@ impl State {
         self.links.insert(index, tag.to_owned());
     }
 
-    /// A link that is gone, and what its alias was in the end.
+    /// Records the removal of a link, with its last alias.
     pub(super) fn no_link(&mut self, now: Instant, index: u32, alias: &str) {
-        // The kernel doesn't tell of an alias that a link gets while it is down. What was never told of is from
-        // before the last look.
+        // The kernel sends no notification for an alias that is set while the link is down. A link without any
+        // notification existed before the last look.
         if self.unnamed.contains_key(&index) && !alias.is_empty() {
             self.link(now, index, alias);
         }
@@ -171,16 +169,16 @@ impl State {
         }
     }
 
-    /// A rule, or an element of a set, that names its owner.
+    /// Records a rule or set element that names its owner.
     pub(super) fn rule(&mut self, now: Instant, comment: &str) {
-        // Before its first link or lease it says nothing: rules are made behind them.
+        // A rule is no first sign: plugins create links and leases before rules.
         let known = cnimble_cni::owner::tag(comment).and_then(|tag| self.known.get_mut(tag));
         if let Some(known) = known {
             known.came(now);
         }
     }
 
-    /// A lease of this owner.
+    /// Records a lease of this owner.
     pub(super) fn lease(&mut self, now: Instant, path: &Path, owner: Owner) {
         let tag = owner.tag();
         if self.leases.get(path) == Some(&tag) {
@@ -192,7 +190,7 @@ impl State {
         self.leases.insert(path.to_owned(), tag);
     }
 
-    /// A lease that is gone.
+    /// Records the removal of a lease.
     pub(super) fn no_lease(&mut self, now: Instant, path: &Path) {
         let Some(tag) = self.leases.remove(path) else { return };
         if let Some(known) = self.known.get_mut(&tag) {
@@ -201,7 +199,7 @@ impl State {
         }
     }
 
-    /// A result in the cache.
+    /// Records a result in the cache.
     pub(super) fn entry(
         &mut self,
         now: Instant,
@@ -212,12 +210,12 @@ impl State {
     ) {
         let tag = owner.tag();
         let Some(known) = self.known(&tag, owner.clone()) else { return };
-        // Told twice, or read again.
+        // A repeated notification of the same file.
         if known.entry == Some(identity) {
             return;
         }
         let took = known.since.take().map(|since| now.duration_since(since));
-        // An alias may have a name that was cut.
+        // The name in an alias can be truncated.
         known.owner = owner.clone();
         known.entry = Some(identity);
         known.round.entry = true;
@@ -227,7 +225,7 @@ impl State {
         self.events.push(Event { what: What::Add, owner, took, about });
     }
 
-    /// A result that is gone.
+    /// Records the removal of a result.
     pub(super) fn no_entry(&mut self, now: Instant, path: &Path) {
         let Some(tag) = self.entries.remove(path) else {
             if self.passed.len() < MOST {
@@ -243,7 +241,7 @@ impl State {
         self.events.push(known.event(What::Del, took));
     }
 
-    /// What is there at the beginning, or after a loss, is no event.
+    /// Accepts the current state without events. Called at the start and after lost notifications.
     pub(super) fn take_as_it_is(&mut self) {
         self.events.clear();
         self.unnamed.values_mut().for_each(|since| *since = None);
@@ -252,18 +250,18 @@ impl State {
         }
     }
 
-    /// The paths of the entries and leases, and the links, that are taken to be there.
+    /// Returns the known entries, leases and links.
     pub(super) fn there(&self) -> (Vec<PathBuf>, Vec<PathBuf>, Vec<u32>) {
         let paths = |of: &HashMap<PathBuf, String>| of.keys().cloned().collect();
         (paths(&self.entries), paths(&self.leases), self.links.keys().copied().collect())
     }
 
-    /// The ADDs and DELs of this round, while there may be more signs.
+    /// Returns the ADDs and DELs of this round while more signs may follow.
     pub(super) fn so_far(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// What the signs of this round mean, when no queue has more of them.
+    /// Returns the events of this round. Requires that all queues are empty.
     pub(super) fn settle(&mut self, now: Instant) -> Vec<Event> {
         let mut events = self.so_far();
         let passed = std::mem::take(&mut self.passed);
@@ -279,12 +277,12 @@ impl State {
             } else if round.went && !round.entry && !known.has_signs() && !known.over {
                 let took = known.since.take().map(|since| now.duration_since(since));
                 if passed.iter().any(|path| is_named_after(path, &known.owner)) {
-                    // It came and went faster than it was looked at.
+                    // The result was created and removed before it was read.
                     events.extend([What::Add, What::Del].map(|what| known.event(what, None)));
                 } else if took.is_some_and(|took| took < ATTEMPT) {
                     events.push(known.event(What::Failed, took));
                 } else {
-                    // It was there at the beginning, or for long: attached, without a result.
+                    // It existed at the start or for a long time: attached, without a result.
                     events.push(known.event(What::Del, None));
                 }
             }
@@ -301,13 +299,12 @@ impl State {
     }
 }
 
-/// Whether a result of this owner has this name in the cache.
+/// Whether this file name is that of a result of this owner.
 fn is_named_after(path: &Path, owner: &Owner) -> bool {
     let Owner { network, attachment: Attachment { container_id, ifname } } = owner;
     path.file_name().is_some_and(|name| *name == *format!("{network}-{container_id}-{ifname}"))
 }
 
-/// The owner that these names make.
 pub(super) fn owner(network: &str, container_id: &str, ifname: &str) -> Owner {
     let attachment = Attachment { container_id: container_id.to_owned(), ifname: ifname.to_owned() };
     Owner { network: network.to_owned(), attachment }

@@ -71,7 +71,7 @@ fn an_add_lasts_from_its_first_link_to_its_result_and_a_del_back() {
 #[test]
 fn whatever_queue_is_read_first() {
     let mut all = Follower::new();
-    // Link and result, added and removed, all in one round.
+    // Link and result are added and removed in one round.
     assert_eq!(
         all.link(7).no_link(7).entry(Some(ONE)).entry(None).settle(),
         [(What::Add, Some(0)), (What::Del, None)]
@@ -87,7 +87,7 @@ fn whatever_queue_is_read_first() {
 fn what_came_and_went_before_it_was_looked_at_has_not_failed() {
     let mut all = Follower::new();
     assert_eq!(all.link(7).settle(), []);
-    // The file of its result was told of, and was gone when it was to be read.
+    // The result file was removed before it could be read.
     assert_eq!(all.later().entry(None).no_link(7).settle(), [(What::Add, None), (What::Del, None)]);
     assert!(all.state.passed.is_empty());
 }
@@ -108,13 +108,13 @@ fn what_comes_again_beside_a_result_was_repaired() {
     assert_eq!(all.link(7).entry(Some(ONE)).settle(), [(What::Add, Some(0))]);
     assert_eq!(all.later().no_link(7).settle(), []);
     assert_eq!(all.later().link(8).settle(), [(What::Repaired, Some(2))]);
-    // The same repair.
+    // A second rule belongs to the same repair.
     all.state.rule(all.now, &all.owner.comment());
     assert_eq!(all.settle(), []);
     all.later();
     all.state.rule(all.now, &all.owner.comment());
     assert_eq!(all.settle(), [(What::Repaired, None)]);
-    // Added again by a runtime that didn't delete it.
+    // A runtime repeats ADD without DEL.
     assert_eq!(all.later().entry(Some(TWO)).settle(), [(What::Add, None)]);
     assert_eq!(all.later().entry(Some(TWO)).settle(), [], "read again");
 }
@@ -125,7 +125,7 @@ fn what_is_left_of_a_del_goes_without_a_word() {
     all.link(7).entry(Some(ONE)).settle();
     assert_eq!(all.entry(None).settle(), [(What::Del, None)]);
     assert_eq!(all.later().no_link(7).settle(), []);
-    // A new ADD beside what is left.
+    // A new ADD begins beside remaining signs.
     all.link(8).entry(Some(ONE)).settle();
     assert_eq!(all.entry(None).settle(), [(What::Del, None)]);
     assert_eq!(all.later().link(9).settle(), []);
@@ -140,13 +140,13 @@ fn a_link_may_get_its_name_later() {
     assert_eq!(all.later().link(7).no_link(7).settle(), [(What::Failed, Some(2))]);
     all.state.link(all.now, 1, "");
     all.state.no_link(all.now, 1, "");
-    // Or be gone before it is told.
+    // The link can also disappear before its alias is known.
     let alias = all.owner.comment();
     all.state.link(all.now, 8, "");
     all.later();
     all.state.no_link(all.now, 8, &alias);
     assert_eq!(all.settle(), [(What::Failed, Some(2))]);
-    // One that was never told of is from before the last look.
+    // A link without any notification existed before the last look.
     all.state.no_link(all.now, 9, &alias);
     assert_eq!(all.settle(), []);
     assert!(all.state.unnamed.is_empty() && all.state.known.is_empty());

@@ -1,4 +1,4 @@
-//! Where signs come from: notifications of the kernel about links and rules, and inotify(7) about files.
+//! Reads signs from notifications of the kernel about links and rules, and from inotify(7) for files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -13,29 +13,29 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use cnimble_netlink as netlink;
 use cnimble_netlink::monitor::{LinkMonitor, LinkNotice, RuleMonitor};
 
-/// One sign.
+/// A sign of a change.
 #[derive(Debug)]
 pub(super) enum Sign {
     Link(LinkNotice),
-    /// The comment of a rule or an element that has been added.
+    /// The comment of a rule or set element that was added.
     Rule(String),
-    /// A file of a cache or a lease has come, changed or gone.
+    /// A cache or lease file was created, changed or removed.
     File(PathBuf),
-    /// Some signs were lost: what is there has to be looked at.
+    /// Notifications were lost. The current state has to be read again.
     Lost(&'static str),
 }
 
-/// All sources.
+/// The sources of notifications.
 pub(super) struct Watch {
     links: LinkMonitor,
-    /// Not on a kernel without nf_tables.
+    /// `None` on a kernel without nf_tables.
     rules: Option<RuleMonitor>,
     files: Files,
 }
 
 impl Watch {
-    /// Watches the current network namespace, `results` (directories of files), and `data` (directories of
-    /// directories of files), whether they exist already or not.
+    /// Watches the current network namespace. `results` are directories of files, `data` directories of directories of
+    /// files. Missing directories are watched as soon as they exist.
     pub(super) fn new(results: &BTreeSet<PathBuf>, data: &BTreeSet<PathBuf>) -> Result<Self, String> {
         let rules = match RuleMonitor::open() {
             Ok(rules) => Some(rules),
@@ -48,7 +48,7 @@ impl Watch {
         Ok(Watch { links, rules, files: Files::new(results.clone(), data.clone())? })
     }
 
-    /// Waits until there is something to read.
+    /// Waits until a source is readable.
     pub(super) fn wait(&self) -> io::Result<()> {
         let mut fds = vec![
             PollFd::new(self.links.as_fd(), PollFlags::POLLIN),
@@ -61,8 +61,8 @@ impl Watch {
         }
     }
 
-    /// What there is to read. Files are read before the kernel, and stand behind it: what a result or its end
-    /// follows on is never read later than they are. When nothing is left to read, both sides are whole.
+    /// Returns the pending signs. Files are read before the kernel's queues and placed after them. So the links behind
+    /// a file's sign are never read later than the file. When nothing is left to read, both sides are complete.
     pub(super) fn read(&mut self) -> Result<Vec<Sign>, String> {
         let mut files = Vec::new();
         self.files.read(&mut files)?;
@@ -78,8 +78,7 @@ impl Watch {
     }
 }
 
-/// Reads notifications. When some were lost, the others are discarded: they are older than what is looked at
-/// then.
+/// Reads notifications. If some were lost, the rest is discarded, because a full look replaces them.
 fn lossy<T>(
     mut read: impl FnMut() -> netlink::Result<Vec<T>>,
     signs: &mut Vec<Sign>,
@@ -102,7 +101,7 @@ fn lossy<T>(
     }
 }
 
-/// Directories, watched as far as they exist: of one that doesn't, the nearest directory above it.
+/// The watched directories. For a missing directory it watches the nearest existing parent.
 struct Files {
     inotify: Inotify,
     results: BTreeSet<PathBuf>,
@@ -138,7 +137,7 @@ impl Files {
         }
     }
 
-    /// Whether directories have come or gone.
+    /// Returns whether directories were created or removed.
     fn take(&mut self, event: &InotifyEvent, signs: &mut Vec<Sign>) -> bool {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             signs.push(Sign::Lost("notifications about files"));
@@ -166,7 +165,7 @@ impl Files {
         self.results.contains(dir) || dir.parent().is_some_and(|parent| self.data.contains(parent))
     }
 
-    /// Watches what isn't watched yet. Files that are in a directory already are signs like those that come.
+    /// Adds missing watches. Existing files in a directory count as signs.
     fn attach(&mut self, signs: &mut Vec<Sign>) -> Result<(), String> {
         for dir in self.results.clone() {
             if self.watch_or_above(&dir)? {
@@ -184,8 +183,7 @@ impl Files {
         Ok(())
     }
 
-    /// Watches a directory, or the nearest one above it that exists; whether it is the directory, and wasn't
-    /// watched before.
+    /// Watches a directory or its nearest existing parent. Returns true if the directory itself is newly watched.
     fn watch_or_above(&mut self, dir: &Path) -> Result<bool, String> {
         loop {
             if let Some(new) = self.watch(dir)? {
@@ -198,14 +196,14 @@ impl Files {
                 }
                 below = above;
             }
-            // It may have been made before what is above it was watched.
+            // The directory may have been created before the watch of its parent.
             if !below.exists() {
                 return Ok(false);
             }
         }
     }
 
-    /// `None` if there is no such directory; else whether it is new.
+    /// Returns `None` if the directory doesn't exist, or else whether its watch is new.
     fn watch(&mut self, dir: &Path) -> Result<Option<bool>, String> {
         let flags = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_CREATE
@@ -222,7 +220,7 @@ impl Files {
     }
 }
 
-/// What is in a directory, but for files that aren't finished or were set aside.
+/// Returns the files in a directory, without unfinished and quarantined ones.
 pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| !is_hidden(path)).collect()

@@ -1,4 +1,4 @@
-//! What the plugins themselves say: their versions, and STATUS, for which they read their configuration.
+//! Runs the plugins to check their versions and their configuration (STATUS).
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use cnimble_runtime::{Error, Exec, PluginError, Stderr, find_plugin, load_file, 
 
 use crate::{Session, plugin_files};
 
-/// What the plugins find beside `found`.
+/// Returns the findings of the plugins that are not in `found`.
 pub(super) async fn ask(
     session: &Session,
     document: &Document,
@@ -33,7 +33,7 @@ pub(super) async fn ask(
             Ok(newest) if newest < Version::V1_1_0 => silent.push(plugin.name),
             Ok(_) => {}
             Err(finding) => {
-                // Said once for each place.
+                // Reported once per place.
                 findings.push(finding);
                 silent.push(plugin.name);
             }
@@ -43,7 +43,8 @@ pub(super) async fn ask(
     let mut last = None;
     for plugin in named(document) {
         let (at, range) = plugin.entry.clone();
-        // One fault at a time: a plugin tells of its first only, which may be known.
+        // A plugin reports only its first fault, which may be in `found` already. So plugins with a known error are
+        // skipped.
         let inside = |finding: &&Finding| {
             finding.level == Level::Error
                 && range.start <= finding.range.start
@@ -60,7 +61,7 @@ pub(super) async fn ask(
     findings
 }
 
-/// The network as a runtime reads it, if it can.
+/// Returns the network as a runtime reads it, if it is valid.
 fn network(document: &Document, own_entry: bool) -> Option<NetworkList> {
     let text = document.file.text.as_bytes();
     match document.file.path.as_str() {
@@ -71,7 +72,7 @@ fn network(document: &Document, own_entry: bool) -> Option<NetworkList> {
     }
 }
 
-/// The newest version of a plugin that speaks the network's.
+/// Returns the newest version that the plugin supports. It is a finding if the plugin lacks the network's version.
 async fn supported(session: &Session, plugin: &Named, wanted: Option<Version>) -> Result<Version, Finding> {
     let path = session.invoker.path();
     let exec = Exec {
@@ -95,7 +96,7 @@ async fn supported(session: &Session, plugin: &Named, wanted: Option<Version>) -
     Ok(known.copied().unwrap_or(Version::V0_1_0))
 }
 
-/// What a plugin has against its configuration. Whether it could serve now is another question.
+/// Returns the plugin's complaint about its configuration. Whether the plugin could serve now is not checked.
 async fn status(
     session: &Session,
     network: &NetworkList,
@@ -103,7 +104,7 @@ async fn status(
     plugin: &Named,
 ) -> Option<Finding> {
     let entry = network.plugins.get(plugin.entry.0)?.clone();
-    // STATUS is of 1.1.0; what a configuration means doesn't depend on that.
+    // STATUS needs 1.1.0. The meaning of a configuration doesn't depend on the version.
     let alone = NetworkList { version: Version::V1_1_0, plugins: vec![entry], ..network.clone() };
     let Err(Error::Plugins(failures)) = session.invoker.status(&alone).await else { return None };
     let PluginError::Refused { error, .. } = failures.first.cause else { return None };

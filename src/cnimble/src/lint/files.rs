@@ -1,4 +1,4 @@
-//! Which files are looked at, and beside which.
+//! Selects the files to check and the networks to compare them with.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use crate::Session;
 use crate::args::Validate;
 use crate::report::{Exit, Report};
 
-/// What a plugin takes on stdin.
+/// The size limit of a file, as plugins have for stdin.
 const LIMIT: usize = 16 << 20;
 
-/// A file to look at.
+/// A file to check.
 pub(super) struct Source {
     pub(super) file: File,
-    /// Whether it is a plugin's entry in a network's folder.
+    /// Whether it is a plugin's entry in the folder of a network.
     pub(super) own_entry: bool,
 }
 
-/// The files.
+/// The files to check and the networks around them.
 pub(super) struct Sources {
     pub(super) wanted: Vec<Source>,
-    /// The networks that these must get on with, in the order of their files.
+    /// The networks that must not conflict with these files, in the order of their files.
     pub(super) networks: Vec<Document>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Re
         let given: Vec<Option<PathBuf>> = wanted.iter().map(file).collect();
         let names: Vec<String> = wanted.iter().filter_map(name_of).collect();
         networks.extend(all(session)?.into_iter().filter_map(|other| Document::parse(other).ok()));
-        // A file from elsewhere stands behind those of the directory, in place of one of the same name.
+        // A file from elsewhere comes after those of the directory and replaces one with the same network name.
         let installed = |of: &File| networks.iter().any(|other| file(&other.file) == file(of));
         if !wanted.iter().all(installed) {
             networks.retain(|other| {
@@ -84,7 +84,7 @@ fn read(path: &Path) -> Result<File, Report> {
     Ok(File { path: shown, text })
 }
 
-/// The first network of this name, whatever else is wrong with it.
+/// Returns the first network of this name, even if it is invalid.
 fn named(session: &Session, name: &str) -> Result<File, Report> {
     if let Some(file) = all(session)?.into_iter().find(|file| name_of(file).is_some_and(|of| of == name)) {
         return Ok(file);
@@ -99,12 +99,12 @@ fn named(session: &Session, name: &str) -> Result<File, Report> {
     Err(Report::conf("the network can't be looked at", &err))
 }
 
-/// The files of the configuration directory, in the order that libcni reads them.
+/// Returns the files of the configuration directory in the order of libcni.
 fn all(session: &Session) -> Result<Vec<File>, Report> {
     in_directory(session.conf.dir())
 }
 
-/// The files of a configuration directory. One that doesn't exist has none.
+/// Returns the files of a configuration directory. A missing directory has none.
 pub(crate) fn in_directory(dir: &Path) -> Result<Vec<File>, Report> {
     let mut found = Vec::new();
     for ending in [&["conflist"][..], &["conf", "json"]] {
@@ -121,7 +121,7 @@ fn listed(dir: &Path, endings: &[&str]) -> Result<Vec<File>, Report> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-/// The plugins in a network's folder.
+/// Returns the plugin files in the folder of a network.
 fn folder(file: &File) -> Result<Vec<File>, Report> {
     let Ok(document) = Document::parse(file.clone()) else { return Ok(Vec::new()) };
     let path = Path::new(&file.path);

@@ -1,4 +1,4 @@
-//! What the host has already: routes, and bridges with addresses.
+//! Reads the host's routes, and the addresses of its bridges and VLANs.
 
 use std::collections::BTreeMap;
 

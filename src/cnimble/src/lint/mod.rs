@@ -1,4 +1,4 @@
-//! `validate --strict`: every fault of a network's configuration, with its place.
+//! `validate --strict`: reports all faults of a network's configuration with their places.
 
 mod ask;
 pub(super) mod files;
@@ -12,7 +12,7 @@ use super::args::Validate;
 use super::report::{Exit, Report};
 use files::{Source, sources};
 
-/// A file, and what was found in it.
+/// A file and its findings.
 struct Checked {
     file: File,
     network: Option<String>,
@@ -23,7 +23,7 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
     let mut sources = sources(session, given)?;
     let host = if given.offline { None } else { Some(host::read()?) };
     let mut checked = Vec::new();
-    // What isn't JSON is told of and can't be compared with the others.
+    // A file that isn't JSON is reported but not compared with the others.
     let (documents, broken) = std::mem::take(&mut sources.wanted).into_iter().fold(
         (Vec::new(), Vec::new()),
         |(mut documents, mut broken), Source { file, own_entry }| {
@@ -57,7 +57,7 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
     checked.sort_by(|one, other| one.file.path.cmp(&other.file.path));
     show::show(session, given, &checked)?;
     let wrong = || checked.iter().flat_map(|of| &of.findings).filter(|finding| finding.level > Level::Note);
-    // A fault that has been told, in its own form: only the exit status is left to give.
+    // The faults are already printed, so the report has only the exit status.
     match (wrong().count(), wrong().all(|finding| finding.rule == Rule::Plugin)) {
         (0, _) => Ok(()),
         (_, true) => Err(Report::new(Exit::Execution, "")),

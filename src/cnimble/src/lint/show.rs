@@ -1,4 +1,4 @@
-//! Findings for people, for programs, and for code hosts.
+//! Shows findings as text, as JSON, or as annotations for code hosts.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub(super) fn show(session: &Session, given: &Validate, checked: &[Checked]) -> 
                 Level::Warning => session.paint.bold("warning"),
                 Level::Note => session.paint.dim("note"),
             };
-            // A key may hold anything, a line end too.
+            // A key may contain any character, even a line break.
             let (path, message) = (plain::line(&of.file.path), plain::line(&finding.message));
             let rule = session.paint.dim(&format!("[{}]", finding.rule.name()));
             out.push_str(&format!("{path}:{line}:{column}: {level}: {message} {rule}\n"));

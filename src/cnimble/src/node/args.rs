@@ -1,4 +1,4 @@
-//! The options of `cnimble node`.
+//! The command-line options of `cnimble node`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

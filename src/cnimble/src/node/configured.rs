@@ -1,5 +1,5 @@
-//! The networks of the configuration directory with the IPAM plugin cluster-local. Files are read when they have
-//! changed, and not at each look.
+//! Reads the networks of the configuration directory that use the IPAM plugin cluster-local. Unchanged files are not
+//! read again.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -15,7 +15,7 @@ use cnimble_runtime::ConfDir;
 
 use super::super::ipam::plugin_of;
 
-/// Two changes of a file may have the same time if they are no further apart.
+/// The largest time between two changes of a file that can have the same timestamp.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A network with the IPAM plugin.
@@ -24,34 +24,34 @@ pub(super) struct Network {
     pub(super) name: String,
     pub(super) config: String,
     pub(super) store: PathBuf,
-    /// For how long a confirmation is good.
+    /// The time for which a confirmation is valid.
     pub(super) offline: Duration,
 }
 
-/// The networks as they were read last.
+/// The networks at the last reading.
 pub(super) struct Configured {
     conf: ConfDir,
     networks: Vec<Network>,
-    /// What the directory was then; `None` if it has to be read anyway.
+    /// The state of the directory at the last reading. `None` forces a reading.
     print: Option<Print>,
 }
 
-/// By which a change is known: path, device, inode, size and times of each file.
+/// The fingerprint of a directory: path, device, inode, size and times of each file.
 type Print = BTreeSet<(PathBuf, [u64; 3], [i64; 4])>;
 
 impl Configured {
-    /// Of a directory that hasn't been read yet.
+    /// Creates the list without reading the directory.
     pub(super) fn new(conf: ConfDir) -> Self {
         Configured { conf, networks: Vec::new(), print: None }
     }
 
-    /// The networks as they are now.
+    /// Returns the current networks.
     pub(super) fn networks(&mut self) -> &[Network] {
         self.look();
         &self.networks
     }
 
-    /// Reads the files if one of them has changed; returns whether they were read.
+    /// Reads the files if one of them has changed. Returns whether they were read.
     fn look(&mut self) -> bool {
         let begun = SystemTime::now();
         let mut newest = SystemTime::UNIX_EPOCH;
@@ -61,14 +61,14 @@ impl Configured {
         }
         let lists = self.conf.list().map(|listing| listing.networks).unwrap_or_default();
         self.networks = lists.iter().filter_map(|network| read(&network.list)).collect();
-        // Of a file that changed a moment ago the next change may have the same time.
+        // The next change of a recently changed file may have the same timestamp.
         let is_settled = begun.duration_since(newest).is_ok_and(|age| age > TICK);
         self.print = print.filter(|_| is_settled);
         true
     }
 }
 
-/// The network, as the program and the plugin read it.
+/// Returns the network as the program and the plugin read it.
 pub(super) fn read(list: &NetworkList) -> Option<Network> {
     let config = list.configuration(plugin_of(list)?, &Injection::default()).to_string();
     let parsed = PluginConfig::parse_for_del(config.as_bytes()).ok()?.0;
@@ -76,7 +76,7 @@ pub(super) fn read(list: &NetworkList) -> Option<Network> {
     Some(Network { name: list.name.clone(), config, store: cluster.base.store, offline: cluster.offline })
 }
 
-/// The directory with its files and those of the networks' folders in it; `None` if they can't be listed.
+/// Returns the fingerprint of the directory and the networks' folders in it, or `None` if they can't be listed.
 fn print(dir: &Path, newest: &mut SystemTime) -> Option<Print> {
     let mut print = Print::new();
     add(dir, 1, &mut print, newest).ok()?;
@@ -84,7 +84,7 @@ fn print(dir: &Path, newest: &mut SystemTime) -> Option<Print> {
 }
 
 fn add(path: &Path, depth: u32, print: &mut Print, newest: &mut SystemTime) -> io::Result<()> {
-    // A link counts as what it leads to.
+    // A symbolic link counts as its target.
     let meta = match std::fs::metadata(path) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
@@ -140,7 +140,7 @@ mod tests {
         fs::write(path("net.d/a.conflist"), list("a", true)).unwrap();
         fs::write(path("net.d/b.conflist"), list("b", false)).unwrap();
         assert_eq!(names(&mut configured), ["a"]);
-        // A busy machine may need more than a tick between the two.
+        // On a busy machine more than a tick can pass between the two looks.
         let mut read_again = || {
             fs::write(path("net.d/b.conflist"), list("b", false)).unwrap();
             configured.look() && configured.look()
@@ -149,14 +149,14 @@ mod tests {
         settle();
         configured.look();
         assert!(!configured.look());
-        // In place: the directory itself stays as it was.
+        // The file is changed in place, so the directory stays as it was.
         fs::write(path("net.d/b.conflist"), list("b", true)).unwrap();
         assert_eq!(names(&mut configured), ["a", "b"]);
         settle();
         configured.look();
         fs::remove_file(path("net.d/a.conflist")).unwrap();
         assert_eq!(names(&mut configured), ["b"]);
-        // A link whose target is replaced, as in a volume of Kubernetes.
+        // The target of a symbolic link is replaced, as in a Kubernetes volume.
         fs::write(path("one"), list("one", true)).unwrap();
         fs::write(path("two"), list("two", true)).unwrap();
         symlink(path("one"), path("data")).unwrap();

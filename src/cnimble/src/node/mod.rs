@@ -1,4 +1,4 @@
-//! `node`: what a node of a cluster needs of its network.
+//! `node`: configures the network that a node of a cluster needs.
 
 pub(super) mod args;
 mod configured;
@@ -33,7 +33,7 @@ use shares::Shares;
 use spare::Routed;
 use status::{Source, Status};
 
-/// What comes at once is done at once.
+/// Changes within this time are handled together.
 const SETTLE: Duration = Duration::from_millis(100);
 
 pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> {
@@ -77,7 +77,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         tasks.spawn(server.run(Arc::new(status.clone())));
     }
     if routed.is_some() {
-        // What looks after the addresses reads this file. Pods come and go while etcd is away.
+        // The IPAM plugin reads this file. Pods can be added and removed while etcd is unreachable.
         status.prepared(agent.prepare());
     }
     tasks.spawn(follower.run());
@@ -95,7 +95,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         () = stopped(signals) => Ok(()),
     };
     notify::stopping();
-    // Routes and rules stay: pods go on.
+    // Routes and rules stay, because pods keep running.
     tasks.shutdown().await;
     ended
 }
@@ -113,11 +113,11 @@ fn exit_of(err: &Error) -> Exit {
     }
 }
 
-/// Who tells of nodes.
+/// The source of the list of nodes.
 enum Nodes {
-    /// The API server.
+    /// The Kubernetes API server.
     Api(Box<Follower>),
-    /// etcd, by the program that speaks to it.
+    /// etcd, through the program that speaks to it.
     Etcd(Box<Shares>),
 }
 
@@ -207,7 +207,7 @@ fn options(session: &Session, given: &Node) -> Result<Options, Report> {
     })
 }
 
-/// A plan for programs.
+/// Returns a plan as JSON.
 fn planned(plan: &Plan) -> Value {
     let routes = plan
         .routes
@@ -254,14 +254,14 @@ fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> R
         &json!({"podCIDRs": own, "routes": report.routes, "writes": report.writes,
             "conditions": conditions(&report.conditions)}),
     )?;
-    // What is wrong with another node is to be mended there.
+    // A fault of another node has to be fixed there.
     match report.conditions.iter().any(|(node, _)| *node == own_name) {
         true => Err(Report::new(Exit::Found, "")),
         false => Ok(()),
     }
 }
 
-/// Looks again and again: when the nodes change, when somebody changes routes, and by the clock.
+/// Reconciles repeatedly: when the nodes change, when another program changes routes, and periodically.
 async fn work(
     mut agent: Agent,
     shared: Shared,
@@ -270,7 +270,7 @@ async fn work(
     resync: Duration,
 ) -> Result<(), Report> {
     loop {
-        // Until the server has told of all nodes, what is missing may only not be told yet.
+        // Before the server has listed all nodes, a missing node may only be unlisted yet.
         let nodes = Some(shared.known()).filter(|known| known.listed).map(|known| known.nodes.clone());
         if let Some(nodes) = nodes {
             status.begin();
@@ -292,7 +292,7 @@ async fn work(
     }
 }
 
-/// Waits for the signal that ends us. SIGHUP doesn't: what may have changed is read again anyway.
+/// Waits for a signal to stop. SIGHUP is ignored, because changed files are read again anyway.
 async fn stopped(mut signals: Signals) {
     while signals.next().await == Word::Reload {}
 }

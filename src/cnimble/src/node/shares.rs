@@ -1,4 +1,4 @@
-//! The nodes that own blocks of a shared subnet in etcd. The program that speaks to etcd follows them, and says so line by
+//! Follows the nodes that own blocks of a shared subnet in etcd. The program that speaks to etcd reports them line by
 //! line.
 
 use std::path::PathBuf;
@@ -17,29 +17,29 @@ use cnimble_cni::{Error, NetworkList};
 use super::super::ipam::{PROGRAM, program};
 use super::configured::{self, Network};
 
-/// Between an end of the program and the next start.
+/// The pause between an exit of the program and the next start.
 const BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// The program says something every ten seconds.
+/// The longest silence of the program, which prints a line every ten seconds.
 const SILENCE: Duration = Duration::from_secs(40);
-/// An error is shorter.
+/// The size limit of an error.
 const LIMIT: usize = 1 << 20;
 
-/// Follows them.
+/// A follower of the nodes in etcd.
 pub(super) struct Shares {
     network: Network,
     path: Vec<PathBuf>,
     shared: Shared,
     changed: watch::Sender<()>,
-    /// The latest revision of etcd that was told of.
+    /// The latest reported revision of etcd.
     seen: i64,
 }
 
 impl Shares {
-    /// Of the network of that file.
+    /// Creates a follower for the network of that file.
     ///
     /// # Errors
-    /// The file couldn't be used.
+    /// Fails if the file can't be used.
     pub(super) fn new(conflist: &Conflist, path: &[PathBuf]) -> Result<Self, String> {
         let text = conflist.text(&[], None)?;
         let list = NetworkList::parse(text.as_bytes()).map_err(|err| err.to_string())?;
@@ -57,12 +57,12 @@ impl Shares {
         &self.network
     }
 
-    /// The nodes, and news of them.
+    /// Returns the nodes, and a receiver of changes.
     pub(super) fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
         (self.shared.clone(), self.changed.subscribe())
     }
 
-    /// Follows for ever. What is known stays while etcd is away.
+    /// Follows the nodes forever. Known nodes stay while etcd is unreachable.
     pub(super) async fn run(mut self) {
         let mut wait = BACKOFF;
         loop {
@@ -79,10 +79,10 @@ impl Shares {
         }
     }
 
-    /// Asks once.
+    /// Asks etcd once for the nodes.
     ///
     /// # Errors
-    /// etcd can't be asked.
+    /// Fails if etcd can't be asked.
     pub(super) async fn once(&mut self) -> Result<(), String> {
         self.follow(true).await
     }

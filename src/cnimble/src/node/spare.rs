@@ -1,7 +1,7 @@
-//! Spare blocks for networks with the IPAM plugin cluster-local, so that no ADD waits for etcd.
+//! Keeps spare blocks for networks with the IPAM plugin cluster-local, so that no ADD waits for etcd.
 //!
-//! The program that speaks to etcd does the work, and decides whether there is any. It is started when the leases
-//! of a network have changed, and once a minute.
+//! The program that speaks to etcd does the work and decides if there is any. It is started when the leases of a
+//! network have changed, and once a minute.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,29 +21,29 @@ use cnimble_runtime::ConfDir;
 use super::super::ipam::{PROGRAM, program};
 use super::configured::{Configured, Network};
 
-/// Between looks at the leases' directories.
+/// The interval between looks at the lease directories.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between looks where nothing has changed, or where etcd could not help; less if etcd has to be asked more often.
+/// The interval without changes, or after a failure of etcd. It is shorter if etcd has to be asked more often.
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// Between looks where etcd could not help, and answers by now.
+/// The interval after a failure of etcd, once etcd answers again.
 const SOON: Duration = Duration::from_secs(5);
 
-/// What came of a look.
+/// The outcome of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The network has its spare blocks.
     Done,
     /// The subnet has no free block.
     Short,
-    /// The program's error.
+    /// The error that the program returned.
     Failed(String),
 }
 
 /// The last look at a network.
 struct Seen {
     at: Instant,
-    /// The change of the directory with the leases before that look.
+    /// The modification time of the lease directory before that look.
     changed: Option<SystemTime>,
     outcome: Outcome,
 }
@@ -58,24 +58,24 @@ impl Seen {
     }
 }
 
-/// The network whose other nodes reach this one's pods by routes.
+/// The network with routes from the other nodes to this node's pods.
 #[derive(Debug, Clone)]
 pub(super) struct Routed {
     pub(super) name: String,
-    /// The node's addresses; empty for those of the uplink.
+    /// The node's addresses. If empty, the addresses of the uplink are used.
     pub(super) ips: Vec<IpAddr>,
-    /// What etcd tells of nodes.
+    /// The nodes that etcd reports.
     pub(super) shared: Shared,
 }
 
 impl Routed {
-    /// Whether etcd tells of nodes now.
+    /// Whether etcd reports nodes now.
     fn answers(&self) -> bool {
         let known = self.shared.known();
         known.listed && known.trouble.is_none()
     }
 
-    /// The node's addresses now.
+    /// Returns the current addresses of the node.
     fn addresses(&self) -> Result<Vec<IpAddr>, String> {
         if !self.ips.is_empty() {
             return Ok(self.ips.clone());
@@ -91,7 +91,7 @@ impl Routed {
     }
 }
 
-/// Looks after the networks of the directory until it is dropped.
+/// Maintains the networks of the directory until the future is dropped.
 pub(super) async fn keep(conf: ConfDir, path: Vec<PathBuf>, routed: Option<Routed>) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     let mut configured = Configured::new(conf);
@@ -124,7 +124,7 @@ fn tell(name: &str, outcome: &Outcome) {
     }
 }
 
-/// Starts the program once.
+/// Runs the program once.
 pub(super) async fn tend(
     network: &Network,
     path: &[PathBuf],
@@ -145,7 +145,7 @@ pub(super) async fn tend(
     Ok(if is_short { Outcome::Short } else { Outcome::Done })
 }
 
-/// Runs the program to its end, which it comes to after some seconds. It is killed if nobody waits any more.
+/// Runs the program to its end, which takes some seconds. The program is killed if the future is dropped.
 async fn run(program: &Path, config: &str, ips: &[IpAddr]) -> std::io::Result<Output> {
     let mut command = Command::new(program);
     command.arg("tend").args(ips.iter().map(IpAddr::to_string));

@@ -1,4 +1,4 @@
-//! What an agent's pages say.
+//! The pages of the agent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,21 +17,21 @@ use crate::run::metrics::CONTENT_TYPE;
 use crate::run::serve::Pages;
 use crate::style::count;
 
-/// So many conditions are told by /healthz.
+/// The number of conditions that /healthz lists.
 const TOLD: usize = 20;
 
-/// What came of the last look.
+/// The outcome of the last look.
 #[derive(Default)]
 pub(super) struct Last {
     pub(super) report: Report,
-    /// Why the host could not be looked at.
+    /// The reason for a failed look at the host.
     pub(super) trouble: Option<String>,
     pub(super) looked: bool,
-    /// Since when a look goes on.
+    /// The start of the current look.
     pub(super) begun: Option<Instant>,
 }
 
-/// Who tells of nodes.
+/// The source of the list of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Api,
@@ -46,7 +46,7 @@ impl Source {
         }
     }
 
-    /// Where /nodes says what is wrong with it.
+    /// The key in /nodes for a failure of this source.
     fn key(self) -> &'static str {
         match self {
             Source::Api => "api",
@@ -55,11 +55,11 @@ impl Source {
     }
 }
 
-/// What is shared with those who ask.
+/// The status that the agent shares with its pages.
 #[derive(Clone)]
 pub(super) struct Status {
     nodes: Shared,
-    /// Who tells of nodes.
+    /// The source of the list of nodes.
     source: Source,
     last: Arc<Mutex<Last>>,
     looks: Counter,
@@ -75,17 +75,17 @@ impl Status {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A look begins.
+    /// Records the start of a look.
     pub(super) fn begin(&self) {
         self.last().begun = Some(Instant::now());
     }
 
-    /// Whether a look goes on for longer than that.
+    /// Whether the current look takes longer than `limit`.
     pub(super) fn hangs(&self, limit: Duration) -> bool {
         self.last().begun.is_some_and(|begun| begun.elapsed() > limit)
     }
 
-    /// Takes what came of a look, and says in the log what is new of it.
+    /// Records the outcome of a look and logs its changes.
     pub(super) fn looked(&self, outcome: Result<Report, String>) {
         self.looks.inc();
         let mut last = self.last();
@@ -114,7 +114,7 @@ impl Status {
         }
     }
 
-    /// Takes what came of writing the file before any node is known. It is no look.
+    /// Records the outcome of writing the file before any node is known. It doesn't count as a look.
     pub(super) fn prepared(&self, outcome: Result<Report, String>) {
         match outcome {
             Ok(report) => {
@@ -172,7 +172,7 @@ impl Pages for Status {
         (text, CONTENT_TYPE)
     }
 
-    /// Another node's fault doesn't make this one ill.
+    /// A fault of another node doesn't make this node unhealthy.
     fn health(&self) -> Result<String, String> {
         let last = self.last();
         let failures = last.trouble.iter().chain(&last.report.failures).cloned().collect::<Vec<_>>();
@@ -185,7 +185,7 @@ impl Pages for Status {
                 &why.unwrap_or_else(|| format!("{} hasn't told of nodes yet", self.source.words())),
             ));
         }
-        // Routes stay meanwhile, and another process would not reach the server either.
+        // Routes stay meanwhile, and a restarted process could not reach the server either.
         let trouble = self.nodes.known().trouble.clone();
         let trouble = trouble.map(|why| format!("nodes are as they were told of last: {why}\n"));
         let conditions = &last.report.conditions;

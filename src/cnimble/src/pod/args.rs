@@ -74,7 +74,7 @@ pub(crate) struct PodOptions {
 }
 
 impl PodOptions {
-    /// Name resolution on this node.
+    /// Returns the DNS settings of this node.
     pub(crate) fn dns(&self) -> DnsOptions {
         let defaults = DnsOptions::default();
         DnsOptions {
@@ -84,8 +84,8 @@ impl PodOptions {
         }
     }
 
-    /// The node's sandboxes, and the network plugin layer below them. In `own_networks` no other
-    /// runtime adds pods.
+    /// Opens the node's sandboxes and the network plugin layer below them. No other runtime adds pods to
+    /// `own_networks`.
     pub(crate) async fn open(&self, session: &Session, own_networks: &[String]) -> Result<Sandboxes, Report> {
         let mut invoker = session.invoker.clone();
         if !session.own_cache {

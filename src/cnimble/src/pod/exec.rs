@@ -1,4 +1,4 @@
-//! `cnimble pod exec`: a command in a pod's namespace.
+//! `cnimble pod exec`: runs a command in a pod's namespace.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ use super::super::report::{Exit, Report};
 use super::args::Exec;
 use super::find;
 
-/// Becomes the command. Only a failure returns.
+/// Replaces this process with the command. Returns only on failure.
 pub(super) fn exec(sandboxes: &Sandboxes, given: &Exec) -> Result<(), Report> {
     let what = format!("can't run a command in pod {}", given.named.pod);
     let failed = |why: String| Report::new(Exit::Execution, &what).row("why", why);
@@ -46,12 +46,11 @@ pub(super) fn exec(sandboxes: &Sandboxes, given: &Exec) -> Result<(), Report> {
     Err(failed(why))
 }
 
-/// Puts the pod's resolv.conf in place of the node's, for us and what we become (as
-/// ip-netns(8) does).
+/// Mounts the pod's resolv.conf over the node's, for this process and the command, like ip-netns(8).
 fn resolve_with(path: &Path) -> io::Result<()> {
     let none = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // What is mounted on the node later still appears, but nothing of ours goes there.
+    // Later mounts on the node still appear here, but mounts here don't propagate to the node.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
     mount(Some(path), "/etc/resolv.conf", none, MsFlags::MS_BIND, none)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! `cnimble pod`: one pod, or a few, from the command line.
+//! `cnimble pod`: manages single pods from the command line.
 
 pub(super) mod args;
 mod exec;
@@ -32,14 +32,14 @@ pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
     }
 }
 
-/// Until a signal ends us: nothing has a handler here.
+/// Waits until a signal kills the process. No signal has a handler here.
 fn pause() -> Result<(), Report> {
     loop {
         nix::unistd::pause();
     }
 }
 
-/// `NAME` or `NAMESPACE/NAME`.
+/// Parses `NAME` or `NAMESPACE/NAME`.
 pub(super) fn pod_id(text: &str) -> Result<PodId, Report> {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
@@ -48,7 +48,7 @@ pub(super) fn pod_id(text: &str) -> Result<PodId, Report> {
     Ok(PodId::new(namespace, name))
 }
 
-/// An age for a table.
+/// Formats an age for a table.
 pub(super) fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..120 => format!("{seconds}s"),
@@ -58,7 +58,7 @@ pub(super) fn age(age: Duration) -> String {
     }
 }
 
-/// The pod's sandbox.
+/// Returns the sandbox of the pod with this name.
 fn find(sandboxes: &Sandboxes, text: &str, what: &str) -> Result<Sandbox, Report> {
     let id = pod_id(text)?;
     let found = sandboxes.find(&id).map_err(|err| report::of(what, &err))?;

@@ -1,4 +1,4 @@
-//! What went wrong with a pod, for people and programs.
+//! Reports of failures of a pod.
 
 use cnimble_pod::network::NetworkError;
 use cnimble_pod::sandbox::{Cause, SandboxError};
@@ -6,13 +6,13 @@ use cnimble_runtime::Error;
 
 use super::super::report::{Exit, Report};
 
-/// `what` as in "can't bring up pod default/web".
+/// Returns the report for an error. `what` is like "can't bring up pod default/web".
 pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
     let mut causes = error.causes().iter();
     let Some(first) = causes.next() else {
         return Report::new(Exit::Usage, what).row("why", error.to_string());
     };
-    // A plugin's failure has a report of its own, with what helps.
+    // The report of a plugin failure includes a hint.
     let report = match first {
         Cause::Network(network) => match &**network {
             NetworkError::Plugins { failures, .. } | NetworkError::Gc { failures } => {

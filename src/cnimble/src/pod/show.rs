@@ -1,4 +1,4 @@
-//! `cnimble pod ls` and `status`: what there is, and how it is.
+//! `cnimble pod ls` and `status`: list pods and show their state.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ use super::super::style::{rows, table};
 use super::super::{Session, print, print_json};
 use super::{find, report};
 
-/// How many pods are looked at at once.
+/// The number of pods that are examined concurrently.
 const AT_ONCE: usize = 16;
 
 pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), Report> {
@@ -116,7 +116,7 @@ fn lines(sandbox: &Sandbox, ips: &[IpAddr]) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// A sandbox for programs: the record, less what only we need.
+/// Returns a sandbox as JSON, without the internal parts of the record.
 pub(super) fn as_json(sandbox: &Sandbox, state: &str, ips: &[IpAddr]) -> Value {
     json!({
         "namespace": sandbox.config.pod.namespace,
@@ -134,7 +134,7 @@ pub(super) fn as_json(sandbox: &Sandbox, state: &str, ips: &[IpAddr]) -> Value {
     })
 }
 
-/// How a pod is now: a word for a table, and the addresses in its namespace.
+/// Returns the current state of a pod: a word for a table, and the addresses in its namespace.
 fn now(outcome: &Result<SandboxStatus, SandboxError>) -> (String, Vec<IpAddr>) {
     match outcome {
         Ok(SandboxStatus { fault: None, ips, .. }) => ("Ready".to_owned(), ips.clone()),

@@ -1,4 +1,4 @@
-//! Manifests from the command line, and what becomes of each pod.
+//! Reads manifests from the command line and reports the outcome of each pod.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -13,7 +13,7 @@ use crate::plain;
 use crate::report::{Exit, Report};
 use crate::{Session, print, print_json};
 
-/// The pods in all files. A bad one doesn't keep the others out.
+/// Returns the pods of all files. A bad pod doesn't exclude the others.
 pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<Manifest>, Report> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -48,11 +48,11 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
     Ok(found)
 }
 
-/// Tells what has become of each pod, at once on a terminal and for scripts, together in JSON.
+/// Reports the outcome of each pod: at once as text, together as JSON.
 pub(crate) struct Tally<'s> {
     session: &'s Session,
     objects: Vec<Value>,
-    /// What kept a line from stdout. The work goes on, and the command fails in the end.
+    /// The failed write to stdout. The work continues, and the command fails at the end.
     unwritten: Option<Report>,
     exit: Option<Exit>,
     failed: usize,
@@ -63,7 +63,7 @@ impl<'s> Tally<'s> {
         Tally { session, objects: Vec::new(), unwritten: None, exit: None, failed: 0 }
     }
 
-    /// One that succeeded: a line for people, an object for programs.
+    /// Records a success, as a line of text or as an object in JSON.
     pub(crate) fn done(&mut self, line: &str, object: Value) {
         match self.session.json {
             true => self.objects.push(object),
@@ -74,7 +74,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// The first failure's exit status is the command's.
+    /// Records a failure. The first failure determines the exit status of the command.
     pub(crate) fn fail(&mut self, pod: Option<&PodId>, report: &Report) {
         self.failed += 1;
         self.exit.get_or_insert(report.exit);

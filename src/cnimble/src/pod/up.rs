@@ -1,4 +1,4 @@
-//! `cnimble pod up` and `down`.
+//! The subcommands `cnimble pod up` and `down`.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use super::args::{Down, Up};
 use super::tally::{Tally, manifests};
 use super::{pod_id, report, show};
 
-/// How many pods are set up at once. Each is a few processes, one after the other.
+/// The number of pods that are set up concurrently. Each runs a few processes in sequence.
 const AT_ONCE: usize = 64;
 
 pub(super) async fn up(
@@ -43,7 +43,7 @@ pub(super) async fn up(
     tally.into_inner().finish("up", configs.len())
 }
 
-/// The futures are gone, and with them the plugins that they waited for. Pods that are up stay.
+/// Removes unfinished pods after an interruption. Their plugins were killed with the futures. Pods that are up stay.
 async fn abandon(sandboxes: &Sandboxes, configs: &[SandboxConfig], exit: Exit) -> Report {
     let mut report = Report::new(exit, "interrupted");
     let clean_up = async {
@@ -88,7 +88,7 @@ pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down)
     tally.into_inner().finish("down", pods.len())
 }
 
-/// The pods of these names, and those in these files.
+/// Returns the pods with these names, and those in these files.
 fn named(sandboxes: &Sandboxes, texts: &[String], tally: &mut Tally<'_>) -> Result<BTreeSet<PodId>, Report> {
     let (mut pods, mut files) = (BTreeSet::new(), Vec::new());
     for text in texts {

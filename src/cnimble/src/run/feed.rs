@@ -1,11 +1,10 @@
-//! From the sources to the loop.
+//! Passes pods from the sources to the loop.
 //!
-//! A pod with a deletionTimestamp is on its way out. A kubelet lets its containers run until they
-//! end or its grace period is over, and takes its sandbox down then. The containers aren't ours to
-//! see, so a pod keeps the network that it has until its deletionTimestamp, by which the API server
-//! means the end of the grace period, or until it is gone or has ended, if that is sooner. It gets
-//! no network that it hasn't got. A pod that we are said to look after alone has no containers: it
-//! is taken down at once, as by a kubelet whose containers have ended.
+//! A pod with a deletionTimestamp is terminating. A kubelet takes its sandbox down when its containers have ended or
+//! the grace period is over. cnimble can't see the containers. So a pod keeps its network until its deletionTimestamp,
+//! the end of the grace period in the API server's terms. A pod that ends or is deleted earlier loses its network then.
+//! A terminating pod gets no new network. A pod that cnimble alone manages has no containers. It is taken down at once,
+//! as a kubelet does after the end of the containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use super::writing::Writing;
 
 type Inputs = mpsc::Sender<Input<SandboxConfig>>;
 
-/// What is passed on, and what is known of it.
+/// Converts updates of the sources into inputs of the loop.
 pub(super) struct Feed {
     pub(super) config: Arc<PodConfig>,
     pub(super) inputs: Inputs,
@@ -32,13 +31,13 @@ pub(super) struct Feed {
     /// The writer of the pods' status, if there is one.
     pub(super) writing: Option<Writing>,
     closing: Closing,
-    /// Where pods of the API server are on record, until it has told of its pods.
+    /// The sandboxes with recorded pods of the API server. `None` once the server has listed its pods.
     restorable: Option<Sandboxes>,
-    /// Those that were taken from there, with their UIDs.
+    /// The pods restored from the records, with their UIDs.
     restored: BTreeMap<PodId, String>,
 }
 
-/// Pods that keep their network for a while.
+/// Terminating pods that keep their network for a while.
 #[derive(Default)]
 struct Closing {
     pods: BTreeMap<PodId, (Instant, String)>,
@@ -59,7 +58,7 @@ impl Closing {
         }
     }
 
-    /// Waits until the time of one is over, and gives away all whose is.
+    /// Waits for the first pod with an expired time, and removes and returns all expired pods.
     async fn over(&mut self) -> Vec<(PodId, String)> {
         match self.order.first() {
             Some((end, _)) => sleep_until(*end).await,
@@ -92,17 +91,17 @@ impl Feed {
         Feed { config, inputs, dns, writing, closing, restorable, restored }
     }
 
-    /// Passes updates on until one of both ends.
+    /// Passes updates on until the sources or the loop end.
     pub(super) async fn run(mut self, mut updates: mpsc::Receiver<PodUpdate>) {
         let mut conditions = self.config.conditions();
-        // What has failed before anybody listened counts as well.
+        // A failure before this subscription counts, too.
         conditions.mark_changed();
         let mut seen = BTreeSet::new();
         let (mut tried, mut ready) = (false, false);
         loop {
             let inputs = tokio::select! {
                 update = updates.recv() => {
-                    // The loop keeps what it was told last.
+                    // The loop keeps the last updates.
                     let Some(update) = update else { return std::future::pending().await };
                     seen.insert(update.source);
                     let mut inputs = self.update(&update);
@@ -121,8 +120,7 @@ impl Feed {
                     return;
                 }
             }
-            // Not one after the other: in between it would seem that some source can't be read, which ends a
-            // run that is to end when all has been tried.
+            // Only one of both is sent. Between the two a source would look unreadable, which ends a run with `--once`.
             if !ready && self.config.seen_all_sources(&seen) {
                 (tried, ready) = (true, true);
                 let _ = self.inputs.send(Input::SourcesReady).await;
@@ -133,8 +131,8 @@ impl Feed {
         }
     }
 
-    /// The API server can't be read, and has not been since we started: the pods that we have on record
-    /// of it are wanted, also after a reboot, until it says otherwise.
+    /// Restores the recorded pods of the API server if the server has been unreachable since the start, also after a
+    /// reboot. They stay wanted until the server answers.
     async fn restore(&mut self) -> Vec<Input<SandboxConfig>> {
         let Some(sandboxes) = self.restorable.take() else { return Vec::new() };
         let listing = tokio::task::spawn_blocking(move || sandboxes.list()).await;
@@ -158,7 +156,7 @@ impl Feed {
         vec![Input::Want(pods)]
     }
 
-    /// The API server has told of all its pods: what it didn't name isn't wanted any more.
+    /// Drops restored pods that the API server doesn't list.
     fn settle(&mut self, update: &PodUpdate) -> Option<Input<SandboxConfig>> {
         if update.source != SourceKind::Api {
             return None;

@@ -1,4 +1,4 @@
-//! The lock that keeps two of us from looking after the same pods.
+//! The lock that prevents two processes from managing the same pods.
 
 use std::fs;
 use std::path::Path;
@@ -8,11 +8,10 @@ use cnimble_locks::{FileLock, Kind, LockError, Wait};
 
 use crate::report::{Exit, Report};
 
-/// A process that was killed may hold the lock until the last of its threads has come out of
-/// the kernel.
+/// The time to wait for the lock. A killed process can hold it until its last thread has left the kernel.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Locks the state directory for us, until this is dropped or the process ends however it may.
+/// Locks the state directory until the lock is dropped or the process ends.
 pub(crate) async fn lock(dir: &Path) -> Result<FileLock, Report> {
     let path = dir.join("run.lock");
     let failed = |why: String| {

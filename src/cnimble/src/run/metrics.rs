@@ -1,5 +1,4 @@
-//! What is counted, in the OpenMetrics format
-//! (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
+//! The metrics of `run` in the OpenMetrics format (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -18,10 +17,10 @@ use cnimble_pod::network::NetworkPlugin;
 use cnimble_pod::sync::{Board, Event};
 use cnimble_runtime::{Execution, PluginError};
 
-/// The content type of what [`Metrics::text`] returns.
+/// The content type of the text that [`Metrics::text`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Upper bounds in seconds: a plugin takes milliseconds, a machine in trouble minutes.
+/// The upper bounds in seconds. A plugin takes milliseconds, or minutes on a machine in trouble.
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 220.0];
 
@@ -35,7 +34,6 @@ struct OfPlugin {
 struct OfError {
     plugin: String,
     verb: String,
-    /// The CNI error code.
     code: u32,
 }
 
@@ -65,7 +63,7 @@ fn histogram() -> Histogram {
     Histogram::new(BUCKETS)
 }
 
-/// All metrics.
+/// The registry and the metrics in it.
 pub(super) struct Metrics {
     registry: Registry,
     executions: Family<OfPlugin, Counter>,
@@ -79,7 +77,7 @@ pub(super) struct Metrics {
     leases: Mutex<Leases>,
 }
 
-/// Read anew for every answer, so that ranges that are gone vanish.
+/// Leases are read again for each answer, so that removed ranges vanish.
 #[derive(Clone)]
 struct Leases {
     used: Family<OfRange, Gauge<f64, std::sync::atomic::AtomicU64>>,
@@ -141,7 +139,7 @@ impl Metrics {
         }
     }
 
-    /// A plugin has been run.
+    /// Counts an execution of a plugin.
     pub(super) fn executed(&self, execution: &Execution<'_>) {
         let of = OfPlugin { plugin: execution.plugin(), verb: execution.verb.as_str().to_owned() };
         self.executions.get_or_create(&of).inc();
@@ -152,7 +150,7 @@ impl Metrics {
         }
     }
 
-    /// Something has happened in the loop.
+    /// Counts an event of the loop.
     pub(super) fn happened(&self, event: &Event) {
         if let Event::Worked { operation, took, failure, .. } = event {
             let of = OfOperation { operation };
@@ -164,7 +162,7 @@ impl Metrics {
         }
     }
 
-    /// Everything as text. Reads the leases, so it may block for a moment.
+    /// Returns all metrics as text. Reads the leases, so it may block for a moment.
     pub(super) fn text(&self, board: &Board, problems: usize, network: &NetworkPlugin) -> String {
         for (phase, count) in board.counts() {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -176,7 +174,7 @@ impl Metrics {
             leases.read(network);
         }
         let mut text = String::new();
-        // Writing to a string can't fail.
+        // A write to a string can't fail.
         let _ = encode(&mut text, &self.registry);
         text
     }
@@ -205,7 +203,7 @@ fn seconds(took: Duration) -> f64 {
     took.as_secs_f64()
 }
 
-/// The plugin's own code, or the one that stands for what happened.
+/// Returns the plugin's own code, or the code for the kind of failure.
 fn code(error: &PluginError) -> u32 {
     error.code().0
 }

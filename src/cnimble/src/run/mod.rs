@@ -80,7 +80,7 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     let board = looping.board();
     let status =
         Status { board: board.clone(), network: network.clone(), conditions: config.conditions(), metrics };
-    // Before the first pod: a kubelet sets none up while the plugins say that they can't.
+    // The probe precedes the first pod. A kubelet sets up no pods while the plugins report that they can't serve.
     let _ = network.probe().await;
     let (inputs, received) = mpsc::channel(16);
     let looping = tokio::spawn(looping.run(received));
@@ -100,20 +100,20 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
 
     let running = Running { config, network, handle, looping };
     let ended = running.watch(given, signals, &status).await;
-    // The line of progress goes before anything else is printed.
+    // The progress line is removed before other output.
     tasks.shutdown().await;
     finish(session, given, &status, &ended?)
 }
 
-/// Between two questions whether the network's plugins could serve (the verb STATUS).
+/// The interval between probes of the network's plugins (the verb STATUS).
 pub(super) const STATUS: Duration = Duration::from_secs(10);
 
-/// An error of the program's own.
+/// Returns the report for an internal failure.
 fn cannot_run(err: &dyn std::error::Error) -> Report {
     Report::new(Exit::Files, "can't run").row("why", err.to_string())
 }
 
-/// A source that can't be used.
+/// Returns the report for an unusable source.
 fn no_source(err: &StartError) -> Report {
     Report::new(Exit::Config, "can't take pods from there").row("why", err.to_string())
 }
@@ -135,8 +135,8 @@ fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> Syn
     }
 }
 
-/// Pods that failed are tried again as soon as the networks change. If plugins want annotations
-/// now that weren't kept, they are asked for.
+/// Retries failed pods as soon as the networks change. Requests the annotations again if plugins now need annotations
+/// that weren't kept.
 async fn follow(
     network: NetworkPlugin,
     handle: Handle,
@@ -153,17 +153,17 @@ async fn follow(
     }
 }
 
-/// Whether a plugin of the default network is to get the pods' annotations.
+/// Whether a plugin of the default network takes the pods' annotations.
 fn wants_annotations(network: &NetworkPlugin) -> bool {
     let list = network.default_network();
     let plugins = list.iter().flat_map(|network| &network.list.plugins);
     plugins.flat_map(|plugin| &plugin.capabilities).any(|name| name == ANNOTATIONS)
 }
 
-/// What a network's configuration calls the pods' annotations.
+/// The capability for the pods' annotations in a network's configuration.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// What goes on until the end.
+/// The state of a running agent.
 struct Running {
     config: Arc<PodConfig>,
     network: NetworkPlugin,
@@ -176,7 +176,7 @@ impl Running {
         let mut overall = status.board.overall();
         let mut stopping = false;
         loop {
-            // What can't be read now may be so for ever.
+            // An unreadable source may stay so forever.
             let settled = overall.wait_for(|overall| overall.settled || overall.tried);
             tokio::select! {
                 ended = &mut self.looping => return ended.map_err(|err| cannot_run(&err)),
@@ -187,7 +187,7 @@ impl Running {
                 word = signals.next() => match word {
                     Word::Reload => self.reload().await,
                     Word::Stop(exit) if stopping => {
-                        // What is at work ends with the loop.
+                        // Running work ends with the loop.
                         self.looping.abort();
                         let _ = self.looping.await;
                         return Err(Report::new(exit, "stopped at once")
@@ -214,7 +214,7 @@ impl Running {
     }
 }
 
-/// The last words, and the exit status.
+/// Prints the final message, or returns a report with the exit status.
 fn finish(session: &Session, given: &Run, status: &Status, ended: &Ended) -> Result<(), Report> {
     let unfinished =
         |report: Report| ended.unfinished.iter().fold(report, |report, id| report.row("pod", id.to_string()));
@@ -240,7 +240,7 @@ fn finish(session: &Session, given: &Run, status: &Status, ended: &Ended) -> Res
         return Ok(());
     }
     if session.json {
-        // It has all been said.
+        // All failures are already printed.
         return Err(Report::new(Exit::Plugin, ""));
     }
     let report =

@@ -1,5 +1,5 @@
-//! Word to systemd (sd_notify(3)): ready, reloading, stopping, alive. Does nothing where
-//! nobody listens.
+//! Notifies systemd (sd_notify(3)) of the states ready, reloading and stopping, and feeds the watchdog. Does nothing
+//! without systemd.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// Says how the pods are, and as long as the loop goes round, that we are alive.
+/// Reports the state of the pods. Feeds the watchdog while the loop makes progress.
 pub(super) async fn keep_telling(board: Board) {
     let watchdog = sd_notify::watchdog_enabled();
     let every = watchdog.map_or(Duration::from_secs(5), |limit| limit / 3);
@@ -44,7 +44,7 @@ pub(super) async fn keep_telling(board: Board) {
             send(&[NotifyState::Status(&text)]);
             last = text;
         }
-        // A loop that hangs is none that should be kept alive.
+        // A hanging loop must not feed the watchdog.
         if let Some(limit) = watchdog
             && board.age() < limit
         {
@@ -54,7 +54,7 @@ pub(super) async fn keep_telling(board: Board) {
     }
 }
 
-/// Says how it is, and that we are alive, as long as `hangs` doesn't say that the work has taken longer than that.
+/// Reports the state. Feeds the watchdog unless `hangs` says that the work takes longer than the limit.
 pub(crate) async fn keep_saying(text: impl Fn() -> String, hangs: impl Fn(Duration) -> bool) {
     let watchdog = sd_notify::watchdog_enabled();
     let every = watchdog.map_or(Duration::from_secs(5), |limit| limit / 3);

@@ -1,4 +1,4 @@
-//! What people see while pods start: a line that changes on a terminal, lines elsewhere.
+//! Shows progress while pods start: a changing line on a terminal, or else log lines.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
@@ -12,14 +12,13 @@ use cnimble_pod::sync::{Board, Event, Phase, PodReport};
 
 use crate::style::count;
 
-/// Whether the last line on stderr is one that changes.
+/// Whether the last line on stderr is the progress line.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
-/// Between two states of the line.
+/// The interval between two updates of the line.
 const PACE: Duration = Duration::from_millis(100);
 
-/// What has to be printed before a line of its own: it takes the place of the changing line,
-/// which comes back below.
+/// Returns the text that must precede another line. It erases the progress line, which is drawn again below.
 pub(crate) fn before_line() -> &'static str {
     match DRAWN.swap(false, Ordering::Relaxed) {
         true => "\r\x1b[K",
@@ -27,7 +26,7 @@ pub(crate) fn before_line() -> &'static str {
     }
 }
 
-/// Writes what happens into the log.
+/// Logs an event of the loop.
 pub(super) fn tell(event: &Event) {
     match event {
         Event::Pod(pod) => tell_of(pod),
@@ -65,7 +64,7 @@ fn tell_of(pod: &PodReport) {
     }
 }
 
-/// Logs what is wrong with manifests and sources, when that changes.
+/// Logs changes in the problems of manifests and sources.
 pub(super) async fn tell_of_problems(mut conditions: watch::Receiver<Vec<Condition>>) {
     let mut known: BTreeSet<String> = BTreeSet::new();
     loop {
@@ -84,7 +83,7 @@ pub(super) async fn tell_of_problems(mut conditions: watch::Receiver<Vec<Conditi
     }
 }
 
-/// Draws the line until it is dropped; does nothing unless stderr is a terminal.
+/// Draws the line until the future is dropped. Does nothing unless stderr is a terminal.
 pub(super) async fn draw(board: Board) {
     if !std::io::stderr().is_terminal() {
         return std::future::pending().await;
@@ -113,7 +112,7 @@ impl Drop for Erase {
     }
 }
 
-/// `137 of 200 pods ready, 2 failed, 1 going  3.2 s`
+/// Formats the line: `137 of 200 pods ready, 2 failed, 1 going  3.2 s`.
 fn line(board: &Board, since: Duration, settled: bool) -> String {
     let counts = board.counts();
     let of = |phase| counts.get(&phase).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `/metrics`, `/healthz` and a page of what is looked after over HTTP, on a Unix socket or a loopback port.
+//! Serves `/metrics`, `/healthz` and a page of the managed objects over HTTP, on a Unix socket or a loopback port.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,14 +23,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Listen {
-    /// Nowhere.
+    /// The pages aren't served.
     Off,
-    /// A socket in the file system.
+    /// A Unix socket with this path.
     Unix(PathBuf),
-    /// A port of a loopback address.
+    /// A TCP port of a loopback address.
     Tcp(SocketAddr),
 }
 
@@ -57,22 +57,22 @@ impl FromStr for Listen {
         let address: SocketAddr =
             text.parse().map_err(|_| "expected a path (/run/…), ADDRESS:PORT or off".to_owned())?;
         match address.ip().is_loopback() {
-            // Any process that can reach it can read it.
+            // Any process that reaches the address can read the pages.
             false => Err(format!("{} is no loopback address", address.ip())),
             true => Ok(Listen::Tcp(address)),
         }
     }
 }
 
-/// What can be asked for.
+/// The content of the pages.
 pub(crate) trait Pages: Send + Sync + 'static {
-    /// The metrics, and their content type.
+    /// Returns the metrics and their content type.
     fn metrics(&self) -> (String, &'static str);
-    /// What to say while all is well, or why it isn't.
+    /// Returns the text for a healthy state, or why it isn't healthy.
     fn health(&self) -> Result<String, String>;
-    /// The page of what is looked after: `/pods`.
+    /// Returns the path of the page with the managed objects: `/pods`.
     fn name(&self) -> &'static str;
-    /// What is looked after, as JSON.
+    /// Returns the managed objects as JSON.
     fn list(&self) -> String;
 }
 
@@ -81,7 +81,7 @@ enum Listener {
     Tcp(TcpListener),
 }
 
-/// Removes the socket's file in the end.
+/// Removes the socket's file on drop.
 struct Remove(PathBuf);
 
 impl Drop for Remove {
@@ -90,9 +90,8 @@ impl Drop for Remove {
     }
 }
 
-/// At most so many conversations at once; each may take so long. Whoever is one too many takes the
-/// place of who is here longest: an answer takes milliseconds, and so slow clients, however many, keep
-/// none from his.
+/// The limit of concurrent connections, and the time limit of each. A connection above the limit replaces the oldest
+/// one. An answer takes milliseconds, so slow clients can't block others.
 const CLIENTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -103,7 +102,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Begins to listen, if it is to be. A socket that a process left behind is replaced.
+    /// Listens on the address, unless it is off. Replaces the socket of a dead process.
     pub(crate) async fn bind(address: &Listen) -> io::Result<Option<Self>> {
         let mut remove = None;
         let listener = match address {
@@ -123,10 +122,10 @@ impl Server {
         Ok(Some(Server { listener, _remove: remove }))
     }
 
-    /// Answers until it is dropped.
+    /// Answers requests until the future is dropped.
     pub(crate) async fn run(self, pages: Arc<impl Pages>) {
         let mut talks = JoinSet::new();
-        // The oldest first.
+        // The oldest connection comes first.
         let mut clients: VecDeque<AbortHandle> = VecDeque::new();
         loop {
             let accepted = match &self.listener {
@@ -150,14 +149,14 @@ impl Server {
                 && let Some(slow) = clients.pop_front()
             {
                 slow.abort();
-                // It may be a burst: who came just before gets his turn to ask.
+                // In a burst the connections before this one get time to send their request.
                 tokio::task::yield_now().await;
             }
         }
     }
 }
 
-/// Removes a socket file without a listener; anything else stays.
+/// Removes a socket file without a listener. Leaves any other file.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => match tokio::net::UnixStream::connect(path).await {
@@ -195,7 +194,7 @@ async fn answer(request: &Request<Incoming>, pages: Arc<impl Pages>) -> Response
     }
     match request.uri().path() {
         "/metrics" => {
-            // Files are read for it.
+            // The metrics read files, so this may block.
             match tokio::task::spawn_blocking(move || pages.metrics()).await {
                 Ok((text, kind)) => page(StatusCode::OK, kind, text),
                 Err(err) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{err}\n")),

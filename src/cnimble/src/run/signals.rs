@@ -1,15 +1,15 @@
-//! Signals as words.
+//! Converts signals into requests.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::report::{Exit, Report};
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// Read everything again.
+    /// Read all sources again.
     Reload,
-    /// With the exit status for a stop that is cut short.
+    /// Stop, with the exit status for an early stop.
     Stop(Exit),
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From now on no signal ends us by itself.
+    /// Installs the handlers. From then on no signal ends the process directly.
     pub(crate) fn listen() -> Result<Self, Report> {
         let listen = |kind| {
             signal(kind).map_err(|err| {

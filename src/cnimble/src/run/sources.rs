@@ -1,4 +1,4 @@
-//! From the command line to the sources.
+//! Converts the command line into sources.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::report::usage;
 
 impl args::Sources {
-    /// What the pods come from.
+    /// Returns the sources of the pods.
     pub(super) fn sources(&self) -> Result<Sources, Report> {
         if self.manifests.is_none() && self.url.is_none() && self.kubeconfig.is_none() && !self.in_cluster {
             return Err(usage("there is nowhere to take pods from")
@@ -46,7 +46,7 @@ impl args::Sources {
         Ok(Sources { directory, url, api })
     }
 
-    /// The node's name: what was given, or the host's, in lower case as the kubelet has it.
+    /// Returns the given node name, or the host's name in lower case, as the kubelet uses it.
     fn node(&self) -> String {
         let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         self.node_name.clone().unwrap_or_else(|| host().trim().to_lowercase())

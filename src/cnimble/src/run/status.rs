@@ -1,4 +1,4 @@
-//! What the pages say.
+//! The pages of `run`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::plain;
 use super::metrics::{self, Metrics};
 use super::serve::Pages;
 
-/// A loop that hasn't gone round for so long hangs.
+/// The time without progress after which the loop counts as hanging.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// Everything that there is to know.
+/// The state that the pages show.
 #[derive(Clone)]
 pub(super) struct Status {
     pub(super) board: Board,
@@ -28,10 +28,10 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// All of it as JSON.
+    /// Returns the whole state as JSON.
     pub(super) fn json(&self) -> Value {
         let mut overall = serde_json::to_value(&*self.board.overall().borrow()).unwrap_or_default();
-        // Ready is what has been read, and can be now.
+        // A source is ready if it was read and is readable now.
         let failing = self.failing();
         if let Some(ready) = overall.get_mut("sourcesReady").filter(|_| !failing.is_empty()) {
             *ready = json!(false);
@@ -47,13 +47,13 @@ impl Status {
         json!({"overall": overall, "network": network, "problems": self.problems(), "pods": pods})
     }
 
-    /// Why sources can't be read now.
+    /// Returns why sources can't be read now.
     fn failing(&self) -> Vec<String> {
         let conditions = self.conditions.borrow();
         conditions.iter().filter(|of| of.whole).map(|of| of.error.to_string()).collect()
     }
 
-    /// What is wrong with manifests and sources.
+    /// Returns the problems of manifests, sources and networks.
     pub(super) fn problems(&self) -> Vec<String> {
         let manifests = self.conditions.borrow();
         manifests.iter().map(|condition| condition.error.to_string()).chain(self.network.problems()).collect()

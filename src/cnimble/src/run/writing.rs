@@ -1,5 +1,5 @@
-//! Tells the API server how pods are that no kubelet looks after, and confirms that they are gone:
-//! without that a `kubectl delete` of a pod that is bound to a node never ends.
+//! Reports the status of pods without a kubelet to the API server, and confirms their removal. Without the confirmation
+//! a `kubectl delete` of a bound pod never ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,27 +12,27 @@ use cnimble_pod::manifest::Manifest;
 use cnimble_pod::source::{PodStatus, StatusWriter};
 use cnimble_pod::sync::{Event, Phase, PodReport};
 
-/// What the writer hears.
+/// A message to the writer.
 enum Word {
-    /// A pod that is ours alone, and whether it has been told to go.
+    /// A pod that cnimble alone manages, and whether it is terminating.
     Managed { id: PodId, uid: String, ending: bool },
-    /// It is gone from the server.
+    /// The server has removed the pod.
     Forget { id: PodId, uid: String },
-    /// How its network is.
+    /// The state of the pod's network.
     Report(Box<PodReport>),
-    /// Nothing is left of it here.
+    /// The pod is removed from this node.
     Gone(PodId),
 }
 
-/// Between two tries of what failed, at first and at most.
+/// The first and the longest pause between two attempts.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Tells the writer.
+/// A sender of messages to the writer.
 #[derive(Clone)]
 pub(super) struct Writing(mpsc::UnboundedSender<Word>);
 
 impl Writing {
-    /// Starts one.
+    /// Starts a writer and returns its sender.
     pub(super) fn start(writer: StatusWriter, tasks: &mut tokio::task::JoinSet<()>) -> Self {
         let (sender, words) = mpsc::unbounded_channel();
         tasks.spawn(Task { writer, pods: BTreeMap::new(), news: BTreeSet::new() }.run(words));
@@ -40,7 +40,7 @@ impl Writing {
     }
 
     fn say(&self, word: Word) {
-        // It ends with us.
+        // The receiver ends with this process.
         let _ = self.0.send(word);
     }
 
@@ -52,7 +52,7 @@ impl Writing {
         self.say(Word::Forget { id: pod.id.clone(), uid: pod.uid.clone() });
     }
 
-    /// Something has happened in the loop.
+    /// Forwards an event of the loop.
     pub(super) fn happened(&self, event: &Event) {
         match event {
             Event::Pod(report) => self.say(Word::Report(Box::new(report.clone()))),
@@ -62,7 +62,7 @@ impl Writing {
     }
 }
 
-/// What is known of a pod that is ours.
+/// The state of a managed pod.
 struct Ours {
     uid: String,
     ending: bool,
@@ -73,7 +73,7 @@ struct Ours {
 struct Task {
     writer: StatusWriter,
     pods: BTreeMap<PodId, Ours>,
-    /// Of which the server doesn't know all.
+    /// Pods with news that the server doesn't have yet.
     news: BTreeSet<PodId>,
 }
 
@@ -144,7 +144,7 @@ impl Task {
         }
     }
 
-    /// Tells the server of one pod.
+    /// Writes the news of one pod to the server.
     async fn tell_one(&mut self) -> Result<(), cnimble_pod::source::SourceError> {
         let Some(id) = self.news.first().cloned() else { return Ok(()) };
         if let Some(ours) = self.pods.get(&id) {

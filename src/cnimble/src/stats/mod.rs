@@ -1,4 +1,4 @@
-//! `stats`: pods' counters, live.
+//! `stats`: shows the counters of pods, live.
 
 mod read;
 
@@ -19,7 +19,7 @@ use read::Counted;
 
 const WHAT: &str = "can't show pods' counters";
 
-/// Begins at the terminal's upper left corner, and clears it.
+/// Returns the escape codes that clear the terminal.
 fn clear() -> String {
     plain::code("[H") + &plain::code("[2J")
 }
@@ -43,7 +43,7 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
             let (then, old) = before.as_ref()?;
             let (old, new) = (old.get(&counted.owner.tag())?, counted.counters?);
             let seconds = now.duration_since(*then).as_secs_f64();
-            // A link that was made anew begins at 0.
+            // The counters of a recreated link begin at 0.
             let rate = |old: u64, new: u64| Some(new.checked_sub(old)? as f64 / seconds);
             Some([rate(old.rx_bytes, new.rx_bytes)?, rate(old.tx_bytes, new.tx_bytes)?])
         };
@@ -70,7 +70,7 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     }
 }
 
-/// Whether it is of this pod or container.
+/// Whether the counters belong to this pod or container.
 fn is_of(counted: &Counted, whose: &str) -> bool {
     let pod = counted.pod.as_deref();
     pod.is_some_and(|pod| pod == whose || pod.strip_prefix("default/") == Some(whose))
@@ -134,7 +134,7 @@ fn object(of: &Counted, rates: Option<[f64; 2]>) -> Value {
     })
 }
 
-/// A number of bytes in three or four digits.
+/// Formats a number of bytes in three or four digits.
 fn scaled(bytes: f64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let (mut rest, mut unit) = (bytes, "EiB");

@@ -1,4 +1,4 @@
-//! Pods' counters, as the kernel has them.
+//! Reads the counters of pods from the kernel.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -10,21 +10,21 @@ use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_runtime::{Cache, Entry};
 
-/// An attachment and what it has counted, from the pod's point of view.
+/// An attachment and its counters, from the pod's point of view.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Counted {
     pub(super) owner: Owner,
-    /// `NAMESPACE/NAME`
+    /// The pod as `NAMESPACE/NAME`.
     pub(super) pod: Option<String>,
     /// The host's end of the pair.
     pub(super) host_link: Option<String>,
-    /// `None` if there is no such interface any more.
+    /// `None` if the interface doesn't exist any more.
     pub(super) counters: Option<Counters>,
-    /// What a limit for what the pod receives has dropped, and one for what it sends.
+    /// The drops of the bandwidth limits for received and for sent traffic.
     pub(super) limited: [Option<u64>; 2],
 }
 
-/// The host's links, and what they count.
+/// The links of the host and their counters.
 struct Host {
     links: Vec<Link>,
     counters: HashMap<u32, Counters>,
@@ -40,8 +40,8 @@ impl Host {
         Ok(Host { links, counters, drops })
     }
 
-    /// The host's end of this owner's pair: by its alias, or by its name in the result, which tells it where the
-    /// Go plugins have made it.
+    /// Returns the host end of the owner's pair. It is found by its alias, or by its name in the result if the Go
+    /// plugins made it.
     fn end(&self, owner: &Owner, entry: Option<&Entry>) -> Option<&Link> {
         let mut ends = self.links.iter().filter(|link| pair::leads_to_a_pod(link));
         let named: BTreeSet<&str> = entry.map(host_names).unwrap_or_default();
@@ -50,7 +50,7 @@ impl Host {
             .or_else(|| ends.find(|link| link.alias.is_empty() && named.contains(link.name.as_str())))
     }
 
-    /// What the qdisc of its ifb has dropped, through which goes what a pod sends.
+    /// Returns the drops of the qdisc on the owner's ifb, which limits the traffic that the pod sends.
     fn sent_drops(&self, owner: &Owner) -> Option<u64> {
         let name = ifb::name(&owner.network, &owner.attachment.container_id);
         let is_its = |link: &&Link| {
@@ -60,7 +60,7 @@ impl Host {
         self.limited(self.links.iter().find(is_its)?.index)
     }
 
-    /// What the limit of a link has dropped, if it has one.
+    /// Returns the drops of a link's limit, if it has one.
     fn limited(&self, index: u32) -> Option<u64> {
         self.drops.get(&index).copied()
     }
@@ -68,7 +68,7 @@ impl Host {
     fn count(&self, owner: Owner, entry: Option<&Entry>) -> Counted {
         let end = self.end(&owner, entry);
         let of_end = end.and_then(|link| self.counters.get(&link.index)).map(|of| of.of_the_other_end());
-        // An interface without an end on the host counts in the pod.
+        // An interface without a host end is counted in the pod.
         let counters = of_end.or_else(|| inside(Path::new(entry?.namespace()?), &owner.attachment.ifname));
         Counted {
             pod: entry.and_then(|entry| cnimble_tree::kubernetes_name(&entry.args)),
@@ -80,18 +80,17 @@ impl Host {
     }
 }
 
-/// The counters of all attachments that the caches know, and of those that links name, in the order of network,
-/// container and interface.
+/// Returns the counters of all attachments that caches or links name, sorted by network, container and interface.
 ///
 /// # Errors
-/// The host's links can't be read; the cache can't be listed.
+/// Fails if the host's links can't be read or the cache can't be listed.
 pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
     let mut entries = Vec::new();
     for cache in caches {
         entries.extend(cache.list().map_err(|err| err.to_string())?);
     }
     entries.retain(|entry| entry.ifname != "lo");
-    // Behind the entries: what they speak of is there by now.
+    // Links are read after the entries, so the links of each entry exist by now.
     let host = Host::read().map_err(|err| err.to_string())?;
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();
@@ -121,7 +120,7 @@ pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
     Ok(all)
 }
 
-/// The names of the interfaces on the host in a result.
+/// Returns the names of the host's interfaces in a result.
 fn host_names(entry: &Entry) -> BTreeSet<&str> {
     let interfaces = entry.result.as_ref().and_then(|result| result.get("interfaces")?.as_array());
     let on_host = interfaces
@@ -131,7 +130,7 @@ fn host_names(entry: &Entry) -> BTreeSet<&str> {
     on_host.filter_map(|of| of.get("name")?.as_str()).collect()
 }
 
-/// The counters of an interface in a pod.
+/// Returns the counters of an interface in a pod.
 fn inside(netns: &Path, ifname: &str) -> Option<Counters> {
     let mut inside = Netlink::open_in(&NetNs::open(netns).ok()?).ok()?;
     let index = inside.link(ifname).ok()?.index;

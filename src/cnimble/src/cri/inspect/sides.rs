@@ -1,4 +1,4 @@
-//! The three sides of a pod, line by line, and where they differ.
+//! Compares the three views of a pod line by line.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use cnimble_life::cache_entries::Known;
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_tree::{Pod, Tree};
 
-/// What each side has of one thing.
+/// The values of one property in the runtime, the cache and the kernel.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) what: &'static str,
@@ -20,7 +20,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Rows of a table; the name stands in the first only.
+    /// Returns the rows of a table. Only the first row has the name.
     pub(super) fn cells(&self) -> Vec<Vec<String>> {
         let height = self.runtime.len().max(self.cache.len()).max(self.kernel.len());
         let cell = |side: &Vec<String>, row: usize| match side.get(row) {
@@ -36,13 +36,12 @@ impl Line {
     }
 }
 
-/// A pod, seen from three sides.
+/// The views of a pod and their differences.
 pub(super) struct Sides {
     pub(super) lines: Vec<Line>,
     pub(super) differences: Vec<String>,
 }
 
-/// An interface in the pod's namespace.
 struct Interface {
     name: String,
     mac: String,
@@ -146,7 +145,7 @@ impl Sides {
     }
 }
 
-/// What a pod that is Ready should have, and hasn't.
+/// Returns what a Ready pod should have but lacks.
 fn expected(
     status: &SandboxStatus,
     entries: &[&Known],
@@ -184,12 +183,12 @@ fn network(known: &Known) -> String {
     format!("{} ({})", known.entry.network, types.join(" "))
 }
 
-/// `/var/run` is `/run`.
+/// Replaces the prefix `/var/run` of a path with `/run`, where it links to.
 fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }
 
-/// The interfaces in a namespace but loopback.
+/// Returns the interfaces in a namespace except loopback.
 fn look(path: &Path) -> netlink::Result<Vec<Interface>> {
     let mut inside = Netlink::open_in(&NetNs::open(path)?)?;
     let mut found = Vec::new();
