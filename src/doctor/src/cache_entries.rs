@@ -1,4 +1,4 @@
-//! Entries of the result cache.
+//! Finds stale and broken entries of the result cache.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ use cnimble_runtime::{Cache, Entry, Invoker};
 
 use super::{Doctor, Finding, Kind, Whose};
 
-/// What is done about an entry.
+/// The repair of an entry.
 #[derive(Debug, Clone)]
 pub(super) enum Action {
-    /// DEL with what is recorded. The addresses may be another's by now, and rules that go by
-    /// addresses with them: then without the result.
+    /// DEL with the recorded configuration. If another pod may have the addresses now, DEL gets no result, because it
+    /// could remove that pod's rules.
     Del {
         entry: Box<Entry>,
         with_result: bool,
@@ -59,7 +59,7 @@ pub(super) fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>,
     Ok(findings)
 }
 
-/// Files in a cache that are no entries.
+/// Returns the files in a cache that are no entries.
 fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for (path, why) in cache.broken().map_err(|err| failed(&err))? {
@@ -90,7 +90,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
 fn finding(node: &Node, known: &Known) -> Option<Finding> {
     let (why, doubt) = match &known.verdict {
         Verdict::Lives => return None,
-        // What is wrong with a sandbox that the runtime has is a finding of its own.
+        // A faulty sandbox that the runtime lists is a separate finding.
         Verdict::Doubt(_) if node.is_listed(&known.entry.container_id, true) => return None,
         Verdict::Orphan(why) => (why.clone(), None),
         Verdict::Doubt(doubt) => ("nothing shows that its pod lives".to_owned(), Some(doubt.clone())),

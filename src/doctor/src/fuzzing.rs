@@ -1,4 +1,4 @@
-//! The doctor's readers, for fuzzers: each takes any bytes.
+//! Fuzz targets for the doctor's parsers. Each takes any bytes.
 
 use std::path::Path;
 
@@ -9,8 +9,7 @@ use cnimble_rules::survey;
 
 use super::rules;
 
-/// What tells of owners: the table of mounts of a process, comments and aliases, an entry of the
-/// result cache.
+/// Parses the input as a mount table, as comments and aliases, and as an entry of the result cache.
 pub fn doctor(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let below = Path::new("/proc/1/root");

@@ -1,8 +1,8 @@
-//! A node is handed over to the Go plugins: their DEL removes nothing from our tables, so living
-//! pods get their rules in the Go plugins' form, and our tables go.
+//! Hands a node over to the Go plugins. Their DEL removes nothing from cnimble's tables. So living pods get rules in
+//! the form of the Go plugins, and cnimble's tables are removed.
 //!
-//! All of it is done with the whole node locked, by the same judge as everything else. What can't be
-//! told or can't be written stays as it is, and unless it is forced, then nothing is changed at all.
+//! The whole node is locked meanwhile, and liveness is judged as everywhere. Unknown or unwritable rules stay as they
+//! are. Unless forced, such rules prevent any change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,33 +22,33 @@ use super::lifetimes::{self, Ending};
 use super::rules::names;
 use super::{Doctor, Whose};
 
-/// What to do.
+/// How much to hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing: only tell.
+    /// Reports without any change.
     Look,
-    /// All of it, or nothing.
+    /// Hands over all pods, or none.
     All,
-    /// What is possible.
+    /// Hands over the pods for which it is possible.
     Possible,
 }
 
-/// What is handed over, and what isn't.
+/// The pods and rules that are handed over, and those that aren't.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Living pods, each with what it has.
+    /// The living pods, each with its rules.
     pub pods: Vec<(Whose, Vec<String>)>,
-    /// Living pods with addresses by DHCP that end with their lease. They become permanent.
+    /// Living pods with DHCP addresses that end with their lease. The addresses become permanent.
     pub addresses: Vec<(Whose, Vec<String>)>,
-    /// Policies of bridges.
+    /// The policies of bridges.
     pub policies: Vec<String>,
-    /// Rules of pods that are gone, which are removed.
+    /// The rules of removed pods. They are deleted.
     pub orphans: Vec<String>,
-    /// What can't be handed over, each with the reason.
+    /// The pods that can't be handed over, each with the reason.
     pub refused: Vec<(Whose, String)>,
-    /// What stays of our tables although no pod has anything in it.
+    /// The parts of cnimble's tables that remain although no pod has rules in them.
     pub left: Vec<String>,
-    /// Whether it has been done.
+    /// Whether the node was handed over.
     pub done: bool,
 }
 
@@ -60,7 +60,7 @@ impl Report {
     }
 }
 
-/// What a look found.
+/// The result of a look, and the changes that follow.
 struct Plan<'t> {
     over: HandOver,
     orphans: Vec<&'t Trace>,
@@ -72,8 +72,8 @@ impl Doctor<'_> {
     /// Hands the living pods' rules over to the Go plugins. May be repeated, also after a kill.
     ///
     /// # Errors
-    /// What is needed for judging can't be read; the node could not be locked; rules could not be
-    /// written, and then none of ours is removed.
+    /// Fails if the evidence can't be read, the node can't be locked, or rules can't be written. After a failed write
+    /// all of cnimble's rules are kept.
     pub async fn hand_over(&self, mode: Mode) -> Result<Report, Error> {
         let alone = match mode {
             Mode::Look => None,
@@ -87,14 +87,14 @@ impl Doctor<'_> {
         }
         endings.iter().try_for_each(Ending::keep)?;
         over.write(nft)?;
-        // A DEL may have come for one of them since.
+        // A concurrent DEL may have removed one of the pods since.
         let left = over.left(nft)?;
         over.take_back(nft, &left)?;
         over.let_go(nft)?;
         for orphan in orphans {
             orphan.remove(nft)?;
         }
-        // A DEL of the Go plugins, which leaves our elements.
+        // A concurrent DEL of the Go plugins leaves cnimble's elements in place.
         if !over.pods().is_empty() {
             let sight = Sight::look(&self.witnesses)?;
             let surely = surely(&sight.node);
@@ -129,7 +129,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
         match (judge(&sight.node, trace), survey::tag(comment)) {
             (Verdict::Lives, _) if trace.is_of_bridge() => bridges.push(trace),
             (Verdict::Lives, Some(tag)) => living.entry(tag).or_default().push(trace),
-            // Another program's element in our table.
+            // The element belongs to another program.
             (Verdict::Lives, None) => {}
             (Verdict::Orphan(why), _) => {
                 report.orphans.push(format!("{}: {why}", trace.what));
@@ -155,7 +155,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
             report.refused.push((names(comment), why.to_owned()));
             continue;
         };
-        // What the configuration that it was added with says.
+        // The settings of the configuration that its ADD used.
         let settings = entry.and_then(|entry| entry.network_list().ok()).map(|list| rules::settings(&list));
         let settings = settings.unwrap_or_default();
         let pod = Pod::new(owner.clone(), settings, traces);
@@ -180,7 +180,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     Ok(Plan { over, orphans, endings, report })
 }
 
-/// Those that live without any doubt, by tag: rules for one that is just being deleted would stay.
+/// Returns the tags of attachments that live without any doubt. The rules of a pod with a concurrent DEL would remain.
 fn surely(node: &Node) -> BTreeSet<String> {
     let mut surely = BTreeSet::new();
     let entries = node.entries.iter().filter(|known| known.verdict == Verdict::Lives);
@@ -196,7 +196,7 @@ fn surely(node: &Node) -> BTreeSet<String> {
     surely
 }
 
-/// Everybody whose whole name is known, with what the cache has, by tag.
+/// Returns all owners with their full names and cache entries, by tag.
 fn owners(node: &Node) -> BTreeMap<String, (Owner, Option<&Entry>)> {
     let mut owners: BTreeMap<String, (Owner, Option<&Entry>)> = BTreeMap::new();
     let mut put = |owner: Owner, entry| {
@@ -210,7 +210,7 @@ fn owners(node: &Node) -> BTreeMap<String, (Owner, Option<&Entry>)> {
             put(Owner { network: network.name.clone(), attachment: attachment.clone() }, None);
         }
     }
-    // A name that was cut has another tag, and is found by no element.
+    // A truncated name has another tag, so no element matches it.
     node.links.iter().filter_map(|link| Owner::named(&link.alias)).for_each(|owner| put(owner, None));
     owners
 }

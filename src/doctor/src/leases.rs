@@ -1,4 +1,4 @@
-//! Leases of host-local.
+//! Finds orphaned leases of the IPAM plugin host-local.
 
 use std::path::PathBuf;
 
@@ -48,7 +48,7 @@ fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
     })
 }
 
-/// Removes a file of a network's directory.
+/// Removes a file from the lease directory of a network.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     dir: PathBuf,
@@ -58,7 +58,7 @@ pub(super) struct Action {
 
 impl Action {
     pub(super) fn run(&self) -> Result<(), Error> {
-        // Without the directory there is no lease.
+        // A missing directory contains no lease.
         let (Some(store), Some(name)) = (Store::lock(&self.dir)?, self.path.file_name()) else {
             return Ok(());
         };

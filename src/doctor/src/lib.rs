@@ -1,13 +1,12 @@
 //! Finds and removes orphans of a node (`cnimble doctor`).
 //!
-//! A runtime that dies, a power cut or a ruleset flush leaves things behind that no DEL will
-//! come for: leases, links, packet rules, entries of the result cache, made by us or by the Go
-//! plugins. [`Doctor::look`] finds them and says of each why it has no owner;
-//! [`Doctor::repair`] removes them. What a pod that *lives* has lost is put back.
+//! A crash of a runtime, a power cut or a ruleset flush leaves objects that no DEL will remove. These are leases,
+//! links, packet rules and entries of the result cache, from cnimble or the Go plugins. [`Doctor::look`] finds them and
+//! reports why each has no owner. [`Doctor::repair`] removes them. It also restores lost parts of a *living* pod.
 //!
-//! What lives is [judged](cnimble_life) as everywhere. A finding may be in [doubt](Finding::doubt); then
-//! it is left alone. Between a look and a repair the node goes on: so each finding is judged again
-//! before it is repaired, with its network locked against other work of cnimble.
+//! Liveness is [judged](cnimble_life) as everywhere. A finding in [doubt](Finding::doubt) is not repaired. The node
+//! changes between a look and a repair. So each finding is judged again before its repair, with its network locked
+//! against other work of cnimble.
 
 mod attachments;
 mod cache_entries;
@@ -33,66 +32,66 @@ use cnimble_runtime::Invoker;
 pub use attachments::Compared;
 pub use repair::{Reach, Repair};
 
-/// Looks at a node: at the network namespace of the calling thread, and at the files.
+/// Examines a node: the network namespace of the calling thread, and the files.
 pub struct Doctor<'a> {
-    /// Runs plugins, and has the locks.
+    /// Runs plugins and takes the locks.
     pub invoker: &'a Invoker,
-    /// Where to look.
+    /// The sources of evidence.
     pub witnesses: Witnesses,
-    /// The plugins that are linked: they tell what an attachment needs, and put it back.
+    /// The linked plugins. They know what an attachment needs, and can restore it.
     pub plugins: &'static [&'static dyn Plugin],
 }
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// An entry of the result cache whose namespace is gone.
+    /// An entry of the result cache for a namespace that doesn't exist.
     CacheEntry,
     /// A file in the cache that is no entry.
     BrokenCacheEntry,
-    /// A lease whose pod is gone.
+    /// A lease of a removed pod.
     Lease,
     /// A lease without an owner.
     BrokenLease,
-    /// A file that a killed process didn't finish.
+    /// A file that a killed process did not complete.
     UnfinishedFile,
-    /// The host's end of a pair that leads to no pod.
+    /// The host end of a veth pair that leads to no pod.
     Veth,
-    /// A device of the plugin bandwidth whose pod is gone.
+    /// A device of the plugin bandwidth for a removed pod.
     Ifb,
-    /// Packet rules whose pod is gone.
+    /// Packet rules of a removed pod.
     Rules,
     /// Unused chains and sets.
     EmptyRules,
     /// A pod that has lost its packet rules.
     MissingRules,
-    /// Something of a living pod on the host that isn't as ADD left it.
+    /// A part of a living pod on the host that differs from its state after ADD.
     HostState,
-    /// The same in the pod.
+    /// A part inside a living pod that differs from its state after ADD.
     PodState,
-    /// A living pod whose DEL has begun.
+    /// A living pod with an unfinished DEL.
     BegunDel,
-    /// A sandbox that is Ready and has lost its namespace, or its interface.
+    /// A Ready sandbox without its namespace or its interface.
     SandboxInterface,
-    /// A sandbox that has another address than its runtime says.
+    /// A sandbox with another address than its runtime reports.
     SandboxAddress,
-    /// A sandbox whose address has no lease.
+    /// A sandbox with an address that has no lease.
     SandboxWithoutLease,
-    /// A sandbox that no result cache knows.
+    /// A sandbox without an entry in any result cache.
     SandboxWithoutEntry,
-    /// A sandbox that isn't Ready and holds a lease.
+    /// A lease of a sandbox that isn't Ready.
     SandboxLease,
-    /// A namespace whose sandbox is gone.
+    /// A namespace of a removed sandbox.
     SandboxGone,
 }
 
 impl Kind {
-    /// Whether it is about a container runtime's sandbox.
+    /// Whether the finding is about a container runtime's sandbox.
     pub fn is_of_sandbox(self) -> bool {
         self >= Kind::SandboxInterface
     }
 
-    /// The kind in JSON, `cache-entry` for example.
+    /// Returns the kind in JSON, `cache-entry` for example.
     pub fn name(self) -> &'static str {
         match self {
             Kind::CacheEntry => "cache-entry",
@@ -118,32 +117,32 @@ impl Kind {
     }
 }
 
-/// Something that isn't as it should be.
+/// A fault on the node.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    /// Its kind.
+    /// The kind of the fault.
     pub kind: Kind,
-    /// What it is: `lease 10.1.0.2 in /var/lib/cni/networks/net`.
+    /// The faulty object, such as `lease 10.1.0.2 in /var/lib/cni/networks/net`.
     pub what: String,
-    /// Whose it was, if that is written there.
+    /// The owner, if the object names one.
     pub whose: Whose,
-    /// Why it has no owner, in a sentence.
+    /// Why it has no owner, in one sentence.
     pub why: String,
-    /// Why it is left alone, if it is: something speaks for it, or can't be told.
+    /// Why it is not repaired: some evidence shows an owner, or evidence is missing.
     pub doubt: Option<String>,
-    /// What [`Doctor::repair`] does, in a sentence.
+    /// The repair by [`Doctor::repair`], in one sentence.
     pub remedy: &'static str,
     action: Action,
 }
 
-/// An attachment, as far as it is known.
+/// An attachment, as far as its names are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Whose {
-    /// The network's name.
+    /// The name of the network.
     pub network: Option<String>,
-    /// The container's ID.
+    /// The ID of the container.
     pub container_id: Option<String>,
-    /// The interface.
+    /// The name of the interface.
     pub ifname: Option<String>,
 }
 
@@ -165,33 +164,33 @@ enum Action {
     Rules(Box<cnimble_rules::survey::Trace>),
     EmptyRules,
     Attachment(Box<attachments::Action>),
-    /// Only the runtime, or who made the pod, can.
+    /// Only the runtime, or the creator of the pod, can repair it.
     Runtime,
 }
 
-/// What [`Doctor::look`] saw.
+/// The result of [`Doctor::look`].
 #[derive(Debug, Default)]
 pub struct Diagnosis {
-    /// What isn't as it should be, in the order in which it is to be repaired.
+    /// The faults, in the order of their repair.
     pub findings: Vec<Finding>,
-    /// How many attachments live.
+    /// The number of living attachments.
     pub living: usize,
-    /// What couldn't be looked at, in words.
+    /// The evidence that could not be read, in words.
     pub blind: Vec<String>,
-    /// What of living attachments was not compared with their wanted state, in words.
+    /// The parts of living attachments that were not compared with their wanted state, in words.
     pub unchecked: Vec<String>,
     /// Conditions of the host that stop pods, in words.
     pub warnings: Vec<String>,
-    /// Pods, `NAMESPACE/NAME`, by the IDs of their containers: what the runtime tells, if it was asked,
-    /// and the arguments in the cache.
+    /// The pods as `NAMESPACE/NAME`, by container ID. Sources are the runtime, if it was asked, and the arguments in
+    /// the cache.
     pub pods: BTreeMap<String, String>,
 }
 
 impl Doctor<'_> {
-    /// Looks, and changes nothing. Living pods are compared with what their plugins want.
+    /// Examines the node without changes. Compares living pods with what their plugins want.
     ///
     /// # Errors
-    /// What is needed for judging can't be read.
+    /// Fails if the evidence can't be read.
     pub async fn look(&self) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.witnesses)?;
         let mut findings = self.orphans(&sight)?;
@@ -208,7 +207,7 @@ impl Doctor<'_> {
         Ok(Diagnosis { findings, living, blind, unchecked, warnings, pods })
     }
 
-    /// As [`Doctor::look`], for what is left of attachments of one network. Asks no plugins.
+    /// Returns the orphans of one network. Calls no plugins.
     ///
     /// # Errors
     /// Fails as [`Doctor::look`] does.
@@ -227,7 +226,7 @@ impl Doctor<'_> {
         attachments::compare(self, &sight.node, |known| known.entry.container_id == container_id).await
     }
 
-    /// What has no living owner.
+    /// Returns the objects without a living owner.
     fn orphans(&self, sight: &Sight) -> Result<Vec<Finding>, Error> {
         let mut findings = cache_entries::findings(self, &sight.node)?;
         findings.extend(leases::findings(&sight.node.leases));
@@ -238,15 +237,15 @@ impl Doctor<'_> {
 }
 
 impl Finding {
-    /// The network, if the whole of its name is known.
+    /// Returns the network, if its whole name is known.
     fn network(&self) -> Option<&str> {
         let whose = &self.whose;
         let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
-        // A comment tells the container behind the network: so that is whole, if there is one.
+        // The container follows the network in a comment. If the container is there, the network's name is whole.
         whose.network.as_deref().filter(|_| by_place || whose.container_id.is_some())
     }
 
-    /// Whether both are about the same thing.
+    /// Whether both findings are about the same object.
     pub fn is_again(&self, other: &Finding) -> bool {
         (self.kind, &self.what, &self.whose) == (other.kind, &other.what, &other.whose)
     }

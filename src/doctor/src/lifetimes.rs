@@ -1,4 +1,5 @@
-//! Addresses that the kernel removes when their lease ends. The Go plugins' daemon does not renew such a lease.
+//! Finds addresses that the kernel removes when their lease ends. The lease daemon of the Go plugins does not renew
+//! such a lease.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ use cnimble_netlink::{NetNs, Netlink};
 
 use super::Whose;
 
-/// A pod's interface with addresses that end.
+/// A pod's interface with temporary addresses.
 pub(super) struct Ending {
     pub(super) whose: Whose,
     pub(super) nets: Vec<IpNetwork>,
@@ -24,7 +25,7 @@ pub(super) struct Ending {
     link: Link,
 }
 
-/// Returns the living pods with such addresses.
+/// Returns the living pods with temporary addresses.
 ///
 /// # Errors
 /// Fails if the kernel refuses a request. A missing namespace or interface is no error.
@@ -35,7 +36,7 @@ pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
         let Some(netns) = NetNs::find(Path::new(path))? else { continue };
         let mut inside = Netlink::open_in(&netns)?;
         let Some(link) = inside.find_link(&known.entry.ifname)? else { continue };
-        // An IPv6 address with a shorter prefix is a router's, which prolongs it.
+        // Router advertisements renew an IPv6 address with a shorter prefix.
         let ends = |addr: &addr::Addr| !addr.permanent && (addr.net.is_ipv4() || addr.net.prefix() == 128);
         let nets: Vec<IpNetwork> =
             inside.addrs(link.index)?.into_iter().filter(ends).map(|addr| addr.net).collect();
@@ -56,7 +57,7 @@ fn has_lease(known: &Known) -> bool {
 }
 
 impl Ending {
-    /// Sets the lifetimes to forever. The lease daemon leaves them so as long as it runs.
+    /// Sets the lifetimes to forever. The lease daemon doesn't change them while it runs.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.

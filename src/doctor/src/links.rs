@@ -1,4 +1,4 @@
-//! Links of the host without an owner. Which kinds there are is in [`cnimble_made`].
+//! Finds links of the host without an owner. [`cnimble_made`] knows the kinds of links.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use cnimble_rules::survey;
 
 use super::{Finding, Kind, rules};
 
-/// Deletes a link.
+/// Deletes a link of the host.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     found: Box<Link>,
@@ -37,7 +37,7 @@ impl Action {
     }
 }
 
-/// What the judge knows, for links.
+/// The evidence about links on a node.
 struct OnNode<'a> {
     node: &'a Node,
     ifbs: BTreeSet<String>,

@@ -1,10 +1,9 @@
-//! Repairs, each judged again at its moment.
+//! Repairs findings. Each is judged again immediately before its repair.
 //!
-//! Findings of a network are repaired with that network locked, those of no known network with the
-//! whole node. Under the lock the node is looked at anew, and only what is found once more is
-//! repaired. A look is trusted for about as long as it took: then the lock is let go, so that
-//! ADDs get their turn, and everything begins again. What a living pod has lost needs no look at the node:
-//! its own entry, its note of a DEL and its interface tell whether it lives.
+//! Findings of a network are repaired with that network locked, others with the whole node locked. Under the lock the
+//! node is examined again, and only findings that still exist are repaired. A look is trusted for about as long as it
+//! took. Then the lock is released, so that ADDs can proceed, and the next batch begins. A repair of a living pod needs
+//! no look at the node. The pod's entry, its note of a DEL and its interface show whether it lives.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,43 +16,43 @@ use cnimble_runtime::Invoker;
 use super::attachments::Repaired;
 use super::{Action, Doctor, Finding, Kind, rules};
 
-/// What became of a finding.
+/// The outcome of a repair.
 #[derive(Debug, Clone)]
 pub enum Repair {
-    /// It is repaired, or wasn't there any more.
+    /// The finding is repaired, or it no longer exists.
     Done,
-    /// It was left alone: why.
+    /// The finding was not repaired, for this reason.
     Doubt(String),
-    /// It is in the pod, and was not to be repaired.
+    /// The fault is in the pod, and only the host was to be repaired.
     NotAsked,
-    /// It could not be repaired.
+    /// The repair failed with this error.
     Failed(Error),
 }
 
-/// How far a repair of living pods goes.
+/// The extent of a repair of living pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Up to the pods' namespaces.
+    /// Repairs the host, but not the pods' namespaces.
     Host,
-    /// Into them.
+    /// Repairs the pods' namespaces, too.
     Pods,
 }
 
-/// How long a look is trusted at least.
+/// The minimum time for which a look is trusted.
 const TRUST: Duration = Duration::from_millis(100);
 
-/// Between two batches.
+/// The pause between two batches.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A look, and until when it is trusted.
+/// The orphans of a look, and the end of its validity.
 struct Look {
     orphans: Vec<Finding>,
     end: Instant,
 }
 
 impl Doctor<'_> {
-    /// Repairs what is still as it was found, in the order of the findings but network by network.
-    /// Returns what became of each.
+    /// Repairs the findings that still exist. Keeps their order, but handles one network after the other. Returns the
+    /// outcome of each finding.
     pub async fn repair(&self, findings: &[Finding], reach: Reach) -> Vec<Repair> {
         let mut outcomes: BTreeMap<usize, Repair> = BTreeMap::new();
         let mut repaired = Repaired::default();
@@ -68,7 +67,7 @@ impl Doctor<'_> {
                 None => networks.entry(finding.network()).or_default().push(index),
             }
         }
-        // What is of no network comes last: empty chains are what the others leave.
+        // Findings without a network come last, because the other repairs leave empty chains.
         let unknown = networks.remove(&None).map(|indices| (None, indices));
         for (network, indices) in networks.into_iter().chain(unknown) {
             let mut left =
@@ -133,10 +132,10 @@ async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair
     done.map_or_else(Repair::Failed, |()| Repair::Done)
 }
 
-/// The finding as it is now.
+/// Returns the finding in its current state.
 fn find_again(look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
     match finding.kind {
-        // There may be others by now; all go together.
+        // There may be other empty rules now. All are removed together.
         Kind::EmptyRules => rules::idle(&mut Nft::new()),
         _ => Ok(look.orphans.iter().find(|now| now.is_again(finding)).cloned()),
     }

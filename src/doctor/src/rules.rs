@@ -1,4 +1,4 @@
-//! Packet rules whose pods are gone.
+//! Finds packet rules of removed pods.
 
 use cnimble_cni::Error;
 use cnimble_life::rules::judge;
@@ -29,7 +29,7 @@ pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
     findings
 }
 
-/// Unused chains and sets.
+/// Returns the finding for unused chains and sets, if there are any.
 pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
     let idle = survey::idle(nft)?;
     Ok((!idle.is_empty()).then(|| Finding {
@@ -52,7 +52,7 @@ fn whose(trace: &Trace) -> Whose {
     }
 }
 
-/// The names in a comment or alias, as far as they are there.
+/// Returns the names that a comment or alias contains.
 pub(super) fn names(comment: &str) -> Whose {
     let value = |key: &str, end: Option<&str>| {
         let (_, rest) = comment.split_once(key)?;

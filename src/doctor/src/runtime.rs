@@ -1,7 +1,6 @@
-//! What the container runtime says of its sandboxes, held against the kernel, the leases and the caches.
+//! Compares the runtime's sandboxes with the kernel, the leases and the caches.
 //!
-//! A runtime works while it is looked at: what is found is looked at once more, a little later,
-//! and only what is found both times counts.
+//! The runtime continues to work during a look. So there are two looks, and only a finding of both counts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,13 +18,13 @@ use cnimble_netlink::{NetNs, Netlink};
 
 use super::{Action, Doctor, Finding, Kind, Whose};
 
-/// Between the two looks: more than the runtime's steps of making or ending a sandbox take.
+/// The pause between the two looks. It is longer than the runtime's steps of creating or removing a sandbox.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The interface that CRI's runtimes give a pod.
+/// The interface that CRI runtimes give a pod.
 const INTERFACE: &str = "eth0";
 
-/// Pods by the IDs of their containers.
+/// Returns the pods' names by container ID.
 pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
     let cached =
         node.entries.iter().filter_map(|known| Some((known.entry.container_id.clone(), pod_of(known)?)));
@@ -33,14 +32,15 @@ pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
     cached.chain(listed).collect()
 }
 
-/// `NAMESPACE/NAME`, of what a runtime has added for a kubelet. Names that a terminal would obey are none.
+/// Returns `NAMESPACE/NAME` of an attachment from a kubelet. Ignores names with control characters, which could steer a
+/// terminal.
 fn pod_of(known: &Known) -> Option<String> {
     let get = |wanted: &str| known.entry.args.iter().find(|(key, _)| key == wanted).map(|(_, value)| value);
     let get = |wanted: &str| get(wanted).filter(|value| !value.contains(char::is_control));
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE")?, get("K8S_POD_NAME")?))
 }
 
-/// None if no runtime is to be asked.
+/// Returns the findings about sandboxes. Empty if no runtime is asked.
 pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
     let Some(runtime) = doctor.witnesses.runtime.as_deref() else { return Ok(Vec::new()) };
     let mut first = Look { doctor, node, runtime }.findings()?;
@@ -68,7 +68,7 @@ impl Look<'_> {
                 Some(detail) if detail.host_network || detail.ready != sandbox.ready => {}
                 Some(detail) if detail.ready => self.ready(sandbox, &detail, &mut findings),
                 Some(_) => findings.extend(self.unready(sandbox)),
-                // It has gone meanwhile.
+                // The sandbox was removed since the listing.
                 None => {}
             }
         }
@@ -76,7 +76,7 @@ impl Look<'_> {
         Ok(findings)
     }
 
-    /// The caches' entries of a container, without loopback.
+    /// Returns the cache entries of a container, without loopback.
     fn entries(&self, id: &str) -> Vec<&Known> {
         let of = |known: &&Known| known.entry.container_id == id && known.entry.ifname != "lo";
         self.node.entries.iter().filter(of).collect()
@@ -89,7 +89,7 @@ impl Look<'_> {
     fn ready(&self, sandbox: &Sandbox, detail: &Detail, findings: &mut Vec<Finding>) {
         let entries = self.entries(&sandbox.id);
         let cached = entries.iter().find_map(|known| known.entry.namespace()).map(PathBuf::from);
-        // Without a namespace that is known nothing can be said.
+        // Without a known namespace there is nothing to compare.
         let Some(netns) = detail.netns.clone().or(cached) else { return };
         let names: Vec<&str> = entries.iter().map(|known| known.entry.ifname.as_str()).collect();
         let names = if names.is_empty() { vec![INTERFACE] } else { names };
@@ -141,14 +141,14 @@ impl Look<'_> {
         (!held.is_empty()).then(|| finding(Kind::SandboxLease, sandbox, &entries, why, remedy))
     }
 
-    /// A namespace that a runtime has made for a kubelet, and has forgotten.
+    /// Returns the finding for a namespace that exists although the runtime has no sandbox for it.
     fn gone(&self, known: &Known) -> Option<Finding> {
         let pod = pod_of(known)?;
         let id = &known.entry.container_id;
         if known.entry.ifname == "lo" || self.node.is_listed(id, true) || !known.is_there() {
             return None;
         }
-        // A runtime lists a sandbox when its ADD is done.
+        // A runtime lists a sandbox only after its ADD.
         let path = self.doctor.invoker.cache().path(known.entry.key());
         if young(&path, self.doctor.witnesses.grace).is_some() {
             return None;
@@ -161,7 +161,7 @@ impl Look<'_> {
     }
 }
 
-/// The addresses of these interfaces, or which of them isn't there.
+/// Returns the addresses of these interfaces, or why they can't be read.
 fn look_inside(netns: &Path, names: &[&str]) -> Result<Vec<IpAddr>, String> {
     let open = || Netlink::open_in(&NetNs::open(netns)?);
     let mut inside = match open() {
