@@ -1,4 +1,4 @@
-//! The command `cnimble`, and where its pods come from.
+//! Tests the command `cnimble` and the sources of its pods.
 #![cfg(test)]
 
 mod invoker;

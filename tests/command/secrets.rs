@@ -1,4 +1,4 @@
-//! Secrets, in every place where one can stand, and servers that repeat what they are sent: no output has them.
+//! Tests that no output contains a secret, for all places of secrets and servers that repeat them.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use cnimble_tests::http::{Request, scripted};
 use cnimble_tests::{Background, LIMIT, Outcome, PATIENCE, command, need, script, wait_until};
 
-/// Beginning and end: a server may cut its answer off.
+/// Beginning and end are distinctive, because a server may truncate its answer.
 const MARKER: &str = "s3cr3t-M4rker-that-n0b0dy-may-see";
 
-/// What a server does with what it was sent.
+/// The ways in which a server uses the request in its answer.
 const ANSWERS: [&str; 6] = ["message", "cut", "garbage", "list", "watch", "redirect"];
 
-/// Everything that a request has.
+/// Returns all parts of a request.
 fn sent(request: &Request) -> String {
     let authorization = request.headers.get("authorization").cloned().unwrap_or_default();
     let own = request.headers.get("x-own").cloned().unwrap_or_default();
@@ -59,7 +59,7 @@ fn repeat(answer: &str, request: &Request) -> Vec<u8> {
     (head + &body).into_bytes()
 }
 
-/// Options of `cnimble run` for a secret in each place, with the files that they name.
+/// Returns options of `cnimble run` for a secret in each place, and writes their files.
 fn places(dir: &Path, address: &str) -> Vec<(&'static str, Vec<String>)> {
     let file = |name: &str, text: &str| {
         fs::write(dir.join(name), text).unwrap();
@@ -104,7 +104,7 @@ fn places(dir: &Path, address: &str) -> Vec<(&'static str, Vec<String>)> {
     ]
 }
 
-/// The marker, its beginning, and what Basic makes of it.
+/// Returns the marker, its beginning or its Basic form if the text contains one.
 fn leaks(text: &str) -> Option<&'static str> {
     // base64 of "me:" and the marker begins so.
     [&MARKER[..12], "bWU6czNjcjN0"].into_iter().find(|word| text.contains(word))
@@ -149,7 +149,7 @@ fn a_secret_is_in_no_output_wherever_it_stands_and_whatever_a_server_repeats() {
             }
         }
     }
-    // Where a server repeated it, something stands in its place.
+    // A repeated secret is replaced by a placeholder.
     assert!(hidden > 20, "{hidden} outputs had the secret in them");
 }
 

@@ -1,5 +1,5 @@
-//! An API server behind TLS: whom the kubeconfig trusts is trusted, and nobody else; who is not
-//! is told in words. All on loopback, with certificates of the test's own.
+//! Tests an API server behind TLS. Only the authorities of the kubeconfig are trusted, and a refusal is explained. All
+//! is on loopback, with the test's own certificates.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,10 +12,10 @@ use cnimble_tests::http::ApiServer;
 use cnimble_tests::need;
 use cnimble_tests::tls::{Authority, base64, door};
 
-/// Longer than anything may take on a busy machine.
+/// A time limit that is sufficient on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// An API server with a pod.
+/// Starts an API server with a pod.
 fn server() -> ApiServer {
     let server = ApiServer::start();
     server.put(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
@@ -23,7 +23,7 @@ fn server() -> ApiServer {
     server
 }
 
-/// The source of a kubeconfig with this cluster and this user.
+/// Returns the source of a kubeconfig with this cluster and this user.
 fn source(dir: &Path, address: SocketAddr, mut cluster: Value, user: &Value) -> Sources {
     cluster["server"] = json!(format!("https://{address}"));
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -44,7 +44,7 @@ fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
 }
 
-/// The pod comes, and one that is made later, by the watch.
+/// Asserts that the pod is received, and a later one by the watch.
 async fn is_followed(sources: Sources, server: &ApiServer) {
     let (config, mut updates) = PodConfig::start(sources).unwrap();
     let next = tokio::time::timeout(LONG, updates.recv()).await;
@@ -57,7 +57,7 @@ async fn is_followed(sources: Sources, server: &ApiServer) {
     server.delete("default/late");
 }
 
-/// No pod comes, for this reason, and nobody was asked.
+/// Asserts that no pod is received, for this reason, and that the server got no request.
 async fn is_refused(sources: Sources, server: &ApiServer, why: &str) {
     let (config, mut updates) = PodConfig::start(sources).unwrap();
     let mut conditions = config.conditions();
@@ -85,7 +85,7 @@ fn the_kubeconfigs_authority_is_trusted_and_no_other() {
 
         let wrong = json!({"certificate-authority": other.certificate()});
         is_refused(with(wrong), &server, "invalid peer certificate: UnknownIssuer").await;
-        // Nor are the authorities of the system those of a test.
+        // The system's authorities aren't trusted either.
         is_refused(with(json!({})), &server, "invalid peer certificate: UnknownIssuer").await;
 
         // A file beside the kubeconfig, the same as data, and two authorities in one file.
@@ -98,7 +98,7 @@ fn the_kubeconfigs_authority_is_trusted_and_no_other() {
         is_followed(with(json!({"certificate-authority": "both.pem"})), &server).await;
         is_followed(with(json!({"insecure-skip-tls-verify": true})), &server).await;
 
-        // What is no certificate is told at once.
+        // A file without a certificate is reported at once.
         std::fs::write(dir.join("none.pem"), "hello\n").unwrap();
         match PodConfig::start(with(json!({"certificate-authority": "none.pem"}))) {
             Err(err @ StartError::Tls { .. }) => {

@@ -1,4 +1,4 @@
-//! `cnimble events`: what happens to attachments is told, whoever does it.
+//! Tests `cnimble events`: changes of attachments are reported for any runtime and any plugins.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ struct Events {
 }
 
 impl Events {
-    /// Returns when it follows.
+    /// Returns once it follows events.
     fn follow(node: &Node) -> Self {
         let out = node.host.dir().join("events");
         let data = node.host.data_dir();
@@ -30,12 +30,12 @@ impl Events {
         events
     }
 
-    /// What it has told, until this holds for it.
+    /// Returns its output once `done` holds for it.
     fn wait(&self, done: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         let mut told = Vec::new();
         let read = || {
             let text = fs::read_to_string(&self.out).unwrap();
-            // The last line may not be whole yet.
+            // The last line may be incomplete.
             let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             told = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
             done(&told)
@@ -52,7 +52,7 @@ impl Events {
         told.iter().find(is).unwrap().clone()
     }
 
-    /// What has been told of a container, in order.
+    /// Returns the events of a container in order.
     fn all_of(&self, id: &str) -> Vec<Value> {
         let told = self.wait(|_| true);
         told.into_iter()
@@ -92,13 +92,13 @@ fn an_add_and_a_del_are_told_with_their_time() {
     assert!(added["milliseconds"].is_f64(), "{added}");
     del(&node, plugin_dir(), &pod, "web");
     assert!(events.of("del", "web")["milliseconds"].is_f64());
-    // Nothing else was told by then, and nothing is told for the other's sake.
+    // No other event of the first pod was reported, and the ADD of another pod causes none for it.
     add(&node, plugin_dir(), &pod, "db");
     events.of("add", "db");
     assert_eq!(events.all_of("web"), ["add", "del"]);
 }
 
-/// They write no aliases: their leases tell.
+/// The Go plugins write no aliases, so events come from their leases.
 #[test]
 fn the_go_plugins_are_followed_too() {
     need_go!(go, "ip", "iptables");
@@ -138,7 +138,7 @@ fn an_add_that_is_taken_back_is_told_as_failed() {
 fn rules_that_come_back_are_told_as_repaired() {
     need!("ip", "nft");
     let node = Node::new();
-    // An address of this test alone: the doctor looks at all namespaces of the machine.
+    // The address belongs to this test alone, because the doctor looks at all namespaces of the machine.
     node.bridge_with("net", "1.0.0", "10.214.1.0/24");
     let events = Events::follow(&node);
     let pod = Pod::new();
@@ -153,7 +153,7 @@ fn rules_that_come_back_are_told_as_repaired() {
     assert!(told[0] == "add" && told[1..].iter().all(|what| what == "repaired"), "{told:?}");
 }
 
-/// More is told by the kernel than the socket holds: that is said, and what happened meanwhile is found.
+/// The kernel sends more notifications than the socket holds. The loss is reported, and missed changes are found.
 #[test]
 fn what_happened_while_notifications_were_lost_is_told() {
     need!("ip");
@@ -175,7 +175,7 @@ fn what_happened_while_notifications_were_lost_is_told() {
     events.wait(|all| all.iter().any(|event| event["event"] == "lost"));
     events.of("add", "here");
     events.of("del", "gone");
-    // It goes on.
+    // Following continues.
     del(&node, plugin_dir(), &here, "here");
     events.of("del", "here");
     assert_eq!(events.all_of("here"), ["add", "del"]);
@@ -213,7 +213,7 @@ fn a_network_is_chosen_and_lines_are_for_people() {
     assert!(!text().contains("other"), "{}", text());
 }
 
-/// By the script of `examples/node-exporter`, which reads `cnimble events --metrics`.
+/// Uses the script of `examples/node-exporter`, which reads `cnimble events --metrics`.
 #[test]
 fn counts_are_in_the_node_exporters_file_and_replaced_whole() {
     need!("ip");
@@ -235,7 +235,7 @@ fn counts_are_in_the_node_exporters_file_and_replaced_whole() {
     let _script = Background::start(&mut command);
     let has = |line: &str| {
         let text = fs::read_to_string(&file).unwrap_or_default();
-        // A reader at any moment finds all of it.
+        // A reader sees a complete file at any moment.
         assert!(text.is_empty() || text.ends_with("# EOF\n"), "{text}");
         text.contains(line)
     };

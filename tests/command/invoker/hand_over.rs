@@ -1,4 +1,4 @@
-//! `cnimble hand-over`: pods of ours that the Go plugins' DEL removes without a trace.
+//! Tests `cnimble hand-over`: the Go plugins' DEL must remove cnimble's pods completely.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use cnimble_tests::{
 
 use super::{Node, Run};
 
-/// A chain with everything that makes rules. An address in any namespace of the machine speaks
-/// for a pod, so each test has a network of its own.
+/// A chain with all plugins that make rules. The same address in any namespace of the machine is evidence for a pod, so
+/// each test has its own network.
 fn network(node: &Node, third: u8, portmap: &Value) {
     let chain = json!({
         "cniVersion": "1.0.0",
@@ -40,7 +40,7 @@ fn portmap() -> Value {
     json!({"type": "portmap", "capabilities": {"portMappings": true}})
 }
 
-/// As runtimes name containers: too long for a comment.
+/// Returns a container ID as runtimes make it, too long for a comment.
 fn id(letter: char) -> String {
     letter.to_string().repeat(64)
 }
@@ -64,13 +64,13 @@ impl Node {
         self.cnimble(plugin_dir(), &all).json()
     }
 
-    /// `cnimble hand-over ARGS… --json`.
+    /// Runs `cnimble hand-over ARGS… --json`.
     fn hand_over(&self, args: &[&str]) -> Outcome {
         self.hand_over_run(args).run()
     }
 
-    /// The rules of both, each line once, without what differs between two pods of one name: the port
-    /// and its address. Releases comment policies in different words.
+    /// Returns the rules of both sets of plugins without duplicates. Omits the port and its address, which differ
+    /// between two pods of one name. Releases comment policies in different words.
     fn rules(&self) -> Vec<String> {
         let saves = ["iptables-save -t nat", "iptables-save -t filter", "iptables-save -t mangle"];
         let mut text = String::new();
@@ -118,7 +118,7 @@ fn rules_that_are_handed_over_are_those_that_the_go_plugins_make_and_remove() {
     theirs.call(go, "add", &their_pod, &id('a')).run().result();
     ours.call(plugin_dir(), "add", &our_pod, &id('a')).run().result();
     let _server = Server::start(&our_pod, 80, "pod");
-    // As host-local leaves it beside many leases.
+    // The index that host-local keeps beside many leases.
     let index = ours.host.data_dir().join("net/.cnimble-index");
     std::fs::write(&index, "").unwrap();
     let before = Snapshot::settled(&ours.host);
@@ -144,7 +144,7 @@ fn rules_that_are_handed_over_are_those_that_the_go_plugins_make_and_remove() {
             assert!(tcp(&ours.host, to).unwrap().starts_with("pod "), "{time}: {to}");
         }
     }
-    // What is there is enough for our CHECK, and for their DEL.
+    // These rules satisfy cnimble's CHECK and the DEL of the Go plugins.
     ours.call(plugin_dir(), "check", &our_pod, &id('a')).run().success();
     theirs.call(go, "del", &their_pod, &id('a')).run().success();
     ours.call(go, "del", &our_pod, &id('a')).run().success();
@@ -162,10 +162,10 @@ fn what_a_del_by_the_go_plugins_has_left_is_removed() {
     need_go!(go, "ip", "nft", "iptables-save", "ip6tables-save");
     let (node, pod, next) = (Node::new(), Pod::new(), Pod::new());
     network(&node, 2, &portmap());
-    // Among hooks of one priority the latest comes first: now that is ours.
+    // Of several hooks with one priority the latest comes first, and now that is cnimble's.
     node.host.sh("iptables -t nat -A OUTPUT -m comment --comment first");
     node.call(plugin_dir(), "add", &pod, &id('a')).run().result();
-    // Older releases stumble over masquerading that they didn't make, once.
+    // Older releases fail once on masquerading that they didn't make.
     let deleted = || node.call(go, "del", &pod, &id('a')).run().status == 0;
     assert!(deleted() || deleted());
     node.call(go, "add", &next, &id('b')).run().result();
@@ -208,7 +208,7 @@ fn a_pod_that_cant_be_handed_over_stops_it_unless_it_is_forced() {
     assert!(tcp(&node.host, "127.0.0.1:8080").unwrap().starts_with("nft "));
     assert!(node.host.nft("list table inet cnimble").contains("portmap"));
 
-    // Nor can any without iptables, nor while pods of `cnimble pod` are on record.
+    // Hand-over also fails without iptables, and while pods of `cnimble pod` are on record.
     let node = Node::new();
     network(&node, 4, &portmap());
     let pod = Pod::new();
@@ -295,8 +295,8 @@ fn addresses_by_dhcp_become_permanent_as_the_go_plugins_do_not_know_their_leases
     call("del");
 }
 
-/// A PATH in which each iptables-restore, counted from 1, can be met by a `script` of shell, which
-/// gets the number and `before` or `after`.
+/// Returns a PATH in which a shell script runs before and after each iptables-restore. Its arguments are the number of
+/// the call, counted from 1, and `before` or `after`.
 fn met(node: &Node, script_lines: &str) -> String {
     let dir = node.host.dir().join("met");
     let _ = std::fs::remove_dir_all(&dir);
@@ -306,7 +306,7 @@ fn met(node: &Node, script_lines: &str) -> String {
          meet() {{\n:\n{script_lines}\n}}\nmeet $n before\n/usr/sbin/${{0##*/}} \"$@\"\nstatus=$?\nmeet $n after\nexit $status\n",
         dir = dir.display(),
     );
-    // Of the nf_tables variant, by its name.
+    // The name selects the nf_tables variant.
     script(&dir.join("met-nft"), &text);
     for name in ["iptables-restore", "ip6tables-restore"] {
         std::os::unix::fs::symlink("met-nft", dir.join(name)).unwrap();
@@ -322,7 +322,7 @@ fn killed_at_any_iptables_it_can_be_repeated_and_either_del_leaves_nothing() {
         let mut completed = false;
         for (when, repeats) in [("before", true), ("after", true), ("after", false)] {
             let what = format!("killed {when} call {call}, repeated: {repeats}");
-            // A node where nothing else has rules: firewall would see them, and use iptables.
+            // The node has no other rules. With other rules firewall would use iptables.
             let (node, pod) = (Node::new(), Pod::new());
             network(&node, 5, &portmap());
             node.call(plugin_dir(), "add", &pod, &id('a')).run().result();
@@ -350,7 +350,7 @@ fn killed_at_any_iptables_it_can_be_repeated_and_either_del_leaves_nothing() {
     assert!(killed >= 18, "only {killed} were killed");
 }
 
-/// Neither set of plugins has left anything of a pod.
+/// Asserts that neither set of plugins has left anything of a pod.
 #[track_caller]
 fn clean(node: &Node, third: u8, what: &str) {
     let pods: Vec<String> = (2..5).map(|pod| format!("10.211.{third}.{pod}")).collect();
@@ -371,7 +371,7 @@ fn a_del_that_comes_in_between_leaves_nothing() {
         let (node, pod) = (Node::new(), Pod::new());
         network(&node, third, &portmap());
         node.call(plugin_dir(), "add", &pod, &id('a')).run().result();
-        // A runtime knows nothing of our locks. The pod has been looked at by then.
+        // A runtime ignores cnimble's locks. The pod has been examined by then.
         let plugins = if by_go { go } else { plugin_dir() };
         let del = node.call(plugins, "del", &pod, &id('a')).command;
         let words = std::iter::once(del.get_program()).chain(del.get_args());

@@ -1,4 +1,4 @@
-//! `init`: files that are checked before they are there.
+//! Tests `init`: files are checked before they are written.
 
 use std::fs;
 
@@ -70,7 +70,7 @@ fn a_network_of_init_has_a_free_subnet_and_works() {
     node.cnimble(plugin_dir(), &["add", "blue", pod.path()]).run().success();
     assert!(pod.addrs("eth0").iter().any(|addr| addr.starts_with("10.88.1.")), "{:?}", pod.addrs("eth0"));
     node.cnimble(plugin_dir(), &["del", "blue", pod.path()]).run().success();
-    // What is there stays, and what is taken is refused.
+    // Existing files stay, and names and subnets in use are refused.
     let before = fs::read_dir(node.conf()).unwrap().count();
     for (args, why) in [
         (&["ptp", "blue"][..], "a network of this name"),

@@ -1,4 +1,4 @@
-//! Pods with several interfaces, and with a device of the host.
+//! Tests pods with several interfaces and with a device of the host.
 
 use serde_json::{Value, json};
 
@@ -10,8 +10,8 @@ fn host_local(node: &Node, subnet: &str, routes: &Value) -> Value {
     json!({"type": "host-local", "dataDir": node.host.data_dir(), "ranges": [[{"subnet": subnet}]], "routes": routes})
 }
 
-/// A network of host's device `card`. The doctor judges by all namespaces of the machine: a test of it has a
-/// subnet of its own.
+/// Creates a network of the host's device `card`. The doctor judges by all namespaces of the machine, so each test has
+/// its own subnet.
 fn cards(node: &Node, subnet: &str) {
     let config = json!({
         "cniVersion": "1.1.0",
@@ -33,7 +33,7 @@ fn a_pod_has_three_interfaces_and_answers_each_network_by_its_own() {
     with_kind!("macvlan");
     let node = Node::new();
     node.host.set_sysctl("ipv6/conf/default/accept_dad", "0");
-    // What is behind the router of the network outside.
+    // A host behind the router of the network outside.
     node.host.set_sysctl("ipv4/ip_forward", "1");
     let lan = Lan::behind(&node.host, "uplink");
     lan.ip("address add 10.66.0.1/32 dev lo");
@@ -59,7 +59,7 @@ fn a_pod_has_three_interfaces_and_answers_each_network_by_its_own() {
     }
     cards(&node, "10.8.0.0/24");
     let pod = Pod::new();
-    // The bridge takes the device's number, and is gone when the device wants it again.
+    // The bridge gets the device's interface number and is deleted when the device needs it again.
     let all = [("cards", "net2"), ("pods", "eth0"), ("outside", "net1")];
     for (network, ifname) in all {
         add(&node, network, &pod, ifname);
@@ -68,7 +68,7 @@ fn a_pod_has_three_interfaces_and_answers_each_network_by_its_own() {
     let way = |to: &str| pod.ip(&format!("route get {to}"));
     assert!(way("10.66.0.1").contains("dev eth0"), "{}", way("10.66.0.1"));
     assert!(way("10.66.0.1 from 10.7.0.2").contains("via 10.7.0.1 dev net1"));
-    // Who asks the address of an interface is answered by it, though the default route leads elsewhere.
+    // A ping to an interface's address is answered through it, although the default route leads elsewhere.
     assert_eq!(lan.run("ping -n -c 1 -W 120 -I 10.66.0.1 10.7.0.2").status, 0);
     assert!(pod.pings_once("10.6.0.1") && pod.pings_once("10.8.0.1") && far.pings_once("10.8.0.2"));
     for (network, ifname) in all {
@@ -107,10 +107,10 @@ fn the_tree_draws_a_device_and_the_doctor_brings_that_of_a_dead_pod_home() {
         node.cnimble(plugin_dir(), &all).run()
     };
     doctor(&[]).success();
-    // What the kernel does with hardware.
+    // The kernel moves a hardware device to the host when the namespace is removed.
     pod.ip(&format!("link set net1 netns {}", node.host.path()));
     drop(pod);
-    // Another test's child that is about to begin may still hold the namespace.
+    // A starting child process of another test may still hold the namespace.
     assert!(wait_until(PATIENCE, || doctor(&[]).status == 6));
     let repaired = doctor(&["--repair"]);
     assert!(repaired.status == 0 && repaired.text().contains("\"repaired\""), "{}", repaired.describe());

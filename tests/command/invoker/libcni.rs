@@ -1,5 +1,5 @@
-//! One cache, two invokers: what libcni (in podman) adds we check and delete, and what we
-//! add libcni deletes.
+//! Tests one cache with two invokers. cnimble checks and deletes attachments of libcni (in podman), and libcni deletes
+//! those of cnimble.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use cnimble_tests::{Node, leases, need, skip};
 
 use super::{command, scripts};
 
-/// Starts nothing but the network: the container's process only waits.
+/// The container's process only waits, so only the network is started.
 const PAUSE: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
-/// A plugin that keeps what it was given.
+/// A plugin that saves its input.
 const WITNESS: &str = r#"cat >DIR/witness-$CNI_COMMAND
 case $CNI_COMMAND in
 ADD) echo '{"cniVersion":"0.4.0"}' ;;
@@ -82,7 +82,7 @@ impl<'n> Podman<'n> {
         self.run(&format!("run --detach --name {name} --network pods localhost/busybox sh -c \"{PAUSE}\""))
     }
 
-    /// `cnimble …` with podman's networks and plugins.
+    /// Runs `cnimble …` with podman's networks and plugins.
     fn cnimble(&self, args: &str) -> String {
         let dir = self.node.dir().display();
         let command = command().canonicalize().unwrap();
@@ -118,16 +118,16 @@ fn podman_and_the_command_share_a_cache() {
     let theirs = podman.entry(&id);
     let entry: Value = serde_json::from_str(&theirs).unwrap();
     assert_eq!(entry["kind"], "cniCacheV1");
-    // libcni 1.1, which podman 4 has, keeps the namespace only inside the result.
+    // libcni 1.1 in podman 4 stores the namespace only inside the result.
     let netns = podman.run("inspect --format {{.NetworkSettings.SandboxKey}} one");
-    // Read what libcni wrote: CHECK needs its result, DEL its arguments.
+    // cnimble reads libcni's entry: CHECK needs its result, DEL its arguments.
     podman.cnimble(&format!("check pods --container-id {id}"));
     podman.cnimble("gc pods --gone");
     assert_eq!(podman.addresses(), 1);
     podman.cnimble(&format!("del pods --container-id {id}"));
     assert_eq!(podman.entries(), "");
     assert_eq!(podman.addresses(), 0);
-    // Write what libcni reads: the same attachment, by us.
+    // cnimble writes an entry that libcni reads: the same attachment.
     let args: Vec<String> = entry["cniArgs"]
         .as_array()
         .into_iter()
@@ -151,7 +151,7 @@ fn podman_and_the_command_share_a_cache() {
     assert_eq!(podman.addresses(), 1);
     fs::remove_file(node.dir().join("witness-DEL")).unwrap();
     podman.run("rm --force --time 5 one");
-    // The plugins got from libcni the result that we had recorded.
+    // libcni passed the result that cnimble had recorded to the plugins.
     let seen: Value = serde_json::from_slice(&fs::read(node.dir().join("witness-DEL")).unwrap()).unwrap();
     assert_eq!(seen["prevResult"]["ips"][0]["address"], ours["result"]["ips"][0]["address"]);
     assert_eq!(seen["prevResult"]["interfaces"], ours["result"]["interfaces"]);

@@ -1,4 +1,4 @@
-//! Pods that come and go, and what is left of them.
+//! Tests that added and removed pods leave nothing.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use cnimble_tests::{Background, LIMIT, PATIENCE, Pod, Snapshot, need, need_go, p
 
 use super::{Node, RESULT, command, scripts};
 
-/// add, check, del, with the plugins in `plugins`; nothing may be left.
+/// Runs add, check and del with the plugins in `plugins`. Nothing may remain.
 fn comes_and_goes(plugins: &Path, version: &str) {
     let node = Node::new();
     node.bridge("net", version);
     let first = Pod::new();
-    // A pod that stays: the bridge is there before and after, and up.
+    // This pod stays, so the bridge exists and is up before and after.
     node.cnimble(plugins, &["add", "net", first.path()]).run().success();
     let before = Snapshot::of(&node.host).without_lines("last_reserved_ip");
     let pod = Pod::new();
@@ -63,7 +63,7 @@ fn del_needs_neither_configuration_nor_namespace() {
     node.cnimble(plugin_dir(), &["del", "net", "--container-id", "c1"]).run().success();
     assert_eq!(node.entries(), [""; 0]);
     assert_eq!(node.leases(), [""; 0]);
-    // And now nobody knows it.
+    // Now the container is unknown.
     let outcome = node.cnimble(plugin_dir(), &["del", "net", "--container-id", "c1"]).run();
     assert_eq!(outcome.status, 3, "{}", outcome.describe());
 }
@@ -72,7 +72,7 @@ fn del_needs_neither_configuration_nor_namespace() {
 fn gc_keeps_what_is_valid() {
     need!("ip", "nft");
     let node = Node::new();
-    // An address that a namespace of another test has would speak for the one that goes.
+    // The address belongs to this test alone. In a namespace of another test it would be evidence for the removed pod.
     node.bridge_with("net", "1.1.0", "10.214.7.0/24");
     let (stays, goes) = (Pod::new(), Pod::new());
     for (pod, id) in [(&stays, "stays"), (&goes, "goes")] {

@@ -1,4 +1,4 @@
-//! Interfaces without an end on the host: what `tree`, `gc` and `doctor` make of them.
+//! Tests `tree`, `gc` and `doctor` with interfaces that have no host end.
 
 use serde_json::json;
 
@@ -6,8 +6,8 @@ use cnimble_tests::{Lan, Pod, need, plugin_dir, with_kind};
 
 use super::Node;
 
-/// A network of macvlans on `uplink`. What is judged by what lives is judged by all namespaces of the machine:
-/// such a test has a subnet of its own.
+/// Creates a network of macvlans on `uplink`. Liveness is judged by all namespaces of the machine, so such a test has
+/// its own subnet.
 fn network(node: &Node, name: &str, subnet: &str) {
     let config = json!({
         "cniVersion": "1.1.0",
@@ -40,7 +40,7 @@ fn a_pod_is_drawn_on_the_master_of_its_interface() {
         └─ uplink  veth\n   \
            └─ macvlan mode bridge bcqueuelen 1000 ── eth0  web\n         \
                  address  10.7.0.2/24\n";
-    // Linux 5.11 tells the length of the queue.
+    // Linux 5.11 shows the length of the queue.
     assert_eq!(
         text(&node).replace(" bcqueuelen 1000", ""),
         drawn.replace(" bcqueuelen 1000", "").replace("uplink  veth", "uplink")
@@ -57,7 +57,7 @@ fn an_interface_whose_alias_names_it_speaks_for_an_attachment_that_no_cache_know
     let (told, untold) = (Pod::new(), Pod::new());
     added(&node, &told, "told");
     added(&node, &untold, "other");
-    // As with a runtime that has its cache elsewhere. Without an address, the lease doesn't speak for it.
+    // Simulates a runtime with another cache directory. Without an address the lease is no evidence.
     std::fs::remove_file(node.cache().join("results/net-other-eth0")).unwrap();
     untold.ip("address flush dev eth0");
     let dir = node.host.data_dir();
@@ -72,7 +72,7 @@ fn an_interface_whose_alias_names_it_speaks_for_an_attachment_that_no_cache_know
         "{}",
         outcome.describe()
     );
-    // With the namespace goes all that spoke for it.
+    // With the namespace all evidence is removed.
     drop(untold);
     let outcome = clean();
     assert_eq!(node.leases(), ["10.213.12.2"], "{}", outcome.describe());

@@ -1,4 +1,4 @@
-//! Networks of podman's netavark and of Docker become CNI networks that work: `scripts/to-conflist`.
+//! Tests `scripts/to-conflist`, which converts networks of podman's netavark and of Docker to CNI networks.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn convert(inspected: &Value, args: &[&str]) -> Outcome {
     Outcome::from("to-conflist", run_limited(&mut command, inspected.to_string().as_bytes(), LIMIT))
 }
 
-/// As `podman network inspect` prints it with netavark (podman 5).
+/// Returns the output of `podman network inspect` with netavark (podman 5).
 fn of_podman() -> Value {
     json!([{
         "name": "shop",
@@ -37,7 +37,7 @@ fn of_podman() -> Value {
     }])
 }
 
-/// As `docker network inspect` prints it (Docker 28).
+/// Returns the output of `docker network inspect` (Docker 28).
 fn of_docker() -> Value {
     json!([{
         "Name": "shop",
@@ -60,7 +60,7 @@ fn converted_networks_work() {
     {
         let node = Node::new();
         let mut config: Value = serde_json::from_slice(&convert(&inspected, &[]).success().stdout).unwrap();
-        // Not the machine's own leases.
+        // Avoids the machine's own lease directory.
         config["plugins"][0]["ipam"]["dataDir"] = json!(node.host.data_dir());
         node.network("shop", &config);
         node.cnimble(plugin_dir(), &["validate", "--strict", "shop"]).run().success();

@@ -1,4 +1,4 @@
-//! The command `cnimble` as people and scripts use it, with real plugins in namespaces.
+//! Tests the command `cnimble` with real plugins in namespaces.
 
 mod beside;
 mod doctor;
@@ -51,7 +51,7 @@ impl Node {
         fs::write(self.conf().join(format!("{name}.conflist")), config.to_string()).unwrap();
     }
 
-    /// A bridge network called `name`.
+    /// Creates a bridge network called `name`.
     fn bridge(&self, name: &str, version: &str) {
         self.bridge_with(name, version, "10.1.2.0/24");
     }
@@ -76,7 +76,7 @@ impl Node {
         self.network(name, &config);
     }
 
-    /// `cnimble ARGS…` on this node, with the plugins of `plugins`.
+    /// Returns `cnimble ARGS…` on this node, with the plugins of `plugins`.
     fn cnimble(&self, plugins: &Path, args: &[&str]) -> Run {
         let mut command = self.host.command(command());
         command.args(args).arg("--cache-dir").arg(self.cache());
@@ -84,12 +84,12 @@ impl Node {
         Run { command, stdin: Vec::new() }
     }
 
-    /// The addresses that host-local has given out.
+    /// Returns the addresses that host-local has given out.
     fn leases(&self) -> Vec<String> {
         names(&self.host.data_dir().join("net")).into_iter().filter(|name| name.starts_with("10.")).collect()
     }
 
-    /// The names of the cache's entries.
+    /// Returns the names of the cache's entries.
     fn entries(&self) -> Vec<String> {
         names(&self.cache().join("results"))
     }
@@ -136,7 +136,7 @@ impl Run {
     }
 }
 
-/// A directory with scripts for plugins.
+/// Creates a directory with scripts as plugins.
 fn scripts(dir: &Path, plugins: &[(&str, &str)]) -> PathBuf {
     let bin = dir.join("bin");
     fs::create_dir_all(&bin).unwrap();

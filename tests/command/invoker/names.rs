@@ -1,5 +1,5 @@
-//! Completion as shells do it: each runs the script that `cnimble completions` prints, from where the packages
-//! install it, and asks.
+//! Tests completion in real shells. Each runs the script that `cnimble completions` prints, from the place where the
+//! packages install it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use cnimble_tests::{Pod, command, need, plugin_dir};
 
 use super::Node;
 
-/// Prints what bash offers for the last word of a line.
+/// Prints bash's completions for the last word of a line.
 const BASH: &str = r#"
     . "$DATA/bash-completion/completions/cnimble"
     COMP_WORDS=(cnimble "$@")
@@ -22,14 +22,14 @@ const BASH: &str = r#"
     printf '%s\n' "${COMPREPLY[@]}"
 "#;
 
-/// The same of fish, which tells behind a tab what a word means. `string` fails if there is nothing to replace.
+/// The same in fish, which adds a description after a tab. `string` fails if there is nothing to replace.
 const FISH: &str = r#"
     . $DATA/fish/vendor_completions.d/cnimble.fish
     complete -C "cnimble $argv" | string replace -r '\t.*' ''
     true
 "#;
 
-/// The same of zsh: a second one with a terminal, in which a key is pressed, and where `compadd` prints the words.
+/// The same in zsh. A second zsh on a terminal receives the key, and its `compadd` prints the words.
 const ZSH: &str = r#"
     zmodload zsh/zpty
     cat >$ZDOTDIR/rc <<'END'
@@ -59,10 +59,10 @@ END
     done
 "#;
 
-/// What a shell offers for the last word of this line.
+/// Returns a shell's completions for the last word of this line.
 fn offered_by(shell: &str, node: &Node, words: &[&str]) -> BTreeSet<String> {
     let dir = node.host.dir();
-    // The command is found under its own name, as on a machine where it is installed.
+    // The command is found under its own name, as on a machine with an installed package.
     let bin = dir.join("bin");
     if !bin.join("cnimble").exists() {
         fs::create_dir_all(&bin).unwrap();
@@ -78,7 +78,7 @@ fn offered_by(shell: &str, node: &Node, words: &[&str]) -> BTreeSet<String> {
             fs::write(place, script.stdout).unwrap();
         }
     }
-    // With a /run of its own.
+    // The shell has its own /run.
     let mut line = node.host.command("unshare");
     let namespaces =
         "mount -t tmpfs none /run; mkdir /run/netns; touch /run/netns/blue /run/netns/green; exec \"$@\"";
@@ -98,7 +98,7 @@ fn offered(node: &Node, words: &[&str]) -> Vec<String> {
     offered_by("bash", node, words).into_iter().collect()
 }
 
-/// Every argument that a name completes, in each shell.
+/// Completes each argument that has names, in each shell.
 #[test]
 fn each_shell_completes_each_argument_as_the_packages_install_it() {
     need!("bash", "zsh", "fish", "unshare", "mount");
@@ -162,7 +162,7 @@ fn bash_completes_names_of_networks_namespaces_pods_and_containers() {
     assert_eq!(offered(&node, &["validate", "--strict", "ba"]), ["backend"]);
     assert_eq!(offered(&node, &["ev"]), ["events"]);
     assert_eq!(offered(&node, &["add", "backend", "g"]), ["green"]);
-    // Another directory that is on the line.
+    // The line names another directory.
     let other = node.host.dir().join("other.d");
     fs::create_dir(&other).unwrap();
     fs::copy(node.conf().join("blue.conflist"), other.join("blue.conflist")).unwrap();

@@ -1,4 +1,4 @@
-//! Which file is under the name of each plugin, as doctor and validate tell it.
+//! Tests how doctor and validate report the maker of each plugin file.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use cnimble_tests::{Outcome, Pod, need_go, plugin_dir, script};
 
 use super::Node;
 
-/// A directory with the plugins of this network, each under its name; ours but for those in `others`.
+/// Creates a directory with the plugins of this network. Plugins in `others` come from there, the rest from cnimble.
 fn bin(node: &Node, others: &[(&str, &Path)]) -> PathBuf {
     let bin = node.host.dir().join("bin");
     let _ = fs::remove_dir_all(&bin);
@@ -28,7 +28,7 @@ fn doctor(node: &Node, bin: &Path) -> Outcome {
     node.cnimble(bin, &["doctor", "--json", "--data-dir", dir.to_str().unwrap()]).run()
 }
 
-/// Maker and name of each file, and what follows.
+/// Returns maker and name of each file, and the consequences.
 fn told(outcome: &Outcome, status: i32) -> (Vec<String>, Vec<String>) {
     assert_eq!(outcome.status, status, "{}", outcome.describe());
     let document: Value = serde_json::from_slice(&outcome.stdout).unwrap();
@@ -95,7 +95,7 @@ fn a_file_that_is_another_plugin_is_told_by_doctor_and_validate() {
     need_go!(go, "ip", "nft");
     let node = Node::new();
     network(&node);
-    // As `cp -f OTHER/loopback loopback` leaves it where all names are one file.
+    // The result of `cp -f OTHER/loopback loopback` if all names are hard links of one file.
     let overwritten = bin(&node, &[("bridge", &go.join("loopback"))]);
     let (files, follows) = told(&doctor(&node, &overwritten), 6);
     assert_eq!(files[0], "go bridge");

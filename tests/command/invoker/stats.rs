@@ -1,4 +1,4 @@
-//! `cnimble stats`: what it shows is what the kernel has counted.
+//! Tests that `cnimble stats` shows the counters of the kernel.
 
 use std::fs::{self, File};
 
@@ -16,7 +16,7 @@ fn stats(node: &Node, args: &[&str]) -> Vec<Value> {
     serde_json::from_str::<Value>(&text).unwrap()["attachments"].as_array().unwrap().clone()
 }
 
-/// Waits until they are those of the pod's interface: the kernel sends a packet now and then.
+/// Waits until the counters equal those of the pod's interface. The kernel sends a packet now and then.
 fn agree(node: &Node, pod: &Pod, id: &str) -> Value {
     let mut told = Value::Null;
     let mut counted = Value::Null;
@@ -52,7 +52,7 @@ fn counters_are_those_of_the_pods_interface() {
         assert!(node.host.links().contains(&told["hostLink"].as_str().unwrap().to_owned()), "{told:#}");
         assert_eq!(told["limitDrops"], json!({"rx": null, "tx": null}));
     }
-    // By name, and all of them.
+    // Selects by name, then shows all.
     assert_eq!(stats(&node, &["shop/web"])[0]["containerID"], "ours");
     assert_eq!(stats(&node, &[]).len(), 2);
     let none = node.cnimble(plugin_dir(), &["stats", "--once", "web"]).run();
@@ -63,7 +63,7 @@ fn counters_are_those_of_the_pods_interface() {
         lines[0].starts_with("POD") && lines.iter().any(|line| line.starts_with("shop/web  net")),
         "{table}"
     );
-    // Without the cache, the alias of the host's end tells.
+    // Without the cache the alias of the host end names the pod.
     fs::remove_dir_all(node.cache()).unwrap();
     let told = stats(&node, &[]);
     assert_eq!((told.len(), &told[0]["containerID"]), (1, &json!("ours")), "{told:#?}");
@@ -87,7 +87,7 @@ fn an_interface_without_an_end_on_the_host_is_counted_in_the_pod() {
     assert_eq!(agree(&node, &pod, "web")["hostLink"], Value::Null);
 }
 
-/// Sends 100 KB at once, each datagram by a socket of its own: one socket would wait for its packets to leave.
+/// Sends 100 KB at once, each datagram from its own socket. A single socket would wait for its packets to leave.
 fn flood(from: &Ns, to: &str) {
     let script = format!("for _ in {{1..100}}; do printf %1000s > /dev/udp/{to}/9; done 2>/dev/null; true");
     Outcome::of(from.command("bash").args(["-c", &script])).success();
@@ -116,7 +116,7 @@ fn what_a_limit_drops_is_told_and_rates_come_with_the_second_look() {
     let _live = Background::start(&mut command);
     let looked = || fs::read_to_string(&out).unwrap().contains('\n');
     assert!(wait_until(PATIENCE, looked), "the first look is before the traffic");
-    // Far more than fits through; some of it is lost.
+    // The traffic exceeds the limit, so packets are dropped.
     flood(&node.host, "10.1.2.2");
     flood(&pod, "10.1.2.1");
     let drops = |link: &str| {

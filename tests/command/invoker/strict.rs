@@ -1,4 +1,4 @@
-//! `validate --strict`: the corpus by the command, and what it asks plugins, other files and the host.
+//! Tests `validate --strict` with the corpus, and its checks against plugins, other files and the host.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn strict(node: &Node, args: &[&str]) -> Outcome {
     node.cnimble(plugin_dir(), &[&["validate", "--strict"], args].concat()).run()
 }
 
-/// The findings as `rule`, `message`.
+/// Returns the findings as `rule`, `message`.
 fn findings(node: &Node, args: &[&str]) -> Vec<(String, String)> {
     let outcome = strict(node, &[args, &["--json"]].concat());
     let report: Value =
@@ -90,7 +90,7 @@ fn strict_tells_of_subnets_of_other_networks_of_the_bridge_and_of_the_hosts_rout
     assert_eq!(of_two.len(), 1, "{of_two:?}");
     assert!(of_two[0].1.contains("10.31.0.0/16 overlaps 10.31.0.0/24 of network one"), "{of_two:?}");
     assert_eq!(found("one"), [], "the first of two is not told of");
-    // Another range of the same subnet on the same bridge is how a subnet is shared.
+    // Another range of the same subnet on the same bridge shares the subnet.
     let mut shared = bridge("shared", "br1", "10.31.0.0/24");
     node.network("10-one", &{
         let mut one = bridge("one", "br1", "10.31.0.0/24");
@@ -111,12 +111,12 @@ fn strict_tells_of_subnets_of_other_networks_of_the_bridge_and_of_the_hosts_rout
         of_three.len() == 1 && of_three[0].1.contains("the host's route to 10.33.0.0/23 by up0"),
         "{of_three:?}"
     );
-    // A default route, and a wide one by a router, hold no network.
+    // A default route and a wide route through a router reserve no network.
     node.network("40-four", &bridge("four", "br4", "10.44.0.0/24"));
     node.host.ip("route add default via 10.33.0.1");
     node.host.ip("route add 10.40.0.0/13 via 10.33.0.1");
     assert_eq!(found("four"), []);
-    // The network's own bridge, as ADD leaves it, and with another's address.
+    // The network's own bridge: as ADD leaves it, then with a foreign address.
     node.host.ip("link add br4 type bridge");
     node.host.ip("link set br4 up");
     node.host.ip("address add 10.44.0.1/24 dev br4");
@@ -126,7 +126,7 @@ fn strict_tells_of_subnets_of_other_networks_of_the_bridge_and_of_the_hosts_rout
     assert!(of_four.len() == 1 && of_four[0].1.contains("br4 has the address 10.44.0.254/24"), "{of_four:?}");
 }
 
-/// STATUS brings no ranges; a plugin knows from `capabilities` that they come with each attachment.
+/// STATUS has no ranges. From `capabilities` a plugin knows that they come with each attachment.
 #[test]
 fn strict_accepts_a_network_whose_ranges_come_with_each_attachment() {
     need!();
@@ -136,7 +136,7 @@ fn strict_accepts_a_network_whose_ranges_come_with_each_attachment() {
     network["plugins"][0]["capabilities"] = json!({"ipRanges": true});
     node.network("net", &network);
     assert_eq!(findings(&node, &["net"]), []);
-    // Its other faults are still found.
+    // The check still finds its other faults.
     network["plugins"][0]["ipam"]["dataDir"] = "a\u{0}b".into();
     node.network("net", &network);
     let found = findings(&node, &["net"]);
@@ -156,7 +156,7 @@ fn strict_asks_the_plugins_for_versions_and_what_they_refuse() {
     let found = findings(&node, &["net"]);
     assert!(found.len() == 1 && found[0].1.starts_with("portmap refuses it: conditionsV4: "), "{found:?}");
     assert_eq!(findings(&node, &["net", "--offline"]), []);
-    // A plugin of another age, and none at all.
+    // A plugin of another version, and a missing plugin.
     let old = scripts(
         node.host.dir(),
         &[(
@@ -189,12 +189,12 @@ fn strict_looks_at_all_networks_at_stdin_and_at_what_cannot_be_loaded() {
     let found = findings(&node, &[]);
     let rules: Vec<&str> = found.iter().map(|(rule, _)| rule.as_str()).collect();
     assert_eq!(rules, ["syntax", "missing-key"], "{found:?}");
-    // By its name, though no runtime would load it.
+    // The name selects the file, although no runtime would load it.
     assert_eq!(strict(&node, &["bad"]).status, 3);
     let outcome = strict(&node, &["nothing"]);
     assert_eq!(outcome.status, 3);
     assert!(outcome.stderr.contains("nothing"), "{}", outcome.describe());
-    // Without --strict nothing is as it wasn't.
+    // Without --strict the exit statuses are those of validate.
     assert_eq!(node.cnimble(plugin_dir(), &["validate", "good"]).run().status, 0);
     assert_eq!(node.cnimble(plugin_dir(), &["validate"]).run().status, 2);
 }
@@ -206,7 +206,7 @@ fn completions_manual_and_explanations_are_there() {
     let run = |args: &[&str]| node.cnimble(plugin_dir(), args).run();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let text = run(&["completions", shell]).success().text();
-        // The shell asks the command itself.
+        // The shell script calls the command.
         assert!(text.contains("CNIMBLE_COMPLETE") && text.contains("cnimble"), "{shell}: {text}");
     }
     assert!(run(&["man"]).success().text().contains(".TH cnimble 1"));

@@ -1,4 +1,4 @@
-//! Arguments, variables, exit statuses, and what is printed.
+//! Tests arguments, variables, exit statuses and output.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ fn cnitools_variables_and_container_ids_work() {
     ] {
         assert!(env.lines().any(|other| other == line), "{line}:\n{env}");
     }
-    // The ID is made from the path as given, not from what it leads to; flags win.
+    // The ID is derived from the path as given, not from its target. Flags take precedence.
     let id = env.lines().find_map(|line| line.strip_prefix("CNI_CONTAINERID=")).unwrap();
     assert!(id.starts_with("cnitool-") && id.len() == 28, "{id}");
     assert_eq!(node.entries(), [format!("net-{id}-net1")]);
@@ -103,7 +103,7 @@ fn exit_statuses_and_json_errors() {
         assert_eq!(value["code"], code, "{}", outcome.describe());
         assert_eq!(value["exitStatus"], status);
         assert!(outcome.text().contains(why), "{why}: {}", outcome.describe());
-        // For people the same on stderr, and nothing on stdout.
+        // Without --json the same text is on stderr, and stdout is empty.
         let outcome = node.cnimble(&bin, args).run();
         assert_eq!((outcome.status, outcome.text().as_str()), (status, ""));
         assert!(outcome.stderr.starts_with("cnimble: "), "{}", outcome.describe());
@@ -160,7 +160,7 @@ fn validate_looks_at_the_plugins() {
     let valid = node.cnimble(plugin_dir(), &["validate", "new", "--json"]).run().result();
     assert_eq!(valid["plugins"], json!(["bridge"]));
     if let Some(go) = go_plugins() {
-        // Debian's plugins end at 1.0.0; newer ones don't.
+        // Debian's plugins support versions up to 1.0.0; newer ones more.
         let outcome = node.cnimble(go, &["validate", "new"]).run();
         let old = node.cnimble(go, &["plugins"]).run().success().text().contains("to 1.0.0");
         assert_eq!(outcome.status, if old { 4 } else { 0 }, "{}", outcome.describe());

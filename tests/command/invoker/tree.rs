@@ -1,4 +1,4 @@
-//! `cnimble tree`: the picture is of what the kernel has.
+//! Tests that `cnimble tree` shows the state of the kernel.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use cnimble_tests::{Pod, need, need_go, plugin_dir};
 
 use super::Node;
 
-/// A bridge network with everything that leaves rules.
+/// Creates a bridge network with all plugins that leave rules.
 fn network(node: &Node, name: &str, bridge: &str, subnet: &str) {
     let config = json!({
         "cniVersion": "1.0.0",
@@ -118,16 +118,16 @@ fn what_is_gone_is_said() {
     let pod = Pod::new();
     std::os::unix::fs::symlink(pod.path(), &ns).unwrap();
     node.cnimble(plugin_dir(), &["add", "net", ns.to_str().unwrap(), "--container-id", "c"]).run().success();
-    // The interface first, then the namespace.
+    // The interface is removed first, then the namespace.
     pod.ip("link del eth0");
-    // It is no longer behind the bridge.
+    // The pod is no longer shown at the bridge.
     let unplaced = || json(&node)["networks"][0]["places"][1]["pods"][0].clone();
     let lost = unplaced();
     assert_eq!(lost["problem"], "it has no interface eth0");
     assert_eq!(lost["addresses"], json!(["10.1.2.2/24"]), "as it was given");
     drop(pod);
     assert_eq!(unplaced()["problem"], "its namespace is gone");
-    // Without the cache, the rules that are left have no pod.
+    // Without the cache the remaining rules have no pod.
     fs::remove_dir_all(node.cache()).unwrap();
     let drawn = tree(&node, &[]);
     assert!(drawn.contains("\nrules without a pod\n"), "{drawn}");
@@ -147,7 +147,7 @@ fn pods_of_other_runtimes_and_plugins_are_found() {
     assert_eq!(pods[0]["link"]["kind"], "veth");
     assert_eq!(pods[0]["rules"][0]["kind"], "iptables", "{pods}");
     assert_eq!(pods[0]["rules"][0]["purpose"], "masquerade", "{pods}");
-    // A plugin that was called by somebody without a cache: the veth's alias tells.
+    // A runtime without a cache called the plugin, so the veth's alias names the pod.
     node.cnimble(plugin_dir(), &["add", "net", ours.path(), "--container-id", "ours"]).run().success();
     for entry in node.entries() {
         if entry.contains("ours") {

@@ -1,4 +1,4 @@
-//! What is typed, and what is said of it: help, mistakes, and what would have no effect.
+//! Tests messages for the command line: help, mistakes, and options without effect.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -83,7 +83,7 @@ fn mistakes_are_json_where_that_is_asked_for() {
         assert!(!value["details"].as_str().unwrap().is_empty(), "{value}");
         assert_eq!(outcome.stderr, "", "{}", outcome.describe());
     }
-    // What belongs to another command is none of ours.
+    // Options after `--` belong to the other command.
     let outcome = node.cnimble(&bin, &["pod", "exec", "--", "x", "--json"]).run();
     assert!(outcome.status == 2 && outcome.stderr.starts_with("error: "), "{}", outcome.describe());
 }
@@ -128,7 +128,7 @@ fn who_isnt_root_is_told_so_where_that_is_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let open = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
     open(0o755);
-    // One that everybody may run, and directories that only root may write.
+    // A program that every user may run, and directories that only root may write.
     let program = dir.path().join("cnimble");
     fs::copy(command(), &program).unwrap();
     for name in ["net.d", "state", "bin"] {
@@ -156,7 +156,7 @@ fn who_isnt_root_is_told_so_where_that_is_the_reason() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains("run it as root"), "{line}: {text}");
     }
-    // Where it isn't, nothing is said of root.
+    // If root wouldn't help, the message doesn't mention it.
     let mut run = node.host.command("setpriv");
     run.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&program);
     let output = run_limited(run.args(["add", "none", pod.path()]), b"", LIMIT);

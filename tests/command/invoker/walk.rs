@@ -1,5 +1,5 @@
-//! The rules of all verbs (docs/COMMAND.md), held against each verb: exit statuses, errors in JSON, a full and a
-//! closed stdout, colours.
+//! Checks each verb against the rules of docs/COMMAND.md. They concern exit statuses, errors in JSON, a full or closed
+//! stdout, and colours.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,12 +13,12 @@ use cnimble_tests::{Background, LIMIT, Outcome, PATIENCE, Pod, command, need, pl
 
 use super::{Node, scripts};
 
-/// A verb, and how it is tried. `{pod}` is a namespace, `{dir}` the test's directory.
+/// A verb and the lines to test it. `{pod}` is a namespace, `{dir}` the test's directory.
 struct Verb {
     name: &'static str,
-    /// A line that prints something with `--json`, and succeeds however often it is run.
+    /// A line that prints something with `--json` and succeeds each time.
     good: &'static str,
-    /// A line that names something unknown, and the exit status.
+    /// A line with an unknown name, and its exit status.
     wrong: (&'static str, i32),
 }
 
@@ -26,8 +26,8 @@ const fn verb(name: &'static str, good: &'static str, wrong: (&'static str, i32)
     Verb { name, good, wrong }
 }
 
-/// Every verb. An empty line is for one that can't be tried so: it serves until it is stopped, becomes another
-/// program, or knows no names.
+/// All verbs. A line is empty if the verb can't be tested so. Such a verb serves until it is stopped, becomes another
+/// program, or takes no names.
 const VERBS: &[Verb] = &[
     verb("add", "add net {pod}", ("add nett {pod}", 3)),
     verb("check", "check net {pod}", ("check nett {pod}", 3)),
@@ -82,9 +82,9 @@ const VERBS: &[Verb] = &[
     verb("validate", "validate net", ("validate nett", 3)),
 ];
 
-/// Verbs whose stdout is a text of another form, `--json` or not.
+/// Verbs that print text of another form even with `--json`.
 const OTHER_FORM: [&str; 2] = ["completions", "man"];
-/// Verbs that print nothing but JSON, unless stdout is a terminal.
+/// Verbs that print nothing without `--json`, unless stdout is a terminal.
 const QUIET: [&str; 10] = [
     "check",
     "cri-set-pod-cidr",
@@ -97,12 +97,12 @@ const QUIET: [&str; 10] = [
     "status",
     "validate",
 ];
-/// Verbs whose good line finds something: the leases of this node are in another directory.
+/// Verbs with a finding in their good line: the leases of this node are in another directory.
 const FINDS: [&str; 1] = ["cri-inspect"];
-/// Verbs that print a JSON object a line until they are stopped.
+/// Verbs that print one JSON object per line until they are stopped.
 const STREAMS: [&str; 1] = ["events"];
 
-/// A node on which every good line works.
+/// A node on which each good line works.
 struct Walk {
     node: Node,
     pod: Pod,
@@ -114,7 +114,7 @@ impl Walk {
     fn new() -> Self {
         let node = Node::new();
         let dir = node.host.dir().to_owned();
-        // In place of the program that speaks to etcd.
+        // Replaces the program that speaks to etcd.
         let fake = r#"case $1 in blocks) echo '[]' ;; *) echo '{"released":0}' ;; esac"#;
         let bin = scripts(&dir, &[("cluster-local-etcd", &format!("cat >/dev/null; {fake}"))]);
         let bin = format!("{}:{}", plugin_dir().display(), bin.display());
@@ -152,7 +152,7 @@ impl Walk {
         walk
     }
 
-    /// The command of a line.
+    /// Returns the command for a line.
     fn command(&self, line: &str) -> Command {
         let dir = self.node.host.dir().display().to_string();
         let words = line.split(' ').map(|word| word.replace("{dir}", &dir).replace("{pod}", self.pod.path()));
@@ -183,7 +183,7 @@ impl Walk {
         Outcome::of(&mut self.command(line))
     }
 
-    /// The same with `--json`.
+    /// Runs the line with `--json`.
     fn json(&self, line: &str) -> Outcome {
         let line = match line.split_once(" -- ") {
             Some((before, behind)) => format!("{before} --json -- {behind}"),
@@ -192,7 +192,7 @@ impl Walk {
         self.run(&line)
     }
 
-    /// Exit status and stderr of a line whose stdout is this.
+    /// Runs the line with this stdout. Returns exit status and stderr.
     fn onto(&self, line: &str, stdout: impl Into<Stdio>) -> (i32, String) {
         let mut command = self.command(line);
         command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
@@ -200,7 +200,7 @@ impl Walk {
         (ended.status.code().unwrap_or(-1), String::from_utf8_lossy(&ended.stderr).into_owned())
     }
 
-    /// What has to be there before a line.
+    /// Prepares the state that the line needs.
     fn prepare(&self, verb: &Verb) {
         if ["check", "del"].contains(&verb.name) {
             self.run("del net {pod}").success();
@@ -212,7 +212,7 @@ impl Walk {
     }
 }
 
-/// The writing end of a pipe that nobody reads.
+/// Returns the writing end of a pipe without a reader.
 fn unread() -> OwnedFd {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -241,7 +241,7 @@ fn every_verb_keeps_the_rules() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// What is wrong with the verb's errors.
+/// Returns the faults in the verb's errors.
 fn mistakes(walk: &Walk, verb: &Verb) -> Vec<String> {
     let mut wrong = Vec::new();
     let unknown_option =
@@ -259,7 +259,7 @@ fn mistakes(walk: &Walk, verb: &Verb) -> Vec<String> {
         }
         let told = walk.json(line);
         let value: Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
-        // Verbs with many pods give a list.
+        // Verbs for several pods print a list.
         let error = value.get(0).map_or(&value, |first| &first["error"]);
         let told_so = error["exitStatus"] == status && error["code"].is_u64() && error["msg"].is_string();
         if told.status != status || !told_so || told.stderr.contains("cnimble: can't") {
@@ -273,7 +273,7 @@ fn is_group(name: &str) -> bool {
     ["cri-", "ipam-", "pod-"].iter().any(|group| name.starts_with(group))
 }
 
-/// What is wrong with what the verb prints.
+/// Returns the faults in the verb's output.
 fn outputs(walk: &Walk, verb: &Verb) -> Vec<String> {
     let mut wrong = Vec::new();
     if verb.good.is_empty() {
@@ -308,7 +308,7 @@ fn outputs(walk: &Walk, verb: &Verb) -> Vec<String> {
     wrong
 }
 
-/// On a terminal: in colours, and with `NO_COLOR` or `TERM=dumb` without.
+/// Output on a terminal is coloured, unless `NO_COLOR` or `TERM=dumb` is set.
 #[test]
 fn no_verb_colours_where_colours_are_not_wanted() {
     need!("ip", "nft", "script");
@@ -359,7 +359,7 @@ fn the_version_names_the_commit() {
     assert!(is_hash || commit == "unknown", "{told}");
 }
 
-/// A reader that takes one line and goes, as `head -n 1`.
+/// The reader takes one line and exits, like `head -n 1`.
 #[test]
 fn a_stream_ends_when_its_reader_goes() {
     need!("ip");
@@ -373,7 +373,7 @@ fn a_stream_ends_when_its_reader_goes() {
         assert!(reader.read(&mut [0; 1]).unwrap() > 0, "{line}");
         drop(reader);
         if line.starts_with("events") {
-            // It writes when something happens.
+            // The command writes on events.
             walk.run("add net {pod}").success();
             walk.run("del net {pod}").success();
         }
@@ -383,7 +383,7 @@ fn a_stream_ends_when_its_reader_goes() {
     }
 }
 
-/// Codes that this program itself uses count as foreign, too, where others send them.
+/// This program's own escape codes are escaped, too, if they come from a plugin.
 #[test]
 fn words_of_others_are_escaped_on_a_terminal_in_a_pipe_and_in_json() {
     need!("script");

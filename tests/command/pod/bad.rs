@@ -1,4 +1,4 @@
-//! Bad input: one clear error each, for that pod alone.
+//! Tests that bad input causes one clear error, for that pod alone.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ fn the_first_file_that_can_be_used_is_the_default_network() {
         r#"{"cniVersion": "1.0.0", "name": "missing", "type": "no-such-plugin"}"#,
     );
     node.conflist("07-readme.txt", "not for us");
-    // By name among all endings, where the others would put .conflist first.
+    // The file comes first by its name. By its ending a .conflist would come first.
     node.conflist(
         "08-lone.conf",
         &serde_json::json!({
@@ -49,7 +49,7 @@ fn the_first_file_that_can_be_used_is_the_default_network() {
     let web = node.pod("web", "");
     let outcome = node.run(&["up", &web]).success();
     assert!(outcome.text().contains("is up on lone: 10.40.1."), "{}", outcome.describe());
-    // Each bad file is told with what is wrong where.
+    // Each bad file is reported with the fault and its place.
     assert!(outcome.stderr.contains("05-broken.conflist:1:1: EOF"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("06-missing.conf: "), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("no-such-plugin"), "{}", outcome.stderr);
@@ -65,7 +65,7 @@ fn a_conflist_that_turns_bad_while_pods_run() {
     let (web, db) = (node.pod("web", ""), node.pod("db", ""));
     node.ok(&["up", &web]);
     node.conflist("10-pods.conflist", "{\"name\": \"pods\",");
-    // New pods can't come up, and say why; what runs doesn't notice.
+    // New pods fail with a reason. Running pods are unaffected.
     let outcome = node.run(&["up", &web, &db]);
     assert_eq!(outcome.status, 3, "{}", outcome.describe());
     assert!(outcome.text().contains("default/web is up"), "{}", outcome.describe());
@@ -84,7 +84,7 @@ fn tear_down_goes_by_what_was_set_up() {
     node.network("10.42.0.0/24");
     let web = node.pod("web", "    ports:\n    - {containerPort: 80, hostPort: 8080}\n");
     node.ok(&["up", &web]);
-    // Another network of another name, with its leases elsewhere.
+    // A network with another name and another lease directory.
     let mut other = node.bridge("other", "10.43.0.0/24");
     other["plugins"][0]["ipam"]["dataDir"] = node.path("elsewhere").to_str().unwrap().into();
     other["plugins"].as_array_mut().unwrap().pop();
@@ -98,7 +98,7 @@ fn tear_down_goes_by_what_was_set_up() {
 fn a_plugin_that_hangs_is_stopped_and_hurts_no_other_pod() {
     need!("ip", "nft", "ping");
     let mut node = Node::new();
-    // Hangs for one pod, at ADD only.
+    // The plugin hangs only at ADD of one pod.
     let hanging = r#"config=$(cat)
 case "$CNI_COMMAND $CNI_ARGS" in "ADD "*K8S_POD_NAME=bad*) exec sleep 1000 ;; esac
 exec "$(dirname "$0")/tuning" <<END
@@ -146,7 +146,7 @@ END"#;
 fn a_full_range_is_the_last_pods_error() {
     need!("ip", "nft");
     let node = Node::new();
-    // Addresses 2 to 6: five pods.
+    // The addresses 2 to 6 allow five pods.
     node.network("10.46.0.0/29");
     let files: Vec<String> = (0..7).map(|number| node.pod(&format!("p{number}"), "")).collect();
     let mut up = vec!["up"];
@@ -173,7 +173,7 @@ fn a_bad_manifest_keeps_no_other_pod_out() {
     assert!(outcome.stderr.contains("metadata.name"), "{}", outcome.stderr);
     node.has_exactly(1);
 
-    // Two pods of one name: the first counts.
+    // Of two pods with one name the first counts.
     let twin = node.path("pods/twin.yaml");
     fs::copy(&good, &twin).unwrap();
     let outcome = node.run(&["up", &good, twin.to_str().unwrap()]);
@@ -212,7 +212,7 @@ END"#;
     let outcome = node.run(&["down", "web"]);
     assert_eq!(outcome.status, 1, "{}", outcome.describe());
     assert!(outcome.stderr.contains("the switch is busy"), "{}", outcome.stderr);
-    // It is still on record, and there.
+    // The pod is still on record and has its network.
     assert_eq!(node.pods().len(), 1);
     fs::remove_file(&lock).unwrap();
     node.ok(&["down", "web"]);

@@ -1,9 +1,9 @@
-//! Conflists that people have, unchanged and in their usual places: containerd's, podman's,
-//! and one of flannel's shape. Nothing is told to the command but the manifests.
+//! Tests common conflists, unchanged and in their usual places: those of containerd and podman, and one of flannel's
+//! shape. The command gets only the manifests.
 
 use cnimble_tests::{Node, need};
 
-/// Up, reachable, checked, and down without a trace.
+/// Tests up, reachability, check, and down without a trace.
 #[track_caller]
 fn lives(conflist: &str, network: &str, bridge: &str, prefix: &str) {
     let node = Node::new();
@@ -44,7 +44,7 @@ fn lives(conflist: &str, network: &str, bridge: &str, prefix: &str) {
     assert!(node.links().contains(&bridge.to_owned()), "{:?}", node.links());
 }
 
-/// The configuration that containerd's installation script (install-cni) writes.
+/// The configuration of containerd's installation script (install-cni).
 #[test]
 fn containerds() {
     need!("ip", "nft", "ping", "unshare", "nsenter");
@@ -80,7 +80,7 @@ fn containerds() {
     );
 }
 
-/// Podman's, as Debian's package installs it.
+/// Podman's configuration, as in Debian's package.
 #[test]
 fn podmans() {
     need!("ip", "nft", "ping", "iptables", "unshare", "nsenter");
@@ -88,7 +88,7 @@ fn podmans() {
     lives(text, "podman", "cni-podman0", "10.88.");
 }
 
-/// What flannel's plugin delegates to: bridge with the node's subnet; and portmap behind it.
+/// The configuration to which flannel's plugin delegates: bridge with the node's subnet, then portmap.
 #[test]
 fn flannels() {
     need!("ip", "nft", "ping", "unshare", "nsenter");

@@ -1,4 +1,4 @@
-//! Crashes, kills and reboots: the same state in the end, nothing leaked, nothing twice.
+//! Tests crashes, kills and reboots: the final state is the same, without leaks and duplicates.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use cnimble_tests::{PATIENCE, need, wait_until};
 
 use super::{Node, with_scripts};
 
-/// A plugin in the chain that says that it was reached, and then waits until it is let go.
+/// A plugin that reports its call and blocks until the gate opens.
 const SLOW: &str = r#"
 config=$(cat)
 [ "$CNI_COMMAND" = ADD ] || exit 0
@@ -43,7 +43,7 @@ fn killed_in_the_middle_of_up_and_started_again() {
     up.extend(files.iter().map(String::as_str));
     let mut command = node.command(&up);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // All pods have an address and a veth pair by then, and none is up.
+    // All pods have an address and a veth pair, but none is up.
     let gate = node.path("gate");
     assert!(wait_until(PATIENCE, || fs::read_dir(&gate).unwrap().count() == 9));
     child.kill().unwrap();
@@ -52,7 +52,7 @@ fn killed_in_the_middle_of_up_and_started_again() {
         assert_eq!(pod["state"], "Unfinished", "{pod}");
     }
     assert_eq!(node.leases("pods").len(), 8);
-    // The plugins at work outlive the command. They must not go on beside the next one.
+    // Running plugins outlive the command. They must not run beside the next command's plugins.
     fs::remove_file(gate.join("closed")).unwrap();
     node.ok(&up);
     node.has_exactly(8);
@@ -72,7 +72,7 @@ fn killed_in_the_middle_of_up_and_taken_down() {
     assert!(wait_until(PATIENCE, || fs::read_dir(&gate).unwrap().count() == 2));
     child.kill().unwrap();
     child.wait().unwrap();
-    // The gate stays closed: the plugin that was left is still waiting, and is ended.
+    // The gate stays closed: the orphaned plugin still waits, and is ended.
     let id = node.pods()[0]["id"].as_str().unwrap().to_owned();
     let left = || {
         let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -80,7 +80,7 @@ fn killed_in_the_middle_of_up_and_taken_down() {
         environments.filter(|text| String::from_utf8_lossy(text).contains(&id)).count()
     };
     assert!(left() >= 2, "the plugin and the pause process");
-    // Even when the configuration has gone since.
+    // This works even if the configuration was removed since.
     fs::remove_file(node.path("net.d/10-pods.conflist")).unwrap();
     node.ok(&["down", "web"]);
     assert_eq!(left(), 0);
@@ -120,7 +120,7 @@ fn down_works_when_the_namespace_is_gone() {
         node.ok(&["down", "web"]);
         node.is_clean();
     }
-    // And `up` makes it anew.
+    // `up` recreates the pod.
     node.ok(&["up", &web]);
     let pin = node.pods()[0]["netns"].as_str().unwrap().to_owned();
     umount2(pin.as_str(), MntFlags::MNT_DETACH).unwrap();
@@ -130,25 +130,25 @@ fn down_works_when_the_namespace_is_gone() {
     node.is_clean();
 }
 
-/// The pods' records, each in a directory with others.
+/// Returns the records of the pods, each in a directory with others.
 fn records(node: &Node) -> Vec<PathBuf> {
     let entries = |path: PathBuf| fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
     entries(node.path("state/sandboxes")).flat_map(entries).collect()
 }
 
-/// What a reboot leaves: the state directory, and nothing else.
+/// Simulates a reboot, which keeps only the state directory.
 fn reboot(node: &Node) {
     for pod in node.pods() {
         umount2(pod["netns"].as_str().unwrap(), MntFlags::MNT_DETACH).unwrap();
     }
     fs::remove_dir_all(node.path("run")).unwrap();
     for link in node.host.links().iter().filter(|name| *name != "lo") {
-        // The other end, or what hung on it, may have gone with another.
+        // The deletion of another link may have removed this one.
         node.host.run(&format!("ip link del {link}"));
     }
     node.host.nft("flush ruleset");
     for path in records(node) {
-        // The last line counts.
+        // The last line of a record counts.
         let text = fs::read(&path).unwrap();
         let documents = serde_json::Deserializer::from_slice(&text).into_iter::<Value>();
         let mut record = documents.map(Result::unwrap).last().unwrap();
@@ -175,7 +175,7 @@ fn after_a_reboot_the_leases_are_given_back() {
     assert!(node.run(&["status", "web"]).stderr.contains("it is from before a reboot"));
     assert_eq!(node.leases("pods").len(), 2);
 
-    // One comes up again, the other is wanted no more.
+    // One pod is brought up again, the other is not wanted any more.
     node.ok(&["up", &web]);
     node.ok(&["down", "db"]);
     node.has_exactly(1);

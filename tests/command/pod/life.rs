@@ -1,4 +1,4 @@
-//! A pod's life: up, seen, checked, down; alone and with many others.
+//! Tests a pod from up to down, alone and with many others.
 
 use std::fs;
 
@@ -19,13 +19,13 @@ fn a_pod_goes_up_is_seen_and_goes_down() {
     let first = node.pods().remove(0);
     assert!(node.pings("web", "10.20.0.1"));
 
-    // Loopback first, then the network; both in the pod, none on the node.
+    // The pod has loopback and the network; the node has neither.
     let addresses = node.ok(&["exec", "web", "--", "ip", "-o", "address"]);
     assert!(addresses.contains("lo ") && addresses.contains("127.0.0.1/8"), "{addresses}");
     assert!(addresses.contains(&node.ip("web")), "{addresses}");
     assert!(node.host.nft("list ruleset").contains("8080"));
 
-    // Once more changes nothing.
+    // A second `up` changes nothing.
     node.ok(&["up", &web]);
     assert_eq!(node.pods(), std::slice::from_ref(&first));
     let status: Value = serde_json::from_str(&node.ok(&["status", "web", "--json"])).unwrap();
@@ -33,7 +33,7 @@ fn a_pod_goes_up_is_seen_and_goes_down() {
     assert_eq!(status["ips"], first["ips"]);
     assert!(node.ok(&["status", "default/web"]).contains("8080 → 80 tcp"));
 
-    // What the plugins were told.
+    // The arguments that the plugins got.
     let results = node.path("state/cni/results");
     let entry = format!("pods-{}-eth0", first["id"].as_str().unwrap());
     let entry: Value = serde_json::from_slice(&fs::read(results.join(entry)).unwrap()).unwrap();
@@ -48,7 +48,7 @@ fn a_pod_goes_up_is_seen_and_goes_down() {
         assert!(args.contains(pair), "{pair}: {args}");
     }
 
-    // An edited manifest is another pod: down, and up again.
+    // An edited manifest is a new pod: down, and up again.
     node.pod("web", "    ports:\n    - {containerPort: 80, hostPort: 8081}\n");
     node.ok(&["up", &web]);
     node.has_exactly(1);
@@ -104,7 +104,7 @@ fn two_commands_on_one_pod_make_one_network() {
 fn host_network_pods_have_no_network_of_their_own() {
     need!("ip", "nft");
     let node = Node::new();
-    // There isn't even one.
+    // The pod has no namespace.
     let web = node.pod("web", "  hostNetwork: true\n");
     assert_eq!(node.ok(&["up", &web]), "ok default/web is up on the node's network: -\n");
     assert_eq!(fs::read_dir(node.path("run/netns")).unwrap().count(), 0);
@@ -152,7 +152,7 @@ fn a_pause_process_holds_the_namespace_and_is_ended() {
     let pinned = identity(pod["netns"].as_str().unwrap().to_owned()).unwrap();
     assert_eq!(identity(format!("/proc/{pid}/ns/net")).unwrap(), pinned);
 
-    // A pod whose process has died is broken, and `up` makes it anew.
+    // A pod without its process is broken, and `up` recreates it.
     nix::sys::signal::kill(
         nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap()),
         nix::sys::signal::Signal::SIGKILL,
@@ -220,7 +220,7 @@ fn an_interface_that_vanishes_is_seen() {
     node.is_clean();
 }
 
-/// `gc --gone` looks into another cache than that of pods. What lives, lives all the same.
+/// `gc --gone` uses another cache than the pods. Living pods stay nevertheless.
 #[test]
 fn gc_gone_leaves_pods_alone() {
     need!("ip", "nft", "ping");

@@ -1,4 +1,4 @@
-//! `cnimble pod` with real plugins: pods' networks made and taken away as a kubelet would.
+//! Tests `cnimble pod` with real plugins: it creates and removes pods' networks like a kubelet.
 
 mod bad;
 mod conflists;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Host, LIMIT, Outcome, PATIENCE, command, plugin_dir, run_limited, script, wait_until};
 
-/// A node with directories of its own. Namespaces that a failing test leaves pinned go with it.
+/// A node with its own directories. Pinned namespaces of a failing test are removed with it.
 struct Node {
     host: Host,
     plugins: PathBuf,
@@ -33,13 +33,13 @@ impl Node {
         self.host.dir().join(name)
     }
 
-    /// A file in the configuration directory, put there whole.
+    /// Writes a file into the configuration directory atomically.
     fn conflist(&self, file: &str, text: &str) {
         fs::write(self.path("new"), text).unwrap();
         fs::rename(self.path("new"), self.path("net.d").join(file)).unwrap();
     }
 
-    /// A bridge network for pods, with so many addresses.
+    /// Creates a bridge network for pods with this subnet.
     fn network(&self, subnet: &str) {
         self.conflist("10-pods.conflist", &self.bridge("pods", subnet).to_string());
     }
@@ -66,7 +66,7 @@ impl Node {
         })
     }
 
-    /// A manifest; returns its path.
+    /// Writes a manifest and returns its path.
     fn pod(&self, name: &str, more: &str) -> String {
         let text = format!(
             "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  containers:\n  - name: main\n{more}"
@@ -76,7 +76,7 @@ impl Node {
         path.to_str().unwrap().to_owned()
     }
 
-    /// `cnimble pod ARGS…`, to be run on the node.
+    /// Returns `cnimble pod ARGS…` for this node.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = self.host.command(command());
         command.arg("pod").args(args);
@@ -107,20 +107,20 @@ impl Node {
         }
     }
 
-    /// What must succeed; returns what it printed.
+    /// Runs the command, which must succeed. Returns its output.
     #[track_caller]
     fn ok(&self, args: &[&str]) -> String {
         self.run(args).success().text()
     }
 
-    /// The pods as `ls` has them.
+    /// Returns the pods in the output of `ls`.
     #[track_caller]
     fn pods(&self) -> Vec<Value> {
         let listing: Value = serde_json::from_str(&self.ok(&["ls", "--json"])).unwrap();
         listing["pods"].as_array().unwrap().clone()
     }
 
-    /// A pod's first address.
+    /// Returns the first address of a pod.
     #[track_caller]
     fn ip(&self, pod: &str) -> String {
         let pods = self.pods();
@@ -128,17 +128,17 @@ impl Node {
         found["ips"][0].as_str().unwrap_or_else(|| panic!("no address: {found}")).to_owned()
     }
 
-    /// Whether `to` answers a ping from the pod, sooner or later.
+    /// Returns whether `to` answers a ping from the pod before the time limit.
     fn pings(&self, from: &str, to: &str) -> bool {
         wait_until(PATIENCE, || self.run(&["exec", from, "--", "ping", "-nc1", "-W2", to]).status == 0)
     }
 
-    /// The addresses that host-local has given out in a network.
+    /// Returns the addresses that host-local has given out in a network.
     fn leases(&self, network: &str) -> Vec<String> {
         leases(&self.host.data_dir().join(network))
     }
 
-    /// Everything that must be gone when no pod is up.
+    /// Asserts that nothing of a pod remains.
     #[track_caller]
     fn is_clean(&self) {
         let names = |dir: &str| -> Vec<String> {
@@ -152,12 +152,12 @@ impl Node {
         let veths: Vec<String> =
             self.host.links().into_iter().filter(|name| name != "lo" && name != "cni0").collect();
         assert_eq!(veths, Vec::<String>::new());
-        // Elements of sets and maps are pods'; chains and rules may stay.
+        // Elements of sets and maps belong to pods. Chains and rules may stay.
         let rules = self.host.nft("list ruleset");
         assert!(!rules.contains("elements"), "{rules}");
     }
 
-    /// As many addresses, ports and pins as pods, and no more.
+    /// Asserts that there are exactly as many addresses, ports and pins as pods.
     #[track_caller]
     fn has_exactly(&self, count: usize) {
         let pods = self.pods();
@@ -181,14 +181,14 @@ impl Drop for Node {
     }
 }
 
-/// The addresses in a directory of leases.
+/// Returns the addresses in a lease directory.
 fn leases(dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.parse::<std::net::IpAddr>().is_ok()).collect()
 }
 
-/// A directory of plugins: the real ones, and scripts beside or before them.
+/// Creates a directory with the real plugins, and adds scripts or replaces plugins with scripts.
 fn with_scripts(node: &mut Node, scripts: &[(&str, &str)]) {
     let bin = node.path("bin");
     fs::create_dir_all(&bin).unwrap();
@@ -202,5 +202,5 @@ fn with_scripts(node: &mut Node, scripts: &[(&str, &str)]) {
     node.plugins = bin;
 }
 
-/// What every plugin can say.
+/// The shell code of a script that answers VERSION.
 const VERSIONS: &str = r#"[ "$CNI_COMMAND" != VERSION ] || { echo '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","0.4.0","1.0.0"]}'; exit 0; }"#;

@@ -1,4 +1,4 @@
-//! What is told of pods is what the kernel has, whatever their records say.
+//! Tests that reports about pods show the state of the kernel rather than the records.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use cnimble_tests::{Node as Whole, PATIENCE, command, need, wait_until};
 
 use super::Node;
 
-/// State and addresses of a pod, as `ls` tells them.
+/// Returns state and number of addresses of a pod, as `ls` shows them.
 fn seen(node: &Node, name: &str) -> (String, usize) {
     let pods = node.pods();
     let pod = pods.iter().find(|pod| pod["name"] == name).unwrap();
@@ -30,7 +30,7 @@ fn ls_and_status_look_at_the_kernel() {
         (value["state"].as_str().unwrap().to_owned(), value["ips"].as_array().unwrap().len(), outcome.status)
     };
     assert_eq!(status("d"), ("Ready".to_owned(), 1, 0));
-    // An interface that is gone, an address that is gone, and one more that is none of ours.
+    // One interface is deleted, one address is deleted, and one foreign address is added.
     node.ok(&["exec", "a", "--", "ip", "link", "del", "eth0"]);
     node.ok(&["exec", "b", "--", "ip", "addr", "flush", "dev", "eth0"]);
     node.ok(&["exec", "c", "--", "ip", "addr", "add", "10.99.0.1/24", "dev", "eth0"]);
@@ -42,7 +42,7 @@ fn ls_and_status_look_at_the_kernel() {
     assert_ne!(status("a").2, 0);
     let (state, count, exit) = status("b");
     assert_eq!((state.as_str(), count, exit), ("NoAddress", 0, 6));
-    // The bridge is gone from the host.
+    // The bridge is deleted on the host.
     node.host.ip("link del cni0");
     assert_eq!(seen(&node, "d").0, "NoLink");
     assert_eq!(status("d").0, "NoLink");
@@ -59,7 +59,7 @@ fn pods_go_down_by_the_manifests_that_they_came_from() {
     let told = node.ok(&["down", &web, &db]);
     assert!(told.contains("ok default/web is down") && told.contains("ok default/db is down"), "{told}");
     assert_eq!(node.pods().len(), 0);
-    // Names and files together; a file that is none; one that is no manifest.
+    // Names and files together, a missing file, and a file that is no manifest.
     node.ok(&["up", &web, &db]);
     node.ok(&["down", &web, "db"]);
     assert_eq!(node.pods().len(), 0);
@@ -78,8 +78,8 @@ fn pods_go_down_by_the_manifests_that_they_came_from() {
     }
 }
 
-/// With the directories that are there by default. No other test has this subnet: the doctor looks at all
-/// namespaces of the machine.
+/// Uses the default directories. No other test has this subnet, because the doctor looks at all namespaces of the
+/// machine.
 #[test]
 fn the_doctor_knows_the_pods_cache_and_what_a_flush_took() {
     need!("ip", "nft");
@@ -112,22 +112,22 @@ fn the_doctor_knows_the_pods_cache_and_what_a_flush_took() {
     assert_eq!(outcome.status, 6, "{}", outcome.describe());
     let report: Value = serde_json::from_slice(&outcome.stdout).unwrap();
     let found = report["findings"].as_array().unwrap();
-    // Masquerading and the port, of each.
+    // Masquerading and the port of each pod.
     assert!(found.len() == 4 && found.iter().all(|of| of["kind"] == "missing-rules"), "{report:#}");
     let outcome = cnimble("doctor --grace 0 --repair");
     assert_eq!(outcome.status, 0, "{}", outcome.describe());
     assert_eq!(rules(), before);
     cnimble("pod status web").success();
-    // An entry there whose namespace is gone is dealt with where it is.
+    // An entry for a missing namespace is handled in its own cache.
     node.sh("umount /run/cnimble/netns/*; rm /run/cnimble/netns/*");
-    // The kernel takes the pairs down a moment later, and until then they speak for their pods.
+    // The kernel removes the pairs a moment later. Until then they are evidence for their pods.
     let gone = || !node.links().iter().any(|link| link.starts_with("veth"));
     assert!(wait_until(PATIENCE, gone), "{:?}", node.links());
     let outcome = cnimble("doctor --grace 0 --repair");
     assert_eq!(outcome.status, 0, "{}", outcome.describe());
     assert_eq!(node.sh("ls /var/lib/cnimble/cni/results | grep -c eth0 || true"), "0");
     assert_eq!(node.sh("ls /var/lib/cni/networks/pods | grep -c '^10' || true"), "0");
-    // Who names a cache means that one.
+    // With `--cache-dir` only that cache is used.
     cnimble(&format!("pod up {}", pod("web", 8080))).success();
     node.sh("nft flush ruleset");
     let outcome = cnimble("doctor --grace 0 --cache-dir /var/lib/cni --json");

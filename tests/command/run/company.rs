@@ -1,5 +1,5 @@
-//! `cnimble run` on a node that isn't its own: pods of `cnimble pod`, of another cache, and those that
-//! another runtime is just adding.
+//! Tests `cnimble run` on a shared node. Other pods are of `cnimble pod`, of another cache, or just being added by
+//! another runtime.
 
 use std::fs;
 
@@ -9,17 +9,17 @@ use cnimble_tests::{PATIENCE, command, need, wait_until};
 
 use super::{Cluster, Run, bridge};
 
-/// Others' pods on the node: the name of the namespace, and the address in it.
+/// The other pods on the node: namespace name and address.
 struct Others(Vec<(String, String)>);
 
 impl Cluster {
-    /// `cnimble ARGS…` on the node.
+    /// Runs `cnimble ARGS…` on the node.
     fn cnimble(&self, args: &str) -> String {
         let dir = self.node.dir().display();
         self.node.sh(&format!("CNI_PATH=/opt/cni/bin {} --conf-dir {dir}/net.d {args}", command().display()))
     }
 
-    /// One of each kind, and an entry in the cache of `cnimble run` whose namespace is gone.
+    /// Creates a pod of each kind, and an entry without a namespace in the cache of `cnimble run`.
     fn others(&self) -> Others {
         let manifest = self.path("other.json");
         fs::write(&manifest, super::manifest("other").to_string()).unwrap();
@@ -30,7 +30,7 @@ impl Cluster {
         self.cnimble("add pods cached --container-id cached --cache-dir /var/lib/elsewhere");
         self.cnimble("add pods beside --container-id beside --cache-dir /var/lib/cni");
         self.cnimble("add pods orphan --container-id orphan --cache-dir /var/lib/cni");
-        // As libcni does: the bridge has been added, and the next plugin is at work.
+        // The state of a libcni ADD between the bridge and the next plugin.
         let list: Value =
             serde_json::from_slice(&fs::read(self.path("net.d/10-pods.conflist")).unwrap()).unwrap();
         let mut config = list["plugins"][0].clone();
@@ -75,8 +75,8 @@ impl Cluster {
 }
 
 impl Run<'_> {
-    /// Has it clean up until something is gone. A clean-up leaves a lease while any namespace of this
-    /// machine has its address or can't be looked into: another test's, say.
+    /// Triggers clean-ups until `is_gone` holds. A lease stays while any namespace of this machine has its address or
+    /// is unreadable, such as one of another test.
     #[track_caller]
     fn clean_until(&self, is_gone: impl Fn() -> bool) {
         let again = || {
@@ -98,7 +98,7 @@ fn pods_of_others_live_beside_it() {
     cluster.put_all(["web".to_owned()].into_iter());
     let run = cluster.start("");
     run.wait_for(1);
-    // It has cleaned up when the entry without a namespace is gone.
+    // The clean-up is complete when the entry without a namespace is removed.
     run.clean_until(|| !cluster.files("/var/lib/cni/results").iter().any(|name| name.contains("orphan")));
     let (_, metrics) = run.page("/metrics").unwrap();
     assert!(!metrics.contains("verb=\"GC\""), "{metrics}");
@@ -107,13 +107,13 @@ fn pods_of_others_live_beside_it() {
     cluster.assert_untouched(&others);
 }
 
-/// With a network of its own it asks plugins to clean up: what lives, or may live, is in their list.
+/// In its own network it calls the plugins' GC. Their list has all pods that live or may live.
 #[test]
 fn in_a_network_of_its_own_only_what_is_dead_is_cleaned_up() {
     need!("ip", "nft", "nsenter");
     let cluster = Cluster::new(&bridge("10.7.0.0/24"));
     let others = cluster.others();
-    // A lease that neither a record nor the cache knows, older than any ADD takes.
+    // A lease without a record and a cache entry, older than the duration of an ADD.
     cluster.node.sh("printf 'dead\\r\\neth0' >/var/lib/cni/networks/pods/10.7.0.99 && \
          touch -d '1 hour ago' /var/lib/cni/networks/pods/10.7.0.99");
     cluster.put_all(["web".to_owned()].into_iter());
@@ -129,7 +129,7 @@ fn other_users_cannot_lock_what_it_locks() {
     need!("ip", "nft", "setpriv", "flock");
     let cluster = Cluster::new(&bridge("10.7.0.0/24"));
     cluster.put_all(["web".to_owned()].into_iter());
-    // The usual directories, where other users get to; an earlier release made them for all to read.
+    // The usual directories are open to other users. An earlier release created them readable for all.
     cluster.node.sh("mkdir -p /run/cnimble/locks && touch /run/cnimble/locks/everything");
     let line = format!(
         "CNI_PATH=/opt/cni/bin CNIMBLE_LOCK_DIR= {} run --conf-dir {1}/net.d --manifests {1}/manifests --once",
@@ -145,7 +145,7 @@ fn other_users_cannot_lock_what_it_locks() {
         let others = "setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs";
         let tried = cluster.node.run(&format!("{others} flock --nonblock {file} true"));
         assert_ne!(tried.status, 0, "{file} can be locked by any user");
-        // The test itself is sound: root can.
+        // The test is sound: root can lock the file.
         cluster.node.sh(&format!("flock --nonblock {file} true"));
     }
 }

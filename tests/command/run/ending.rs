@@ -1,4 +1,4 @@
-//! Pods of an API server that end, and what the server is told of pods.
+//! Tests terminating pods of an API server, and the status that the server gets.
 
 use serde_json::{Value, json};
 
@@ -10,14 +10,14 @@ use super::{Cluster, bridge, manifest};
 const LONG_AGO: &str = "2020-01-01T00:00:00Z";
 const MUCH_LATER: &str = "2099-01-01T00:00:00Z";
 
-/// A pod that is bound to this node.
+/// Returns a pod that is bound to this node.
 fn pod(name: &str) -> Value {
     let mut pod = manifest(name);
     pod["spec"]["nodeName"] = json!("this");
     pod
 }
 
-/// One that has been told to go by then.
+/// Returns a terminating pod with this deadline.
 fn going(name: &str, by: &str) -> Value {
     let mut pod = pod(name);
     pod["metadata"]["deletionTimestamp"] = json!(by);
@@ -53,7 +53,7 @@ fn pods_that_end_or_are_deleted_lose_their_network_and_do_not_come_back() {
     let before = run.wait_for(5);
     server.put(in_phase("succeeds", "Succeeded"));
     server.put(in_phase("fails", "Failed"));
-    // The grace period of one is over; that of the other isn't, and a third begins with it.
+    // The grace period of one pod is over, that of another isn't. A third pod is terminating from the start.
     server.put(going("over", LONG_AGO));
     server.put(going("late", MUCH_LATER));
     server.put(going("never-was", MUCH_LATER));
@@ -92,7 +92,7 @@ fn once_ends_with_a_server_that_refuses() {
             .run(&format!("timeout 100 env {}", cluster.line(&line(&cluster, &server, &manifests))));
         assert_eq!(outcome.status, 1, "{}", outcome.describe());
         assert!(outcome.stderr.contains(&format!("status {status}: it says")), "{}", outcome.describe());
-        // What another source wants has been done all the same.
+        // Pods of the other source are set up nevertheless.
         assert!(outcome.stderr.contains("pod default/web is ready"), "{}", outcome.describe());
     }
     server.fail(None);
@@ -106,7 +106,7 @@ fn once_ends_with_a_directory_that_isnt_there_or_a_url_that_nobody_serves() {
     need!("ip", "timeout");
     let cluster = Cluster::new(&bridge("10.7.0.0/24"));
     cluster.put_all(["web".to_owned()].into_iter());
-    // Nothing listens on a node of its own.
+    // A new node has no listener on this port.
     let url = "--url http://127.0.0.1:9/";
     let missing = format!("--manifests {}", cluster.path("none").display());
     let there = format!("--manifests {}", cluster.path("manifests").display());
@@ -122,7 +122,7 @@ fn once_ends_with_a_directory_that_isnt_there_or_a_url_that_nobody_serves() {
         assert!(outcome.stderr.contains(problem), "{}", outcome.describe());
         assert_eq!(outcome.stderr.contains("pod default/web is ready"), ready, "{}", outcome.describe());
     }
-    // While it goes on running, the directory may come.
+    // The directory can be created while the command runs.
     let run = cluster.start_with("", &missing);
     let told = || run.status()["problems"].to_string().contains("/none: ");
     assert!(wait_until(PATIENCE, told), "{:#}", run.status());
@@ -169,7 +169,7 @@ fn a_signal_ends_it_without_pods_while_the_server_keeps_the_watch_open() {
     let run = cluster.start_with("", &line(&cluster, &server, ""));
     let watches = || server.requests().iter().any(|request| request.target.contains("watch="));
     assert!(wait_until(PATIENCE, || watches() && run.status()["overall"]["sourcesReady"] == true));
-    // The server has nothing to say, and holds the watch open for longer than this waits.
+    // The server sends nothing and holds the watch open for longer than the wait here.
     run.stop();
 }
 
@@ -192,16 +192,16 @@ fn the_status_of_pods_that_are_ours_is_written_and_their_deletion_confirmed() {
     let is_ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
     assert!(ours["conditions"].as_array().unwrap().iter().any(is_ready), "{ours}");
 
-    // `kubectl delete` of both: with us as the kubelet of one, and another as that of the other.
+    // `kubectl delete` of both: cnimble acts as the kubelet of one pod, another process as that of the other.
     server.put(managed(going("ours", MUCH_LATER)));
     server.put(going("theirs", LONG_AGO));
     assert!(wait_until(PATIENCE, || server.pod("default/ours").is_none()), "{}", cluster.log());
     run.wait_for_names(&[]);
     assert_eq!(cluster.leases(), [""; 0]);
-    // One that was never up is confirmed as well.
+    // A pod that was never up is confirmed as well.
     server.put(managed(going("never-was", MUCH_LATER)));
     assert!(wait_until(PATIENCE, || server.pod("default/never-was").is_none()), "{}", cluster.log());
-    // Another of its name is another pod.
+    // A pod with the same name and another UID is another pod.
     let mut again = managed(pod("ours"));
     again["metadata"]["uid"] = json!("again");
     server.put(again);

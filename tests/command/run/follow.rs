@@ -1,4 +1,4 @@
-//! Pods follow their manifests.
+//! Tests that pods follow their manifests.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn fifty_manifests_are_followed() {
     assert_eq!(cluster.unanswered(&before), "");
     cluster.assert_whole(&before);
 
-    // One is edited, one is added, one is removed.
+    // One manifest is edited, one is added, one is removed.
     let mut edited = manifest("web-3");
     edited["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 8080}]);
     cluster.put("web-3", &edited);
@@ -35,7 +35,7 @@ fn fifty_manifests_are_followed() {
     let after = run.wait_for(50);
     cluster.assert_whole(&after);
     assert_eq!(cluster.unanswered(&after), "");
-    // Nobody else has noticed.
+    // Other pods are unaffected.
     for (name, pod) in &after {
         if !["web-3", "extra"].contains(&name.as_str()) {
             assert_eq!(pod, &before[name], "{name}");
@@ -43,7 +43,7 @@ fn fifty_manifests_are_followed() {
     }
     assert!(cluster.node.sh("nft list map inet cnimble portmap4").contains("8080"));
 
-    // A stop leaves the networks, and a start finds them.
+    // The networks stay after a stop, and a start finds them.
     run.stop();
     cluster.assert_whole(&after);
     assert_eq!(cluster.unanswered(&after), "");
@@ -63,13 +63,13 @@ fn once_brings_pods_up_and_ends() {
     assert_eq!(status["overall"]["settled"], true);
     assert_eq!(status["pods"].as_array().unwrap().len(), 3, "{status:#}");
     assert_eq!(cluster.leases().len(), 3);
-    // What is no longer wanted goes, what is wrong is told by the exit status.
+    // Unwanted pods are removed. Faults are reported by the exit status.
     fs::remove_file(cluster.path("manifests/web-0.json")).unwrap();
     cluster.place("manifests/bad.json", "{");
     let outcome = cluster.node.run(&once);
     assert_eq!(outcome.status, 1, "{}", outcome.describe());
     assert_eq!(cluster.leases().len(), 2);
-    // All of it goes when the directory is empty.
+    // An empty directory removes all pods.
     fs::remove_dir_all(cluster.path("manifests")).unwrap();
     fs::create_dir(cluster.path("manifests")).unwrap();
     cluster.node.run(&once).success();
@@ -103,7 +103,7 @@ fn what_breaks_is_repaired() {
         let new = || run.ready().get(name).is_some_and(|pod| pod.sandbox != before[name].sandbox);
         assert!(wait_until(PATIENCE, new), "{name}: {:#}\n{}", run.status(), cluster.log());
     };
-    // The link on the host; the namespace; and what only a check finds out.
+    // Damages the host's link, the namespace, and a part that only CHECK finds.
     let netns = |name: &str| cluster.path("run/netns").join(&before[name].sandbox).display().to_string();
     let ports = cluster.node.sh("ip -o link show master br0");
     let veth = ports.lines().find(|line| line.contains(&before["web-0"].sandbox[..20])).unwrap();
@@ -120,7 +120,7 @@ fn what_breaks_is_repaired() {
     run.stop();
 }
 
-/// With a process in each namespace, as runtimes have one.
+/// Each namespace has a process, as with other runtimes.
 #[test]
 fn a_pod_whose_process_dies_is_repaired() {
     need!("ip", "nft");

@@ -1,5 +1,4 @@
-//! Servers that don't mean well, and clients that don't: what `cnimble run` takes of memory, tells of
-//! secrets, and shows on a terminal.
+//! Tests hostile servers and clients: the memory of `cnimble run`, secrets, and control characters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +10,13 @@ use cnimble_tests::{PATIENCE, need, script, wait_until};
 
 use super::{Cluster, Run, bridge, manifest};
 
-/// What it may take at most, in KiB. Without pods it has some 10 MiB.
+/// The memory limit in KiB. Without pods the process needs some 10 MiB.
 const MEMORY: u64 = 300 << 10;
 
 const MIB: usize = 1 << 20;
 
 impl Run<'_> {
-    /// The largest size that it ever had in memory, in KiB.
+    /// Returns the largest resident size so far, in KiB.
     fn peak(&self) -> u64 {
         let status = self.cluster.node.sh(&format!("cat /proc/{}/status", self.pid));
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -25,7 +24,7 @@ impl Run<'_> {
     }
 }
 
-/// Runs with these sources until `done`, and looks at its memory.
+/// Runs with these sources until `done`, and checks the memory use.
 #[track_caller]
 fn assert_modest(cluster: &Cluster, name: &str, args: &str, done: impl Fn() -> bool) {
     let run = cluster.start_with("", &format!("{args} --check-interval 0"));
@@ -74,7 +73,7 @@ fn a_manifest_takes_modest_memory_whatever_is_in_it() {
     for (name, body) in bodies {
         let web = cluster.node.within(|| TextServer::start(""));
         web.say(200, "", &body);
-        // The second time it is asked, the first answer has been dealt with.
+        // At the second request the first answer is already processed.
         let done = || web.requests().len() > 1;
         assert_modest(&cluster, name, &format!("--url {} --poll 1", web.url()), done);
     }
@@ -91,7 +90,7 @@ fn page(items: &[u8], token: &str) -> Vec<u8> {
     answer(&[begin.as_bytes(), items, b"]}"].concat())
 }
 
-/// A pod as text, with more behind its UID, and behind its container.
+/// Returns a pod as text, with additions after its UID and after its container.
 fn pod(meta: &str, containers: &str) -> String {
     format!(
         r#"{{"metadata":{{"name":"a","uid":"u"{meta}}},"spec":{{"nodeName":"n","hostNetwork":true,"containers":[{{"name":"c"}}{containers}]}}}}"#
@@ -143,7 +142,7 @@ fn an_api_server_takes_modest_memory_whatever_it_says() {
     }
 }
 
-/// A plugin whose errors steer a terminal.
+/// A plugin with control characters in its errors.
 const RUDE: &str = r#"#!/bin/sh
 cat >/dev/null
 case $CNI_COMMAND in
@@ -220,7 +219,7 @@ fn no_secret_is_in_a_log_a_page_or_an_error() {
     let headers = &web.requests()[0].headers;
     assert_eq!(headers["authorization"], format!("Bearer {SECRET}"));
     assert_eq!((headers["x-secret"].as_str(), headers["x-more"].as_str()), (SECRET, "yes"));
-    // Refused, sent elsewhere, and nonsense.
+    // A refusal, a redirect, and an invalid answer.
     server.fail(Some(401));
     web.say(403, "", b"no");
     told(&run, "status 403");
@@ -236,7 +235,7 @@ fn no_secret_is_in_a_log_a_page_or_an_error() {
     cluster.place("headers", &format!("{SECRET}\n"));
     told(&run, "is not of the form NAME: VALUE");
     run.stop();
-    // What can't even be tried.
+    // Sources that can't be started.
     let start = |more: &str| {
         let outcome = cluster.node.run(&format!("{} || true", cluster.line(more)));
         assert!(outcome.stderr.contains("cnimble: "), "{}", outcome.describe());
@@ -270,8 +269,8 @@ fn slow_clients_keep_nobody_from_the_pages() {
     let run = cluster.start("--listen 127.0.0.1:9908");
     let ready = || cluster.log().contains("pod default/web is ready");
     assert!(wait_until(PATIENCE, ready), "{}", cluster.log());
-    // Two hundred that never end their request, or never read the answer, again and again; and one
-    // who asks properly, and is answered before any of them would be thrown out for being slow.
+    // Two hundred clients never end their request or never read the answer, repeatedly. A regular client is answered
+    // before any of them reaches its time limit.
     cluster.place(
         "slow",
         r#"

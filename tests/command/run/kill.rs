@@ -1,4 +1,4 @@
-//! The invoker dies in the middle.
+//! Tests kills of the invoker during its work.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use cnimble_tests::{PATIENCE, need, wait_until};
 
 use super::{Cluster, Pod, bridge};
 
-/// Killed when some pods are up and others are being set up; more than once.
+/// Kills the invoker several times while some pods are up and others are being set up.
 #[test]
 fn killed_in_the_middle_it_ends_in_the_same_state() {
     need!("ip", "nft", "ping", "nsenter");
@@ -23,7 +23,7 @@ fn killed_in_the_middle_it_ends_in_the_same_state() {
     }
     let run = cluster.start("");
     let pods = run.wait_for(50);
-    // Plugins that were at work when the invoker died undo what they did.
+    // Plugins that were running at the kill undo their work.
     let settled =
         || cluster.ports() == 50 && cluster.leases().len() == 50 && cluster.namespaces().len() == 50;
     assert!(wait_until(PATIENCE, settled), "{} ports, {:?}", cluster.ports(), cluster.leases());
@@ -35,7 +35,7 @@ fn killed_in_the_middle_it_ends_in_the_same_state() {
     run.stop();
 }
 
-/// What was wanted has changed while nobody looked.
+/// The manifests change while the process is dead.
 #[test]
 fn what_changed_while_it_was_dead_is_followed() {
     need!("ip", "nft");
@@ -49,11 +49,11 @@ fn what_changed_while_it_was_dead_is_followed() {
         std::fs::remove_file(cluster.path(&format!("manifests/{gone}.json"))).unwrap();
     }
     cluster.put_all(["extra".to_owned()].into_iter());
-    // A namespace went as well.
+    // A namespace is removed, too.
     let netns = cluster.path("run/netns").join(&before["web-2"].sandbox);
     cluster.node.sh(&format!("umount {0} && rm {0}", netns.display()));
     let run = cluster.start("");
-    // Those that nobody wants are found by housekeeping.
+    // Housekeeping finds unwanted pods.
     assert!(wait_until(PATIENCE, || cluster.namespaces().len() == 5), "{:?}", cluster.namespaces());
     let after = run.wait_for(5);
     cluster.assert_whole(&after);

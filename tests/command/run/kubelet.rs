@@ -1,4 +1,4 @@
-//! The kubelet's ways: where manifests are, what is ready, and who gives a pod its network.
+//! Tests behaviour shared with the kubelet: the manifest file, readiness, and the owner of a pod's network.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use cnimble_tests::{PATIENCE, need, script, wait_until};
 
 use super::{Cluster, bridge, manifest};
 
-/// A pod that is bound to this node.
+/// Returns a pod that is bound to this node.
 fn pod(name: &str) -> Value {
     let mut pod = manifest(name);
     pod["spec"]["nodeName"] = json!("this");
@@ -23,7 +23,7 @@ fn manifests_may_be_a_single_file() {
     let text = |names: &[&str]| -> String {
         names.iter().map(|name| format!("---\n{}\n", manifest(name))).collect()
     };
-    // It isn't there yet; others in its directory are no manifests.
+    // The file doesn't exist yet. Other files in its directory are no manifests.
     cluster.place("pods.yaml.bak", &text(&["other"]));
     let line = format!("--manifests {}", cluster.path("pods.yaml").display());
     let run = cluster.start_with("", &line);
@@ -50,7 +50,7 @@ fn pods_of_an_api_server_that_is_down_come_back_after_a_reboot() {
     let before = run.wait_for(2);
     run.signal("KILL");
     run.wait_until_gone();
-    // As a reboot leaves it: the records are from another boot, and nothing else is there.
+    // Simulates a reboot: the records are from another boot, and everything else is removed.
     let records = cluster.path("state/sandboxes").display().to_string();
     cluster.node.sh(&format!(
         "boot=$(cat /proc/sys/kernel/random/boot_id); grep -rl $boot {records} | xargs sed -i s/$boot/00000000-0000-4000-8000-000000000000/g; \
@@ -65,7 +65,7 @@ fn pods_of_an_api_server_that_is_down_come_back_after_a_reboot() {
     assert_ne!((&after["a"].sandbox, &after["b"].sandbox), (&before["a"].sandbox, &before["b"].sandbox));
     cluster.assert_whole(&after);
     assert_eq!(run.status()["overall"]["sourcesReady"], false);
-    // What the server doesn't know any more goes when it says so; the other stays as it is.
+    // Pods that the server doesn't list are removed once it answers. The other pod stays.
     server.fail(None);
     run.signal("HUP");
     run.wait_for_names(&["a"]);
@@ -74,7 +74,7 @@ fn pods_of_an_api_server_that_is_down_come_back_after_a_reboot() {
     run.stop();
 }
 
-/// A plugin that can serve as long as there is no file `broken` beside it.
+/// A plugin that can serve unless the file `broken` is beside it.
 const MOODY: &str = r#"#!/bin/sh
 config=$(cat)
 case $CNI_COMMAND in
@@ -110,7 +110,7 @@ fn plugins_that_cant_serve_make_the_node_not_ready() {
     fs::remove_file(cluster.path("bin/broken")).unwrap();
     run.wait_for_names(&["web"]);
     assert!(wait_until(PATIENCE, || health().0 == "HTTP/1.1 200 OK"), "{:?}", health());
-    // A pod that is up keeps its network; a new one waits.
+    // A running pod keeps its network. A new pod waits.
     fs::write(cluster.path("bin/broken"), "").unwrap();
     assert!(wait_until(PATIENCE, || health().0.starts_with("HTTP/1.1 503")), "{:?}", health());
     assert_eq!(run.ready().len(), 1);
@@ -150,7 +150,7 @@ fn beside_a_kubelet_only_pods_that_are_marked_are_ours() {
     server.put(pod("theirs"));
     let kubeconfig = server.kubeconfig(cluster.node.dir(), None);
     let line = format!("--kubeconfig {} --node-name this", kubeconfig.display());
-    // By itself, all; by the option, and beside a kubelet, those.
+    // Takes all pods by default. With the option or beside a kubelet, it takes only managed ones.
     let run = cluster.start_with("", &line);
     run.wait_for_names(&["ours", "theirs"]);
     run.stop();

@@ -1,8 +1,7 @@
-//! Many pods at once, measured: the medians of five runs. Skipped by default: nothing is asserted
-//! about time.
+//! Measures many concurrent pods, as medians of five runs. Skipped by default. Asserts nothing about time.
 //!
-//! `CNIMBLE_MEASURE=1 cargo test -p cnimble-tests --test command -- --nocapture two_hundred` with
-//! `CNIMBLE_PLUGIN_DIR` and `CNIMBLE_COMMAND` set to what is to be measured.
+//! Run `CNIMBLE_MEASURE=1 cargo test -p cnimble-tests --test command -- --nocapture two_hundred`. Set
+//! `CNIMBLE_PLUGIN_DIR` and `CNIMBLE_COMMAND` to the programs to measure.
 
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use cnimble_tests::{PATIENCE, need, skip, wait_until};
 
 use super::{Cluster, bridge};
 
-/// CPU seconds of a process, and of the children that it has waited for (proc(5), stat).
+/// Returns the CPU seconds of a process and of its reaped children (proc(5), stat).
 fn cpu(cluster: &Cluster, pid: &str) -> (f64, f64) {
     let stat = cluster.node.sh(&format!("cat /proc/{pid}/stat"));
     let fields: Vec<f64> = stat
@@ -24,7 +23,7 @@ fn cpu(cluster: &Cluster, pid: &str) -> (f64, f64) {
     ((fields[11] + fields[12]) / ticks, (fields[13] + fields[14]) / ticks)
 }
 
-/// The middle one.
+/// Returns the median of the values.
 fn median(mut of: Vec<f64>) -> f64 {
     of.sort_by(f64::total_cmp);
     of[of.len() / 2]
@@ -42,13 +41,13 @@ fn two_hundred_pods_at_once() {
         let (mut times, mut owns, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..RUNS {
             let mut cluster = Cluster::new(&bridge("10.7.0.0/16"));
-            // As on any machine: records on a disk, locks and pins in memory.
+            // Records are on a disk, locks and pins in memory, as on any machine.
             cluster.run_dir = "/run/cnimble".into();
             cluster.socket = cluster.path("cnimble.sock");
             cluster.put_all((0..200).map(|number| format!("web-{number}")));
             let begun = Instant::now();
             let run = cluster.start(&format!("--parallel {parallel} --listen {}", cluster.socket.display()));
-            // Not by asking it: that would be part of what is measured.
+            // Reads the log, because a request would add to the measured time.
             let all = || cluster.log().matches(" is ready: ").count() == 200;
             assert!(wait_until(PATIENCE, all), "{}", cluster.log());
             times.push(begun.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! `cnimble run`: pods from manifests on a node, with real plugins.
+//! Tests `cnimble run`: pods from manifests on a node, with real plugins.
 
 mod company;
 mod ending;
@@ -24,7 +24,7 @@ use cnimble_tests::{LIMIT, Node, PATIENCE, command, wait_until};
 /// A node with a network for pods.
 struct Cluster {
     node: Node,
-    /// Where `cnimble run` pins namespaces, and where it can be asked.
+    /// The directory in which `cnimble run` pins namespaces, and its socket.
     run_dir: PathBuf,
     socket: PathBuf,
 }
@@ -35,7 +35,7 @@ struct Run<'c> {
     pid: String,
 }
 
-/// A bridge network for pods, `subnet` being theirs.
+/// Returns a bridge network for pods with this subnet.
 fn bridge(subnet: &str) -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -48,7 +48,7 @@ fn bridge(subnet: &str) -> Value {
     })
 }
 
-/// A manifest as somebody writes one.
+/// Returns a minimal manifest.
 fn manifest(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -77,7 +77,7 @@ impl Cluster {
         self.place("net.d/10-pods.conflist", &network.to_string());
     }
 
-    /// Writes a file at one stroke, as tools do.
+    /// Writes a file atomically.
     fn place(&self, name: &str, text: &str) {
         let new = self.path("new");
         fs::write(&new, text).unwrap();
@@ -92,7 +92,7 @@ impl Cluster {
         names.for_each(|name| self.put(&name, &manifest(&name)));
     }
 
-    /// The command line, from its own directories.
+    /// Returns the command line with the test's directories.
     fn line(&self, args: &str) -> String {
         let dir = self.node.dir().display();
         format!(
@@ -117,36 +117,36 @@ impl Cluster {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// The files in a directory on the node, if it is there.
+    /// Returns the files in a directory on the node. A missing directory has none.
     fn files(&self, dir: &str) -> Vec<String> {
         let listed = self.node.sh(&format!("ls {dir} 2>/dev/null || true"));
         listed.lines().map(str::to_owned).collect()
     }
 
-    /// Addresses that are leased.
+    /// Returns the leased addresses.
     fn leases(&self) -> Vec<String> {
         self.files("/var/lib/cni/networks/pods").into_iter().filter(|name| name.starts_with("10.")).collect()
     }
 
-    /// Names of the pods' namespaces: their sandboxes.
+    /// Returns the names of the pods' namespaces, which are the sandbox IDs.
     fn namespaces(&self) -> Vec<String> {
         self.files(&self.run_dir.join("netns").display().to_string())
     }
 
-    /// Ports of the bridge.
+    /// Returns the number of ports of the bridge.
     fn ports(&self) -> usize {
         let links = self.node.run("ip -o link show master br0");
         links.text().lines().count()
     }
 
-    /// Addresses in the set for masquerading.
+    /// Returns the number of addresses in the set for masquerading.
     fn masqueraded(&self) -> usize {
         let rules = self.node.sh("nft list table inet cnimble 2>/dev/null || true");
         let of_masq = rules.split("set masq-").nth(1).unwrap_or_default();
         of_masq.split('}').next().unwrap_or_default().matches("id: ").count()
     }
 
-    /// What there is of `count` pods is there once, and no more.
+    /// Asserts that each pod has its parts exactly once, and that there are no others.
     #[track_caller]
     fn assert_whole(&self, pods: &BTreeMap<String, Pod>) {
         let count = pods.len();
@@ -166,7 +166,7 @@ impl Cluster {
         assert_eq!(cached.iter().filter(|name| name.starts_with("pods-")).count(), count, "{cached:?}");
     }
 
-    /// Every pod pings its gateway and another pod; returns those who don't get an answer.
+    /// Pings the gateway and another pod from each pod. Returns the pings without an answer.
     fn unanswered(&self, pods: &BTreeMap<String, Pod>) -> String {
         let all: Vec<&Pod> = pods.values().collect();
         let netns = self.run_dir.join("netns");
@@ -175,7 +175,7 @@ impl Cluster {
             let other = all[(index + 7) % all.len()];
             for to in [gateway(&pod.ip), other.ip.clone()] {
                 let from = netns.join(&pod.sandbox);
-                // Until one is answered; the first may come too early for the kernel.
+                // Retries until an answer arrives. The first ping may be too early for the kernel.
                 script.push_str(&format!(
                     "(n=0; until nsenter --net={} ping -n -q -c 1 -W 5 {to} >/dev/null; do n=$((n + 1)); \
                      [ $n -lt 20 ] || {{ echo {} to {to}; break; }}; done) &\n",
@@ -192,19 +192,19 @@ impl Cluster {
     }
 }
 
-/// The first address of the pod's /24.
+/// Returns the first address of the pod's /24.
 fn gateway(ip: &str) -> String {
     format!("{}.1", ip.rsplit_once('.').unwrap().0)
 }
 
-/// A pod that is ready.
+/// The address and sandbox of a Ready pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pod {
     ip: String,
     sandbox: String,
 }
 
-/// Those that are ready.
+/// Returns the Ready pods.
 fn ready(pods: &BTreeMap<String, Value>) -> BTreeMap<String, Pod> {
     let ready = pods.iter().filter(|(_, pod)| pod["phase"] == "Ready");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -214,7 +214,7 @@ fn ready(pods: &BTreeMap<String, Value>) -> BTreeMap<String, Pod> {
 }
 
 impl Run<'_> {
-    /// A page, and its status line.
+    /// Returns the status line and the body of a page.
     fn page(&self, path: &str) -> Option<(String, String)> {
         get(&self.cluster.socket, path)
     }
@@ -224,33 +224,32 @@ impl Run<'_> {
         serde_json::from_str(&page).unwrap_or_default()
     }
 
-    /// All pods, by name.
+    /// Returns all pods by name.
     fn pods(&self) -> BTreeMap<String, Value> {
         let status = self.status();
         let pods = status["pods"].as_array().cloned().unwrap_or_default();
         pods.into_iter().map(|pod| (pod["name"].as_str().unwrap().to_owned(), pod)).collect()
     }
 
-    /// The pods that are ready.
+    /// Returns the Ready pods.
     fn ready(&self) -> BTreeMap<String, Pod> {
         ready(&self.pods())
     }
 
-    /// Waits until so many pods are ready and nothing else is there. Says nothing of a change that
-    /// leaves the number as it is: see `wait_for_names`.
+    /// Waits until exactly `count` pods exist and all are Ready. It misses a change that keeps the number, so use
+    /// `wait_for_names` for that.
     #[track_caller]
     fn wait_for(&self, count: usize) -> BTreeMap<String, Pod> {
         self.wait_for_all(|ready| ready.len() == count)
     }
 
-    /// Waits until these pods, in the order of their names, are ready and nothing else is there.
+    /// Waits until exactly these pods, sorted by name, exist and are Ready.
     #[track_caller]
     fn wait_for_names(&self, names: &[&str]) -> BTreeMap<String, Pod> {
         self.wait_for_all(|ready| ready.keys().eq(names))
     }
 
-    /// Waits until all pods are ready, and are those that are wanted. What is wanted and what is
-    /// returned is one reading.
+    /// Waits until all pods are Ready and `wanted` accepts them. Checks and returns the same reading.
     #[track_caller]
     fn wait_for_all(&self, wanted: impl Fn(&BTreeMap<String, Pod>) -> bool) -> BTreeMap<String, Pod> {
         let mut found = BTreeMap::new();
@@ -263,7 +262,7 @@ impl Run<'_> {
         found
     }
 
-    /// Waits for a pod's condition.
+    /// Waits until the pod has this reason.
     #[track_caller]
     fn wait_for_reason(&self, pod: &str, reason: &str) -> String {
         let has = || self.pods().get(pod).is_some_and(|pod| pod["reason"] == reason);
@@ -274,7 +273,7 @@ impl Run<'_> {
             .unwrap_or_default()
     }
 
-    /// How often in a row a pod's work has failed.
+    /// Returns the number of consecutive failures of a pod.
     fn failures(&self, pod: &str) -> u64 {
         self.pods().get(pod).and_then(|pod| pod["failures"].as_u64()).unwrap_or(0)
     }
@@ -284,7 +283,7 @@ impl Run<'_> {
     }
 
     fn is_running(&self) -> bool {
-        // A zombie waits for the node's first process to notice it.
+        // A zombie remains until the node's first process reaps it.
         let stat = self.cluster.node.run(&format!("cut -d' ' -f3 /proc/{}/stat", self.pid));
         stat.status == 0 && stat.text().trim() != "Z" && !stat.text().trim().is_empty()
     }
@@ -301,7 +300,7 @@ impl Run<'_> {
     }
 }
 
-/// GET over a Unix socket: status line and body.
+/// Sends a GET over a Unix socket. Returns status line and body.
 fn get(socket: &std::path::Path, path: &str) -> Option<(String, String)> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(LIMIT)).unwrap();

@@ -1,4 +1,4 @@
-//! What a service manager, a monitoring system and a tracer see.
+//! Tests the interfaces for a service manager, a monitoring system and a tracer.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -35,7 +35,7 @@ fn metrics_are_openmetrics() {
         let is_there = |line: &&str| text.lines().any(|other| other.trim_end_matches(".0") == *line);
         lines.into_iter().filter(|line| !is_there(line)).collect()
     };
-    // That a pod is ready may be told a moment before the work on it is counted.
+    // A pod can be reported as Ready a moment before its work is counted.
     wait_until(PATIENCE, || run.page("/metrics").is_some_and(|(_, text)| missing(&text).is_empty()));
     let (status, text) = run.page("/metrics").unwrap();
     assert_eq!(status, "HTTP/1.1 200 OK");
@@ -52,7 +52,7 @@ fn errors_are_counted_by_plugin_verb_and_code() {
     let cluster = Cluster::new(&bridge("10.7.0.0/30"));
     cluster.put_all(["a", "b"].map(str::to_owned).into_iter());
     let run = cluster.start("--listen 127.0.0.1:9907");
-    // On the node's own loopback, so from there.
+    // The port is on the node's own loopback, so the request comes from the node.
     let request = r#"exec 3<>/dev/tcp/127.0.0.1/9907; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3"#;
     cluster.place("ask", request);
     let page = || cluster.node.run(&format!("bash {} 2>&1 || true", cluster.path("ask").display())).text();
@@ -62,7 +62,7 @@ fn errors_are_counted_by_plugin_verb_and_code() {
         })
     };
     assert!(wait_until(PATIENCE, counted), "{}\n{}", page(), cluster.log());
-    // The pod's failure comes later: what the plugins have done is taken back before.
+    // The pod's failure comes later, after the work of the plugins is undone.
     let failed = "cnimble_pod_failures_total{operation=\"up\",reason=\"FailedCreatePodSandBox\"}";
     assert!(wait_until(PATIENCE, || page().contains(failed)), "{}\n{}", page(), cluster.log());
     run.stop();
@@ -77,7 +77,7 @@ fn a_service_manager_is_told() {
     let manager = UnixDatagram::bind(&socket).unwrap();
     manager.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let mut heard = String::new();
-    // Waits for a word after the first `from` bytes; where it ends.
+    // Waits for a message after the first `from` bytes. Returns its end.
     let mut hear = |from: usize, what: &str| {
         let mut end = None;
         wait_until(PATIENCE, || {
@@ -94,11 +94,11 @@ fn a_service_manager_is_told() {
     let env = format!("NOTIFY_SOCKET={} WATCHDOG_USEC=3000000", socket.display());
     let args = format!("--manifests {}", cluster.path("manifests").display());
     let run = cluster.start_with(&env, &args);
-    // In whichever order: the pods are looked after from the first moment.
+    // The order is undefined, because pods are managed from the start.
     hear(0, "READY=1");
     hear(0, "STATUS=1 pod ready, 0 not");
     let here = hear(0, "WATCHDOG=1");
-    // A hang-up reads everything again.
+    // SIGHUP reads everything again.
     cluster.place("net.d/10-pods.conflist", "{");
     run.signal("HUP");
     let reloading = hear(here, "RELOADING=1\nMONOTONIC_USEC=");
@@ -109,7 +109,7 @@ fn a_service_manager_is_told() {
     run.wait_until_gone();
 }
 
-/// A plugin that writes down which variables of a trace it got.
+/// A plugin that records its trace variables.
 const TRACER: &str = r#"#!/bin/sh
 config=$(cat)
 case $CNI_COMMAND in
@@ -131,7 +131,7 @@ fn plugins_get_the_callers_trace_context_and_no_other() {
     let cluster = Cluster::new(&network);
     fs::create_dir(cluster.path("bin")).unwrap();
     script(&cluster.path("bin/tracer"), TRACER);
-    // One line for each of the two plugins.
+    // Each of the two plugins writes one line.
     let traces = || fs::read_to_string(cluster.path("bin/traces")).unwrap();
     let args = format!("--manifests {}", cluster.path("manifests").display());
     cluster.put_all(["a".to_owned()].into_iter());

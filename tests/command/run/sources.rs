@@ -1,4 +1,4 @@
-//! Pods from a URL and from an API server: the same as from a directory.
+//! Tests that pods from a URL and from an API server behave like those from a directory.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use cnimble_tests::{PATIENCE, keep_silent, need, wait_until};
 
 use super::{Cluster, bridge, manifest};
 
-/// What a server says that has these pods.
+/// Returns a server's list of these pods.
 fn list(names: &[&str]) -> String {
     let items: Vec<Value> = names.iter().map(|name| manifest(name)).collect();
     json!({"apiVersion": "v1", "kind": "PodList", "items": items}).to_string()
@@ -22,7 +22,7 @@ fn pods_from_a_url_are_followed() {
     let run = cluster.start_with("", &format!("--url {} --poll 1", web.url()));
     let before = run.wait_for(3);
     assert_eq!(cluster.unanswered(&before), "");
-    // What can't be read costs no pod its network.
+    // An unreadable answer removes no pod's network.
     for (status, body) in [(500, ""), (200, "{")] {
         web.say(status, "", body.as_bytes());
         let told = || run.status()["problems"].as_array().is_some_and(|problems| !problems.is_empty());
@@ -38,7 +38,7 @@ fn pods_from_a_url_are_followed() {
     run.stop();
 }
 
-/// The authorities of the system are those of SSL_CERT_FILE, if it is set.
+/// SSL_CERT_FILE replaces the system's certificate authorities.
 #[test]
 fn a_url_with_tls_needs_an_authority_that_is_trusted() {
     need!("ip", "nft", "openssl");
@@ -64,7 +64,7 @@ fn a_url_with_tls_needs_an_authority_that_is_trusted() {
     run.stop();
 }
 
-/// Until the last source has been read nobody knows what is wanted.
+/// Until the last source has been read the wanted pods are unknown.
 #[test]
 fn a_source_that_is_down_costs_no_pod_its_network() {
     need!("ip", "nft");
@@ -78,7 +78,7 @@ fn a_source_that_is_down_costs_no_pod_its_network() {
     web.say(503, "", b"");
     cluster.put_all(["c".to_owned()].into_iter());
     let run = cluster.start_with("", &format!("{url} --manifests {}", cluster.path("manifests").display()));
-    // One source is there, and is followed; several housekeepings go by.
+    // One source works and is followed. Several housekeeping rounds pass.
     assert!(wait_until(PATIENCE, || run.ready().contains_key("c")), "{:#}", run.status());
     keep_silent(std::time::Duration::from_secs(5));
     assert_eq!(run.status()["overall"]["sourcesReady"], false);
@@ -126,7 +126,7 @@ fn pods_of_an_api_server_are_followed() {
     assert!(wait_until(PATIENCE, followed), "{:#}\n{}", run.status(), cluster.log());
     let after = run.wait_for(5);
     cluster.assert_whole(&after);
-    // The server is gone when we start again: nobody loses anything.
+    // The server is unreachable at the next start. No pod loses its network.
     server.fail(Some(503));
     run.signal("KILL");
     run.wait_until_gone();
@@ -138,7 +138,7 @@ fn pods_of_an_api_server_are_followed() {
     run.stop();
 }
 
-/// What a pod of the cluster is told: two variables, and a directory with a token and an authority.
+/// A pod in a cluster gets two variables, and a directory with a token and an authority.
 #[test]
 fn in_a_cluster_the_service_account_is_used() {
     need!("ip", "openssl");
@@ -164,7 +164,7 @@ fn in_a_cluster_the_service_account_is_used() {
     let run = cluster.start_with(&env, "--in-cluster --node-name this");
     let ready = || run.pods().get("host").is_some_and(|pod| pod["phase"] == "Ready");
     assert!(wait_until(PATIENCE, ready), "{:#}\n{}", run.status(), cluster.log());
-    // The token is replaced now and then.
+    // The token is replaced periodically.
     cluster.node.sh(&format!("echo another >{account}/token"));
     server.require("another");
     server.disconnect();

@@ -1,4 +1,4 @@
-//! What goes wrong with one pod is that pod's condition, and nobody else notices.
+//! Tests that a fault of one pod becomes that pod's condition and affects no other pod.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use cnimble_tests::{PATIENCE, need, script, wait_until};
 
 use super::{Cluster, bridge, manifest};
 
-/// A plugin in the chain that misbehaves for pods whose names say so.
+/// A plugin that misbehaves for pods with certain names.
 const PICKY: &str = r#"#!/bin/sh
 config=$(cat)
 case $CNI_COMMAND in
@@ -46,12 +46,12 @@ fn a_plugin_that_hangs_or_talks_nonsense_is_one_pods_trouble() {
         let message = run.wait_for_reason(pod, "FailedCreatePodSandBox");
         assert!(message.contains(why) && message.contains("picky"), "{pod}: {message}");
     }
-    // What could not be finished has been taken back.
+    // Unfinished work is undone.
     let ready = run.ready();
     let whole = || cluster.leases().len() == 10 && cluster.ports() == 10;
     assert!(wait_until(PATIENCE, whole), "{:?}", cluster.leases());
     assert_eq!(cluster.unanswered(&ready), "");
-    // It is tried again, and a pod that has been corrected comes up.
+    // Failed work is retried, and a corrected pod is set up.
     assert!(wait_until(PATIENCE, || run.failures("refused") >= 2));
     script(&cluster.path("bin/picky"), &PICKY.replace("refused", "nobody"));
     assert!(wait_until(PATIENCE, || run.ready().contains_key("refused")), "{:#}", run.status());
@@ -61,7 +61,7 @@ fn a_plugin_that_hangs_or_talks_nonsense_is_one_pods_trouble() {
 #[test]
 fn a_full_range_is_the_trouble_of_those_who_come_late() {
     need!("ip", "nft");
-    // Addresses for five pods.
+    // The subnet has addresses for five pods.
     let cluster = Cluster::new(&bridge("10.7.0.0/29"));
     cluster.put_all((0..5).map(|number| format!("web-{number}")));
     let run = cluster.start("");
@@ -75,7 +75,7 @@ fn a_full_range_is_the_trouble_of_those_who_come_late() {
         metrics.contains("cnimble_leases_free{network=\"pods\",range=\"10.7.0.1-10.7.0.6\"} 0"),
         "{metrics}"
     );
-    // As soon as one has gone there is room.
+    // A removed pod makes room for the next.
     fs::remove_file(cluster.path("manifests/web-0.json")).unwrap();
     let after = run.wait_for_names(&["late", "web-1", "web-2", "web-3", "web-4"]);
     cluster.assert_whole(&after);
@@ -91,7 +91,7 @@ fn a_bad_manifest_is_its_own_trouble() {
     let mut badly_named = manifest("x");
     badly_named["metadata"]["name"] = json!("Not_A_Name");
     cluster.put("named", &badly_named);
-    // Files are read in the order of their names: the other web-1 comes first.
+    // Files are read in the order of their names, so the other web-1 comes first.
     cluster.put("z-twin", &manifest("web-1"));
     let run = cluster.start("");
     let ready = run.wait_for(3);
@@ -103,7 +103,7 @@ fn a_bad_manifest_is_its_own_trouble() {
     told("broken.json");
     told("Not_A_Name");
     told("web-1");
-    // An edit that breaks a manifest leaves the pod as it was.
+    // A faulty edit of a manifest keeps the pod as it was.
     cluster.place("manifests/web-2.json", "{");
     told("web-2.json");
     assert_eq!(run.ready(), ready);
@@ -125,12 +125,12 @@ fn a_network_that_turns_bad_is_the_trouble_of_new_pods() {
     let run = cluster.start("--check-interval 1");
     let ready = run.wait_for(3);
     assert_eq!(run.page("/healthz").unwrap(), ("HTTP/1.1 200 OK".to_owned(), "ok\n".to_owned()));
-    // While somebody edits the file, what it said before goes on.
+    // During a faulty edit the previous configuration stays in use.
     cluster.place("net.d/10-pods.conflist", "{\"cniVersion\": ");
     let problems = || run.status()["problems"].to_string();
     assert!(wait_until(PATIENCE, || problems().contains("10-pods.conflist")), "{}", problems());
     assert_eq!(run.page("/healthz").unwrap().1, "ok\n");
-    // When it has never been good, there is no network.
+    // Without any valid configuration there is no network.
     fs::remove_file(cluster.path("net.d/10-pods.conflist")).unwrap();
     let unhealthy = || run.page("/healthz").is_some_and(|(status, _)| status.contains("503"));
     assert!(wait_until(PATIENCE, unhealthy), "{:?}", run.page("/healthz"));
@@ -142,11 +142,11 @@ fn a_network_that_turns_bad_is_the_trouble_of_new_pods() {
     assert!(message.contains("10-pods.conflist"), "{message}");
     assert_eq!(run.ready(), ready);
     assert_eq!(cluster.unanswered(&ready), "");
-    // A pod that goes now is torn down with the configuration that it was set up with.
+    // A pod removed now is torn down with the configuration of its setup.
     fs::remove_file(cluster.path("manifests/web-0.json")).unwrap();
     assert!(wait_until(PATIENCE, || run.pods().len() == 3), "{:#}", run.status());
     assert_eq!(cluster.leases().len(), 2);
-    // Mended, it is used at once.
+    // A corrected configuration is used at once.
     cluster.network(&good);
     let after = run.wait_for(3);
     assert!(after.contains_key("late"));

@@ -1,11 +1,11 @@
-//! The socket is a service manager's, which starts the server for the first client.
+//! Tests socket activation: a service manager owns the socket and starts the server for the first client.
 
 use cnimble_tests::{PATIENCE, need, wait_until};
 
 use super::{Serve, Shop, bridge, pod};
 
-/// What systemd does with a socket and its service: it listens, starts the server when a client comes, and again when
-/// the server has ended. The server's process ID is in `pid`.
+/// Simulates systemd: it listens, starts the server for a client, and starts it again after its end. The server's
+/// process ID is in `pid`.
 const MANAGER: &str = r#"
 import os, select, socket, sys
 path, line, pid = sys.argv[1:]
@@ -41,7 +41,7 @@ impl Shop {
         Serve { shop: self, pid: pid.trim().to_owned() }
     }
 
-    /// The server that the manager has started.
+    /// Returns the server that the manager has started.
     fn started(&self) -> Serve<'_> {
         Serve { shop: self, pid: std::fs::read_to_string(self.path("pid")).unwrap() }
     }
@@ -51,7 +51,7 @@ impl Shop {
 fn the_first_client_starts_the_server_and_calls_behind_a_kill_wait_for_the_next() {
     need!("ip", "nft", "python3");
     let shop = Shop::new(&bridge("10.7.0.0/24", &[serde_json::json!({"type": "looks"})]));
-    // What it inherits beside its three.
+    // A plugin records its descriptor 3, the first that it could inherit.
     let seen = shop.path("seen");
     shop.plugin("looks", &format!("readlink /proc/$$/fd/3 >>{} || :", seen.display()));
     let manager = shop.manager();

@@ -1,4 +1,4 @@
-//! Clients that give up, go wrong or mean harm; and servers where there is one already.
+//! Tests clients that give up, fail or attack, and a second server on one socket.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use cnimble_tests::{LIMIT, PATIENCE, need, wait_until};
 
 use super::{Shop, bridge, pod};
 
-/// A network whose last plugin says when it has begun an ADD, and ends it when it may.
+/// Creates a network with a last plugin that reports the start of an ADD and blocks it until `go` exists.
 fn slow(shop: &Shop) {
     let (begun, go) = (shop.path("begun"), shop.path("go"));
     let lines = format!(
@@ -36,7 +36,7 @@ fn a_client_that_gives_up_in_the_middle_of_a_set_up_leaves_nothing() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        // The call is dropped, and with it the stream.
+        // The call is dropped together with its stream.
         tokio::select! {
             made = run => Err(CriError::Endpoint { endpoint: format!("{made:?}"), origin: String::new() }),
             () = begun => Ok(()),
@@ -45,7 +45,7 @@ fn a_client_that_gives_up_in_the_middle_of_a_set_up_leaves_nothing() {
     cnimble_cri::blocking(&socket, gives_up).unwrap();
     assert!(wait_until(PATIENCE, || shop.list().is_empty()), "{:?}\n{}", shop.list(), shop.log());
     shop.is_clean();
-    // The next attempt is none the worse for it.
+    // The next attempt is unaffected.
     std::fs::write(shop.path("go"), "").unwrap();
     assert!(shop.run(pod("web")).sandbox.ready);
     shop.is_whole();
@@ -95,14 +95,14 @@ fn garbage_on_the_socket_harms_no_other_client() {
         let _ = stream.write_all(&bytes);
         idle.push(stream);
     }
-    // Those that don't speak HTTP/2 are told, or hung up on; the others stay as they are.
+    // Clients without HTTP/2 get an error or are disconnected. Others stay connected.
     let mut answer = Vec::new();
     idle[0].set_read_timeout(Some(LIMIT)).unwrap();
     let _ = idle[0].read_to_end(&mut answer);
     assert!(shop.list().is_empty());
     drop(idle);
 
-    // Larger than a message may be.
+    // A message above the size limit.
     let large = PodConfig { annotations: [("a".to_owned(), "x".repeat(5 << 20))].into(), ..pod("large") };
     let err = shop.ask(|client| async move { client.run(large, "").await }).unwrap_err();
     assert!(!matches!(err, CriError::Late { .. }), "{err}");
@@ -122,7 +122,8 @@ fn two_hundred_silent_clients_keep_no_new_one_out() {
     let shop = Shop::new(&bridge("10.7.0.0/24", &[]));
     let serve = shop.start();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    // Nothing; the first letter; all but the last one; the whole, with empty SETTINGS (RFC 9113, section 3.4).
+    // The input is empty, the first letter, all but the last letter, or the whole preface with empty SETTINGS (RFC
+    // 9113, section 3.4).
     let settings = [preface.as_slice(), &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
     let words: [&[u8]; 4] = [b"", b"P", &preface[..23], &settings];
     let mut silent = Vec::new();
@@ -130,7 +131,7 @@ fn two_hundred_silent_clients_keep_no_new_one_out() {
         let mut stream = UnixStream::connect(&shop.socket).unwrap();
         let _ = stream.write_all(word);
         silent.push(stream);
-        // A new one is served, however many there are.
+        // A new client is served despite many silent ones.
         if silent.len() % 40 == 0 {
             assert!(shop.list().is_empty());
         }
@@ -165,7 +166,7 @@ fn a_second_server_is_refused_in_a_sentence() {
     assert!(other.stderr.contains("another process listens there"), "{}", other.stderr);
     assert!(shop.list().is_empty());
 
-    // What a kill leaves is replaced, what is no socket isn't.
+    // A stale socket of a killed server is replaced. A file that is no socket isn't.
     serve.signal("KILL");
     serve.wait_until_gone();
     assert!(shop.socket.exists());

@@ -1,4 +1,4 @@
-//! Every call, by the client that talks to containerd.
+//! Tests each call with the client that talks to containerd.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn a_sandbox_is_made_listed_looked_at_stopped_and_removed() {
     assert_eq!(resolv, "search example.org\nnameserver 192.0.2.53");
     assert!(shop.node.sh("nft list ruleset").contains("8080"));
 
-    // The same attempt is refused while it is ready, another one isn't.
+    // The same attempt is refused while its sandbox is Ready. Another attempt isn't.
     let again = config.clone();
     let err = shop.ask(|client| async move { client.run(again, "").await }).unwrap_err();
     assert!(matches!(&err, CriError::Refused { code, .. } if code == "AlreadyExists"), "{err}");
@@ -58,7 +58,7 @@ fn a_sandbox_is_made_listed_looked_at_stopped_and_removed() {
     assert_eq!(next.sandbox.attempt, 1);
     assert!(next.sandbox.ready && shop.list().len() == 2 && shop.list().iter().all(|of| of.ready));
 
-    // Filters.
+    // Filters select sandboxes.
     let filter = wire::PodSandboxFilter::default;
     let state = |state| Some(wire::PodSandboxStateValue { state });
     assert_eq!(shop.filtered(filter()), 2);
@@ -71,7 +71,7 @@ fn a_sandbox_is_made_listed_looked_at_stopped_and_removed() {
 
     whole_answers(&shop, &id);
 
-    // By the beginning of its ID, and again: it is stopped, and known.
+    // The ID is abbreviated. A repeated stop finds the sandbox stopped.
     let short = &id[..13];
     for _ in 0..2 {
         shop.ok(|client| async move { client.stop(short).await });
@@ -88,14 +88,14 @@ fn a_sandbox_is_made_listed_looked_at_stopped_and_removed() {
     }
     let err = shop.ask(|client| async move { client.sandbox(&id).await }).unwrap_err();
     assert!(matches!(err, CriError::NoSandbox { .. }), "{err}");
-    // One that is ready is stopped first.
+    // A Ready sandbox is stopped before its removal.
     shop.ok(|client| async move { client.remove(&next.sandbox.id).await });
     shop.ok(|client| async move { client.stop(&"0".repeat(64)).await });
     shop.is_clean();
     serve.stop();
 }
 
-/// What the client's own types leave out.
+/// Checks the parts of answers that the client's own types omit.
 fn whole_answers(shop: &Shop, id: &str) {
     let request = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
     let path = "/runtime.v1.RuntimeService/PodSandboxStatus";
@@ -103,7 +103,7 @@ fn whole_answers(shop: &Shop, id: &str) {
         shop.ok(|client| async move { client.ask(path, request).await });
     let status = answer.status.unwrap();
     assert_eq!((&status.labels["app"], &status.annotations["note"]), (&"web".into(), &"kept".into()));
-    // Nanoseconds, not seconds with zeros.
+    // The time is in nanoseconds, not in seconds with zeros appended.
     assert!(status.created_at > 1_700_000_000_000_000_000 && status.created_at % 1_000_000_000 != 0);
     let info: Value = serde_json::from_str(&answer.info["info"]).unwrap();
     let ip = status.network.unwrap().ip;
@@ -153,7 +153,7 @@ fn calls_about_the_runtime_containers_and_images_have_answers() {
             shop.ask(|client| async move { client.ask(path, wire::Empty {}).await });
         assert!(matches!(asked, Err(CriError::Unimplemented { .. })), "{path}: {asked:?}");
     }
-    // The command reads it, too.
+    // The command `cri status` reads it, too.
     let command = cnimble_tests::command().display();
     let shown = shop.node.run(&format!("{command} cri status --cri {}", shop.socket.display())).success();
     assert!(shown.text().contains("cnimble is ready"), "{}", shown.describe());

@@ -1,4 +1,4 @@
-//! The server is killed at any moment.
+//! Tests kills of the server at random moments.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -10,14 +10,14 @@ use cnimble_tests::{PATIENCE, need, wait_until};
 use super::many::stress;
 use super::{Shop, bridge, pod};
 
-/// What clients know when the server dies.
+/// The knowledge of the clients when the server is killed.
 #[derive(Default)]
 struct Known {
-    /// IDs that were answered, and not asked to be stopped since, by pod.
+    /// The sandbox IDs that were answered and not stopped since, by pod.
     up: Mutex<BTreeMap<String, String>>,
 }
 
-/// Runs pods, stops and removes every second one, until the server is gone.
+/// Runs pods, and stops and removes every second one, until the server is dead.
 async fn customer(client: Client, known: &Known, name: String) {
     for attempt in 0.. {
         let config = cnimble_cri::PodConfig { attempt, ..pod(&name) };
@@ -32,7 +32,7 @@ async fn customer(client: Client, known: &Known, name: String) {
     }
 }
 
-/// A round: six customers, and a kill after a while. Then nothing is lost and nothing is there twice.
+/// Runs six clients and kills the server after a while. Then nothing may be lost or duplicated.
 fn round(shop: &Shop, number: u64) {
     let serve = shop.start();
     let known = Known::default();
@@ -47,13 +47,13 @@ fn round(shop: &Shop, number: u64) {
                 })
             });
         }
-        // A moment by chance, not one that anything depends on.
+        // A random moment. No result depends on it.
         std::thread::sleep(Duration::from_millis(20 + number * 37 % 400));
         serve.signal("KILL");
     });
     serve.wait_until_gone();
     let serve = shop.start();
-    // Everything that was begun is ready, or stopped, or gone.
+    // All sandboxes are Ready, stopped or removed.
     shop.is_whole();
     let ready: Vec<String> = shop.list().into_iter().filter(|of| of.ready).map(|of| of.id).collect();
     for (pod, id) in known.up.lock().unwrap().iter() {
@@ -73,7 +73,7 @@ fn killed_at_any_moment_nothing_is_lost_or_doubled() {
     }
 }
 
-/// The record says how far it was, and so the next server ends it.
+/// The record shows the progress of the stop, so the next server completes it.
 #[test]
 fn a_stop_that_was_interrupted_is_finished_by_the_next_server() {
     need!("ip", "python3");
@@ -94,7 +94,7 @@ fn a_stop_that_was_interrupted_is_finished_by_the_next_server() {
         let id = id.clone();
         scope.spawn(|| shop.ask(|client| async move { client.stop(&id).await }));
         assert!(wait_until(PATIENCE, || begun.exists()), "{}", shop.log());
-        // While it is being stopped it isn't ready.
+        // A sandbox isn't Ready while it is being stopped.
         assert!(!shop.list()[0].ready);
         serve.signal("KILL");
     });

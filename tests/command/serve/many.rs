@@ -1,4 +1,4 @@
-//! Many at once.
+//! Tests many concurrent calls.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -8,12 +8,12 @@ use cnimble_tests::need;
 
 use super::{Shop, bridge, pod};
 
-/// How many at once; `scripts/stress serve` takes 200.
+/// Whether the stress variant runs; `scripts/stress serve` uses 200 pods.
 pub(super) fn stress() -> bool {
     std::env::var_os("CNIMBLE_STRESS").is_some()
 }
 
-/// Does something with many names at once, over one connection.
+/// Runs `work` for many names concurrently over one connection.
 async fn each<T, F>(
     client: Client,
     names: Vec<String>,

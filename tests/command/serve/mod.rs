@@ -1,4 +1,4 @@
-//! `cnimble serve`: CRI for pod sandboxes, with real plugins.
+//! Tests `cnimble serve`: CRI for pod sandboxes, with real plugins.
 
 mod activated;
 mod bad;
@@ -28,7 +28,7 @@ struct Serve<'s> {
     pid: String,
 }
 
-/// A bridge network with so many addresses, and plugins behind it.
+/// Returns a bridge network with this subnet, and `more` plugins after it.
 fn bridge(subnet: &str, more: &[Value]) -> Value {
     let mut plugins = vec![
         json!({"type": "bridge", "bridge": "br0", "isDefaultGateway": true, "ipMasq": true,
@@ -39,7 +39,7 @@ fn bridge(subnet: &str, more: &[Value]) -> Value {
     json!({"cniVersion": "1.1.0", "name": "pods", "plugins": plugins})
 }
 
-/// A pod without anything special.
+/// Returns a minimal pod.
 fn pod(name: &str) -> PodConfig {
     PodConfig {
         name: name.to_owned(),
@@ -49,7 +49,7 @@ fn pod(name: &str) -> PodConfig {
     }
 }
 
-/// What every script as a plugin can say.
+/// The shell code of a script that answers VERSION.
 const VERSIONS: &str = r#"[ "$CNI_COMMAND" != VERSION ] || { echo '{"cniVersion":"1.1.0","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}'; exit 0; }"#;
 
 impl Shop {
@@ -72,7 +72,7 @@ impl Shop {
         fs::rename(self.path("new"), self.path("net.d/10-pods.conflist")).unwrap();
     }
 
-    /// A script as a plugin, which passes the result on.
+    /// Writes a script as a plugin, which returns the previous result.
     fn plugin(&self, name: &str, lines: &str) {
         let pass =
             r#"python3 -c 'import json,sys; print(json.dumps(json.load(sys.stdin).get("prevResult")))'"#;
@@ -98,7 +98,7 @@ impl Shop {
         serve
     }
 
-    /// A server that can't start, with another file in place of one.
+    /// Runs a second server with another file in place of `file`. It must not start.
     fn second(&self, file: &str, other: &str) -> Outcome {
         let dir = self.node.dir().display();
         self.node.run(&self.line().replace(&format!("{dir}/{file} "), &format!("{dir}/{other} ")))
@@ -125,7 +125,7 @@ impl Shop {
         self.ask(work).unwrap_or_else(|why| panic!("{why}\n{}", self.log()))
     }
 
-    /// Runs a pod; its sandbox.
+    /// Runs a pod and returns its sandbox.
     #[track_caller]
     fn run(&self, config: PodConfig) -> SandboxStatus {
         self.ok(|client| async move {
@@ -139,7 +139,7 @@ impl Shop {
         self.ok(|client| async move { client.sandboxes().await })
     }
 
-    /// Those that a filter lets through, by their IDs.
+    /// Returns the number of sandboxes that pass a filter.
     #[track_caller]
     fn filtered(&self, filter: wire::PodSandboxFilter) -> usize {
         let request = wire::ListPodSandboxRequest { filter: Some(filter) };
@@ -149,7 +149,7 @@ impl Shop {
         list.items.len()
     }
 
-    /// The names of files on the node.
+    /// Returns the names of files in a directory on the node.
     fn files(&self, dir: &str) -> BTreeSet<String> {
         let listed = self.node.sh(&format!("ls {dir} 2>/dev/null || true"));
         listed.lines().map(str::to_owned).collect()
@@ -166,7 +166,7 @@ impl Shop {
         self.files(&self.path("run/netns").display().to_string())
     }
 
-    /// What there is of the sandboxes that are ready is there once, and nothing else; why not.
+    /// Returns the difference between the Ready sandboxes and the objects on the node, if there is one.
     fn differences(&self) -> Option<String> {
         let ready: Vec<Sandbox> = self.list().into_iter().filter(|of| of.ready).collect();
         let ids: BTreeSet<String> = ready.iter().map(|of| of.id.clone()).collect();
@@ -209,7 +209,7 @@ impl Shop {
         assert!(whole, "{}\n{}", differences.unwrap_or_default(), self.log());
     }
 
-    /// Stops and removes everything; then nothing is left.
+    /// Stops and removes all sandboxes. Asserts that nothing remains.
     #[track_caller]
     fn clear(&self) {
         for sandbox in self.list() {
@@ -225,7 +225,7 @@ impl Shop {
     fn is_clean(&self) {
         assert_eq!(self.list(), []);
         assert!(self.differences().is_none(), "{:?}\n{}", self.differences(), self.log());
-        // Their directories go with the last record, unless a kill comes in between.
+        // The last record is removed with its directory, unless a kill intervenes.
         let records = format!("find {} -name '*.json'", self.path("state/sandboxes").display());
         assert_eq!(self.node.sh(&records), "");
         for dir in ["run/pods", "run/netns"] {
@@ -242,7 +242,7 @@ impl Serve<'_> {
     }
 
     fn is_running(&self) -> bool {
-        // A zombie waits for the node's first process to notice it.
+        // A zombie remains until the node's first process reaps it.
         let stat = self.shop.node.run(&format!("cut -d' ' -f3 /proc/{}/stat", self.pid));
         stat.status == 0 && !matches!(stat.text().trim(), "Z" | "")
     }

@@ -1,4 +1,4 @@
-//! The node's network as the server tells of it, and the pods' addresses as a kubelet gives them.
+//! Tests the node's network as the server reports it, and pod addresses from a kubelet.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use cnimble_tests::{PATIENCE, need, wait_until};
 
 use super::{Shop, bridge, pod};
 
-/// NetworkReady: whether it holds, and why not.
+/// Returns whether NetworkReady holds, and its reason.
 fn ready(shop: &Shop) -> (bool, String) {
     let status = shop.ok(|client| async move { client.status().await });
     let of = status.conditions.into_iter().find(|of| of.kind == "NetworkReady").unwrap();
@@ -52,7 +52,7 @@ fn the_network_is_ready_only_if_it_is_there_and_its_plugins_say_so() {
 #[test]
 fn pods_get_addresses_of_the_subnet_that_the_kubelet_said_also_after_a_restart() {
     need!("ip");
-    // Of a version without STATUS, which hears of no capabilities, and so of no ranges.
+    // A version without STATUS gets no capabilities, and so no ranges.
     let network = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
         {"type": "bridge", "bridge": "br0", "capabilities": {"ipRanges": true}, "ipam": {"type": "host-local"}},
     ]});
@@ -61,7 +61,7 @@ fn pods_get_addresses_of_the_subnet_that_the_kubelet_said_also_after_a_restart()
     let bad = shop.ask(|client| async move { client.set_pod_cidr("10.9.8.0/40").await }).unwrap_err();
     assert!(bad.to_string().contains("is no subnet"), "{bad}");
     shop.ok(|client| async move { client.set_pod_cidr("10.9.8.0/24").await });
-    // As a kubelet does that doesn't know it yet.
+    // A kubelet sends an empty CIDR while it doesn't know it yet.
     shop.ok(|client| async move { client.set_pod_cidr("").await });
     let one = shop.run(pod("one"));
     assert!(one.ips[0].to_string().starts_with("10.9.8."), "{one:?}");

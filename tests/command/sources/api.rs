@@ -1,4 +1,4 @@
-//! An API server: listed, watched, and believed only as far as its certificate goes.
+//! Tests an API server as a source: lists, watches and certificates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn an_api_server_is_listed_and_watched() {
 
         server.put(pod("d"));
         assert_eq!(listener.next().await, "Add api d");
-        // Of changes only those count that the network has to do with.
+        // Only changes that concern the network count.
         let mut changed = pod("d");
         changed["metadata"]["labels"] = json!({"x": "y"});
         server.put(changed.clone());
@@ -55,7 +55,7 @@ fn an_api_server_is_listed_and_watched() {
         server.delete("default/d");
         assert_eq!(listener.next().await, "Remove api d");
 
-        // Cut off: it goes on from the last version, a bookmark's, without listing again.
+        // After a disconnect the watch continues from the version of the last bookmark, without another list.
         server.bookmark();
         server.put(pod("e"));
         assert_eq!(listener.next().await, "Add api e");
@@ -70,7 +70,7 @@ fn an_api_server_is_listed_and_watched() {
                 .count()
         };
         assert_eq!(lists(&server), 1);
-        // Forgotten: it lists again, and finds out what it missed.
+        // If the server has dropped that version, the source lists again and finds missed changes.
         server.compact();
         server.delete("default/a");
         assert_eq!(listener.next().await, "Remove api a");
@@ -103,7 +103,7 @@ fn what_an_api_server_says_wrong_is_a_condition() {
         listener.wrong(&[]).await;
         server.put(pod("b"));
         assert_eq!(listener.next().await, "Add api b");
-        // A pod that makes no sense is its own affair.
+        // An invalid pod affects no other pod.
         let mut bad = pod("bad");
         bad["spec"]["containers"][0]["ports"] = json!([{"containerPort": 0}]);
         server.put(bad);
@@ -113,7 +113,7 @@ fn what_an_api_server_says_wrong_is_a_condition() {
         assert_eq!(listener.next().await, "Add api c");
         server.delete("default/bad");
         listener.wrong(&[]).await;
-        // An event that nobody knows: complained of, and the watch begins again.
+        // An unknown event is reported, and the watch begins again.
         server.event(
             json!({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "no storage"}}),
         );
@@ -140,7 +140,7 @@ fn what_can_never_work_is_refused_at_the_start() {
     });
 }
 
-/// A server certificate for 127.0.0.1 with a CA of its own, and a client's, made by openssl.
+/// Creates a server certificate for 127.0.0.1 with its own CA, and a client certificate, using openssl.
 fn certificates(dir: &Path) {
     let script = "set -e
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem \
@@ -154,10 +154,10 @@ fn certificates(dir: &Path) {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// openssl's server with these certificates and files, and its port.
+/// Starts openssl's server with these certificates and files. Returns it with its port.
 fn tls_server(dir: &Path) -> (Background, u16) {
     loop {
-        // It can't choose a port and tell; somebody else may take this one in between.
+        // The server can't choose a port and report it. Another process may take this one in between.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = std::process::Command::new("openssl");
         command
@@ -186,8 +186,8 @@ fn tls_trusts_whom_the_kubeconfig_says() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         certificates(dir);
-        // openssl's server hands out files, raw with -HTTP: here the answer to the list. The
-        // watch it can't do, which is a condition of its own.
+        // openssl's server sends files, raw with -HTTP; here the answer to the list. It can't serve a watch, which
+        // causes a separate condition.
         let pods = dir.join("api/v1");
         std::fs::create_dir_all(&pods).unwrap();
         let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [pod("a")]});
@@ -224,7 +224,7 @@ fn tls_trusts_whom_the_kubeconfig_says() {
         let other = start(json!({"certificate-authority": "ca.pem", "tls-server-name": "other"}), us.clone());
         other.wrong(&["not valid for name"]).await;
         drop(other);
-        // The client's certificate is none of an authority's that signed the server's.
+        // The client trusts another authority than the one that signed the server's certificate.
         start(json!({"certificate-authority": "client.pem"}), us).wrong(&["ertificate"]).await;
         start(ca, json!({})).wrong(&["GET https://127.0.0.1"]).await;
     });

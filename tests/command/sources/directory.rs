@@ -1,4 +1,4 @@
-//! A directory of manifests, which is followed.
+//! Tests a directory of manifests, which is followed.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn a_directory_is_followed() {
             "apiVersion: v1\nkind: Pod\nmetadata: {name: a, uid: fixed}\nspec: {hostNetwork: true}\n",
         );
         assert_eq!(listener.next().await, "Update file a");
-        // Written elsewhere and renamed, as it should be.
+        // A file is written under another name and renamed, as recommended.
         write(dir, ".new", pod("b").to_string().replace("n1", "n2"));
         std::fs::rename(dir.join(".new"), dir.join("b.json")).unwrap();
         assert_eq!(listener.next().await, "Remove file b");
@@ -66,7 +66,7 @@ fn bad_files_are_conditions_and_keep_what_they_had() {
         let more = ["2.yaml:", first[0], first[1], first[2], first[3]];
         assert_eq!(listener.wrong(&more).await[1].since, since, "what was known keeps its time");
         assert_eq!(listener.pods(), ["good", "turns"]);
-        // The second of two takes over when the first goes; the mended are there again.
+        // The second of two equal pods replaces the removed first one. Corrected manifests count again.
         std::fs::remove_file(dir.join("1.yaml")).unwrap();
         assert_eq!(listener.next().await, "Remove file good");
         assert_eq!(listener.next().await, "Add file good");

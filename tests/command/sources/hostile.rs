@@ -1,4 +1,4 @@
-//! API servers that don't mean well: without end, too large, and with words that are none.
+//! Tests hostile API servers: endless or oversized answers, and control characters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use cnimble_tests::http::{ApiServer, scripted};
 use super::api::api;
 use super::{Listener, pod, run};
 
-/// A source at a server that answers the first request so, and the later ones, too.
+/// Returns a source at a server with these answers, by the number of the request.
 fn source(dir: &std::path::Path, answer: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static) -> Sources {
     let asked = Arc::new(AtomicUsize::new(0));
     let address = scripted(move |_| answer(asked.fetch_add(1, Ordering::Relaxed)));
@@ -64,7 +64,7 @@ fn what_is_too_large_is_not_taken() {
             page(&one.to_string(), "")
         });
         Listener::start(large).wrong(&["an item is larger than 8388608 bytes"]).await;
-        // A line of a watch without end.
+        // A line of a watch without an end.
         let server = ApiServer::start();
         let mut listener = Listener::start(api(&server, dir.path(), None));
         assert_eq!(listener.next().await, "Add api ");
@@ -75,7 +75,7 @@ fn what_is_too_large_is_not_taken() {
     });
 }
 
-/// The log is shown as it is, and so is `/pods`.
+/// The log and `/pods` are shown without further escaping.
 #[test]
 fn no_word_of_a_server_steers_a_terminal_or_tells_a_secret() {
     run(async {

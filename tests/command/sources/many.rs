@@ -1,4 +1,4 @@
-//! An API server with thousands of pods, and pods that end.
+//! Tests an API server with thousands of pods, and terminated pods.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use cnimble_tests::http::ApiServer;
 use super::api::api;
 use super::{Listener, pod, run};
 
-/// A pod as large as they are, of which the network needs little.
+/// Returns a pod of realistic size. The network needs little of it.
 fn large(number: usize) -> Value {
     let mut pod = pod(&format!("pod-{number}"));
     pod["metadata"]["annotations"] = json!({"example.com/notes": "n".repeat(3000)});
@@ -20,7 +20,7 @@ fn large(number: usize) -> Value {
 }
 
 impl Listener {
-    /// Takes updates until all of so many pods have been told of by `op`.
+    /// Takes updates until `op` was reported for `count` pods.
     async fn hear(&mut self, op: Op, count: usize) {
         let mut names = BTreeSet::new();
         while names.len() < count {
@@ -32,8 +32,7 @@ impl Listener {
     }
 }
 
-/// The time is what tests this: with a cost that grows with the number of pods, it would be
-/// many times the limit.
+/// This tests the time. A cost that grows with the number of pods would exceed the limit many times.
 #[test]
 fn thousands_of_pods_come_change_and_go_one_by_one() {
     const COUNT: usize = 5000;
@@ -46,7 +45,7 @@ fn thousands_of_pods_come_change_and_go_one_by_one() {
         server.put_all((0..COUNT).map(large));
         listener.hear(Op::Add, COUNT).await;
         assert_eq!(listener.config.pods().len(), COUNT);
-        // A status more is nothing to tell of; a hostname is.
+        // A changed status causes no update. A changed hostname does.
         let statuses = (0..COUNT).map(|number| {
             let mut pod = large(number);
             pod["status"]["phase"] = json!("Running");
@@ -59,7 +58,7 @@ fn thousands_of_pods_come_change_and_go_one_by_one() {
             pod
         }));
         listener.hear(Op::Update, COUNT).await;
-        // Listed again: nothing new.
+        // Another list causes no update.
         server.compact();
         server.put(large(COUNT));
         listener.hear(Op::Add, 1).await;

@@ -1,5 +1,5 @@
-//! Where pods come from: files that appear, change and turn bad; a URL; an API server that
-//! forgets, refuses and cuts off. All on loopback and in directories of the tests' own.
+//! Tests the sources of pods. Files appear, change and become invalid. A URL is polled. An API server drops versions,
+//! refuses requests and closes connections. All are on loopback and in the tests' own directories.
 
 mod api;
 mod directory;
@@ -21,7 +21,7 @@ use cnimble_pod::source::{Condition, Directory, PodConfig, PodUpdate, SourceKind
 use cnimble_tests::LIMIT;
 use cnimble_tests::http::TextServer;
 
-/// Longer than anything may take on a busy machine.
+/// A time limit that is sufficient on a busy machine.
 const LONG: Duration = LIMIT;
 
 struct Listener {
@@ -36,7 +36,7 @@ impl Listener {
         Listener { config, updates, seen: BTreeSet::new() }
     }
 
-    /// The next update, as `Add api default/a,default/b`.
+    /// Returns the next update, as `Add api default/a,default/b`.
     async fn next(&mut self) -> String {
         let update = tokio::time::timeout(LONG, self.updates.recv()).await.expect("no update").unwrap();
         self.seen.insert(update.source);
@@ -44,7 +44,7 @@ impl Listener {
         format!("{:?} {} {}", update.op, update.source, pods.join(","))
     }
 
-    /// Waits until the conditions are these: each is a part of one's text.
+    /// Waits until each condition contains one of these texts, in order.
     async fn wrong(&self, texts: &[&str]) -> Vec<Condition> {
         let mut conditions = self.config.conditions();
         let fit = |all: &Vec<Condition>| {
@@ -83,7 +83,7 @@ fn directory(dir: &Path) -> Sources {
     Sources { directory: Some(Directory::new(dir)), ..Sources::default() }
 }
 
-/// A port of loopback that nobody listens on, and nobody can as long as the socket is there.
+/// Returns a loopback port without a listener. No process can listen on it while the socket exists.
 fn taken_port() -> (OwnedFd, u16) {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, socket};
     let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();

@@ -1,4 +1,4 @@
-//! Credentials that are replaced while we run, and a server that forgets.
+//! Tests credentials that are replaced at run time, and a server that drops versions.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use cnimble_tests::{need, script};
 use super::api::api;
 use super::{Listener, pod, run};
 
-/// Longer than any test.
+/// A duration longer than any test.
 const NEVER: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -26,13 +26,13 @@ fn a_token_that_was_mended_in_the_kubeconfig_is_used() {
         server.kubeconfig(dir.path(), Some("first"));
         assert_eq!(listener.next().await, "Add api a");
         listener.wrong(&[]).await;
-        // It is rotated, and the watch ends as it does every few minutes.
+        // The token is replaced, and the watch ends, as it does every few minutes.
         server.require("second");
         server.kubeconfig(dir.path(), Some("second"));
         server.disconnect();
         server.put(pod("b"));
         assert_eq!(listener.next().await, "Add api b");
-        // A file that is no kubeconfig for a moment costs nothing.
+        // A temporarily invalid kubeconfig has no effect.
         std::fs::write(dir.path().join("kubeconfig"), "{").unwrap();
         server.disconnect();
         listener.wrong(&["/kubeconfig: "]).await;
@@ -101,7 +101,7 @@ fn a_server_that_has_forgotten_is_listed_again_at_once() {
         let mut listener = Listener::start(sources.clone());
         assert_eq!(listener.next().await, "Add api a");
         drop(listener);
-        // As long as nothing is a failure, nothing waits.
+        // Without a failure there is no backoff.
         let source = sources.api.as_mut().unwrap();
         (source.backoff, source.max_backoff) = (NEVER, NEVER);
         listener = Listener::start(sources);
@@ -113,7 +113,7 @@ fn a_server_that_has_forgotten_is_listed_again_at_once() {
     });
 }
 
-/// A program that answers with the token in a file beside it, and counts how often it was asked.
+/// A program that answers with the token in a file beside it, and counts its calls.
 const GIVER: &str = r#"#!/bin/sh
 dir=$(dirname "$0")
 echo x >>"$dir/asked"
@@ -142,7 +142,7 @@ fn a_program_gives_tokens_and_is_asked_again_when_they_are_refused_or_expire() {
         file("kubeconfig", &config.to_string());
         let mut listener = Listener::start(sources);
         assert_eq!(listener.next().await, "Add api a");
-        // What it gave is used again, until the server refuses it.
+        // Its token is reused until the server refuses it.
         server.put(pod("b"));
         assert_eq!(listener.next().await, "Add api b");
         assert_eq!(asked(), 1);
@@ -152,7 +152,7 @@ fn a_program_gives_tokens_and_is_asked_again_when_they_are_refused_or_expire() {
         server.put(pod("c"));
         assert_eq!(listener.next().await, "Add api c");
         assert_eq!(asked(), 2);
-        // What has expired isn't even tried.
+        // An expired token isn't used.
         file("given", "third");
         file("more", r#","expirationTimestamp":"2020-01-01T00:00:00Z""#);
         server.require("third");
@@ -164,7 +164,7 @@ fn a_program_gives_tokens_and_is_asked_again_when_they_are_refused_or_expire() {
         server.put(pod("e"));
         assert_eq!(listener.next().await, "Add api e");
         assert!(asked() > before);
-        // A program that fails is told, and nothing of what it says.
+        // A failing program is reported without its output.
         file("give", "#!/bin/sh\necho third; exit 7\n");
         server.disconnect();
         let told = listener.wrong(&["give failed (exit status: 7)"]).await;

@@ -1,4 +1,4 @@
-//! Several sources at once, and what holds the clean-up back.
+//! Tests several concurrent sources, and conditions that delay the clean-up.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{Listener, directory, pod, run, taken_port, url, write};
 fn a_source_that_was_never_read_holds_the_clean_up_back() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
-        // Nobody listens on a port that is taken and not listened on.
+        // A port that is bound without a listener refuses connections.
         let (_taken, port) = taken_port();
         let mut sources = directory(dir.path());
         sources.url = Some(UrlSource::new(format!("http://127.0.0.1:{port}/")));

@@ -1,4 +1,4 @@
-//! A URL, which is asked again and again.
+//! Tests a URL, which is polled.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn a_url_is_followed_and_its_failures_change_nothing() {
         listener.wrong(&["bad redirection"]).await;
         server.say(200, "", list(&["a", "B", "c"]).as_bytes());
         listener.wrong(&["items[1].metadata.name: \"B\""]).await;
-        // b may be the one that is wrong now: it stays.
+        // The invalid pod may be b, so b stays.
         assert_eq!(listener.next().await, "Add http c");
         assert_eq!(listener.pods(), ["a", "b", "c"]);
         server.say(200, "", list(&["c"]).as_bytes());

@@ -1,4 +1,4 @@
-//! Pods in the middle of a DEL, which a runtime makes plugin by plugin.
+//! Tests pods in the middle of a DEL, which a runtime calls plugin by plugin.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use cnimble_tests::{Pod, need, plugin_dir};
 use super::faults::network;
 use super::{Node, findings, kinds, ports};
 
-/// A pod with what its runtime knows.
+/// A pod, its ID and the result of its ADD.
 struct Added {
     pod: Pod,
     id: String,
@@ -25,7 +25,7 @@ impl Added {
         Added { pod, id, result }
     }
 
-    /// One verb of one plugin.
+    /// Calls one verb of one plugin.
     fn call(&self, node: &Node, verb: &str, config: &Value, plugin: usize) {
         let mut stdin = config["plugins"][plugin].clone();
         for key in ["name", "cniVersion"] {
@@ -69,14 +69,14 @@ fn doctor_between_any_two_plugins_of_a_del_leaves_no_rule() {
         }
         pod.call(&node, "DEL", &config, 0);
         assert_eq!(notes(), 0);
-        // The runtime's record goes last.
+        // The runtime removes its record last.
         assert_eq!(repair(&node), [format!("cache-entry left {}", pod.id)]);
         fs::remove_file(node.entry("doc", &pod.id)).unwrap();
         assert_eq!(rules(&node), before, "round {round}");
     }
 }
 
-/// All have lost their rules, so the doctor puts some back while a DEL takes them away.
+/// All pods have lost their rules, so the doctor restores some while a DEL removes them.
 #[test]
 fn doctor_beside_a_del_leaves_no_rule() {
     need!("ip", "nft");
@@ -113,10 +113,10 @@ fn a_del_that_stopped_half_way_is_told_until_something_ends_it() {
     pod.call(&node, "DEL", &config, 1);
     assert_eq!(repair(&node), ["begun-del left one"]);
     assert_ne!(rules(&node), before);
-    // The runtime goes on with the pod.
+    // The runtime keeps the pod after all.
     pod.call(&node, "ADD", &config, 1);
     assert_eq!((rules(&node), repair(&node)), (before, vec![]));
-    // GC by a list in which it is, and by one in which it isn't.
+    // GC with a list that contains the pod, then with one that doesn't.
     pod.call(&node, "DEL", &config, 2);
     let gc = |plugin: &str, valid: Value| {
         let stdin =

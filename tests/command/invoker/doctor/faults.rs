@@ -1,4 +1,4 @@
-//! Pods that live and are cut off, each by one fault.
+//! Tests living pods that one fault cuts off.
 
 use std::path::{Path, PathBuf};
 
@@ -25,13 +25,13 @@ pub(super) fn network(node: &Node, name: &str, subnet: &str) -> Value {
     })
 }
 
-/// The kind of the findings, the argument of the damage, the pods that it cuts off, and the damage.
+/// The kind of the findings, the argument of the damage, the affected pods, and the damage.
 type Fault<'a> = (&'a str, &'a str, &'a [&'a str], &'a dyn Fn(&str));
 
-/// Interfaces, addresses and routes, without what the kernel counts.
+/// Returns interfaces, addresses and routes, without counters.
 fn inside(pod: &Pod) -> String {
     let routes = pod.ip("route");
-    // A carrier that was away is told for a moment.
+    // A lost carrier can be shown for a moment.
     format!("{:?} {}", pod.addrs("eth0"), routes.replace(" linkdown", ""))
 }
 
@@ -98,7 +98,7 @@ fn doctor_finds_each_fault_of_a_living_pod_and_repairs_it() {
     }
 }
 
-/// A pod on a pair of its own needs the host's end, its routes and forwarding.
+/// A pod with its own veth pair needs the host end, its routes and forwarding.
 #[test]
 fn doctor_repairs_the_hosts_end_of_a_routed_pod() {
     need!("ip", "nft");
@@ -127,7 +127,7 @@ fn doctor_repairs_the_hosts_end_of_a_routed_pod() {
         assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0], "{command}");
         assert!(pod.pings("10.213.21.1"), "{command}");
     }
-    // The kernel's own route to the subnet stands behind the plugin's again.
+    // The kernel's route to the subnet comes after the plugin's again.
     let own = "10.213.21.0/24 dev eth0 proto kernel scope link";
     let after: Vec<String> =
         inside(&pod).lines().filter(|line| !line.contains(own)).map(str::to_owned).collect();
@@ -135,7 +135,7 @@ fn doctor_repairs_the_hosts_end_of_a_routed_pod() {
     assert_eq!(after.len(), count(&before), "{before}{after:?}");
 }
 
-/// flannel's plugin, as far as it matters here: it hands the pod to bridge.
+/// A substitute for flannel's plugin that hands the pod to bridge.
 fn flannel(node: &Node, config: &Value) -> PathBuf {
     let file = node.host.dir().join("delegated.json");
     std::fs::write(&file, config.to_string()).unwrap();

@@ -1,4 +1,4 @@
-//! What may live stays, and what could not be repaired is told.
+//! Tests that possibly living objects stay and that failed repairs are reported.
 
 use std::fs;
 
@@ -16,18 +16,18 @@ fn doctor_leaves_alone_what_may_live() {
     node.network("doc", &network);
     let (pod, other) = (Pod::new(), Pod::new());
     node.add(plugin_dir(), "doc", &pod, "one", 8001);
-    // A pod of another kind: not in the cache, no link on the host; only its lease, and the
-    // address in its namespace, tell that it lives.
+    // A pod without a cache entry and without a link on the host. Only its lease and the address in its namespace show
+    // that it lives.
     other.ip("link add eth0 type veth peer name eth1");
     other.ip("addr add 10.213.5.200/24 dev eth0");
     let store = node.host.data_dir().join("doc");
     fs::write(store.join("10.213.5.200"), "macvlan\r\neth0").unwrap();
-    // An ADD that has just begun; an ADD of another clock.
+    // A lease of a recent ADD, and one with a time in the future.
     fs::write(store.join("10.213.5.201"), "young\r\neth0").unwrap();
     let ahead = fs::File::create(store.join("10.213.5.202")).unwrap();
     fs::write(store.join("10.213.5.202"), "ahead\r\neth0").unwrap();
     ahead.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(100_000)).unwrap();
-    // Rules for an address that nobody is known to have, but somebody has.
+    // Rules for an address without a known owner, but in use by a namespace.
     other.ip("addr add 10.213.5.210/24 dev eth0");
     let comment = "0123456789abcdef-0123456789abcdef, net: x, if: eth0, id: stranger";
     node.host
@@ -42,7 +42,7 @@ fn doctor_leaves_alone_what_may_live() {
     assert_eq!(kinds(&found), ["lease left ahead", "lease left young", "rules left stranger"]);
     same(&state, &node.state(), "what may live");
 
-    // Without the cache: the pod's link speaks for all of it.
+    // Without the cache the pod's link is evidence for all of its parts.
     fs::remove_dir_all(node.cache()).unwrap();
     for name in ["10.213.5.201", "10.213.5.202"] {
         fs::remove_file(store.join(name)).unwrap();
@@ -52,8 +52,8 @@ fn doctor_leaves_alone_what_may_live() {
     assert_eq!(findings(&node.doctor(&["--repair", "--grace", "0"]), 0), [] as [Value; 0]);
     same(&state, &node.state(), "without the cache");
 
-    // A stale entry whose address is a living pod's by now: its DEL goes by names alone, and
-    // iptables' rules, which name nobody, stay.
+    // A stale entry with the address of a living pod: its DEL uses names alone. Rules of iptables without an owner
+    // stay.
     network["name"] = json!("old");
     let address = pod.addrs("eth0")[0].clone();
     let result = json!({"cniVersion": "1.0.0", "ips": [{"address": address}], "interfaces": []});
@@ -76,7 +76,7 @@ fn doctor_leaves_alone_what_may_live() {
     assert!(pod.pings("10.213.5.1"));
 }
 
-/// The address of such a pod stands in a set beside the ports: an IPv6 address is as long as a link's name.
+/// The set with this pod's address is beside one with ports. An IPv6 address has the length of a link's name.
 #[test]
 fn doctor_leaves_isolated_pods_alone() {
     need!("ip", "nft");
@@ -124,6 +124,6 @@ fn doctor_says_what_it_could_not_repair() {
     assert_eq!(outcome.status, 7, "{}", outcome.describe());
     assert!(outcome.text().contains("no plugin \"bandwidth\" in CNI_PATH"), "{}", outcome.describe());
     assert!(outcome.text().contains("1 could not be repaired"), "{}", outcome.describe());
-    // With the plugins, the entry goes as well.
+    // Once the plugins exist, the entry is removed, too.
     assert_eq!(kinds(&findings(&node.doctor(&["--repair"]), 0)), ["cache-entry repaired one"]);
 }

@@ -1,4 +1,4 @@
-//! `cnimble doctor` on nodes with damage of every kind. What lives must never be touched.
+//! Tests `cnimble doctor` on nodes with all kinds of damage. Living pods must never be changed.
 
 mod departures;
 mod faults;
@@ -15,8 +15,8 @@ use cnimble_tests::{Outcome, PATIENCE, Pod, Snapshot, leases, plugin_dir, wait_u
 
 use super::Node;
 
-/// A whole chain. The addresses are this module's: an address in any namespace of the
-/// machine, also of another test, speaks for its lease.
+/// Returns a complete chain. Its addresses belong to this module: the same address in any namespace of the machine
+/// would be evidence for its lease.
 fn chain(node: &Node, name: &str, bridge: &str, subnet: &str) -> Value {
     json!({
         "cniVersion": "1.0.0",
@@ -44,7 +44,7 @@ impl Node {
         self.cnimble(plugins, &args).run().result()
     }
 
-    /// `cnimble doctor ARGS… --json`, with our plugins.
+    /// Runs `cnimble doctor ARGS… --json` with cnimble's plugins.
     fn doctor(&self, args: &[&str]) -> Outcome {
         let dir = self.host.data_dir();
         let mut all = vec!["doctor", "--json", "--data-dir", dir.to_str().unwrap()];
@@ -52,14 +52,14 @@ impl Node {
         self.cnimble(plugin_dir(), &all).run()
     }
 
-    /// Everything that may change but the order in which addresses are given.
+    /// Returns all state that may change, except the order in which addresses are given.
     fn state(&self) -> (Snapshot, Vec<String>) {
         let mut cache = leases(&self.cache());
         cache.retain(|line| !line.contains(".corrupt-"));
         (Snapshot::settled(&self.host).without_lines("last_reserved_ip"), cache)
     }
 
-    /// Waits until the links of pods that are gone are gone, too.
+    /// Waits until the links of removed pods are deleted.
     fn gone(&self, links: &[String]) {
         assert!(
             wait_until(PATIENCE, || !self.host.links().iter().any(|link| links.contains(link))),
@@ -76,7 +76,7 @@ impl Node {
     }
 }
 
-/// The veths on the host in a result.
+/// Returns the host's veths in a result.
 fn veths(result: &Value) -> Vec<String> {
     let names = result["interfaces"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap());
     names.filter(|name| name.starts_with("veth")).map(str::to_owned).collect()
@@ -90,7 +90,7 @@ fn findings(outcome: &Outcome, status: i32) -> Vec<Value> {
     document["findings"].as_array().unwrap().clone()
 }
 
-/// `kind outcome container`, sorted, each once.
+/// Returns `kind outcome container` of the findings, sorted and without duplicates.
 fn kinds(findings: &[Value]) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let of = |f: &Value| format!("{} {} {}", text(&f["kind"]), text(&f["outcome"]), text(&f["containerID"]));
@@ -106,8 +106,8 @@ fn same(before: &(Snapshot, Vec<String>), after: &(Snapshot, Vec<String>), when:
     assert_eq!(before.1, after.1, "{when}: the cache");
 }
 
-/// Looks: finds `expected`, changes nothing. Repairs: all of it, and nothing else, so that the
-/// node is as `healthy` was. Looks again: all is well.
+/// Asserts that a look finds `expected` and changes nothing. Then a repair restores the state `healthy`, and another
+/// look finds nothing.
 #[track_caller]
 fn heals(node: &Node, healthy: &(Snapshot, Vec<String>), expected: &[&str]) {
     let damaged = node.state();

@@ -1,4 +1,4 @@
-//! What nobody owns any more goes, and what pods lack comes back.
+//! Tests that orphans are removed and lost parts of pods are restored.
 
 use std::fs;
 
@@ -19,28 +19,28 @@ fn doctor_repairs_what_our_plugins_left() {
     let healthy = node.state();
     assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
 
-    // A pod whose DEL never came; another, whose entry is lost, too.
+    // One pod without a DEL, and another without a DEL and without its entry.
     let (known, unknown) = (Pod::new(), Pod::new());
     let mut links = veths(&node.add(plugin_dir(), "doc", &known, "known", 8002));
     links.extend(veths(&node.add(plugin_dir(), "doc", &unknown, "unknown", 8003)));
     drop((known, unknown));
     node.gone(&links);
     fs::remove_file(node.entry("doc", "unknown")).unwrap();
-    // What a killed process or a power cut leaves.
+    // Files from a killed process or a power cut.
     let store = node.host.data_dir().join("doc");
     fs::write(store.join("10.213.1.77"), "").unwrap();
     fs::write(store.join("10.213.1.78"), "old-form").unwrap();
     fs::write(store.join(".cnimble-new-1-1"), "half").unwrap();
     node.file("cache/results/doc-x-eth0", "");
     node.file("cache/.cnimble-1-1", "half");
-    // A pair that leads nowhere.
+    // A veth pair that leads to no pod.
     let attachment = Attachment { container_id: "nowhere".into(), ifname: "eth0".into() };
     let owner = Owner { network: "doc".into(), attachment };
     node.host.ip("link add vethdeadbeef type veth peer name lost");
     node.host
         .run_with("ip -batch -", format!("link set vethdeadbeef alias \"{}\"", owner.comment()).as_bytes())
         .success();
-    // A bridge with a policy that is gone.
+    // A policy for a bridge that doesn't exist.
     node.host.nft("add element inet cnimble forward-bridges { gone }");
 
     heals(
@@ -77,8 +77,8 @@ fn doctor_repairs_what_the_go_plugins_left() {
     node.network("doc", &network);
     let live = Pod::new();
     node.add(go, "doc", &live, "live", 8001);
-    // The chains that pods share stay with the Go plugins, too. Tables of newer releases,
-    // with rules of a pod that lives and of one that doesn't.
+    // Shared chains stay, as with the Go plugins. There are tables of newer releases, with rules of a living and of a
+    // removed pod.
     let owner = |id: &str| Owner {
         network: "doc".into(),
         attachment: Attachment { container_id: id.into(), ifname: "eth0".into() },
@@ -143,7 +143,7 @@ fn doctor_puts_back_what_a_flush_took() {
     }
     let rules = || {
         let mut lines: Vec<String> = node.host.nft("-s list ruleset").lines().map(str::to_owned).collect();
-        // The tables may come in another order.
+        // The order of the tables may change.
         lines.sort();
         lines
     };
@@ -166,7 +166,7 @@ fn doctor_puts_back_what_a_flush_took() {
         assert_eq!(rules(), before, "{damage}");
         assert_eq!(findings(&node.doctor(&[]), 0), [] as [Value; 0]);
     }
-    // A pod's own elements only.
+    // Only the pod's own elements are lost.
     let masq = "inet cnimble masq-10.213.3.0/24";
     node.host
         .nft(&format!("delete element {masq} {{ {} }}", pods[0].addrs("eth0")[0].split('/').next().unwrap()));
@@ -197,7 +197,7 @@ fn doctor_leaves_an_empty_node_without_a_table() {
     assert_eq!(node.host.sysctl("ipv4/conf/br1/route_localnet"), "0");
     assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
 
-    // Chains and sets that an interrupted verb left, with no element in them.
+    // Empty chains and sets of an interrupted verb.
     let pod = Pod::new();
     node.add(plugin_dir(), "doc", &pod, "two", 8001);
     node.host.nft("flush set inet cnimble masq-10.213.4.0/24");
@@ -224,8 +224,8 @@ fn doctor_leaves_an_empty_node_without_a_table() {
     assert_eq!(node.host.sysctl("ipv4/conf/br1/route_localnet"), "0");
 }
 
-/// Two networks of a node may give out the same address. Whose rules are whose is told by the
-/// network, and each pod gets back its own.
+/// Two networks of a node may give out the same address. The network shows the owner of rules, and each pod gets back
+/// its own.
 #[test]
 fn doctor_knows_both_pods_of_one_address() {
     need!("ip", "nft");
@@ -241,7 +241,7 @@ fn doctor_knows_both_pods_of_one_address() {
     assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
     let rules = || node.host.nft("-s list ruleset");
     let before = rules();
-    // One pod's elements only: of the later network, whose sets stand beside the others.
+    // Deletes only elements of the later network, with sets beside those of the other.
     let hash = |set: &str| set.rsplit('-').next().is_some_and(|end| end.len() == 16);
     let sets = before.lines().filter_map(|line| line.strip_prefix("\tset ")?.strip_suffix(" {"));
     let beside: Vec<&str> = sets.filter(|set| hash(set)).collect();
@@ -252,15 +252,14 @@ fn doctor_knows_both_pods_of_one_address() {
     let found = findings(&node.doctor(&["--repair"]), 0);
     assert_eq!(kinds(&found), ["missing-rules repaired two"]);
     assert_eq!(rules(), before);
-    // All of both.
+    // Deletes all rules of both pods.
     node.host.nft("flush ruleset");
     let found = findings(&node.doctor(&["--repair"]), 0);
     assert_eq!(found.len(), 8, "{found:?}");
     assert_eq!(findings(&node.doctor(&[]), 0), [] as [Value; 0]);
 }
 
-/// The ruleset was flushed, and then the pod went without DEL: only the link tells that portmap
-/// has opened localhost.
+/// The ruleset was flushed, and the pod was removed without DEL. Only the link shows that portmap has opened localhost.
 #[test]
 fn doctor_closes_localhost_after_a_flush() {
     need!("ip", "nft");
@@ -281,7 +280,7 @@ fn doctor_closes_localhost_after_a_flush() {
     assert_eq!(findings(&node.doctor(&["--grace", "0"]), 0), [] as [Value; 0]);
 }
 
-/// As a Go plugin leaves it that is killed between filling its container's chain and leading there.
+/// Simulates a Go plugin that is killed after it filled its container's chain and before it added the jump.
 #[test]
 fn doctor_removes_a_chain_that_nothing_leads_to_unless_its_container_lives() {
     need!("ip", "nft", "iptables-nft");

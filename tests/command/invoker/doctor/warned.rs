@@ -1,4 +1,4 @@
-//! Conditions of the host that stop pods.
+//! Tests warnings of host conditions that stop pods.
 
 use std::net::TcpListener;
 
@@ -45,7 +45,7 @@ fn doctor_warns_of_what_stops_pods() {
         told.len() == 1 && told[0].starts_with("ip filter FORWARD drops what pods of doc send"),
         "{told:?}"
     );
-    // A rule with a condition may let them pass.
+    // A rule with a condition may let the packets pass.
     node.host.nft("add rule ip filter FORWARD ip saddr 10.213.30.0/24 accept");
     assert_eq!(warnings(&node), [] as [String; 0]);
 }
