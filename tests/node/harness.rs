@@ -1,10 +1,10 @@
-//! What the other tests rely on: a snapshot sees every change, a ping and a question are answered
-//! or not, a script can be executed at once.
+//! Tests the helpers of other tests: snapshots see each change, pings and requests report whether an answer comes, and
+//! scripts are executable at once.
 
 use cnimble_tests::traffic::{Server, tcp, tcp_is_shut, udp, udp_is_shut};
 use cnimble_tests::{Host, Ns, Outcome, Snapshot, need, script};
 
-/// A node with a bridge, to which another namespace is connected.
+/// Returns a node with a bridge and a namespace connected to it.
 fn site() -> (Host, Ns) {
     let (host, pod) = (Host::new(), Ns::new());
     host.ip("link add br0 type bridge");
@@ -37,7 +37,7 @@ fn a_snapshot_sees_every_change() {
         host.sh(back);
         before.assert_same(&Snapshot::of(&host), back);
     }
-    // What another end does to a link: its carrier.
+    // The other end changes the carrier of a link.
     let before = Snapshot::of(&host);
     pod.ip("link set eth0 down");
     assert_ne!(before.diff(&Snapshot::of(&host)), "", "no carrier");
@@ -60,7 +60,7 @@ fn who_answers_and_who_does_not() {
     need!("ip", "ping");
     let (host, pod) = site();
     assert!(host.pings("10.1.2.2") && host.pings_once("10.1.2.2") && !host.misses("10.1.2.2"));
-    // Nobody is there; there is no way there.
+    // The first address is unused, the second has no route.
     assert!(host.misses("10.1.2.3") && host.misses("192.0.2.1"));
     let _server = Server::start(&pod, 80, "pod");
     assert_eq!(tcp(&host, "10.1.2.2:80").unwrap(), "pod 10.1.2.1");

@@ -1,4 +1,4 @@
-//! `cnimble-plugins --install` and `--uninstall`, which is how the image gets onto a node.
+//! Tests `cnimble-plugins --install` and `--uninstall`, which install the image on a node.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -15,7 +15,7 @@ use cnimble_tests::{need, skip};
 use crate::scripts::{Node, contents};
 
 impl Node {
-    /// Calls the binary itself.
+    /// Calls the binary without the install script.
     pub(crate) fn by_itself(&self, option: &str) -> Output {
         self.binary(option).output().unwrap()
     }
@@ -42,7 +42,7 @@ impl Node {
 #[test]
 fn the_binary_installs_itself_and_puts_back_what_it_replaced() {
     let node = Node::new();
-    // As a process that was killed has left it.
+    // An unfinished file of a killed process.
     node.write("bin/.cnimble.bridge.1", "half");
     let before = contents(&node.path("bin"));
     let list =
@@ -68,13 +68,13 @@ fn the_binary_installs_itself_and_puts_back_what_it_replaced() {
     assert!(node.by_itself_ok("--uninstall").starts_with("nothing of ours"));
 }
 
-/// As another project does it, with `cp -f OTHER/loopback loopback` for example.
+/// Overwrites a plugin like another project, with `cp -f OTHER/loopback loopback` for example.
 fn overwrite_loopback(node: &Node) {
     let mut file = fs::File::options().write(true).truncate(true).open(node.path("bin/loopback")).unwrap();
     file.write_all(b"another's loopback").unwrap();
 }
 
-/// Which of the plugins are ours still, when another project has written into one of them.
+/// Returns whether the other plugins stay cnimble's after another project has overwritten one of them.
 fn others_stay(node: &Node) -> bool {
     let about = Command::new(node.path("bin/host-local")).output();
     about.is_ok_and(|about| String::from_utf8_lossy(&about.stderr).contains("CNI host-local plugin"))
@@ -97,12 +97,12 @@ fn a_write_into_one_copy_leaves_the_other_plugins_as_they_are() {
         assert!(others_stay(&node));
         node.by_itself_ok("--uninstall");
         assert_eq!(fs::read_to_string(node.path("bin/loopback")).unwrap(), "another's loopback");
-        // Its owner takes it away again, and the next call takes note of that.
+        // The other project removes its file, and the next call notices that.
         fs::remove_file(node.path("bin/loopback")).unwrap();
         node.by_itself_ok("--uninstall");
         assert_eq!(contents(&node.path("bin")), before);
     }
-    // Hard links are one file, which is why there are copies.
+    // Hard links are one file. Copies avoid this.
     node.by_itself_ok("--install");
     overwrite_loopback(&node);
     assert!(!others_stay(&node));
@@ -140,7 +140,7 @@ fn copies_share_blocks_where_the_file_system_can() {
 
 const LABEL: &CStr = c"security.selinux";
 
-/// The label of a file in SELinux's attribute, which a kernel without a policy keeps as it is.
+/// Returns the SELinux label of a file. A kernel without a policy keeps the attribute as it is.
 fn label(path: &Path) -> Option<String> {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let mut value = [0_u8; 64];
@@ -223,7 +223,7 @@ fn the_program_of_cluster_local_comes_along_if_it_lies_beside_the_binary() {
     node.install_ok(&["--uninstall"]);
     assert_eq!(contents(&node.path("bin")), before);
 
-    // A binary without one leaves what is there.
+    // A binary without the program keeps the existing one.
     fs::remove_file(node.path("release/cluster-local-etcd")).unwrap();
     assert!(node.by_itself_ok("--install").contains("cluster-local-etcd stays as it is"));
     assert_eq!(now(), "somebody's");

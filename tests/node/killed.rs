@@ -1,5 +1,5 @@
-//! An install that is killed at each of its steps, over nothing, over plugins of others and over ours. A second call
-//! repairs it, and `--uninstall` then restores what was there.
+//! Kills an install at each of its steps, over nothing, over foreign plugins and over cnimble's. A second call repairs
+//! it, and `--uninstall` then restores the original files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use cnimble_tests::{LIMIT, skip};
 
 use crate::scripts::{Node, contents};
 
-/// The plugins that are there before the install.
+/// The plugins before the install.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -19,13 +19,13 @@ enum Before {
     Ours,
 }
 
-/// A binary of three plugins, in place of one of nineteen.
+/// Returns a binary of three plugins, instead of nineteen.
 fn small(version: u8) -> String {
     format!("#!/bin/sh\n# {version}\nprintf '%s\\n' bridge host-local loopback\n")
 }
 
 impl Node {
-    /// A node as it is before an install. `install` installs what is in `release`.
+    /// Returns a node before an install. `install` installs the files in `release`.
     fn before(before: Before, upgrade: impl Fn(&Node), install: impl Fn(&Node)) -> Self {
         let node = Node::new();
         if before == Before::Nothing {
@@ -39,7 +39,7 @@ impl Node {
         node
     }
 
-    /// All files of an install, without what differs from one to the next: inode numbers, times, the directory.
+    /// Returns all files of an install, without the parts that differ each time: inode numbers, times, the directory.
     fn shape(&self) -> BTreeMap<String, String> {
         let dir = self.dir.path().display().to_string();
         let text = |identity: &str| {
@@ -52,7 +52,8 @@ impl Node {
             .collect()
     }
 
-    /// Programs in front of those that change files. Change number `call` kills the script and all of its children.
+    /// Returns a PATH with wrappers for the programs that change files. Change number `call` kills the script and all
+    /// of its children.
     fn kill_at(&self, call: usize) -> String {
         let met = self.path("met");
         fs::create_dir(&met).unwrap();
@@ -128,7 +129,7 @@ fn a_script_killed_while_it_copies_is_repaired_by_the_next_run() {
     script_is_repaired(Before::Others, &["--copies"]);
 }
 
-/// An `--uninstall` behind a killed install restores what was there, without an install in between.
+/// `--uninstall` after a killed install restores the original files, without an install in between.
 #[test]
 fn a_killed_script_can_be_undone_at_once() {
     for call in 1.. {
@@ -145,7 +146,7 @@ fn a_killed_script_can_be_undone_at_once() {
     }
 }
 
-/// The calls that change files.
+/// The system calls that change files.
 const CHANGES: &[&str] = &[
     "mkdir",
     "openat",
@@ -162,7 +163,7 @@ const CHANGES: &[&str] = &[
     "unlinkat",
 ];
 
-/// So many of them are tried, spread over all. `scripts/stress` takes each.
+/// The number of calls that are tried, evenly distributed. `scripts/stress` tries each.
 const TRIED: usize = 12;
 
 fn binary_is_repaired(before: Before, options: &[&str]) {

@@ -1,5 +1,4 @@
-//! What plugins and tests stand on: nf_tables, the harness, the machine of `scripts/vm`; and the
-//! scripts that people run.
+//! Tests nf_tables, the test harness, the machine of `scripts/vm`, and the scripts for users.
 #![cfg(test)]
 
 mod harness;

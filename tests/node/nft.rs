@@ -1,4 +1,4 @@
-//! nf_tables by netlink: batches, look-ups, listings, refusals.
+//! Tests nf_tables through netlink: batches, look-ups, listings, refusals.
 
 use nix::errno::Errno;
 
@@ -49,7 +49,7 @@ fn maps_and_concatenations_are_listed_as_nft_would_make_them() {
         batch.create_element(T.set("pairs"), &Element::new(key.clone(), "ours"));
         nft.commit(&batch).unwrap();
 
-        // Read back one by one and as lists.
+        // Objects are read back one by one and as lists.
         assert_eq!(nft.element(T.set("targets"), &ip(1)).unwrap(), Some(element.clone()));
         assert_eq!(nft.element(T.set("targets"), &ip(3)).unwrap(), None);
         assert_eq!(nft.element(T.set("nothing"), &ip(1)).unwrap(), None);
@@ -93,10 +93,10 @@ fn a_refusal_names_the_object_and_changes_nothing() {
         batch.create_element(T.set("missing"), &Element::new(ip(2), ""));
         batch.create_chain(Table::new(Family::Inet, "other").chain("c"));
         let err = nft.commit(&batch).unwrap_err();
-        // The first that failed, though the kernel refuses the one behind it as well.
+        // The error is the first one, although the kernel refuses the next request as well.
         assert_eq!(err.what, "create element 10.0.0.2 in set inet t missing");
         assert_eq!(err.errno, Errno::ENOENT);
-        // The socket is good for the next request.
+        // The socket remains usable for the next request.
         assert!(!nft.has_table(T).unwrap());
         let mut batch = Batch::new();
         batch.create_table(T);
@@ -135,7 +135,7 @@ fn what_is_used_is_not_deleted() {
         batch.add_rule(T.chain("c"), &[Expr::verdict(Verdict::Return)], "");
         nft.commit(&batch).unwrap();
         type Fill = fn(&mut Batch);
-        // A set only from Linux 6.12 on.
+        // Refusals of the deletion of a set only exist since Linux 6.12.
         let refused: [Fill; 2] = [|b| b.delete_table(T), |b| b.delete_chain(T.chain("c"))];
         for fill in refused {
             let mut batch = Batch::new();
@@ -188,8 +188,8 @@ fn large_batches_and_listings() {
             }
             nft.commit(&batch).unwrap();
         }
-        // Many datagrams. The kernel's hash table grows behind our back, and a listing may lack
-        // something or have it twice then.
+        // The listing has many datagrams. The kernel's hash table grows concurrently, so a listing may lack elements or
+        // repeat them.
         assert!(wait_until(PATIENCE, || {
             let elements = nft.elements(T.set("s")).unwrap();
             let mut listed: Vec<&[u8]> = elements.iter().map(|element| element.key.bytes()).collect();
@@ -198,7 +198,7 @@ fn large_batches_and_listings() {
             listed.len() == 4000
         }));
 
-        // More refusals than the receive buffer holds: the first is told, and it goes on.
+        // There are more refusals than the receive buffer holds. The first is reported, and the socket stays usable.
         let mut batch = Batch::new();
         for n in 0..1200 {
             batch.delete_element(T.set("s"), &ip(100_000 + n));
@@ -208,18 +208,18 @@ fn large_batches_and_listings() {
         assert_eq!(err.errno, Errno::ENOENT);
         assert!(nft.has_table(T).unwrap());
 
-        // More than the send buffer usually holds: room is made.
+        // The batch exceeds the usual send buffer, which is enlarged.
         let mut batch = Batch::new();
         let more: Vec<Element> = (0..5_000).map(|n| Element::new(ip(50_000 + n), "x".repeat(100))).collect();
         batch.create_elements(T.set("s"), &more);
         nft.commit(&batch).unwrap();
         assert!(wait_until(PATIENCE, || nft.elements(T.set("s")).unwrap().len() == 9000));
-        // One that is there already: none of them.
+        // One element exists already, so none is created.
         let mut batch = Batch::new();
         batch.create_elements(T.set("s"), [&Element::new(ip(60_000), ""), &Element::new(ip(50_007), "")]);
         assert_eq!(nft.commit(&batch).unwrap_err().errno, Errno::EEXIST);
 
-        // More than anybody needs: refused, not cut.
+        // The batch exceeds the limit. It is refused, not truncated.
         let mut batch = Batch::new();
         for n in 0..20_000 {
             batch.create_element(T.set("s"), &Element::new(ip(200_000 + n), "x".repeat(100)));
@@ -236,8 +236,8 @@ fn without_privilege_it_is_refused() {
     need!("nft");
     let ns = Ns::new();
     ns.within(|| {
-        // SAFETY: a plain system call; unlike the function of libc it concerns this thread alone,
-        // which ends with the test.
+        // SAFETY: a plain system call. Unlike the function of libc it affects this thread alone, which ends with the
+        // test.
         let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(dropped, 0);
         let mut nft = Nft::new();
@@ -248,7 +248,7 @@ fn without_privilege_it_is_refused() {
     });
 }
 
-/// What a removal depends on is still so when it happens, or it doesn't happen.
+/// A removal for a generation happens only if nothing has changed since.
 #[test]
 fn a_batch_for_a_generation_is_refused_once_anything_has_changed() {
     need!("nft");
@@ -269,7 +269,7 @@ fn a_batch_for_a_generation_is_refused_once_anything_has_changed() {
         };
         let mut other = Batch::new();
         other.create_element(T.set("s"), &Element::new(ip(2), "another"));
-        // It is there already: nothing changes, and nothing is refused.
+        // The element exists already, so nothing changes and nothing is refused.
         other.add_element(T.set("s"), &Element::new(ip(1), "again"));
         Nft::new().commit(&other).unwrap();
         assert!(nft.commit(&removal(generation)).unwrap_err().is(Errno::ERESTART));

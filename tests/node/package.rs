@@ -1,4 +1,4 @@
-//! What `scripts/package` puts into packages. Installing them is tried by `scripts/package.d/try`.
+//! Tests the contents of packages by `scripts/package`. `scripts/package.d/try` tries their installation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,13 +10,13 @@ use cnimble_tests::{need, plugin_dir, skip};
 
 use crate::scripts::script;
 
-/// The names in a directory.
+/// Returns the names in a directory.
 fn names(dir: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(dir).unwrap_or_else(|err| panic!("{}: {err}", dir.display()));
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// The plugins, by their folders.
+/// Returns the plugins, by their folders.
 fn plugins() -> BTreeSet<String> {
     let root = script("..");
     let mut found = names(&root.join("plugins"));
@@ -25,7 +25,7 @@ fn plugins() -> BTreeSet<String> {
     found
 }
 
-/// Where the files of a kind of package are, in a tree of it.
+/// The directories of a kind of package in an unpacked tree.
 struct Tree {
     plugins: PathBuf,
     command: PathBuf,
@@ -92,7 +92,7 @@ fn packages_have_every_plugin_unit_page_and_licence() {
         let share = tree.command.join("usr/share");
         assert_eq!(names(&share.join("man/man1")), pages);
         for completion in ["bash-completion/completions/cnimble", "fish/vendor_completions.d/cnimble.fish"] {
-            // The script asks the command, which knows the words.
+            // The completion script calls the command, which has the words.
             let script = fs::read_to_string(share.join(completion)).unwrap();
             assert!(script.contains("CNIMBLE_COMPLETE"), "{completion}: {script}");
         }

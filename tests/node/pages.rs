@@ -1,4 +1,4 @@
-//! Blocks of pages, pasted. `scripts/stress pages` pastes all of them in a fresh Debian, with the packages.
+//! Pastes blocks of pages. `scripts/stress pages` pastes all of them in a fresh Debian, with the packages.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use cnimble_tests::{LIMIT, command, need, plugin_dir, run_limited};
 
 use crate::scripts::script;
 
-/// The lines of the blocks that are marked `sh pasted`, without those that install or remove packages.
+/// Returns the lines of blocks marked `sh pasted`, without those that install or remove packages.
 fn blocks(page: &str) -> String {
     let text = fs::read_to_string(script("..").join(page)).unwrap();
     let mut inside = false;
@@ -27,7 +27,7 @@ fn blocks(page: &str) -> String {
     lines
 }
 
-/// Pastes the blocks of a page, as in a shell: each line has to succeed.
+/// Pastes the blocks of a page into a shell. Each line has to succeed.
 #[track_caller]
 fn paste(page: &str) {
     need!("ip", "nft");

@@ -1,4 +1,4 @@
-//! The scripts that people run: install and demo.
+//! Tests the scripts for users: install and demo.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts")).join(name)
 }
 
-/// What there is below a directory: enough to tell a file from a copy of it.
+/// Returns the files below a directory, with details that distinguish a file from its copy.
 pub(crate) fn contents(dir: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -34,7 +34,7 @@ pub(crate) fn contents(dir: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// A node with plugins of somebody else, and a release to install.
+/// A node with foreign plugins and a release to install.
 pub(crate) struct Node {
     pub(crate) dir: tempfile::TempDir,
 }
@@ -61,7 +61,7 @@ impl Node {
         write_script(&self.path(name), text);
     }
 
-    /// Puts another file in place of one, as package managers do.
+    /// Replaces a file with a new one, as package managers do.
     fn replace(&self, name: &str, bytes: &[u8]) {
         let (written, fresh) = (self.path("written"), self.path("fresh"));
         fs::write(&written, bytes).unwrap();
@@ -71,7 +71,7 @@ impl Node {
         fs::rename(fresh, self.path(name)).unwrap();
     }
 
-    /// A newer release: still runs, other bytes.
+    /// Creates a newer release, which runs but has other bytes.
     pub(crate) fn upgrade(&self) -> Vec<u8> {
         let mut binary = fs::read(self.path("release/cnimble-plugins")).unwrap();
         binary.extend(b"newer");
@@ -132,7 +132,7 @@ fn installing_again_keeps_the_originals() {
     let newer = node.upgrade();
     node.install_ok(&[]);
     assert_eq!(fs::read(node.path("bin/bridge")).unwrap(), newer);
-    // Somebody copies a still newer one of ours by hand.
+    // An administrator copies an even newer plugin of cnimble by hand.
     let newest = node.upgrade();
     node.replace("bin/bridge", &newest);
     node.install_ok(&["--no-command"]);
@@ -143,7 +143,7 @@ fn installing_again_keeps_the_originals() {
     assert!(!node.path("prefix/bin/cnimble").exists());
 }
 
-/// The program of cluster-local comes when it is asked for, is renewed from then on, and goes with the plugins.
+/// The program of cluster-local is installed on request, then updated, and removed with the plugins.
 #[test]
 fn the_program_of_cluster_local_comes_when_asked_for_and_goes_with_the_rest() {
     let node = Node::new();
@@ -163,7 +163,7 @@ fn the_program_of_cluster_local_comes_when_asked_for_and_goes_with_the_rest() {
     node.write("release/cluster-local-etcd", "#!/bin/sh\necho 2\n");
     node.install_ok(&[]);
     assert_eq!(installed().unwrap(), "#!/bin/sh\necho 2\n");
-    // A release without it changes nothing there.
+    // A release without the program keeps the installed one.
     fs::remove_file(node.path("release/cluster-local-etcd")).unwrap();
     node.install_ok(&[]);
     assert_eq!(installed().unwrap(), "#!/bin/sh\necho 2\n");

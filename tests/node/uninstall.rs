@@ -1,5 +1,5 @@
-//! `scripts/install --uninstall` on a node with living pods. What `cnimble hand-over` does is tested with
-//! the command; here something stands for it.
+//! Tests `scripts/install --uninstall` on a node with living pods. A script replaces `cnimble hand-over`, which has
+//! tests with the command.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,7 @@ use cnimble_tests::{PATIENCE, wait_until};
 use crate::scripts::{Node, contents};
 
 impl Node {
-    /// A command that writes down how it was called and what was there, and then does what `then`
-    /// says: it stands for `cnimble`, which has tests of its own.
+    /// Writes a substitute for `cnimble`. It records its arguments and the existing files, and then runs `then`.
     fn record(&self, then: &str) {
         let text = format!(
             "#!/bin/sh\n[ \"$*\" != 'hand-over --help' ] || exit 0\ncd {}\n\
@@ -71,7 +70,7 @@ fn uninstall_waits_for_plugins_that_are_at_work() {
     let node = Node::new();
     node.record("");
     node.install_ok(&[]);
-    // One that waits for its configuration.
+    // This plugin waits for its configuration.
     let mut plugin = Command::new(node.path("bin/host-local"));
     plugin.env("CNI_COMMAND", "DEL").env("CNI_CONTAINERID", "c1").env("CNI_IFNAME", "eth0");
     plugin.env("CNI_PATH", node.path("bin")).stdin(Stdio::piped());
@@ -97,11 +96,11 @@ fn uninstall_that_was_killed_anywhere_can_be_called_again() {
     let mut killed = 0;
     for call in 1.. {
         let node = Node::new();
-        // A small one of three names.
+        // A small binary of three plugins.
         node.write("release/cnimble-plugins", "#!/bin/sh\nprintf '%s\\n' bridge host-local loopback\n");
         let before = contents(&node.path("bin"));
         node.install_ok(&[]);
-        // Each change is made by one of these.
+        // One of these programs makes each change.
         let counter = node.path("counter");
         fs::create_dir(node.path("met")).unwrap();
         for program in ["ln", "mv", "rm", "rmdir", "flock"] {

@@ -1,10 +1,10 @@
-//! scripts/vm keeps its promises: what comes back from the machine, and what doesn't.
+//! Tests scripts/vm: the parts that come back from the machine, and those that don't.
 
 use std::process::Output;
 
 use cnimble_tests::{skip, vm};
 
-/// Runs a command in the machine; returns its exit status, stdout and stderr.
+/// Runs a command in the machine. Returns its exit status, stdout and stderr.
 fn run(options: &[&str], command: &[&str]) -> (i32, String, String) {
     said(vm::script().arg("run").args(options).arg("--").args(command).env("CNIMBLE_VM_WORD", "a 'b' $c\nd"))
 }
@@ -64,7 +64,7 @@ fn time_out_and_death_have_a_status_of_their_own() {
     assert_eq!(status, 125, "{stderr}");
     assert!(stderr.ends_with("error: the machine died\n"), "{stderr}");
     assert!(stderr.contains("panic"), "the kernel's last words are missing: {stderr}");
-    // A command's own signal is not the machine's death.
+    // A signal to the command doesn't count as a crash of the machine.
     assert_eq!(run(&[], &["sh", "-c", "kill -9 $$"]).0, 137);
     assert_eq!(run(&[], &["no-such-command-here"]).0, 127);
 }
