@@ -1,7 +1,7 @@
-//! The nodes of others: on hosts with the rules of Docker, ufw, firewalld, kube-proxy or an
-//! administrator, pods reach what they reach with the Go plugins, and nothing else.
+//! Tests hosts with the rules of Docker, ufw, firewalld, kube-proxy or an administrator. There pods reach exactly the
+//! hosts that they reach with the Go plugins.
 //!
-//! The files in `rules/` are in the shape of what each tool leaves in the kernel.
+//! The files in `rules/` have the form of each tool's rules in the kernel.
 #![cfg(test)]
 
 mod cluster;
@@ -13,7 +13,7 @@ use cnimble_tests::{go_to_meet, need, plugin_dir, skip};
 
 use site::{LATER, Reach, SOON, Site};
 
-/// The plugins of a chain.
+/// The chains of plugins that are tested.
 const CHAINS: [&[&str]; 4] = [
     &["bridge"],
     &["bridge", "firewall"],
@@ -21,7 +21,7 @@ const CHAINS: [&[&str]; 4] = [
     &["bridge", "portmap", "firewall", "tuning"],
 ];
 
-/// How often a difference is looked at again, with more patience.
+/// The number of repetitions with more patience after a difference.
 const ATTEMPTS: usize = 4;
 
 fn compare(rules: &str, go: &Path, chain: &[&str]) {
@@ -36,7 +36,7 @@ fn compare(rules: &str, go: &Path, chain: &[&str]) {
     assert_eq!(reach[0], reach[1], "{rules} {chain:?}: ours and the Go plugins'\n{}", ours.ruleset());
     let passes = |what: &str| reach[0].iter().any(|(name, there)| *name == what && *there);
     assert!(passes("host to pod"), "{rules} {chain:?}: {:?}", reach[0]);
-    // firewalld has to be told, and isn't there.
+    // firewalld has to be configured, and doesn't run here.
     if chain.contains(&"firewall") && rules != "firewalld.nft" {
         for what in ["pod to world", "pod to world, IPv6", "pod to pod", "pod to pod, IPv6"] {
             assert!(passes(what), "{rules} {chain:?}: {:?}", reach[0]);

@@ -1,4 +1,4 @@
-//! A node with two pods, a world behind it, and who reaches whom.
+//! A node with two pods and a world behind it, and the paths between them.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use cnimble_tests::traffic::Server;
 use cnimble_tests::{Attachment, Host, Network, Ns, silence};
 
-/// For how long an answer is waited for, first.
+/// The first time limit for an answer.
 pub(crate) const SOON: Duration = Duration::from_millis(1500);
-/// And where it matters.
+/// The time limit after a difference.
 pub(crate) const LATER: Duration = Duration::from_secs(8);
 
-/// A way, and whether there is an answer.
+/// The name of a path, and whether there is an answer.
 pub(crate) type Reach = (&'static str, bool);
 
 pub(crate) struct Site {
@@ -27,7 +27,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Two pods by the plugins of a directory, on a node with the rules of a file.
+    /// Creates two pods with the plugins of a directory, on a node with the rules of a file.
     pub(crate) fn new(plugins: &Path, rules: &str, chain: &[&str]) -> Self {
         let (host, pods, world) = (Host::hasty(), [Ns::new(), Ns::new()], Ns::new());
         host.cable("uplink", &world, "eth0");
@@ -38,7 +38,7 @@ impl Site {
             ns.ip(&format!("addr add {} dev {link}", addrs[0]));
             ns.ip(&format!("-6 addr add {} dev {link} nodad", addrs[1]));
         }
-        // Answers to services' and pods' addresses find their way.
+        // Answers to the addresses of services and pods have a route.
         host.ip("route add default via 192.0.2.9");
         world.ip("route add default via 192.0.2.1");
         world.ip("-6 route add default via 2001:db8::1");
@@ -53,7 +53,7 @@ impl Site {
         Site { _servers: servers, world, pods, addrs, host }
     }
 
-    /// All ways at once: most of the time is spent waiting for what isn't answered.
+    /// Tries all paths concurrently, because most of the time is spent waiting.
     pub(crate) fn reach(&self, patience: Duration) -> Vec<Reach> {
         let [pod, _] = &self.pods;
         let [first, second] = &self.addrs;
@@ -97,7 +97,7 @@ fn load(host: &Host, rules: &str) {
     }
 }
 
-/// ADD of a chain; the pod's addresses. The first pod has a port of the host.
+/// Calls ADD of a chain and returns the pod's addresses. The first pod has a port of the host.
 fn add(host: &Host, plugins: &Path, chain: &[&str], number: usize, pod: &Ns) -> Vec<String> {
     let att = Attachment::new(&format!("pod{number}"), pod);
     let mut prev: Option<Value> = None;
@@ -119,7 +119,7 @@ fn add(host: &Host, plugins: &Path, chain: &[&str], number: usize, pod: &Ns) -> 
             }
             _ => json!({}),
         };
-        // Debian's Go plugins know no newer version.
+        // Debian's Go plugins support no newer version.
         for (key, value) in [("type", *plugin), ("name", "net64"), ("cniVersion", "1.0.0")] {
             config[key] = value.into();
         }

@@ -1,5 +1,5 @@
-//! `cnimble node` beside other firewalls: what docs/CLUSTER.md says to tell them is enough, and they may be loaded
-//! again.
+//! Tests `cnimble node` beside other firewalls. The settings in docs/CLUSTER.md suffice for them, and a reload of their
+//! rules does no harm.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use cnimble_tests::{Host, need};
 
 use super::members::Site;
 
-/// A firewall: its rules (in `rules/`), and what an administrator tells it, by what that leaves in the kernel.
+/// A firewall: its rules (in `rules/`), and an administrator's settings as commands with the same effect in the kernel.
 struct Firewall {
     rules: &'static [&'static str],
     told: &'static [&'static str],
@@ -26,7 +26,7 @@ fn load(host: &Host, rules: &[&str]) {
     }
 }
 
-/// Pods of two nodes behind the firewall reach each other and the world; after it was loaded again, too.
+/// Asserts that pods of two nodes behind the firewall reach each other and the world, also after a reload of its rules.
 fn passes(firewall: &Firewall) {
     need!("ip", "nft", "iptables-nft-restore", "ip6tables-nft-restore");
     let mut site = Site::new(2);
@@ -59,7 +59,7 @@ fn docker_that_is_told_lets_pods_of_other_nodes_through() {
 
 #[test]
 fn ufw_that_is_told_lets_pods_of_other_nodes_through() {
-    // `ufw route allow from 10.1.0.0/16`, and `to`.
+    // The effect of `ufw route allow from 10.1.0.0/16`, and `to`.
     passes(&Firewall {
         rules: &["ufw.rules", "ufw.rules6"],
         told: &[
@@ -73,7 +73,7 @@ fn ufw_that_is_told_lets_pods_of_other_nodes_through() {
 
 #[test]
 fn firewalld_that_is_told_lets_pods_of_other_nodes_through() {
-    // `firewall-cmd --zone=trusted --add-source=…`
+    // The effect of `firewall-cmd --zone=trusted --add-source=…`.
     passes(&Firewall {
         rules: &["firewalld.nft"],
         told: &[

@@ -1,6 +1,6 @@
-//! An agent in a large cluster: each change of a node is as many writes as it takes, and nothing else is written.
+//! Tests an agent in a large cluster: each change of a node causes only the necessary writes.
 //!
-//! `CNIMBLE_NODES` is how many nodes there are; `scripts/stress node` takes 500 and prints what was measured.
+//! `CNIMBLE_NODES` is the number of nodes. `scripts/stress node` uses 500 and prints the measurements.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -13,18 +13,18 @@ use cnimble_tests::{Background, Host, Ns, PATIENCE, need, wait_until};
 
 use super::members::{Member, PROTOCOL};
 
-/// Nodes, if nothing else is said.
+/// The default number of nodes.
 const FEW: usize = 60;
 
-/// The first node is the one that is looked at.
+/// The number of the node under test.
 const HERE: usize = 1;
 
-/// The address of a node, with its family's `{}`.
+/// Returns the IPv4 address of a node.
 fn ip4(number: usize) -> String {
     format!("172.16.{}.{}", number / 256, number % 256)
 }
 
-/// A node as large as those of real clusters: most of one are the images that it has.
+/// Returns a node of realistic size. Most of it is the list of images.
 fn object(number: usize) -> Value {
     let images: Vec<Value> = (0..30)
         .map(|image| {
@@ -46,19 +46,19 @@ fn object(number: usize) -> Value {
     })
 }
 
-/// The agent under test, and what the kernel tells of routes meanwhile.
+/// The agent under test, and the kernel's route notifications.
 struct Large {
     node: Member,
     api: ApiServer,
     _world: Ns,
     _monitor: Background,
     told: PathBuf,
-    /// Of what was told, so many lines have been counted.
+    /// The number of lines that are already counted.
     counted: usize,
-    /// The node that shows that all before it has been dealt with, and whether it is there.
+    /// The sentinel node and whether it exists. It shows that all earlier changes were processed.
     sentinel: (usize, bool),
     nodes: usize,
-    /// Figures are printed.
+    /// Whether measurements are printed.
     tells: bool,
 }
 
@@ -81,12 +81,12 @@ impl Large {
         let sentinel = (nodes + 1, false);
         let (_world, _monitor, counted) = (world, monitor, 0);
         let large = Large { node, api, _world, _monitor, told, counted, sentinel, nodes, tells };
-        // From here on the monitor tells.
+        // The monitor works from here on.
         large.heard("198.51.100.1");
         large
     }
 
-    /// Waits until the monitor has told all that has happened; what it told.
+    /// Waits until the monitor has printed all earlier changes. Returns its output.
     fn heard(&self, mark: &str) -> String {
         let told = || std::fs::read_to_string(&self.told).unwrap();
         let marked = || {
@@ -113,7 +113,7 @@ impl Large {
         assert!(wait_until(PATIENCE, there), "{} of {routes}: {}", self.routes(), self.node.log());
     }
 
-    /// Memory in KiB, now and at most, and processor time in ticks of 10 ms.
+    /// Returns the current and the peak memory in KiB, and the processor time in ticks of 10 ms.
     fn usage(&self) -> (u64, u64, u64) {
         let pid = self.node.agent.as_ref().unwrap().pid();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -127,12 +127,12 @@ impl Large {
         (of("VmRSS:"), of("VmHWM:"), ticks(11) + ticks(12))
     }
 
-    /// Does something, then waits until the agent has dealt with it: routes that were made and deleted for it.
+    /// Makes a change and waits until the agent has processed it. Returns the numbers of added and deleted routes.
     fn writes(&mut self, what: &str, change: impl FnOnce(&mut Self)) -> (usize, usize) {
         let (before, begun) = (self.usage(), Instant::now());
         change(self);
         let (number, there) = self.sentinel;
-        // What the server told before the sentinel, the agent knows when it knows the sentinel.
+        // The agent knows the earlier changes once it knows the sentinel.
         let name = format!("node{number}");
         if there {
             self.api.delete(&format!("default/{name}"));
@@ -140,7 +140,7 @@ impl Large {
             self.api.put(object(number));
         }
         self.sentinel.1 = !there;
-        // Both families: the kernel takes one behind the other.
+        // The kernel adds the routes of both families one after the other.
         let ways = [format!("via {} ", ip4(number)), format!("via 2001:db8::{number:x} ")];
         let is_sentinels = |route: &&String| ways.iter().any(|way| route.contains(way));
         let is_done = || self.node.routes().iter().filter(is_sentinels).count() == if there { 0 } else { 2 };
@@ -162,7 +162,7 @@ impl Large {
         (made, deleted)
     }
 
-    /// Our routes that were made and deleted since the last time.
+    /// Returns the numbers of the agent's routes that were added and deleted since the last call.
     fn since(&mut self, mark: &str) -> (usize, usize) {
         let told = self.heard(mark);
         let lines: Vec<&str> = told.lines().collect();
@@ -212,7 +212,7 @@ fn each_change_of_a_large_cluster_is_as_many_writes_as_it_takes() {
         all.change(3, |_| ());
     };
     assert_eq!(large.writes("both change back", both), (2, 2));
-    // What a kubelet says every few minutes.
+    // The heartbeat that a kubelet sends every few minutes.
     let alive = |all: &mut Large| {
         for number in 1..=all.nodes {
             all.change(number, |node| {
@@ -224,7 +224,7 @@ fn each_change_of_a_large_cluster_is_as_many_writes_as_it_takes() {
     assert_eq!(large.writes("410 Gone in a watch, and a list", |all| all.api.forget()), (0, 0));
     assert_eq!(large.writes("410 Gone for an old version, and a list", |all| all.api.compact()), (0, 0));
     assert_eq!(large.writes("the watch breaks", |all| all.api.disconnect()), (0, 0));
-    // A whole minute where figures are wanted.
+    // For measurements it waits a whole minute.
     let minute = if large.tells { 60 } else { 1 };
     let away = |all: &mut Large| {
         all.api.fail(Some(503));
@@ -242,7 +242,7 @@ fn each_change_of_a_large_cluster_is_as_many_writes_as_it_takes() {
     restart(&mut large);
     assert_eq!(large.writes("the agent was killed and started", |_| ()), (0, 0));
     assert!(large.routes().abs_diff(before) == 2);
-    // Lists and watches again and again leave nothing behind in memory.
+    // Repeated lists and watches must not leak memory.
     let rss = large.usage().0;
     for _ in 0..5 {
         assert_eq!(large.writes("another list", |all| all.api.forget()), (0, 0));

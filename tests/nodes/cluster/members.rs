@@ -1,4 +1,4 @@
-//! Nodes of a cluster on one link, each with its agent and a pod, and an API server that tells of them.
+//! The nodes of a cluster on one link, each with its agent and a pod, and an API server.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,10 +12,10 @@ use cnimble_tests::stream::socket;
 use cnimble_tests::traffic::{self, Server};
 use cnimble_tests::{Background, Host, LIMIT, Ns, PATIENCE, command, plugin_dir, wait_until};
 
-/// The protocol of the agent's routes.
+/// The routing protocol number of the agent's routes.
 pub(super) const PROTOCOL: &str = "proto 203";
 
-/// A node: the host, its agent, and a pod, from which addresses are known.
+/// A node: the host, its agent, and a pod with its addresses.
 pub(super) struct Member {
     pub(super) number: usize,
     pub(super) host: Host,
@@ -27,9 +27,9 @@ pub(super) struct Member {
 pub(super) struct Site {
     pub(super) members: Vec<Member>,
     pub(super) api: ApiServer,
-    /// The link between the nodes, the API server, and the world behind it.
+    /// The link between the nodes, the API server, and the world beyond.
     pub(super) world: Ns,
-    /// Of each agent.
+    /// The options of each agent.
     options: &'static str,
 }
 
@@ -50,10 +50,10 @@ impl Site {
         Self::with(nodes, "")
     }
 
-    /// Each agent gets these options.
+    /// Creates a site with these options for each agent.
     pub(super) fn with(nodes: usize, options: &'static str) -> Self {
         let world = Ns::new();
-        // A MAC that follows the ports would change when a node comes, and others would look for the world at the old one.
+        // A MAC that follows the ports would change with a new node, and other hosts would use the world's old one.
         world.ip("link add br0 address 02:00:00:00:00:fe type bridge");
         world.ip("link set br0 up");
         world.ip("addr add 192.0.2.254/24 dev br0");
@@ -66,7 +66,7 @@ impl Site {
         site
     }
 
-    /// A machine more, with its agent; the API server gets to know it.
+    /// Adds a machine with its agent, and its node to the API server.
     pub(super) fn join(&mut self, number: usize) {
         let host = Host::hasty();
         let port = format!("port{number}");
@@ -84,7 +84,7 @@ impl Site {
         self.members.push(member);
     }
 
-    /// Waits until each node has its file and a route of each family to each other one.
+    /// Waits until each node has its file, and a route of each family to each other node.
     pub(super) fn settled(&self) {
         for member in &self.members {
             let others =
@@ -113,7 +113,7 @@ impl Site {
         }
     }
 
-    /// Every pod reaches every pod with its own address, and the world with its node's.
+    /// Asserts that each pod reaches each pod with its own address, and the world with its node's address.
     pub(super) fn all_reach_all(&self) {
         let _world = Server::start(&self.world, 80, "world");
         let _servers: Vec<Server> =
@@ -128,7 +128,7 @@ impl Site {
                     assert_eq!(seen(ip), format!("pod {own}"), "to {ip}");
                 }
             }
-            // The world has no way to pods: whom it answers has a node's address.
+            // The world has no route to pods, so it only answers a node's address.
             let number = from.number;
             assert_eq!(seen("192.0.2.254"), format!("world 192.0.2.{number}"));
             assert_eq!(seen("2001:db8::fe"), format!("world 2001:db8::{number}"));
@@ -141,12 +141,12 @@ impl Site {
 }
 
 impl Member {
-    /// `cnimble node` with these options besides the usual ones.
+    /// Returns `cnimble node` with these additional options.
     pub(super) fn node(&self, options: &str) -> Command {
         let dir = self.host.dir().display();
         let log =
             std::fs::File::options().create(true).append(true).open(self.host.dir().join("log")).unwrap();
-        // Only what is told changes anything, unless a test is about the clock.
+        // The agent reacts only to notifications, unless a test is about the interval.
         let resync = if options.contains("--resync") { "" } else { "--resync 600" };
         let args = format!(
             "node --kubeconfig {dir}/kubeconfig --node-name node{} --conf-dir {dir}/net.d --data-dir {} --listen {dir}/sock \
@@ -163,7 +163,7 @@ impl Member {
         self.agent = Some(Background::start(&mut self.node(options)));
     }
 
-    /// A page of the agent: the status, and the text.
+    /// Returns the status and the text of a page of the agent.
     pub(super) fn get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = UnixStream::connect(self.host.dir().join("sock")).ok()?;
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -174,7 +174,7 @@ impl Member {
         Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
     }
 
-    /// What `/metrics` counts by this name.
+    /// Returns the value of a metric in `/metrics`.
     pub(super) fn metric(&self, name: &str) -> Option<u64> {
         let (_, text) = self.get("/metrics")?;
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("cnimble_node_{name} ")))?;
@@ -197,14 +197,14 @@ impl Member {
         assert!(wait_until(PATIENCE, || self.log().contains(words)), "{words}: {}", self.log());
     }
 
-    /// The agent's routes, as `ip route` shows them.
+    /// Returns the agent's routes, as `ip route` shows them.
     pub(super) fn routes(&self) -> Vec<String> {
         let of = |family: &str| self.host.ip(&format!("{family} route show {PROTOCOL}"));
         let text = of("-4") + "\n" + &of("-6");
         text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
     }
 
-    /// `cnimble VERB` for the pod in the node's network.
+    /// Runs `cnimble VERB` for the pod in the node's network.
     fn pod_verb(&self, verb: &str) -> String {
         let dir = self.host.dir().display();
         let line = format!(

@@ -1,5 +1,5 @@
-//! `cnimble node` on three nodes of a cluster: pods reach each other without NAT and the world with it, and nothing
-//! that happens to the cluster ends a stream between pods that live.
+//! Tests `cnimble node` on three nodes of a cluster. Pods reach each other without NAT, and the world with it. Changes
+//! of the cluster break no stream between living pods.
 
 mod company;
 mod many;
@@ -24,7 +24,7 @@ fn pods_of_three_nodes_reach_each_other_without_nat_and_the_world_with_it() {
     site.all_reach_all();
     for member in &site.members {
         assert!(!std::fs::read_to_string(member.conflist()).unwrap().contains("ipMasq"));
-        // One rule of each family, and its guard, however many nodes there are.
+        // The table has one rule per family, and its guard, for any number of nodes.
         assert_eq!(member.host.nft("list table inet cnimble-node").matches("saddr").count(), 4);
     }
     let first = &mut site.members[0];
@@ -54,7 +54,7 @@ fn a_stream_between_pods_goes_on_whatever_happens_to_the_cluster() {
     drop(gone);
     site.settled();
     flows("a node went");
-    // Another network for a node without pods in it would be its own business; others follow.
+    // A changed network of a node without pods would be safe, but others follow it.
     let mut moved = object(3);
     moved["spec"]["podCIDRs"] = json!(["10.1.33.0/24", "fd00:1:33::/64"]);
     site.api.put(moved);
@@ -78,7 +78,7 @@ fn a_stream_between_pods_goes_on_whatever_happens_to_the_cluster() {
     assert_eq!(first.routes().len(), 4, "an agent that knows no nodes removes no routes");
     site.api.fail(None);
     site.settled();
-    // A look for another reason may put it back, too, but not again and again.
+    // Another reason for a look can restore the route once, but not repeatedly.
     for _ in 0..5 {
         site.members[0].host.ip("route del 10.1.3.0/24");
         site.settled();
@@ -116,20 +116,20 @@ fn a_route_of_the_administrator_stays_and_hostile_nodes_change_nothing() {
     for (_, _, _, words) in hostile {
         first.says(&words.replace('\\', ""));
     }
-    // The last of all comes: those before were looked at.
+    // The last node becomes known after the others were processed.
     site.api.put(object(20));
     let came = || first.routes().len() == 2;
     assert!(wait_until(PATIENCE, came), "{:?}", first.routes());
     site.api.delete("default/node20");
     assert!(wait_until(PATIENCE, || first.routes().is_empty()), "{:?}", first.routes());
     assert_eq!(first.host.ip("route show"), before);
-    // Their faults are none of this node's.
+    // Faults of other nodes don't affect this node.
     assert_eq!((first.get("/healthz").unwrap().0, first.metric("failures")), (200, Some(0)));
     assert_eq!(std::fs::read_to_string(first.conflist()).unwrap(), file);
-    // The administrator's route goes, and ours comes.
+    // The administrator's route is deleted, and the agent's is added.
     first.host.ip("route del 10.1.7.0/24");
     assert!(wait_until(PATIENCE, || first.routes().iter().any(|route| route.starts_with("10.1.7.0/24"))));
-    // The node is deleted: the configuration stays.
+    // The node is deleted, but the configuration stays.
     site.api.delete("default/node1");
     first.says("the API server has no node node1");
     assert_eq!(std::fs::read_to_string(first.conflist()).unwrap(), file);

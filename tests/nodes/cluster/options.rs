@@ -1,4 +1,4 @@
-//! What the options of `cnimble node` do, on nodes with pods.
+//! Tests the options of `cnimble node` on nodes with pods.
 
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use cnimble_tests::{LIMIT, PATIENCE, need, run_limited, wait_until};
 
 use super::members::{Member, Site, object};
 
-/// As containerd's documentation has one: each of its variables.
+/// A template with all variables, as in containerd's documentation.
 const TEMPLATE: &str = r#"{
   "cniVersion": "1.0.0", "name": "cnimble",
   "plugins": [
@@ -21,14 +21,14 @@ const TEMPLATE: &str = r#"{
 }"#;
 
 impl Member {
-    /// The network's file, once it holds the word.
+    /// Waits until the network's file contains the word, and returns the file.
     fn file_with(&self, word: &str) -> Value {
         let text = || std::fs::read_to_string(self.conflist()).unwrap_or_default();
         assert!(wait_until(PATIENCE, || text().contains(word)), "{word}: {}\n{}", text(), self.log());
         serde_json::from_str(&text()).unwrap()
     }
 
-    /// `cnimble node --once --json` with these options: exit status, and what it printed.
+    /// Runs `cnimble node --once --json` with these options. Returns exit status, output and stderr.
     fn once(&self, options: &str) -> (i32, Value, String) {
         let output = run_limited(&mut self.node(&format!("--once --json {options}")), b"", LIMIT);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -50,7 +50,7 @@ fn a_template_gets_each_variable_and_a_bad_one_changes_nothing() {
     let ipam = &file["plugins"][0]["ipam"];
     assert_eq!(ipam["ranges"], json!([[{"subnet": "10.1.1.0/24"}], [{"subnet": "fd00:1:1::/64"}]]));
     assert_eq!(ipam["routes"], json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]));
-    // It is read at every look.
+    // The template is read at each look.
     std::fs::write(&template, TEMPLATE.replace("br-{{.PodCIDR}}", "br9")).unwrap();
     site.api.put(object(9));
     site.members[0].file_with("\"br9\"");
@@ -108,7 +108,7 @@ fn once_writes_what_is_missing_then_nothing_and_tells_by_its_status() {
     assert_eq!((status, &said["routes"]), (0, &json!(4)), "{said}");
     assert_eq!(said["writes"], 0, "{said}");
     assert_eq!(seen(node), before);
-    // What is wrong with another node is told; what is wrong here is in the status.
+    // A fault of another node is reported. A fault of this node changes the exit status.
     let mut wrong = object(3);
     wrong["spec"]["podCIDRs"] = json!(["0.0.0.0/0"]);
     site.api.put(wrong);
@@ -147,7 +147,7 @@ fn another_pod_cidr_waits_for_the_last_lease() {
     let before = looks();
     assert!(wait_until(PATIENCE, || looks() > before + 2));
     site.members[0].file_with("10.1.1.0/24");
-    // Pods of both live: which of them goes first doesn't matter.
+    // Pods of both networks live. Their order of removal doesn't matter.
     site.members[0].del_pod();
     let file = site.members[0].file_with("10.1.11.0/24");
     assert_eq!(file["plugins"][0]["ipam"]["ranges"][1][0]["subnet"], "fd00:1:11::/64");
@@ -160,7 +160,7 @@ fn another_pod_cidr_waits_for_the_last_lease() {
     site.all_reach_all();
 }
 
-/// The API server is behind a router, so that no route of the node's own link refuses its network.
+/// The API server is behind a router, so no route of the node's own link conflicts with its network.
 #[test]
 fn a_network_with_the_api_servers_or_the_nodes_address_is_refused_and_the_last_good_one_stays() {
     need!("ip", "nft");
@@ -178,7 +178,7 @@ fn a_network_with_the_api_servers_or_the_nodes_address_is_refused_and_the_last_g
     ] {
         let mut bad = object(1);
         bad["spec"]["podCIDRs"] = json!([cidr, "fd00:1:1::/64"]);
-        // The API server doesn't tell the node's address.
+        // The API server doesn't report the node's address.
         bad["status"] = json!({});
         api.put(bad);
         let (status, said, errors) = node.once("");
@@ -190,7 +190,7 @@ fn a_network_with_the_api_servers_or_the_nodes_address_is_refused_and_the_last_g
     assert_eq!(node.once("").0, 0);
 }
 
-/// The kernel accepts connections, and no process answers.
+/// The kernel accepts connections, but no process answers.
 #[test]
 fn an_api_server_that_never_answers_is_told_in_time_and_pods_come_meanwhile() {
     need!("ip", "nft");

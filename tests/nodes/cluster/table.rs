@@ -1,4 +1,4 @@
-//! The agent's masquerading rules: what differs is made again, and what is right is left alone.
+//! Tests the agent's masquerading rules: a changed rule is replaced, and a correct one is not rewritten.
 
 use cnimble_tests::{PATIENCE, need, wait_until};
 
@@ -7,7 +7,7 @@ use super::members::{Member, Site};
 const LIST: &str = "list table inet cnimble-node";
 
 impl Member {
-    /// Waits until the agent has looked so often again.
+    /// Waits until the agent has looked this many times again.
     fn looks(&self, times: u64) {
         let looks = || self.metric("looks_total");
         let mut first = None;
@@ -18,7 +18,7 @@ impl Member {
         assert!(wait_until(PATIENCE, more), "{}", self.log());
     }
 
-    /// Lets the IPv4 rule masquerade something else. Its comment stays.
+    /// Changes the network in the IPv4 masquerading rule, but not its comment.
     fn spoil(&self) {
         let rules = self.host.nft(&format!("-a {LIST}"));
         let rule =
@@ -44,13 +44,13 @@ fn a_masquerading_rule_that_differs_is_made_again_and_one_that_is_right_stays() 
         let there = || node.host.nft(LIST);
         assert!(wait_until(PATIENCE, || there() == right), "{}\n{}", there(), node.log());
     };
-    // Another agent leaves it alone.
+    // A restarted agent doesn't rewrite it.
     node.agent = None;
     node.start("--resync 1");
     node.looks(3);
     assert_eq!(node.host.nft(&format!("-a {LIST}")), with_handles);
     assert_eq!(node.metric("writes_total"), Some(0));
-    // Under the agent, and while there is none.
+    // The rule is changed while the agent runs, and while it doesn't.
     node.spoil();
     is_right(node);
     node.agent = None;

@@ -1,4 +1,4 @@
-//! What an agent tells of itself: its pages in each state, and its words to a service manager.
+//! Tests an agent's pages in each state, and its messages to a service manager.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use cnimble_tests::{Background, LIMIT, PATIENCE, need, wait_until};
 use super::members::{Member, Site, object};
 
 impl Member {
-    /// Waits until `/healthz` has this status and these words, and nothing behind `ok` if there are none.
+    /// Waits until `/healthz` has this status and these words. Without words the page must be `ok` alone.
     fn is(&self, status: u16, words: &str) {
         let now = || self.get("/healthz");
         let fits = |(code, text): (u16, String)| {
@@ -41,7 +41,7 @@ fn pages_tell_of_each_state_and_faults_of_other_nodes_are_no_illness() {
     node.is(200, "");
     node.counts(&[("nodes", 1), ("api_reachable", 1), ("routes", 0), ("conditions", 0), ("failures", 0)]);
     assert!(node.metric("looks_total").is_some_and(|looks| looks > 0));
-    // What is there stays, so nobody is to restart it for that.
+    // The routes stay, so the agent stays healthy and needs no restart.
     site.api.fail(Some(503));
     node.is(200, "nodes are as they were told of last");
     node.counts(&[("nodes", 1), ("api_reachable", 0)]);
@@ -66,7 +66,7 @@ fn pages_tell_of_each_state_and_faults_of_other_nodes_are_no_illness() {
     assert_eq!((&page["failures"], &page["api"]), (&json!([]), &json!(null)), "{text}");
     node.host.ip("route del 10.1.7.0/24");
     node.is(200, "");
-    // A fault of its own is one.
+    // A fault of this node makes it unhealthy.
     let dir = node.host.dir().join("net.d");
     std::fs::remove_dir_all(&dir).unwrap();
     std::fs::write(&dir, "").unwrap();
