@@ -1,4 +1,4 @@
-//! containerd, from Debian's package, by its own client.
+//! Tests containerd from Debian's package, with its own client.
 
 use std::process::Stdio;
 
@@ -29,7 +29,7 @@ fn containerd_with_its_own_client() {
             "run --snapshotter native --cni --rm --cgroup {group}/{name} localhost/busybox:latest {name} sh -c \"{command}\""
         ))
     };
-    // One that stays. ctr calls DEL when it ends, as it runs in the foreground.
+    // This container keeps running. ctr runs in the foreground and calls DEL at its end.
     let mut server = node.command("sh");
     server
         .args(["-ec", &run("server", PAUSE)])
@@ -40,7 +40,7 @@ fn containerd_with_its_own_client() {
     let lease = node.data_dir().join("pods/10.88.7.2");
     assert!(wait_until(PATIENCE, || lease.exists()), "no lease: {}", log());
     assert_eq!(std::fs::read_to_string(&lease).unwrap(), "default-server\r\neth0");
-    // Another reaches it, and what is outside.
+    // Another container reaches it and the outside.
     for target in ["10.88.7.2", "fd00:88:7::2", "fd00:88:7::1", "192.0.2.2", "2001:db8:2::2"] {
         let name = format!("to-{}", target.replace("::", "-").replace([':', '.'], "-"));
         let outcome = node.run(&run(&name, &format!("ping -c 1 -W 60 {target}")));

@@ -1,4 +1,4 @@
-//! containerd by CRI, as a kubelet talks to it: the only way that it maps ports.
+//! Tests containerd through CRI, like a kubelet. Only CRI maps ports.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub(crate) fn port(udp: bool, host_port: u16, host_ip: &str) -> Port {
     Port { protocol, host_port, container_port: 80, host_ip: host_ip.to_owned() }
 }
 
-/// Whether an HTTP server of a pod answers there, once it has started.
+/// Returns whether a pod's HTTP server answers at this address before the time limit.
 fn serves(from: &Ns, to: &str) -> bool {
     wait_until(PATIENCE, || {
         let outcome = from.run(&format!("curl --silent --globoff --max-time {PATIENCE} http://{to}/name"));
@@ -21,7 +21,7 @@ fn serves(from: &Ns, to: &str) -> bool {
     })
 }
 
-/// What containerd's own script `install-cni` writes.
+/// The configuration that containerd's script `install-cni` writes.
 const CONTAINERD: &str = include_str!("conflists/10-containerd-net.conflist");
 
 #[test]
@@ -58,8 +58,8 @@ fn containerds_default_network_with_ports() {
         let answer = udp(from, to).unwrap_or_else(|| panic!("{what}: nobody answers a datagram to {to}"));
         assert!(answer.starts_with("one "), "{what}: {answer} from {to}");
     }
-    // This file has no hairpinMode. So a pod reaches itself by way of the node only where bridges
-    // don't call iptables, whichever plugins there are.
+    // This file has no hairpinMode. So with any plugins a pod reaches itself through the node only if bridges don't
+    // call iptables.
     for switch in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
         if Path::new("/proc/sys/net/bridge").exists() {
             here.set_sysctl(&format!("bridge/{switch}"), "0");
@@ -78,7 +78,7 @@ fn containerds_default_network_with_ports() {
         ("TCP of UDP's", &outside, "[2001:db8:2::1]:8083"),
         ("::1", here, "[::1]:8080"),
     ] {
-        // Nobody listens, and nobody waits.
+        // The port has no listener, so the refusal comes at once.
         let refused = tcp(from, to).unwrap_err().kind();
         assert_eq!(refused, std::io::ErrorKind::ConnectionRefused, "{what}: {to}");
     }
@@ -95,11 +95,11 @@ fn containerds_default_network_with_ports() {
     );
 }
 
-/// What k3s writes. The plugin flannel isn't ours; it hands everything to bridge.
+/// The configuration of k3s. Its plugin flannel isn't part of cnimble. It delegates to bridge.
 const K3S: &str = include_str!("conflists/10-flannel.conflist");
 
-/// What flannel's plugin does: the configuration for bridge from its own and from the file of
-/// flannel's daemon, kept for DEL.
+/// A substitute for flannel's plugin. It makes the configuration for bridge from its own and from the file of flannel's
+/// daemon, and keeps it for DEL.
 const FLANNEL: &str = r#"#!/bin/sh -e
 kept=/var/lib/cni/flannel/$CNI_CONTAINERID
 case $CNI_COMMAND in

@@ -1,7 +1,7 @@
-//! `cnimble cri up`, `cri down` and `gc --cri --yes`, killed before one of their system calls: the next call
-//! finishes the work, and no pod that lives loses anything.
+//! Kills `cnimble cri up`, `cri down` and `gc --cri --yes` before one of their system calls. The next call finishes the
+//! work, and no living pod loses anything.
 //!
-//! A few points each; `scripts/stress cri` takes more.
+//! Tries a few points of each command. `scripts/stress cri` tries more.
 
 use serde_json::json;
 
@@ -20,7 +20,7 @@ spec:
   - {name: nginx, image: nginx, ports: [{containerPort: 80, hostPort: 8080}]}
 ";
 
-/// How many points of each command are tried.
+/// Returns the number of points to try for each command.
 fn most() -> usize {
     match std::env::var("CNIMBLE_STRESS").as_deref() {
         Ok("all") => usize::MAX,
@@ -29,7 +29,7 @@ fn most() -> usize {
     }
 }
 
-/// Runs the command on the node to the end that `fate` has for it.
+/// Runs the command on the node with this `fate`.
 fn traced(node: &Node, args: &str, fate: &Fate) -> Traced {
     let mut command = node.command(command().to_str().unwrap());
     let traced = run(command.args(args.split(' ')), b"", fate, LIMIT);
@@ -37,7 +37,7 @@ fn traced(node: &Node, args: &str, fate: &Fate) -> Traced {
     traced
 }
 
-/// Runs the command to its end; the points to kill it at, from the moment that it turns to the runtime.
+/// Runs the command to its end. Returns the points to kill it at, from the first connection to the runtime.
 fn points(node: &Node, args: &str) -> Vec<usize> {
     let watched = traced(node, args, &Fate::Watched);
     let stderr = String::from_utf8_lossy(&watched.output.stderr);
@@ -49,7 +49,7 @@ fn points(node: &Node, args: &str) -> Vec<usize> {
     (0..steps).map(|step| first + calls * step / steps).collect()
 }
 
-/// The pods that the runtime lists, Ready or not.
+/// Returns the pods that the runtime lists, Ready or not.
 fn listed(node: &Node) -> Vec<String> {
     let pods = document(node, "cri pods", 0);
     let name = |pod: &serde_json::Value| pod["name"].as_str().unwrap().to_owned();
@@ -63,7 +63,7 @@ fn what_a_killed_cri_command_began_is_finished_by_the_next() {
         skip!("{why}");
     }
     let node = Node::new();
-    // web-0 lives all the time; of web-1 a lease is left.
+    // web-0 lives all the time. Of web-1 only a lease remains.
     let shop = Shop::open(&node, 2);
     shop.lose_sandbox(1);
     let lease = shop.lease(1);
@@ -95,7 +95,7 @@ fn what_a_killed_cri_command_began_is_finished_by_the_next() {
     let file = node.file("web.yaml", MANIFEST);
     let up = format!("cri up {} --cgroup-parent {}", file.display(), shop.cri.cgroup());
     let down = "cri down shop/web";
-    // The runtime may be at the work of the client that was killed: a name in use is an error until it is done.
+    // The runtime may still do the work of the killed client. A name in use is an error until that is done.
     let finish_up = |after: &str| {
         let mut last = None;
         let done = wait_until(PATIENCE, || {

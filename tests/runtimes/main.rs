@@ -1,8 +1,7 @@
-//! Real container runtimes on our plugins: podman and containerd, from Debian's packages,
-//! each on a node of its own with our plugins as the only ones.
+//! Tests podman and containerd from Debian's packages. Each runs on its own node with only cnimble's plugins.
 #![cfg(test)]
 
-/// Skips without what every runtime here needs, and the tools of this one.
+/// Skips a test without the tools that all runtimes need, and those of this runtime.
 macro_rules! need_runtime {
     ($($tool:literal),*) => {
         cnimble_tests::need!("busybox", "ip", "nft", "unshare", "nsenter", "tar", $($tool),*);
@@ -26,14 +25,14 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Node, Ns, PATIENCE, Snapshot, leases, wait_until};
 
-/// A node without Go plugins: those of podman's package are deleted, and ours are the only ones.
+/// Returns a node without Go plugins: those of podman's package are hidden.
 fn node() -> Node {
     let node = Node::new();
     node.sh("for dir in /usr/lib/cni /usr/libexec/cni; do [ ! -d $dir ] || mount -t tmpfs none $dir; done");
     node
 }
 
-/// Dual stack with gateway and masquerade.
+/// Returns a dual-stack network with gateway and masquerading.
 fn network(node: &Node, version: &str) -> Value {
     json!({
         "cniVersion": version,
@@ -58,7 +57,7 @@ fn network(node: &Node, version: &str) -> Value {
     })
 }
 
-/// A machine beside the node that knows no way back to the pods.
+/// Returns a machine beside the node without a route to the pods.
 fn outside(node: &Node) -> Ns {
     let outside = Ns::new();
     node.cable("uplink", &outside, "eth0");
@@ -69,7 +68,7 @@ fn outside(node: &Node) -> Ns {
     outside
 }
 
-/// Nothing of any container is left on the node.
+/// Asserts that nothing of any container remains on the node.
 fn assert_clean(node: &Node) {
     let gone = wait_until(PATIENCE, || node.links() == ["br-pods", "lo", "uplink"]);
     assert!(gone, "interfaces left: {:?}", node.links());
@@ -80,7 +79,7 @@ fn assert_clean(node: &Node) {
         .collect();
     assert!(left.is_empty(), "leases left: {left:#?}");
     let state = Snapshot::of(node).without("leases").without("sysctl");
-    // What a network's pods share may stay, as the bridge does.
+    // Shared objects of a network's pods may stay, such as the bridge.
     for host in (2..20).chain([77]) {
         for address in [format!("10.88.7.{host}"), format!("fd00:88:7::{host:x}")] {
             let rules = state.mentions(&address);
@@ -91,12 +90,12 @@ fn assert_clean(node: &Node) {
     assert!(ids.is_empty(), "rules left: {ids:#?}");
 }
 
-/// The cgroup v2 hierarchy that some machines mount beside v1; podman needs one of the two.
+/// Returns whether cgroups are missing. podman needs v1 or the v2 hierarchy that some machines mount beside it.
 fn no_cgroups() -> bool {
     !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() && !Path::new("/sys/fs/cgroup/pids").exists()
 }
 
-/// No rule, set or chain names the container.
+/// Asserts that no rule, set or chain names the container.
 fn assert_no_rules_of(node: &Node, id: &str) {
     let ruleset = node.nft("list ruleset");
     assert!(!ruleset.contains(id.trim()), "rules of {id} are left: {ruleset}");

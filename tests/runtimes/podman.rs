@@ -1,4 +1,4 @@
-//! podman, from Debian's package.
+//! Tests podman from Debian's package.
 
 use serde_json::json;
 
@@ -7,8 +7,8 @@ use cnimble_tests::{Node, Ns, PATIENCE, Podman, wait_until};
 
 use crate::{assert_clean, assert_no_rules_of, network, outside};
 
-/// What an HTTP server at this address calls itself, once it answers: podman doesn't wait until
-/// what it has started serves.
+/// Returns the name that the HTTP server at this address gives. Waits for it, because podman doesn't wait until a
+/// container serves.
 fn curl(from: &Ns, to: &str) -> Option<String> {
     let mut outcome = None;
     wait_until(PATIENCE, || {
@@ -19,7 +19,7 @@ fn curl(from: &Ns, to: &str) -> Option<String> {
     outcome.map(|outcome| outcome.text())
 }
 
-/// Whether anything answers there within a few seconds.
+/// Returns whether any server answers at this address within a few seconds.
 fn answers(from: &Ns, to: &str) -> bool {
     from.run(&format!("curl --silent --globoff --max-time 3 http://{to}/name")).status == 0
 }
@@ -34,7 +34,7 @@ fn podman_with_three_containers() {
     let one = podman.run("one", "--network pods");
     podman.run("two", "--network pods");
     podman.run("three", "--network pods --ip 10.88.7.77 --mac-address 0a:58:00:00:00:77");
-    // Each reaches the next over both families, the gateway, and what is outside.
+    // Each container reaches the next over both families, the gateway, and the outside.
     podman.call("exec one ping -c 1 -W 60 10.88.7.3");
     podman.call("exec one ping -c 1 -W 60 fd00:88:7::3");
     podman.call("exec two ping -c 1 -W 60 10.88.7.2");
@@ -45,10 +45,10 @@ fn podman_with_three_containers() {
     assert!(outside.misses("10.88.7.2"), "the outside must not know a way in");
     let link = podman.call("exec three ip link show eth0");
     assert!(link.contains("0a:58:00:00:00:77"), "{link}");
-    // The lease is in the reference's form.
+    // The lease has the form of the reference plugin.
     let lease = std::fs::read_to_string(node.data_dir().join("pods/10.88.7.2")).unwrap();
     assert_eq!(lease, format!("{one}\r\neth0"));
-    // A container that is stopped gives its address back and gets one when it starts again.
+    // A stopped container releases its address and gets one at the next start.
     podman.call("stop --time 5 one");
     assert!(!node.data_dir().join("pods/10.88.7.2").exists());
     podman.call("start one");
@@ -62,7 +62,7 @@ fn podman_publishes_ports_every_way() {
     need_runtime!("podman", "crun", "curl");
     let node = crate::node();
     let outside = outside(&node);
-    // The chain that `podman network create` makes, and both families.
+    // The chain that `podman network create` makes, with both families.
     let mut network = network(&node, "0.4.0");
     for next in [
         json!({"type": "portmap", "capabilities": {"portMappings": true}}),
@@ -111,15 +111,15 @@ fn podman_publishes_ports_every_way() {
         let answer = udp(from, to).unwrap_or_else(|| panic!("{what}: nobody answers a datagram to {to}"));
         assert!(answer.starts_with("one "), "{what}: {answer} from {to}");
     }
-    // With the container's own tools.
+    // The request uses the container's own tools.
     for name in ["one", "two"] {
         let answer = podman.call(&format!(
             "exec {name} sh -c \"printf 'GET /name HTTP/1.0\\r\\n\\r\\n' | nc -w 60 192.0.2.1 8080\""
         ));
         assert!(answer.ends_with("one"), "{name}: {answer}");
     }
-    // One address means no other, and what is for this host only is not for others. podman
-    // listens on what it has published, so a refusal isn't all that there may be.
+    // A port for one address or for this host is closed elsewhere. podman itself listens on published ports, so a
+    // connection may be accepted without an answer.
     for (what, from, to) in [
         ("localhost's from outside", &outside, "192.0.2.1:8081"),
         ("localhost's from outside", &outside, "[2001:db8:2::1]:8081"),
@@ -127,21 +127,21 @@ fn podman_publishes_ports_every_way() {
         ("IPv4's by IPv6", &outside, "[2001:db8:2::1]:8082"),
         ("another address of the node", &two, "10.88.7.1:8082"),
         ("localhost of IPv6 from outside", &outside, "[2001:db8:2::1]:8084"),
-        // The kernel takes no answer for ::1 from another link than lo.
+        // The kernel accepts answers for ::1 only from lo.
         ("localhost of IPv6", here, "[::1]:8084"),
         ("the container's own port", here, "192.0.2.1:80"),
     ] {
         assert!(!answers(from, to), "{what}: curl {to}");
         assert!(udp_is_shut(from, to), "{what}: a datagram to {to}");
     }
-    // route_localnet is on for this, but nobody else gets to 127.0.0.1.
+    // route_localnet is on for this, but pods can't reach 127.0.0.1 of the node.
     assert_ne!(here.sysctl("ipv4/conf/br-pods/route_localnet"), "0");
     two.ip("route add 127.0.0.1/32 via 10.88.7.1 table 7");
     two.ip("rule add to 127.0.0.1 priority 0 lookup 7");
     two.set_sysctl("ipv4/conf/eth0/route_localnet", "1");
     assert!(tcp_is_shut(&two, "127.0.0.1:8081"), "a pod reaches the node's localhost");
 
-    // Restarted under another address, it is what the ports lead to. Also for the same client.
+    // A restart with another address moves the ports there, also for the same client.
     podman.call("stop --time 5 one");
     assert!(!answers(&outside, "192.0.2.1:8080"));
     podman.run("three", "");
@@ -157,7 +157,7 @@ fn podman_publishes_ports_every_way() {
     assert_eq!(here.sysctl("ipv4/conf/br-pods/route_localnet"), "0");
 }
 
-/// What Debian's package (and upstream's, since 2.0) installs as podman's default network.
+/// The default network of podman in Debian's package, and upstream's since 2.0.
 const PODMAN: &str = include_str!("conflists/87-podman-bridge.conflist");
 
 #[test]

@@ -1,5 +1,4 @@
-//! A node with containerd that changes from the Go plugins to ours, and back, while pods with ports
-//! live and are talked to.
+//! Changes a containerd node from the Go plugins to cnimble and back, while pods with ports live and serve requests.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -15,7 +14,7 @@ use cnimble_cri::Port;
 use crate::cri::port;
 use crate::outside;
 
-/// How many pods live through each change.
+/// The number of pods that live through each change.
 const PODS: u16 = 10;
 const OUT: u16 = 7000;
 
@@ -51,7 +50,7 @@ impl Pod {
         Pod { _server: Server::start(&ns, 81, name), id, ns, name, port: host_port }
     }
 
-    /// What is wrong with the way in from outside, on the node and by IPv6, or with the way out.
+    /// Returns a fault of the paths from outside, from the node, over IPv6, or to the outside.
     fn problem(&self, node: &Ns, outside: &Ns) -> Option<String> {
         let ways = [
             (outside, format!("192.0.2.1:{}", self.port), format!("{} 192.0.2.2", self.name)),
@@ -67,7 +66,7 @@ impl Pod {
     }
 }
 
-/// Does `work` while all pods are talked to without a pause; what went wrong.
+/// Runs `work` while threads send requests to all pods. Returns the faults.
 fn meanwhile(pods: &[Pod], node: &Ns, outside: &Ns, work: impl FnOnce()) -> Vec<String> {
     let (done, rounds, problems) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -79,7 +78,7 @@ fn meanwhile(pods: &[Pod], node: &Ns, outside: &Ns, work: impl FnOnce()) -> Vec<
             }
         };
         let threads = [scope.spawn(talk), scope.spawn(talk)];
-        // Both have begun, and go on for a round afterwards.
+        // Both threads have begun, and continue for a round afterwards.
         let wait = |rounds_more: usize| {
             let until = rounds.load(Ordering::Relaxed) + rounds_more;
             while rounds.load(Ordering::Relaxed) < until {
@@ -97,7 +96,7 @@ fn meanwhile(pods: &[Pod], node: &Ns, outside: &Ns, work: impl FnOnce()) -> Vec<
     problems.into_inner().unwrap()
 }
 
-/// Everything in the rules and the leases that is a pod's, whoever made it.
+/// Returns the lines of pods in rules and leases, from any plugins.
 fn of_pods(node: &Node) -> Vec<String> {
     let rules = node.sh(
         "for table in nat filter; do iptables-save -t $table; ip6tables-save -t $table; done; nft list ruleset bridge; \
@@ -137,7 +136,7 @@ fn a_node_changes_to_ours_and_back_while_pods_with_ports_live() {
     let node = Node::new();
     let outside = outside(&node);
     let _out = Server::start(&outside, OUT, "outside");
-    // Nothing may leave without masquerading: a client would only try again, and hide it.
+    // No packet may leave without masquerading. A client would only retry and hide the fault.
     outside.shell(
         "nft add table inet watch; nft add chain inet watch in '{ type filter hook prerouting priority -300; }'; \
          nft add rule inet watch in ip saddr 10.88.9.0/24 counter drop; \
@@ -185,7 +184,7 @@ fn a_node_changes_to_ours_and_back_while_pods_with_ports_live() {
         ""
     );
     assert!(!node.nft("list ruleset").contains("cnimble"));
-    // A port that was ours is the next pod's at once, also while the others live.
+    // The next pod can use a port of cnimble's at once, even while the others live.
     let (first, rest) = ours.split_first().unwrap();
     cri.stop_and_remove(&first.id);
     let next = Pod::run(&cri, "next".to_owned(), first.port);

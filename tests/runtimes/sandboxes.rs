@@ -1,4 +1,4 @@
-//! `cnimble cri`, and `--cri` of gc, doctor and tree, against containerd.
+//! Tests `cnimble cri`, and `--cri` of gc, doctor and tree, with containerd.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use cnimble_cri::SandboxStatus;
 use cnimble_tests::{Cri, Node, Outcome, command};
 
-/// One family, masquerading, and where containerd's pods have their leases by default.
+/// Returns a network with one family, masquerading, and containerd's default lease directory.
 pub(crate) fn conflist() -> String {
     json!({
         "cniVersion": "1.0.0",
@@ -34,7 +34,7 @@ pub(crate) fn cnimble(node: &Node, args: &str) -> Outcome {
     node.run(&format!("{} {args}", command().display()))
 }
 
-/// What it prints as JSON; its exit status is to be this.
+/// Runs the command with `--json` and asserts its exit status. Returns its output.
 #[track_caller]
 pub(crate) fn document(node: &Node, args: &str, status: i32) -> Value {
     let outcome = cnimble(node, &format!("{args} --json"));
@@ -42,7 +42,7 @@ pub(crate) fn document(node: &Node, args: &str, status: i32) -> Value {
     serde_json::from_str(&outcome.text()).unwrap_or_else(|err| panic!("{err}: {}", outcome.describe()))
 }
 
-/// Pods of a shop, all made more than the grace period ago.
+/// The pods of a shop, all older than the grace period.
 pub(crate) struct Shop<'n> {
     node: &'n Node,
     pub(crate) cri: Cri<'n>,
@@ -79,10 +79,10 @@ impl<'n> Shop<'n> {
         self.node.netns(netns.to_str().unwrap()).ip("link del eth0");
     }
 
-    /// Its runtime takes the pod away, and its DEL leaves the lease.
+    /// Simulates a runtime that removes the pod with a DEL that leaves the lease.
     pub(crate) fn lose_sandbox(&self, number: usize) {
         let (lease, aside) = (self.lease(number), self.node.dir().join("lease"));
-        // Attributes along: the lease isn't from another boot.
+        // Attributes are copied, because the lease must not seem to be from another boot.
         self.node.sh(&format!("cp -a {LEASES}/{} {}", self.ip(number), aside.display()));
         self.cri.stop_and_remove(self.id(number));
         assert!(!lease.exists());
@@ -90,7 +90,7 @@ impl<'n> Shop<'n> {
     }
 }
 
-/// Pairs of a finding's kind and pod, sorted.
+/// Returns kind and pod of the findings, sorted.
 fn kinds(found: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let findings = found["findings"].as_array().unwrap().iter();
@@ -99,7 +99,7 @@ fn kinds(found: &Value) -> Vec<(String, String)> {
     kinds
 }
 
-/// The same, as a test has it.
+/// Converts a test's expectation to the same form.
 fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
     of.iter().map(|(kind, pod)| ((*kind).to_owned(), (*pod).to_owned())).collect()
 }
@@ -139,7 +139,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
         assert!(told.contains(name), "{name} in {told}");
     }
 
-    // In the picture what was lost stands beside the pod, by its name; nothing is wrong with others.
+    // The tree shows lost parts beside the pod, by its name. Other pods have no problem.
     let tree = document(&node, "tree --cri", 0);
     let places = tree["networks"][0]["places"].as_array().unwrap().iter();
     let pods: Vec<&Value> = places.flat_map(|place| place["pods"].as_array().unwrap()).collect();
@@ -155,12 +155,12 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
 
     let svg = cnimble(&node, "tree --cri --svg -").success().text();
     assert!(svg.starts_with("<svg ") && svg.matches("class=\"pod wrong\"").count() == 4, "{svg}");
-    // The picture in the README.
+    // Writes the picture for the README.
     if let Some(file) = std::env::var_os("CRI_SVG") {
         std::fs::write(file, &svg).unwrap();
     }
 
-    // Only what is dead, and listed by nobody, goes; and only with --yes.
+    // Only dead and unlisted objects are removed, and only with --yes.
     let dead = document(&node, "gc pods --cri --grace 0", 0);
     assert_eq!(kinds(&dead), pairs(&[("lease", "-")]), "{dead:#}");
     assert!(shop.lease(17).exists());
@@ -170,7 +170,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
     let left = left.filter(|file| file.file_name().to_string_lossy().starts_with("10.")).count();
     assert_eq!(left, 18, "leases of living pods are gone");
 
-    // The rules come back; the rest is the runtime's to mend.
+    // The rules are restored. Only the runtime can repair the rest.
     let repaired = document(&node, "doctor --cri --repair", 7);
     let outcomes = repaired["findings"].as_array().unwrap().iter();
     let outcomes: Vec<_> =
@@ -188,7 +188,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
     }
 }
 
-/// The namespace of a sandbox is gone, and with it everything that the judge goes by.
+/// The namespace of a sandbox is removed, and with it all evidence of liveness.
 #[test]
 fn what_the_runtime_lists_is_valid_in_whatever_state() {
     need_runtime!("containerd", "ctr", "runc", "sha256sum");
@@ -205,7 +205,7 @@ fn what_the_runtime_lists_is_valid_in_whatever_state() {
     };
     assert!(cnimble_tests::wait_until(cnimble_tests::PATIENCE, || (0..2)
         .all(|number| is_unready(&state(number)))));
-    // Without the runtime's word both are dead.
+    // Without the runtime's list both are dead.
     assert!(cnimble_tests::wait_until(cnimble_tests::PATIENCE, || {
         let found = document(&node, "doctor", 6);
         found["findings"].as_array().unwrap().iter().filter(|of| of["kind"] == "lease").count() == 2
@@ -216,7 +216,7 @@ fn what_the_runtime_lists_is_valid_in_whatever_state() {
     let found = document(&node, "doctor --cri", 6);
     let expected = pairs(&[("sandbox-lease", "shop/web-0"), ("sandbox-lease", "shop/web-1")]);
     assert_eq!(kinds(&found), expected, "{found:#}");
-    // A runtime that doesn't answer says nothing, and nothing is removed.
+    // If the runtime doesn't answer, nothing is removed.
     let refused = cnimble(&node, "gc pods --cri /run/there-is-none.sock --grace 0 --yes");
     assert_eq!(refused.status, 4, "{}", refused.describe());
     assert!(refused.stderr.contains("no container runtime's socket is there"), "{}", refused.describe());
@@ -249,7 +249,7 @@ fn a_manifest_becomes_a_pod_of_the_runtime_and_goes_again() {
     need_runtime!("containerd", "ctr", "runc", "sha256sum");
     let node = crate::node();
     let cri = Cri::start(&node, "pods", &conflist(), "/opt/cni/bin");
-    // Until it has noticed its network and its image.
+    // The first pod makes the runtime notice its network and its image.
     cri.stop_and_remove(&cri.pod("shop", "first", &[], &[]).sandbox.id);
     let status = document(&node, "cri status", 0);
     let condition = |number: usize| {
@@ -270,7 +270,7 @@ fn a_manifest_becomes_a_pod_of_the_runtime_and_goes_again() {
     let netns = node.netns(web["netns"].as_str().unwrap());
     assert!(netns.addrs("eth0").iter().any(|addr| addr.starts_with(ip)), "{web}");
     assert!(node.nft("list ruleset").contains("8080"), "no rule for the port");
-    // It may be repeated.
+    // The command can be repeated.
     let again = document(&node, &up, 0);
     assert_eq!(again.as_array().unwrap().iter().find(|pod| pod["name"] == "web").unwrap()["id"], web["id"]);
     let sides = document(&node, "cri inspect shop/web", 0);
@@ -283,7 +283,7 @@ fn a_manifest_becomes_a_pod_of_the_runtime_and_goes_again() {
     let sides = document(&node, "cri inspect shop/web", 6);
     assert!(sides[0]["differences"].to_string().contains("the kernel has no eth0"), "{sides:#}");
 
-    // containerd has no template, so it does nothing; we say so.
+    // containerd has no template and ignores the CIDR. A message says so.
     let told = cnimble(&node, "cri set-pod-cidr 10.9.0.0/16");
     assert_eq!(told.status, 0, "{}", told.describe());
     assert!(told.stderr.contains("it has no conf_template"), "{}", told.describe());

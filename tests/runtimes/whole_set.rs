@@ -1,5 +1,5 @@
-//! The reference set is whole: a node has no Go plugin any more, and a pod has three interfaces, each of
-//! another network: bridge, and twice macvlan with addresses by DHCP and routing by source address.
+//! Tests a node without any Go plugin. A pod has three interfaces in different networks: a bridge and two macvlans. The
+//! macvlans have addresses by DHCP and routing by source address.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Stdio;
@@ -13,10 +13,10 @@ use cnimble_tests::{
 
 use crate::{assert_clean, network, node, outside};
 
-/// An address that is somewhere behind each of a pod's interfaces, each time another host's.
+/// An address behind each of the pod's interfaces. Each time it belongs to another host.
 const FAR: &str = "198.51.100.1";
 const PORT: u16 = 7007;
-/// The pod's interfaces, and who has that address behind them.
+/// The pod's interfaces, and the host with that address behind each.
 const WAYS: [(&str, &str); 3] = [("eth0", "outside"), ("net1", "lan1"), ("net2", "lan2")];
 
 macro_rules! need_macvlan {
@@ -27,7 +27,7 @@ macro_rules! need_macvlan {
     };
 }
 
-/// Somebody else's network.
+/// A foreign network beside the node.
 struct Segment {
     _ns: Ns,
     _far: Server,
@@ -35,16 +35,16 @@ struct Segment {
 }
 
 impl Segment {
-    /// Gives the far address to `ns`, whose interface to the node has the network `net`.
+    /// Gives the far address to `ns`. Its interface to the node has the network `net`.
     fn outside(ns: Ns, name: &'static str, interface: &str, net: &str) -> Self {
         ns.ip(&format!("address add {FAR}/32 dev lo"));
-        // Answers come from where the question went.
+        // Answers take the path of the request.
         ns.ip(&format!("route replace {net}.0/24 dev {interface} src {FAR}"));
         let server = Server::udp(&ns, PORT, name);
         Segment { _ns: ns, _far: server, _dhcp: None }
     }
 
-    /// One behind an interface `uplink` of the node, with a DHCP server that is the router.
+    /// Creates a segment behind the node's interface `uplink`, with a DHCP server that is the router.
     fn behind(node: &Node, uplink: &str, name: &'static str, net: &str) -> Self {
         let ns = Ns::new();
         ns.set_sysctl("ipv6/conf/default/accept_dad", "0");
@@ -66,13 +66,13 @@ impl Segment {
     }
 }
 
-/// The network of an uplink: macvlan, with addresses by DHCP, and routing by their source.
+/// Returns the network of an uplink: macvlan with addresses by DHCP and routing by source address.
 fn lan(name: &str, uplink: &str, version: &str) -> Value {
     let macvlan = json!({"type": "macvlan", "master": uplink, "ipam": {"type": "dhcp"}});
     json!({"cniVersion": version, "name": name, "plugins": [macvlan, {"type": "sbr"}]})
 }
 
-/// A node with the three networks, and whom they lead to.
+/// A node with the three networks and the segments behind them.
 struct Site {
     node: Node,
     _segments: [Segment; 3],
@@ -91,7 +91,7 @@ impl Site {
         Site { node, _segments: [outside, one, two] }
     }
 
-    /// `cnimble ARGS…` for an interface of this name.
+    /// Runs `cnimble ARGS…` for an interface of this name.
     fn cnimble(&self, ifname: &str, args: &str) -> String {
         let conf = self.node.dir().join("net.d");
         let command = command().canonicalize().unwrap();
@@ -102,7 +102,7 @@ impl Site {
         ))
     }
 
-    /// What comes from an interface's address leaves by that interface.
+    /// Asserts that packets from an interface's address leave by that interface.
     #[track_caller]
     fn each_leaves_by_its_own(&self, pod: &Pod) {
         for (ifname, who) in WAYS {
@@ -110,13 +110,13 @@ impl Site {
             let socket = pod.within(|| UdpSocket::bind(format!("{address}:0")).unwrap());
             let far = SocketAddr::new(FAR.parse().unwrap(), PORT);
             let answer = traffic::ask(&socket, far).unwrap_or_else(|| panic!("no answer to {ifname}"));
-            // Only the bridge's masquerades.
+            // Only the bridge's network masquerades.
             let seen = if ifname == "eth0" { "192.0.2.1" } else { &address };
             assert_eq!(answer, format!("{who} {seen}"), "from {ifname}");
         }
     }
 
-    /// The last lease is back, and the keeper has ended.
+    /// Asserts that no lease remains and that the lease daemon has ended.
     #[track_caller]
     fn is_clean(&self) {
         let socket = self.node.path("/run/cnimble/dhcp.sock");
@@ -131,7 +131,7 @@ impl Site {
     }
 }
 
-/// The only IPv4 address of an interface, without its length.
+/// Returns the only IPv4 address of an interface, without its prefix length.
 #[track_caller]
 fn address(pod: &Pod, ifname: &str) -> String {
     let mut all = pod.addrs(ifname);
@@ -140,7 +140,7 @@ fn address(pod: &Pod, ifname: &str) -> String {
     all[0].split('/').next().unwrap().to_owned()
 }
 
-/// The addresses that rules of the pod are about.
+/// Returns the source addresses in the pod's rules.
 fn rules(pod: &Pod) -> Vec<String> {
     let all = pod.ip("rule show");
     let from = all.lines().filter_map(|line| line.split_once("from ")?.1.split(' ').next());
@@ -177,7 +177,7 @@ fn a_pod_has_three_interfaces_without_a_go_plugin() {
     site.each_leaves_by_its_own(&pod);
     assert_eq!(rules(&pod).len(), 2, "{}", pod.ip("rule show"));
 
-    // What a clean-up knows stays, and what it doesn't goes.
+    // GC keeps listed attachments and removes others.
     let clean = |network: &str| {
         let id = site.node.sh("ls /var/lib/cni/results | sed -n 's/^pods-\\(.*\\)-eth0$/\\1/p'");
         site.cnimble("net1", &format!("gc {network} --valid {id}/net1"));
