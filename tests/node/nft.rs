@@ -135,7 +135,7 @@ fn what_is_used_is_not_deleted() {
         batch.add_rule(T.chain("c"), &[Expr::verdict(Verdict::Return)], "");
         nft.commit(&batch).unwrap();
         type Fill = fn(&mut Batch);
-        // Refusals of the deletion of a set only exist since Linux 6.12.
+        // The kernel refuses the deletion of the set only since Linux 6.12, so it isn't tried.
         let refused: [Fill; 2] = [|b| b.delete_table(T), |b| b.delete_chain(T.chain("c"))];
         for fill in refused {
             let mut batch = Batch::new();

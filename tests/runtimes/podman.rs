@@ -118,7 +118,7 @@ fn podman_publishes_ports_every_way() {
         ));
         assert!(answer.ends_with("one"), "{name}: {answer}");
     }
-    // A port for one address or for this host is closed elsewhere. podman itself listens on published ports, so a
+    // A port for one address or for this host is closed elsewhere. But podman listens on published ports, so a
     // connection may be accepted without an answer.
     for (what, from, to) in [
         ("localhost's from outside", &outside, "192.0.2.1:8081"),
