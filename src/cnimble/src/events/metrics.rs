@@ -15,7 +15,7 @@ const EVENTS: [What; 4] = [What::Add, What::Del, What::Failed, What::Repaired];
 /// The durations of one network's ADDs or DELs.
 #[derive(Default)]
 struct Histogram {
-    /// The number of durations in each bucket, without those of the bucket before.
+    /// The number of durations in each bucket, not cumulative.
     counts: [u64; BUCKETS.len()],
     count: u64,
     seconds: f64,

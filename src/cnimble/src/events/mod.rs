@@ -1,7 +1,7 @@
 //! `events`: follows changes of attachments.
 //!
 //! It observes the signs of attachments (`state`), which the kernel reports (`watch`). Plugins and runtimes aren't
-//! asked, and any of them will do.
+//! asked, so all of them are supported.
 
 mod metrics;
 mod show;

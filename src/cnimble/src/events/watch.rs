@@ -61,8 +61,9 @@ impl Watch {
         }
     }
 
-    /// Returns the pending signs. Files are read before the kernel's queues and placed after them. So the links behind
-    /// a file's sign are never read later than the file. When nothing is left to read, both sides are complete.
+    /// Returns the pending signs. Files are read before the kernel's queues and placed after them. So the signs
+    /// that precede a result or its removal are never read after it. When nothing is left to read, both sides are
+    /// complete.
     pub(super) fn read(&mut self) -> Result<Vec<Sign>, String> {
         let mut files = Vec::new();
         self.files.read(&mut files)?;

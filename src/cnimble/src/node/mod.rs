@@ -77,7 +77,7 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         tasks.spawn(server.run(Arc::new(status.clone())));
     }
     if routed.is_some() {
-        // The IPAM plugin reads this file. Pods can be added and removed while etcd is unreachable.
+        // The upkeep of spare blocks reads this file. Pods can be added and removed while etcd is unreachable.
         status.prepared(agent.prepare());
     }
     tasks.spawn(follower.run());
