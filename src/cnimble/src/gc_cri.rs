@@ -1,7 +1,7 @@
 //! `gc --cri`: removes dead attachments of a network, using liveness and the container runtime.
 //!
-//! A dead attachment is removed unless the runtime lists its sandbox in any state. Two looks, separated by the grace
-//! period, must agree. A third look under the network's lock precedes each removal.
+//! A dead attachment is removed unless the runtime lists its sandbox. The state of the sandbox doesn't matter. Two
+//! looks, separated by the grace period, must agree. A third look under the network's lock precedes each removal.
 
 use std::time::Duration;
 

@@ -69,7 +69,7 @@ async fn one_up(
             sandbox.id.clone()
         }
         None => {
-            // A kubelet also stops first a sandbox that isn't Ready or belongs to an earlier pod of that name.
+            // Like a kubelet, it first stops sandboxes that aren't Ready or belong to an earlier pod of that name.
             for sandbox in &own {
                 client.stop(&sandbox.id).await.map_err(failed)?;
             }

@@ -70,7 +70,7 @@ pub(crate) trait Pages: Send + Sync + 'static {
     fn metrics(&self) -> (String, &'static str);
     /// Returns the text for a healthy state, or why it isn't healthy.
     fn health(&self) -> Result<String, String>;
-    /// Returns the path of the page with the managed objects: `/pods`.
+    /// Returns the path of the page with the managed objects, such as `/pods`.
     fn name(&self) -> &'static str;
     /// Returns the managed objects as JSON.
     fn list(&self) -> String;
