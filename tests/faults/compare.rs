@@ -1,4 +1,4 @@
-//! The same deaths for the Go plugins: what they leave behind, beside what we do.
+//! The same kills for the Go plugins, to compare the remains.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::kinds::Kind;
 use crate::points::{Chance, bound, seed, share};
 use crate::site::{Site, Verb};
 
-/// What goes wrong, and how the message of [`die`] shows it.
+/// The kinds of damage, and how they appear in the message of [`die`].
 const DAMAGE: [(&str, &[&str]); 5] = [
     ("lease left", &["\n  leases +"]),
     ("link left", &["\n  link +"]),
@@ -21,7 +21,7 @@ const DAMAGE: [(&str, &[&str]); 5] = [
     ("next ADD fails", &["the next ADD: "]),
 ];
 
-/// One line of the table: how many deaths, and how many had each damage.
+/// Returns one line of the table: the number of kills, and the number with each kind of damage.
 fn row(
     plugins: &Path,
     verb: Verb,
@@ -39,7 +39,7 @@ fn row(
         for point in points {
             let Err(mut why) = die(&mut site, point) else { continue };
             if why.starts_with("DEL: ") {
-                // A DEL that fails may have done its work.
+                // A DEL that fails may still have done its work.
                 why += &format!("\n{}", site.diff());
             }
             let mut damage = damage.lock().unwrap();
@@ -64,7 +64,7 @@ fn row(
     (count("any"), line)
 }
 
-/// Ours must leave nothing; of the others it is only told.
+/// Fails if our plugins leave anything. Only reports the remains of the Go plugins.
 #[test]
 fn killed_like_the_go_plugins() {
     need_go!(go, "ip", "nft", "iptables-nft-save");

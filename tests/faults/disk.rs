@@ -1,10 +1,11 @@
-//! A disk whose power fails: a real file system on a loop device, shut down without warning.
+//! A disk that loses power: a real file system on a loop device, shut down without warning.
 //!
-//! `EXT4_IOC_SHUTDOWN`, which xfs has, too, is how the file systems' own developers cut the power
-//! (xfstests, "godown"): nothing is written from that moment on, and what was only in memory is
-//! lost. The next mount replays the journal, as after a reboot. btrfs has no journal, and few
-//! kernels can shut it down: there a copy of the disk is made at that moment, and mounted in place
-//! of the disk.
+//! The ioctl `EXT4_IOC_SHUTDOWN`, which xfs also has, stops all writes and discards what was only in memory. The file
+//! systems' own developers cut the power with it (xfstests, "godown"). The next mount replays the journal, as after a
+//! reboot.
+//!
+//! The btrfs file system has no journal, and few kernels can shut it down. There the disk is copied at that moment, and
+//! the copy is mounted instead.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -20,32 +21,32 @@ use cnimble_tests::{PATIENCE, wait_until};
 
 use crate::points::Chance;
 
-/// How much of what wasn't synced is lost.
+/// How much of the unsynced data is lost.
 #[derive(Debug, Clone, Copy)]
 pub enum Cut {
-    /// All since the last commit of the journal, which is made every five seconds.
+    /// Everything since the last commit of the journal, which happens every five seconds.
     Everything = 2,
-    /// The journal has just been committed, but data hadn't been written: names and lengths
-    /// are there, contents not necessarily.
+    /// The journal has just been committed, but the data has not been written. Names and lengths survive, contents may
+    /// not.
     Data = 1,
 }
 
 /// A file system, and how it is mounted.
 #[derive(Debug, Clone, Copy)]
 pub struct FileSystem {
-    /// As mount(8) and mkfs(8) have it.
+    /// The name that mount(8) and mkfs(8) use.
     pub name: &'static str,
     pub options: &'static str,
-    /// In MiB, as few as mkfs makes it with.
+    /// In MiB, the smallest size that mkfs accepts.
     size: u64,
 }
 
 pub const EXT4: FileSystem = FileSystem { name: "ext4", options: "data=ordered", size: 32 };
-/// The one that promises least: data may come after the names of files.
+/// The weakest guarantee: data may be written after the names of files.
 pub const EXT4_WRITEBACK: FileSystem =
     FileSystem { name: "ext4", options: "data=writeback,noauto_da_alloc", size: 32 };
 pub const XFS: FileSystem = FileSystem { name: "xfs", options: "relatime", size: 320 };
-/// Nothing is committed on its own while a copy is made.
+/// No commit happens while the copy is made.
 pub const BTRFS: FileSystem = FileSystem { name: "btrfs", options: "commit=300", size: 256 };
 
 impl fmt::Display for FileSystem {
@@ -60,19 +61,19 @@ impl FileSystem {
     }
 }
 
-/// Names, files and boots.
+/// A disk image, its mount point and the number of boots.
 pub struct Disk {
     dir: TempDir,
     fs: FileSystem,
-    /// How often this machine has booted.
+    /// The number of boots so far.
     pub boots: u32,
 }
 
 impl Disk {
-    /// One with this file system, mounted for this thread and its children alone.
+    /// Creates a disk with this file system, mounted only for this thread and its children.
     ///
     /// # Errors
-    /// Why it can't be had.
+    /// Fails if there is no mount namespace, no loop device or no file system of this kind.
     pub fn new(fs: FileSystem) -> Result<Self, String> {
         unshare(CloneFlags::CLONE_NEWNS).map_err(|err| format!("no mount namespace: {err}"))?;
         let none: Option<&str> = None;
@@ -92,12 +93,12 @@ impl Disk {
         self.dir.path().join("image")
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("disk")
     }
 
-    /// Mounts it, in a boot with another ID than the last.
+    /// Mounts the disk, with a new boot ID.
     fn boot(&mut self) -> Result<(), String> {
         let options = format!("loop,{}", self.fs.options);
         run(
@@ -112,7 +113,7 @@ impl Disk {
             ],
         )?;
         self.boots += 1;
-        // A boot ID on any file system but proc is that of a machine that shares its kernel with others. This
+        // A boot ID on a file system other than proc means that the machine shares its kernel with others. This
         // thread's name is a file of proc.
         fs::write("/proc/thread-self/comm", format!("boot {}", self.boots)).unwrap();
         if self.boots == 1 {
@@ -123,7 +124,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Cuts the power, and boots again.
+    /// Cuts the power and boots again.
     pub fn cut(&mut self, cut: Cut, chance: &mut Chance) {
         if matches!(cut, Cut::Data) {
             write_back(&self.path(), chance);
@@ -134,7 +135,7 @@ impl Disk {
         } else {
             self.shut_down(cut);
         }
-        // Another test's child that is about to begin may still have a copy of a descriptor.
+        // A child that another test is starting may still hold a copy of a descriptor.
         let gone = wait_until(PATIENCE, || nix::mount::umount(&self.path()).is_ok());
         assert!(gone, "{} can't be unmounted", self.path().display());
         if self.fs.name == "btrfs" {
@@ -142,7 +143,7 @@ impl Disk {
             // Kernels that remember the disk refuse an older state of it under another name.
             let _ = run("btrfs", &["device", "scan", "--forget"]);
         }
-        // Somebody else may be taking loop devices at the same time.
+        // Another test may take loop devices at the same time.
         let mut why = String::new();
         let booted = wait_until(PATIENCE, || self.boot().map_err(|err| why = err).is_ok());
         assert!(booted, "{why}");
@@ -156,7 +157,7 @@ impl Disk {
         assert_eq!(done, 0, "EXT4_IOC_SHUTDOWN: {}", std::io::Error::last_os_error());
     }
 
-    /// Copies the disk as it is, after a commit if that is wanted.
+    /// Copies the disk, after a commit if `cut` is [`Cut::Data`].
     fn copy(&self, cut: Cut, to: &Path) {
         if matches!(cut, Cut::Data) {
             let root = File::open(self.path()).unwrap();
@@ -174,19 +175,19 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // The loop device goes with the mount.
+        // The loop device is detached with the mount.
         let _ = nix::mount::umount(&self.path());
     }
 }
 
 /// `_IOR('X', 125, __u32)` (fs/ext4/ext4.h, fs/xfs/libxfs/xfs_fs.h, which have the same flags).
 const SHUTDOWN: libc::c_ulong = (2 << 30) | (4 << 16) | ((b'X' as libc::c_ulong) << 8) | 125;
-/// `_IOR(0x94, 24, __u64)` and `_IOW(0x94, 22, __u64)` (linux/btrfs.h): metadata is committed,
-/// and data that waits for its place on the disk isn't part of that.
+/// `_IOR(0x94, 24, __u64)` and `_IOW(0x94, 22, __u64)` (linux/btrfs.h). They commit metadata, but not data that is not
+/// yet allocated on the disk.
 const START_SYNC: libc::c_ulong = (2 << 30) | (8 << 16) | (0x94 << 8) | 24;
 const WAIT_SYNC: libc::c_ulong = (1 << 30) | (8 << 16) | (0x94 << 8) | 22;
 
-/// The kernel writes data out when it likes: some of it has been by now.
+/// Writes some files to the disk, because the kernel may have written any of them by now.
 fn write_back(dir: &Path, chance: &mut Chance) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

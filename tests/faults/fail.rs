@@ -1,4 +1,4 @@
-//! Every system call fails: one at a time, with the errors that it may well have.
+//! Makes every system call fail, one at a time, with the errors that it can return.
 
 use nix::errno::Errno;
 
@@ -8,8 +8,7 @@ use crate::kinds::{Kind, others, picky};
 use crate::points::{Chance, FEWEST, at_each_point, bound, verbs_inside};
 use crate::site::{Disturbed, Site, Verb};
 
-/// Not tried: memory, which Linux grants and takes back by killing, and calls that can't
-/// fail or return.
+/// Not tried: memory, which Linux grants and reclaims by killing, and calls that cannot fail or return.
 pub const LEFT_OUT: &[&str] = &[
     "mmap",
     "munmap",
@@ -23,12 +22,12 @@ pub const LEFT_OUT: &[&str] = &[
     "exit",
     "rt_sigreturn",
     "sigaltstack",
-    // Of the monotonic clock; in the machine it is a call.
+    // For the monotonic clock. In the virtual machine it is a system call.
     "clock_gettime",
 ];
 
-/// The errors that a call may have: full disks, broken disks, no memory, no descriptors, signals,
-/// somebody else's lock, a security module.
+/// The errors that a call can return. The causes are full or broken disks, a lack of memory or descriptors, signals, a
+/// foreign lock, or a security module.
 fn errors(call: &str) -> &'static [Errno] {
     use Errno::{EBUSY, EINTR, EIO, EMFILE, ENOBUFS, ENOLCK, ENOMEM, ENOSPC, ENOSYS, EPERM};
     match call {
@@ -55,40 +54,40 @@ fn errors(call: &str) -> &'static [Errno] {
     }
 }
 
-/// One failure.
+/// A system call of a verb, and the error that it returns.
 #[derive(Debug, Clone)]
 struct Point {
     verb: Verb,
-    /// Which plugin of the chain.
+    /// The index of the plugin in the chain.
     at: usize,
     call: Syscall,
     error: Errno,
     manner: Manner,
 }
 
-/// What is expected of a verb in which something fails.
+/// The effects that are allowed when a call of a verb fails.
 #[derive(Debug, Clone, Copy)]
 pub struct Manner {
-    /// It may end without an answer: before the plugin reads its configuration, the C library and Rust's runtime are at work.
+    /// The plugin may end without an answer. Before it reads its configuration, the C library and Rust's runtime are at
+    /// work.
     pub start_up: bool,
-    /// The process aborts rather than go on in the pod's namespace; DEL has to tidy up.
+    /// The process aborts instead of continuing in the pod's namespace. DEL has to clean up.
     pub way_home: bool,
 }
 
 impl Manner {
-    /// Of a call.
+    /// Returns the effects that are allowed when this call fails.
     pub fn of(call: &Syscall, start_up: bool) -> Self {
         Manner { start_up, way_home: call.name() == "setns" && call.nth % 2 == 1 }
     }
 }
 
-/// Reads the configuration.
+/// Returns true if this call reads the configuration.
 pub fn reads_stdin(call: &Syscall) -> bool {
     call.name() == "read" && call.args[0] == 0
 }
 
-/// The failures that a verb of this network can see: all, or one for each call and at most so
-/// many.
+/// Returns the failures that a verb of this network can see: all, or one for each call and at most `most`.
 fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Point> {
     let mut points = Vec::new();
     for at in 0..Site::new(kind).length() {
@@ -110,7 +109,7 @@ fn points(kind: &Kind, verb: Verb, most: usize, chance: &mut Chance) -> Vec<Poin
     chance.some(points, most)
 }
 
-/// Fails once; whether the call was reached.
+/// Makes one call fail. Returns whether the call was reached.
 fn fail(site: &mut Site, point: &Point) -> Result<bool, String> {
     let fate = Fate::Told { call: point.call.number, nth: point.call.nth, error: point.error };
     let run = site.disturbed(point.verb, point.at, &fate)?;
@@ -118,7 +117,7 @@ fn fail(site: &mut Site, point: &Point) -> Result<bool, String> {
     Ok(run.traced.met)
 }
 
-/// What has to hold after a verb of plugin `at` in which something has failed; its DEL.
+/// Checks the state after a verb of plugin `at` in which a call failed, and calls DEL.
 pub fn settle(site: &Site, verb: Verb, at: usize, run: &Disturbed, manner: Manner) -> Result<(), String> {
     let said = || run.outcome.describe();
     let succeeded = answered(verb, run, manner)?;
@@ -130,7 +129,7 @@ pub fn settle(site: &Site, verb: Verb, at: usize, run: &Disturbed, manner: Manne
                 return Err(format!("left after the failure:\n{left}\n{}", said()));
             }
         }
-        // What says that it has done its work is not asked again.
+        // A runtime does not repeat a DEL that succeeded.
         (Verb::Del, true) => {
             site.del_some(&site.attachment(), known, at)?;
             let left = site.diff() + &site.pod_diff();
@@ -162,7 +161,7 @@ pub fn settle(site: &Site, verb: Verb, at: usize, run: &Disturbed, manner: Manne
     site.neighbour_lives().map_err(|why| format!("the neighbour suffers: {why}"))
 }
 
-/// Whether it succeeded; an error if it gave no answer that is one.
+/// Returns whether the verb succeeded. Fails if it gave no valid answer.
 fn answered(verb: Verb, run: &Disturbed, manner: Manner) -> Result<bool, String> {
     let outcome = &run.outcome;
     if run.traced.hung {
@@ -185,7 +184,7 @@ fn answered(verb: Verb, run: &Disturbed, manner: Manner) -> Result<bool, String>
     Ok(false)
 }
 
-/// Has all calls of a network's verbs fail.
+/// Makes all calls of a network's verbs fail, each in turn.
 pub fn failures(kind: &str, verbs: &[Verb], otherwise: usize) {
     let points = |kind: &Kind, verb, seed| points(kind, verb, bound(otherwise), &mut Chance::new(seed));
     at_each_point("errors", kind, verbs, points, fail, |site, point| {
@@ -227,7 +226,7 @@ fn errors_in_every_other_plugin() {
     }
 }
 
-/// For those that need kinds of interfaces which many kernels lack.
+/// For plugins that need kinds of interfaces which many kernels lack.
 pub fn failures_of_the_picky() {
     for (number, network) in picky().enumerate() {
         failures(&network, verbs_inside(number == 0, ALL, &[Verb::Add, Verb::Del]), FEWEST);

@@ -1,4 +1,4 @@
-//! No DEL leaves a zombie, whatever process 1 does about its children.
+//! No DEL leaves a zombie, under any kind of process 1.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use crate::relive::lives;
 struct Init {
     name: &'static str,
     program: Program,
-    /// Whether a child may be left to it.
+    /// Whether the plugin may leave a child to it.
     reaps: bool,
-    /// What the plugin is started by.
+    /// The shell code that starts the plugin.
     wrapper: &'static str,
 }
 
 enum Program {
-    /// A command that runs the one behind it.
+    /// A command that runs its arguments.
     Command(&'static [&'static str]),
-    /// Perl that has reaped a child; how it goes on beside `$worker`.
+    /// A Perl program that has reaped a child. The string is the code that runs next to `$worker`.
     Perl(&'static str),
 }
 
@@ -30,7 +30,7 @@ impl Init {
     }
 
     const fn shell(name: &'static str, wrapper: &'static str) -> Self {
-        // An external command, so that it has reaped; two jobs, so that it stays.
+        // It runs an external command, so that it has reaped. It has two jobs, so that it stays.
         let command = &["bash", "-c", "/bin/true; \"$@\" & wait $!", "bash"];
         Init { name, program: Program::Command(command), reaps: false, wrapper }
     }
@@ -57,18 +57,18 @@ const SHELLS: &[Init] = &[
     Init::shell("is the plugin", "unshare --pid --fork --mount-proc"),
 ];
 
-/// SIGCHLD is blocked, none is pending, and it has reaped.
+/// A process 1 that blocks SIGCHLD, has none pending and has reaped a child.
 const NEVER_LOOKS: Init =
     Init::perl("never looks", "sigprocmask(SIG_BLOCK, $all); waitpid($worker, 0);", false);
 
-/// systemd has a signalfd, too.
+/// Known init programs. systemd has a signalfd, too.
 const KNOWN: &[Init] = &[
     Init::known("catatonit", &["catatonit", "--"]),
     Init::known("tini", &["tini", "--"]),
     Init::known("dumb-init", &["dumb-init", "--"]),
 ];
 
-/// It takes every SIGCHLD, and reaps none but its own: the worst there is.
+/// The worst case: it takes every SIGCHLD and reaps only its own child.
 const TAKES: Init = Init::perl(
     "takes",
     r#"sigprocmask(SIG_BLOCK, $all); my $set = "\xff" x 8;
@@ -76,7 +76,7 @@ const TAKES: Init = Init::perl(
     true,
 );
 
-/// Lives of a pod, one after the other, and then how many zombies there are; the last line of stdout.
+/// Adds and deletes a pod several times. The last line of stdout is the number of zombies.
 const WORKER: &str = r#"
     export CNI_PATH=$1 CNI_CONTAINERID=z CNI_IFNAME=eth0 CNI_NETNS=$4.ns CNIMBLE_LOG=info
     touch "$CNI_NETNS"
@@ -120,12 +120,12 @@ fn no_zombie_is_left_under_those_that_are_known() {
     }
 }
 
-/// Returns true if and only if its name has one of the words of `CNIMBLE_HEIRS`, which are separated by commas.
+/// Returns true if the name contains one of the comma-separated words of `CNIMBLE_HEIRS`.
 fn is_asked_for(init: &&Init) -> bool {
     std::env::var("CNIMBLE_HEIRS").map_or(true, |words| words.split(',').any(|word| init.name.contains(word)))
 }
 
-/// What [`PERFORMANCE.md`](../../docs/PERFORMANCE.md) says of it: one, after which nothing is left to it.
+/// One zombie, as [`PERFORMANCE.md`](../../docs/PERFORMANCE.md) says. After it, no child is left to this process 1.
 #[test]
 fn one_zombie_is_left_under_a_process_1_that_takes_the_signal_and_reaps_none() {
     need!("ip", "perl", "unshare");
@@ -137,13 +137,13 @@ fn one_zombie_is_left_under_a_process_1_that_takes_the_signal_and_reaps_none() {
     assert_eq!((run.zombies, run.by_a_child, run.by_us), (1, 1, 4), "{}", run.log);
 }
 
-/// For the machine, whose kernel has CLONE_AUTOREAP.
+/// For the virtual machine, which has a kernel with CLONE_AUTOREAP.
 pub fn no_zombie_where_children_need_no_reaping() {
     let log = under(&NEVER_LOOKS, lives(5));
     assert!(log.contains("it needs no reaping"), "{log}");
 }
 
-/// So many lives leave no zombie; the log.
+/// Checks that `lives` cycles of ADD and DEL leave no zombie. Returns the log.
 fn under(init: &Init, lives: usize) -> String {
     let Run { log, zombies, by_a_child, by_us } = run(init, lives, "");
     let name = init.name;
@@ -183,7 +183,7 @@ fn run(init: &Init, lives: usize, apart: &str) -> Run {
     command.env("REAPS", flag(init.reaps)).env("ORPHAN", flag(orphan));
     command.env("WRAPPER", init.wrapper).env("APART", apart);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Long lists are for scripts/stress, and for emulated machines.
+    // Long runs are for scripts/stress and for emulated machines.
     let limit = LIMIT.max(Duration::from_secs(4) * u32::try_from(lives).unwrap());
     let outcome = Outcome::from(init.name, Background::start(&mut command).finish(limit));
     let zombies = outcome.text().trim().strip_prefix("zombies ").and_then(|count| count.parse().ok());

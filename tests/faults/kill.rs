@@ -1,7 +1,6 @@
-//! Death at any moment: killed (SIGKILL) before each system call in turn.
+//! Kills a plugin (SIGKILL) before each system call in turn.
 //!
-//! Dead before call n + 1 is the same as dead after call n: between two calls a process changes
-//! nothing but its own memory.
+//! A kill before call n + 1 equals a kill after call n. Between two calls a process changes only its own memory.
 
 use serde_json::Value;
 
@@ -11,38 +10,38 @@ use crate::kinds::{Kind, others, picky};
 use crate::points::{Chance, FEWEST, at_each_point, bound, verbs_inside};
 use crate::site::{Disturbed, Site, Verb};
 
-/// One death.
+/// A system call of a verb before which the plugin is killed.
 #[derive(Debug, Clone)]
 pub struct Point {
     pub verb: Verb,
-    /// Which plugin of the chain.
+    /// The index of the plugin in the chain.
     pub at: usize,
-    /// Before which of its calls.
+    /// The index of the call.
     pub n: usize,
     pub call: String,
-    /// Whether what it has started, or what has started it, lives on.
+    /// Whether only this process is killed, and not its child or parent.
     pub alone: bool,
     pub aftermath: Aftermath,
 }
 
-/// What the runtime does next.
+/// The next call of the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aftermath {
-    /// DEL; the pod's namespace is still there.
+    /// DEL, while the pod's namespace still exists.
     Del,
-    /// DEL with an empty CNI_NETNS after the namespace has gone.
+    /// DEL with an empty CNI_NETNS, after the namespace is gone.
     DelWithoutNetns,
-    /// Against the rules: the same ADD again, and only then DEL.
+    /// Against the specification: the same ADD again, and only then DEL.
     AddAgain,
 }
 
 const AFTERMATHS: [Aftermath; 3] = [Aftermath::Del, Aftermath::DelWithoutNetns, Aftermath::AddAgain];
 
-/// The deaths that this verb of a network can die, at most so many.
+/// Returns the points at which this verb of a network can be killed, at most `most`.
 fn points(kind: &Kind, verb: Verb, most: usize, alone: bool, seed: u64) -> Vec<Point> {
     let mut points = Vec::new();
     for at in 0..Site::new(kind).length() {
-        // Where the pod is the first, only a fresh node has the same calls.
+        // If the pod is the first one, only a fresh node makes the same calls.
         let calls = Site::usual_calls(kind, verb, at);
         for (n, call) in calls.iter().enumerate() {
             let aftermaths: &[Aftermath] = match verb {
@@ -59,7 +58,7 @@ fn points(kind: &Kind, verb: Verb, most: usize, alone: bool, seed: u64) -> Vec<P
     Chance::new(seed).some(points, most)
 }
 
-/// Dies once; what was wrong afterwards.
+/// Kills the plugin once, and checks the state afterwards. Returns whether the call was reached.
 pub fn die(site: &mut Site, point: &Point) -> Result<bool, String> {
     let fate = if point.alone { Fate::KilledAloneAt(point.n) } else { Fate::KilledAt(point.n) };
     let run = site.disturbed(point.verb, point.at, &fate)?;
@@ -67,7 +66,7 @@ pub fn die(site: &mut Site, point: &Point) -> Result<bool, String> {
         return Err("it hung before".to_owned());
     }
     let met = run.traced.met;
-    // Of an ADD that died there is no result.
+    // A killed ADD has no result.
     let known = (point.verb != Verb::Add).then_some(run.last.as_ref()).flatten();
     bury(site, point, &run, known)?;
     let left = site.diff();
@@ -81,7 +80,7 @@ pub fn die(site: &mut Site, point: &Point) -> Result<bool, String> {
         }
     }
     site.neighbour_lives().map_err(|why| format!("the neighbour suffers: {why}"))?;
-    // A new life, perhaps in another namespace.
+    // A new ADD, perhaps in another namespace.
     let att = site.attachment();
     let results = site.added(&att).map_err(|why| format!("the next ADD: {why}"))?;
     let last = results.last();
@@ -94,11 +93,11 @@ pub fn die(site: &mut Site, point: &Point) -> Result<bool, String> {
     Ok(met)
 }
 
-/// What the runtime does about it.
+/// Calls the verbs that a runtime calls after a failure.
 fn bury(site: &mut Site, point: &Point, run: &Disturbed, known: Option<&Value>) -> Result<(), String> {
     let att = site.attachment();
     if point.verb == Verb::Gc {
-        // Another one must finish the work.
+        // Another GC must finish the work.
         site.gc_from(0)?;
         let left = site.diff();
         if !left.is_empty() {
@@ -123,12 +122,12 @@ fn bury(site: &mut Site, point: &Point, run: &Disturbed, known: Option<&Value>) 
     }
 }
 
-/// Dies all deaths of a network's verbs.
+/// Kills the verbs of a network at each point.
 fn deaths(kind: &str, verbs: &[Verb], otherwise: usize) {
     killed(kind, verbs, otherwise, false);
 }
 
-/// The same, or one process of several dies, and the other doesn't.
+/// The same, optionally with only one of several processes killed.
 pub fn killed(kind: &str, verbs: &[Verb], otherwise: usize, alone: bool) {
     let points = |kind: &Kind, verb, seed| points(kind, verb, bound(otherwise), alone, seed);
     at_each_point("killed", kind, verbs, points, die, |site, point| {
@@ -169,7 +168,7 @@ fn killed_in_every_other_plugin() {
     }
 }
 
-/// For those that need kinds of interfaces which many kernels lack.
+/// For plugins that need kinds of interfaces which many kernels lack.
 pub fn deaths_of_the_picky() {
     for (number, network) in picky().enumerate() {
         let all = [Verb::Add, Verb::Del, Verb::Gc];

@@ -9,13 +9,13 @@ use cnimble_tests::{Host, Pod, Role, Sample, configs};
 pub struct Kind {
     pub name: String,
     pub chain: Chain,
-    /// Whether another pod is there, which must not notice anything.
+    /// Whether there is another pod, which must not notice anything.
     pub neighbour: bool,
-    /// How many leases of nobody in particular are there.
+    /// The number of additional leases.
     pub leases: u32,
-    /// CNIMBLE_DEL_WAIT of the verb that is disturbed; `0` where a child waits for the kernel.
+    /// The CNIMBLE_DEL_WAIT of the disturbed verb. With `0` a child waits for the kernel.
     pub wait: Option<&'static str>,
-    /// Whether the host's end has another address, of before the configuration was edited.
+    /// Whether the host's end has an older address, from before the configuration was edited.
     pub edited: bool,
 }
 
@@ -23,12 +23,12 @@ pub struct Kind {
 #[derive(Debug)]
 pub enum Chain {
     Samples(Vec<&'static Sample>),
-    /// What the Go plugins can do, too.
+    /// A network that the Go plugins support, too.
     Common,
 }
 
 impl Chain {
-    /// For the pod with this number.
+    /// Returns the configurations for the pod with this number.
     pub fn configs(&self, host: &Host, number: u64) -> Vec<Value> {
         let Chain::Samples(samples) = self else { return vec![common(host)] };
         let mut configs: Vec<Value> = samples.iter().map(|sample| sample.numbered(host, number)).collect();
@@ -70,7 +70,7 @@ fn common(host: &Host) -> Value {
 }
 
 impl Kind {
-    /// A network with this name, or of the plugins with these names, joined by ` and `.
+    /// Returns the network with this name, or the chain of plugins with these names, joined by ` and `.
     pub fn of(name: &str) -> Kind {
         let bridge = Sample::of("bridge");
         let by_a_child = name.strip_suffix(" by a child");
@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// The network that both sets of plugins are tried on.
+    /// Returns the network on which both sets of plugins are tested.
     pub fn common() -> Kind {
         Kind {
             name: "common".to_owned(),
@@ -106,13 +106,13 @@ impl Kind {
     }
 }
 
-/// The plugins that make networks of their own beside those that have a test of their own.
+/// Returns the plugins that create networks and have no test of their own.
 pub fn others() -> impl Iterator<Item = &'static Sample> {
     let alone = Sample::all().iter().filter(|sample| sample.role != Role::Chained && !sample.is_apart());
     alone.filter(|sample| !["bridge", "ptp", "host-local"].contains(&sample.plugin.as_str()))
 }
 
-/// Networks of plugins that the kernel outside of the machine can't serve: each part of a chain behind dummy.
+/// Returns the networks of plugins that only the virtual machine's kernel supports. Chained plugins follow dummy.
 pub fn picky() -> impl Iterator<Item = String> {
     let picky = Sample::all().iter().filter(|sample| sample.is_for_the_machine());
     picky.map(|sample| match sample.role {

@@ -1,5 +1,5 @@
-//! The kernel's answer is lost, in which it says how a request went: the change has been made, or refused, and the
-//! plugin reads ENOBUFS (netlink(7)).
+//! Loses the kernel's answer to a request. The kernel has made or refused the change, and the plugin reads ENOBUFS
+//! (netlink(7)).
 
 use cnimble_tests::announce;
 use cnimble_tests::trace::Fate;
@@ -9,7 +9,7 @@ use crate::kinds::{Kind, others};
 use crate::points::{Chance, FEWEST, Nth, at_each_point, bound, numbered, seed};
 use crate::site::{Site, Verb};
 
-/// How many such answers the verb of plugin `at` reads.
+/// Returns how many such answers the verb of plugin `at` reads.
 fn count(kind: &Kind, verb: Verb, at: usize) -> usize {
     let site = Site::new(kind);
     let run = site.disturbed(verb, at, &Fate::Unanswered { nth: usize::MAX }).unwrap();
@@ -17,7 +17,7 @@ fn count(kind: &Kind, verb: Verb, at: usize) -> usize {
     run.traced.answers
 }
 
-/// Loses it; whether the plugin came so far.
+/// Loses one answer. Returns whether the plugin reached it.
 fn lose(site: &mut Site, point: &Nth) -> Result<bool, String> {
     let run = site.disturbed(point.verb, point.at, &Fate::Unanswered { nth: point.nth })?;
     settle(site, point.verb, point.at, &run, Manner { start_up: false, way_home: false })?;
@@ -36,7 +36,7 @@ fn lost(kind: &str, verbs: &[Verb], otherwise: usize) {
             );
             continue;
         }
-        // A sample has a smallest size.
+        // A sample has a minimum size.
         points = points.iter().cycle().take(points.len().max(FEWEST)).cloned().collect();
         at_each_point(
             "lost answers",

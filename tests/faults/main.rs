@@ -1,9 +1,9 @@
-//! Faults: a plugin that is killed, or whose system calls fail, at any point whatsoever.
+//! Faults: a plugin is killed, or one of its system calls fails, at any point.
 //!
-//! No hooks in the product: ptrace(2) does it to the shipped binary. The test run takes every
-//! point of the commonest network and a sample of the others; `scripts/stress` takes all.
+//! The product has no hooks for this. The tests use ptrace(2) on the shipped binary. The test run tries every point of
+//! the most common network and a sample of the others. `scripts/stress` tries all.
 #![cfg(test)]
-// Its modules say pub for what they share; there is nobody outside to reach it.
+// The modules use `pub` for shared items, which cannot be reached from outside.
 #![allow(unreachable_pub)]
 
 mod company;

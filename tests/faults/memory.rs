@@ -1,8 +1,8 @@
-//! The kernel has no memory: one of the allocations that it makes for a verb fails, each in turn.
+//! The kernel has no memory: one of its allocations for a verb fails, each in turn.
 //!
-//! Only a kernel with CONFIG_FAILSLAB and CONFIG_FAIL_PAGE_ALLOC can do that
-//! (`Documentation/fault-injection/fault-injection.rst`), which no distribution has. `scripts/stress memory` builds one, and runs
-//! these tests in it.
+//! This needs a kernel with CONFIG_FAILSLAB and CONFIG_FAIL_PAGE_ALLOC
+//! (`Documentation/fault-injection/fault-injection.rst`), which no distribution has. `scripts/stress memory` builds one
+//! and runs these tests in it.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -16,10 +16,10 @@ use crate::kinds::{Kind, others};
 use crate::points::{Chance, Nth, at_each_point, bound, numbered};
 use crate::site::{Site, Verb};
 
-/// More than any verb takes.
+/// More allocations than any verb makes.
 const MANY: u32 = 1_000_000_000;
 
-/// Why this kernel fails no allocation, if it doesn't.
+/// Returns the reason why this kernel cannot fail an allocation, if there is one.
 fn generous() -> Option<&'static str> {
     static WHY: OnceLock<Option<&'static str>> = OnceLock::new();
     *WHY.get_or_init(|| {
@@ -33,7 +33,8 @@ fn generous() -> Option<&'static str> {
     })
 }
 
-/// The kernel spares allocations that may wait for memory, unless it is told otherwise; those are nearly all.
+/// Includes allocations that may wait for memory. The kernel spares them by default, and nearly all allocations are of
+/// this kind.
 fn any_allocation() {
     let dir = tempfile::tempdir().unwrap();
     let none: Option<&str> = None;
@@ -43,7 +44,7 @@ fn any_allocation() {
         ("fail_page_alloc/ignore-gfp-wait", "N"),
         ("fail_page_alloc/ignore-gfp-highmem", "N"),
         ("fail_page_alloc/min-order", "0"),
-        // A trace of the stack for each would take longer than all the rest.
+        // A stack trace for each failure would take longer than all the rest.
         ("failslab/verbose", "0"),
         ("fail_page_alloc/verbose", "0"),
     ] {
@@ -52,7 +53,7 @@ fn any_allocation() {
     umount2(dir.path(), MntFlags::MNT_DETACH).unwrap();
 }
 
-/// How many allocations there are for the verb of plugin `at`: the fewer of two counts.
+/// Returns the number of allocations of the verb of plugin `at`, the lower of two counts.
 fn count(kind: &Kind, verb: Verb, at: usize) -> usize {
     let [one, other] = [(); 2].map(|()| {
         let site = Site::new(kind);
@@ -74,7 +75,7 @@ fn starve(site: &mut Site, point: &Nth) -> Result<bool, String> {
     Ok(run.traced.met)
 }
 
-/// What is expected where an allocation has failed during this call, or of the process's own memory behind it.
+/// Returns the effects that are allowed when an allocation fails in this call, or in the process's own memory after it.
 fn manner(traced: &Traced) -> Manner {
     let Some(call) = &traced.starved else { return Manner { start_up: false, way_home: false } };
     let before = traced.calls.iter().take_while(|other| *other != call);
@@ -82,7 +83,7 @@ fn manner(traced: &Traced) -> Manner {
     Manner::of(call, start_up || LEFT_OUT.contains(&call.name().as_str()))
 }
 
-/// Has all allocations of a network's verbs fail.
+/// Makes all allocations of a network's verbs fail, each in turn.
 fn starved(kind: &str, verbs: &[Verb]) {
     if let Some(why) = generous() {
         skip!("{why}");

@@ -1,4 +1,4 @@
-//! Which points are tried, by how many hands, and what is said about it.
+//! Chooses the points to try, distributes them to threads and reports the counts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use cnimble_tests::{announce, need, skip};
 use crate::kinds::Kind;
 use crate::site::{Site, Verb};
 
-/// Every point, or so many of each list.
+/// Returns the maximum number of points of each list.
 pub fn bound(otherwise: usize) -> usize {
     match std::env::var("CNIMBLE_STRESS").as_deref() {
         Ok("all") => usize::MAX,
@@ -17,19 +17,19 @@ pub fn bound(otherwise: usize) -> usize {
     }
 }
 
-/// The verbs to try on a network of the machine: all of its first one, `few` of the others, which share the
-/// code of the rest with it and with what runs outside. `scripts/stress` tries all.
+/// Returns the verbs to try on a network in the virtual machine: all for the first network, `few` for the others. The
+/// others share most of their code with the first one and with the tests outside. `scripts/stress` tries all.
 pub fn verbs_inside<'v>(first: bool, all: &'v [Verb], few: &'v [Verb]) -> &'v [Verb] {
     if first || std::env::var_os("CNIMBLE_STRESS").is_some() { all } else { few }
 }
 
-/// The seed that chooses, from CNIMBLE_SEED. Without it the same sample every time: what a test
-/// run says must not depend on the hour. `scripts/stress` sets another each time.
+/// Returns the random seed, from CNIMBLE_SEED. Without it the sample is always the same, so that test runs are
+/// reproducible. `scripts/stress` sets a new one each time.
 pub fn seed() -> u64 {
     std::env::var("CNIMBLE_SEED").map_or(1, |seed| seed.parse().expect("CNIMBLE_SEED: a number"))
 }
 
-/// Numbers by chance (xorshift), the same for the same seed.
+/// A pseudo-random number generator (xorshift), with the same sequence for the same seed.
 pub struct Chance(u64);
 
 impl Chance {
@@ -44,7 +44,7 @@ impl Chance {
         usize::try_from(self.0 % end as u64).unwrap()
     }
 
-    /// At most so many of a list, in their order.
+    /// Returns at most `most` elements of a list, in their order.
     pub fn some<T>(&mut self, mut list: Vec<T>, most: usize) -> Vec<T> {
         while list.len() > most {
             let at = self.below(list.len());
@@ -54,16 +54,16 @@ impl Chance {
     }
 }
 
-/// The n-th (from 0) of those that a verb of a plugin goes through.
+/// The n-th step (from 0) of a verb of a plugin.
 #[derive(Debug, Clone)]
 pub struct Nth {
     pub verb: Verb,
-    /// Which plugin of the chain.
+    /// The index of the plugin in the chain.
     pub at: usize,
     pub nth: usize,
 }
 
-/// All of a verb's, or so many of them. `count` says how many there are for each plugin of the chain.
+/// Returns all steps of a verb, or at most `most`. `count` returns their number for each plugin of the chain.
 pub fn numbered(
     kind: &Kind,
     verb: Verb,
@@ -75,7 +75,7 @@ pub fn numbered(
     chance.some((0..Site::new(kind).length()).flat_map(of).collect(), most)
 }
 
-/// What is counted.
+/// The counts of a test.
 pub struct Tally {
     what: String,
     tried: AtomicUsize,
@@ -83,13 +83,13 @@ pub struct Tally {
     wrong: AtomicUsize,
 }
 
-/// After how many points there is a sign of life.
+/// The number of points between two progress messages.
 const PROGRESS: usize = 500;
 
-/// No sample is smaller: with fewer points the program was not traced.
+/// The minimum size of a sample. With fewer points the program was not traced.
 pub const FEWEST: usize = 8;
 
-/// More than so many failures are only counted.
+/// The number of failures that are printed. Further ones are only counted.
 const SHOWN: usize = 10;
 
 impl Tally {
@@ -98,7 +98,7 @@ impl Tally {
         Tally { what: what.to_owned(), tried: zero(), met: zero(), wrong: zero() }
     }
 
-    /// One more point, and whether the verb came so far.
+    /// Counts one more point, and whether the verb reached it.
     pub fn tried(&self, met: bool) {
         let tried = self.tried.fetch_add(1, Ordering::Relaxed) + 1;
         if tried.is_multiple_of(PROGRESS) {
@@ -113,7 +113,7 @@ impl Tally {
         }
     }
 
-    /// Says the counts; how many points went wrong.
+    /// Prints the counts. Returns how many points went wrong.
     pub fn end(self) -> usize {
         let [tried, met, wrong] = [self.tried, self.met, self.wrong].map(AtomicUsize::into_inner);
         announce("NOTE", &format!("{}: {tried} points tried, {met} reached, {wrong} wrong", self.what));
@@ -123,12 +123,12 @@ impl Tally {
     }
 }
 
-/// Has two hands work through a list.
+/// Processes a list with two threads.
 pub fn share<T: Sync>(list: &[T], work: impl Fn(&mut dyn Iterator<Item = &T>) + Sync) {
     share_by(2, list, work);
 }
 
-/// The same with so many hands.
+/// Processes a list with `hands` threads.
 pub fn share_by<T: Sync>(hands: usize, list: &[T], work: impl Fn(&mut dyn Iterator<Item = &T>) + Sync) {
     let next = AtomicUsize::new(0);
     let name = std::thread::current().name().unwrap_or("?").to_owned();
@@ -140,9 +140,8 @@ pub fn share_by<T: Sync>(hands: usize, list: &[T], work: impl Fn(&mut dyn Iterat
     });
 }
 
-/// Tries `once` at each of the `points` that the verbs of a network have, on nodes that serve
-/// until something is wrong with them, and fails the test if anything was. `name` says which
-/// point it was.
+/// Runs `once` at each of the `points` of a network's verbs, and fails the test if any went wrong. A node is reused
+/// until a point goes wrong on it. `name` describes a point.
 pub fn at_each_point<P: Sync>(
     what: &str,
     kind: &str,

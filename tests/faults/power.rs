@@ -1,9 +1,11 @@
-//! The power fails: whatever wasn't synced is gone, and the machine boots again.
+//! The power fails: unsynced data is lost, and the machine boots again.
 //!
-//! Nothing of ours is synced (docs/RELIABILITY.md says why). So after each cut, on a disk that
-//! lives through all of them: every address of the range is given, once; a late DEL of a pod of
-//! an earlier boot takes nothing from a pod of this one; GC leaves what lives; and the command
-//! isn't stopped by an entry of its cache that is empty.
+//! The plugins sync nothing (docs/RELIABILITY.md gives the reason). One disk goes through all cuts, and after each cut:
+//!
+//! - Every address of the range is assigned once.
+//! - A late DEL of a pod of an earlier boot takes nothing from a pod of this boot.
+//! - GC keeps what belongs to living pods.
+//! - An empty entry of the cache does not stop the command.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,28 +26,28 @@ use cnimble_tests::{
 use crate::disk::{BTRFS, Cut, Disk, EXT4, EXT4_WRITEBACK, FileSystem, XFS};
 use crate::points::{Chance, bound, seed};
 
-/// Addresses that a /28 has for pods.
+/// The number of pod addresses in a /28.
 const ROOM: usize = 13;
 
-/// Pods that live when the power fails.
+/// The number of pods that live when the power fails.
 const LIVING: usize = 4;
 
-/// What was seen.
+/// The counts of a run.
 #[derive(Debug, Default)]
 struct Count {
     cuts: usize,
-    /// Lease files that were there after a cut, and those of them without content.
+    /// The lease files after a cut, and how many of them are empty.
     leases: usize,
     empty: usize,
-    /// Entries of the result cache that a DEL had to do without.
+    /// The cache entries that a DEL could not use.
     corrupt: usize,
 }
 
-/// The node that the disk is in.
+/// The node that uses the disk.
 struct Machine {
     disk: Disk,
     host: Host,
-    /// Container and address.
+    /// The address of each container.
     living: BTreeMap<String, String>,
     count: Count,
 }
@@ -58,7 +60,7 @@ impl Machine {
         Network::new(&self.host, config)
     }
 
-    /// Lease and content.
+    /// Returns the content of each lease file.
     fn leases(&self) -> BTreeMap<String, String> {
         let Ok(entries) = fs::read_dir(self.disk.path().join("networks/net4")) else {
             return BTreeMap::new();
@@ -76,7 +78,7 @@ impl Machine {
         Attachment { id: id.into(), netns: "/proc/none".into(), ifname: "eth0".into(), args: String::new() }
     }
 
-    /// ADD that must succeed, with an address that no living pod has.
+    /// Calls ADD, which must succeed with an address that no living pod has.
     fn add(&mut self, id: &str) {
         let result = self.net().added(&Self::attachment(id));
         let ip = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
@@ -90,7 +92,7 @@ impl Machine {
         self.living.remove(id);
     }
 
-    /// Every living pod has its lease.
+    /// Checks that every living pod has its lease.
     fn assert_leased(&self, when: &str) {
         let leases = self.leases();
         for (id, ip) in &self.living {
@@ -99,7 +101,7 @@ impl Machine {
         }
     }
 
-    /// One boot: the machine fills up, a verb is under way when the power fails.
+    /// Runs one boot: fills the node, and cuts the power during a verb.
     fn boot(&mut self, n: usize, cut: Cut, chance: &mut Chance) {
         let boots = self.disk.boots;
         while self.living.len() < LIVING {
@@ -119,7 +121,7 @@ impl Machine {
         self.count.leases += leases.len();
         self.count.empty += leases.values().filter(|content| content.is_empty()).count();
 
-        // A container that comes back, and as many others as there is room for.
+        // A container that comes back, and others until the range is full.
         let back = old.pop_first().unwrap().0;
         self.add(&back);
         self.add("victim");
@@ -129,7 +131,7 @@ impl Machine {
         let full = self.net().add(&Self::attachment("one-too-many")).error();
         assert_eq!(full.code, 101, "{}", full.all());
         self.assert_leased("when the range is full");
-        // The runtime tidies up after pods of the last boot.
+        // The runtime deletes pods of the last boot.
         for id in old.keys() {
             self.net().deleted(&Self::attachment(id), None);
         }
@@ -144,7 +146,7 @@ impl Machine {
     }
 }
 
-/// What syncing a new lease would take, on the disk that has /var/tmp: told, not judged.
+/// Prints how long it takes to sync a new lease, on the disk of /var/tmp.
 fn tell_cost() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let folder = fs::File::open(dir.path()).unwrap();
@@ -183,7 +185,7 @@ fn disk(fs: FileSystem) -> Result<Disk, String> {
     }
 }
 
-/// Addresses, on this file system.
+/// Tests the address leases on this file system.
 fn addresses(fs: FileSystem) {
     if let Some(why) = missing(&[&fs.mkfs(), "mount", "ip"]) {
         skip!("{why}");
@@ -199,7 +201,7 @@ fn addresses(fs: FileSystem) {
         machine.net().call("ADD", &Machine::attachment("first"), None).traced(&Fate::Watched).1.calls.len();
     machine.del("first");
     announce("NOTE", &format!("seed {seed}, {fs}"));
-    // The last ones are after the end: the verb is done, and its result printed.
+    // The last points are after the end: the verb is done, and its result is printed.
     let points: Vec<usize> = chance.some((0..all + 20).collect(), bound(10));
     for cut in [Cut::Everything, Cut::Data] {
         for n in &points {
@@ -233,7 +235,7 @@ fn nor_on_btrfs() {
     addresses(BTRFS);
 }
 
-/// `cnimble ARGS…` on a node whose cache and network are on the disk.
+/// Runs `cnimble ARGS…` on a node with its cache and network on the disk.
 fn cnimble(host: &Host, disk: &Path, args: &[&str]) -> Outcome {
     let mut call = host.command(command());
     call.args(args).arg("--cache-dir").arg(disk.join("cache"));
@@ -260,7 +262,7 @@ fn the_result_cache_never_stops_a_del() {
     fs::write(disk.path().join("net.d/net4.conflist"), list.to_string()).unwrap();
     nix::unistd::sync();
     for round in 0..bound(12).min(100) {
-        // A reboot leaves nothing of the network.
+        // A reboot removes the whole network state.
         let (host, pod) = (Host::hasty(), Pod::new());
         let add = |id: &str| {
             cnimble(&host, &disk.path(), &["add", "net4", pod.path(), "--container-id", id]).success();

@@ -1,5 +1,5 @@
-//! What comes right behind a DEL for which a child waits: an ADD of the same attachment, the end of its
-//! namespace, the end of the machine.
+//! Events right after a DEL for which a child waits: an ADD of the same attachment, the end of its namespace, the end
+//! of the machine.
 
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
@@ -10,9 +10,9 @@ use cnimble_tests::{
     run_limited, skip, vm, wait_until,
 };
 
-/// After so many lives, host and pod are compared with what they were before the first.
+/// The number of cycles after which host and pod are compared with their initial state.
 const EVERY: usize = 50;
-/// After so many, the namespace goes right behind the DEL.
+/// The number of cycles after which the namespace is removed right after the DEL.
 const MOVES: usize = 7;
 
 #[test]
@@ -58,7 +58,7 @@ fn adds_right_behind_a_gc_of_many_find_nothing_of_them() {
     need!("ip", "strace");
     let host = Host::hasty();
     let mut bridge = configs::v4(&host);
-    // For all of them and one that lives: a lease that is left is one too many.
+    // For all of them and one living pod. A single lease that is left makes the range full.
     bridge["ipam"]["ranges"][0][0]["rangeStart"] = json!("10.1.2.2");
     bridge["ipam"]["ranges"][0][0]["rangeEnd"] = json!(format!("10.1.2.{}", 2 + DEAD));
     let net = Network::new(&host, bridge);
@@ -100,7 +100,7 @@ fn adds_right_behind_a_gc_of_many_find_nothing_of_them() {
     net.check(&kept, &result).success();
 }
 
-/// The child, too, is killed then.
+/// The kill also hits the child.
 #[test]
 fn a_pid_namespace_ends_right_behind_a_del() {
     need!("ip", "unshare");
@@ -110,7 +110,7 @@ fn a_pid_namespace_ends_right_behind_a_del() {
     relive(&host, [bridge], "", lives(30).min(1000), &alone);
 }
 
-/// How it ends, scripts/vm tells: a machine that hangs is killed, which is an error.
+/// `scripts/vm` reports how it ends. A machine that hangs is killed, which is an error.
 #[test]
 fn a_machine_is_switched_off_right_behind_a_del() {
     if vm::inside() {
@@ -133,12 +133,12 @@ fn a_machine_is_switched_off_right_behind_a_del() {
     assert!(outcome.stderr.contains("waited for by a child"), "{}", outcome.describe());
 }
 
-/// Number of lives; `CNIMBLE_LIVES` if it is set.
+/// Returns the number of cycles, from `CNIMBLE_LIVES` if it is set.
 pub fn lives(otherwise: usize) -> usize {
     std::env::var("CNIMBLE_LIVES").map_or(otherwise, |lives| lives.parse().expect("CNIMBLE_LIVES: a number"))
 }
 
-/// The same with one address in each range, so that a lease which is left is one too many.
+/// Returns the configuration with one address in each range, so that a lease that is left makes it full.
 fn one_address(mut config: Value) -> Value {
     for range in config["ipam"]["ranges"].as_array_mut().unwrap() {
         let (_, prefix) = range[0]["subnet"].as_str().unwrap().split_once('.').unwrap_or_default();
@@ -149,15 +149,15 @@ fn one_address(mut config: Value) -> Value {
     config
 }
 
-/// A plugin behind the one with this configuration.
+/// Returns the configuration of a plugin that follows `first` in the chain.
 fn chained(first: &Value, mut config: Value) -> Value {
     config["cniVersion"] = first["cniVersion"].clone();
     config["name"] = first["name"].clone();
     config
 }
 
-/// One attachment lives again and again. Each plugin of each life is a process of its own, and there is nothing
-/// between the last DEL and the next ADD.
+/// Adds and deletes one attachment again and again. Each plugin runs as a process. Nothing happens between the last DEL
+/// and the next ADD.
 fn relive<const N: usize>(host: &Host, chain: [Value; N], args: &str, lives: usize, under: &[&str]) {
     let chain = chain.map(|config| Network::new(host, config));
     let mut pod = Pod::new();
@@ -199,14 +199,15 @@ fn relive<const N: usize>(host: &Host, chain: [Value; N], args: &str, lives: usi
     }
 }
 
-/// Interfaces, addresses and routes of a result; the host's ends have MACs by chance, and the namespace changes.
+/// Returns the interfaces, addresses and routes of a result. The MAC addresses of the host's ends are random, and the
+/// namespace changes.
 fn told(result: &Value) -> Value {
     let interfaces = result["interfaces"].as_array().unwrap().iter();
     let names: Vec<&Value> = interfaces.map(|interface| &interface["name"]).collect();
     json!([names, result["ips"], result["routes"]])
 }
 
-/// Those of these interfaces that are there; asked at once, by a system call of our own.
+/// Returns the interfaces that exist, with one system call for each name.
 fn there<'n>(host: &Host, names: &[&'n String]) -> Vec<&'n String> {
     let is_there = |name: &&&String| match if_nametoindex(name.as_str()) {
         Ok(_) => true,
@@ -216,7 +217,7 @@ fn there<'n>(host: &Host, names: &[&'n String]) -> Vec<&'n String> {
     host.within(|| names.iter().filter(is_there).copied().collect())
 }
 
-/// The namespace goes, and another comes. That it is gone is seen by an interface that goes with it.
+/// Replaces the namespace. An interface in it, which is removed with the namespace, shows when it is gone.
 fn moved(host: &Host, pod: Pod) -> Pod {
     host.ip(&format!("link add canary type veth peer name canary netns {}", pod.path()));
     drop(pod);

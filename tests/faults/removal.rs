@@ -1,4 +1,4 @@
-//! A child waits for the kernel in a removal's place, and the plugin or the child dies or fails.
+//! A child waits for the kernel instead of the plugin, and the plugin or the child dies or fails.
 
 use crate::fail::failures;
 use crate::kill::killed;

@@ -1,4 +1,4 @@
-//! A node with a network on it, whose state must come back again and again.
+//! A node with a network, which must return to the same state after each test.
 
 use std::path::{Path, PathBuf};
 
@@ -33,17 +33,17 @@ impl Verb {
     }
 }
 
-/// What a node does for its pods, one place where it stands.
+/// A node with a network and its pods.
 pub struct Site {
     pub host: Host,
     chain: Vec<Value>,
-    /// The same for the neighbour.
+    /// The chain for the neighbour.
     beside: Vec<Value>,
     ifname: &'static str,
     wait: Option<&'static str>,
-    /// Whether GC looks into namespaces that are pinned: only the victim's is to be.
+    /// Whether GC looks into pinned namespaces. Only the victim's may then be pinned.
     secluded: bool,
-    /// Whether a pod has a device of the host.
+    /// Whether a pod holds a device of the host.
     lends: bool,
     plugins: PathBuf,
     pub victim: Pod,
@@ -52,13 +52,13 @@ pub struct Site {
     pod_before: Snapshot,
 }
 
-/// Memory of whose turn it is, and where to look for it; no lease.
+/// The files with the last address and the index, which are not leases.
 const NOTES: &[&str] = &["last_reserved_ip", ".cnimble-index"];
 
-/// What only a pod has; the addresses are those that the first one gets.
+/// The texts that only a pod has. The addresses are those of the first pod.
 const OF_THE_FIRST: &[&str] = &["victim", "veth", "10.1.2.2", "fd00:1:2::2", ".cnimble-new"];
 
-/// Addresses as whole words, anything else wherever it stands.
+/// Returns the matches of `text`: whole words for addresses, any part of a line for other texts.
 fn told(now: &Snapshot, text: &str) -> Vec<String> {
     if text.contains("1:2::") || text.contains("1.2.") { now.mentions(text) } else { now.lines_with(text) }
 }
@@ -68,7 +68,7 @@ impl Site {
         Self::by(plugin_dir(), kind)
     }
 
-    /// Served by the plugins in a directory.
+    /// Returns a node that uses the plugins in a directory.
     pub fn by(plugins: &Path, kind: &Kind) -> Self {
         let host = Host::hasty();
         let victim = kind.chain.pod();
@@ -96,15 +96,15 @@ impl Site {
             net.call("ADD", &site.named(&name), None).run().success();
         }
         if kind.neighbour {
-            // The bridge learns of its port in its own time.
+            // The bridge learns of its port after some time.
             Snapshot::settled(&site.host);
         }
         site.before = site.look();
         site
     }
 
-    /// Seconds in which the kernel has taken away what goes by itself. What others leave is only
-    /// counted, and each of it takes so long.
+    /// Returns the seconds to wait for the kernel to remove things. For foreign plugins the wait is short, because each
+    /// of their remains takes all of it.
     fn patience(&self) -> f32 {
         if self.plugins == plugin_dir() { PATIENCE } else { 2.0 }
     }
@@ -113,7 +113,7 @@ impl Site {
         NOTES.iter().fold(Snapshot::of(&self.host), |snapshot, name| snapshot.without_lines(name))
     }
 
-    /// How many plugins there are.
+    /// Returns the number of plugins.
     pub fn length(&self) -> usize {
         self.chain.len()
     }
@@ -126,7 +126,7 @@ impl Site {
         Network::by(&self.plugins, &self.host, self.chain[at].clone())
     }
 
-    /// The same for an attachment: no two can have the same port of the host.
+    /// Returns plugin `at` for an attachment. No two attachments can have the same host port.
     fn link_of(&self, att: &Attachment, at: usize) -> Network<'_> {
         let configs = if att.id == "neighbour" { &self.beside } else { &self.chain };
         Network::by(&self.plugins, &self.host, configs[at].clone())
@@ -145,7 +145,7 @@ impl Site {
         Attachment::new("neighbour", pod).ifname(self.ifname)
     }
 
-    /// ADD of the first `count` plugins; their results.
+    /// Calls ADD of the first `count` plugins, and returns their results.
     pub fn add_some(&self, att: &Attachment, count: usize) -> Result<Vec<Value>, String> {
         let mut results: Vec<Value> = Vec::new();
         for at in 0..count {
@@ -155,18 +155,17 @@ impl Site {
         Ok(results)
     }
 
-    /// ADD of all plugins.
+    /// Calls ADD of all plugins.
     pub fn added(&self, att: &Attachment) -> Result<Vec<Value>, String> {
         self.add_some(att, self.length())
     }
 
-    /// DEL of all plugins, the last first, as a runtime does it that tells the last result, or
-    /// has none.
+    /// Calls DEL of all plugins, the last first. `prev` is the last result that the runtime knows, if any.
     pub fn del(&self, att: &Attachment, prev: Option<&Value>) -> Result<(), String> {
         self.del_some(att, prev, self.length())
     }
 
-    /// DEL of the first `count` plugins.
+    /// Calls DEL of the first `count` plugins.
     pub fn del_some(&self, att: &Attachment, prev: Option<&Value>, count: usize) -> Result<(), String> {
         let mut failures = Vec::new();
         for at in (0..count).rev() {
@@ -179,7 +178,7 @@ impl Site {
         if failures.is_empty() { Ok(()) } else { Err(format!("DEL: {}", failures.join("\n"))) }
     }
 
-    /// CHECK of all plugins.
+    /// Calls CHECK of all plugins.
     pub fn checked(&self, att: &Attachment, last: &Value) -> Result<(), String> {
         for at in 0..self.length() {
             let outcome = self.link_of(att, at).call("CHECK", att, Some(last)).try_run()?;
@@ -190,7 +189,7 @@ impl Site {
         Ok(())
     }
 
-    /// GC of the plugins from `first` on; the neighbour is all that lives.
+    /// Calls GC of the plugins from `first` on. Only the neighbour is valid.
     pub fn gc_from(&self, first: usize) -> Result<(), String> {
         (first..self.length()).try_for_each(|at| {
             let outcome = self.gc_call(at).try_run()?;
@@ -210,7 +209,7 @@ impl Site {
         }
     }
 
-    /// Everything up to the verb of plugin `at`, and then that under `fate`.
+    /// Runs everything up to the verb of plugin `at`, and then that verb under `fate`.
     pub fn disturbed(&self, verb: Verb, at: usize, fate: &Fate) -> Result<Disturbed, String> {
         let att = self.attachment();
         let count = if verb == Verb::Add { at } else { self.length() };
@@ -219,7 +218,7 @@ impl Site {
             _ => self.add_some(&att, count)?,
         };
         let last = results.last();
-        // What a plugin that fails must leave as it was.
+        // The state that a failing plugin must restore.
         let earlier = match fate {
             Fate::Told { .. } | Fate::Unanswered { .. } | Fate::Starved { .. } if verb == Verb::Add => {
                 Some(self.whole())
@@ -251,14 +250,14 @@ impl Site {
         Ok(Disturbed { outcome, traced, last: last.cloned(), earlier })
     }
 
-    /// The calls of the verb of plugin `at` on a fresh node, undisturbed: the fewer of two lists, since a verb that has to wait
-    /// for the kernel asks again.
+    /// Returns the calls of the verb of plugin `at` on a fresh node, undisturbed. This is the shorter of two lists,
+    /// since a verb that waits for the kernel asks again.
     pub fn usual_calls(kind: &Kind, verb: Verb, at: usize) -> Vec<Syscall> {
         let [one, other] = [(); 2].map(|()| Site::new(kind).calls(verb, at));
         if one.len() <= other.len() { one } else { other }
     }
 
-    /// The calls of the verb of plugin `at`, undisturbed.
+    /// Returns the calls of the verb of plugin `at`, undisturbed.
     pub fn calls(&self, verb: Verb, at: usize) -> Vec<Syscall> {
         let run = self.disturbed(verb, at, &Fate::Watched).unwrap();
         run.outcome.success();
@@ -266,8 +265,8 @@ impl Site {
         run.traced.calls
     }
 
-    /// What is different on the host, and stays so. Where the pod was the first, the network
-    /// itself stays; then it is what tells of the pod.
+    /// Returns the lasting differences on the host. If the pod was the first, the network itself stays. Then only the
+    /// lines that refer to the pod count.
     pub fn diff(&self) -> String {
         let mut diff = String::new();
         wait_until(self.patience(), || {
@@ -281,13 +280,13 @@ impl Site {
         diff
     }
 
-    /// Host and pod, to the last detail.
+    /// Returns the full state of host and pod.
     fn whole(&self) -> [Snapshot; 2] {
-        // Where to look for leases may have been written anew.
+        // The index of leases may have been rewritten.
         [Snapshot::of(&self.host).without_lines(".cnimble-index"), Snapshot::of_ns(&self.victim)]
     }
 
-    /// The victim's namespace goes, and another comes.
+    /// Replaces the victim's namespace.
     pub fn end_victim(&mut self) {
         if self.lends {
             for name in self.victim.links().iter().filter(|name| *name != "lo") {
@@ -297,7 +296,7 @@ impl Site {
         self.victim = Pod::new();
     }
 
-    /// What a failed ADD has left.
+    /// Returns what a failed ADD has left.
     pub fn left_by(&self, run: &Disturbed) -> String {
         let mut diff = String::new();
         wait_until(self.patience(), || {
@@ -308,7 +307,7 @@ impl Site {
         diff
     }
 
-    /// What is different in the pod.
+    /// Returns the differences in the pod.
     pub fn pod_diff(&self) -> String {
         let mut diff = String::new();
         wait_until(self.patience(), || {
@@ -318,19 +317,19 @@ impl Site {
         diff
     }
 
-    /// Whether the neighbour is still what ADD has made it.
+    /// Checks that the neighbour still is in the state that ADD created.
     pub fn neighbour_lives(&self) -> Result<(), String> {
         let Some((_, results)) = &self.neighbour else { return Ok(()) };
         self.checked(&self.neighbour_attachment(), results.last().unwrap())
     }
 }
 
-/// What came of a verb under a fate.
+/// The outcome of a verb under a fate.
 pub struct Disturbed {
     pub outcome: Outcome,
     pub traced: Traced,
-    /// The last result there was before it.
+    /// The last result before the verb.
     pub last: Option<Value>,
-    /// Host and pod before an ADD.
+    /// The state of host and pod before an ADD.
     earlier: Option<[Snapshot; 2]>,
 }

@@ -1,6 +1,7 @@
-//! A program that never ends, in the middle of a verb that is told to stop: it is ended and reaped, what
-//! was done is taken back, and there is one error. Everything that hangs here hangs for ever, so a verb
-//! that waits for it is a test that fails.
+//! A child program hangs in the middle of a verb that is told to stop. The verb kills and reaps it, undoes its work and
+//! prints one error.
+//!
+//! Everything that hangs here hangs for ever. A verb that waits for it fails the test.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,15 +16,15 @@ use cnimble_tests::{
     plugin_dir, script, wait_until,
 };
 
-/// A program in the place of another that says where it is and hangs there.
+/// A replacement for a program that records its process ID and hangs.
 struct Trap {
     bin: PathBuf,
     seen: PathBuf,
 }
 
 impl Trap {
-    /// `name` hangs where the shell says yes to `when`; else it does `otherwise`. With `deaf`, SIGTERM
-    /// means nothing to it.
+    /// Creates a program `name` that hangs if the shell condition `when` is true, and otherwise runs `otherwise`. With
+    /// `deaf` it ignores SIGTERM.
     fn new(host: &Host, name: &str, when: &str, otherwise: &str, deaf: bool) -> Self {
         let trap = Trap { bin: host.dir().join("bin"), seen: host.dir().join("seen") };
         std::fs::create_dir_all(&trap.bin).unwrap();
@@ -36,7 +37,7 @@ impl Trap {
         trap
     }
 
-    /// The processes that are or were in it.
+    /// Returns the processes that are or were in the trap.
     fn pids(&self) -> Vec<i32> {
         let seen = std::fs::read_to_string(&self.seen).unwrap_or_default();
         seen.lines().filter_map(|line| line.parse().ok()).collect()
@@ -62,7 +63,7 @@ fn stopped(host: &Host, trap: &Trap, verb: &str, att: &Attachment, config: &Valu
     let outcome = Outcome::from(verb, plugin.finish(LIMIT));
     announce("NOTE", &format!("{verb} ended after {} ms", begun.elapsed().as_millis()));
     for pid in trap.pids() {
-        // Reaped, or it would be there as a zombie of ours: a child whose parent is gone is init's.
+        // It was reaped, or it would still be a zombie of this process. A child without a parent is inherited by init.
         assert!(!is_alive(pid), "process {pid} is still there");
     }
     std::fs::remove_file(&trap.seen).unwrap();
@@ -99,7 +100,7 @@ fn a_delegate_that_hangs_is_ended_with_the_verb() {
                 assert!(error.all().contains("SIGTERM"), "{}", error.all());
                 assert_eq!(pod.links(), ["lo"], "{verb}");
                 before.assert_same(&Snapshot::settled(&host), verb);
-                // What it may have done has been taken back; if that hangs, too, the error says so.
+                // Its work has been undone. If the undo hangs, too, the error says so.
                 let left = error.all().contains("left behind: could not call DEL of delegate hangs");
                 assert_eq!(left, verb == "ADD" && hangs == "true", "{}", error.all());
             }
@@ -109,7 +110,7 @@ fn a_delegate_that_hangs_is_ended_with_the_verb() {
     }
 }
 
-/// iptables, which waits for a lock that another process holds.
+/// iptables waits for a lock that another process holds.
 #[test]
 fn iptables_that_hangs_is_ended_with_the_verb() {
     need!("ip", "nft", "iptables");
@@ -132,7 +133,7 @@ fn iptables_that_hangs_is_ended_with_the_verb() {
     }
 }
 
-/// One process, and no more, for a user of its own: neither a thread nor a delegate can be had.
+/// The user may have only one process, so neither a thread nor a delegate can be started.
 #[test]
 fn no_thread_and_no_process_to_be_had_is_an_error() {
     need!("ip", "prlimit", "setpriv");
@@ -143,7 +144,7 @@ fn no_thread_and_no_process_to_be_had_is_an_error() {
     for dir in [host.dir(), &bin] {
         std::os::unix::fs::chown(dir, Some(USER), None).unwrap();
     }
-    // More than a pipe takes at once.
+    // More than a pipe holds.
     let config = json!({"cniVersion": "1.1.0", "name": "n", "type": "bridge", "ipam": {"type": "fine"},
         "x": "x".repeat(1 << 20)});
     let user = format!("--reuid={USER}");
@@ -170,5 +171,5 @@ fn no_thread_and_no_process_to_be_had_is_an_error() {
     }
 }
 
-/// No other process on the machine is this user's.
+/// A user without any other process on the machine.
 const USER: u32 = 1_987_654;

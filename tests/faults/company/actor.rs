@@ -11,16 +11,16 @@ use super::node::Node;
 pub struct Actor<'n> {
     node: &'n Node,
     act: Act,
-    /// The plugins that are still to be called, the next one last.
+    /// The plugins that are still to be called, in reverse order.
     plugins: Vec<usize>,
     at: usize,
     process: Option<Stepped>,
-    /// What each ADD has returned.
+    /// The result of each ADD.
     results: Vec<Value>,
     failed: Option<Outcome>,
 }
 
-/// What came of a verb.
+/// The outcome of a verb.
 pub struct Ended {
     /// The last result of an ADD.
     pub result: Option<Value>,
@@ -43,7 +43,7 @@ impl<'n> Actor<'n> {
         self.process = Some(call.stepped(Places::Messages));
     }
 
-    /// Whether it can go on. Where a plugin has ended, the next one is called.
+    /// Returns true if the actor can make a call. If the current plugin has ended, the next one is started.
     fn is_ready(&mut self) -> bool {
         while let Some(process) = &mut self.process {
             match process.look() {
@@ -68,7 +68,7 @@ impl<'n> Actor<'n> {
         self.start();
     }
 
-    /// Makes at most so many calls; how many.
+    /// Makes at most `calls` calls and returns how many it made.
     pub fn lead(&mut self, calls: usize) -> usize {
         let mut made = 0;
         while made < calls && self.is_ready() {
@@ -83,13 +83,13 @@ impl<'n> Actor<'n> {
         self.process.is_none()
     }
 
-    /// Where it is.
+    /// Describes the current position.
     pub fn stands(&self) -> String {
         let call = self.process.as_ref().map_or("its end", Stepped::call);
         format!("{} of {:?} in {call}", self.node.plugin(self.at), self.act)
     }
 
-    /// What came of it. A runtime that gets no answer calls DEL.
+    /// Returns the outcome. If the runtime gets no answer, it calls DEL.
     pub fn end(self) -> Ended {
         Ended { result: self.results.last().cloned(), failed: self.failed }
     }

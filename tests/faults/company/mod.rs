@@ -1,7 +1,7 @@
-//! Verbs of a network at once: one stands still before a call that others could notice, and another is carried out there.
+//! Two concurrent verbs of a network: one stops before a call with a visible effect, and the other runs there.
 //!
-//! Calls about files and messages to the kernel are the places to stand at. What is left behind both must be what one of the
-//! two orders without an overlap leaves; nobody else may notice anything, and no verb may fail for the other.
+//! The possible stops are calls on files and messages to the kernel. The state after both verbs must be that of one of
+//! the two sequential orders. Other pods must not notice anything, and no verb may fail because of the other.
 
 mod actor;
 mod node;
@@ -19,18 +19,18 @@ use node::Node;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Add(usize),
-    /// One that has done all its work, and can't say so.
+    /// An ADD that completes its work, but cannot write its result.
     Unheard(usize),
     Del(usize),
     Check(usize),
-    /// This pod is the only one that isn't valid.
+    /// A GC for which all pods but this one are valid.
     GcBut(usize),
     Status,
 }
 
 use Act::{Add, Check, Del, GcBut, Status, Unheard};
 
-/// Who is there, and what happens at once.
+/// The pods that exist before, and the two concurrent verbs.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene {
     pub before: &'static [usize],
@@ -38,7 +38,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Whether both acts take a pod away, or what an ADD has begun.
+    /// Returns true if both acts remove a pod, or undo an incomplete ADD.
     fn takes_two(&self) -> bool {
         self.acts.iter().all(|act| matches!(act, Del(_) | GcBut(_) | Unheard(_)))
     }
@@ -62,7 +62,7 @@ const SCENES: &[Scene] = &[
     Scene { before: &[], acts: [Add(0), Status] },
 ];
 
-/// Which of the two stands still, before which of its calls, and how many calls the other makes in the meantime.
+/// The verb that stops, the call before which it stops, and the number of calls that the other makes meanwhile.
 #[derive(Debug, Clone, Copy)]
 struct Order {
     first: usize,
@@ -70,7 +70,7 @@ struct Order {
     others: usize,
 }
 
-/// Lets both come to their ends in this order; whether the first came to its place.
+/// Runs both verbs to their ends in this order. Returns whether the first reached its stop.
 fn carry_out(node: &Node, scene: Scene, order: Order) -> Result<bool, String> {
     let [mut one, mut two] = scene.acts.map(|act| Actor::new(node, act));
     let (first, other) = if order.first == 0 { (&mut one, &mut two) } else { (&mut two, &mut one) };
@@ -87,7 +87,7 @@ fn carry_out(node: &Node, scene: Scene, order: Order) -> Result<bool, String> {
     Ok(met)
 }
 
-/// What is left when one is behind the other; how many calls each makes.
+/// Runs the two verbs one after the other. Returns the final state and the number of calls of each verb.
 fn alone(kind: &Kind, scene: Scene, first: usize) -> (Snapshot, [usize; 2]) {
     let node = Node::new(kind, scene.before);
     let mut lengths = [0; 2];
@@ -101,7 +101,8 @@ fn alone(kind: &Kind, scene: Scene, first: usize) -> (Snapshot, [usize; 2]) {
     (node.rest(scene), lengths)
 }
 
-/// What may be left: what is left when one is behind the other; who fails may have helped another to what stays of any ADD.
+/// Returns the allowed final states. They are those of the sequential orders. A failing verb may also have helped the
+/// other with something that stays after any ADD.
 fn rests(kind: &Kind, scene: Scene) -> (Vec<Snapshot>, [usize; 2]) {
     let [(one, many), (two, few)] = [0, 1].map(|first| alone(kind, scene, first));
     let lengths = [many[0].min(few[0]), many[1].min(few[1])];
@@ -119,19 +120,19 @@ fn try_order(kind: &Kind, scene: Scene, order: Order, rests: &[Snapshot]) -> Res
     let met = carry_out(&node, scene, order)?;
     let mut differences = node.differences(scene, rests);
     if !differences.is_empty() && scene.takes_two() {
-        // Each may have taken the other for one that stays. What is then left of both is for GC.
+        // Each verb may have assumed that the other pod stays. GC removes the rest of both.
         node.tidy()?;
         differences = node.differences(scene, rests);
     }
     if differences.is_empty() { Ok(met) } else { Err(format!("left behind both:\n{differences}")) }
 }
 
-/// Every place of a scene, or so many.
+/// Returns every order of a scene, or at most `most`.
 fn orders(lengths: [usize; 2], most: usize, chance: &mut Chance) -> Vec<Order> {
     let mut orders = Vec::new();
     for first in 0..2 {
         for calls in 1..lengths[first] {
-            // Every other time, the first goes on while the other is on its way.
+            // In every other order, the first resumes while the other is still running.
             let others = if chance.below(2) == 0 { usize::MAX } else { chance.below(lengths[1 - first]) };
             orders.push(Order { first, calls, others });
         }
@@ -139,10 +140,10 @@ fn orders(lengths: [usize; 2], most: usize, chance: &mut Chance) -> Vec<Order> {
     chance.some(orders, most)
 }
 
-/// What a node does behind its last pod takes time, but hardly any of a processor's.
+/// The work of a node after its last pod takes time, but hardly any processor time.
 const HANDS: usize = 6;
 
-/// Every scene, each at every place, or at so many.
+/// Runs every scene, each at every stop or at no more than `otherwise`.
 fn in_company(kind: &Kind, otherwise: usize) {
     in_scenes(SCENES, kind, otherwise);
 }
@@ -188,8 +189,8 @@ fn two_verbs_of_a_chain_at_any_call() {
     in_company(&Kind::of("chain"), 2);
 }
 
-/// Not loopback, which has nothing but the pod's own `lo`, and not static, which gives both pods the same address. Without
-/// CNIMBLE_STRESS each has every fourth scene.
+/// Without loopback, which has only the pod's own `lo`, and without static, which gives both pods the same address.
+/// Without CNIMBLE_STRESS each plugin gets every fourth scene.
 #[test]
 fn two_verbs_of_every_other_plugin_at_any_call() {
     let all = std::env::var_os("CNIMBLE_STRESS").is_some();

@@ -1,4 +1,4 @@
-//! A node for two pods, and what must hold on it behind two verbs.
+//! A node for two pods, and the checks after two verbs.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -21,12 +21,12 @@ pub struct Node {
     /// The chain for each pod.
     chains: [Vec<Value>; 2],
     ifname: &'static str,
-    /// The results of the living.
+    /// The results of the living pods.
     living: RefCell<[Option<Value>; 2]>,
 }
 
 impl Node {
-    /// A node with these pods.
+    /// Returns a node on which the pods in `before` have been added.
     pub fn new(kind: &Kind, before: &[usize]) -> Self {
         let host = Host::hasty();
         let pods = [(); 2].map(|()| kind.chain.pod());
@@ -61,7 +61,7 @@ impl Node {
         Attachment::new(IDS[who], &self.pods[who]).ifname(self.ifname)
     }
 
-    /// The call of plugin `at` in a verb.
+    /// Returns the call of plugin `at` in a verb.
     pub fn call(&self, act: Act, at: usize, prev: Option<&Value>) -> Call<'_> {
         let net = |who: usize| Network::new(&self.host, self.chains[who][at].clone());
         let known = |who: usize| self.living.borrow()[who].clone();
@@ -83,7 +83,7 @@ impl Node {
         call.pinning(self.host.dir(), &[&self.pods[0], &self.pods[1]])
     }
 
-    /// GC of a network without pods.
+    /// Runs GC without valid attachments.
     pub fn tidy(&self) -> Result<(), String> {
         for at in 0..self.length() {
             let gc = self.gc(at, json!([])).try_run()?;
@@ -92,7 +92,7 @@ impl Node {
         Ok(())
     }
 
-    /// What must hold when both verbs have ended. Everybody is gone behind it.
+    /// Checks the state when both verbs have ended, then deletes all pods.
     pub fn settle(&self, scene: Scene, ended: [Ended; 2]) -> Result<(), String> {
         for (act, ended) in scene.acts.into_iter().zip(ended) {
             match (act, ended.failed) {
@@ -113,7 +113,7 @@ impl Node {
         self.clear()
     }
 
-    /// Whoever lives is whole, and has addresses of its own.
+    /// Checks that every living pod passes CHECK and has addresses which no other pod has.
     fn check(&self) -> Result<(), String> {
         let mut addresses = BTreeSet::new();
         for (who, id) in IDS.iter().enumerate() {
@@ -126,7 +126,7 @@ impl Node {
             }
             for ip in result["ips"].as_array().into_iter().flatten() {
                 let ip = ip["address"].as_str().unwrap_or_default();
-                // Every pod has those of loopback.
+                // Every pod has the loopback addresses.
                 if !ip.starts_with("127.") && !ip.starts_with("::1/") && !addresses.insert(ip.to_owned()) {
                     return Err(format!("both have {ip}"));
                 }
@@ -135,7 +135,7 @@ impl Node {
         Ok(())
     }
 
-    /// DEL of the living.
+    /// Deletes the living pods.
     fn clear(&self) -> Result<(), String> {
         for (who, id) in IDS.iter().enumerate() {
             if self.living.borrow()[who].is_none() {
@@ -151,8 +151,7 @@ impl Node {
         Ok(())
     }
 
-    /// What is left on the host. Where an ADD fails, a bridge may stay without what both had begun on it: the next ADD
-    /// completes it.
+    /// Returns the state of the host. If an ADD fails, a bridge may stay incomplete. The next ADD completes it.
     pub fn rest(&self, scene: Scene) -> Snapshot {
         let notes = ["last_reserved_ip", ".cnimble-index"];
         let fails = scene.acts.iter().any(|act| matches!(act, Act::Unheard(_)));
@@ -160,7 +159,8 @@ impl Node {
         left_out.fold(Snapshot::of(&self.host).without_chance(), Snapshot::without_lines)
     }
 
-    /// What is left on the host and in none of these rests, or in all of these but not here, and what is left in the pods.
+    /// Returns what is on the host and in no expected state, what all expected states have and the host lacks, and what
+    /// is left in the pods.
     pub fn differences(&self, scene: Scene, rests: &[Snapshot]) -> String {
         let any = rests.iter().cloned().reduce(Snapshot::or).unwrap();
         let all = rests.iter().cloned().reduce(|all, rest| all.and(&rest)).unwrap();

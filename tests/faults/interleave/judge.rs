@@ -1,4 +1,4 @@
-//! What must be true behind each order.
+//! The invariants after each order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use super::site::{Act, Site};
 use super::{Came, Order};
 
-/// Whether all is right behind it, and what comes next finds it so.
+/// Checks the state after an order, and runs further verbs on it.
 pub fn judge(site: &Site<'_>, order: Order, came: &Came) -> Result<(), String> {
     let scene = site.scene;
     let mut living: BTreeSet<&str> = scene.before.iter().copied().collect();
-    // Of whom a killed verb, or what is void, may have left something or nothing.
+    // The owners for which a lease may or may not exist: those of a killed verb and those of void leases.
     let mut unsure: BTreeSet<&str> = scene.void.iter().copied().collect();
     let mut given = BTreeMap::new();
     for (number, (act, outcome)) in scene.acts.iter().zip(&came.outcomes).enumerate() {
@@ -57,7 +57,7 @@ pub fn judge(site: &Site<'_>, order: Order, came: &Came) -> Result<(), String> {
             return Err(format!("CHECK of {id}: {}", check.describe()));
         }
     }
-    // DEL finds all of it, also by the index.
+    // DEL finds all leases, also with the index.
     for id in scene.names() {
         let del = site.call("DEL", id, None).try_run()?;
         let left = site.held_by(id)?;

@@ -1,8 +1,9 @@
-//! Verbs of host-local at once, in every order of their system calls that takes two switches at most.
+//! Two concurrent verbs of host-local, in every order of their system calls with at most two switches.
 //!
-//! No model of the lock, the index and the leases: it is the shipped plugin and a real directory. One process
-//! comes to its n-th call about the directory and stands there. The other comes as far as it can, or to its m-th call.
-//! Then the first goes on to its end, or is killed where it stands, and the other follows.
+//! The test uses the shipped plugin and a real directory, not a model of the lock, the index and the leases. One
+//! process stops before its n-th call on the directory. The other runs as far as it can, or to its m-th call. Then the
+//! first runs to its end, or is killed where it stopped, and the other follows. A process that waits for the lock is
+//! skipped until it has the lock.
 //! A process that waits for the lock is passed over until it has it.
 
 mod judge;
@@ -28,43 +29,43 @@ fn few(name: &'static str, acts: [Act; 2]) -> Scene {
     Scene { before: &["a", "b"], ..fresh(name, acts) }
 }
 
-/// Room for two pods and no more.
+/// A scene with room for two pods.
 fn full(name: &'static str, acts: [Act; 2]) -> Scene {
     let range = json!({ "subnet": "10.9.0.0/29", "rangeStart": "10.9.0.2", "rangeEnd": "10.9.0.3" });
     Scene { ranges: json!([[range]]), ..few(name, acts) }
 }
 
-/// The oldest lease is from an earlier boot.
+/// A scene in which the oldest lease is from an earlier boot.
 fn void(name: &'static str, acts: [Act; 2]) -> Scene {
     Scene { void: &["a"], ..full(name, acts) }
 }
 
-/// Enough for an index.
+/// A scene with enough leases for an index.
 fn many(name: &'static str, acts: [Act; 2]) -> Scene {
     Scene { many: 70, ..few(name, acts) }
 }
 
-/// Who begins, and how far each comes before the other has its turn.
+/// The process that starts first, and the number of calls before each switch.
 #[derive(Debug, Clone, Copy)]
 struct Order {
     first: usize,
     calls: usize,
-    /// Of the other one; as far as it can without this.
+    /// The calls of the other process before the second switch. The maximum means as far as it can.
     others: usize,
-    /// Whether the first is killed where it stands.
+    /// Whether the first is killed at the switch.
     killed: bool,
 }
 
-/// What came of it.
+/// The outcome of an order.
 struct Came {
     outcomes: [Outcome; 2],
-    /// How many calls the other made in between.
+    /// The number of calls that the other made in between.
     others: usize,
-    /// The first came as far as it should.
+    /// Whether the first reached its switch.
     met: bool,
 }
 
-/// Makes at most so many calls; how many.
+/// Makes at most `calls` calls and returns how many it made.
 fn lead(process: &mut Stepped, calls: usize) -> usize {
     process.look();
     (0..calls)
@@ -92,7 +93,7 @@ fn carry_out(site: &Site<'_>, order: Order) -> Result<Came, String> {
     if order.killed {
         first.kill();
     }
-    // Each as far as it can, in turn, until both have ended.
+    // Each runs as far as it can, in turn, until both have ended.
     while !(ended(first) && ended(other)) {
         let made = lead(first, usize::MAX) + lead(other, usize::MAX);
         if made == 0 && !(ended(first) && ended(other)) {
@@ -104,7 +105,7 @@ fn carry_out(site: &Site<'_>, order: Order) -> Result<Came, String> {
     Ok(Came { outcomes, others, met })
 }
 
-/// How many calls an act makes alone, of those that are places to switch at.
+/// Returns how many possible switches an act has when it runs alone.
 fn length(scene: &Scene, number: usize) -> usize {
     let site = Site::new(scene);
     site.set().unwrap();
@@ -112,7 +113,7 @@ fn length(scene: &Scene, number: usize) -> usize {
     lead(&mut process, usize::MAX)
 }
 
-/// Each first switch.
+/// Returns all orders with one switch.
 fn places(scene: &Scene) -> Vec<Order> {
     let mut places = Vec::new();
     for first in 0..2 {
@@ -175,7 +176,8 @@ fn two_verbs_with_an_index_in_any_order() {
     );
 }
 
-/// Every order of each scene, or so many first switches of each, with the second where the other has to wait or ends.
+/// Runs every order of each scene, or `otherwise` first switches of each. The second switch is where the other has to
+/// wait or ends.
 fn in_any_order(scenes: &[Scene], otherwise: usize) {
     need!("ip");
     if let Some(why) = untraceable() {
@@ -195,7 +197,7 @@ fn in_any_order(scenes: &[Scene], otherwise: usize) {
                     let tried = try_order(&site, Order { others, ..*place });
                     tally.tried(tried.as_ref().map_or(true, |came| came.met));
                     match tried {
-                        // With more calls it would be the same order again.
+                        // More calls would repeat the same order.
                         Ok(came) if came.others < others => break,
                         Ok(_) => {}
                         Err(why) => {

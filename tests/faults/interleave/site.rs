@@ -13,12 +13,12 @@ use cnimble_tests::{Attachment, Call, Host, Network};
 #[derive(Debug, Clone, Copy)]
 pub enum Act {
     Add(&'static str),
-    /// One that fails when it has the lock already, and takes back what it has made.
+    /// An ADD that fails while it holds the lock, and undoes its work.
     Fails(&'static str),
-    /// One that may find no free address.
+    /// An ADD that may find no free address.
     AddIfRoom(&'static str),
     Del(&'static str),
-    /// All that is named in the scene is valid, but for this.
+    /// A GC for which all pods of the scene but this one are valid.
     GcBut(&'static str),
 }
 
@@ -30,14 +30,14 @@ impl Act {
     }
 }
 
-/// What is there, and what happens at once.
+/// The leases that exist before, and the two concurrent verbs.
 pub struct Scene {
     pub name: &'static str,
     pub ranges: Value,
-    /// How many leases of no interest are there.
+    /// The number of additional leases.
     pub many: usize,
     pub before: &'static [&'static str],
-    /// Of these, the lease is from an earlier boot.
+    /// The pods in `before` with a lease from an earlier boot.
     pub void: &'static [&'static str],
     pub acts: [Act; 2],
 }
@@ -94,7 +94,7 @@ impl<'s> Site<'s> {
         self.host.data_dir().join("net")
     }
 
-    /// What the scene begins with.
+    /// Creates the initial state of the scene.
     pub fn set(&self) -> Result<(), String> {
         if self.scene.many == 0 {
             let _ = std::fs::remove_dir_all(self.host.data_dir());
@@ -110,7 +110,7 @@ impl<'s> Site<'s> {
         Ok(())
     }
 
-    /// The owner of each address. Anything else that looks like a lease is an error.
+    /// Returns the owner of each address. Fails on any other file that looks like a lease.
     pub fn leases(&self) -> Result<BTreeMap<String, String>, String> {
         let Ok(entries) = std::fs::read_dir(self.dir()) else { return Ok(BTreeMap::new()) };
         let mut leases = BTreeMap::new();
@@ -132,13 +132,13 @@ impl<'s> Site<'s> {
 }
 
 impl Scene {
-    /// Whoever has a part in it.
+    /// Returns all pods of the scene.
     pub fn names(&self) -> BTreeSet<&'static str> {
         self.before.iter().copied().chain(self.acts.iter().map(|act| act.id())).collect()
     }
 }
 
-/// Makes a lease one of an earlier boot, by the extended attribute that says of which it is.
+/// Marks a lease as one of an earlier boot, in the extended attribute that holds the boot ID.
 fn mark_as_earlier(lease: &Path) {
     let path = CString::new(lease.as_os_str().as_bytes()).unwrap();
     let (name, value) = (c"user.cnimble.boot", b"1d7fe3a3-0000-4000-8000-000000000000");
