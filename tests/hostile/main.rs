@@ -1,5 +1,4 @@
-//! Callers, files and pods that mean harm: docs/SECURITY.md says what is promised, here each
-//! promise is tried.
+//! Malicious callers, files and pods. Each promise of docs/SECURITY.md is tested here.
 #![cfg(test)]
 
 mod layer2;

@@ -1,5 +1,5 @@
-//! A quarter of a gigabyte is enough for every plugin, whatever it is given: it succeeds, or there is
-//! one error with its code. Where memory ends first, there would be a death without an answer.
+//! 256 MiB are enough for every plugin, with any input. It succeeds, or prints one error with its code. If the memory
+//! ran out first, the plugin would die without an answer.
 
 use std::fmt::Write;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Call, Host, Outcome, Pod, Role, Sample, announce, need};
 
-/// `ulimit -v 262144`.
+/// The same as `ulimit -v 262144`.
 const LIMIT: [&str; 2] = ["prlimit", "--as=268435456"];
-/// A little less than what stdin may have.
+/// A little less than the maximum size of stdin.
 const SIZE: usize = (16 << 20) - 4096;
-/// What is the same for all plugins is asked of every so-many-th.
+/// The shared code is tested with every fifth plugin.
 const TURNS: usize = 5;
 
 fn repeat(start: &str, part: &str, end: &str) -> String {
@@ -29,7 +29,7 @@ fn many_keys() -> String {
     keys + "\"\":0}"
 }
 
-/// What takes a plugin's memory as JSON, and what it makes of a value that it doesn't read: the code.
+/// Returns JSON values that need much memory, and the expected error code when the plugin doesn't use the value.
 fn shapes() -> Vec<(&'static str, String, u64)> {
     vec![
         ("one text", repeat("\"", "x", "\""), 6),
@@ -48,13 +48,13 @@ fn shapes() -> Vec<(&'static str, String, u64)> {
     ]
 }
 
-/// One call with little memory, for a pod that isn't there.
+/// Returns a call with little memory, for a pod that does not exist.
 fn call<'h>(host: &'h Host, sample: &Sample, verb: &str) -> Call<'h> {
     let call = host.call(&sample.plugin).command(verb);
     call.attachment("c1", "/run/netns/nowhere", &sample.ifname).under(&LIMIT)
 }
 
-/// The code of the one error, or 0.
+/// Returns the code of the single error, or 0.
 #[track_caller]
 fn code(outcome: &Outcome, what: &str) -> u64 {
     if outcome.status == 0 {
@@ -72,7 +72,7 @@ fn no_document_takes_much_memory() {
     need!("prlimit");
     let host = Host::new();
     for (at, (what, shape, expected)) in shapes().into_iter().enumerate() {
-        // All read with the same reader: each shape is bridge's, and that of a few others in turn.
+        // All plugins use the same reader. bridge gets each shape, and each of the others gets some of them.
         let takes =
             |(number, sample): &(usize, &Sample)| sample.plugin == "bridge" || (number + at) % TURNS == 0;
         for (_, sample) in Sample::all().iter().enumerate().filter(takes) {
@@ -85,7 +85,7 @@ fn no_document_takes_much_memory() {
     }
 }
 
-/// The places in a configuration that hold a value.
+/// Collects the places in a configuration that hold a value.
 fn places(value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -105,10 +105,10 @@ fn places(value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// As much of the same as comes through: a long text, or a list of many times the first element.
+/// Returns as many copies as the reader accepts: a long text, or a list that repeats the first element.
 fn swollen(value: &Value) -> Option<Value> {
     match value {
-        // A character that is written as six.
+        // A character with a six-character escape.
         Value::String(_) => Some("<".repeat(4_000_000).into()),
         Value::Array(list) => {
             let first = list.first()?;
@@ -119,7 +119,7 @@ fn swollen(value: &Value) -> Option<Value> {
     }
 }
 
-/// Every text and every list of every sample, in turns.
+/// Tests every text and every list of every sample, in turns.
 #[test]
 fn no_key_takes_much_memory() {
     need!("prlimit");
@@ -134,7 +134,7 @@ fn no_key_takes_much_memory() {
             let mut config = config.clone();
             *config.pointer_mut(&place).unwrap() = value;
             let text = config.to_string();
-            // GC reads the same, but for what it leaves out.
+            // GC reads the same keys, except for those that it ignores.
             let verbs = if number.is_multiple_of(TURNS) { &["ADD", "GC"][..] } else { &["ADD"] };
             for verb in verbs {
                 let outcome = call(&host, sample, verb).stdin(text.clone()).run();
@@ -146,7 +146,7 @@ fn no_key_takes_much_memory() {
     announce("NOTE", &format!("{calls} calls"));
 }
 
-/// A result of every size that may be read, which a plugin of a chain has to hand on.
+/// Results of every allowed size, which a chained plugin has to pass on.
 #[test]
 fn a_large_result_is_handed_on() {
     need!("ip", "prlimit");
@@ -179,7 +179,7 @@ fn a_large_result_is_handed_on() {
     }
 }
 
-/// GC on a node with more pods than there are.
+/// GC on a node with more attachments than any node has.
 #[test]
 fn gc_of_a_hundred_thousand_attachments_works() {
     need!("ip", "prlimit");
@@ -199,20 +199,20 @@ fn gc_of_a_hundred_thousand_attachments_works() {
         if sample.role == Role::Main {
             assert!(place.pod.links().contains(&sample.ifname), "{}: a valid one went", sample.plugin);
         }
-        // As many as stdin may have; bridge calls host-local with them.
+        // As many as fit into stdin. bridge passes them to host-local.
         if sample.plugin == "bridge" {
             let short = "{\"containerID\":\"a\",\"ifname\":\"e\"},".repeat(500_000);
             let outcome = gc(format!("{short}{}", place.att.listed()));
             assert_eq!(code(&outcome, "500,000"), 0, "{:.500}", outcome.text());
         }
-        // Without it, the sample's own work goes.
+        // Without its entry, the sample's own state is removed.
         gc(dead.clone()).success();
         place.net.call("DEL", &place.att, place.prev.as_ref()).run().success();
         place.clear();
     }
 }
 
-/// What a delegate answers is read with the same bounds.
+/// The answer of a delegate is read with the same limits.
 #[test]
 fn no_answer_of_a_delegate_takes_much_memory() {
     need!("ip", "prlimit");
@@ -235,7 +235,7 @@ fn no_answer_of_a_delegate_takes_much_memory() {
             let call = host.call("bridge").command("ADD").attachment(&att.id, pod.path(), "eth0");
             let outcome = call.config(&config).env("CNI_PATH", &bin).under(&LIMIT).run();
             let code = code(&outcome, &format!("{what} in {key}"));
-            // An empty result has no address for a bridge, and an error without a text is one.
+            // An empty result has no address for a bridge. An error without a text is still an error.
             assert!([6, 7, 104].contains(&code), "{what} in {key}: {:.300}", outcome.text());
             assert_eq!(pod.links(), ["lo"], "{what} in {key}");
             std::fs::remove_file(answer).unwrap();

@@ -1,5 +1,5 @@
-//! Names and paths: what a name may be is tried in tests/each/bad_input; here, what good names
-//! may do to others, and names and paths that are absurdly long or lead elsewhere.
+//! Names and paths that are valid but similar to others, extremely long, or lead elsewhere. Invalid names are tested in
+//! tests/each/bad_input.
 
 use std::os::unix::fs::symlink;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, leases, need};
 
-/// A single network of host-local alone.
+/// Returns a network of host-local alone.
 fn ipam(host: &Host) -> Network<'_> {
     Network::new(host, configs::ipam(host))
 }
@@ -42,8 +42,8 @@ fn is_lease(line: &str) -> bool {
     line.contains("\\r\\n")
 }
 
-/// File names end at 255 bytes, and many a container ID becomes a part of one. What can't have
-/// been made is gone already; nothing else would be true, and no pod could ever be deleted.
+/// File names have at most 255 bytes, and many contain a container ID. A file that cannot have been created counts as
+/// deleted. Otherwise no such pod could ever be deleted.
 #[test]
 fn names_that_are_too_long_for_a_file_fail_cleanly_and_can_be_deleted() {
     need!("ip", "nft");
@@ -61,7 +61,7 @@ fn names_that_are_too_long_for_a_file_fail_cleanly_and_can_be_deleted() {
     net.gc(Some(json!([]))).success();
     before.assert_same(&Snapshot::of(&host), "after a network with a long name");
 
-    // The container's is part of tuning's file.
+    // The name of tuning's file contains the container ID.
     let prev = json!({"cniVersion": "1.0.0", "interfaces": [{"name": "lo", "sandbox": pod.path()}]});
     let tuning = json!({"cniVersion": "1.0.0", "name": "net", "type": "tuning", "mtu": 1400,
         "dataDir": host.dir().join("tuning")});
@@ -72,7 +72,7 @@ fn names_that_are_too_long_for_a_file_fail_cleanly_and_can_be_deleted() {
     net.deleted(&att, Some(&prev));
 }
 
-/// A lease that is longer than what is read of one would never be found again.
+/// A lease that is longer than the read limit would never be found again.
 #[test]
 fn no_lease_is_written_that_cant_be_read() {
     need!();
@@ -129,7 +129,7 @@ fn namespaces_that_are_none() {
             let call = net.call("ADD", &Attachment { netns: path.clone(), ..none() }, None);
             let err = call.run().error();
             assert_eq!(err.code, 8, "{plugin} in {path:.60}: {}", err.all());
-            // DEL never minds: the namespace may be gone and its path be anything.
+            // DEL does not fail: the namespace may be gone, and its path may be anything.
             net.deleted(&Attachment { netns: path.clone(), ..none() }, None);
         }
     }
@@ -140,7 +140,7 @@ fn none() -> Attachment {
     Attachment { id: "c1".into(), netns: String::new(), ifname: "eth0".into(), args: String::new() }
 }
 
-/// A type is a file's name in CNI_PATH, whatever the configuration says.
+/// A type is always a file name in CNI_PATH.
 #[test]
 fn no_type_leads_out_of_the_plugin_path() {
     need!("ip", "nft");
@@ -183,7 +183,7 @@ fn no_type_leads_out_of_the_plugin_path() {
     before.assert_same(&Snapshot::of(&host), "after types that are none");
 }
 
-/// A path that the administrator gave is his business; it still has to make sense.
+/// The administrator may choose any path, but it has to be usable.
 #[test]
 fn data_directories_that_are_none() {
     need!();
@@ -201,7 +201,7 @@ fn data_directories_that_are_none() {
         let att = Attachment::new("c1", &pod);
         let err = net.add(&att).error();
         assert!([5, 11].contains(&err.code), "{dir:?}: {}", err.all());
-        // Nothing can be in it.
+        // It cannot contain anything.
         let del = net.del(&att, None);
         assert!(del.status == 0 || dir == at("loop"), "{dir:?}: {}", del.describe());
     }

@@ -1,6 +1,5 @@
-//! What stands where the plugins keep their files, and isn't theirs: links, pipes, devices,
-//! directories, sockets, files without end or of another owner. Nothing is followed, nothing
-//! waited for, nothing outside is read or written.
+//! Foreign objects in the plugins' directories: links, pipes, devices, directories and sockets, endless files and files
+//! of another owner. The plugins follow no link, wait for nothing, and neither read nor write anything outside.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -13,11 +12,11 @@ use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, configs, need};
 
 const SECRET: &str = "c1\r\neth0";
 
-/// Ways to be something else than a file of ours.
+/// The kinds of foreign objects.
 const KINDS: &[&str] =
     &["link", "dangling", "pipe", "directory", "full", "socket", "endless", "zero", "large", "strange"];
 
-/// Puts one of them at `path`; what the links lead to is in `outside`.
+/// Creates one of them at `path`. The targets of links are in `outside`.
 fn plant(kind: &str, path: &Path, outside: &Path) {
     let secret = outside.join("secret");
     match kind {
@@ -35,7 +34,7 @@ fn plant(kind: &str, path: &Path, outside: &Path) {
         "socket" => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
         "endless" => mknod(path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 5)).unwrap(),
         "zero" => mknod(path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 7)).unwrap(),
-        // Takes no room on the disk, and all memory if it is read.
+        // Uses no space on the disk, and all memory if it is read.
         "large" => std::fs::File::create(path).unwrap().set_len(64 << 30).unwrap(),
         "strange" => {
             std::fs::write(path, b"\xff\xfe\0{{[[\r\n\r\n").unwrap();
@@ -46,7 +45,7 @@ fn plant(kind: &str, path: &Path, outside: &Path) {
     }
 }
 
-/// The files outside of the directory that was planted in.
+/// Checks the files outside of the tested directory.
 fn outside_is_untouched(outside: &Path, what: &str) {
     if let Ok(text) = std::fs::read_to_string(outside.join("secret")) {
         assert_eq!(text, SECRET, "{what}: the target of a link was written");
@@ -54,7 +53,7 @@ fn outside_is_untouched(outside: &Path, what: &str) {
     assert!(!outside.join("nowhere").exists(), "{what}: a file was made behind a dangling link");
 }
 
-/// Name, kind and inode of everything in a directory: what must still be there.
+/// Returns the name, kind and inode of everything in a directory that must stay.
 fn listing(dir: &Path) -> BTreeMap<PathBuf, (u32, u64)> {
     std::fs::read_dir(dir)
         .unwrap()
@@ -71,7 +70,7 @@ struct Store {
 }
 
 impl Store {
-    /// A network's directory with one lease in it, that of container c0.
+    /// Returns a network's directory with one lease in it, that of container c0.
     fn new() -> Self {
         let store = Store { host: Host::new(), pod: Pod::new() };
         store.run("ADD", "c0").result();
@@ -107,7 +106,7 @@ fn under_the_name_of_a_lease() {
         let path = store.dir().join("10.1.2.3");
         plant(kind, &path, &store.outside());
         let before = listing(&store.dir());
-        // What can't be judged is taken; what is a file and says nothing is nobody's.
+        // An unreadable object counts as a taken address. A file without an owner counts as unused.
         let ip = store.run("ADD", "c1").result()["ips"][0]["address"].clone();
         assert_eq!(ip, if *kind == "strange" { "10.1.2.3/24" } else { "10.1.2.4/24" }, "{kind}");
         store.run("DEL", "c1").success();
@@ -132,7 +131,7 @@ fn under_the_name_of_the_last_address() {
         plant(kind, &path, &store.outside());
         let outcome = store.run("ADD", "c1");
         match *kind {
-            // A directory is nothing that a file could take the place of.
+            // A file cannot replace a directory.
             "directory" | "full" => assert_eq!(outcome.error().code, 5, "{kind}"),
             _ => assert_eq!(outcome.result()["ips"][0]["address"], "10.1.2.3/24", "{kind}"),
         }
@@ -182,7 +181,7 @@ fn under_the_name_of_the_index_and_of_unfinished_files() {
     need!();
     for kind in KINDS {
         let store = Store::new();
-        // Enough for an index to be made.
+        // Enough leases for an index.
         for number in 0..70 {
             std::fs::write(store.dir().join(format!("10.1.2.{}", 100 + number)), "other\r\neth0").unwrap();
         }
@@ -204,7 +203,7 @@ fn under_the_name_of_the_index_and_of_unfinished_files() {
     }
 }
 
-/// Names that are no addresses, some of them no text either, and leases of another's making.
+/// Names that are no addresses, some of them not valid text, and leases of another program.
 #[test]
 fn beside_the_leases() {
     need!();
@@ -235,7 +234,7 @@ fn beside_the_leases() {
     assert_eq!(listing(&store.dir()).len(), before);
 }
 
-/// The directory itself may be a link: an administrator moves a store that way.
+/// The directory itself may be a link, as an administrator can move a store that way.
 #[test]
 fn in_the_place_of_the_directory() {
     need!();
@@ -253,7 +252,7 @@ fn in_the_place_of_the_directory() {
     }
 }
 
-/// tuning's file of what was changed, and the name under which it is written first.
+/// tuning's file with the old values, and its temporary name.
 #[test]
 fn where_tuning_keeps_its_files() {
     need!("ip");
@@ -290,8 +289,8 @@ fn where_tuning_keeps_its_files() {
     }
 }
 
-/// resolvConf names a file that the plugin reads as root: nothing of one that isn't a
-/// resolv.conf comes out, and none without an end is read to it.
+/// resolvConf names a file that the plugin reads as root. Its content is not disclosed unless it is a resolv.conf, and
+/// an endless file is not read to the end.
 #[test]
 fn in_the_place_of_resolv_conf() {
     need!();

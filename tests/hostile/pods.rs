@@ -1,5 +1,4 @@
-//! Pods that mean harm: what comes out of a pod must not change the host, and not reach what
-//! belongs to another.
+//! Malicious pods: their traffic must not change the host or reach what belongs to another pod.
 
 use std::io::IoSlice;
 use std::net::{Ipv6Addr, SocketAddrV6};
@@ -15,8 +14,8 @@ use cnimble_tests::{
     Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, keep_silent, leases, need, wait_until,
 };
 
-/// A router advertisement (RFC 4861, 4.2): be my neighbour, I am the way to everywhere, and
-/// 2001:db8:bad::/64 is here. 1500 bytes are too many for me.
+/// Returns a router advertisement (RFC 4861, 4.2). It offers a default route, the prefix 2001:db8:bad::/64 and an MTU of
+/// 1280 bytes.
 fn advertisement() -> Vec<u8> {
     let mut message = vec![134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
     message.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
@@ -25,7 +24,7 @@ fn advertisement() -> Vec<u8> {
     message
 }
 
-/// Sends it to all nodes out of `dev`, some times over.
+/// Sends the advertisement to all nodes out of `dev`, several times.
 fn advertise(pod: &Ns, dev: &str) {
     let index = u32::try_from(pod.link(dev)["ifindex"].as_u64().unwrap()).unwrap();
     // Until the kernel has checked the link-local address, nothing is sent from it.
@@ -50,7 +49,7 @@ fn advertise(pod: &Ns, dev: &str) {
     });
 }
 
-/// What an advertisement would leave on a host that believes it.
+/// Returns the routes and addresses that a host would have from the advertisement.
 fn believes(host: &Ns) -> String {
     let routes = host.ip("-6 route show");
     let addrs = host.ip("-6 addr show");
@@ -61,8 +60,8 @@ fn believes(host: &Ns) -> String {
         .join("\n")
 }
 
-/// A node whose administrator takes advertisements even while it forwards (2), for its own
-/// uplink: nothing that we make may inherit that.
+/// Returns a node that accepts advertisements even while it forwards (2), for its uplink. No interface of ours may
+/// inherit that setting.
 fn believing() -> Host {
     let host = Host::hasty();
     host.set_sysctl("ipv6/conf/all/accept_ra", "2");
@@ -73,7 +72,7 @@ fn believing() -> Host {
 #[test]
 fn router_advertisements_change_no_route_of_the_host() {
     need!("ip", "nft");
-    // What is sent is good enough to be believed.
+    // The advertisement is valid, as this host accepts it.
     let host = believing();
     let pod = Pod::new();
     host.cable("up0", &pod, "eth0");
@@ -96,7 +95,7 @@ fn router_advertisements_change_no_route_of_the_host() {
     }
 }
 
-/// A bridge that checks addresses of the hardware (macspoofchk), with two pods and the host.
+/// Returns a bridge that checks hardware addresses (macspoofchk), with two pods and the host.
 fn guarded<'h>(host: &'h Host, a: &Pod, b: &Pod) -> Network<'h> {
     let net = Network::new(host, configs::dual(host)).with("/macspoofchk", json!(true));
     net.added(&Attachment::new("a", a));
@@ -124,7 +123,7 @@ fn a_pod_cant_take_the_hardware_address_of_another() {
     let port_b = port_of(&mac_b);
     assert!(!port_b.is_empty());
 
-    // a says it is b, to the bridge and to everybody: nobody learns it.
+    // Pod a claims the address of b, to the bridge and to all others. No table learns it.
     a.ip(&format!("link set eth0 address {mac_b}"));
     assert!(a.misses("10.1.2.1"));
     a.run("ping -n -c 1 -W 1 -b 10.1.2.255");
@@ -132,11 +131,11 @@ fn a_pod_cant_take_the_hardware_address_of_another() {
     assert_eq!(port_of(&mac_b), port_b, "frames for b go to a");
     assert!(b.pings("10.1.2.1"));
 
-    // An address that nobody has: neither learned nor let through.
+    // An unused address is neither learned nor forwarded.
     a.ip("link set eth0 address 02:00:00:00:be:ef");
     assert!(a.misses("10.1.2.3"));
     assert_eq!(port_of("02:00:00:00:be:ef"), "");
-    // From a bridge of its own, with a container behind it, it is no better.
+    // A bridge inside the pod, with a container behind it, changes nothing.
     a.ip(&format!("link set eth0 address {mac_a}"));
     a.ip("link add inner type bridge");
     a.ip("link set inner address 02:00:00:00:be:ef");
@@ -150,7 +149,7 @@ fn a_pod_cant_take_the_hardware_address_of_another() {
     assert!(a.pings("10.1.2.1"));
 }
 
-/// Whatever a pod has done to its end, DEL finds the host's, and GC the rest.
+/// After any change to the pod's interface, DEL finds the host's end, and GC the rest.
 #[test]
 fn a_pod_that_rearranges_its_interfaces_can_be_deleted() {
     need!("ip", "nft");
@@ -184,7 +183,7 @@ fn a_pod_that_rearranges_its_interfaces_can_be_deleted() {
         net.deleted(&att, Some(&prev));
         before.assert_same(&Snapshot::settled(&host).without_lines("last_reserved_ip"), what);
     }
-    // It gives its end away to another namespace.
+    // The pod moves its interface to another namespace.
     let pod = Pod::new();
     let att = Attachment::new("c1", &pod);
     net.added(&att);
@@ -195,7 +194,7 @@ fn a_pod_that_rearranges_its_interfaces_can_be_deleted() {
     assert!(keeper.pings("10.1.2.1"));
 }
 
-/// What a pod may choose of a call (arguments, addresses asked for) takes nothing from another.
+/// The parts of a call that a pod may choose (arguments, requested addresses) take nothing from another pod.
 #[test]
 fn a_pod_cant_ask_for_the_address_of_another() {
     need!("ip", "nft");
@@ -226,7 +225,7 @@ fn a_pod_cant_ask_for_the_address_of_another() {
         let err = with.add(&Attachment::new("b", &b)).error();
         assert!([7, 101].contains(&err.code), "{ip}: {}", err.all());
     }
-    // A result that names another's lease gives it to nobody.
+    // A result that names another pod's lease does not transfer it.
     let prev = json!({"cniVersion": configs::newest(), "ips": [{"address": "10.1.2.2/24"}]});
     net.deleted(&Attachment::new("b", &b), Some(&prev));
     assert_eq!(leases(&host.data_dir()), before);

@@ -1,11 +1,11 @@
-//! Which capabilities(7) each verb needs: found out by taking one after the other away, and by
-//! leaving it no others. docs/SECURITY.md has the table; the tests try each of its cells.
+//! The capabilities(7) that each verb needs. The tests remove one after the other, and also grant no others.
+//! docs/SECURITY.md has the table, and each cell is tested.
 
 use serde_json::json;
 
 use cnimble_tests::{Call, Host, Place, Sample, announce, leases, missing, need, skip};
 
-/// Those that a network plugin could conceivably need.
+/// The capabilities that a network plugin could need.
 const CANDIDATES: &[&str] = &[
     "chown",
     "dac_override",
@@ -22,7 +22,7 @@ const CANDIDATES: &[&str] = &[
 
 const VERBS: &[&str] = &["ADD", "DEL", "CHECK", "GC", "STATUS"];
 
-/// What there is of an attachment, on the host and in the pod.
+/// Returns the state of an attachment, on the host and in the pod.
 fn traces(host: &Host, place: &Place<'_>) -> Vec<String> {
     let mut found = host.links();
     found.extend(leases(&host.data_dir()).into_iter().filter(|line| line.contains(&place.att.id)));
@@ -34,13 +34,12 @@ fn traces(host: &Host, place: &Place<'_>) -> Vec<String> {
     found
 }
 
-/// What a verb that can't speak with a server has to say so; the plugin would go on for minutes.
+/// The time limit in seconds for a verb that cannot reach a server. Otherwise the plugin would continue for minutes.
 const SOON: &str = "15";
 
-/// Whether a verb of the sample's plugin does its work with these privileges; afterwards all is
-/// as before.
+/// Returns true if a verb of the sample's plugin does its work with these privileges. Afterwards the state is restored.
 fn works(sample: &Sample, host: &Host, verb: &str, privileges: &str) -> bool {
-    // A keeper of leases goes on behind its verb, with the privileges of that.
+    // A lease daemon survives its verb, with the verb's privileges.
     let own = sample.is_served().then(Host::hasty);
     let host = own.as_ref().unwrap_or(host);
     let _server = sample.serve(host);
@@ -50,7 +49,7 @@ fn works(sample: &Sample, host: &Host, verb: &str, privileges: &str) -> bool {
     let with = |call: Call<'_>| {
         let bounding = format!("--bounding-set={privileges}");
         let limited = ["timeout", SOON, "setpriv", "--inh-caps=-all", &bounding];
-        // Only what lacks something may take too long.
+        // The time limit applies only to verbs without a capability.
         let first = if sample.is_served() && privileges.starts_with("+all,-") { 0 } else { 2 };
         call.under(&limited[first..]).run().status == 0
     };
@@ -60,7 +59,7 @@ fn works(sample: &Sample, host: &Host, verb: &str, privileges: &str) -> bool {
         _ => {
             let result = place.added();
             match verb {
-                // What this one has made is to go.
+                // GC must remove the state of this attachment.
                 "GC" => {
                     let call = place.net.gc_call(Some(json!([{"containerID": "c2", "ifname": "eth0"}])));
                     // sbr, which isn't picky, looks there, too.
@@ -82,7 +81,8 @@ fn works(sample: &Sample, host: &Host, verb: &str, privileges: &str) -> bool {
 /// docs/SECURITY.md, which has the table.
 const PAGE: &str = include_str!("../../docs/SECURITY.md");
 
-/// What the table tells of a plugin's verbs. Its test tries that; with `CNIMBLE_MEASURE` set, every candidate.
+/// Returns the table's row for a plugin's verbs. The test checks that row, or every candidate with `CNIMBLE_MEASURE`
+/// set.
 pub(super) fn told(plugin: &str) -> Option<Vec<Vec<&'static str>>> {
     let start = format!("| {plugin} | ");
     let row = PAGE.lines().find_map(|line| line.strip_prefix(start.as_str())?.strip_suffix(" |"))?;
@@ -93,14 +93,14 @@ pub(super) fn told(plugin: &str) -> Option<Vec<Vec<&'static str>>> {
     (cells.len() == VERBS.len()).then_some(cells)
 }
 
-/// A plugin's row of the table, and what is wrong with it.
+/// Returns a plugin's row of the table, and the errors in it.
 fn row(sample: &Sample) -> (String, Vec<String>) {
     let (host, plugin) = (Host::hasty(), &sample.plugin);
     let (mut cells, mut wrong) = (Vec::new(), Vec::new());
     let told = told(plugin);
     for (number, verb) in VERBS.iter().enumerate() {
         assert!(works(sample, &host, verb, "+all"), "{plugin} {verb} doesn't work at all");
-        // What isn't told isn't needed if it works with what is told alone: see below.
+        // A capability outside the row isn't needed if the verb works with the row alone, which is tested below.
         let candidates = match &told {
             Some(cells) if std::env::var_os("CNIMBLE_MEASURE").is_none() => cells[number].clone(),
             _ => CANDIDATES.to_vec(),
@@ -110,7 +110,7 @@ fn row(sample: &Sample) -> (String, Vec<String>) {
             .filter(|one| !works(sample, &host, verb, &format!("+all,-{one}")))
             .collect();
         let only: String = needed.iter().map(|one| format!(",+{one}")).collect();
-        // The pods of these tests are in /proc/PID/fd, into which not everybody may look.
+        // The pods of these tests are in /proc/PID/fd, which not every process may read.
         if !works(sample, &host, verb, &format!("-all,+sys_ptrace{only}")) {
             wrong.push(format!("{plugin} {verb} doesn't work with {needed:?} alone"));
         }
@@ -119,7 +119,7 @@ fn row(sample: &Sample) -> (String, Vec<String>) {
     (format!("| {plugin} | {} |", cells.join(" | ")), wrong)
 }
 
-/// Measures these plugins, beside each other, and compares with what is told.
+/// Measures these plugins in parallel, and compares the results with the table.
 fn measure(samples: &[&Sample]) {
     need!("ip", "nft", "dnsmasq");
     if let Some(why) = missing(&["setpriv"]) {

@@ -1,4 +1,4 @@
-//! What a process inherits: environment, descriptors, umask, limits, name.
+//! The inherited state of a process: its environment and descriptors, its umask and limits, and its name.
 
 use std::process::Stdio;
 
@@ -9,8 +9,7 @@ use cnimble_tests::{
     plugin_dir, script, skip, wait_until,
 };
 
-/// The dynamic loader does what the environment says before `main` can object; a static binary
-/// has none.
+/// The dynamic loader obeys the environment before `main` runs. A static binary has no loader.
 #[test]
 fn the_loader_is_not_asked() {
     need!();
@@ -42,7 +41,7 @@ fn the_loader_is_not_asked() {
     assert_eq!(outcome.stderr, "");
 }
 
-/// iptables is looked for in PATH, but never in a directory that depends on where we stand.
+/// iptables is searched for in PATH, but never in a directory relative to the working directory.
 #[test]
 fn no_command_is_run_from_the_working_directory() {
     need!("ip", "nft", "iptables");
@@ -68,7 +67,7 @@ fn no_command_is_run_from_the_working_directory() {
     }
 }
 
-/// A delegate gets what the caller gave us, and nothing that we opened.
+/// A delegate inherits the caller's descriptors, and none that the plugin opened.
 #[test]
 fn delegates_inherit_nothing_of_ours() {
     need!("ip", "nft");
@@ -87,7 +86,7 @@ fn delegates_inherit_nothing_of_ours() {
     let call = net.call("ADD", &Attachment::new("c1", &pod), None).env("CNI_PATH", &bin);
     call.run().result();
     let seen = std::fs::read_to_string(&out).unwrap();
-    // Pipes and /dev/null are the caller's; sockets, namespaces and leases are ours.
+    // Pipes and /dev/null are the caller's. Sockets, namespaces and leases are the plugin's.
     for line in seen.lines() {
         let ours = line.contains("socket:") || line.contains("net:[") || line.contains("networks");
         assert!(!ours, "{seen}");
@@ -95,7 +94,7 @@ fn delegates_inherit_nothing_of_ours() {
     assert!(seen.lines().filter(|line| line.starts_with("pipe:")).count() >= 3, "{seen}");
 }
 
-/// An answer without an end is not collected to the last byte.
+/// An endless answer is not collected to the end.
 #[test]
 fn a_delegate_that_never_stops_talking() {
     need!("ip", "nft", "prlimit");
@@ -132,7 +131,7 @@ fn no_umask_opens_or_breaks_the_store() {
             assert_eq!(mode & 0o022, 0, "umask {umask}: {line}");
             assert!(line.contains('/') || mode & 0o077 == 0, "umask {umask}: {line}");
         }
-        // As the next call has it, with whatever umask.
+        // The next call can use the files, under any umask.
         net.add(&Attachment::new("c2", &pod)).result();
         net.call("DEL", &att, None).under(&["sh", "-c", &script]).run().success();
         net.deleted(&Attachment::new("c2", &pod), None);
@@ -140,14 +139,14 @@ fn no_umask_opens_or_breaks_the_store() {
     }
 }
 
-/// Few descriptors, no room for files: an error or a success, and no trace of a failure.
+/// Few descriptors or no room for files lead to an error or a success, and a failure leaves nothing.
 #[test]
 fn limits_are_errors() {
     need!("ip", "nft", "prlimit");
     let host = Host::hasty();
     let pod = Pod::new();
     let net = Network::new(&host, configs::dual(&host)).with("/ipMasq", json!(true));
-    // The bridge and the tables are there before.
+    // The bridge and the tables exist before.
     let neighbour = Pod::new();
     net.added(&Attachment::new("neighbour", &neighbour));
     let before = Snapshot::settled(&host).without_lines("last_reserved_ip");
@@ -172,7 +171,7 @@ fn limits_are_errors() {
     assert!(refused > 3);
 }
 
-/// The name decides which plugin runs; a caller may put anything there.
+/// The name selects the plugin, and a caller may pass any name.
 #[test]
 fn names_of_the_process() {
     need!();
@@ -181,13 +180,13 @@ fn names_of_the_process() {
         let script = format!("exec -a '{name}' \"$0\"");
         let call = host.call("loopback").command("VERSION");
         let outcome = call.under(&["bash", "-c", &script]).run();
-        // The file's own name counts where the given one is none.
+        // If the given name is no plugin, the file's name counts.
         assert_eq!(outcome.result()["cniVersion"], configs::newest(), "{name:?}");
     }
 }
 
-/// What an attacker who can write somewhere, or jump somewhere, would look for in a program of root:
-/// a fixed address, a writable table of functions, memory that is both written and executed.
+/// The binary gives an attacker no easy target: no fixed address, no writable function table, no memory that is both
+/// writable and executable.
 #[test]
 fn the_binary_is_hardened() {
     need!();
@@ -204,14 +203,14 @@ fn the_binary_is_hardened() {
     let relro = of(0x6474_e552).next().expect("no PT_GNU_RELRO");
     let dynamic = elf.dynamic(of(2).next().expect("no PT_DYNAMIC"));
     let value = |tag: u64| dynamic.iter().find(|(found, _)| *found == tag).map_or(0, |(_, value)| *value);
-    // DT_FLAGS: DF_BIND_NOW, or DT_FLAGS_1: DF_1_NOW.
+    // The tags are DT_FLAGS with DF_BIND_NOW, or DT_FLAGS_1 with DF_1_NOW.
     assert!(
         value(30) & 8 != 0 || value(0x6fff_fffb) & 1 != 0,
         "functions are looked up when they are called"
     );
     assert_eq!((value(22), value(30) & 4), (0, 0), "its code is relocated");
 
-    // A process of it, which waits for its configuration.
+    // A process of the binary that waits for its configuration.
     let host = Host::new();
     let mut bases = std::collections::BTreeSet::new();
     for _ in 0..4 {
@@ -259,7 +258,7 @@ impl Mapping {
     }
 }
 
-/// A program of 64 bits, little-endian (elf(5)).
+/// A 64-bit little-endian program (elf(5)).
 struct Elf(Vec<u8>);
 
 struct Header {

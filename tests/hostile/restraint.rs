@@ -1,4 +1,4 @@
-//! What plugins give up before they do anything: docs/SECURITY.md has the table and the levels.
+//! The privileges that plugins drop before they do anything. docs/SECURITY.md has the table and the levels.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use cnimble_tests::{Attachment, Call, Host, Network, Outcome, Pod, Sample, confi
 
 use super::privilege::told;
 
-/// Names that the table has, and their numbers (linux/capability.h).
+/// The capability names in the table, and their numbers (linux/capability.h).
 const CAPABILITIES: &[(&str, u32)] = &[
     ("dac_override", 1),
     ("net_bind_service", 10),
@@ -20,7 +20,7 @@ const CAPABILITIES: &[(&str, u32)] = &[
     ("sys_admin", 21),
 ];
 
-/// What a verb keeps beside what the table tells of its plugin.
+/// Returns the capabilities that a verb keeps in addition to the table.
 fn more(plugin: &str, verb: &str) -> Vec<&'static str> {
     let mut kept = vec!["dac_override"];
     // The pods of these tests are in /proc/PID/fd.
@@ -41,7 +41,7 @@ macro_rules! need_trace {
     };
 }
 
-/// A field of /proc/PID/status.
+/// Returns a field of /proc/PID/status.
 fn field<'s>(status: &'s str, name: &str) -> &'s str {
     let found = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     found.unwrap_or_else(|| panic!("no {name} in {status:?}")).trim()
@@ -58,7 +58,7 @@ fn watched(call: &Call<'_>) -> Traced {
     traced
 }
 
-/// What is wrong with the end of a verb, by the table's row of its plugin, and that of its IPAM plugin.
+/// Returns the wrong privileges at the end of a verb, according to the table's rows of its plugin and IPAM plugin.
 fn wrong(sample: &Sample, ipam: Option<&str>, verb: &str, status: &str) -> Option<String> {
     let plugins = [Some(sample.plugin.as_str()), ipam.filter(|ipam| *ipam != sample.plugin)];
     let names = plugins.into_iter().flatten().flat_map(|plugin| {
@@ -74,7 +74,7 @@ fn wrong(sample: &Sample, ipam: Option<&str>, verb: &str, status: &str) -> Optio
             let _ = write!(wrong, "{} {verb}: {name} has {found:?}, expected {expected:?}; ", sample.plugin);
         }
     }
-    // Both, or none: what starts programs can give up neither.
+    // Either both are set or neither. A plugin that starts programs can set neither.
     let (alone, filtered) = (field(status, "NoNewPrivs"), field(status, "Seccomp"));
     if !matches!((alone, filtered), ("1", "2") | ("0", "0")) {
         let _ = write!(wrong, "{} {verb}: NoNewPrivs {alone} and Seccomp {filtered}; ", sample.plugin);
@@ -108,7 +108,7 @@ fn each_verb_ends_with_the_capabilities_of_its_plugins_row_and_no_others() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// A call that no plugin makes, in the place of one that host-local makes once it has begun: what it returns.
+/// Replaces a late call of host-local with one that no plugin makes. Returns the result of that call.
 fn unexpected(level: &str) -> i64 {
     let host = Host::new();
     let pod = Pod::new();
@@ -154,7 +154,7 @@ fn the_level_chooses_how_much_is_given_up() {
     }
 }
 
-/// Its own privileges are not ours to take.
+/// The plugin must not take the delegate's privileges.
 #[test]
 fn a_delegate_that_is_another_program_has_all_that_its_caller_has() {
     need!("ip", "nft");

@@ -1,4 +1,4 @@
-//! stdin without end, of the wrong kind, or hard to digest; stdout that is full or closed.
+//! Input that is endless, of the wrong kind or hard to parse, and output that is full or closed.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use cnimble_tests::{
     Attachment, Call, Host, Network, Outcome, Pod, Snapshot, announce, configs, leases, need,
 };
 
-/// A bridge with everything, and a pod for it.
+/// A bridge with many options, and a pod for it.
 struct Stage {
     host: Host,
     pod: Pod,
@@ -24,7 +24,7 @@ impl Stage {
         net.call(verb, &Attachment::new("c1", &self.pod), None)
     }
 
-    /// As the arguments of `sh -c`, which finds the plugin in $0.
+    /// Runs the plugin by `sh -c script`, with its path in $0.
     fn shell(&self, verb: &str, script: &str) -> Outcome {
         self.call(verb).under(&["sh", "-c", script]).run()
     }
@@ -55,7 +55,7 @@ fn stdin_that_is_no_configuration() {
     stage.unchanged("after stdin that is no configuration");
 }
 
-/// As Go has it, the last of two equal keys counts, and the exact spelling before another.
+/// As in Go, the last of two equal keys wins, and the exact spelling wins over another one.
 #[test]
 fn keys_that_are_there_twice() {
     need!();
@@ -73,11 +73,11 @@ fn keys_that_are_there_twice() {
     assert!(leases(&host.data_dir()).iter().any(|line| line.starts_with("net4/10.1.2.2 ")));
 }
 
-/// An ADD whose result can't be delivered has not happened.
+/// If its result cannot be delivered, an ADD is undone.
 #[test]
 fn a_result_that_nobody_gets() {
     need!("ip", "nft", "mkfifo");
-    // A pipe whose only reader has gone before the plugin begins: with `| exit` it may come later.
+    // A pipe that lost its only reader before the plugin starts. With `| exit` the reader may close it later.
     let unread = "mkfifo \"$1\" && exec 3<>\"$1\" 4>\"$1\" 3<&- && exec \"$0\" >&4 4>&-";
     for script in ["exec \"$0\" >/dev/full", "exec \"$0\" 1</dev/null", unread] {
         let stage = Stage::new();
@@ -89,8 +89,8 @@ fn a_result_that_nobody_gets() {
     }
 }
 
-/// The classic: whoever starts with descriptors closed gets files under their numbers, and what
-/// is meant for stdout or stderr lands in them.
+/// A process that starts with closed descriptors opens files under their numbers. Its output to stdout or stderr must
+/// not end up in these files.
 #[test]
 fn closed_descriptors_are_not_handed_to_files() {
     need!("ip", "nft");
@@ -99,7 +99,7 @@ fn closed_descriptors_are_not_handed_to_files() {
         let call = stage.call("ADD").env("CNIMBLE_LOG", "trace");
         let config = stage.host.dir().join("config");
         std::fs::write(&config, configs::dual(&stage.host).to_string()).unwrap();
-        // stdin only serves if it isn't the one that is closed.
+        // stdin is usable only if it isn't the closed one.
         let script = format!("exec \"$0\" <{} {closed}", config.display());
         call.under(&["sh", "-c", &script]).run();
         for line in leases(&stage.host.data_dir()) {

@@ -1,5 +1,4 @@
-//! Frames as a program in a pod can make them that has CAP_NET_RAW and nothing else: every byte
-//! is its own choice.
+//! Raw frames with arbitrary bytes. A program in a pod can send them with CAP_NET_RAW alone.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
@@ -10,7 +9,7 @@ use nix::unistd::Pid;
 
 use cnimble_tests::Ns;
 
-/// A hardware address.
+/// The bytes of a hardware address.
 pub(super) type Mac = [u8; 6];
 
 pub(super) fn mac(text: &str) -> Mac {
@@ -18,12 +17,12 @@ pub(super) fn mac(text: &str) -> Mac {
     bytes.try_into().unwrap()
 }
 
-/// The addresses that no bridge forwards by default: 01:80:c2:00:00:00 to :0f.
+/// Returns the addresses that no bridge forwards by default, from 01:80:c2:00:00:00 to 01:80:c2:00:00:0f.
 pub(super) fn reserved() -> impl Iterator<Item = Mac> {
     (0..16).map(|last| [0x01, 0x80, 0xc2, 0, 0, last])
 }
 
-/// A frame.
+/// Returns an Ethernet frame.
 pub(super) fn ethernet(to: Mac, from: Mac, kind: u16, body: &[u8]) -> Vec<u8> {
     let mut frame = to.to_vec();
     frame.extend(from);
@@ -32,7 +31,7 @@ pub(super) fn ethernet(to: Mac, from: Mac, kind: u16, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The same with an 802.1Q tag.
+/// Returns the frame with an 802.1Q tag.
 pub(super) fn tagged(frame: &[u8], vlan: u16) -> Vec<u8> {
     let mut tagged = frame[..12].to_vec();
     tagged.extend([0x81, 0x00]);
@@ -54,7 +53,7 @@ fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     (!u16::try_from(sum).unwrap()).to_be_bytes()
 }
 
-/// An ICMPv6 packet from a link-local address, whose checksum is filled in.
+/// Returns an ICMPv6 packet from a link-local address, with its checksum filled in.
 fn icmpv6(to: Ipv6Addr, mut message: Vec<u8>) -> Vec<u8> {
     let from: Ipv6Addr = "fe80::bad".parse().unwrap();
     let length = u16::try_from(message.len()).unwrap().to_be_bytes();
@@ -68,8 +67,8 @@ fn icmpv6(to: Ipv6Addr, mut message: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// A router advertisement (RFC 4861, 4.2): I am the way to everywhere, 2001:db8:bad::/64 is here
-/// for you to take addresses from.
+/// Returns a router advertisement (RFC 4861, 4.2) that offers a default route and the prefix 2001:db8:bad::/64 for
+/// address configuration.
 pub(super) fn advertisement() -> Vec<u8> {
     let mut message = vec![134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
     message.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
@@ -77,7 +76,7 @@ pub(super) fn advertisement() -> Vec<u8> {
     icmpv6("ff02::1".parse().unwrap(), message)
 }
 
-/// A neighbour solicitation (135) or advertisement (136) for `target`, from `mac`.
+/// Returns a neighbour solicitation (135) or advertisement (136) for `target`, from `mac`.
 pub(super) fn neighbour(kind: u8, target: Ipv6Addr, mac: Mac) -> Vec<u8> {
     let override_it = if kind == 136 { 0x20 } else { 0 };
     let mut message = vec![kind, 0, 0, 0, override_it, 0, 0, 0];
@@ -87,7 +86,7 @@ pub(super) fn neighbour(kind: u8, target: Ipv6Addr, mac: Mac) -> Vec<u8> {
     icmpv6("ff02::1".parse().unwrap(), message)
 }
 
-/// An ARP request: who has `wanted`, tell `from`.
+/// Returns an ARP request for `wanted`, from `from`.
 pub(super) fn arp(from_mac: Mac, from: Ipv4Addr, wanted: Ipv4Addr) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
     packet.extend(from_mac);
@@ -97,7 +96,7 @@ pub(super) fn arp(from_mac: Mac, from: Ipv4Addr, wanted: Ipv4Addr) -> Vec<u8> {
     packet
 }
 
-/// A datagram that says `text`.
+/// Returns a UDP datagram with the payload `text`.
 pub(super) fn udp(from: Ipv4Addr, to: Ipv4Addr, port: u16, text: &str) -> Vec<u8> {
     let length = u16::try_from(8 + text.len()).unwrap();
     let mut packet = vec![0x45, 0];
@@ -114,8 +113,8 @@ pub(super) fn udp(from: Ipv4Addr, to: Ipv4Addr, port: u16, text: &str) -> Vec<u8
     packet
 }
 
-/// Sends the frames out of eth0, in order, by one processor: the kernel hands them on in the same
-/// order, so that what comes in behind them comes in last.
+/// Sends the frames out of eth0, in order, on one processor. The kernel forwards them in the same order, so that the
+/// last frame sent arrives last.
 pub(super) fn send(pod: &Ns, frames: &[Vec<u8>]) {
     pod.within(|| {
         let mut one = CpuSet::new();

@@ -1,4 +1,4 @@
-//! What a program in a pod reaches with raw frames, whatever their addresses and contents.
+//! The effects of raw frames from a pod, with any addresses and contents.
 
 mod frames;
 mod places;

@@ -1,5 +1,4 @@
-//! Places in a bridge's forwarding table: a pod's frames go to the pod, whoever says that the
-//! address is its own.
+//! Entries in a bridge's forwarding table. A pod's frames reach the pod, even if another sender claims its address.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -19,7 +18,7 @@ pub(super) fn port_of(result: &Value) -> &str {
     result["interfaces"][1]["name"].as_str().unwrap()
 }
 
-/// The port by which `mac` is reached, and how.
+/// Returns the port that the forwarding table has for `mac`, and the entry.
 fn place(host: &Host, mac: &str, vlan: Option<u16>) -> (String, String) {
     let vlan = vlan.map(|id| format!("vlan {id}")).unwrap_or_default();
     let entry = host.sh(&format!("bridge fdb get {mac} br br0 {vlan}"));
@@ -27,7 +26,7 @@ fn place(host: &Host, mac: &str, vlan: Option<u16>) -> (String, String) {
     (port, entry)
 }
 
-/// Frames that say they come from `mac`, and one that must be heard behind them.
+/// Sends frames with the source `mac`, and then one that must be learned.
 pub(super) fn forge(host: &Host, from: &Ns, mac: &str, vlan: Option<u16>) {
     let forged = frames::mac(mac);
     let everybody = [0xff; 6];
@@ -42,11 +41,11 @@ pub(super) fn forge(host: &Host, from: &Ns, mac: &str, vlan: Option<u16>) {
         from,
         &reserved.chain([arp(everybody, forged), arp(everybody, frames::mac(&honest))]).collect::<Vec<_>>(),
     );
-    // The last has been learned, and so has what can be learned before it.
+    // The last frame has been learned, and so has everything learnable before it.
     place(host, &honest, vlan);
 }
 
-/// All ways to ask for an address.
+/// Returns all ways to request an address.
 pub(super) fn asking<'h>(
     net: &Network<'h>,
     attachment: &Attachment,
@@ -80,7 +79,7 @@ fn the_address_of_another_pod_cant_be_asked_for() {
         }
         assert_eq!(place(&host, &mac, None).0, port_of(&result));
         assert!(victim.pings_once("10.1.2.1"));
-        // Nor those of the host.
+        // It cannot have an address of the host either.
         for own in [host.link("br0"), host.link(port_of(&result))] {
             let own = own["address"].as_str().unwrap();
             for (net, attachment) in asking(&with(attackers), &Attachment::new("c1", &pod), own) {
@@ -88,7 +87,7 @@ fn the_address_of_another_pod_cant_be_asked_for() {
                 assert_eq!(err.code, 102, "{}", err.all());
             }
         }
-        // When the pod has gone, the address is free.
+        // When the pod is gone, the address is free.
         plain.deleted(&Attachment::new("victim", &victim), Some(&result));
         let att = Attachment::new("c1", &pod).args(&format!("IgnoreUnknown=1;MAC={mac}"));
         let result = with(attackers).added(&att);
@@ -115,7 +114,7 @@ fn the_place_of_a_pod_whose_address_is_checked_cant_be_taken_by_any_port() {
         assert!(entry.contains("sticky"), "{entry}");
     }
     assert!(victim.pings_once("10.1.2.1"));
-    // The same frames take the place of a pod whose address isn't checked.
+    // The same frames take over the entry of a pod without an address check.
     let other = Pod::new();
     plain.added(&Attachment::new("c2", &other));
     let mac = mac_of(&other);
@@ -126,7 +125,7 @@ fn the_place_of_a_pod_whose_address_is_checked_cant_be_taken_by_any_port() {
     assert!(taken, "{:?}", place(&host, &mac, None));
 }
 
-/// What was learned from a frame is no proof, as anybody can send one.
+/// An address learned from a frame proves nothing, as any sender can forge it.
 #[test]
 fn a_lie_keeps_no_pod_from_coming() {
     need!("ip", "nft", "ping", "bridge");
@@ -136,7 +135,7 @@ fn a_lie_keeps_no_pod_from_coming() {
     net.added(&Attachment::new("liar", &liar));
     host.cable("up0", &outside, "eth0");
     host.ip("link set up0 master br0");
-    // Which address the next pod will have is no secret.
+    // The address of the next pod is predictable.
     for (number, from) in [("3", &liar), ("4", &outside)] {
         let next = format!("0a:58:0a:01:02:0{number}");
         forge(&host, from, &next, None);
@@ -147,7 +146,7 @@ fn a_lie_keeps_no_pod_from_coming() {
         assert_eq!(place(&host, &next, None).0, port_of(&result));
         assert!(pod.pings("10.1.2.1"));
     }
-    // A machine that has come by the uplink, and comes to live here, is let in.
+    // A machine that was seen on the uplink, and then moves to this node, is accepted.
     let mac = "02:00:00:00:00:42";
     forge(&host, &outside, mac, None);
     assert_eq!(place(&host, mac, None).0, "up0");
@@ -158,7 +157,7 @@ fn a_lie_keeps_no_pod_from_coming() {
     assert!(pod.pings("10.1.2.1"));
 }
 
-/// A program that is in the pod already can't send before its address is checked.
+/// A program that is already in the pod cannot send before its address is checked.
 #[test]
 fn the_address_is_checked_before_the_pods_interface_is_up() {
     need!("ip", "nft", "strace");
@@ -173,7 +172,7 @@ fn the_address_is_checked_before_the_pods_interface_is_up() {
     call.under(&["strace", "-f", "-v", "-s", "65536", "-o", file.to_str().unwrap()]).run().success();
     let trace = std::fs::read_to_string(file).unwrap();
     let first = |part: &str| trace.lines().position(|line| line.contains(part)).unwrap();
-    // The pod's namespace is entered once, and all that is done there comes behind that.
+    // The pod's namespace is entered once, and all work in it follows.
     let (checked, entered) = (first("NFT_MSG_NEWSETELEM"), first("setns("));
     assert!(checked < entered, "{checked} {entered}\n{trace}");
 }

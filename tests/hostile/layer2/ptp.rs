@@ -1,4 +1,4 @@
-//! ptp: each pod has a link of its own with the host, so what others are sent doesn't pass by it.
+//! ptp: each pod has a separate link to the host, and cannot see the traffic of other pods.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -22,8 +22,8 @@ fn hears(socket: &UdpSocket, wanted: &str) -> bool {
     }
 }
 
-/// What a pod says of its neighbour's address changes nothing: the host has a route to each pod.
-/// But nothing asks whose address a packet comes from, unless the administrator wants it.
+/// A pod's claims about its neighbour's address change nothing, as the host has a route to each pod. But source
+/// addresses are not checked unless the administrator enables that.
 #[test]
 fn a_pod_on_ptp_cant_take_what_is_sent_to_another() {
     need!("ip", "nft", "ping");
@@ -69,7 +69,7 @@ fn a_pod_on_ptp_cant_take_what_is_sent_to_another() {
     for to in [&victim4, &victim6] {
         assert!(host.pings_once(to), "{to}");
     }
-    // With the kernel's own check of sources there is an end to it.
+    // The kernel's source check prevents it.
     host.set_sysctl(&format!("ipv4/conf/{end}/rp_filter"), "1");
     // The end of the first round.
     assert!(!hears(&socket, ""));

@@ -1,5 +1,5 @@
-//! The reserved addresses 01:80:c2:00:00:00 to :0f. The kernel hands a frame for one of them to the
-//! port that it came in by, past the bridge and its rules, unless the port is closed.
+//! The reserved addresses 01:80:c2:00:00:00 to 01:80:c2:00:00:0f. The kernel delivers a frame for one of them to the
+//! port on which it arrived. It bypasses the bridge and its rules, unless the port is closed.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
@@ -13,17 +13,17 @@ use cnimble_tests::{Attachment, Host, Network, PATIENCE, Pod, configs, need, plu
 use super::frames::{self, Mac};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 1);
-/// Where the host hears everything, and what comes past the bridge.
+/// The UDP ports for all datagrams to the host, and for those that bypass the bridge.
 const HEARD: u16 = 9001;
 const PAST: u16 = 9002;
 
-/// A host with a victim and an attacker on one network of IPv4 alone: so the host isn't an IPv6
-/// router and believes whom it hears.
+/// A host with a victim and an attacker on one network with only IPv4. The host is therefore no IPv6 router, and
+/// accepts router advertisements.
 pub(super) struct Scene<'h> {
     host: &'h Host,
     attacker: Pod,
     victim: Pod,
-    /// The attacker's port.
+    /// The port of the attacker on the bridge.
     port: String,
     heard: UdpSocket,
     by_port: UdpSocket,
@@ -32,7 +32,7 @@ pub(super) struct Scene<'h> {
 }
 
 impl<'h> Scene<'h> {
-    /// `bridge` is what an administrator has made it with; without, the plugin does.
+    /// With `bridge` an administrator has created the bridge with these options. Otherwise the plugin creates it.
     pub(super) fn new(host: &'h Host, plugins: &Path, bridge: Option<&str>, keys: &Value) -> Self {
         if let Some(bridge) = bridge {
             host.ip(&format!("link add br0 type bridge {bridge}"));
@@ -54,7 +54,7 @@ impl<'h> Scene<'h> {
         assert!(victim.pings("10.1.2.1") && attacker.pings("10.1.2.1"));
         let bind = |port| host.within(|| UdpSocket::bind(("0.0.0.0", port)).unwrap());
         let (heard, by_port) = (bind(HEARD), bind(PAST));
-        // A rule for what comes by the bridge (`iifname br0 drop`) would pass over the same.
+        // A rule for traffic from the bridge (`iifname br0 drop`) would miss the same frames.
         host.within(|| setsockopt(&by_port, sockopt::BindToDevice, &port.clone().into()).unwrap());
         heard.set_read_timeout(Some(Duration::from_secs_f32(PATIENCE))).unwrap();
         by_port.set_nonblocking(true).unwrap();
@@ -65,7 +65,7 @@ impl<'h> Scene<'h> {
         frames::mac(pod.link("eth0")["address"].as_str().unwrap())
     }
 
-    /// The address that `pod` has, as it came from ADD.
+    /// Returns the address that ADD gave to `pod`.
     fn ip_of(pod: &Pod) -> Ipv4Addr {
         pod.addrs("eth0")[0].split('/').next().unwrap().parse().unwrap()
     }
@@ -77,7 +77,7 @@ impl<'h> Scene<'h> {
         let victim = Self::address_of(&self.victim);
         let invented = frames::mac("02:00:00:00:be:ef");
         let mut all = Vec::new();
-        // The last is that of advertisements: every port hears it.
+        // The last address is that of advertisements, which every port receives.
         let everybody = frames::mac("33:33:00:00:00:01");
         for to in frames::reserved().chain([everybody]) {
             for from in [own, victim, invented] {
@@ -87,7 +87,7 @@ impl<'h> Scene<'h> {
                 let of_victim = frames::udp(Self::ip_of(&self.victim), GATEWAY, PAST, &says);
                 all.extend([
                     frames::tagged(&advertisement, 5),
-                    // A priority, and no vlan: such a tag is taken off.
+                    // A priority tag without a vlan, which is removed.
                     frames::tagged(&advertisement, 0),
                     advertisement,
                     frames::ethernet(
@@ -124,7 +124,7 @@ impl<'h> Scene<'h> {
         assert_eq!(&buffer[..length], b"that was all");
     }
 
-    /// What the attack has changed that it mustn't.
+    /// Returns the forbidden changes that the attack has made.
     pub(super) fn harm(&self) -> Vec<String> {
         self.attack();
         let mut harm = believed(self.host);
@@ -152,7 +152,7 @@ impl<'h> Scene<'h> {
     }
 }
 
-/// What the host has of a router that it believes.
+/// Returns the routes and addresses that the host has from a router advertisement.
 fn believed(host: &Host) -> Vec<String> {
     let text = host.ip("-6 route show table all") + &host.ip("-6 addr show");
     let lines = text.lines().filter(|line| line.contains("proto ra") || line.contains("2001:db8:bad"));
@@ -163,7 +163,7 @@ fn believed(host: &Host) -> Vec<String> {
 fn frames_to_reserved_addresses_do_nothing_that_others_cant() {
     need!("ip", "nft", "ping", "bridge");
     let guarded = json!({"macspoofchk": true});
-    // With spanning trees a bridge takes 01:80:c2:00:00:00 for itself.
+    // With the spanning tree protocol a bridge consumes 01:80:c2:00:00:00.
     let trees = Some("stp_state 1 forward_delay 200");
     for (bridge, keys) in [
         (None, json!({})),
@@ -182,7 +182,7 @@ fn frames_to_reserved_addresses_do_nothing_that_others_cant() {
     }
 }
 
-/// The same frames do harm where nothing has been done against them.
+/// The same frames do harm if there is no protection.
 #[test]
 fn frames_to_reserved_addresses_do_harm_by_a_port_that_is_open() {
     need!("ip", "nft", "ping", "bridge");
@@ -196,13 +196,13 @@ fn frames_to_reserved_addresses_do_harm_by_a_port_that_is_open() {
     }
 }
 
-/// An administrator may take a port off its bridge, and the pod sends on.
+/// An administrator may remove a port from its bridge while the pod continues to send.
 #[test]
 fn a_port_that_leaves_its_bridge_believes_no_router() {
     need!("ip", "nft", "ping", "bridge");
     for keys in [json!({}), json!({"isGateway": false, "ipam": {}})] {
         let host = Host::hasty();
-        // A sloppy administrator's: whoever says so is a router.
+        // A careless administrator's setting, which accepts any advertisement.
         host.set_sysctl("ipv6/conf/default/accept_ra", "2");
         let pod = Pod::new();
         let mut config = configs::v4(&host);
@@ -235,8 +235,8 @@ fn a_port_that_leaves_its_bridge_believes_no_router() {
     }
 }
 
-/// CHECK says so when a port has been opened. One that the Go plugins or an earlier version made
-/// was never closed, and nothing has changed.
+/// CHECK reports a port that has been opened. A port made by the Go plugins or an earlier version was never closed, so
+/// it is not reported.
 #[test]
 fn check_tells_when_a_port_has_been_opened() {
     need!("ip", "nft", "bridge");

@@ -1,5 +1,4 @@
-//! The same on a bridge that tells vlans apart. It runs in the machine, which boots once for this
-//! module.
+//! The same tests on a bridge with vlan filtering. They run in the virtual machine, which boots once for this module.
 
 use serde_json::{Value, json};
 
@@ -34,8 +33,8 @@ fn frames_to_reserved_addresses_do_nothing_in_a_vlan() {
     }
 }
 
-/// What leads from the host into a vlan believes no router either: neither the gateway, whoever
-/// made it, nor its port, should it leave the bridge.
+/// An interface of the host in a vlan accepts no router advertisements either. This holds for the gateway, even if an
+/// administrator created it, and for its port, should it leave the bridge.
 #[test]
 fn a_vlans_gateway_believes_no_router() {
     in_vm!();
@@ -65,7 +64,7 @@ fn a_vlans_gateway_believes_no_router() {
     }
 }
 
-/// Each vlan has places of its own: the same address in two is no conflict, in one it is.
+/// Each vlan has separate entries. The same address in two vlans is no conflict, and in one vlan it is.
 #[test]
 fn a_place_is_held_in_its_vlan() {
     in_vm!();
@@ -95,7 +94,7 @@ fn a_place_is_held_in_its_vlan() {
             assert_eq!(place(vlan).contains("sticky"), guarded, "{}", place(vlan));
         }
         if guarded {
-            // An unguarded neighbour in the same vlan says that it is the other.
+            // An unguarded neighbour in the same vlan claims the other's address.
             let open = of(100).with("/macspoofchk", json!(false));
             open.added(&att("liar", 3));
             assert_ne!(mac_of(&pods[3]), mac);
@@ -105,7 +104,7 @@ fn a_place_is_held_in_its_vlan() {
     }
 }
 
-/// A trunk has its place in all of its vlans.
+/// A trunk has an entry in each of its vlans.
 #[test]
 fn a_place_is_held_in_all_vlans_of_a_trunk() {
     in_vm!();
