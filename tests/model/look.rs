@@ -1,5 +1,5 @@
-//! What the kernel and the files have, as facts: a line each, only of what doesn't change by itself. Each says
-//! whose it is: the container's ID, the host's end or an address stands in it.
+//! Reads the kernel and the files as facts, one line each, without anything that changes by itself. Each fact names its
+//! owner by the container's ID, the host's end or an address.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub(crate) type Facts = BTreeSet<String>;
 
-/// One reading of a host, its files and those pods that `of_interest` is true of.
+/// Reads a host, its files and the pods for which `of_interest` returns true.
 pub(crate) fn look(host: &Host, pods: &[Pod], of_interest: impl Fn(usize) -> bool) -> Facts {
     let mut facts = Facts::new();
     links(host, "link", &mut facts);
@@ -24,7 +24,7 @@ pub(crate) fn look(host: &Host, pods: &[Pod], of_interest: impl Fn(usize) -> boo
         for link in std::fs::read_dir("/proc/sys/net/ipv4/conf").into_iter().flatten().flatten() {
             let name = link.file_name().into_string().unwrap();
             let value = std::fs::read_to_string(link.path().join("route_localnet")).unwrap_or_default();
-            // One that goes at this moment has none.
+            // An interface that is removed at this moment has none.
             if !["0", ""].contains(&value.trim()) {
                 facts.insert(format!("sysctl route_localnet of {name}: {}", value.trim()));
             }
@@ -37,7 +37,7 @@ fn text<'v>(value: &'v Value, key: &str) -> &'v str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// Links with their addresses, routes and rules.
+/// Collects links with their addresses, routes and rules.
 fn links(ns: &Ns, place: &str, facts: &mut Facts) {
     let commands = b"addr\nroute show table all\n-6 route show table all\nrule\n-6 rule\n";
     let outcome = ns.run_with("ip -d -j -force -batch -", commands).text();
@@ -72,7 +72,7 @@ fn links(ns: &Ns, place: &str, facts: &mut Facts) {
                 ));
             }
         } else if entry.get("dst").is_some() {
-            // What the kernel derives from addresses comes in its own time.
+            // Routes that the kernel derives from addresses appear after some time.
             let of_kernel = text(entry, "protocol") == "kernel";
             let dst = text(entry, "dst");
             if !of_kernel && !dst.starts_with("fe80:") && !dst.starts_with("ff00:") {
@@ -87,7 +87,7 @@ fn links(ns: &Ns, place: &str, facts: &mut Facts) {
     }
 }
 
-/// Elements and rules that name somebody, and tables.
+/// Collects tables, and the elements and rules that name an owner.
 fn rules(host: &Host, facts: &mut Facts) {
     let document: Value = serde_json::from_str(&host.nft("-j list ruleset")).unwrap();
     let mut xtables = BTreeSet::new();
@@ -121,7 +121,7 @@ fn rules(host: &Host, facts: &mut Facts) {
     }
 }
 
-/// Files, but for those that only remember whose turn it is.
+/// Collects files, except for locks, indexes and the last addresses.
 fn files(dir: &Path, what: &str, facts: &mut Facts) {
     for line in leases(dir) {
         let name = line.split(' ').next().unwrap_or_default();
@@ -132,12 +132,12 @@ fn files(dir: &Path, what: &str, facts: &mut Facts) {
     }
 }
 
-/// Whether `word` stands in `text`, and not as a part of a longer word. An address is one word.
+/// Returns true if `word` is in `text`, and not as a part of a longer word. An address is one word.
 pub(crate) fn has_word(text: &str, word: &str) -> bool {
     stands_alone(text, word, |letter| letter.is_ascii_alphanumeric() || letter == ':')
 }
 
-/// Whether a port stands in a rule, as JSON has it (`"right":8001`) or a list (`tcp . 8001 : …`).
+/// Returns true if a port is in a rule, in JSON (`"right":8001`) or in a list (`tcp . 8001 : …`).
 pub(crate) fn has_port(text: &str, port: u16) -> bool {
     stands_alone(text, &port.to_string(), |letter| letter.is_ascii_alphanumeric())
 }
@@ -148,7 +148,7 @@ fn stands_alone(text: &str, word: &str, belongs: impl Fn(char) -> bool) -> bool 
         .any(|(at, _)| !part(text[..at].chars().next_back()) && !part(text[at + word.len()..].chars().next()))
 }
 
-/// The addresses that a network has leased, each with the content of its file.
+/// Returns the addresses that a network has leased, each with the content of its file.
 pub(crate) fn leased<'f>(
     facts: &'f Facts,
     network: &str,
@@ -160,17 +160,17 @@ pub(crate) fn leased<'f>(
     })
 }
 
-/// Whether it is about packets.
+/// Returns true if the fact is a packet rule.
 pub(crate) fn is_rule(fact: &str) -> bool {
     fact.starts_with("nft ") || fact.starts_with("ip")
 }
 
-/// Whether it is about a link, its addresses, routes or rules.
+/// Returns true if the fact is about a link, its addresses, routes or rules.
 pub(crate) fn is_of_link(fact: &str) -> bool {
     fact.starts_with("link") || fact.starts_with("pod")
 }
 
-/// The place of the pod that it is about, if it is about one, and what it says of that.
+/// Returns the index of the pod in a fact about a pod, and the rest of the fact.
 pub(crate) fn split_pod(fact: &str) -> Option<(usize, &str)> {
     let rest = fact.strip_prefix("pod")?;
     let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
@@ -178,22 +178,22 @@ pub(crate) fn split_pod(fact: &str) -> Option<(usize, &str)> {
     Some((place.parse().ok()?, rest))
 }
 
-/// The place of the pod that it is about.
+/// Returns the index of the pod in a fact about a pod.
 pub(crate) fn pod_of(fact: &str) -> Option<usize> {
     split_pod(fact).map(|(pod, _)| pod)
 }
 
-/// Whether it is about this interface of a pod.
+/// Returns true if the fact is about this interface of a pod.
 pub(crate) fn is_in(fact: &str, pod: usize, ifname: &str) -> bool {
     pod_of(fact) == Some(pod) && has_word(fact, ifname)
 }
 
-/// Whether it is a fact of this kind in a pod.
+/// Returns true if the fact is of this kind and about a pod.
 pub(crate) fn is_in_pod(fact: &str, kind: &str) -> bool {
     split_pod(fact).is_some_and(|(_, rest)| rest.starts_with(kind))
 }
 
-/// Whether it must have an owner.
+/// Returns true if the fact must have an owner.
 pub(crate) fn is_of_somebody(fact: &str) -> bool {
     let is_id = |word: &str| {
         let number = word.strip_prefix("ctr").and_then(|rest| rest.strip_suffix('x'));

@@ -1,6 +1,7 @@
-//! A model of a node that the real node is held against: networks by chance, and operations by chance on them.
-//! After each the kernel and the files have to be what the model says. What goes wrong is made as short as it can
-//! be and told as a plan that can be carried out again. `scripts/stress model` does it for long.
+//! Compares a real node with a model of it, with random networks and random operations on them.
+//!
+//! After each operation the kernel and the files must match the model. A failing plan is shrunk and printed, so that it
+//! can be run again. `scripts/stress model` runs for a long time.
 #![cfg(test)]
 
 mod look;
@@ -32,20 +33,20 @@ fn number(name: &str, default: u64) -> u64 {
     variable(name).map_or(default, |text| text.parse().unwrap_or_else(|err| panic!("{name}={text}: {err}")))
 }
 
-/// How long a difference may take.
+/// The time limits for a difference.
 struct Limits {
-    /// Seconds until it is one.
+    /// The seconds that the node has to match the model.
     patience: f32,
-    /// The search for the shortest plan.
+    /// The time for the search for the shortest plan.
     shrinking: Duration,
 }
 
-/// In `scripts/test`: two minutes in all, as the whole of it has a limit.
+/// In `scripts/test`: two minutes in all, as the whole run has a limit.
 const SHORT: Limits = Limits { patience: 60.0, shrinking: Duration::from_secs(60) };
 
 const LONG: Limits = Limits { patience: PATIENCE, shrinking: Duration::from_secs(120) };
 
-/// The plan of a seed.
+/// Returns the plan of a seed.
 fn drawn(seed: u64, go: bool, long: bool) -> Plan {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -53,7 +54,7 @@ fn drawn(seed: u64, go: bool, long: bool) -> Plan {
     plans(go, long).new_tree(&mut TestRunner::new_with_rng(Config::default(), rng)).unwrap().current()
 }
 
-/// A plan and what went wrong, for people and to be carried out again.
+/// Describes a plan and its failure, in a form that can be run again.
 fn told(plan: &Plan, why: &str) -> String {
     let list = |lines: Vec<String>| lines.join("\n  ");
     let nets = plan
@@ -77,7 +78,7 @@ fn model_and_node_never_part() {
     if control && go_plugins().is_none() {
         skip!("there are no Go plugins");
     }
-    // What the Go plugins leave differs from release to release: a matter of hours.
+    // The remains of the Go plugins differ from release to release, and take hours to examine.
     let brief = variable("CNIMBLE_MODEL_SECONDS").is_none();
     let go = go_to_meet().is_ok() && !control && !brief;
     let (seconds, seed) = (number("CNIMBLE_MODEL_SECONDS", 15), number("CNIMBLE_SEED", 1));
@@ -91,7 +92,7 @@ fn model_and_node_never_part() {
         run(&plan, manner).unwrap_or_else(|failure| panic!("{}", told(&plan, &failure.to_string())));
         return;
     }
-    // The same few plans in every run of scripts/test: what it says must not depend on the hour.
+    // Every run of scripts/test uses the same few plans, so that its result is reproducible.
     let most = if brief { 6 } else { u64::MAX };
     let limits = if brief { SHORT } else { LONG };
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -103,7 +104,7 @@ fn model_and_node_never_part() {
         let plan = if control { plan.for_go() } else { plan };
         plans += 1;
         ops += plan.ops.len();
-        // Of the control much goes wrong; that is told, and no patience lost on it.
+        // Much fails in the control. It is only reported, without a long wait.
         let patience = if control { 5.0 } else { limits.patience };
         match run(&plan, Manner { patience, control, until: None }) {
             Ok(of) => of.into_iter().for_each(|(what, count)| *counts.entry(what).or_default() += count),
@@ -116,7 +117,7 @@ fn model_and_node_never_part() {
                 }
             }
             Err(failure) => {
-                // Before anything else: what comes now may be cut off.
+                // Printed first, because the rest may be cut off.
                 announce("NOTE", &format!("seed {seed}: {}", told(&plan, &failure.to_string())));
                 let (short, failure) = shrunk(&plan, failure, control, limits.shrinking);
                 let told = format!("seed {seed}, {plans} plans: {}", told(&short, &failure.to_string()));

@@ -1,4 +1,4 @@
-//! The model: what a node has, and what each operation makes of it. Nothing in here touches the kernel.
+//! The model: the state of a node, and the effect of each operation. It does not touch the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,77 +15,79 @@ use crate::plan::{Net, PODS, Plan, Set};
 use crate::site::{id, ifname, name};
 use crate::whole::lacks;
 
-/// A GC took the interface of a pod from a network with sbr, whose rules nothing leads to then.
+/// A GC removed the interface of a pod from a network with sbr. Nothing then leads to the rules.
 pub(crate) const LEFT_TO_THE_POD: &str = "interfaces that GC took from sbr";
 
-/// A network and a container.
+/// The index of a network and the number of a container.
 pub(crate) type Key = (usize, u32);
 
-/// What was edited in a configuration.
+/// The edits of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Edition {
     pub(crate) subnet: bool,
     pub(crate) masq_switched: bool,
 }
 
-/// What is known of an attachment.
+/// The state of an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It has been added, and was not looked at yet.
+    /// Added, and not yet read.
     New,
-    /// Whole, but for what was done to it from outside.
+    /// Complete, except for changes from outside.
     Living,
-    /// The pod is gone, and no DEL came.
+    /// The pod is gone, and no DEL was called.
     Gone,
-    /// A verb was killed, or done by the Go plugins: some of it may be there.
+    /// A verb was killed or run by the Go plugins, so parts may exist.
     Loose,
 }
 
-/// An attachment.
+/// An attachment, with its expected facts.
 #[derive(Debug, Clone)]
 pub(crate) struct Att {
     pub(crate) by: Set,
     pub(crate) state: State,
-    /// The pod's place, while it lives.
+    /// The index of the pod, while it lives.
     pub(crate) pod: Option<usize>,
     pub(crate) edition: Edition,
     pub(crate) port: Option<u16>,
     pub(crate) ips: Vec<IpAddr>,
-    /// The host's end.
+    /// The name of the host's end.
     pub(crate) veth: String,
     pub(crate) result: Value,
-    /// What the kernel and the files have of it.
+    /// The facts that the kernel and the files have about it.
     pub(crate) has: Facts,
     /// Its rules were flushed.
     pub(crate) flushed: bool,
-    /// Somebody has renamed or removed its link.
+    /// An administrator has renamed or removed its link.
     pub(crate) meddled: bool,
-    /// Its leases are of an earlier boot: others may get the addresses.
+    /// Its leases are from an earlier boot. Other pods may get the addresses.
     pub(crate) void: bool,
-    /// It was added over what was left of an earlier ADD, whose leases in another subnet stay until its DEL.
+    /// It was added over the remains of an earlier ADD. Leases of that ADD in another subnet stay until its DEL.
     pub(crate) again: bool,
-    /// An earlier life may have left rules: that of `again`, or one whose DEL removed only what its result named.
+    /// An earlier attachment may have left rules: that of `again`, or one for which DEL removed only what its result
+    /// named.
     pub(crate) heir: bool,
 }
 
-/// A node.
+/// The modelled state of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) nets: Vec<Net>,
     pub(crate) editions: Vec<Edition>,
-    /// The containers in the pods' places.
+    /// The container of each pod.
     pub(crate) containers: Vec<u32>,
     next: u32,
     pub(crate) atts: BTreeMap<Key, Att>,
-    /// Whether the Go plugins are in the place of ours. Of them the model asks what any plugin has to do.
+    /// Whether the Go plugins replace ours. The model then expects only what any plugin has to do.
     pub(crate) control: bool,
-    /// Containers that Go's DEL left rules of, behind a DEL of ours that had a result: it removes what that names.
+    /// Containers of which Go's DEL left rules, after a DEL of ours that had a result. Our DEL removes only what the
+    /// result names.
     pub(crate) left_over: BTreeSet<u32>,
-    /// What was there before anything happened.
+    /// The facts before any operation.
     pub(crate) base: Facts,
     /// The last reading.
     pub(crate) seen: Facts,
-    /// How often there was what, for people.
+    /// The number of events of each kind, for the report.
     pub(crate) counts: BTreeMap<&'static str, usize>,
 }
 
@@ -114,19 +116,19 @@ impl Node {
         usize::from(number) % self.nets.len()
     }
 
-    /// The attachment of the pod in a place, be it there or not.
+    /// Returns the key of the attachment of this pod, whether it exists or not.
     pub(crate) fn key(&self, net: u8, pod: u8) -> Key {
         (self.net(net), self.containers[usize::from(pod)])
     }
 
-    /// The attachments of a network that its runtime calls valid.
+    /// Returns the attachments of a network that its runtime calls valid.
     pub(crate) fn valid(&self, net: usize, without: Option<u32>) -> Vec<Key> {
         let listed =
             |(key, att): &(&Key, &Att)| key.0 == net && att.state == State::Living && Some(key.1) != without;
         self.atts.iter().filter(listed).map(|(key, _)| *key).collect()
     }
 
-    /// The places of pods that have an interface.
+    /// Returns the indexes of pods that have an interface.
     pub(crate) fn places(&self) -> BTreeSet<usize> {
         self.atts.values().filter_map(|att| att.pod).collect()
     }
@@ -136,7 +138,7 @@ impl Node {
         self.next += 1;
     }
 
-    /// The pod in a place dies. What is of its namespace goes with that.
+    /// The pod dies. The contents of its namespace are removed.
     pub(crate) fn die(&mut self, pod: usize) {
         for att in self.atts.values_mut().filter(|att| att.pod == Some(pod)) {
             att.pod = None;
@@ -168,7 +170,7 @@ impl Node {
         }
     }
 
-    /// The host's end has another name, or isn't there any more.
+    /// The host's end was renamed or removed.
     pub(crate) fn meddle(&mut self, key: Key, renamed: Option<String>) {
         let Some(att) = self.atts.get_mut(&key) else { return };
         att.meddled = true;
@@ -178,9 +180,10 @@ impl Node {
         }
     }
 
-    /// Whose a fact is: who is named with the network, or has the link or the address, or is named.
+    /// Returns the owner of a fact. It is the attachment that is named with the network, has the link or the address,
+    /// or is named.
     fn owner(&self, fact: &str) -> Option<Key> {
-        // A bridge's, or a link's that may be gone: whoever comes along removes it then.
+        // It belongs to a bridge, or to a link that may be gone. The next verb removes it then.
         if fact.contains("ingressPolicy") || fact.contains(" portmap-localnet: ") {
             return None;
         }
@@ -188,7 +191,7 @@ impl Node {
             self.atts.iter().find(|(key, att)| test(key, att)).map(|(key, _)| *key)
         };
         let named = |key: &Key| has_word(fact, &id(key.1));
-        // A rule in a pod may outlive its interface there, and the address may be another pod's by then.
+        // A rule in a pod may outlive its interface there, and another pod may have the address by then.
         let has_address = |att: &Att| {
             pod_of(fact).is_none_or(|pod| att.pod == Some(pod))
                 && att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
@@ -198,13 +201,13 @@ impl Node {
                 found(&|key, att| named(key) && att.port.is_some_and(|port| has_port(fact, port)))
             })
         {
-            // Go's mapping stays when its address has become another pod's.
+            // Go's mapping stays after another pod got its address.
             return Some(key);
         }
-        // A backup that isn't whole has a hash for a name.
+        // A backup that isn't complete has a hash as its name.
         let backup = |key: &Key| hash16(&format!("{}_{}.json", id(key.1), ifname(key.0)));
         let of_network = found(&|key, _| named(key) && has_word(fact, &name(key.0)));
-        // What a DEL has left in a network is not the container's other network's.
+        // The remains of a DEL in one network do not belong to the container's other network.
         if of_network.is_none()
             && self.is_left_over(fact)
             && (0..self.nets.len()).any(|net| has_word(fact, &name(net)))
@@ -219,20 +222,20 @@ impl Node {
             .or_else(|| found(&|_, att| matches!(att.state, State::New | State::Living) && has_address(att)))
             .or_else(|| found(&|_, att| att.state == State::Gone && !att.void && has_address(att)))
             .or_else(|| found(&|_, att| !att.void && has_address(att)))
-            // The Go plugins' chains of the MAC check are of a container and an interface.
+            // The Go plugins' chains of the MAC check belong to a container and an interface.
             .or_else(|| found(&|key, _| named(key) && has_word(fact, &ifname(key.0))))
             .or_else(|| found(&|key, att| named(key) && att.port.is_some()))
             .or_else(|| found(&|key, _| named(key)))
-            // The Go plugins' links have no alias, nor has one of ours yet whose ADD was killed.
+            // The Go plugins' links have no alias. Neither has a link of ours if its ADD was killed early.
             .or_else(|| found(&|_, att| att.state == State::Loose && fact.starts_with("link")))
     }
 
-    /// Whether it is a rule that a DEL with a result may have left, as the result didn't name it.
+    /// Returns true if a DEL with a result may have left this rule, as the result didn't name it.
     fn is_left_over(&self, fact: &str) -> bool {
         is_rule(fact) && self.left_over.iter().any(|of| has_word(fact, &id(*of)))
     }
 
-    /// Each one's facts, and those of nobody.
+    /// Returns the facts of each attachment, and those without an owner.
     pub(crate) fn sorted(&self, facts: &Facts) -> (BTreeMap<Key, Facts>, Facts) {
         let (mut owned, mut rest) = (BTreeMap::<Key, Facts>::new(), Facts::new());
         for fact in facts.difference(&self.base) {
@@ -244,8 +247,7 @@ impl Node {
         (owned, rest)
     }
 
-    /// What a verb that didn't come to its end has made says itself whose it is: the link by its alias, an
-    /// address by its lease.
+    /// Learns what an interrupted verb has created, from the link's alias and the lease of an address.
     fn learn(&mut self, facts: &Facts) {
         for (key, att) in self.atts.iter_mut().filter(|(_, att)| att.state == State::Loose) {
             let (network, container) = (name(key.0), id(key.1));
@@ -263,7 +265,7 @@ impl Node {
         }
     }
 
-    /// Whether it is a rule that the life before has left, for an address that isn't the attachment's any more: the
+    /// Returns true if this is a rule of the earlier attachment for an address that the attachment no longer has. The
     /// pod that gets the address takes it over.
     fn is_stale(&self, key: &Key, att: &Att, fact: &str) -> bool {
         let mut words = fact.split(|letter: char| !(letter.is_ascii_hexdigit() || ".:".contains(letter)));
@@ -274,13 +276,14 @@ impl Node {
             && !att.ips.iter().any(|ip| has_word(fact, &ip.to_string()))
     }
 
-    /// What is wrong with a reading; nothing if it is what it should be. What is new is learnt then.
+    /// Returns the differences between a reading and the model, and learns new facts. The list is empty if there are
+    /// none.
     pub(crate) fn compare(&mut self, facts: Facts) -> Vec<String> {
         self.learn(&facts);
         let (mut owned, rest) = self.sorted(&facts);
-        // A lease that was being written when its ADD was killed stays until the next verb comes along.
+        // A lease that a killed ADD was writing stays until the next verb.
         let killed = self.atts.values().any(|att| att.state == State::Loose);
-        // sbr finds its rules by the interface or the result: a DEL that has neither leaves them to the pod's end.
+        // sbr finds its rules by the interface or the result. A DEL that has neither leaves them until the pod ends.
         let unplugged =
             ["links renamed or removed", LEFT_TO_THE_POD].iter().any(|what| self.counts.contains_key(what));
         let may_be = |fact: &String| {
@@ -303,7 +306,7 @@ impl Node {
                     );
                 }
                 State::Living | State::Gone => {
-                    // The Go plugins' chains of the MAC check are for a name.
+                    // The Go plugins' chains of the MAC check are tied to an interface name.
                     let of_link =
                         |fact: &&String| att.meddled && (is_of_link(fact) || fact.contains("cni-br-iface-"));
                     let lost = att.has.difference(&real).filter(|fact| {
@@ -351,7 +354,7 @@ impl Att {
 }
 
 impl Node {
-    /// The pods whose interface of this network is a veth without an alias that is down.
+    /// Returns the pods in which this network's interface is a veth that is down and has no alias.
     pub(crate) fn pods_with_nameless_pairs(&self, net: usize) -> BTreeSet<usize> {
         let words = [" kind=veth ", " up=false ", " alias=() "];
         let is_nameless = |fact: &&String| words.iter().all(|word| fact.contains(word));
@@ -360,7 +363,7 @@ impl Node {
         facts.filter_map(|fact| pod_of(fact).filter(|pod| of_net(*pod, fact))).collect()
     }
 
-    /// Whether a pod has one of its addresses.
+    /// Returns true if a pod has one of the addresses of this attachment.
     pub(crate) fn shares_address(&self, att: &Att) -> bool {
         let has = |fact: &str| att.ips.iter().any(|ip| has_word(fact, &ip.to_string()));
         self.seen.iter().any(|fact| split_pod(fact).is_some_and(|(_, rest)| has(rest)))

@@ -1,5 +1,5 @@
-//! A plan: the networks of a node, and what happens on it. Every operation means something in every state, so
-//! that what is left of a plan when some are taken out is a plan, too.
+//! A plan: the networks of a node and the operations on it. Every operation is valid in every state, so any subset of a
+//! plan is also a plan.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,20 +7,20 @@ use std::fmt;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Pods that a node has at a time.
+/// The number of pods on a node at a time.
 pub(crate) const PODS: u8 = 4;
 
-/// Ports of the node that pods ask for.
+/// The number of host ports that pods request.
 const PORTS: u8 = 3;
 
-/// Networks and operations.
+/// The networks of a node, and the operations on it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) nets: Vec<Net>,
     pub(crate) ops: Vec<Op>,
 }
 
-/// Whose rules are made, where the configuration may choose.
+/// The backend of rules, for configurations that offer a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Backend {
     Nftables,
@@ -36,14 +36,14 @@ impl Backend {
     }
 }
 
-/// A network's configuration. What is written here stays; an edit changes [`Edition`](crate::node::Edition).
+/// A network's configuration. It does not change, as an edit changes [`Edition`](crate::node::Edition).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Net {
-    /// ptp instead of bridge.
+    /// Use ptp instead of bridge.
     pub(crate) ptp: bool,
     pub(crate) v4: bool,
     pub(crate) v6: bool,
-    /// Addresses of each family for pods.
+    /// The number of pod addresses of each family.
     pub(crate) room: u8,
     pub(crate) masq: Option<Backend>,
     pub(crate) gateway: bool,
@@ -58,7 +58,7 @@ pub(crate) struct Net {
     pub(crate) sbr: bool,
 }
 
-/// Whose plugins do it.
+/// The set of plugins that runs a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Set {
     Ours,
@@ -73,7 +73,7 @@ pub(crate) enum Victim {
     Gc,
 }
 
-/// What happens. `net` and `pod` are numbers, taken modulo what there is.
+/// An operation. `net` and `pod` are taken modulo the number of networks and pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Op {
     Add {
@@ -82,7 +82,7 @@ pub(crate) enum Op {
         port: u8,
         by: Set,
     },
-    /// With the result of ADD, or without.
+    /// A DEL, with the result of ADD or without.
     Del {
         net: u8,
         pod: u8,
@@ -93,7 +93,7 @@ pub(crate) enum Op {
         net: u8,
         pod: u8,
     },
-    /// The list leaves out a pod that lives.
+    /// A GC. The list may leave out a living pod.
     Gc {
         net: u8,
         without: Option<u8>,
@@ -101,13 +101,13 @@ pub(crate) enum Op {
     Status {
         net: u8,
     },
-    /// The pod's namespace is removed; its place is taken by a new pod.
+    /// The pod's namespace is removed, and a new pod takes its place.
     Die {
         pod: u8,
     },
-    /// All of the kernel's state goes, files stay.
+    /// The kernel's state is lost, and files stay.
     Reboot,
-    /// `nft flush ruleset`.
+    /// The command `nft flush ruleset`.
     Flush,
     /// The administrator renames the host's end.
     Rename {
@@ -119,7 +119,7 @@ pub(crate) enum Op {
         net: u8,
         pod: u8,
     },
-    /// The configuration gets another subnet, or `ipMasq` switched.
+    /// The configuration gets another subnet, or `ipMasq` is switched.
     Edit {
         net: u8,
         subnet: bool,
@@ -134,18 +134,18 @@ pub(crate) enum Op {
         plugin: u8,
         call: u16,
     },
-    /// Two verbs at once, of different pods.
+    /// Two concurrent verbs of different pods.
     Both(Box<Op>, Box<Op>),
-    /// `cnimble doctor`: it must find nothing of what lives.
+    /// `cnimble doctor`, which must not report anything of living pods.
     Doctor,
 }
 
 impl Plan {
-    /// What the Go plugins can do of it.
+    /// Returns the plan, limited to the features of the Go plugins.
     pub(crate) fn for_go(mut self) -> Self {
         for net in &mut self.nets {
             net.firewall = net.firewall.map(|(_, policy)| (Backend::Iptables, policy));
-            // Where it is the other, their DEL asks iptables, too, and fails on what that says (1.8.9).
+            // With the other backend, their DEL also calls iptables and fails on its output (1.8.9).
             net.masq = net.masq.map(|_| Backend::Iptables);
         }
         for op in &mut self.ops {
@@ -158,13 +158,13 @@ impl Plan {
 }
 
 impl Op {
-    /// The pods that it may change.
+    /// Returns the pods that the operation may change.
     pub(crate) fn pods(&self) -> BTreeSet<usize> {
         match self {
             Op::Add { pod, .. } | Op::Del { pod, .. } | Op::Kill { pod, .. } => {
                 BTreeSet::from([usize::from(*pod)])
             }
-            // The second may go to the next pod.
+            // The second may be moved to the next pod.
             Op::Both(..) => (0..usize::from(PODS)).collect(),
             _ => BTreeSet::new(),
         }
@@ -214,7 +214,7 @@ fn net() -> impl Strategy<Value = Net> {
             spoof: spoof && !ptp,
             isolated: isolated && !ptp,
             goes: goes && !ptp,
-            // A mapping leads to an address that the node has a way to.
+            // A mapping leads to an address that the node has a route to.
             ports: ports.filter(|_| gateway || ptp),
             firewall,
             shaped,
@@ -224,7 +224,7 @@ fn net() -> impl Strategy<Value = Net> {
     })
 }
 
-/// What can be done at the same time as another.
+/// Returns an operation that can run at the same time as another.
 fn verb(go: bool) -> impl Strategy<Value = Op> {
     let by = move || {
         proptest::bool::weighted(if go { 0.25 } else { 0.0 })
@@ -259,7 +259,7 @@ fn op(go: bool) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Any plan. `go`: whether the Go plugins take part; `long`: whether it may take a minute.
+/// Returns any plan. With `go` the Go plugins take part, and with `long` it may take a minute.
 pub(crate) fn plans(go: bool, long: bool) -> impl Strategy<Value = Plan> {
     let nets = proptest::collection::vec(net(), 1..4);
     let ops = prop_oneof![
@@ -269,12 +269,12 @@ pub(crate) fn plans(go: bool, long: bool) -> impl Strategy<Value = Plan> {
     (nets, ops).prop_map(|(nets, ops)| Plan { nets, ops })
 }
 
-/// The port of the host behind a number, if it is one of a pod that asks for a port.
+/// Returns the host port for a number, or `None` for a pod without a port.
 pub(crate) fn port(number: u8) -> Option<u16> {
     (number < PORTS).then(|| 8000 + u16::from(number))
 }
 
-/// All ports that pods ask for.
+/// Returns all ports that pods request.
 pub(crate) fn ports() -> impl Iterator<Item = u16> {
     (0..PORTS).filter_map(port)
 }

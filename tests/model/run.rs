@@ -1,4 +1,4 @@
-//! A plan is carried out: each operation on the real node and in the model, and then both are compared.
+//! Runs a plan: each operation on the real node and in the model, with a comparison after each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::site::{Ended, Site, id, name};
 use crate::taken::Taken;
 use crate::verbs::{self, Done, call, departed, judge, loosen, silent, target};
 
-/// Where model and node part.
+/// A difference between model and node.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
-    /// The operation, by its place.
+    /// The index of the operation.
     pub(crate) at: usize,
     pub(crate) why: String,
 }
@@ -28,21 +28,21 @@ impl fmt::Display for Failure {
     }
 }
 
-/// How a plan is carried out.
+/// The way in which a plan is run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner {
-    /// Seconds in which the kernel has done what it does by itself.
+    /// The seconds that the kernel has for its background work.
     pub(crate) patience: f32,
-    /// The Go plugins in the place of ours.
+    /// Whether the Go plugins replace ours.
     pub(crate) control: bool,
-    /// After this the plan is given up, and nothing found.
+    /// The time at which the plan is abandoned without a failure.
     pub(crate) until: Option<Instant>,
 }
 
-/// How often there was what.
+/// The number of events of each kind.
 pub(crate) type Counts = BTreeMap<&'static str, usize>;
 
-/// Carries it out, to the first difference.
+/// Runs a plan, up to the first difference.
 pub(crate) fn run(plan: &Plan, manner: Manner) -> Result<Counts, Failure> {
     let last = plan.ops.len().saturating_sub(1);
     let surprise = |_| Failure { at: last, why: "a surprise, which is told above".to_owned() };
@@ -121,7 +121,7 @@ fn step(site: &mut Site, node: &mut Node, op: &Op, manner: Manner) -> Result<(),
     compare(site, node, &touched, manner)
 }
 
-/// Waits until model and node are the same, and says what isn't.
+/// Waits until model and node are equal, and returns the differences.
 fn compare(site: &Site, node: &mut Node, pods: &BTreeSet<usize>, manner: Manner) -> Result<(), String> {
     let mut wrong = Vec::new();
     wait_until(manner.patience, || {
@@ -131,7 +131,7 @@ fn compare(site: &Site, node: &mut Node, pods: &BTreeSet<usize>, manner: Manner)
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
 }
 
-/// Two verbs at once, of different pods.
+/// Runs two concurrent verbs of different pods.
 fn both(site: &Site, node: &mut Node, taken: &Taken, one: &Op, two: &Op) -> Result<(), String> {
     let mut two = two.clone();
     if let Op::Add { pod, .. } | Op::Del { pod, .. } = &mut two
@@ -140,7 +140,7 @@ fn both(site: &Site, node: &mut Node, taken: &Taken, one: &Op, two: &Op) -> Resu
         *pod = (*pod + 1) % PODS;
     }
     if target(node, one).1 == target(node, &two).1 {
-        // Of one pod, a runtime has only one verb at a time.
+        // A runtime calls only one verb at a time for a pod.
         return judge(node, &mut taken.clone(), &call(site, node, one));
     }
     let (before, ends) = {
@@ -166,7 +166,7 @@ fn check(site: &Site, node: &Node, key: Key) -> Result<(), String> {
     let Some(att) = node.atts.get(&key) else { return Ok(()) };
     let Some(pod) = att.pod.filter(|_| att.state == State::Living) else { return Ok(()) };
     let ended = site.check(key, pod, node.editions[key.0], att.port, &att.result);
-    // What it is to say to a configuration that isn't that of the ADD, nobody has written down.
+    // No specification says how CHECK answers if the configuration differs from that of the ADD.
     let unclear = att.meddled || att.by == Set::Go || att.edition != node.editions[key.0];
     match (ended.failed, att.flushed) {
         _ if unclear => Ok(()),
@@ -177,15 +177,15 @@ fn check(site: &Site, node: &Node, key: Key) -> Result<(), String> {
 }
 
 fn gc(site: &Site, node: &mut Node, net: usize, without: Option<u8>) -> Result<(), String> {
-    // Rules of sbr are found by the interface or the result, of which nothing may be left then.
+    // sbr finds its rules by the interface or the result, and after a GC both may be gone.
     let without = without.filter(|_| !node.nets[net].sbr).map(|pod| node.containers[usize::from(pod)]);
     let valid = node.valid(net, without);
     silent(&site.gc(net, node.editions[net], &valid)).map_err(|why| format!("GC of {}: {why}", name(net)))?;
     let of = &node.nets[net];
-    // Of these GC can't tell whose they are.
+    // GC cannot determine the owner of these rules.
     let blind = matches!(of.firewall, Some((Backend::Iptables, _))) || node.control;
     if !of.ptp {
-        // The Go plugins' chains of the MAC check name no network: those without a port are anybody's.
+        // The Go plugins' chains of the MAC check name no network. A chain without a port may belong to any network.
         for att in node.atts.values_mut().filter(|att| att.pod.is_none()) {
             att.has.retain(|fact| !fact.contains("cni-br-iface-"));
         }
@@ -197,7 +197,7 @@ fn gc(site: &Site, node: &mut Node, net: usize, without: Option<u8>) -> Result<(
         if key.0 != net || valid.contains(key) {
             return true;
         }
-        // A pair that an ADD had just made when it was killed has no alias: DEL takes it, or the pod's end.
+        // A veth pair from an ADD that was killed at once has no alias. DEL or the end of the pod removes it.
         let is_nameless = att.state == State::Loose && att.pod.is_some_and(|pod| nameless.contains(&pod));
         let stays = att.by == Set::Go || blind || is_nameless || (sbr && att.pod.is_some());
         if stays {
@@ -212,7 +212,7 @@ fn gc(site: &Site, node: &mut Node, net: usize, without: Option<u8>) -> Result<(
     Ok(())
 }
 
-/// An administrator is at work.
+/// An administrator renames or removes a link.
 fn meddle(site: &Site, node: &mut Node, key: Key, rename: bool) {
     let Some(att) = node.atts.get(&key).filter(|att| att.state == State::Living && att.pod.is_some()) else {
         return;
@@ -241,7 +241,7 @@ fn kill(site: &Site, node: &mut Node, (verb, key, pod): (Victim, Key, usize), po
         Victim::Add => {
             let port = verbs::wanted(node, key, port);
             site.killed("ADD", key, Some(pod), edition, (port, None, &[]), at);
-            // Of one that is there, a second ADD changes nothing, however it ends.
+            // A second ADD changes nothing of an existing attachment, however it ends.
             if node.atts.get(&key).is_none_or(|att| att.state == State::Loose || att.meddled) {
                 loosen(node, key, Some(pod), port, Set::Ours);
             }
@@ -258,7 +258,7 @@ fn kill(site: &Site, node: &mut Node, (verb, key, pod): (Victim, Key, usize), po
                 att.state = State::Loose;
                 att.ips.clone()
             });
-            // Rules in CNI-FORWARD name no owner: those of the address's next pod may have gone.
+            // Rules in CNI-FORWARD name no owner. Those of the next pod with the address may have been removed.
             let shares = |other: &Att| other.ips.iter().any(|ip| ips.iter().flatten().any(|of| of == ip));
             node.atts.values_mut().filter(|other| shares(other)).for_each(|other| other.state = State::Loose);
         }
@@ -267,7 +267,7 @@ fn kill(site: &Site, node: &mut Node, (verb, key, pod): (Victim, Key, usize), po
             site.killed("GC", key, None, edition, (None, None, &valid), at);
             let others = node.atts.iter_mut().filter(|(other, _)| other.0 == key.0 && !valid.contains(other));
             others.for_each(|(_, att)| att.state = State::Loose);
-            // As in a GC that isn't killed, but they may be there.
+            // As in a GC that isn't killed, but these may still exist.
             if !node.nets[key.0].ptp {
                 let is_anybodys = |att: &&mut Att| {
                     att.pod.is_none() && att.has.iter().any(|fact| fact.contains("cni-br-iface-"))
@@ -278,7 +278,7 @@ fn kill(site: &Site, node: &mut Node, (verb, key, pod): (Victim, Key, usize), po
     }
 }
 
-/// It finds nothing of those that live, and something of each that is gone.
+/// Checks that the doctor finds nothing of living pods, and something of each that is gone.
 fn doctor(site: &Site, node: &Node) -> Result<(), String> {
     let outcome = site.doctor(&node.editions);
     if ![0, 6].contains(&outcome.status) {
@@ -294,13 +294,13 @@ fn doctor(site: &Site, node: &Node) -> Result<(), String> {
         })
     };
     let whole = |(key, att): (&Key, &Att)| {
-        // Of the life before, something may be there.
+        // Parts of the earlier attachment may exist.
         let fine = att.state == State::Living && !att.flushed && !att.meddled && !att.heir;
         match att.state {
             State::Living if fine && names(key) => {
                 Some(format!("the doctor finds {} that lives: {}", id(key.1), describe(&outcome)))
             }
-            // In doubt, nothing is said of it: a pod that a GC was not told of may have its address.
+            // The doctor reports nothing in doubtful cases: a pod that was missing in a GC may have its address.
             State::Gone
                 if att.by == Set::Ours
                     && !att.has.is_empty()
@@ -320,7 +320,7 @@ fn describe(outcome: &Outcome) -> String {
     outcome.describe()
 }
 
-/// Everybody goes by DEL; then nothing is there.
+/// Deletes all attachments. Then nothing may be left.
 fn end(site: &Site, node: &mut Node, manner: Manner) -> Result<(), String> {
     let all: Vec<Key> = node.atts.keys().copied().collect();
     for key in all {

@@ -1,22 +1,21 @@
-//! The shortest plan that still goes wrong.
+//! Finds the shortest plan that still fails.
 
 use std::time::{Duration, Instant};
 
 use crate::plan::Plan;
 use crate::run::{Failure, Manner, run};
 
-/// Takes operations out as long as it goes wrong without them: halves at first, single ones in the end. It takes
-/// `time` at most.
+/// Removes operations as long as the plan still fails: halves at first, single ones in the end. Takes at most `time`.
 pub(crate) fn shrunk(plan: &Plan, failure: Failure, control: bool, time: Duration) -> (Plan, Failure) {
     let end = Instant::now() + time;
-    // Of what lasts, nothing more is known after seconds than at once.
+    // A lasting difference is visible at once, so a short wait is enough.
     let manner = Manner { patience: 3.0, control, until: Some(end) };
     let kind = class(&failure.why);
     let again = |plan: &Plan| run(plan, manner).err().filter(|found| class(&found.why) == kind);
     reduced(plan, failure, |plan| if Instant::now() < end { again(plan) } else { None })
 }
 
-/// What kind of difference it is: its first words that are nobody's name.
+/// Returns the kind of a difference: its first words without names.
 pub(crate) fn class(why: &str) -> String {
     let name = |word: &&str| !word.contains(|letter: char| letter.is_ascii_digit());
     let line = why.lines().next().unwrap_or_default();
@@ -55,7 +54,7 @@ mod tests {
     fn what_is_left_is_what_it_takes() {
         let die = |pod| Op::Die { pod };
         let plan = Plan { nets: Vec::new(), ops: (0..50).map(die).collect() };
-        // It takes the seventh and the thirtieth.
+        // It fails with the seventh and the thirtieth.
         let fails = |plan: &Plan| {
             plan.ops.iter().position(|op| *op == die(7))?;
             let at = plan.ops.iter().position(|op| *op == die(30))?;

@@ -1,4 +1,4 @@
-//! The real node: a host, its pods and files, and the plugins that are called there.
+//! The real node: a host with its pods and files, and the plugins that are called there.
 
 use std::ffi::CString;
 use std::net::IpAddr;
@@ -20,14 +20,14 @@ pub(crate) struct Site {
     pub(crate) host: Host,
     pub(crate) pods: Vec<Pod>,
     nets: Vec<Net>,
-    /// Whether "ours" are the Go plugins, too: the control.
+    /// Whether the Go plugins replace ours, as a control.
     control: bool,
 }
 
-/// A chain of plugins that was called, to its end or to the first that failed.
+/// The result of a chain of plugins, called to its end or to the first failure.
 pub(crate) struct Ended {
     pub(crate) last: Outcome,
-    /// The plugin that failed, by its place; none if all succeeded.
+    /// The index of the plugin that failed, or `None` if all succeeded.
     pub(crate) failed: Option<usize>,
 }
 
@@ -43,8 +43,8 @@ pub(crate) fn ifname(net: usize) -> String {
     format!("eth{net}")
 }
 
-/// The second number of all addresses, which no other process of the machine has: an address in any namespace
-/// speaks for its lease. A socket with that name, which goes with the process, holds the place.
+/// Returns the second number of all addresses. No other process of the machine uses it, as an address in any namespace
+/// keeps its lease valid. A socket with that name, which is closed with the process, reserves it.
 fn octet() -> u32 {
     static HELD: OnceLock<(u32, UnixDatagram)> = OnceLock::new();
     let hold = |octet: u32| {
@@ -54,7 +54,7 @@ fn octet() -> u32 {
     HELD.get_or_init(|| (100..200).find_map(hold).expect("a network that nobody tests with")).0
 }
 
-/// The first three numbers of an IPv4 network, and the beginning of an IPv6 network.
+/// Returns the first three numbers of an IPv4 network, and the start of an IPv6 network.
 pub(crate) fn prefixes(net: usize, edition: Edition) -> (String, String) {
     let third = 1 + net * 2 + usize::from(edition.subnet);
     (format!("10.{}.{third}", octet()), format!("fd00:{}:{third}:", octet()))
@@ -75,7 +75,7 @@ impl Site {
         }
     }
 
-    /// The chain as its configuration is now.
+    /// Returns the chain with its current configuration.
     fn configs(&self, net: usize, edition: Edition, port: Option<u16>) -> Vec<Value> {
         let of = &self.nets[net];
         let (four, six) = prefixes(net, edition);
@@ -147,7 +147,7 @@ impl Site {
         chain
     }
 
-    /// The chain for a verb. The versions are those that both sets know.
+    /// Returns the chain for a verb. Its versions are supported by both sets of plugins.
     fn chain(
         &self,
         by: Set,
@@ -167,7 +167,7 @@ impl Site {
         Attachment { id: id(container), netns, ifname: ifname(net), args: String::new() }
     }
 
-    /// ADD of all, to the first that fails.
+    /// Calls ADD of all plugins, up to the first failure.
     pub(crate) fn add(&self, by: Set, key: Key, pod: usize, edition: Edition, port: Option<u16>) -> Ended {
         let att = self.attachment(key, Some(pod));
         let mut result = None;
@@ -183,7 +183,7 @@ impl Site {
         Ended { last: last.unwrap(), failed: None }
     }
 
-    /// DEL of all, the last one first. A runtime stops at one that fails.
+    /// Calls DEL of all plugins, the last one first. A runtime stops at a failure.
     pub(crate) fn del(
         &self,
         by: Set,
@@ -221,7 +221,7 @@ impl Site {
         ended(chain.iter().map(Network::status))
     }
 
-    /// The verb, in which one of the plugins (`at.0`) is killed before a system call (`at.1`).
+    /// Runs the verb, and kills one of the plugins (`at.0`) before a system call (`at.1`).
     pub(crate) fn killed(
         &self,
         verb: &str,
@@ -258,12 +258,12 @@ impl Site {
         }
     }
 
-    /// The pod's namespace goes, and a new pod takes its place.
+    /// Removes the pod's namespace. A new pod takes its place.
     pub(crate) fn die(&mut self, pod: usize) {
         self.pods[pod] = Pod::new();
     }
 
-    /// The machine boots: files stay, but for those below /run; leases are those of an earlier boot.
+    /// Reboots the machine. Files stay, except for those below /run, and leases count as those of an earlier boot.
     pub(crate) fn reboot(&mut self) {
         self.host.reboot();
         self.host.set_sysctl("ipv6/conf/default/accept_dad", "0");
@@ -273,7 +273,7 @@ impl Site {
             let dir = self.host.dir().join("networks").join(name(net));
             for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
                 match entry.file_name().to_str() {
-                    // It tells its boot, which this isn't.
+                    // It contains the ID of its boot, which is not this one.
                     Some(".cnimble-index") => std::fs::remove_file(entry.path()).unwrap(),
                     _ => of_an_earlier_boot(&entry.path()),
                 }
@@ -281,7 +281,7 @@ impl Site {
         }
     }
 
-    /// `cnimble doctor --json`.
+    /// Runs `cnimble doctor --json`.
     pub(crate) fn doctor(&self, editions: &[Edition]) -> Outcome {
         let conf = self.host.dir().join("net.d");
         for (net, edition) in editions.iter().enumerate() {
@@ -297,7 +297,7 @@ impl Site {
     }
 }
 
-/// The first that fails, or the last.
+/// Returns the first call that fails, or the last call.
 fn ended(calls: impl Iterator<Item = Outcome>) -> Ended {
     let mut last = None;
     for (at, outcome) in calls.enumerate() {
@@ -310,7 +310,7 @@ fn ended(calls: impl Iterator<Item = Outcome>) -> Ended {
     Ended { last: last.expect("a chain has a plugin"), failed: None }
 }
 
-/// Marks a lease of ours, which has the boot's ID in an attribute.
+/// Marks a lease of ours, which has the boot ID in an extended attribute.
 fn of_an_earlier_boot(path: &Path) {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let (name, value) = (c"user.cnimble.boot", b"another");
@@ -322,7 +322,7 @@ fn of_an_earlier_boot(path: &Path) {
 }
 
 impl Net {
-    /// Whether an address is one that pods of this network get, in either edition.
+    /// Returns true if pods of this network can get this address, in either edition.
     pub(crate) fn gives(&self, net: usize, ip: &IpAddr) -> bool {
         let room = usize::from(self.room);
         [false, true].into_iter().any(|subnet| {
@@ -336,7 +336,7 @@ impl Net {
 }
 
 impl Edition {
-    /// Who masquerades, if anybody.
+    /// Returns the backend of masquerading, if there is any.
     pub(crate) fn masq(self, net: &Net) -> Option<Backend> {
         match (net.masq, self.masq_switched) {
             (Some(_), true) => None,

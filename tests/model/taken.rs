@@ -1,4 +1,4 @@
-//! What no new attachment can have: leases, ports, and the gateways' addresses.
+//! The resources that a new attachment cannot have: leases, ports and the gateways' addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,18 +8,18 @@ use crate::node::{Att, Key, Node, State};
 use crate::plan::{Set, ports};
 use crate::site::{id, name};
 
-/// What is taken, as far as the last reading and the verbs since tell.
+/// The resources in use, according to the last reading and the verbs since then.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Taken {
-    /// Leases of this boot, by network.
+    /// The leases of this boot, by network.
     pub(crate) leases: BTreeMap<usize, BTreeSet<IpAddr>>,
-    /// Those among them that may be void: both sets of plugins had a hand in, before the pod went.
+    /// The leases that may be void, because both sets of plugins worked on them before the pod was removed.
     pub(crate) unclear: BTreeSet<(usize, IpAddr)>,
-    /// Port, IPv6 or not, the container and whether that is for sure.
+    /// The port, whether it is for IPv6, the container, and whether this is certain.
     pub(crate) ports: Vec<(u16, bool, u32, bool)>,
     /// The IPv4 address of each network's bridge.
     pub(crate) gateways: BTreeMap<usize, String>,
-    /// Another verb goes on that fails, and may have something until then.
+    /// Whether a concurrent verb that fails may hold something until its end.
     pub(crate) unsure: bool,
 }
 
@@ -52,7 +52,7 @@ impl Taken {
         }
         for (key, att) in &node.atts {
             let has_rule = |port: u16| att.has.iter().any(|fact| is_rule(fact) && has_port(fact, port));
-            // Those of the life before.
+            // The ports of the earlier attachment.
             let inherited = ports().filter(|port| att.heir && Some(*port) != att.port && has_rule(*port));
             taken.ports.extend(inherited.flat_map(|port| [false, true].map(|six| (port, six, key.1, false))));
             let Some(port) = att.port else { continue };

@@ -1,5 +1,5 @@
-//! Verbs: called on the real node, then judged by the model. Two that are called at once are judged in one order
-//! and in the other: what they say must fit one of them.
+//! Verbs, which are called on the real node and then judged by the model. Two concurrent verbs are judged in both
+//! orders, and their results must match one of them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,23 +11,24 @@ use crate::plan::{Backend, Op, Set, port};
 use crate::site::{Ended, Site, id, name, prefixes};
 use crate::taken::Taken;
 
-/// CNI's code for "no address is left" (host-local's own).
+/// CNI's code for "no address is left" (host-local's own code).
 const FULL: u64 = 101;
 
-/// A verb that is over.
+/// A completed verb.
 pub(crate) enum Done {
     Add { key: Key, pod: usize, port: Option<u16>, by: Set, ended: Ended, undone: Option<Ended> },
     Del { key: Key, by: Set, told: bool, ended: Ended },
 }
 
-/// What must come of it.
+/// The outcome that the model expects.
 enum Should {
     Succeed,
     Fail(&'static str, Option<u64>),
     Either,
 }
 
-/// The port that a pod asks for. A container has a port in one network only: whose it is then is nobody's promise.
+/// Returns the port that a pod requests. A container has a port in one network only, since the owner would otherwise be
+/// undefined.
 pub(crate) fn wanted(node: &Node, key: Key, number: u8) -> Option<u16> {
     node.nets[key.0].ports?;
     let taken = |port: &u16| {
@@ -36,7 +37,7 @@ pub(crate) fn wanted(node: &Node, key: Key, number: u8) -> Option<u16> {
     port(number).filter(|port| !taken(port))
 }
 
-/// Whether the Go plugins know the configuration.
+/// Returns true if the Go plugins support the configuration.
 fn go_knows(node: &Node, net: usize) -> bool {
     !matches!(node.nets[net].firewall, Some((Backend::Nftables, _)))
 }
@@ -50,7 +51,7 @@ pub(crate) fn call(site: &Site, node: &Node, op: &Op) -> Done {
             let port = wanted(node, key, port);
             let by = if go_knows(node, key.0) { by } else { Set::Ours };
             let ended = site.add(by, key, pod, edition, port);
-            // As libcni does it. What lives keeps what it has: of that, the first plugin fails.
+            // As in libcni. A living attachment keeps its state, because the first plugin fails.
             let whole = |att: &Att| att.state == State::Living && !att.meddled;
             let undo = ended.failed > Some(0) && by == Set::Ours && !node.atts.get(&key).is_some_and(whole);
             let undone = undo.then(|| site.del(by, key, Some(pod), edition, (port, None)));
@@ -73,7 +74,7 @@ pub(crate) fn call(site: &Site, node: &Node, op: &Op) -> Done {
     }
 }
 
-/// Whose ADD or DEL it is. A DEL with a result is of somebody, if there is anybody.
+/// Returns the attachment of an ADD or DEL. A DEL with a result gets an existing attachment if there is one.
 pub(crate) fn target(node: &Node, op: &Op) -> Key {
     match *op {
         Op::Add { net, pod, .. } => node.key(net, pod),
@@ -86,7 +87,7 @@ pub(crate) fn target(node: &Node, op: &Op) -> Key {
     }
 }
 
-/// For a pod that has nothing: one that died and whose DEL is yet to come.
+/// Returns the key itself, or that of a dead pod without a DEL if this pod has no attachment.
 pub(crate) fn departed(node: &Node, key: Key) -> Key {
     if node.atts.contains_key(&key) {
         return key;
@@ -95,7 +96,7 @@ pub(crate) fn departed(node: &Node, key: Key) -> Key {
     node.atts.iter().find(gone).map_or(key, |(other, _)| *other)
 }
 
-/// What the model says to it; the model goes on from there.
+/// Judges a verb, and updates the model.
 pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(), String> {
     if let Done::Add { key, undone: Some(_), .. } | Done::Del { key, .. } = done {
         share_ports(node, *key);
@@ -113,14 +114,14 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
                 (_, Some(_), Should::Fail(..)) => "ADDs that had to fail",
                 (_, Some(_), _) => "ADDs that failed, as they may",
             });
-            // Until it had taken back what it did, it had an address.
+            // Until it had undone its work, it had an address.
             taken.unsure |= ended.failed.is_some();
             match (ended.failed, should) {
                 (None, Should::Fail(why, _)) => Err(format!("{who} succeeded, though {why}")),
                 (None, _) => {
                     if *by == Set::Go {
                         let others = node.atts.iter_mut().filter(|(other, _)| other.1 == key.1);
-                        // Their chains of the MAC check are of a container, whichever network it was for.
+                        // Their chains of the MAC check belong to a container in any network.
                         others
                             .filter(|(_, att)| att.by == Set::Go)
                             .for_each(|(_, att)| att.state = State::Loose);
@@ -139,7 +140,8 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
                 }
                 (Some(_), Should::Either) => {
                     match undone {
-                        // Of what had been unplugged or killed, a new ADD may have made a part before it failed.
+                        // If the attachment was unplugged or killed, a new ADD may have created a part before it
+                        // failed.
                         Some(_) => removed(node, taken, *key, false),
                         None => failed(node, *key, *pod, *port, *by),
                     }
@@ -152,7 +154,7 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
             if let Some(att) = node.atts.get_mut(key) {
                 att.state = State::Loose;
                 taken.unsure = true;
-                // Its addresses may be another's from now on.
+                // Its addresses may belong to other pods from now on.
                 taken.unclear.extend(att.ips.iter().map(|ip| (key.0, *ip)));
             }
             Ok(())
@@ -166,7 +168,7 @@ pub(crate) fn judge(node: &mut Node, taken: &mut Taken, done: &Done) -> Result<(
     }
 }
 
-/// Our DEL was here.
+/// Updates the model after our DEL.
 fn removed(node: &mut Node, taken: &mut Taken, key: Key, told: bool) {
     let Some(att) = node.atts.remove(&key) else { return };
     if told {
@@ -181,8 +183,8 @@ fn removed(node: &mut Node, taken: &mut Taken, key: Key, told: bool) {
     taken.ports.retain(|(port, _, container, _)| *container != key.1 || Some(*port) != att.port);
 }
 
-/// Rules in iptables' CNI-FORWARD name no owner: they go with whoever has had the address, by the result of its
-/// ADD. Only a reboot lets two have one.
+/// Rules in iptables' CNI-FORWARD name no owner. A DEL removes the rules of any address in the result of its ADD. Two
+/// attachments have the same address only after a reboot.
 fn share_forwarding(node: &mut Node, gone: &Att) {
     for att in node.atts.values_mut().filter(|att| att.ips.iter().any(|ip| gone.ips.contains(ip))) {
         let before = att.has.len();
@@ -191,8 +193,8 @@ fn share_forwarding(node: &mut Node, gone: &Att) {
     }
 }
 
-/// Ports in the Go plugins' own table name a container and no network: what removes the container from one network
-/// takes its ports in every other.
+/// The ports in the Go plugins' table name a container and no network. Removing the container from one network removes
+/// its ports in all others.
 pub(crate) fn share_ports(node: &mut Node, key: Key) {
     for (other, att) in &mut node.atts {
         if other.1 == key.1 && other.0 != key.0 && att.by == Set::Go && att.port.is_some() {
@@ -201,7 +203,7 @@ pub(crate) fn share_ports(node: &mut Node, key: Key) {
     }
 }
 
-/// A DEL or GC that succeeded says nothing.
+/// Checks that a DEL or GC that succeeded printed nothing.
 pub(crate) fn silent(ended: &Ended) -> Result<(), String> {
     match ended.failed.is_none() && ended.last.stdout.is_empty() {
         true => Ok(()),
@@ -212,7 +214,7 @@ pub(crate) fn silent(ended: &Ended) -> Result<(), String> {
 fn should(node: &Node, taken: &Taken, key: Key, port: Option<u16>, by: Set) -> Should {
     let net = &node.nets[key.0];
     let existing = node.atts.get(&key);
-    // An ADD of theirs that fails frees the lease of what is there, and leaves that.
+    // Their ADD that fails frees the lease of the existing attachment, and leaves the rest.
     let theirs =
         |(other, att): (&Key, &Att)| other.0 == key.0 && att.state == State::Loose && att.by == Set::Go;
     if by == Set::Go || taken.unsure || (existing.is_none() && node.atts.iter().any(theirs)) {
@@ -238,7 +240,7 @@ fn should(node: &Node, taken: &Taken, key: Key, port: Option<u16>, by: Set) -> S
     let room = usize::from(net.room);
     let four = in_range.iter().filter(|ip| ip.is_ipv4()).count();
     if (net.v4 && four >= room) || (net.v6 && in_range.len() - four >= room) {
-        // Whose leases are whose after a reboot can't be told of what both sets had a hand in.
+        // After a reboot the owners of leases are unknown if both sets of plugins worked on them.
         let unclear = node
             .atts
             .iter()
@@ -262,18 +264,18 @@ fn is_in(edition: Edition, net: usize, ip: &IpAddr) -> bool {
     if ip.is_ipv4() { text.starts_with(&format!("{four}.")) } else { text.starts_with(&six) }
 }
 
-/// An ADD of which nothing is promised has failed.
+/// An ADD without guarantees has failed.
 fn failed(node: &mut Node, key: Key, pod: usize, port: Option<u16>, by: Set) {
     match (node.atts.get_mut(&key), by) {
         (Some(_), Set::Go) => loosen(node, key, Some(pod), port, by),
         (Some(_), Set::Ours) => {}
         (None, Set::Go) => loosen(node, key, Some(pod), port, by),
-        // It has been taken back.
+        // Its work has been undone.
         (None, Set::Ours) => {}
     }
 }
 
-/// Some of it may be there.
+/// Marks an attachment of which some parts may exist.
 pub(crate) fn loosen(node: &mut Node, key: Key, pod: Option<usize>, port: Option<u16>, by: Set) {
     let edition = node.editions[key.0];
     let att = node.atts.entry(key).or_insert_with(|| Att {
@@ -297,7 +299,7 @@ pub(crate) fn loosen(node: &mut Node, key: Key, pod: Option<usize>, port: Option
         att.by = by;
     }
     att.port = att.port.or(port);
-    // A runtime has the result of an ADD that succeeded, if that was the last.
+    // A runtime has the result of an ADD only if that ADD succeeded and was the last one.
     att.result = Value::Null;
 }
 

@@ -1,4 +1,4 @@
-//! What an attachment must have after its ADD, and what it must not.
+//! The required and the forbidden facts of an attachment after its ADD.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use crate::node::{Att, Key};
 use crate::plan::{Backend, Net};
 use crate::site::{id, ifname};
 
-/// What of it is missing, or too much.
+/// Returns the missing and the superfluous facts.
 pub(crate) fn lacks(net: &Net, key: Key, att: &Att, real: &Facts, ours: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for ip in &att.ips {
@@ -46,7 +46,7 @@ pub(crate) fn lacks(net: &Net, key: Key, att: &Att, real: &Facts, ours: bool) ->
         for (start, wanted) in rules(net, att) {
             let found = real.iter().filter(|fact| fact.starts_with(start)).count();
             let right = match wanted {
-                // What was left of the life before, for whose address there may be another now.
+                // The earlier attachment may have left more, and its address may belong to another pod.
                 Wanted::Exactly(wanted) if att.heir => found >= wanted,
                 Wanted::Exactly(wanted) => found == wanted,
                 Wanted::AtLeast(wanted) => found >= wanted,
@@ -65,7 +65,7 @@ enum Wanted {
     AtLeast(usize),
 }
 
-/// How many facts there are that begin so.
+/// Returns the expected number of facts with each beginning.
 fn rules(net: &Net, att: &Att) -> Vec<(&'static str, Wanted)> {
     use Wanted::{AtLeast, Exactly};
     let all = att.ips.len();
