@@ -1,7 +1,7 @@
-//! What thousands of pods of an API server cost `cnimble run`: CPU time and memory. The server is a
-//! stand-in that speaks the real protocol over TLS; the pods are in the host's network, so that it
-//! is the command that is measured and not the plugins, and records are in memory, so that it isn't
-//! the disk.
+//! Measures the CPU time and memory of `cnimble run` with thousands of pods of an API server.
+//!
+//! The server is a stand-in that speaks the real protocol over TLS. The pods use the host's network, so that the
+//! plugins are not measured. Records are in memory, so that the disk is not measured.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,16 +19,16 @@ use crate::report::{Report, Row};
 use crate::sandbox::Sandbox;
 use crate::{Result, announce, progress};
 
-/// How many pods, and how many changes that mean nothing to the network.
+/// The number of pods, and of changes that do not affect the network.
 const PODS: usize = 5000;
 const PATCHES: usize = 200;
-/// Longer than it may take.
+/// A time limit that no run reaches.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
     let Some(command) = &args.cnimble else { return Err("the section api needs --cnimble".into()) };
     announce(&format!("{PODS} pods of an API server"));
-    // In a namespace of its own it is down.
+    // In a new network namespace, lo is down.
     Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
     let authority = Authority::new();
     let server = ApiServer::start();
@@ -49,7 +49,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
         report.rows.push(row);
     };
 
-    // Ours alone; see Sandbox.
+    // A directory that only this process sees (see Sandbox).
     let dir = Path::new("/run/api");
     let run = Run::start(command, &kubeconfig, dir, "events")?;
     run.wait_for(0)?;
@@ -82,7 +82,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
     Ok(())
 }
 
-/// A pod with what pods have: 4 kB, of which 3 kB are an annotation.
+/// Returns a typical pod: 4 kB, of which 3 kB are an annotation.
 fn pod(number: usize, phase: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": format!("pod-{number}"), "labels": {"app": "bench"},
@@ -95,7 +95,7 @@ fn pod(number: usize, phase: &str) -> Value {
         "status": {"phase": phase, "conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
-/// `cnimble run`, until it is dropped.
+/// A `cnimble run` process, which is ended on drop.
 struct Run {
     child: Child,
     socket: PathBuf,
@@ -123,7 +123,7 @@ impl Run {
         Ok(Run { child, socket: dir.join("run/cnimble.sock") })
     }
 
-    /// Waits until so many pods are ready, and no others there.
+    /// Waits until `pods` pods are ready and there are no others.
     fn wait_for(&self, pods: usize) -> Result<()> {
         let begun = Instant::now();
         let is = |phase: &str, count: usize, page: &str| {
@@ -154,14 +154,14 @@ impl Run {
         Ok(std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id()))?)
     }
 
-    /// CPU time, in ms. From the kernel's clock of the process: what /proc says is counted in ticks.
+    /// Returns the CPU time in ms. It is from the process's clock, as /proc counts in ticks.
     fn cpu(&self) -> Result<f64> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id())?);
         let time = nix::time::clock_gettime(nix::time::clock_getcpuclockid(pid)?)?;
         Ok(Duration::from(time).as_secs_f64() * 1e3)
     }
 
-    /// The most memory that was resident, in MB.
+    /// Returns the peak resident memory in MB.
     fn peak(&self) -> Result<f64> {
         let status = self.proc("status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();

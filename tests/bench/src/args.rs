@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ Times ADD and DEL of bridge and host-local. Usually called by scripts/bench.
 #[derive(Debug)]
 pub(crate) struct Args {
     pub(crate) contenders: Vec<Contender>,
-    /// Ascending.
+    /// In ascending order.
     pub(crate) pods: Vec<usize>,
     pub(crate) samples: usize,
     pub(crate) json: Option<PathBuf>,
@@ -62,7 +62,7 @@ const SECTIONS: [&str; 11] = [
 ];
 
 impl Args {
-    /// `None` if help was asked for.
+    /// Returns `None` if help was requested.
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Self>> {
         let mut args = Args {
             contenders: Vec::new(),
@@ -136,7 +136,7 @@ impl Args {
         if args.sections.is_empty() {
             args.sections.push("pods".to_owned());
         }
-        // Last: the first is the measure, and the second usually ours.
+        // The floor is last. The first contender is the reference, and the second is usually ours.
         args.contenders.extend(floor.map(|dir| Contender {
             name: "floor".to_owned(),
             dir,
@@ -146,35 +146,35 @@ impl Args {
         Ok(Some(args))
     }
 
-    /// Whether the section is to be measured.
+    /// Returns true if the section is measured.
     pub(crate) fn has(&self, section: &str) -> bool {
         self.sections.iter().any(|name| name == section)
     }
 
-    /// The contenders that are sets of plugins.
+    /// Returns the contenders that are sets of plugins.
     pub(crate) fn plugins(&self) -> impl Iterator<Item = &Contender> {
         self.contenders.iter().filter(|contender| !contender.floor)
     }
 
-    /// The networks to measure.
+    /// Returns the networks to measure.
     pub(crate) fn scenarios(&self) -> impl Iterator<Item = &'static Scenario> {
         let all = !SCENARIOS.iter().any(|scenario| self.names(scenario.name));
         SCENARIOS.iter().filter(move |scenario| all || self.names(scenario.name))
     }
 
-    /// The samples of the plugins to measure one by one.
+    /// Returns the samples of the plugins that are measured one by one.
     pub(crate) fn samples_of_plugins(&self) -> impl Iterator<Item = &'static Sample> {
         let all = !Sample::all().iter().any(|sample| self.names(&sample.plugin));
         Sample::all().iter().filter(move |sample| all || self.names(&sample.plugin))
     }
 
-    /// Whether only this and its like is to be measured.
+    /// Returns true if the command line names `what` as one of the parts to measure.
     fn names(&self, what: &str) -> bool {
         self.only.iter().any(|name| name == what)
     }
 }
 
-/// `1,300`, in any order.
+/// Parses a list such as `1,300`, in any order.
 fn pods(text: &str) -> Result<Vec<usize>> {
     // A bridge has 1023 ports, and one more pod is added for each sample.
     let mut pods = text

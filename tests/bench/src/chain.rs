@@ -1,5 +1,5 @@
-//! A whole chain, as podman has it: bridge, portmap, firewall and tuning, one process after the
-//! other, as a runtime calls them.
+//! A complete chain like podman's, with bridge, portmap, firewall and tuning. The plugins run one after the other, as a
+//! runtime calls them.
 
 use std::process::Command;
 
@@ -11,10 +11,10 @@ use crate::report::{Report, Row};
 use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, announce, netavark, process, progress};
 
-/// Pods at most; with the reference's iptables a thousand would take half an hour.
+/// The maximum number of pods. With the reference's iptables a thousand would take half an hour.
 const MOST: usize = 300;
 
-/// What stands behind bridge.
+/// The plugins after bridge.
 const CHAINED: [&str; 3] = ["portmap", "firewall", "tuning"];
 
 /// A plugin of the chain, with its configuration.
@@ -28,7 +28,7 @@ impl Plugin {
         let mut config = config.as_object().cloned().unwrap_or_default();
         config.insert("type".into(), kind.into());
         config.insert("name".into(), "bench".into());
-        // The newest that plugins from Debian 12 speak.
+        // The newest version that plugins from Debian 12 support.
         config.insert("cniVersion".into(), "1.0.0".into());
         Plugin { kind: kind.to_owned(), config }
     }
@@ -40,7 +40,7 @@ pub(crate) struct Node<'a> {
     label: String,
     namespace: Namespace,
     plugins: Vec<Plugin>,
-    /// Kept until the end, so that the kernel doesn't take namespaces apart while the clock runs.
+    /// Kept until the end, so that the kernel doesn't remove namespaces during a measurement.
     namespaces: Vec<Namespace>,
     pods: usize,
 }
@@ -49,18 +49,18 @@ pub(crate) struct Node<'a> {
 pub(crate) struct Pod {
     number: usize,
     netns: std::path::PathBuf,
-    /// The last plugin's result.
+    /// The result of the last plugin.
     pub(crate) result: Value,
 }
 
-/// A verb over the whole chain, and its first plugin alone.
+/// The times of a verb of the whole chain, and of its first plugin alone.
 struct Times {
     all: Run,
     first: Run,
 }
 
 impl<'a> Node<'a> {
-    /// A node whose chain begins with bridge, with ipMasq.
+    /// Returns a node with a chain that begins with bridge, with ipMasq.
     pub(crate) fn new(
         sandbox: &Sandbox,
         contender: &'a Contender,
@@ -81,7 +81,7 @@ impl<'a> Node<'a> {
         Ok(Node { contender, label, namespace, plugins, namespaces: Vec::new(), pods: 0 })
     }
 
-    /// Calls one plugin of the chain for a pod; its result.
+    /// Calls one plugin of the chain for a pod, and returns its result.
     pub(crate) fn call(
         &self,
         plugin: usize,
@@ -115,7 +115,7 @@ impl<'a> Node<'a> {
         Ok((result, run))
     }
 
-    /// A pod that is not added yet.
+    /// Returns a pod that is not added yet.
     pub(crate) fn pod(&mut self) -> Result<Pod> {
         let number = self.namespaces.len();
         let namespace = Namespace::new(&format!("{}-{number}", self.label))?;
@@ -138,7 +138,7 @@ impl<'a> Node<'a> {
         Ok((pod, Times { all: times.into_iter().sum(), first }))
     }
 
-    /// Each plugin, the last one first.
+    /// Calls DEL of each plugin, the last one first.
     fn del(&self, pod: &Pod) -> Result<Vec<Run>> {
         let ports = ports(pod)?;
         let turns = (0..self.plugins.len()).rev();
@@ -146,7 +146,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The pod's own port of the node.
+/// Returns the pod's port on the node.
 fn ports(pod: &Pod) -> Result<[u16; 1]> {
     Ok([10_000 + u16::try_from(pod.number)?])
 }
@@ -175,7 +175,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
                 ([add_name(pods), del_name(pods), bridge_name(pods)].map(row), parts)
             })
             .collect();
-        // It has one pod.
+        // netavark's node has one pod.
         let mut third = netavark.as_mut().filter(|_| pods == 1).map(|node| {
             (node, [add_name(pods), del_name(pods)].map(|what| Row::new("chain", what, netavark::NAME)))
         });
@@ -188,7 +188,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
             for (node, ([adds, dels, bridges], parts)) in turns {
                 let (pod, add) = node.add()?;
                 let del = node.del(&pod)?;
-                // The first finds nothing in the kernel's caches.
+                // The first run has cold kernel caches.
                 if round > 0 {
                     adds.push(&add.all);
                     dels.push(&del.iter().copied().sum());
@@ -212,7 +212,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
     Ok(())
 }
 
-/// How many pods are there already.
+/// Returns the numbers of pods that exist before a measurement.
 pub(crate) fn sizes(args: &Args) -> Vec<usize> {
     let most = args.pods.last().copied().unwrap_or(1).min(MOST);
     if most > 1 { vec![1, most] } else { vec![1] }

@@ -1,4 +1,4 @@
-//! cluster-local beside host-local, in turns: while etcd answers, answers slowly, and is away.
+//! Compares cluster-local with host-local, in turns: while etcd answers, answers slowly, and is unreachable.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use crate::report::{Report, Row};
 use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, announce, process, progress};
 
-/// So much later each answer of the slow etcd begins, and each question comes there.
+/// The delay of each request to the slow etcd, and of each answer.
 const DELAY: Duration = Duration::from_millis(50);
-/// Seconds until etcd listens.
+/// The seconds until etcd must listen.
 const PATIENCE: f32 = 60.0;
 const ETCD: &str = "127.0.0.1:2379";
 const SLOW: &str = "127.0.0.2:2379";
@@ -44,7 +44,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
     Ok(())
 }
 
-/// etcd, with a disk as it is.
+/// Starts etcd on the machine's own disk.
 fn start_etcd(dir: &Path) -> Result<Background> {
     let mut command = Command::new("etcd");
     command.arg("--data-dir").arg(dir).args(["--listen-client-urls", &format!("http://{ETCD}")]);
@@ -56,7 +56,7 @@ fn start_etcd(dir: &Path) -> Result<Background> {
     }
 }
 
-/// Nodes of a cluster, which differ by how they reach etcd.
+/// The nodes of a cluster, which differ in how they reach etcd.
 struct Nodes<'a> {
     contender: &'a Contender,
     data: PathBuf,
@@ -89,7 +89,7 @@ impl Nodes<'_> {
             .take(2)
             .map(|(way, _)| Row::new("cluster", format!("… that claims a block, {way}"), name))
             .collect();
-        // Blocks that no node has: of each 64 addresses one.
+        // Each round uses a block of 64 addresses that no node has.
         for round in 0..=samples.min(100) {
             progress(&format!("{name}: cluster-local claims, round {round} of {samples}"));
             let mut times = Vec::new();
@@ -104,7 +104,7 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// The operator's part.
+    /// Sets up the cluster as an operator does.
     fn set_up(&self) -> Result<()> {
         let mut command = Command::new(self.contender.dir.join("cluster-local-etcd"));
         command.arg("init");
@@ -125,7 +125,7 @@ impl Nodes<'_> {
         })
     }
 
-    /// ADD, and DEL, which isn't measured; milliseconds of the ADD.
+    /// Calls ADD, and DEL, which isn't measured. Returns the milliseconds of the ADD.
     fn add(&self, plugin: &str, node: &str, at: &str, id: &str, args: &str) -> Result<f64> {
         let mut taken = 0.0;
         for verb in ["ADD", "DEL"] {
@@ -148,7 +148,7 @@ impl Nodes<'_> {
     }
 }
 
-/// The first finds nothing in the kernel's caches.
+/// Keeps the times, except for the first round, which has cold kernel caches.
 fn keep(rows: &mut [Row], round: usize, times: Vec<f64>) {
     for (row, time) in rows.iter_mut().zip(times).filter(|_| round > 0) {
         row.samples.push(time);

@@ -1,5 +1,5 @@
-//! A hundred ADDs at once, then a hundred DELs: how fast, and whether anything goes wrong. Ours take part twice, the
-//! second time with DELs that wait for the kernel themselves.
+//! Measures a hundred concurrent ADDs and then a hundred concurrent DELs, with their errors. Our plugins take part
+//! twice, the second time with DELs that wait for the kernel themselves.
 
 use crate::args::Args;
 use crate::host::Host;
@@ -7,12 +7,12 @@ use crate::report::{Report, Row};
 use crate::sandbox::Sandbox;
 use crate::{Contender, Result, SCENARIOS, announce, progress};
 
-/// Calls at once.
+/// The number of concurrent calls.
 const CALLS: usize = 100;
-/// Enough for quartiles; a round of the slowest takes seconds.
+/// Enough for quartiles. A round of the slowest contender takes seconds.
 const ROUNDS: usize = 6;
 
-/// The name of ours, whose DELs wait for the kernel themselves.
+/// Returns the name of our plugins with DELs that wait for the kernel themselves.
 pub(crate) fn waiting(name: &str) -> String {
     format!("{name}, waiting itself")
 }
@@ -23,7 +23,7 @@ pub(crate) fn del_name(network: &str) -> String {
 
 pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
     let mut contenders: Vec<Contender> = args.plugins().cloned().collect();
-    // Ours are the last, if there are others.
+    // Our plugins are the last, if there are others.
     if let [_, .., ours] = contenders.as_slice() {
         contenders.push(Contender { name: waiting(&ours.name), waits: true, ..ours.clone() });
     }
@@ -52,7 +52,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
                 turns.reverse();
             }
             for (host, rows) in turns {
-                // The first makes the bridge, which the others find: so does a node.
+                // The first pod creates the bridge, which the others find, as on a real node.
                 if round == 0 {
                     host.populate()?;
                 }

@@ -1,5 +1,5 @@
-//! Sixty pods at once, up and down, by a containerd that is asked as a kubelet asks: on our plugins, on others, and on the
-//! node's own network, which is containerd's own time.
+//! Measures sixty concurrent pods, up and down, by a containerd that gets the requests of a kubelet. They use our
+//! plugins, other plugins, and the node's network, which gives containerd's own time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,11 +13,11 @@ use crate::podman::INIT;
 use crate::report::{Report, Row};
 use crate::{Contender, Result, announce, progress};
 
-/// Pods at once.
+/// The number of concurrent pods.
 const PODS: usize = 60;
 const ROUNDS: usize = 5;
 
-/// What containerd's own script `install-cni` writes.
+/// The configuration that containerd's script `install-cni` writes.
 const NETWORK: &str = include_str!("../../runtimes/conflists/10-containerd-net.conflist");
 
 /// A node with containerd.
@@ -43,7 +43,7 @@ impl Site<'_> {
         }
     }
 
-    /// All up, then all down; milliseconds of both.
+    /// Starts all pods and then stops all. Returns the milliseconds of both.
     fn life(&self, attempt: u32) -> Result<(f64, f64)> {
         let configs: Vec<PodConfig> = (0..PODS).map(|number| self.config(number, attempt)).collect();
         let begun = Instant::now();
@@ -57,7 +57,7 @@ impl Site<'_> {
         Ok((up.as_secs_f64() * 1e3, begun.elapsed().as_secs_f64() * 1e3))
     }
 
-    /// Asks for all of it at once.
+    /// Sends all requests concurrently.
     fn at_once<Q, A, F>(&self, questions: Vec<Q>, ask: impl Fn(Arc<Client>, Q) -> F + Send) -> Result<Vec<A>>
     where
         Q: Send,
@@ -99,7 +99,8 @@ pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
             ["up", "down"].map(|way| Row::new("runtime", format!("{PODS} pods {way} by CRI"), name))
         })
         .collect();
-    // It learns about images by an event, and about networks by a notification; and the first pod makes the bridge.
+    // containerd learns about images by an event, and about networks by a notification. The first pod also creates the
+    // bridge.
     for site in &sites {
         let (id, _) = site.cri.run("first", &[], &[]);
         site.cri.stop_and_remove(&id);

@@ -1,4 +1,4 @@
-//! GC of a hundred dead attachments among two hundred, and the same as a hundred DELs.
+//! Measures a GC of a hundred dead attachments among two hundred, and the same work as a hundred DELs.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::report::{Report, Row};
 use crate::sandbox::Sandbox;
 use crate::{Result, SCENARIOS, announce, process, progress};
 
-/// Of each kind.
+/// The number of living pods, and of dead pods.
 const PODS: usize = 100;
 const ROUNDS: usize = 6;
 
@@ -31,14 +31,14 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
                 if collected {
                     gcs.samples.push(time);
                 }
-                // Once is enough for so many.
+                // One run is enough for so many calls.
                 if round == 0 || !collected {
                     if collected {
                         dead = add(&mut host)?;
                     }
                     dels.samples.push(delete(&host, &dead)?);
                 }
-                // Some releases have a GC that leaves all of this.
+                // The GC of some releases removes nothing of this.
                 if !collected {
                     break;
                 }
@@ -50,7 +50,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
     Ok(())
 }
 
-/// So many pods more.
+/// Adds [`PODS`] more pods.
 fn add(host: &mut Host<'_>) -> Result<Vec<Pod>> {
     let mut pods = Vec::with_capacity(PODS);
     for _ in 0..PODS {
@@ -61,7 +61,7 @@ fn add(host: &mut Host<'_>) -> Result<Vec<Pod>> {
     Ok(pods)
 }
 
-/// A DEL for each, in milliseconds.
+/// Calls DEL for each pod, and returns the milliseconds.
 fn delete(host: &Host<'_>, pods: &[Pod]) -> Result<f64> {
     let mut all = 0.0;
     for pod in pods {
@@ -70,7 +70,7 @@ fn delete(host: &Host<'_>, pods: &[Pod]) -> Result<f64> {
     Ok(all)
 }
 
-/// GC, in milliseconds.
+/// Calls GC, and returns the milliseconds.
 fn collect(host: &Host<'_>, living: &[Pod]) -> Result<f64> {
     let Some(pod) = living.first() else { return Err("nobody lives".into()) };
     let (mut command, config) = host.command("GC", pod, None);

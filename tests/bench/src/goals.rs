@@ -1,4 +1,4 @@
-//! The report as Markdown: what was to be reached and what was, then every figure.
+//! The report as Markdown: the goals and the results, then every figure.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::ports;
 use crate::report::{Report, Row};
 use crate::stats::{median, quantile};
 
-/// Median and quartiles of something, in milliseconds.
+/// The median and the quartiles of a measurement, in milliseconds.
 #[derive(Clone, Copy)]
 struct Figure {
     median: f64,
@@ -38,7 +38,7 @@ impl std::fmt::Display for Figure {
 /// Finds figures in a report.
 struct Finder<'a> {
     report: &'a Report,
-    /// The first contender, which ours is compared with.
+    /// The first contender, which our plugins are compared with.
     reference: String,
     ours: String,
 }
@@ -63,7 +63,7 @@ impl Finder<'_> {
     }
 }
 
-/// A line of the table: what, goal, what was measured, and whether that is it.
+/// A line of the table: the work, the goal, the result, and whether the goal was reached.
 type Line = Option<(String, String, String, bool)>;
 
 /// `one / other`, which should be at most `limit`.
@@ -82,7 +82,7 @@ fn faster(what: &str, than: &str, one: Option<Figure>, other: Option<Figure>, li
     Some((what.to_owned(), format!("≥ {limit} × faster than {than}"), measured, ratio >= limit))
 }
 
-/// `one`, which should be at most so many milliseconds.
+/// `one`, which should be at most `limit` milliseconds.
 fn within(what: &str, one: Option<Figure>, limit: f64) -> Line {
     let one = one?;
     Some((what.to_owned(), format!("≤ {limit} ms"), format!("{one} ms"), one.median <= limit))
@@ -109,7 +109,7 @@ fn goals(args: &Args, report: &Report) -> Vec<Line> {
     }
     if few != many {
         for verb in ["ADD", "DEL"] {
-            // The first pod of a bridge brings it up, so ten pods are the measure.
+            // The first pod of a bridge brings it up, so ten pods are the reference.
             let base = if args.pods.contains(&10) { 10 } else { few };
             let with = |pods| find.verb("ipMasq", pods, we, verb);
             let what = format!("{verb}, ipMasq, {many} pods");
@@ -170,7 +170,7 @@ fn goals(args: &Args, report: &Report) -> Vec<Line> {
         let what = format!("{}, {network}", gc::GC);
         lines.push(within(&what, row(&what, we), 60.0));
     }
-    // A DHCP server's answer is what that plugin waits for.
+    // A plugin with a DHCP server waits for the server's answer.
     for sample in cnimble_tests::Sample::all().iter().filter(|sample| !sample.is_served()) {
         let add = kinds::add_name(&sample.plugin);
         lines.push(faster(&add, go, row(&add, we), row(&add, go), 5.0));
@@ -183,7 +183,7 @@ fn goals(args: &Args, report: &Report) -> Vec<Line> {
     lines
 }
 
-/// The library's own share over all pods.
+/// Returns the library's own share of the time over all pods.
 fn invoker(report: &Report) -> Line {
     let sum = |who: &str| -> f64 {
         let rows = report.rows.iter().filter(|row| row.section == "invoker" && row.contender == who);
@@ -256,7 +256,7 @@ pub(crate) fn to_markdown(args: &Args, report: &Report) -> String {
     text
 }
 
-/// Date, kernel and processor.
+/// Returns the date, the kernel and the processor.
 fn machine() -> String {
     let date = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
     let date =

@@ -9,37 +9,37 @@ use crate::process::Run;
 use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, Scenario};
 
-/// A way to run a plugin; see [`crate::process`].
+/// A way to run a plugin (see [`crate::process`]).
 type Runner<T> = fn(Command, &[u8]) -> Result<(Vec<u8>, T)>;
 
-/// One contender's host.
+/// The host of one contender.
 pub(crate) struct Host<'a> {
     contender: &'a Contender,
     scenario: Scenario,
-    /// What no other host of this run is called.
+    /// A name that no other host of this run has.
     label: String,
     namespace: Namespace,
     config: Value,
     leases: PathBuf,
-    /// The pods that are there, and those of the samples: kept until the end, so that the
-    /// kernel doesn't take namespaces apart while the clock runs.
+    /// The namespaces of the pods and of the samples. They are kept until the end, so that the kernel doesn't remove
+    /// namespaces during a measurement.
     namespaces: Vec<Namespace>,
     pods: usize,
-    /// The bridge's index, which only the floor has to be told.
+    /// The index of the bridge, which only the floor needs.
     bridge: String,
 }
 
-/// What came of many calls at once.
+/// The outcome of many concurrent calls.
 #[derive(Debug)]
 pub(crate) struct Burst {
     pub(crate) wall: std::time::Duration,
     pub(crate) errors: Vec<String>,
-    /// Addresses that more than one pod got.
+    /// The number of addresses that more than one pod got.
     pub(crate) duplicates: usize,
 }
 
 impl<'a> Host<'a> {
-    /// One for measurement `tag`.
+    /// Returns a host for measurement `tag`.
     pub(crate) fn named(
         sandbox: &Sandbox,
         contender: &'a Contender,
@@ -56,7 +56,7 @@ impl<'a> Host<'a> {
             routes.push(json!({"dst": "::/0"}));
         }
         let config = json!({
-            // The newest that plugins from Debian 12 speak.
+            // The newest version that plugins from Debian 12 support.
             "cniVersion": "1.0.0",
             "name": NETWORK,
             "type": "bridge",
@@ -82,7 +82,7 @@ impl<'a> Host<'a> {
         Ok(host)
     }
 
-    /// The bridge, which plugins make for themselves.
+    /// Creates the bridge, which plugins create themselves.
     fn set_up_floor(&mut self) -> Result<()> {
         let mut command = Command::new(&self.contender.dir);
         command.args(["setup", "cnibench0", "10.99.0.1/16"]);
@@ -107,7 +107,7 @@ impl<'a> Host<'a> {
         &self.contender.name
     }
 
-    /// How many pods are there.
+    /// Returns the number of pods.
     pub(crate) fn pods(&self) -> usize {
         self.pods
     }
@@ -121,7 +121,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Adds `count` pods at once, then deletes them at once.
+    /// Adds `count` pods concurrently, then deletes them concurrently.
     pub(crate) fn burst(&mut self, count: usize) -> Result<(Burst, Burst)> {
         let pods = (0..count).map(|_| self.new_pod()).collect::<Result<Vec<_>>>()?;
         self.namespace.enter()?;
@@ -153,17 +153,17 @@ impl<'a> Host<'a> {
         Ok((add, Burst { wall, errors: errors.collect(), duplicates: 0 }))
     }
 
-    /// A pod that the caller adds and deletes.
+    /// Returns a pod that the caller adds and deletes.
     pub(crate) fn pod(&mut self) -> Result<Pod> {
         self.new_pod()
     }
 
-    /// ADD, timed.
+    /// Runs ADD and measures it.
     pub(crate) fn add(&self, pod: &Pod) -> Result<(Value, Run)> {
         self.run(crate::process::timed, "ADD", pod, None)
     }
 
-    /// DEL, timed.
+    /// Runs DEL and measures it.
     pub(crate) fn del(&self, pod: &Pod, result: Value) -> Result<Run> {
         Ok(self.run(crate::process::timed, "DEL", pod, Some(result))?.1)
     }
@@ -178,7 +178,7 @@ impl<'a> Host<'a> {
         Ok((Measured { figure: add, kernel_ns }, Measured { figure: del, kernel_ns: output.as_u64() }))
     }
 
-    /// Whether exactly the pods that stay have leases.
+    /// Checks that exactly the pods that stay have leases.
     pub(crate) fn verify(&self) -> Result<()> {
         if self.contender.floor {
             return Ok(());
@@ -192,7 +192,7 @@ impl<'a> Host<'a> {
             .into())
     }
 
-    /// How many leases there are.
+    /// Returns the number of leases.
     pub(crate) fn leases(&self) -> Result<usize> {
         let mut leases = 0;
         for entry in std::fs::read_dir(&self.leases)? {
@@ -202,7 +202,7 @@ impl<'a> Host<'a> {
         Ok(leases)
     }
 
-    /// How many addresses a pod gets.
+    /// Returns the number of addresses of a pod.
     fn addresses(&self) -> usize {
         1 + usize::from(self.scenario.dual_stack)
     }
@@ -243,7 +243,7 @@ impl<'a> Host<'a> {
         Ok((result, figure))
     }
 
-    /// The call as a runtime on this host would make it, and its stdin.
+    /// Returns the call that a runtime on this host would make, and its stdin.
     pub(crate) fn command(&self, verb: &str, pod: &Pod, prev_result: Option<Value>) -> (Command, Vec<u8>) {
         if self.contender.floor {
             return (self.floor_command(verb, pod), Vec::new());
@@ -284,7 +284,7 @@ impl<'a> Host<'a> {
 /// A figure of one verb.
 pub(crate) struct Measured<T> {
     pub(crate) figure: T,
-    /// What the floor says that the kernel took.
+    /// The kernel's share of the time, as reported by the floor.
     pub(crate) kernel_ns: Option<u64>,
 }
 

@@ -1,8 +1,7 @@
-//! What the runtime library adds to the time of the plugins that it runs.
+//! Measures the time that the runtime library adds to the plugins that it runs.
 //!
-//! Two hosts get the same pods in turns: one through the library, one by running the plugin
-//! and nothing else. The difference is the library's own: finding plugins, building
-//! configurations, validating results, the cache on disk.
+//! Two hosts get the same pods in turns, one through the library and one by running only the plugin. The difference is
+//! the library's own work: finding plugins, building configurations, validating results and writing the cache.
 
 use serde_json::json;
 
@@ -14,11 +13,11 @@ use crate::report::{Report, Row};
 use crate::sandbox::Sandbox;
 use crate::{Result, SCENARIOS, announce, progress};
 
-/// Pods that are set up, and then torn down.
+/// The number of pods that are added and then deleted.
 const PODS: usize = 300;
 
 pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
-    // Ours: the last that is a set of plugins.
+    // Our plugins are the last set of plugins.
     let (Some(contender), Some(scenario)) = (args.plugins().last(), SCENARIOS.first()) else {
         return Ok(());
     };

@@ -1,6 +1,8 @@
-//! Every plugin that this kernel can serve, by its sample, which has everything on: ADD, DEL, and the memory
-//! that they take. What stands in front of a plugin of a chain is ours for every contender. A plugin that asks a
-//! DHCP server has one, and its daemon runs before the clock does.
+//! Measures every plugin that this kernel supports, with a sample that enables all options. The figures are for ADD,
+//! DEL and their memory.
+//!
+//! For a chained plugin, the plugin before it is ours for every contender. A plugin that needs a DHCP server gets one,
+//! and its daemon starts before the measurement.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -15,15 +17,15 @@ use crate::process::{self, Footprint, Server};
 use crate::report::{Report, Row};
 use crate::{Contender, Result, announce, progress};
 
-/// A way to run a plugin; see [`crate::process`].
+/// A way to run a plugin (see [`crate::process`]).
 type Runner<T> = fn(Command, &[u8]) -> Result<(Vec<u8>, T)>;
 
-/// One contender's host, with the plugin of a sample.
+/// The host of one contender, with the plugin of a sample.
 struct Node<'a> {
     contender: &'a Contender,
     sample: &'a Sample,
     host: &'a Host,
-    /// Kept until the end, so that the kernel doesn't take namespaces apart while the clock runs.
+    /// Kept until the end, so that the kernel doesn't remove namespaces during a measurement.
     places: Vec<Place<'a>>,
 }
 
@@ -32,7 +34,7 @@ impl<'a> Node<'a> {
         Node { contender, sample, host, places: Vec::new() }
     }
 
-    /// Another pod's ADD. The first stays, and has what the sample counts to itself.
+    /// Calls ADD for another pod. The first pod stays, with a separate value for what the sample counts.
     fn add<T>(&mut self, runner: Runner<T>) -> Result<(Value, T)> {
         let number = self.places.len();
         let place = self.sample.place(self.host, &format!("c{number}"), u64::from(number > 0));
@@ -41,7 +43,7 @@ impl<'a> Node<'a> {
         self.call(runner, "ADD", prev.as_ref())
     }
 
-    /// Another pod's ADD, and its DEL.
+    /// Calls ADD and DEL for another pod.
     fn add_and_del<T>(&mut self, runner: Runner<T>) -> Result<(T, T)> {
         let (result, add) = self.add(runner)?;
         let (_, del) = self.call(runner, "DEL", Some(&result))?;
@@ -89,7 +91,7 @@ pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
                 servers.extend([server, Server::new(daemon(contender, host)?)?]);
             }
             let mut node = Node::new(contender, sample, host);
-            // One stays; another is there and gone, which not every contender can do with everything on.
+            // One pod stays and another is added and deleted. Not every contender can do that with all options.
             match node.add(process::timed).and_then(|_| node.add_and_del(process::timed)) {
                 Ok(_) => nodes.push(node),
                 Err(err) => announce(&format!("{} is left out: {err}", contender.name)),
@@ -100,7 +102,7 @@ pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The contender's own DHCP daemon, at the socket that the sample names.
+/// Starts the contender's own DHCP daemon, at the socket that the sample names.
 fn daemon(contender: &Contender, host: &Host) -> Result<Background> {
     let socket = host.dir().join("dhcp.sock");
     let mut daemon = host.command(contender.dir.join("dhcp"));

@@ -1,4 +1,4 @@
-//! host-local on its own, with few and with many leases in the store.
+//! Measures host-local alone, with few and with many leases in the store.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::report::{Report, Row};
 use crate::sandbox::{Namespace, Sandbox};
 use crate::{Contender, Result, announce, process, progress};
 
-/// Leases of others in the store.
+/// The number of other leases in the store.
 const SIZES: [usize; 2] = [0, 50_000];
 
 /// A store that a contender works on.
@@ -44,7 +44,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
             for (store, rows) in stores.iter().zip(of_size.chunks_mut(3)) {
                 host.enter()?;
                 let times = store.round(round)?;
-                // The first finds nothing in the kernel's caches.
+                // The first run has cold kernel caches.
                 if round > 0 {
                     for (row, time) in rows.iter_mut().zip(times) {
                         row.samples.push(time);
@@ -59,7 +59,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
 }
 
 impl<'a> Store<'a> {
-    /// With `size` leases, written as the reference writes them.
+    /// Creates a store with `size` leases in the reference's format.
     fn new(
         sandbox: &Sandbox,
         contender: &'a Contender,
@@ -89,7 +89,7 @@ impl<'a> Store<'a> {
         Ok(Store { contender, config, netns })
     }
 
-    /// ADD, CHECK and DEL; milliseconds of each.
+    /// Runs ADD, CHECK and DEL, and returns the milliseconds of each.
     fn round(&self, number: usize) -> Result<[f64; 3]> {
         let id = format!("round{number}");
         let (result, add) = self.run("ADD", &id, &self.config)?;

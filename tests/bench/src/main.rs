@@ -1,14 +1,14 @@
-//! ADD and DEL of bridge and host-local, timed side by side with other plugins.
+//! Measures ADD and DEL of bridge and host-local in comparison with other plugins.
 //!
-//! For each kind of network every contender gets a host of its own: a network namespace
-//! with its own bridge and its own leases. Pods are added until the wanted number is
-//! there; then one more pod is added and deleted again and again, the contenders taking
-//! turns and swapping the order, so that whatever else the machine does hits all of them.
-//! Where there are many pods, each has the machine for itself, one after the other: the kernel
-//! slows down with all of its namespaces, and a node has the pods of one set of plugins.
+//! For each kind of network every contender gets a separate host: a network namespace with a bridge and leases. Pods
+//! are added until the wanted number is reached. Then one more pod is added and deleted again and again. The contenders
+//! take turns and swap the order, so that other load on the machine affects all of them.
 //!
-//! What is timed is one process, from just before it is spawned until it has been waited
-//! for: what a runtime waits. Namespaces of pods are made outside of that.
+//! With many pods, the contenders run one after the other. The kernel slows down with all of its namespaces, and a node
+//! has the pods of one set of plugins.
+//!
+//! The measured time is that of one process, from just before it is spawned until it has been waited for. This is the
+//! time that a runtime waits. The pods' namespaces are created outside of the measurement.
 
 mod api;
 mod args;
@@ -40,17 +40,17 @@ use host::Host;
 use report::{Cell, Report};
 use sandbox::Sandbox;
 
-/// Nobody handles these errors; they only need to be read.
+/// These errors are only printed, never handled.
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// A set of plugins, or the floor: a program that does the least possible (floor.c).
+/// A set of plugins, or the floor, which is a program that does the minimum (floor.c).
 #[derive(Debug, Clone)]
 struct Contender {
     name: String,
-    /// Where the plugins are; the floor's program itself.
+    /// The directory of the plugins, or the floor's program.
     dir: std::path::PathBuf,
     floor: bool,
-    /// Its DEL waits for the kernel itself (`CNIMBLE_DEL_WAIT=1`).
+    /// Whether its DEL waits for the kernel itself (`CNIMBLE_DEL_WAIT=1`).
     waits: bool,
 }
 
@@ -69,11 +69,11 @@ const SCENARIOS: [Scenario; 4] = [
     Scenario { name: "dual+ipMasq", masquerade: true, dual_stack: true },
 ];
 
-/// Runs before any counts: files in the cache, kernel modules loaded.
+/// The runs before any counts, which fill caches and load kernel modules.
 const WARM_UP: usize = 2;
-/// Up to so many pods the contenders take turns.
+/// The number of pods up to which the contenders take turns.
 const FEW: usize = 10;
-/// Traced runs for the memory; it hardly varies.
+/// The number of traced runs for the memory, which hardly varies.
 const TRACED: usize = 2;
 
 fn main() -> ExitCode {
@@ -158,9 +158,9 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// One kind of network, with all numbers of pods.
+/// Measures one kind of network, with all numbers of pods.
 fn many_pods_or_few(args: &Args, scenario: &Scenario, sandbox: &Sandbox, report: &mut Report) -> Result<()> {
-    // The floor has no masquerading: what that must cost depends on how it is done.
+    // The floor has no masquerading, as its minimum cost depends on the method.
     let contenders = args.contenders.iter().filter(|contender| !contender.floor || !scenario.masquerade);
     let (few, many): (Vec<_>, Vec<_>) = args.pods.iter().partition(|pods| **pods <= FEW);
     let together = (few, contenders.clone().collect());
@@ -182,7 +182,7 @@ fn many_pods_or_few(args: &Args, scenario: &Scenario, sandbox: &Sandbox, report:
     Ok(())
 }
 
-/// One kind of network with `pods` pods in it.
+/// Measures one kind of network with `pods` pods in it.
 fn measure(
     args: &Args,
     scenario: &Scenario,
@@ -231,7 +231,7 @@ fn measure(
     Ok(())
 }
 
-/// What is going on, on stderr: a line that is overwritten on a terminal, nothing elsewhere.
+/// Shows the current step on stderr: a line that is overwritten on a terminal, nothing elsewhere.
 fn progress(text: &str) {
     let mut stderr = std::io::stderr();
     if stderr.is_terminal() {
@@ -240,7 +240,7 @@ fn progress(text: &str) {
     }
 }
 
-/// The next large step, for a stderr that is no terminal.
+/// Prints the next large step if stderr is no terminal.
 fn announce(text: &str) {
     if !std::io::stderr().is_terminal() {
         eprintln!("{text}");

@@ -1,7 +1,7 @@
-//! netavark in the place of the chain: one process sets up a pod with a port, another takes it down.
+//! Measures netavark instead of the chain. One process sets up a pod with a port, and another takes it down.
 //!
-//! It is told the address, which podman chooses and stores; ours and the Go plugins' chain do that themselves.
-//! It is one process where a chain is four, and has no counterpart of the plugin tuning.
+//! netavark gets the address from podman, which chooses and stores it. Our chain and that of the Go plugins do that
+//! themselves. netavark is one process instead of four, and has no counterpart to the tuning plugin.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,17 +15,17 @@ use crate::sandbox::{Namespace, Sandbox};
 /// The name of the contender.
 pub(crate) const NAME: &str = "netavark";
 
-/// A node whose pods netavark serves.
+/// A node with pods that use netavark.
 pub(crate) struct Node {
     program: PathBuf,
     config_dir: PathBuf,
     namespace: Namespace,
-    /// Kept until the end, so that the kernel doesn't take namespaces apart while the clock runs.
+    /// Kept until the end, so that the kernel doesn't remove namespaces during a measurement.
     namespaces: Vec<Namespace>,
 }
 
 impl Node {
-    /// A node with one pod.
+    /// Returns a node with one pod.
     pub(crate) fn new(sandbox: &Sandbox, program: &Path) -> Result<Self> {
         let config_dir = sandbox.state_dir().join(NAME);
         std::fs::create_dir_all(&config_dir)?;
@@ -51,7 +51,7 @@ impl Node {
     fn call(&self, verb: &str, pod: usize) -> Result<Run> {
         let netns = self.namespaces.get(pod).ok_or("no such pod")?.path();
         let mut command = Command::new(&self.program);
-        // Debian's chooses iptables, too; firewalld isn't asked for.
+        // Debian's netavark chooses iptables, too. firewalld isn't used.
         command.env("NETAVARK_FW", "iptables").arg("--config").arg(&self.config_dir).arg(verb).arg(netns);
         self.namespace.enter()?;
         let (_, run) = process::timed(command, config(pod)?.to_string().as_bytes())
@@ -60,7 +60,7 @@ impl Node {
     }
 }
 
-/// What podman hands to netavark on stdin.
+/// Returns the configuration that podman passes to netavark on stdin.
 fn config(pod: usize) -> Result<Value> {
     let [high, low] = (u16::try_from(pod)? + 2).to_be_bytes();
     Ok(json!({

@@ -1,4 +1,4 @@
-//! Plots as SVG: the time of a verb over the number of pods, a line for each contender.
+//! Plots as SVG: the time of a verb over the number of pods, with a line for each contender.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,9 +9,9 @@ use crate::stats::{median, quantile};
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 420.0;
-/// Room for the axes: left, right, top, bottom.
+/// The space for the axes on the left, right, top and bottom.
 const MARGIN: (f64, f64, f64, f64) = (64.0, 150.0, 48.0, 52.0);
-/// Colours that those who see few colours can tell apart (Okabe and Ito).
+/// Colours that colour-blind people can distinguish (Okabe and Ito).
 const COLOURS: [&str; 4] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7"];
 
 /// A point with its spread: x, median, lower and upper quartile.
@@ -56,7 +56,7 @@ fn lines(cells: &[Cell], verb: &str) -> Vec<Line> {
     lines
 }
 
-/// 1, 2, 5, 10, … with one step beyond either end.
+/// Returns ticks from the series 1-2-5-10, with one step beyond either end.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = (-4..6).flat_map(|decade| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(decade)));
     let all: Vec<f64> = decades.collect();

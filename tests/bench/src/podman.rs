@@ -1,5 +1,5 @@
-//! A container of podman with a published port, started and removed: on our plugins, on others, on netavark, and without
-//! a network, which is podman's own time.
+//! Measures a podman container with a published port, started and removed. It uses our plugins, other plugins,
+//! netavark, or no network, which gives podman's own time.
 
 use std::fs::File;
 
@@ -10,16 +10,16 @@ use crate::process::{self, Run};
 use crate::report::{Report, Row};
 use crate::{Contender, Result, announce, netavark, progress};
 
-/// What podman's package installs as its default network.
+/// The default network of podman's package.
 const NETWORK: &str = include_str!("../../runtimes/conflists/87-podman-bridge.conflist");
 
-/// The name of the rows of podman's own time.
+/// The name of the rows with podman's own time.
 pub(crate) const ALONE: &str = "no network";
 
-/// A node's process 1, which reaps.
+/// The process 1 of a node, which reaps.
 pub(crate) const INIT: [&str; 2] = ["tini", "--"];
 
-/// What serves the containers of a node.
+/// The network implementation of a node.
 enum Server<'a> {
     Plugins(&'a Contender),
     Netavark(&'a std::path::Path),
@@ -59,7 +59,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// Calls podman, with what it says on stderr if it fails.
+/// Runs podman. The error contains its stderr.
 fn call(server: &Server<'_>, node: &Node, podman: &Podman<'_>, words: &[&str]) -> Result<Run> {
     let errors = node.dir().join("errors");
     let mut command = podman.command();
@@ -71,7 +71,7 @@ fn call(server: &Server<'_>, node: &Node, podman: &Podman<'_>, words: &[&str]) -
     Ok(run)
 }
 
-/// A container, started and removed.
+/// Starts and removes a container.
 fn life(server: &Server<'_>, node: &Node, podman: &Podman<'_>, number: usize) -> Result<(Run, Run)> {
     let (name, port) = (format!("c{number}"), format!("{}:80", 10_000 + number));
     let network = match server {
@@ -88,7 +88,7 @@ fn life(server: &Server<'_>, node: &Node, podman: &Podman<'_>, number: usize) ->
         }
     }
     let rm = call(server, node, podman, &["rm", "--force", &name])?;
-    // conmon has a podman of its own tidy up, which may go on.
+    // conmon starts another podman to clean up, which may still run.
     node.sh("while grep -lqsx -e podman -e conmon /proc/[0-9]*/comm; do sleep 0.01; done");
     Ok((run, rm))
 }
@@ -96,7 +96,7 @@ fn life(server: &Server<'_>, node: &Node, podman: &Podman<'_>, number: usize) ->
 pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
     let rounds = (args.samples / 2).max(5);
     announce("podman");
-    // What podman leaves running is its node's, and not this process's.
+    // Processes that podman leaves belong to its node, not to this process.
     nix::sys::prctl::set_child_subreaper(false)?;
     let servers = Server::all(args);
     let nodes: Vec<Node> = servers.iter().map(Server::node).collect();
@@ -117,7 +117,7 @@ pub(crate) fn measure(args: &Args, report: &mut Report) -> Result<()> {
         }
         for (((server, node), podman), [runs, rms]) in turns {
             let (run, rm) = life(server, node, podman, round)?;
-            // The first makes the bridge.
+            // The first run creates the bridge.
             if round > 0 {
                 runs.push(&run);
                 rms.push(&rm);

@@ -1,4 +1,4 @@
-//! portmap on its own: one port more on a node that maps none, one, or a thousand.
+//! Measures portmap alone: one more port on a node that maps none, one or a thousand.
 
 use std::net::Ipv4Addr;
 
@@ -11,14 +11,14 @@ use crate::report::{Report, Row};
 use crate::sandbox::Sandbox;
 use crate::{Result, announce, progress};
 
-/// Ports that are mapped already.
+/// The number of ports that are already mapped.
 pub(crate) const SIZES: [usize; 3] = [0, 1, 1000];
-/// Of each pod that has some.
+/// The number of ports of each pod with ports.
 const PORTS_OF_A_POD: usize = 10;
-/// The port that comes and goes.
+/// The port that is added and removed.
 const PORT: u16 = 30_000;
 
-/// A node with so many mapped ports, and the pod that gets one more.
+/// A node with mapped ports, and the pod that gets one more.
 struct Mapped<'a> {
     node: Node<'a>,
     pod: Pod,
@@ -45,7 +45,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
             let times = ["ADD", "DEL"].map(|verb| mapped.run(verb));
             let [add, del] = times;
             let (add, del) = (add?, del?);
-            // The first finds nothing in the kernel's caches.
+            // The first run has cold kernel caches.
             if round > 0 {
                 adds.push(&add);
                 dels.push(&del);
@@ -57,7 +57,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
 }
 
 impl<'a> Mapped<'a> {
-    /// Only the pod that the measured port leads to is real. portmap asks the others nothing.
+    /// Only the pod of the measured port is real, because portmap does not use the others.
     fn fill(mut node: Node<'a>, size: usize) -> Result<Self> {
         let mut pod = node.pod()?;
         pod.result = node.call(0, "ADD", &pod, &[], None)?.0;
@@ -75,7 +75,7 @@ impl<'a> Mapped<'a> {
     }
 }
 
-/// The result of a pod with this address.
+/// Returns the result of a pod with this address.
 fn at(address: Ipv4Addr) -> Value {
     json!({
         "cniVersion": "1.0.0",

@@ -1,4 +1,4 @@
-//! One run of a plugin: timed, or traced for its memory.
+//! One run of a plugin, with its time or its memory.
 
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,12 +16,12 @@ use cnimble_tests::Background;
 
 use crate::Result;
 
-/// A run, timed.
+/// The time of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     /// From before the spawn to after the wait.
     pub(crate) wall: Duration,
-    /// User and system time, with that of all that it has started, a child that outlives it included.
+    /// The user and system time. It includes all descendants, even a child that outlives the plugin.
     pub(crate) cpu: Duration,
 }
 
@@ -32,16 +32,16 @@ impl std::iter::Sum for Run {
     }
 }
 
-/// Has this process inherit what its runs leave running, so that their time is known, and that nothing of a run
-/// goes on when the next begins.
+/// Makes this process inherit the orphans of its runs. Their time is then known, and no run continues when the next one
+/// begins.
 pub(crate) fn inherit() -> Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
-/// Children that serve a contender as long as it is measured.
+/// Children that serve a contender during its measurement.
 static SERVERS: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
 
-/// A child for whose end no run waits, until this value goes.
+/// A child that no run waits for, until this value is dropped.
 pub(crate) struct Server {
     child: Background,
 }
@@ -56,14 +56,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Without servers nobody reads /proc between two runs.
+        // Without servers /proc is not read between two runs.
         if let Ok(mut servers) = SERVERS.lock() {
             servers.retain(|pid| u32::try_from(*pid) != Ok(self.child.pid()));
         }
     }
 }
 
-/// Waits for what a run has left running; its processor time.
+/// Waits for the orphans of a run, and returns their processor time.
 fn outlived() -> Result<Duration> {
     let mut all = Duration::ZERO;
     while let Some(pid) = left_running()? {
@@ -76,7 +76,7 @@ fn outlived() -> Result<Duration> {
     Ok(all)
 }
 
-/// A child that a run has left, or -1 if any that there may be is one (wait4(2)).
+/// Returns an orphan of a run, or -1 if any child may be one (wait4(2)).
 fn left_running() -> Result<Option<libc::pid_t>> {
     let servers = SERVERS.lock().map_err(|_| "a thread has panicked")?.clone();
     if servers.is_empty() {
@@ -85,14 +85,14 @@ fn left_running() -> Result<Option<libc::pid_t>> {
     Ok(children()?.into_iter().find(|pid| !servers.contains(pid)))
 }
 
-/// This process's children, the dead ones among them that nobody has waited for (proc_pid_stat(5), `ppid`).
+/// Returns the children of this process, including zombies (proc_pid_stat(5), `ppid`).
 fn children() -> Result<Vec<libc::pid_t>> {
     let own = std::process::id().to_string();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // It may be gone by now: then it is nobody's child.
+        // If the process is gone by now, it is no child.
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1));
         if parent == Some(own.as_str()) {
@@ -102,22 +102,22 @@ fn children() -> Result<Vec<libc::pid_t>> {
     Ok(found)
 }
 
-/// What a run takes.
+/// The resources of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Footprint {
     /// Peak resident memory of the largest process, in KiB.
     pub(crate) peak_kib: u64,
-    /// Programs started, the plugin included.
+    /// The number of programs started, including the plugin.
     pub(crate) programs: u64,
 }
 
-/// Runs `command` with `stdin` and returns what it printed, with its time.
+/// Runs `command` with `stdin` and returns its output, with its time.
 pub(crate) fn timed(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Run)> {
     let (output, run) = timed_alone(command, stdin, Stdio::null())?;
     Ok((output, Run { cpu: run.cpu + outlived()?, ..run }))
 }
 
-/// The same of the command alone: others of this process's children go on.
+/// The same for the command alone. Other children of this process continue.
 pub(crate) fn timed_alone(
     command: Command,
     stdin: &[u8],
@@ -133,8 +133,8 @@ pub(crate) fn timed_alone(
     Ok((output, Run { wall, cpu }))
 }
 
-/// Starts all of `commands` at once, each with its stdin, and waits for the last. Returns
-/// what each printed, or how it failed, with the time from the first start to the last end.
+/// Starts all `commands` concurrently, each with its stdin, and waits for the last. Returns the output or the failure
+/// of each, with the time from the first start to the last end.
 pub(crate) fn burst(commands: Vec<(Command, Vec<u8>)>) -> Result<(Vec<Result<Vec<u8>>>, Duration)> {
     let mut waiting = commands
         .into_iter()
@@ -152,12 +152,11 @@ pub(crate) fn burst(commands: Vec<(Command, Vec<u8>)>) -> Result<(Vec<Result<Vec
     Ok((outputs.collect(), wall))
 }
 
-/// Runs `command` with `stdin` and returns what it printed, with its peak memory.
+/// Runs `command` with `stdin` and returns its output, with its peak memory.
 ///
-/// `ru_maxrss` can't be used: exec(2) carries the peak of whoever called it over to the
-/// new program, so a small plugin would be charged with this program's size. `VmHWM` of
-/// proc(5) belongs to the program alone; ptrace(2) stops each process as it exits, the
-/// last moment at which it can be read.
+/// `ru_maxrss` can't be used, since exec(2) passes the caller's peak to the new program. A small plugin would be
+/// charged with this program's size. `VmHWM` of proc(5) belongs to the program alone. ptrace(2) stops each process as
+/// it exits, the last moment at which it can be read.
 pub(crate) fn traced(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Footprint)> {
     let mut plumbing = Plumbing::new(command, stdin)?;
     // SAFETY: the child makes one system call between fork and exec, and allocates nothing.
@@ -181,7 +180,7 @@ pub(crate) fn traced(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Footpri
 
     let mut footprint = Footprint { peak_kib: 0, programs: 1 };
     let mut exit = None;
-    // With the plugin gone, all that it has started is this process's.
+    // When the plugin is gone, its orphans are children of this process.
     while exit.is_none() || left_running()?.is_some() {
         let (pid, deliver) = match waitpid(None, Some(WaitPidFlag::__WALL)) {
             Ok(WaitStatus::PtraceEvent(pid, _, event)) => {
@@ -192,7 +191,7 @@ pub(crate) fn traced(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Footpri
                 }
                 (pid, None)
             }
-            // A new thread or process starts with a stop of its own.
+            // A new thread or process starts with a separate stop.
             Ok(WaitStatus::Stopped(pid, Signal::SIGSTOP)) => (pid, None),
             Ok(WaitStatus::Stopped(pid, signal)) => (pid, Some(signal)),
             Ok(WaitStatus::Exited(pid, code)) if pid == root => {
@@ -208,7 +207,7 @@ pub(crate) fn traced(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Footpri
             Err(err) => return Err(err.into()),
         };
         match ptrace::cont(pid, deliver) {
-            // Another thread's exec or exit took it along.
+            // The exec or exit of another thread ended it.
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(err) => return Err(err.into()),
         }
@@ -217,7 +216,7 @@ pub(crate) fn traced(command: Command, stdin: &[u8]) -> Result<(Vec<u8>, Footpri
     Ok((output, footprint))
 }
 
-/// `VmHWM` in KiB.
+/// Returns the process's `VmHWM` in KiB.
 fn peak_kib(pid: Pid) -> u64 {
     std::fs::read_to_string(format!("/proc/{pid}/status"))
         .ok()
@@ -228,8 +227,8 @@ fn peak_kib(pid: Pid) -> u64 {
         .unwrap_or(0)
 }
 
-/// The pipes of a run. Configuration and result fit into a pipe's buffer, so nobody has to
-/// write or read while the clock runs.
+/// The pipes of a run. Configuration and result fit into a pipe's buffer, so nothing has to be read or written during
+/// the measurement.
 struct Plumbing {
     command: Command,
     stdout: std::io::PipeReader,
@@ -248,7 +247,7 @@ impl Plumbing {
         Ok(Plumbing { command, stdout })
     }
 
-    /// What it printed, or an error if it failed.
+    /// Returns the output, or an error if the run failed.
     fn finish(self, status: ExitStatus) -> Result<Vec<u8>> {
         let Plumbing { command, mut stdout } = self;
         let what = command.get_program().to_string_lossy().into_owned();
@@ -263,7 +262,7 @@ impl Plumbing {
     }
 }
 
-/// Waits for a child; wait4(2) also tells its processor time.
+/// Waits for a child. wait4(2) also returns its processor time.
 fn wait(pid: u32) -> Result<(ExitStatus, Duration)> {
     Ok(wait_for(libc::pid_t::try_from(pid)?)?)
 }
@@ -295,7 +294,7 @@ mod tests {
         command
     }
 
-    /// Runs a test in a process of its own, which waits for all of its children, and not for other tests'.
+    /// Runs a test in a separate process, which waits for all of its children, and not for those of other tests.
     /// Returns true if and only if this is that process.
     fn alone(test: &str) -> bool {
         if std::env::var_os("CNIMBLE_BENCH_ALONE").is_some() {

@@ -12,7 +12,7 @@ use crate::process::{Footprint, Run};
 use crate::stats::{median, quantile};
 use crate::{Contender, Result};
 
-/// What is known of one verb.
+/// The measurements of one verb.
 #[derive(Debug, Default)]
 pub(crate) struct Verb {
     pub(crate) runs: Vec<Run>,
@@ -22,29 +22,29 @@ pub(crate) struct Verb {
 }
 
 impl Verb {
-    /// Keeps a run.
+    /// Adds a run to the samples.
     pub(crate) fn push(&mut self, run: &Measured<Run>) {
         self.runs.push(run.figure);
         self.kernel.extend(run.kernel_ns.map(|ns| ns as f64 / 1e6));
     }
 
-    /// The largest process, in KiB.
+    /// Returns the peak memory of the largest process, in KiB.
     pub(crate) fn peak_kib(&self) -> u64 {
         self.footprint.peak_kib
     }
 
-    /// Keeps the largest.
+    /// Keeps the maximum of each resource.
     pub(crate) fn footprint(&mut self, seen: &Footprint) {
         self.footprint.peak_kib = self.footprint.peak_kib.max(seen.peak_kib);
         self.footprint.programs = self.footprint.programs.max(seen.programs);
     }
 
-    /// Wall clock, in milliseconds.
+    /// Returns the wall-clock times in milliseconds.
     pub(crate) fn wall(&self) -> Vec<f64> {
         self.runs.iter().map(|run| run.wall.as_secs_f64() * 1e3).collect()
     }
 
-    /// Processor time, in milliseconds.
+    /// Returns the processor times in milliseconds.
     pub(crate) fn cpu(&self) -> Vec<f64> {
         self.runs.iter().map(|run| run.cpu.as_secs_f64() * 1e3).collect()
     }
@@ -68,7 +68,7 @@ impl Verb {
     }
 }
 
-/// One contender in one network with so many pods.
+/// The results of one contender in one network with `pods` pods.
 #[derive(Debug)]
 pub(crate) struct Cell {
     pub(crate) scenario: &'static str,
@@ -88,20 +88,20 @@ impl Cell {
     }
 }
 
-/// A row of another section than pods.
+/// A row of a section other than pods.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) section: &'static str,
     pub(crate) what: String,
     pub(crate) contender: String,
-    /// Milliseconds, or in another unit.
+    /// In milliseconds, or in another unit.
     pub(crate) samples: Vec<f64>,
-    /// Processor time of the same calls, in milliseconds, where it is known.
+    /// The processor time of the same calls, in milliseconds, if known.
     pub(crate) cpu: Vec<f64>,
     pub(crate) unit: &'static str,
-    /// Calls that failed.
+    /// The number of calls that failed.
     pub(crate) errors: usize,
-    /// Addresses that were given twice.
+    /// The number of addresses that were assigned twice.
     pub(crate) duplicates: usize,
 }
 
@@ -120,13 +120,13 @@ impl Row {
         }
     }
 
-    /// Keeps a run.
+    /// Adds a run to the samples.
     pub(crate) fn push(&mut self, run: &Run) {
         self.samples.push(run.wall.as_secs_f64() * 1e3);
         self.cpu.push(run.cpu.as_secs_f64() * 1e3);
     }
 
-    /// What must not be, in words; empty if it isn't.
+    /// Describes the errors. Returns an empty text if there are none.
     pub(crate) fn faults(&self) -> String {
         match (self.errors, self.duplicates) {
             (0, 0) => String::new(),
@@ -135,11 +135,11 @@ impl Row {
     }
 }
 
-/// Everything that was measured.
+/// All measurements.
 pub(crate) struct Report {
     contenders: Vec<(Contender, Size, String)>,
     samples: usize,
-    /// Who waits for the kernel in a DEL.
+    /// The process that waits for the kernel in a DEL, for each contender.
     pub(crate) ways: Vec<String>,
     pub(crate) cells: Vec<Cell>,
     pub(crate) rows: Vec<Row>,
@@ -160,12 +160,12 @@ impl Report {
         })
     }
 
-    /// The sets of plugins with what they take on the disk, in bytes.
+    /// Returns the sets of plugins with their size on disk, in bytes.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = (&str, u64, usize)> {
         self.contenders.iter().map(|(contender, size, _)| (contender.name.as_str(), size.bytes, size.plugins))
     }
 
-    /// The sections besides pods, on stdout.
+    /// Prints the sections besides pods on stdout.
     fn print_rows(&self) {
         for row in &self.rows {
             println!(
@@ -185,7 +185,7 @@ impl Report {
         }
     }
 
-    /// The table, on stdout.
+    /// Prints the table on stdout.
     pub(crate) fn print(&self) -> Result<()> {
         self.print_cells();
         self.print_rows();
@@ -252,8 +252,8 @@ impl Report {
         println!();
     }
 
-    /// Medians only, a row for each network and number of pods: the first contender, then
-    /// the others, each with how many times faster it is.
+    /// Returns only the medians, with a row for each network and number of pods. The first contender is the reference,
+    /// and each other one has its speed-up.
     pub(crate) fn to_markdown(&self) -> String {
         let (mut head, mut rule) = ("| network | pods |".to_owned(), "|---|--:|".to_owned());
         for name in ["ADD", "DEL"] {
@@ -281,12 +281,12 @@ impl Report {
         table
     }
 
-    /// The floor is none.
+    /// Returns true for a set of plugins, and false for the floor.
     fn is_plugins(&self, cell: &Cell) -> bool {
         self.contenders.iter().any(|(contender, ..)| contender.name == cell.contender)
     }
 
-    /// The figures with every sample.
+    /// Returns the figures with every sample.
     pub(crate) fn to_json(&self) -> String {
         let contenders: Vec<Value> = self
             .contenders
@@ -334,12 +334,12 @@ impl Report {
     }
 }
 
-/// What a directory of plugins takes on disk, hard links counted once.
+/// The size of a directory of plugins on disk, with hard links counted once.
 #[derive(Debug, Default)]
 struct Size {
     plugins: usize,
     bytes: u64,
-    /// Of the plugins that every contender has.
+    /// The size of the plugins that every contender has.
     common: u64,
 }
 
@@ -369,7 +369,7 @@ impl Size {
     }
 }
 
-/// What the plugin says of itself: its first line without a CNI_COMMAND.
+/// Returns the plugin's description: its first line without a CNI_COMMAND.
 fn about(contender: &Contender) -> String {
     std::process::Command::new(contender.dir.join("bridge"))
         .env_remove("CNI_COMMAND")

@@ -1,4 +1,4 @@
-//! Network namespaces in a mount namespace of our own.
+//! Network namespaces in a separate mount namespace.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -13,22 +13,22 @@ use cnimble_netlink::{NetNs, Netlink};
 
 use crate::Result;
 
-/// Where the namespaces are kept; only this process sees it.
+/// The directory of the namespaces, which only this process sees.
 const NAMESPACES: &str = "/run/cnimble-bench";
 
-/// This process, cut off from the machine's network and mounts.
+/// This process, isolated from the machine's network and mounts.
 pub(crate) struct Sandbox {
     state_dir: PathBuf,
 }
 
 impl Sandbox {
-    /// Where leases and caches go.
+    /// Returns the directory for leases and caches.
     pub(crate) fn state_dir(&self) -> &Path {
         &self.state_dir
     }
 
-    /// Leaves the machine's namespaces. `/run` becomes empty, so that neither locks
-    /// (`/run/xtables.lock`) nor names are shared with anybody.
+    /// Leaves the machine's namespaces. `/run` becomes empty, so that neither locks (`/run/xtables.lock`) nor names are
+    /// shared with other processes.
     pub(crate) fn enter(state_dir: &Path) -> Result<Self> {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)?;
         let none = None::<&str>;
@@ -40,9 +40,8 @@ impl Sandbox {
         Ok(Sandbox { state_dir })
     }
 
-    /// Waits until the kernel, in the background, has taken apart the namespaces that are
-    /// dropped. It does so in order: this makes one more, and a veth from here into it, which
-    /// goes when it does.
+    /// Waits until the kernel has removed the dropped namespaces in the background. It removes them in order, so this
+    /// creates one more, with a veth from here into it. The veth is removed with that namespace.
     pub(crate) fn settle(&self) -> Result<()> {
         let (here, last) = (Namespace::new("settling")?, Namespace::new("last")?);
         let mut netlink = Netlink::open_in(&NetNs::open(here.path())?)?;
@@ -75,7 +74,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// A network namespace with a name in the file system, as runtimes make them.
+/// A network namespace with a name in the file system, as runtimes create them.
 pub(crate) struct Namespace {
     path: PathBuf,
 }
@@ -85,7 +84,7 @@ impl Namespace {
         let path = Path::new(NAMESPACES).join(name);
         File::create(&path)?;
         let target = path.clone();
-        // A thread that ends takes its way into the namespace along, and we stay outside.
+        // The thread enters the namespace and ends, and this process stays outside.
         std::thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET)?;
             mount(Some("/proc/thread-self/ns/net"), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
@@ -99,8 +98,7 @@ impl Namespace {
         &self.path
     }
 
-    /// Moves the calling thread here; children start in the namespace of the thread that
-    /// spawns them.
+    /// Moves the calling thread here. Children start in the namespace of the thread that spawns them.
     pub(crate) fn enter(&self) -> Result<()> {
         Ok(setns(File::open(&self.path)?, CloneFlags::CLONE_NEWNET)?)
     }

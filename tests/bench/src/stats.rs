@@ -1,7 +1,6 @@
-//! What is said about a row of samples.
+//! The statistics of samples.
 
-/// The value below which the share `q` (0 to 1) of the samples lies, interpolated; NaN
-/// for no samples.
+/// Returns the interpolated value below which the share `q` (0 to 1) of the samples lies. Returns NaN for no samples.
 pub(crate) fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -14,7 +13,7 @@ pub(crate) fn quantile(samples: &[f64], q: f64) -> f64 {
     low + (high - low) * position.fract()
 }
 
-/// The middle one.
+/// Returns the median of the samples.
 pub(crate) fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }

@@ -1,4 +1,4 @@
-//! Who waits for the kernel when a link is removed: what a DEL says of it.
+//! Reports which process waits for the kernel when a link is removed, from the log of a DEL.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::sandbox::Sandbox;
 use crate::{Contender, Result, SCENARIOS};
 
-/// `None` for plugins that don't say.
+/// Returns `None` for plugins that don't log it.
 pub(crate) fn taken(sandbox: &Sandbox, contender: &Contender) -> Result<Option<String>> {
     let Some(scenario) = SCENARIOS.first() else { return Ok(None) };
     let mut host = Host::named(sandbox, contender, scenario, "way")?;
