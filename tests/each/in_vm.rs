@@ -1,5 +1,5 @@
-//! For plugins that need kinds of interfaces which many kernels lack: in the machine, which boots
-//! once for this module.
+//! Plugins that need kinds of interfaces which many kernels lack. They run in the virtual machine, which boots once for
+//! this module.
 
 use cnimble_tests::in_vm;
 

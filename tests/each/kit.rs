@@ -1,11 +1,11 @@
-//! The example of the kit for plugins, `src/plugin/examples/anycast.rs`, against the kernel.
+//! The example of the plugin kit, `src/plugin/examples/anycast.rs`, on a real kernel.
 
 use std::path::PathBuf;
 
 use cnimble_tests::{Attachment, Host, Network, Pod, configs, need, skip};
 use serde_json::json;
 
-/// The directory of the examples, which `cargo build --all-targets` makes.
+/// Returns the directory of the examples, which `cargo build --all-targets` creates.
 fn examples() -> Option<PathBuf> {
     let program = std::env::current_exe().unwrap();
     let dir = program.parent()?.parent()?.join("examples");
@@ -30,7 +30,7 @@ fn a_plugin_of_the_kit_adds_checks_and_deletes() {
     assert!(pod.addrs("lo").contains(&"192.0.2.80/32".to_owned()));
     assert_eq!(pod.sysctl("ipv4/conf/all/arp_ignore"), "1");
     anycast.check(&attachment, &result).success();
-    // A repeated ADD fails at the address, and takes nothing back that it did not make.
+    // A repeated ADD fails at the address, and removes only its own work.
     anycast.call("ADD", &attachment, Some(&prev)).run().error();
     anycast.check(&attachment, &result).success();
 

@@ -1,5 +1,5 @@
-//! The linter reads configurations as the plugins do: what a plugin refuses is an error to it, and what it
-//! calls an error is refused. Held against each plugin by its sample and by every row of its compat.json.
+//! The linter reads configurations as the plugins do: both refuse the same ones. The test compares them with each
+//! plugin's sample and with every row of its compat.json.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use cnimble_lint::{Document, File, Level, Rule, lint, page};
 use cnimble_tests::{LIMIT, Role, Sample, plugin_dir, run_limited};
 
-/// The configurations that are known of a plugin, with what they are called.
+/// Returns the test configurations of a plugin, with their names.
 fn configurations(sample: &Sample) -> Vec<(String, Value)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = ["plugins", "ipam"].map(|dir| root.join(dir).join(&sample.plugin));
     let folder = folder.into_iter().find(|folder| folder.exists()).unwrap();
-    // A plugin that the Go set hasn't has no table.
+    // A plugin that the Go set lacks has no table.
     let table = std::fs::read(folder.join("compat.json")).unwrap_or_else(|_| br#"{"rows": []}"#.to_vec());
     let table: Value = serde_json::from_slice(&table).unwrap();
     let mut all = vec![("sample.json".to_owned(), sample.raw().clone())];
@@ -52,7 +52,7 @@ fn merge(config: &mut Value, change: &Value) {
     }
 }
 
-/// Why the plugin refuses its configuration.
+/// Returns the reason why the plugin refuses its configuration, if it does.
 fn refusal(plugin: &str, config: &Value) -> Option<String> {
     let mut command = Command::new(plugin_dir().join(plugin));
     command.env_clear().env("CNI_COMMAND", "STATUS").env("CNI_PATH", plugin_dir());
@@ -65,7 +65,7 @@ fn refusal(plugin: &str, config: &Value) -> Option<String> {
 fn errors(config: &Value) -> Vec<String> {
     let file = File { path: "net.conf".to_owned(), text: config.to_string() };
     let document = Document::parse(file).unwrap();
-    // The chain isn't the plugin's business.
+    // The order of the chain does not concern the plugin.
     let own = lint(&document).into_iter().filter(|finding| finding.rule != Rule::ChainOrder);
     own.filter(|finding| finding.level == Level::Error).map(|finding| finding.message).collect()
 }
@@ -79,7 +79,7 @@ fn the_linter_refuses_what_plugins_refuse() {
             let plugin = if sample.role == Role::Ipam { "bridge" } else { &sample.plugin };
             let refusal = refusal(plugin, &config);
             let mut errors = errors(&config);
-            // Known at ADD only: a plugin in front may have given addresses.
+            // This is known only at ADD, as an earlier plugin may have assigned addresses.
             errors.retain(|error| error != "ipvlan needs ipam.type");
             if refusal.is_some() {
                 refused.insert(sample.plugin.clone());

@@ -1,5 +1,5 @@
-//! What is asked of every plugin alike: what it prints, what it may cost, and that bad input is
-//! one error. The plugins' samples feed it.
+//! Requirements for every plugin: its output, its cost, and a single error for bad input. The tests use the plugins'
+//! samples.
 #![cfg(test)]
 
 mod bad_input;

@@ -1,4 +1,4 @@
-//! What plugins print: results, versions, and what they say without a command.
+//! The output of plugins: results, versions, and the text without a command.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use cnimble_tests::{
     Attachment, Host, Network, Pod, Sample, configs, copy, need, need_recent_go, plugin_dir,
 };
 
-/// The bytes that ADD prints, with what differs from run to run filled in.
+/// The output of ADD, with the variable parts filled in.
 #[test]
 fn results_have_the_reference_form_in_every_version() {
     need!("ip", "nft");
@@ -56,7 +56,7 @@ fn version_is_one_compact_line() {
     need!();
     let host = Host::new();
     for Sample { plugin, oldest, .. } in Sample::all() {
-        // podman sends "dummy" everywhere.
+        // podman passes "dummy" for all variables.
         let outcome = host
             .call(plugin)
             .command("VERSION")
@@ -95,11 +95,11 @@ fn without_a_command_it_says_what_it_is() {
     }
 }
 
-/// nerdctl runs `firewall` without a command. What follows this prefix in the first line that has it
-/// must be a semantic version, and `isolated` is used from 1.7.1 on.
+/// nerdctl runs `firewall` without a command. It takes the rest of the first line with this prefix as a semantic
+/// version, and uses `isolated` from 1.7.1 on.
 #[test]
 fn nerdctl_finds_the_version_of_the_features_on_stderr() {
-    // github.com/Masterminds/semver/v3, with which nerdctl reads it.
+    // The pattern of github.com/Masterminds/semver/v3, which nerdctl uses.
     const SEMVER: &str = concat!(
         r"^v?(0|[1-9]\d*)(?:\.(0|[1-9]\d*))?(?:\.(0|[1-9]\d*))?",
         r"(?:-((?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*))?",
@@ -119,7 +119,7 @@ fn nerdctl_finds_the_version_of_the_features_on_stderr() {
     }
 }
 
-/// What installers link is what there are folders of.
+/// Installers link the listed plugins, and each folder must be in the list.
 #[test]
 fn the_binary_names_every_plugin() {
     let output = Command::new(plugin_dir().join("bridge")).arg("--list-plugins").output().unwrap();
@@ -138,7 +138,7 @@ fn a_copy_of_the_file_works_and_another_name_is_an_error() {
         copy(&plugin_dir().join(name), &dir.join(name));
     }
     copy(&plugin_dir().join("bridge"), &dir.join("other"));
-    // Different files: the delegate is executed rather than called in the process.
+    // Different files: the delegate is executed instead of being called in the process.
     let net = Network::by(&dir, &host, configs::dual(&host)).with("/ipMasq", json!(true));
     let att = Attachment::new("one", &pod);
     let result = net.added(&att);
@@ -168,7 +168,7 @@ fn the_sandbox_is_the_netns_to_the_letter() {
     assert_eq!(pod.links(), ["lo"]);
 }
 
-/// What the configuration alone is refused for: code and text, which runtimes show and match.
+/// The code and the text of errors in the configuration. Runtimes show and match them.
 #[test]
 fn versions_and_verbs_are_refused_in_the_words_of_the_go_plugins() {
     need!();

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Sample, configs, need, plugin_dir};
 
-/// VERSION, STATUS, ADD, CHECK, DEL and GC of these plugins.
+/// Calls every verb of these plugins.
 fn every_verb_of(samples: &[&Sample]) {
     need!("ip", "nft", "dnsmasq");
     for sample in samples {
@@ -33,7 +33,7 @@ pub(crate) fn every_verb_in_the_machine() {
     every_verb_of(&Sample::all().iter().filter(|sample| sample.is_for_the_machine()).collect::<Vec<_>>());
 }
 
-/// The programs that ADD of bridge starts in a directory with these copies, itself included.
+/// Returns the number of programs that ADD of bridge starts in a directory with these copies, including itself.
 fn programs_started(host: &Host, dir: &Path) -> usize {
     let pod = Pod::new();
     let net = Network::by(dir, host, configs::v4(host));

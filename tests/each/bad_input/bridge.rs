@@ -1,4 +1,4 @@
-//! bridge's own keys.
+//! Wrong values of bridge's own keys.
 
 use serde_json::json;
 
@@ -86,9 +86,9 @@ pub(super) fn keys(table: &mut Table) {
     ] {
         table.key(pointer, value, 7, &pointer[1..]);
     }
-    // What the IPAM plugin says comes through with its own code, and nothing is left.
+    // An error of the IPAM plugin keeps its code, and nothing is left.
     table.key("/ipam/ranges", json!([[{"subnet": "banana"}]]), 7, "ipam.ranges[0][0].subnet");
     table.key("/ipam/ranges", json!([]), 7, "no IP ranges specified");
-    // Only the kernel knows what it takes (v4 by way of v6 is possible, say).
+    // Only the kernel knows which routes it accepts (IPv4 via IPv6 is possible, for example).
     table.key("/ipam/routes", json!([{"dst": "fd00:9::/64", "gw": "10.1.2.1"}]), 100, "fd00:9::/64");
 }

@@ -1,4 +1,4 @@
-//! stdin, and the keys that every plugin has.
+//! Wrong input on stdin, and wrong values of the keys that every plugin has.
 
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ pub(super) fn common_keys(table: &mut Table) {
         (json!({"routes": [{"dst": "x"}]}), "prevResult.routes[0].dst"),
         (json!({"dns": {"nameservers": "x"}}), "prevResult.dns.nameservers"),
     ] {
-        // DEL goes on without (tests/compat/shapes).
+        // DEL continues without it (tests/compat/shapes).
         for (plugin, verb) in [("bridge", "CHECK"), ("bridge", "ADD"), ("loopback", "ADD")] {
             table.key("/prevResult", value.clone(), 7, says).on(verb).of(plugin);
         }

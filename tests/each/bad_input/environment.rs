@@ -1,4 +1,4 @@
-//! The variables: missing, empty, not UTF-8, of the wrong form.
+//! Wrong environment variables: missing, empty, not UTF-8 or malformed.
 
 use serde_json::json;
 
@@ -47,7 +47,7 @@ pub(super) fn variables(table: &mut Table) {
         table.env("CNI_IFNAME", name, 4, "CNI_IFNAME");
         table.env("CNI_IFNAME", name, 4, "CNI_IFNAME").on("DEL");
     }
-    // lo is there already.
+    // lo already exists.
     table.env("CNI_IFNAME", "lo", 102, "lo");
     for args in ["IP", "IP=1=2", "=1", ";", "MAC=02:00:00:00:00:01;;IP=10.1.2.9", " "] {
         table.env("CNI_ARGS", args, 4, "CNI_ARGS");
@@ -93,7 +93,7 @@ pub(super) fn variables(table: &mut Table) {
         table.env("CNI_NETNS", path, 8, path).of("loopback");
         table.env("CNI_NETNS", path, 8, path).on("CHECK");
     }
-    // The plugin's own.
+    // The plugin's own namespace.
     for plugin in ["bridge", "loopback"] {
         table.env("CNI_NETNS", "/proc/self/ns/net", 8, "netns").of(plugin);
         table.env("CNI_NETNS", "/proc/thread-self/ns/net", 8, "netns").of(plugin);

@@ -1,4 +1,4 @@
-//! host-local's own keys.
+//! Wrong values of host-local's own keys.
 
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
-//! Every parameter and key, wrong in every way: one CNI error with the specification's
-//! code, exit status 1, exactly one JSON object, and a host on which nothing has changed.
+//! Every parameter and key with every kind of wrong value. The answer is one CNI error with the specification's code,
+//! exit status 1 and exactly one JSON object. Nothing changes on the host.
 //!
-//! A [`Row`] is one wrong call and what the answer must be. The modules write rows into the
-//! [`Table`], by what is wrong; the one test makes all calls, beside each other on several hosts.
+//! A [`Row`] is one wrong call and the expected answer. The modules write rows into the [`Table`], by the kind of
+//! error. The only test makes all calls, in parallel on several hosts.
 
 mod bridge;
 mod document;
@@ -17,28 +17,28 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Call, Host, Pod, Sample, Snapshot, announce, configs, need, skip};
 
-/// One wrong call and what the answer must be.
+/// A wrong call and the expected answer.
 struct Row {
     name: String,
     verb: &'static str,
     plugin: &'static str,
     change: Change,
     code: u64,
-    /// What message or details must contain, whatever the case of its letters.
+    /// A text in the message or the details, compared without regard to case.
     says: String,
 }
 
-/// How the call differs from one that would succeed.
+/// The difference between the call and one that would succeed.
 enum Change {
-    /// A variable has another value; `None` takes it away.
+    /// A variable has another value, or is missing with `None`.
     Env(&'static str, Option<Vec<u8>>),
-    /// stdin is something else.
+    /// The input on stdin is replaced.
     Stdin(Vec<u8>),
     /// These keys of the configuration have other values.
     Keys(Vec<(String, Value)>),
     /// The key is missing.
     Without(&'static str),
-    /// The whole configuration.
+    /// The configuration is replaced.
     Config(Value),
 }
 
@@ -70,12 +70,12 @@ impl Table {
         self.row(name, Change::Keys(vec![(pointer.into(), value)]), code, says)
     }
 
-    /// As [`key`](Self::key), in host-local called on its own.
+    /// Adds a row like [`key`](Self::key), for host-local called alone.
     fn ipam(&mut self, pointer: &str, value: Value, code: u64, says: &str) -> &mut Row {
         self.key(pointer, value, code, says).of("host-local")
     }
 
-    /// An ADD of host-local with this list of range sets.
+    /// Adds a row with an ADD of host-local with this list of range sets.
     fn ranges(&mut self, ranges: Value, says: &str) -> &mut Row {
         self.ipam("/ipam/ranges", ranges, 7, says)
     }
@@ -101,7 +101,7 @@ impl Row {
     }
 }
 
-/// The call of a row, on a host whose pod is there.
+/// Returns the call of a row, on a host with its pod.
 fn call<'h>(host: &'h Host, pod: &Pod, row: &Row) -> Call<'h> {
     let mut config = match row.plugin {
         "bridge" => configs::v4(host),
@@ -133,7 +133,7 @@ fn call<'h>(host: &'h Host, pod: &Pod, row: &Row) -> Call<'h> {
     call.config(&config)
 }
 
-/// What is wrong with the answer; `None` if nothing is.
+/// Returns the error in the answer, or `None` if it is correct.
 fn judge(row: &Row, call: &Call<'_>) -> Option<String> {
     let outcome = call.run();
     let error = match outcome.try_error() {
@@ -157,7 +157,7 @@ fn judge(row: &Row, call: &Call<'_>) -> Option<String> {
     None
 }
 
-/// A host with what samples need, and how it looks.
+/// Returns a host with the requirements of the samples, and its state.
 fn fresh() -> (Host, Snapshot) {
     let host = Host::new();
     Sample::all().iter().for_each(|sample| sample.prepare(&host));
@@ -179,7 +179,7 @@ fn one_error_and_nothing_changed() {
     host_local::keys(&mut table);
     samples::types(&mut table);
     let rows = &table.0;
-    // Panics of rows are told in one list at the end.
+    // Failed rows are reported in one list at the end.
     let failures: Vec<String> = std::thread::scope(|scope| {
         let workers = 4;
         let threads: Vec<_> = (0..workers)
@@ -196,7 +196,7 @@ fn one_error_and_nothing_changed() {
                             host.1.diff(&Snapshot::of(&host.0)) + &pod_before.diff(&Snapshot::of_ns(&pod));
                         if !diff.is_empty() {
                             wrong.push(format!("changes the host:\n{diff}"));
-                            // The next rows start from a clean one.
+                            // The next rows start on a clean host.
                             host = fresh();
                         }
                         for wrong in wrong {

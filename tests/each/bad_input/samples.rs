@@ -6,14 +6,14 @@ use cnimble_tests::{Role, Sample};
 
 use super::Table;
 
-/// Keys that every plugin has; `document` has those.
+/// The keys that every plugin has, which `document` tests.
 const COMMON: &[&str] = &["cniVersion", "name", "type"];
 
 pub(super) fn types(table: &mut Table) {
     for sample in Sample::all() {
         let config = sample.raw();
         keys(table, sample, "", config);
-        // What is below belongs to the IPAM plugin.
+        // The keys inside belong to the IPAM plugin.
         if sample.role == Role::Ipam {
             keys(table, sample, "/ipam", &config["ipam"]);
         }

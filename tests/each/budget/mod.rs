@@ -1,12 +1,12 @@
-//! What a verb may cost: system calls and netlink messages, counted by strace.
+//! The cost of a verb: system calls and netlink messages, counted by strace.
 //!
-//! A time says little on a busy machine; a count is the same on every run. Each verb has a
-//! budget, written down here and explained in docs/PERFORMANCE.md. A change that needs more
-//! has to say why by raising it; one that needs less should lower it, so that the gain stays.
+//! Times vary on a busy machine, but counts are the same on every run. Each verb has a budget, written down here and
+//! explained in docs/PERFORMANCE.md. A change that needs more has to raise it and give the reason. A change that needs
+//! less should lower it, so that the gain stays.
 //!
-//! Counted is a second pod's ADD, CHECK and DEL on a host where everything shared is there
-//! already. Calls before the configuration is read (the loader's and the C library's, which
-//! differ between builds) and the allocator's are left out.
+//! The test counts ADD, CHECK and DEL of a second pod, on a host with all shared state. It leaves out calls before the
+//! configuration is read (by the loader and the C library), which differ between builds. It also leaves out those of
+//! the allocator.
 
 mod samples;
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Crowd, Host, Network, Pod, announce, configs, need, skip};
 
-/// System calls and netlink messages that a verb may take.
+/// The system calls and netlink messages that a verb may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Budget {
     calls: usize,
@@ -39,7 +39,7 @@ struct Row {
     del: Budget,
 }
 
-/// The budgets. docs/PERFORMANCE.md has the same table; a test compares the two.
+/// The budgets. docs/PERFORMANCE.md has the same table, and a test compares the two.
 const TABLE: [Row; 4] = [
     Row {
         name: "plain",
@@ -75,20 +75,20 @@ const TABLE: [Row; 4] = [
     },
 ];
 
-/// Where the budgets are told; those of the plugins' samples stand nowhere else.
+/// The page with the budgets. Those of the plugins' samples are only there.
 const DOCUMENT: &str = include_str!("../../../docs/PERFORMANCE.md");
 
-/// The allocator's and the scheduler's: they depend on the build and on chance.
+/// Calls of the allocator and the scheduler, which depend on the build and on timing.
 const UNCOUNTED: &[&str] =
     &["brk", "mmap", "munmap", "mremap", "mprotect", "madvise", "futex", "sched_yield", "restart_syscall"];
 
 /// Reading one lease takes an open, a read and a close.
 const CALLS_PER_LEASE: usize = 3;
 
-/// What asking host-local's index and changing it may take more than reading two leases.
+/// The additional calls for reading and updating host-local's index, compared with reading two leases.
 const INDEX_CALLS: usize = 16;
 
-/// What strace saw of one verb.
+/// The calls of one verb in strace's output.
 #[derive(Debug)]
 struct Trace {
     calls: BTreeMap<String, usize>,
@@ -98,10 +98,10 @@ struct Trace {
 }
 
 impl Trace {
-    /// Reads strace's output.
+    /// Parses the output of strace.
     fn read(text: &str) -> Self {
         let mut trace = Trace { calls: BTreeMap::new(), messages: 0, leases_read: 0, text: text.to_owned() };
-        // With -f a line starts with a process id where there is more than one process.
+        // With -f a line starts with a process ID if there is more than one process.
         let lines =
             text.lines().map(|line| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' '));
         let verb = lines.skip_while(|line| !line.starts_with("read(0, \"{"));
@@ -126,7 +126,7 @@ impl Trace {
         trace
     }
 
-    /// What is said if it took more than its budget.
+    /// Describes the excess over the budget, if there is any.
     fn over(&self, what: &str, verb: &str, budget: Budget) -> Option<String> {
         let (calls, messages) = (self.total(), self.messages);
         assert!(calls > 0, "strace's output has no verb in it:\n{}", self.text);
@@ -138,24 +138,24 @@ impl Trace {
         })
     }
 
-    /// Without the reading of leases, which depends on how many there are.
+    /// Returns the number of calls without those that read leases, which depend on the number of leases.
     fn total(&self) -> usize {
         self.calls.values().sum::<usize>() - CALLS_PER_LEASE * self.leases_read
     }
 }
 
-/// Waiting for a link to come up, if it isn't up by the time that a verb looks: whether it is, and
-/// how many notifications come until then, is up to the kernel and to how busy the machine is.
+/// The wait for a link to come up, if it isn't up when the verb first reads it. The kernel and the load of the machine
+/// decide whether it is, and how many notifications arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     No,
     ForNews,
-    /// What has come too late is thrown away.
+    /// Late notifications are discarded.
     ForSilence,
 }
 
 impl Wait {
-    /// Whether this call is a part of it.
+    /// Returns true if this call is a part of the wait.
     fn goes_on(&mut self, line: &str) -> bool {
         let before = *self;
         *self = match before {
@@ -168,25 +168,25 @@ impl Wait {
     }
 }
 
-/// An assertion of the standard library's debug build, or a call that the kernel begins again
-/// because somebody else holds a lock.
+/// Returns true for an assertion of the standard library's debug build, and for a call that the kernel restarts because
+/// another process holds a lock.
 fn is_chance(line: &str) -> bool {
     line.contains(", F_GETFD)")
-        // musl says close-on-exec twice, for kernels that once ignored it, and blocks signals
-        // while it makes a key for a thread's variable.
+        // musl sets close-on-exec twice, for kernels that once ignored it. It also blocks signals while it creates a
+        // key for a thread's variable.
         || line.contains(", F_SETFD, FD_CLOEXEC)")
         || line.starts_with("rt_sigprocmask(")
         || line.contains(" = ? ERESTART")
 }
 
-/// `openat(5, "10.1.2.3", O_RDONLY…`
+/// Matches lines such as `openat(5, "10.1.2.3", O_RDONLY…`.
 fn is_lease_opened(line: &str) -> bool {
     line.starts_with("openat(")
         && line.contains("O_RDONLY")
         && line.split('"').nth(1).is_some_and(|name| name.parse::<std::net::IpAddr>().is_ok())
 }
 
-/// A network with one pod in it, to count on.
+/// A network with one pod in it, for counting.
 struct Counting<'h> {
     net: Network<'h>,
     pods: Vec<Pod>,
@@ -199,7 +199,7 @@ impl<'h> Counting<'h> {
         Counting { net, pods: Vec::new() }
     }
 
-    /// Adds pods that stay until there are so many.
+    /// Adds pods until there are `pods` of them.
     fn populate(&mut self, pods: usize) {
         while self.pods.len() < pods {
             let pod = Pod::new();
@@ -208,7 +208,7 @@ impl<'h> Counting<'h> {
         }
     }
 
-    /// ADD, CHECK and DEL of one pod more.
+    /// Counts ADD, CHECK and DEL of one more pod.
     fn verbs(&self) -> [Trace; 3] {
         let pod = Pod::new();
         let att = Attachment::new("counted", &pod);
@@ -219,18 +219,18 @@ impl<'h> Counting<'h> {
     }
 }
 
-/// A verb, with what strace saw of it.
+/// Runs a verb, and returns its result and its trace.
 fn traced(net: &Network<'_>, verb: &str, att: &Attachment, prev: Option<&Value>) -> (Value, Trace) {
     let file = net.host.dir().join(cnimble_tests::unique("strace"));
     let path = file.to_str().unwrap();
     let call = net.call(verb, att, prev).unset("CNIMBLE_RESTRAINT");
-    // Whole messages, however many there are in a datagram.
+    // Whole messages, for any number of messages in a datagram.
     let outcome = call.under(&["strace", "-f", "-v", "-s", "65536", "-o", path]).run().success();
     let result = serde_json::from_slice(&outcome.stdout).unwrap_or(Value::Null);
     (result, Trace::read(&std::fs::read_to_string(file).unwrap()))
 }
 
-/// Why nothing can be counted here, if it can't.
+/// Returns the reason why strace cannot be used here, if there is one.
 fn untraceable() -> Option<String> {
     let host = Host::new();
     let call = host.call("bridge").command("VERSION").under(&["strace", "-o", "/dev/null"]);
@@ -265,7 +265,7 @@ fn every_verb_stays_within_its_budget() {
     assert!(over.is_empty(), "{}", over.join("\n\n"));
 }
 
-/// Its block of memory is in the program, and thread-local values fit into what the C library has for them.
+/// Its memory pool is in the program, and thread-local values fit into the space that the C library reserves.
 #[test]
 fn a_plugin_starts_without_asking_the_kernel_for_memory() {
     need_strace!();
@@ -278,7 +278,7 @@ fn a_plugin_starts_without_asking_the_kernel_for_memory() {
     assert!(text.starts_with("execve(") && !text.lines().any(|line| asks(&line)), "{text}");
 }
 
-/// What a verb costs must not grow with the number of pods.
+/// The cost of a verb must not grow with the number of pods.
 #[test]
 fn fifty_pods_cost_as_much_as_one() {
     need_strace!();
@@ -289,8 +289,8 @@ fn fifty_pods_cost_as_much_as_one() {
         let one = counting.verbs();
         counting.populate(50);
         for ((verb, one), fifty) in VERBS.iter().zip(one).zip(counting.verbs()) {
-            // Fifty pods with two leases each are many enough for host-local's index, which takes
-            // a few calls; reading the leases would take three for each.
+            // Fifty pods with two leases each are enough for host-local's index, which takes a few calls. Reading the
+            // leases would take three calls for each.
             let calls = |trace: &Trace| trace.calls.values().sum::<usize>();
             assert!(
                 calls(&fifty) <= calls(&one) + INDEX_CALLS && fifty.messages <= one.messages,
@@ -304,7 +304,7 @@ fn fifty_pods_cost_as_much_as_one() {
     }
 }
 
-/// Nothing is listed that an administrator, or other software of the node, has put there.
+/// Rules and links of the administrator or of other software are not listed.
 #[test]
 fn a_crowded_host_costs_as_much_as_an_empty_one() {
     need_strace!();
@@ -329,7 +329,7 @@ fn a_crowded_host_costs_as_much_as_an_empty_one() {
     }
 }
 
-/// docs/PERFORMANCE.md promises what this test enforces.
+/// docs/PERFORMANCE.md promises the budgets that this test enforces.
 #[test]
 fn the_document_has_the_same_budget() {
     for Row { name, add, check, del, .. } in TABLE {

@@ -1,4 +1,4 @@
-//! The same for each plugin's sample: what the second pod takes.
+//! The budgets of each plugin's sample, for a second pod.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use cnimble_tests::{Sample, announce, need, skip};
 
 use super::{Budget, DOCUMENT, Trace, VERBS, budget, traced, untraceable};
 
-/// The budgets of ADD, CHECK and DEL that docs/PERFORMANCE.md tells of a plugin.
+/// Returns the budgets of ADD, CHECK and DEL of a plugin in docs/PERFORMANCE.md.
 fn told(plugin: &str) -> Option<[Budget; 3]> {
     let row = DOCUMENT.lines().find_map(|line| line.strip_prefix(&format!("| {plugin} | ")))?;
     let cells: Vec<Budget> = row
@@ -17,7 +17,7 @@ fn told(plugin: &str) -> Option<[Budget; 3]> {
     cells.try_into().ok()
 }
 
-/// ADD, CHECK and DEL of a second pod.
+/// Counts ADD, CHECK and DEL of a second pod.
 fn verbs(sample: &Sample) -> [Trace; 3] {
     let host = cnimble_tests::Host::new();
     let _server = sample.serve(&host);
@@ -29,13 +29,13 @@ fn verbs(sample: &Sample) -> [Trace; 3] {
     let (_, check) = traced(net, "CHECK", att, Some(&result));
     let (_, del) = traced(net, "DEL", att, Some(&result));
     if sample.is_served() {
-        // What keeps its lease needn't notice by itself that all is gone.
+        // The lease daemon may not notice by itself that everything is removed.
         first.net.deleted(&first.att, None);
     }
     [add, check, del]
 }
 
-/// Counts for these plugins.
+/// Compares the counts of these plugins with their budgets.
 fn count(samples: &[&Sample]) {
     need!("strace", "ip", "dnsmasq");
     if let Some(why) = untraceable() {
@@ -74,7 +74,7 @@ fn every_plugin_stays_within_its_budget() {
     );
 }
 
-/// Those that this kernel may not be able to serve.
+/// Counts for plugins that this kernel may not support.
 pub(crate) fn count_the_picky() {
     count(&Sample::all().iter().filter(|sample| sample.is_for_the_machine()).collect::<Vec<_>>());
 }
