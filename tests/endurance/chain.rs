@@ -1,4 +1,4 @@
-//! A network of several plugins, called one after the other as a runtime does.
+//! A network of several plugins, called one after the other as by a runtime.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ pub(crate) enum Part {
     Sample(&'static Sample),
 }
 
-/// A network; `plugins` are its plugins in order.
+/// A network with its plugins in order.
 pub(crate) struct Chain<'h> {
     pub(crate) host: &'h Host,
     pub(crate) name: &'static str,
     pub(crate) plugins: Vec<Part>,
 }
 
-/// Whose plugins are called.
+/// The set of plugins that is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Set {
     Ours,
@@ -36,7 +36,7 @@ impl Set {
 }
 
 impl<'h> Chain<'h> {
-    /// In the version that both sets know, and for GC in the one that has it.
+    /// Uses the version that both sets support, and for GC the first one with that verb.
     fn networks(&self, set: Set, verb: &str, port: u16) -> Vec<Network<'h>> {
         let version = if verb == "GC" { "1.1.0" } else { "1.0.0" };
         let with = |part: &Part| {
@@ -55,7 +55,7 @@ impl<'h> Chain<'h> {
         self.plugins.iter().map(with).collect()
     }
 
-    /// ADD of all; if one fails, DEL of all.
+    /// Calls ADD of all plugins. If one fails, calls DEL of all.
     pub(crate) fn add(&self, set: Set, attachment: &Attachment, port: u16) -> Result<Value, String> {
         let mut result = None;
         for network in self.networks(set, "ADD", port) {
@@ -81,7 +81,7 @@ impl<'h> Chain<'h> {
         networks.iter().try_for_each(|network| good(&network.check(attachment, result)))
     }
 
-    /// DEL of all, last one first.
+    /// Calls DEL of all plugins, the last one first.
     pub(crate) fn del(
         &self,
         set: Set,

@@ -1,6 +1,6 @@
-//! What shows only after a while: many attachments at once for some time, the history
-//! of a whole node with kills, and many pod lives one after the other. `scripts/stress mix`, `history` and
-//! `soak` do it for long.
+//! Faults that appear only after a while. The tests run many concurrent attachments for some time, the history of a
+//! whole node with kills, and many pods in sequence. `scripts/stress mix`, `history` and `soak` run them for a long
+//! time.
 #![cfg(test)]
 
 mod chain;
@@ -8,7 +8,7 @@ mod history;
 mod mix;
 mod soak;
 
-/// A number from the environment, or else the default.
+/// Returns a number from the environment, or else the default.
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable)
         .ok()
@@ -16,7 +16,7 @@ fn number(variable: &str, default: u64) -> u64 {
         .map_or(default, |text| text.parse().unwrap_or_else(|err| panic!("{variable}={text}: {err}")))
 }
 
-/// Random numbers from a seed (splitmix64), for choices that can be made again.
+/// Random numbers from a seed (splitmix64), for reproducible choices.
 struct Chance(u64);
 
 impl Chance {
@@ -28,7 +28,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.next() % limit as u64).unwrap()
     }

@@ -1,6 +1,5 @@
-//! Many processes at once: random ADD, DEL, CHECK and GC of random attachments, by our plugins
-//! and by the Go plugins, in networks that share stores, bridges and rules. In the end, leases,
-//! veths and rules are those of the attachments that are left, exactly.
+//! Many concurrent processes: random verbs for random attachments, by our plugins and by the Go plugins. The networks
+//! share stores, bridges and rules. In the end, leases, veths and rules are exactly those of the remaining attachments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,11 +19,11 @@ use super::chain::{Chain, Part, Set};
 use super::{Chance, number};
 
 const WORKERS: usize = 6;
-/// Attachments of a worker, each in a pod of its own.
+/// The number of attachments of a worker, each in a separate pod.
 const SLOTS: usize = 4;
 
-/// Two networks on one bridge with one subnet between them, two such on another bridge, of which
-/// one has a chain and a MAC check, and one of ptp.
+/// Returns the networks. Two share one bridge and one subnet. Two others share another bridge, one of them with a chain
+/// and a MAC check. One uses ptp.
 fn networks(host: &Host) -> Vec<Chain<'_>> {
     let ipam = |range: Value| json!({"type": "host-local", "dataDir": host.data_dir(), "ranges": [[range]]});
     let bridge = |name: &str, range: Value| json!({"type": "bridge", "bridge": name, "isGateway": true, "ipMasq": true, "ipam": ipam(range)});
@@ -53,7 +52,7 @@ fn networks(host: &Host) -> Vec<Chain<'_>> {
     ]
 }
 
-/// Networks that the Go plugins serve as well.
+/// The networks that the Go plugins also serve.
 const MIXED: [usize; 3] = [0, 1, 3];
 
 /// An attachment that was added.
@@ -80,13 +79,13 @@ impl Live {
     }
 }
 
-/// What all workers know.
+/// The state that all workers share.
 struct Board<'h> {
     chains: Vec<Chain<'h>>,
     go: bool,
-    /// Who is in each network. GC holds it for writing: it must not meet an ADD of its network.
+    /// A lock for each network. GC takes it for writing, as it must not run during an ADD of its network.
     gates: Vec<RwLock<()>>,
-    /// By network and container.
+    /// The attachments by network and container.
     live: Mutex<BTreeMap<(usize, String), Live>>,
     counts: [AtomicUsize; 6],
     wrong: Mutex<Vec<String>>,
@@ -103,7 +102,7 @@ impl Board<'_> {
         self.wrong.lock().unwrap().push(what);
     }
 
-    /// Notes a new attachment; nobody else may have its addresses.
+    /// Records a new attachment. No other attachment may have its addresses.
     fn enter(&self, live: &Live) {
         let mut all = self.live.lock().unwrap();
         for ip in live.addrs() {
@@ -129,7 +128,7 @@ struct Worker<'b, 'h> {
 impl Worker<'_, '_> {
     fn run(&mut self, end: Instant) {
         let mut slots: Vec<(Pod, Option<Live>)> = (0..SLOTS).map(|_| (Pod::new(), None)).collect();
-        // However slow the machine is, something has to happen.
+        // Even on a slow machine, something has to happen.
         let idle = || self.board.counts[0].load(Ordering::Relaxed) <= WORKERS;
         while (Instant::now() < end || idle()) && self.board.wrong.lock().unwrap().is_empty() {
             let at = self.chance.below(SLOTS);
@@ -153,7 +152,7 @@ impl Worker<'_, '_> {
                 },
             };
         }
-        // Those that are left are on the board; their pods have to stay as long.
+        // The remaining attachments are on the board, and their pods have to stay as long.
         PODS.lock().unwrap().extend(slots.into_iter().map(|(pod, _)| pod));
     }
 
@@ -175,7 +174,7 @@ impl Worker<'_, '_> {
             }
             Err(_) if go => {
                 board.count(5);
-                // What it left is ours to remove.
+                // Our plugins remove its remains.
                 if let Err(err) = board.chains[net].del(Set::Ours, &attachment, port, None) {
                     board.wrong(err);
                 }
@@ -190,7 +189,7 @@ impl Worker<'_, '_> {
 
     fn check(&mut self, live: &Live) {
         let board = self.board;
-        // Ours knows what the Go plugins made; they don't know what is ours.
+        // Our plugins know what the Go plugins made, but not the other way round.
         if let Err(err) = board.chains[live.net].check(Set::Ours, &live.attachment, live.port, &live.result) {
             board.wrong(err);
         }
@@ -202,7 +201,7 @@ impl Worker<'_, '_> {
         let _in = board.gates[live.net].read().unwrap();
         board.leave(live);
         let by_go = board.go && MIXED.contains(&live.net) && self.chance.below(3) == 0 && live.set == Set::Go;
-        // Without the result of ADD, too, as after a crash of the runtime.
+        // Also without the result of ADD, as after a crash of the runtime.
         let result = Some(&live.result).filter(|_| by_go || self.chance.below(3) > 0);
         let set = if by_go { Set::Go } else { Set::Ours };
         let mut done = board.chains[live.net].del(set, &live.attachment, live.port, result);
@@ -216,13 +215,13 @@ impl Worker<'_, '_> {
         board.count(3);
     }
 
-    /// The namespace goes first.
+    /// Removes the namespace first.
     fn die(&mut self, live: Live, pod: Pod) {
         drop(pod);
         self.del(&Live { set: Set::Ours, ..live });
     }
 
-    /// GC of a network; the attachment isn't on the list any more, if GC can find it.
+    /// Runs GC of a network. The attachment is removed from the list if GC can find it.
     fn gc(&mut self, live: Live) -> Option<Live> {
         let board = self.board;
         let _alone = board.gates[live.net].write().unwrap();
@@ -244,7 +243,7 @@ impl Worker<'_, '_> {
     }
 }
 
-/// Pods of workers that are done.
+/// The pods of workers that are done.
 static PODS: Mutex<Vec<Pod>> = Mutex::new(Vec::new());
 
 fn leases(host: &Host, chains: &[Chain<'_>]) -> BTreeSet<String> {
@@ -262,7 +261,7 @@ fn leases(host: &Host, chains: &[Chain<'_>]) -> BTreeSet<String> {
     found
 }
 
-/// What is there that none of these attachments accounts for, and what one of them lacks.
+/// Returns everything that belongs to none of these attachments, and everything that one of them lacks.
 fn differences(host: &Host, chains: &[Chain<'_>], all: &[Live]) -> Vec<String> {
     let mut wrong = Vec::new();
     let lease = |live: &Live, ip| format!("{} {ip} {} eth0", chains[live.net].name, live.attachment.id);
@@ -337,7 +336,7 @@ fn mix_of_attachments_leaves_exactly_those_that_live() {
     let wrong = std::mem::take(&mut *board.wrong.lock().unwrap());
     assert_eq!(wrong, [""; 0], "seed {seed}");
 
-    // Links of namespaces that are gone take a moment to go.
+    // The kernel takes a moment to remove links of removed namespaces.
     wait_until(PATIENCE, || differences(&host, &board.chains, &all).is_empty());
     assert_eq!(differences(&host, &board.chains, &all), [""; 0], "seed {seed}");
     for live in &all {

@@ -1,4 +1,4 @@
-//! Pod lives one after the other: files, rules, memory and kernel objects don't grow.
+//! Pods in sequence: files, rules, memory and kernel objects don't grow.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,23 +11,23 @@ use cnimble_tests::{
 use super::chain::{Chain, Part, Set};
 use super::number;
 
-/// bridge with both families, and behind it every plugin that works in a chain.
+/// Returns a chain of bridge with both address families, and every chained plugin.
 fn chain(host: &Host) -> Chain<'_> {
     let chained = Sample::with(Role::Chained).filter(|sample| sample.missing().is_none());
     let plugins = std::iter::once(Sample::of("bridge")).chain(chained).map(Part::Sample).collect();
     Chain { host, name: "soak", plugins }
 }
 
-/// Where tuning keeps what it has changed, so that no other test on the machine counts.
+/// Returns the directory of tuning's backups, separate from those of other tests on the machine.
 fn tuning_dir(host: &Host) -> PathBuf {
     host.data_dir().join("tuning")
 }
 
-/// What may grow, by name.
+/// The sizes that must not grow, by name.
 type Sizes = BTreeMap<&'static str, u64>;
 
 fn sizes(host: &Host) -> Sizes {
-    // Waits until the kernel has done its part.
+    // Waits until the kernel has finished its work.
     Snapshot::of(host);
     let mut sizes = Sizes::new();
     let files = leases(&host.data_dir());
@@ -35,7 +35,7 @@ fn sizes(host: &Host) -> Sizes {
     sizes.insert("bytes in files", files.iter().map(|line| line.len() as u64).sum());
     sizes.insert("rule lines", host.nft("list ruleset").lines().count() as u64);
     sizes.insert("links", host.links().len() as u64);
-    // What the kernel has learnt it forgets by itself (arp(7), gc_thresh1 to 3).
+    // The kernel forgets learned neighbours by itself (arp(7), gc_thresh1 to 3).
     sizes.insert("neighbours", host.ip("neigh show nud permanent").lines().count() as u64);
     sizes.insert("routes", host.ip("route show table all").lines().count() as u64);
     let tuned = fs::read_dir(tuning_dir(host)).map_or(0, Iterator::count);
@@ -43,7 +43,7 @@ fn sizes(host: &Host) -> Sizes {
     sizes
 }
 
-/// Of the whole machine, in KiB: other tests run beside this one, so it is told and not judged.
+/// Returns memory figures of the whole machine in KiB. Other tests run at the same time, so they are only reported.
 fn memory() -> BTreeMap<String, i64> {
     let text = fs::read_to_string("/proc/meminfo").unwrap();
     let wanted = ["Slab", "SUnreclaim", "Percpu", "KernelStack", "PageTables", "VmallocUsed"];
@@ -62,12 +62,12 @@ fn soak_of_pod_lives_lets_nothing_grow() {
     let lives = number("CNIMBLE_SOAK_LIVES", 48);
     let host = Host::hasty();
     let chain = chain(&host);
-    // One that stays, so that what pods share does.
+    // An attachment that stays keeps the shared state.
     let (resident, pod) = (Pod::new(), Pod::new());
     let stays = Attachment::new("resident", &resident);
     let result = chain.add(Set::Ours, &stays, 0).unwrap();
     let life = |number: u64, kept: &Pod| {
-        // Every eighth in a namespace of its own that is gone before DEL.
+        // Every eighth pod has a separate namespace that is removed before DEL.
         let own = number.is_multiple_of(8).then(Pod::new);
         let attachment = Attachment::new(&format!("life-{number}"), own.as_ref().unwrap_or(kept));
         let port = 1 + u16::try_from(number % 1000).unwrap();
@@ -76,10 +76,10 @@ fn soak_of_pod_lives_lets_nothing_grow() {
             chain.check(Set::Ours, &attachment, port, &result).unwrap();
         }
         drop(own);
-        // Every fourth without the result.
+        // Every fourth DEL has no result.
         chain.del(Set::Ours, &attachment, port, Some(&result).filter(|_| !number.is_multiple_of(4))).unwrap();
     };
-    // The first ones make what is made once.
+    // The first pods create the state that is created only once.
     let settled = |wanted: Option<&Sizes>| {
         let mut now = sizes(&host);
         wait_until(PATIENCE, || {
@@ -99,7 +99,7 @@ fn soak_of_pod_lives_lets_nothing_grow() {
     }
     let mut after = settled(Some(&before));
     announce("NOTE", &format!("after {lives} lives: {after:?}; KiB of the machine: {:?}", memory()));
-    // An address may have more digits than another.
+    // One address may have more digits than another.
     let mut before = before;
     for sizes in [&mut before, &mut after] {
         sizes.remove("bytes in files");

@@ -1,27 +1,27 @@
-//! The checker: it reads a log and says what must not have happened.
+//! The checker, which reads a log and reports violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::log::{Event, Facts, Meaning, Moment, Outcome};
 
-/// The time in which an attachment must have what it was told.
+/// The time in which an attachment must keep its result.
 #[derive(Debug)]
 struct Life<'e> {
     who: &'e str,
     told: &'e Facts,
     from: Moment,
-    /// When its DEL began.
+    /// The start of its DEL.
     to: Moment,
 }
 
-/// What of an operation is known while it goes on.
+/// An operation that has not ended.
 struct Open<'e> {
     meaning: Meaning,
     who: &'e str,
     what: &'e str,
 }
 
-/// What is wrong in a log.
+/// Returns the violations in a log.
 pub(crate) fn findings(events: &[Event]) -> Vec<String> {
     let (lives, mut wrong) = lives(events);
     wrong.extend(lost(events, &lives));
@@ -29,7 +29,7 @@ pub(crate) fn findings(events: &[Event]) -> Vec<String> {
     wrong
 }
 
-/// Of every ADD that succeeded; and what failed though nothing of it was killed.
+/// Returns the lives of all ADDs that succeeded, and the failures of operations without a kill.
 fn lives(events: &[Event]) -> (Vec<Life<'_>>, Vec<String>) {
     let mut open = BTreeMap::new();
     let mut ended: BTreeMap<&str, Moment> = BTreeMap::new();
@@ -49,7 +49,7 @@ fn lives(events: &[Event]) -> (Vec<Life<'_>>, Vec<String>) {
                     continue;
                 };
                 match outcome {
-                    // One whose DEL began before has nothing to lose.
+                    // An attachment with an earlier DEL has nothing to lose.
                     Outcome::Done if meaning == Meaning::Adds && !ended.contains_key(who) => {
                         lives.push(Life { who, told, from: *at, to: Moment::MAX });
                     }
@@ -63,7 +63,7 @@ fn lives(events: &[Event]) -> (Vec<Life<'_>>, Vec<String>) {
     (lives, wrong)
 }
 
-/// What lives and was looked at, and lacked something. The first look at each that did.
+/// Returns the living attachments that lacked something at a look, with the first such look.
 fn lost(events: &[Event], lives: &[Life<'_>]) -> Vec<String> {
     let mut by_name: BTreeMap<&str, Vec<&Life<'_>>> = BTreeMap::new();
     for life in lives {
@@ -86,7 +86,7 @@ fn lost(events: &[Event], lives: &[Life<'_>]) -> Vec<String> {
     wrong
 }
 
-/// Addresses that two had at one time.
+/// Returns the addresses that two attachments had at the same time.
 fn shared(lives: &[Life<'_>]) -> Vec<String> {
     let mut owners: BTreeMap<&str, Vec<&Life<'_>>> = BTreeMap::new();
     for life in lives {
@@ -97,7 +97,7 @@ fn shared(lives: &[Life<'_>]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (address, mut lives) in owners {
         lives.sort_by_key(|life| life.from);
-        // Only neighbours: of three with one address, two pairs are told.
+        // Only neighbours are compared. If three attachments share an address, two pairs are reported.
         for pair in lives.windows(2) {
             if let [one, two] = pair
                 && two.from < one.to
@@ -114,7 +114,7 @@ fn shared(lives: &[Life<'_>]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// A log by hand; its clock goes by itself.
+    /// A log written by a test, with a clock that advances at each event.
     #[derive(Default)]
     struct Hand(Vec<Event>, Moment, usize);
 

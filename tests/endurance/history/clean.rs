@@ -1,4 +1,4 @@
-//! Clean-ups beside everything: `gc --gone`, `doctor --repair`.
+//! Concurrent clean-ups: `gc --gone` and `doctor --repair`.
 
 use super::Board;
 use super::log::{Facts, Meaning};
@@ -6,7 +6,7 @@ use super::plan::{Clean, Kill, Net, cleaning};
 use super::site::{Operation, Site};
 use crate::chain::Set;
 
-/// Leases of the Go plugins alone are judged by their age. More than an ADD takes.
+/// Leases of the Go plugins are judged only by their age. This is more than an ADD takes.
 const GRACE: &str = "20";
 
 pub(super) fn clean(board: &Board<'_>, seed: u64, number: usize) {
@@ -21,7 +21,7 @@ pub(super) fn clean(board: &Board<'_>, seed: u64, number: usize) {
 
 fn clean_once(site: &Site, actor: &str, what: Clean, kill: Option<Kill>) {
     let args = match what {
-        // What our plugins make says from the first moment whose it is: no grace is needed.
+        // Everything that our plugins create names its owner from the start, so no grace period is needed.
         Clean::Gone(Net::Own) => vec!["gc", "own", "--gone", "--grace", "0"],
         Clean::Gone(net) => vec!["gc", net.name(), "--gone", "--grace", GRACE],
         Clean::Doctor => vec!["doctor", "--repair", "--grace", GRACE],
@@ -31,7 +31,7 @@ fn clean_once(site: &Site, actor: &str, what: Clean, kill: Option<Kill>) {
     site.operate(&operation, &mut site.cnimble(Set::Ours, &args), |_| Facts::new());
 }
 
-/// Everything that is dead goes, in the end.
+/// Removes everything that is dead, at the end.
 pub(super) fn sweep(site: &Site) -> bool {
     let args = ["doctor", "--repair", "--grace", "0"];
     let what = args.join(" ");

@@ -1,4 +1,4 @@
-//! containerd, with its own client and a directory for a root file system: pods by the real libcni.
+//! containerd with its own client and a directory as the root file system. Its pods use the real libcni.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ use super::{Board, Busy};
 const SOCKET: &str = "/run/containerd/containerd.sock";
 const SLOTS: usize = 2;
 
-/// Why it can't take part.
+/// Returns the reason why containerd can't take part, if there is one.
 pub(super) fn why_not() -> Option<String> {
     let groups = ["cgroup.controllers", "pids"].map(|file| Path::new("/sys/fs/cgroup").join(file));
     if !groups.iter().any(|file| file.exists()) {
@@ -25,7 +25,7 @@ pub(super) fn why_not() -> Option<String> {
     cnimble_tests::missing(&["containerd", "ctr", "runc", "busybox"])
 }
 
-/// containers come and go until it is time.
+/// Starts and stops containers until the time is over.
 pub(super) fn containers(board: &Board<'_>, seed: u64, busy: Busy<'_>) {
     let _cgroups = Cgroups(group());
     let _daemon = daemon(board.site);
@@ -46,7 +46,7 @@ pub(super) fn containers(board: &Board<'_>, seed: u64, busy: Busy<'_>) {
     drop(busy);
 }
 
-/// The cgroup of all containers.
+/// Returns the cgroup of all containers.
 fn group() -> String {
     format!("cnimble-history-{}", std::process::id())
 }
@@ -88,7 +88,7 @@ fn ctr(site: &Site, args: &[&str]) -> Command {
     ctr
 }
 
-/// One container: it has its network when it says so, and loses it when it is told to stop.
+/// Runs one container. It has its network when it prints a line, and loses it when it is told to stop.
 fn live(board: &Board<'_>, rootfs: &str, id: &str, hold: u64) {
     let site = board.site;
     let said = site.node.dir().join(format!("{id}.out"));
@@ -135,14 +135,14 @@ fn live(board: &Board<'_>, rootfs: &str, id: &str, hold: u64) {
     site.log.end(begun, outcome, Facts::new());
 }
 
-/// The process ID of its container on the node.
+/// Returns the process ID of its container on the node.
 fn pid(site: &Site, id: &str) -> String {
     let listed = site.node.run(&format!("ctr --address {SOCKET} task ls")).text();
     let line = listed.lines().find(|line| line.split_whitespace().next() == Some(id)).unwrap_or_default();
     line.split_whitespace().nth(1).unwrap_or("none").to_owned()
 }
 
-/// Whether the client ends by itself; it is ended, else.
+/// Returns true if the client ends without help. Otherwise it is killed.
 fn gone(run: &mut Child) -> bool {
     let end = Instant::now() + Duration::from_secs_f32(PATIENCE);
     while Instant::now() < end {

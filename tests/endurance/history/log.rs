@@ -1,5 +1,5 @@
-//! What happened, in order: operations as they begin and end, and looks at the kernel. It is in
-//! memory for the checker, and in a file, one JSON object a line, for people.
+//! The log of a history: operations as they begin and end, and looks at the kernel. The checker reads it in memory. A
+//! file has one JSON object a line for people.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,36 +13,36 @@ use serde_json::{Value, json};
 
 use crate::chain::Set;
 
-/// Things that an attachment has, each as a line: `address 10.1.2.3/24`, `lease 10.1.2.3`.
+/// The properties of an attachment, each as a line: `address 10.1.2.3/24`, `lease 10.1.2.3`.
 pub(crate) type Facts = BTreeSet<String>;
 
 /// Microseconds since the log was opened.
 pub(crate) type Moment = u64;
 
-/// What an operation means for its attachment.
+/// The effect of an operation on its attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// If it succeeds, the attachment has what it was told from then on.
+    /// If it succeeds, the attachment has the properties of its result from then on.
     Adds,
     /// As soon as it begins, the attachment may lose everything.
     Ends,
-    /// Nothing: a check, a clean-up, the start of a process.
+    /// No effect: a check, a clean-up, the start of a process.
     Other,
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// It said so by its exit status.
+    /// It failed with an exit status.
     Failed(String),
-    /// It failed, and something of it had been killed.
+    /// It failed after one of its processes had been killed.
     Killed(String),
-    /// It failed, and the plugins were not ours.
+    /// It failed with plugins that are not ours.
     Theirs(String),
 }
 
-/// One line.
+/// A line of the log.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     Begin { op: usize, at: Moment, meaning: Meaning, who: String, actor: String, what: String },
@@ -51,7 +51,7 @@ pub(crate) enum Event {
 }
 
 impl Outcome {
-    /// The same of plugins of that set.
+    /// Returns the outcome for plugins of that set.
     pub(crate) fn of(self, set: Set) -> Self {
         match self {
             Outcome::Failed(why) if set == Set::Go => Outcome::Theirs(why),
@@ -123,22 +123,22 @@ impl Log {
         self.write(|at| Event::End { op, at, outcome, told });
     }
 
-    /// A look that began at `from` and ends now.
+    /// Logs a look that began at `from` and ends now.
     pub(crate) fn look(&self, from: Moment, who: &str, seen: Facts) {
         let who = who.to_owned();
         self.write(|to| Event::Look { from, to, who, seen });
     }
 
-    /// The time is taken under the lock, so that lines stand in their order.
+    /// The time is taken under the lock, so that lines are in order.
     fn write(&self, event: impl FnOnce(Moment) -> Event) {
         let mut lines = self.lines.lock().unwrap();
         let event = event(self.now());
-        // By one call of write(2): what was logged is there, however the test ends.
+        // A single write(2), so that the file is complete even if the test is killed.
         lines.0.write_all(format!("{}\n", event.line()).as_bytes()).unwrap();
         lines.1.push(event);
     }
 
-    /// Everything so far.
+    /// Returns all events so far.
     pub(crate) fn events(&self) -> Vec<Event> {
         self.lines.lock().unwrap().1.clone()
     }

@@ -1,4 +1,4 @@
-//! What an attachment has: what it was told by its ADD, and what of that the kernel and the stores have.
+//! The properties of an attachment: those in its ADD's result, and those that the kernel and the stores have.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::site::Site;
 /// An attachment that was added.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    /// Its container's ID.
+    /// The ID of its container.
     pub(crate) id: String,
     pub(crate) net: Net,
     /// Its namespace's path on the node.
@@ -23,7 +23,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// By the result of its ADD. `cache` is the file in which its runtime keeps that.
+    /// Creates a claim from the result of its ADD. `cache` is the file in which its runtime stores the result.
     pub(crate) fn new(
         id: &str,
         net: Net,
@@ -57,7 +57,7 @@ impl Claim {
         Owner { network: self.net.name().to_owned(), attachment }.tag()
     }
 
-    /// By the result that a runtime has written into its cache.
+    /// Creates a claim from the result in a runtime's cache.
     pub(crate) fn cached(
         site: &Site,
         id: &str,
@@ -72,16 +72,16 @@ impl Claim {
     }
 }
 
-/// What all attachments are looked for in.
+/// The lists that are searched for all attachments.
 struct Lists {
-    /// `ip -o link`: the host's ends.
+    /// The host's ends, from `ip -o link`.
     links: String,
-    /// Our table, and iptables' nat.
+    /// Our table, and the nat table of iptables.
     rules: String,
 }
 
 impl Site {
-    /// Looks at each and logs what it has of what it was told.
+    /// Reads each attachment, and logs the properties that still exist.
     pub(crate) fn look(&self, claims: &[(String, Claim)]) {
         if claims.is_empty() {
             return;
@@ -92,7 +92,7 @@ impl Site {
             let addresses = addresses(&self.path(&claim.netns));
             let has = |fact: &&String| self.has(&lists, &addresses, claim, fact);
             let mut seen: Facts = claim.told.iter().filter(has).cloned().collect();
-            // The kernel's list of links may miss one while others go. What is lost doesn't come back.
+            // The kernel's list of links may miss a link while others are removed. A lost link does not return.
             for _ in 0..5 {
                 let missing: Vec<_> =
                     claim.told.difference(&seen).filter(|fact| fact.starts_with("port ")).collect();
@@ -108,7 +108,7 @@ impl Site {
         }
     }
 
-    /// What is there of any pod, for the time when there is none.
+    /// Returns the remains of pods, at a time without pods.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left: Vec<String> = self.links().lines().map(str::to_owned).collect();
         for net in Net::ALL {
@@ -126,7 +126,7 @@ impl Site {
         self.node.run_with("ip -o link show type veth", b"").text()
     }
 
-    /// Packet rules as their own tools print them.
+    /// Returns the packet rules as their own tools print them.
     fn rules(&self) -> String {
         // Fails as long as there is no pod.
         let mut text = self.node.run_with("nft list table inet cnimble", b"").text();
@@ -150,7 +150,7 @@ impl Site {
                 content == format!("{}\r\neth0", claim.id)
             }
             "masquerade" | "published" => {
-                // A long ID is cut in our comments; the Go plugins' have nothing else.
+                // Our comments shorten a long ID. Those of the Go plugins have only the tag.
                 let whose = [claim.id.clone(), claim.tag()];
                 let of_claim = |line: &str| whose.iter().any(|word| has_word(line, word));
                 lists.rules.lines().any(|line| has_word(line, name) && of_claim(line))
@@ -161,7 +161,7 @@ impl Site {
     }
 }
 
-/// Whether it is there, and not as a part of another word.
+/// Returns true if the word is in the line, and not as a part of another word.
 fn has_word(line: &str, word: &str) -> bool {
     let part =
         |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == ':');
@@ -169,7 +169,7 @@ fn has_word(line: &str, word: &str) -> bool {
         .any(|(at, _)| !part(line[..at].chars().next_back()) && !part(line[at + word.len()..].chars().next()))
 }
 
-/// The addresses of eth0, a line each; none if there is no such namespace.
+/// Returns the addresses of eth0, one a line, or nothing if the namespace doesn't exist.
 fn addresses(netns: &Path) -> String {
     let Ok(file) = File::open(netns) else { return String::new() };
     let list = || {

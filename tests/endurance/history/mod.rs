@@ -1,8 +1,9 @@
-//! A history: pods come and go by every way there is (`cnimble add` and `del`, another runtime with our
-//! plugins and the Go plugins, `cnimble pod`, `cnimble run`, containerd), clean-ups go on beside them, and
-//! plugins, commands and `run` are killed. Everything is logged. A checker reads the log: no ADD that
-//! succeeded lost anything before its DEL began, and no address had two living owners.
-//! `scripts/stress history` does it for long.
+//! A history: pods are added and deleted in every possible way, while clean-ups run and processes are killed.
+//!
+//! The ways are `cnimble add` and `del`, another runtime with our plugins and the Go plugins, `cnimble pod`, `cnimble
+//! run` and containerd. Plugins, commands and `run` are killed. Everything is logged, and a checker reads the log. No
+//! ADD that succeeded may lose anything before its DEL begins, and no address may have two living owners.
+//! `scripts/stress history` runs for a long time.
 
 mod check;
 mod clean;
@@ -30,15 +31,15 @@ use super::number;
 const WORKERS: usize = 3;
 const CLEANERS: usize = 2;
 
-/// What all actors know.
+/// The state that all actors share.
 struct Board<'s> {
     site: &'s Site,
     end: Instant,
-    /// Attachments that were added and whose DEL hasn't begun.
+    /// Attachments after their ADD and before the start of their DEL.
     living: Mutex<BTreeMap<String, Claim>>,
-    /// A list of what is valid is good only while nothing is added to the network that has it.
+    /// A list of valid attachments is correct only while its network gets no new ones.
     gate: RwLock<()>,
-    /// Actors that may still do something.
+    /// The number of actors that may still do something.
     busy: AtomicUsize,
     looked: AtomicBool,
 }
@@ -78,11 +79,11 @@ impl Board<'_> {
     }
 }
 
-/// An actor at work; also one that panics drops it.
+/// An active actor. It is dropped even if the actor panics.
 struct Busy<'b>(&'b Board<'b>);
 
 impl Busy<'_> {
-    /// For those whose pods go with them.
+    /// Waits for the last look, for actors that remove their pods at their end.
     fn wait_for_the_last_look(self) {
         let board = self.0;
         drop(self);
@@ -96,7 +97,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// All actors, until it is time, and a look at everything when they have stopped.
+/// Runs all actors until the time is over, and looks at everything when they have stopped.
 fn act(board: &Board<'_>, seed: u64, containerd: bool) {
     type Actor<'b> = Box<dyn FnOnce(Busy<'b>) + Send + 'b>;
     let mut actors: Vec<Actor<'_>> = Vec::new();
@@ -120,7 +121,7 @@ fn act(board: &Board<'_>, seed: u64, containerd: bool) {
     });
 }
 
-/// How much there was of each, for people.
+/// Returns the number of operations of each kind, for the report.
 fn counts(events: &[Event]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for event in events {
@@ -148,7 +149,7 @@ fn history_of_a_node_has_no_loss_before_its_del() {
     let (seconds, seed) = (number("CNIMBLE_HISTORY_SECONDS", 15), number("CNIMBLE_SEED", 1));
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("history-{seed}.jsonl"));
     let go = go_to_meet().ok();
-    // A daemon and its containers are more than seconds are enough for.
+    // A daemon and its containers need more than a few seconds.
     let containerd = seconds >= 60 && containers::why_not().is_none();
     announce(
         "NOTE",
@@ -157,7 +158,7 @@ fn history_of_a_node_has_no_loss_before_its_del() {
             path.display()
         ),
     );
-    // Built now, rather than in the time that there is.
+    // Built before the measured time.
     cnimble_tests::command();
     let site = Site::new(Log::create(&path), go);
     let board = Board {
@@ -179,7 +180,7 @@ fn history_of_a_node_has_no_loss_before_its_del() {
     assert!(left.is_empty(), "seed {seed}, log {}: left in the end: {left:#?}", site.log.path().display());
 }
 
-/// Everything ends, and what no DEL came for is cleaned up; what is left then.
+/// Ends everything, and cleans up attachments without a DEL. Returns the remains.
 fn end(board: &Board<'_>) -> Vec<String> {
     let site = board.site;
     for (who, claim) in board.all() {
@@ -190,7 +191,7 @@ fn end(board: &Board<'_>) -> Vec<String> {
         }
         site.log.end(begun, Outcome::Done, log::Facts::new());
     }
-    // Those, too, whose ADD was killed and whose DEL was yet to come.
+    // This includes attachments after a killed ADD and without a DEL.
     site.node.sh("ip -all netns del");
     pods::all_down(site);
     let mut left = Vec::new();

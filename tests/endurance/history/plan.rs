@@ -1,58 +1,58 @@
-//! What is to be done, by the seed alone: whatever the kernel makes of it, the same seed is the same
-//! sequence of operations for each actor.
+//! The plan of the operations. It depends only on the seed, so the same seed gives each actor the same sequence of
+//! operations.
 
 use crate::Chance;
 use crate::chain::Set;
 
-/// Attachments of a worker at a time.
+/// The number of attachments of a worker at a time.
 pub(super) const SLOTS: usize = 3;
 
-/// The networks; see [`Site`](super::site::Site).
+/// The networks (see [`Site`](super::site::Site)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Net {
-    /// Our plugins only; both families.
+    /// Only our plugins, with both address families.
     Own,
     /// Our plugins and the Go plugins.
     Mixed,
-    /// cnimble only, which answers for the list of what is valid.
+    /// Only cnimble, which provides the list of valid attachments.
     Listed,
-    /// The node's default: `pod`, `run`, containerd.
+    /// The node's default network, for `pod`, `run` and containerd.
     Pods,
 }
 
-/// Who calls the plugins.
+/// The caller of the plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// `cnimble`, with this cache.
+    /// The command `cnimble`, with this cache.
     Command { cache: &'static str },
-    /// A runtime as libcni does it: no lock, and a cache that is written last.
+    /// A runtime that works like libcni: without a lock, and with a cache that is written last.
     Runtime,
 }
 
-/// What is killed, with SIGKILL.
+/// The process that is killed, with SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// `cnimble`; its plugins go on.
+    /// The command `cnimble`. Its plugins continue.
     Command,
     Plugin,
 }
 
-/// A kill, so many milliseconds after the start.
+/// A kill, `after` milliseconds after the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kill {
     pub(crate) target: Target,
     pub(crate) after: u64,
 }
 
-/// How a life ends.
+/// The end of an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Del,
-    /// The namespace goes first.
+    /// The namespace is removed first.
     Die,
-    /// The namespace goes, and no DEL comes: gc and doctor find it.
+    /// The namespace is removed, and no DEL is called. gc and doctor find it.
     Abandoned,
-    /// A GC whose list has it no more.
+    /// A GC with a list that lacks the attachment.
     Unlisted,
 }
 
@@ -76,7 +76,7 @@ pub(crate) enum Step {
     End,
 }
 
-/// The steps of one worker, without end.
+/// The endless steps of one worker.
 pub(crate) struct Lives {
     chance: Chance,
     worker: usize,
@@ -94,7 +94,7 @@ impl Lives {
     fn life(&mut self) -> Life {
         self.count += 1;
         let chance = &mut self.chance;
-        // Every number is drawn in any case: who has no Go plugins has the same plan else.
+        // Every number is always drawn, so that the plan without Go plugins is otherwise the same.
         let (net, set, caller) = (chance.below(3), chance.below(2), chance.below(4));
         let net = [Net::Own, Net::Mixed, Net::Listed][net];
         let set = if self.go && net == Net::Mixed && set == 0 { Set::Go } else { Set::Ours };
@@ -165,18 +165,18 @@ pub(crate) fn cleaning(seed: u64, cleaner: usize) -> impl Iterator<Item = (Clean
     })
 }
 
-/// A step of `cnimble pod`: the pod of this number comes or goes.
+/// Returns the steps of `cnimble pod`, each of which adds or removes the pod with this number.
 pub(crate) fn pods(seed: u64) -> impl Iterator<Item = (usize, Option<Kill>)> {
     let mut chance = stream(seed, 200);
     std::iter::repeat_with(move || (chance.below(4), kill(&mut chance, 4)))
 }
 
-/// What happens to `cnimble run`.
+/// An event for `cnimble run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Running {
-    /// The manifest of this number comes, or goes.
+    /// The manifest with this number is added or removed.
     Turn(usize),
-    /// SIGKILL or SIGTERM, and a new one is started.
+    /// SIGKILL or SIGTERM, and a new start.
     Again { signal: &'static str, after: u64 },
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn running(seed: u64) -> impl Iterator<Item = Running> {
     })
 }
 
-/// How long each container of containerd's lives, in milliseconds.
+/// Returns how long each container of containerd's lives, in milliseconds.
 pub(crate) fn containers(seed: u64, number: usize) -> impl Iterator<Item = u64> {
     let mut chance = stream(seed, 400 + number);
     std::iter::repeat_with(move || chance.next() % 4000)
@@ -200,8 +200,8 @@ fn stream(seed: u64, number: usize) -> Chance {
     chance
 }
 
-/// A kill, one time out of `of`. ADD and DEL take some ten to some hundred milliseconds, so early ones
-/// are more frequent.
+/// Returns a kill, one time out of `of`. ADD and DEL take some ten to some hundred milliseconds, so early kills are
+/// more frequent.
 fn kill(chance: &mut Chance, of: usize) -> Option<Kill> {
     let (happens, target, limit) = (chance.below(of) == 0, chance.below(2), chance.below(400) as u64 + 1);
     let after = chance.next() % limit;

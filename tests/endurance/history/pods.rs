@@ -1,4 +1,4 @@
-//! `cnimble pod` and `cnimble run`, each with pods of its own on the node's default network.
+//! `cnimble pod` and `cnimble run`, each with separate pods on the node's default network.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -24,13 +24,13 @@ fn manifest(name: &str, port: u16) -> String {
     .to_string()
 }
 
-/// What a sandbox has, by the cache of its results.
+/// Returns the properties of a sandbox, from the cache of its results.
 fn claim(site: &Site, state: &str, netns: &str, sandbox: &str, port: u16) -> Result<Claim, String> {
     let cache = format!("{state}/results/pods-{sandbox}-eth0");
     Claim::cached(site, sandbox, Net::Pods, &format!("{netns}/{sandbox}"), Some(port), &cache)
 }
 
-/// `cnimble pod up` and `down`.
+/// Runs `cnimble pod up` and `down`.
 pub(super) fn pod(board: &Board<'_>, seed: u64) {
     let site = board.site;
     let mut lives = [0_usize; 4];
@@ -57,7 +57,7 @@ pub(super) fn pod(board: &Board<'_>, seed: u64) {
                 let sandbox = said[0]["id"].as_str().unwrap_or_default();
                 match claim(site, "/var/lib/cnimble/cni", "/run/cnimble/netns", sandbox, port) {
                     Ok(claim) => claimed.insert(claim).told.clone(),
-                    // What nothing has is missed at the first look.
+                    // Missing properties are reported at the first look.
                     Err(why) => Facts::from([format!("cache {why}; {said}")]),
                 }
             });
@@ -80,7 +80,7 @@ fn pod_down(board: &Board<'_>, name: &str, who: &str, kill: Option<Kill>) {
     site.log.end(begun, outcome, Facts::new());
 }
 
-/// All pods of `cnimble pod` go.
+/// Removes all pods of `cnimble pod`.
 pub(super) fn all_down(site: &Site) {
     let begun = site.log.begin("end", Meaning::Other, "", "pod down --all");
     let (outcome, _) = run(&mut site.cnimble(Set::Ours, &["pod", "down", "--all"]), "", None);
@@ -91,7 +91,7 @@ const MANIFESTS: &str = "/run/manifests";
 const STATE: &str = "/var/lib/cnimble-run";
 const RUN_DIR: &str = "/run/cnimble-run";
 
-/// `cnimble run`, started on the node.
+/// A `cnimble run` process on the node.
 struct Runner<'s> {
     site: &'s Site,
     pid: String,
@@ -120,7 +120,7 @@ impl<'s> Runner<'s> {
         *self = Self::start(self.site);
     }
 
-    /// What it says of a pod.
+    /// Returns its information about a pod.
     fn pod(&self, name: &str) -> Option<Value> {
         let socket = self.site.path(&format!("{RUN_DIR}/cnimble.sock"));
         let mut stream = UnixStream::connect(socket).ok()?;
@@ -139,7 +139,7 @@ impl<'s> Runner<'s> {
     }
 }
 
-/// `cnimble run`, its manifests and its deaths.
+/// Runs `cnimble run`, changes its manifests and kills it.
 pub(super) fn runner(board: &Board<'_>, seed: u64, busy: Busy<'_>) {
     let site = board.site;
     std::fs::create_dir_all(site.path(MANIFESTS)).unwrap();
@@ -153,7 +153,7 @@ pub(super) fn runner(board: &Board<'_>, seed: u64, busy: Busy<'_>) {
         }
         let number = match step {
             Running::Again { signal, after } => {
-                // It comes in the middle of the next turn.
+                // It happens in the middle of the next turn.
                 again = Some((signal, after));
                 continue;
             }
@@ -211,7 +211,7 @@ pub(super) fn runner(board: &Board<'_>, seed: u64, busy: Busy<'_>) {
         }
         up[number] = !up[number];
     }
-    // Its pods stay when it stops; they are looked at once more, and go with their manifests.
+    // Its pods stay when it stops. They are looked at once more, and then removed with their manifests.
     busy.wait_for_the_last_look();
     for (number, _) in up.iter().enumerate().filter(|(_, up)| **up) {
         let (name, who) = (format!("run{number}"), format!("run{number}.{}", lives[number]));

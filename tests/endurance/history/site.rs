@@ -1,4 +1,4 @@
-//! The node: its networks, its processes, and how one of them is killed.
+//! The node: its networks, its processes, and the kills.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ pub(crate) struct Site {
     pub(crate) go: Option<&'static Path>,
 }
 
-/// Where networks are, for everything but what goes by the first file.
+/// The directory of the networks, for everything that doesn't use the first file.
 const CONF: &str = "/etc/cni/net.d";
 
 impl Net {
@@ -34,7 +34,7 @@ impl Net {
         }
     }
 
-    /// The plugins, each with masquerading and ports, on a bridge of its own.
+    /// Returns the plugins, each with masquerading and ports, on a separate bridge.
     pub(crate) fn plugins(self) -> Vec<Value> {
         let ranges = match self {
             Net::Own => json!([[{"subnet": "10.216.0.0/18"}], [{"subnet": "fd00:216::/64"}]]),
@@ -53,7 +53,7 @@ impl Net {
         format!("br-{}", self.name())
     }
 
-    /// The version that both sets know; the one that has GC where GC is asked for.
+    /// Returns the version that both sets support, or the one with GC where it is used.
     pub(crate) fn version(self) -> &'static str {
         if self == Net::Listed { "1.1.0" } else { "1.0.0" }
     }
@@ -69,17 +69,17 @@ impl Site {
                 .to_string();
             site.put(&format!("{CONF}/{number}-{}.conflist", net.name()), &list);
         }
-        // As containerd and CRI-O want it for ports.
+        // As containerd and CRI-O require it for ports.
         site.node.set_sysctl("ipv4/ip_forward", "1");
         site
     }
 
-    /// A file of the node, as the test sees it.
+    /// Returns the path of a node's file for the test.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.node.path(path)
     }
 
-    /// A file of the node, written at one stroke.
+    /// Writes a file of the node atomically.
     pub(crate) fn put(&self, path: &str, text: &str) {
         let path = self.path(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -95,14 +95,14 @@ impl Site {
         }
     }
 
-    /// `cnimble ARGS…` on the node.
+    /// Returns the command `cnimble ARGS…` on the node.
     pub(crate) fn cnimble(&self, set: Set, args: &[&str]) -> Command {
         let mut cnimble = self.node.command(command().to_str().unwrap());
         cnimble.args(args).env("CNI_PATH", self.plugins(set)).env("NETCONFPATH", CONF);
         cnimble
     }
 
-    /// Runs an operation to its end, and logs both. `told` gets what was printed.
+    /// Runs an operation to its end, and logs both. `told` gets the output.
     pub(crate) fn operate(
         &self,
         by: &Operation<'_>,
@@ -126,11 +126,11 @@ pub(crate) struct Operation<'o> {
     pub(crate) who: &'o str,
     pub(crate) what: String,
     pub(crate) kill: Option<Kill>,
-    /// Whose plugins they are.
+    /// The set of plugins that it uses.
     pub(crate) set: Set,
 }
 
-/// Runs a command, and kills it or one of its plugins if that is planned; how it ended, and what it printed.
+/// Runs a command, and kills it or one of its plugins if that is planned. Returns the outcome and the output.
 pub(crate) fn run(command: &mut Command, stdin: &str, kill: Option<Kill>) -> (Outcome, String) {
     let mut killed = None;
     let output = run_beside(command, stdin.as_bytes(), LIMIT, |pid| {
@@ -151,10 +151,10 @@ pub(crate) fn run(command: &mut Command, stdin: &str, kill: Option<Kill>) -> (Ou
     (outcome, text)
 }
 
-/// Kills what is to be killed below the process, when it is time; its name, if it was there.
+/// Waits, and kills the target among the process's descendants. Returns its name if it was found.
 fn strike(root: u32, kill: Kill) -> Option<String> {
     std::thread::sleep(Duration::from_millis(kill.after));
-    // A plugin may be about to be started.
+    // A plugin may be about to start.
     let end = Instant::now() + Duration::from_millis(50);
     loop {
         let below = below(root);
@@ -177,7 +177,7 @@ fn strike(root: u32, kill: Kill) -> Option<String> {
     }
 }
 
-/// The process and those that it started, with the names of their programs.
+/// Returns the process and its descendants, with the names of their programs.
 fn below(root: u32) -> Vec<(i32, String)> {
     let mut found = Vec::new();
     let mut todo = vec![root];

@@ -1,4 +1,4 @@
-//! Runtimes: `cnimble add`, `del`, `check`, and one that calls the plugins as libcni does.
+//! Runtimes: `cnimble add`, `del` and `check`, and one that calls the plugins as libcni does.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ impl Life {
     }
 }
 
-/// Does what the plan says until it is time.
+/// Follows the plan until the time is over.
 pub(super) fn work(board: &Board<'_>, seed: u64, number: usize) {
     let mut worker = Worker { board, site: board.site, actor: format!("w{number}") };
     for (_, life, step) in Lives::new(seed, number, board.site.go.is_some()) {
@@ -97,7 +97,7 @@ impl Worker<'_> {
         }
     }
 
-    /// As libcni: plugin by plugin, and the result into the cache.
+    /// Adds as libcni does: plugin by plugin, and then the result into the cache.
     fn runtime_adds(&self, life: &Life) -> (Outcome, String) {
         let mut result: Option<Value> = None;
         let mut kill = life.kill_add;
@@ -122,7 +122,7 @@ impl Worker<'_> {
         (Outcome::Done, result.unwrap_or_default().to_string())
     }
 
-    /// One plugin, without a lock of ours.
+    /// Calls one plugin, without a lock of ours.
     fn call(
         &self,
         life: &Life,
@@ -150,10 +150,10 @@ impl Worker<'_> {
     }
 
     fn check(&mut self, life: &Life) {
-        // Of one that lives; the plan is made without knowing whether its ADD succeeds.
+        // Only a living attachment is checked. The plan is made without knowing whether its ADD succeeds.
         let Some(claim) = self.board.claim(&life.id) else { return };
         self.site.look(&[(life.id.clone(), claim)]);
-        // The Go plugins don't know what is ours, and 1.9.1 can't check some of its own.
+        // The Go plugins can't check what ours made, and 1.9.1 can't check some of its own.
         if let Caller::Command { cache } = life.caller {
             let args = ["check", life.net.name(), &life.id, "--container-id", &life.id, "--cache-dir", cache];
             let mut command = self.site.cnimble(Set::Ours, &args);
@@ -165,7 +165,7 @@ impl Worker<'_> {
 
     fn end(&mut self, life: &Life) {
         if let Some(claim) = self.board.claim(&life.id) {
-            // What it had until now.
+            // The properties until now.
             self.site.look(&[(life.id.clone(), claim)]);
         }
         if life.ending == Ending::Unlisted {
@@ -184,7 +184,7 @@ impl Worker<'_> {
         if life.ending != Ending::Abandoned {
             outcome = self.del(life, life.kill_end).of(life.set);
             if matches!(outcome, Outcome::Killed(_) | Outcome::Theirs(_)) {
-                // As a runtime does; what the Go plugins can't is ours to remove.
+                // As a runtime does. Our plugins remove what the Go plugins can't.
                 let again = self.del(&Life { set: Set::Ours, ..life.clone() }, None);
                 outcome = if again == Outcome::Done { outcome } else { again };
             }
@@ -219,7 +219,7 @@ impl Worker<'_> {
         }
     }
 
-    /// GC with a list of all others. The list is good as long as no ADD goes on.
+    /// Calls GC with a list of all others. The list is correct as long as no ADD runs.
     fn unlist(&mut self, life: &Life) {
         let _alone = self.board.gate.write().unwrap();
         let operation = self.operation(Meaning::Ends, life, "GC with a list", life.kill_end);
@@ -234,7 +234,7 @@ impl Worker<'_> {
     }
 }
 
-/// As libcni has the configuration in its cache.
+/// Encodes the configuration as in libcni's cache.
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
