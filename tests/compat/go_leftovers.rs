@@ -1,5 +1,5 @@
-//! What the Go plugins leave in nf_tables, also through iptables, found and removed by ours;
-//! and the other way round.
+//! Rules that the Go plugins leave in nf_tables, also through iptables. Our plugins find and remove them, and the Go
+//! plugins find and remove ours.
 
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ fn iptables_chains_of_the_go_plugins_are_removed() {
     let result = net.added(&Attachment::new("cont1", &pod1));
     let pod = owner("net1", "cont1");
 
-    // CHECK is content with them, for the address that they are for.
+    // CHECK accepts them for their address.
     host.within(|| {
         let mut nft = Nft::new();
         masquerade::check(&mut nft, &pod, &addrs(&result)).unwrap();
@@ -50,7 +50,7 @@ fn iptables_chains_of_the_go_plugins_are_removed() {
         let err = masquerade::check(&mut nft, &pod, &[other]).unwrap_err();
         assert_eq!(err.code, Code::CHECK_FAILED);
     });
-    // A rule as older releases wrote it.
+    // A rule in the format of older releases.
     let chain = cni_chain(&host, "cont1");
     host.shell(&format!(
         "iptables-nft -t nat -A POSTROUTING -s 10.77.0.3/16 -m comment --comment 'name: \"net1\" id: \"cont1\"' -j {chain}"
@@ -60,12 +60,12 @@ fn iptables_chains_of_the_go_plugins_are_removed() {
     assert_eq!(host.cni_nat(), before);
     host.within(|| masquerade::remove(&mut Nft::new(), &pod, &[]).unwrap());
     assert_eq!(host.cni_nat(), before);
-    // What is left still works for the Go plugin.
+    // The rest still works for the Go plugin.
     net.deleted(&Attachment::new("cont2", &pod2), None);
     assert_eq!(host.cni_nat(), "");
 }
 
-/// The chain of a container, found by its comment.
+/// Returns the chain of a container, found by its comment.
 fn cni_chain(ns: &Ns, id: &str) -> String {
     let rules = ns.cni_nat();
     let line = rules.lines().find(|line| line.starts_with("-A CNI-") && line.contains(id)).unwrap();
@@ -83,7 +83,7 @@ fn gc_removes_iptables_chains_of_the_network_only() {
     net1.added(&Attachment::new("stale1", &pods[1]));
     net1.added(&Attachment::new("stale2", &pods[2]));
     net2.added(&Attachment::new("stale1", &pods[3]).ifname("eth1"));
-    // Something of another plugin with a similar name.
+    // A chain of another plugin with a similar name.
     host.shell(
         "iptables-nft -t nat -N CNI-HOSTPORT-DNAT; iptables-nft -t nat -N CNI-0123456789abcdef01234567",
     );
@@ -99,7 +99,7 @@ fn nft_rules_of_newer_go_plugins_are_removed() {
     need!("nft");
     let ns = Ns::new();
     let (pod, other) = (owner("net1", "cont1"), owner("net1", "cont2"));
-    // As version 1.9 writes them; the packaged one is too old to.
+    // The format of version 1.9. The packaged version is too old for it.
     let load = format!(
         "table inet cni_plugins_masquerade {{
             chain masq_checks {{
@@ -154,14 +154,14 @@ fn our_iptables_backend_is_the_go_plugins() {
     let ours = || host.within(|| masquerade::add(Backend::Iptables, &mut Nft::new(), &pod1, &addrs).unwrap());
     ours();
     let made = host.cni_nat();
-    // The packaged host-local goes on to the next address.
+    // The packaged host-local uses the next address.
     assert_eq!(made, theirs.replace("10.77.0.2/32", "10.77.0.3/32").replace("fd77::2/128", "fd77::3/128"));
-    // Again: nothing is there twice, and undo has nothing to take back.
+    // A repeated call creates no duplicates, and its undo removes nothing.
     let again = ours();
     assert_eq!(host.cni_nat(), made);
     host.within(|| again.run().unwrap());
     assert_eq!(host.cni_nat(), made);
-    // Half of it gone: made whole.
+    // If half of it is removed, a call completes it.
     host.shell("iptables-nft -t nat -F POSTROUTING");
     ours();
     assert_eq!(host.cni_nat(), made);
@@ -185,7 +185,7 @@ fn undo_of_the_iptables_backend_is_exact() {
     ns.within(|| undo.run().unwrap());
     before.assert_same(&Snapshot::of_ns(&ns), "after undo");
 
-    // With somebody else in the table.
+    // With the rules of another container in the table.
     let undo = add("cont1");
     add("cont2");
     ns.within(|| undo.run().unwrap());
@@ -199,7 +199,7 @@ fn undo_of_the_iptables_backend_is_exact() {
 fn an_iptables_failure_half_way_leaves_nothing() {
     need!("nft", "iptables-nft-save");
     let ns = Ns::new();
-    // IPv4 goes well; for IPv6 there is a table that iptables can't use.
+    // IPv4 succeeds. For IPv6 there is a table that iptables can't use.
     ns.nft("add table ip6 nat");
     ns.shell("nft 'add chain ip6 nat POSTROUTING { type filter hook input priority 7; }'");
     let before = Snapshot::of_ns(&ns);
@@ -236,17 +236,17 @@ fn spoof_checks_of_the_go_plugins_are_removed() {
     });
     let left = host.nft("list ruleset");
     assert!(!left.contains("cont1") && left.contains("macspoofchk-cont2-eth0"), "{left}");
-    // GC doesn't know whose it is while its port is there …
+    // GC can't determine the owner while the port exists …
     host.within(|| spoof::gc(&mut Nft::new(), "net1", &[]).unwrap());
     assert!(host.nft("list ruleset").contains("cont2"));
-    // … and does when it is gone.
+    // … and can when it is gone.
     host.ip(&format!("link del {}", port(&result2)));
     host.within(|| spoof::gc(&mut Nft::new(), "net1", &[]).unwrap());
     let left = host.nft("list ruleset");
     assert!(!left.contains("cni-br-iface"), "{left}");
 }
 
-/// The same as newer releases write it; the packaged one is too old to.
+/// The same in the format of newer releases. The packaged version is too old for it.
 #[test]
 fn spoof_checks_of_newer_go_plugins_are_removed() {
     need!("nft", "ip");

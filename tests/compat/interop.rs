@@ -1,4 +1,4 @@
-//! A node that changes from the Go plugins to ours, or back, in the middle of pods' lives.
+//! A node that switches from the Go plugins to ours, or back, while pods are running.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use cnimble_tests::{
     Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, leases, need_go, plugin_dir, wait_until,
 };
 
-/// Skips where the two sets can't meet; else `let go = …`.
+/// Skips the test if the two sets can't be compared, and otherwise defines `go`.
 macro_rules! need_both {
     ($go:ident) => {
         need_go!($go, "ip", "nft", "ping", "iptables", "iptables-legacy");
     };
 }
 
-/// What Go plugins of a kind leave on a node.
+/// The kind of state that the Go plugins leave on a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Plain,
@@ -28,7 +28,7 @@ enum Kind {
 const KINDS: &[Kind] =
     &[Kind::Plain, Kind::MasqueradeNft, Kind::MasqueradeLegacy, Kind::SpoofCheck, Kind::Everything];
 
-/// The network in the newest version that both sets know.
+/// Returns the network in the newest version that both sets support.
 fn network<'h>(host: &'h Host, kind: Kind) -> Network<'h> {
     let mut net = Network::new(host, configs::dual(host)).with("/cniVersion", json!("1.0.0"));
     if matches!(kind, Kind::MasqueradeNft | Kind::MasqueradeLegacy | Kind::Everything) {
@@ -43,7 +43,7 @@ fn network<'h>(host: &'h Host, kind: Kind) -> Network<'h> {
     net
 }
 
-/// A PATH in which iptables is the legacy one.
+/// Returns a PATH in which iptables is the legacy one.
 fn legacy(host: &Host) -> String {
     let dir = host.dir().join("legacy");
     std::fs::create_dir_all(&dir).unwrap();
@@ -63,7 +63,7 @@ fn state(host: &Host) -> Snapshot {
     Snapshot::of(host).without_lines("last_reserved_ip")
 }
 
-/// A GC by ours, in the version that has it.
+/// Runs our GC, in the version that has it.
 fn gc(net: &Network<'_>, valid: Value) {
     let net = net.served_by(plugin_dir()).with("/cniVersion", json!("1.1.0"));
     net.gc(Some(valid)).success();
@@ -83,7 +83,7 @@ fn pods_made_by_the_go_plugins_are_torn_down() {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Runs `test` for every kind at once: the Go plugins spend their time asleep.
+/// Runs `test` for every kind in parallel, since the Go plugins mostly sleep.
 fn of_every_kind<T: Send>(test: impl Fn(Kind) -> Vec<T> + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = KINDS.iter().map(|kind| scope.spawn(|| test(*kind))).collect();
@@ -91,14 +91,14 @@ fn of_every_kind<T: Send>(test: impl Fn(Kind) -> Vec<T> + Sync) -> Vec<T> {
     })
 }
 
-/// What goes wrong when pods that the Go plugins made are torn down by ours in every way.
+/// Returns the failures when our plugins delete pods of the Go plugins in every way.
 fn torn_down(go: &Path, kind: Kind) -> Vec<String> {
     let mut failures = Vec::new();
 
     let host = Host::hasty();
     let net = network(&host, kind);
     let theirs = net.served_by(go);
-    // A pod that stays: its rules, its lease and its tables are part of the state.
+    // A pod that stays. Its rules, its lease and its tables are part of the state.
     let neighbour = Pod::new();
     let neighbour_att = Attachment::new("neighbour", &neighbour);
     let neighbour_result = theirs.added(&neighbour_att);
@@ -112,7 +112,7 @@ fn torn_down(go: &Path, kind: Kind) -> Vec<String> {
             assert!(before.diff(&state(&host)).lines().count() > 2, "{what}: nothing to remove");
             let veth = result["interfaces"][1]["name"].as_str().unwrap();
             if netns != Netns::Given {
-                // An empty netns means that the namespace has gone or is about to.
+                // An empty netns means that the namespace is gone or is about to be removed.
                 drop(pod);
                 assert!(wait_until(PATIENCE, || host.link(veth).is_null()));
                 if netns == Netns::Empty {
@@ -181,7 +181,7 @@ fn pods_made_by_the_go_plugins_pass_our_check() {
     }
 }
 
-/// The other way round: the reference knows the iptables backend and the leases.
+/// The other way round: the Go plugins know the iptables backend and the leases.
 #[test]
 fn our_pods_are_torn_down_by_the_go_plugins() {
     need_both!(go);
@@ -234,7 +234,7 @@ fn leases_are_taken_over_both_ways() {
     let att = |name: &str| Attachment::new(name, &pod);
     let files = || leases(&host.data_dir());
     let theirs = net.served_by(go);
-    // In turns: nobody gives out what the other did.
+    // In turns: neither set assigns an address of the other.
     let mut given = Vec::new();
     for number in 0..6 {
         let by = if number % 2 == 0 { &theirs } else { &net };
@@ -251,7 +251,7 @@ fn leases_are_taken_over_both_ways() {
     }
     let same_mode = |lines: Vec<String>| lines.join("\n").replace(" 644 ", " 600 ");
     assert_eq!(same_mode(files()), same_mode(leases(&fresh.data_dir())));
-    // Each frees what the other gave.
+    // Each set frees the addresses of the other.
     for number in 0..6 {
         let by = if number % 2 == 0 { &net } else { &theirs };
         by.check(&att(&format!("pod{number}")), &json!({"cniVersion": "1.0.0", "ips": []})).success();
@@ -260,7 +260,7 @@ fn leases_are_taken_over_both_ways() {
     assert_eq!(files().iter().filter(|line| line.contains("pod")).count(), 0, "{:#?}", files());
 }
 
-/// Both at once use one lock.
+/// Both sets use the same lock at the same time.
 #[test]
 fn both_sets_at_the_same_time() {
     need_both!(go);
@@ -299,7 +299,7 @@ fn a_node_changes_sides_in_the_middle_of_pods_lives() {
     };
     let zero = theirs.added(&atts[0]);
     let one = theirs.added(&atts[1]);
-    // The node is upgraded; pods of both ages live on one bridge.
+    // The node is upgraded, and both old and new pods are on one bridge.
     let two = ours.added(&atts[2]);
     ours.check(&atts[0], &zero).success();
     ours.check(&atts[2], &two).success();
@@ -309,7 +309,7 @@ fn a_node_changes_sides_in_the_middle_of_pods_lives() {
     }
     ours.deleted(&atts[0], Some(&zero));
     assert!(pods[1].pings(&address(&two, 0)));
-    // Back again, with ours set to iptables before, as the documentation says.
+    // Back again, after our plugins were set to iptables, as the documentation says.
     let iptables = ours.with("/ipMasqBackend", json!("iptables")).with("/macspoofchk", json!(false));
     let three = iptables.added(&atts[3]);
     theirs.check(&atts[1], &one).success();

@@ -1,5 +1,5 @@
-//! Beside what others have made: the Go plugins in the middle of pods' lives, what they leave, and
-//! calls in the shapes that real runtimes send.
+//! Compatibility with the Go plugins and with runtimes: a switch of plugins while pods are running, the remains of the
+//! Go plugins, and calls of real runtimes.
 #![cfg(test)]
 
 mod go_leftovers;

@@ -1,5 +1,5 @@
-//! Switches below /proc/sys: what a pod needs is switched on. A read-only /proc/sys is no obstacle to
-//! root of the first user namespace. Without a private procfs the values that are there have to do.
+//! Settings below /proc/sys that a pod needs. A read-only /proc/sys doesn't stop root of the first user namespace.
+//! Without a private procfs the existing values have to be right.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn network<'h>(host: &'h Host, plugins: &Path, kind: &str) -> Network<'h> {
         .with("/type", json!(kind))
 }
 
-/// A pod whose interfaces, also those to come, have no IPv6.
+/// Returns a pod without IPv6 on all present and future interfaces.
 fn pod_without_ipv6() -> Pod {
     let pod = Pod::new();
     pod.ip("link set lo up");
@@ -64,7 +64,7 @@ fn a_failed_add_leaves_the_pod_without_ipv6() {
     }
 }
 
-/// ADD by a process whose /proc/sys is read-only, run by `wrapper`.
+/// Runs ADD by `wrapper`, with a read-only /proc/sys.
 fn add_read_only(net: &Network<'_>, pod: &Ns, wrapper: &[&str]) -> Outcome {
     const READ_ONLY: &str = "mount --bind -o ro /proc/sys /proc/sys && exec \"$0\" \"$@\"";
     let call = net.call("ADD", &Attachment::new("one", pod), None);
@@ -74,7 +74,7 @@ fn add_read_only(net: &Network<'_>, pod: &Ns, wrapper: &[&str]) -> Outcome {
 /// As in a user namespace, where no private procfs can be mounted.
 const NO_PRIVATE_PROCFS: [&str; 5] = ["strace", "-o", "/dev/null", "-e", "inject=fsopen:error=EPERM"];
 
-/// A host on which everything is set that matters.
+/// Returns a host with all required settings.
 fn ready_host() -> Host {
     let host = Host::new();
     host.set_sysctl("ipv4/ip_forward", "1");
@@ -94,7 +94,7 @@ fn a_read_only_proc_sys_will_do_where_everything_is_set() {
     }
 }
 
-/// They write `keep_addr_on_down` for IPv6 addresses in any case.
+/// The Go plugins always write `keep_addr_on_down` for IPv6 addresses.
 #[test]
 fn it_will_do_for_the_go_plugins_without_ipv6() {
     need_go!(go, "ip", "ping", "unshare");
@@ -107,7 +107,7 @@ fn it_will_do_for_the_go_plugins_without_ipv6() {
     }
 }
 
-/// Values of a host or a pod that ADD can't do with, and the key that its error names.
+/// Values of a host or a pod that make ADD fail, and the key in its error.
 const WRONG: [(bool, &str, &str, &str); 2] = [
     (false, "ipv4/ip_forward", "0", "net/ipv4/ip_forward"),
     (true, "ipv6/conf/default/disable_ipv6", "1", "disable_ipv6"),
@@ -132,7 +132,7 @@ fn root_writes_despite_a_read_only_proc_sys() {
     }
 }
 
-/// What can't be done without is an error that names it, and nothing stays.
+/// A missing requirement is an error that names it, and nothing is left.
 #[test]
 fn a_read_only_proc_sys_with_a_wrong_value_is_one_clear_error() {
     need!("ip", "unshare", "strace");
@@ -159,7 +159,7 @@ fn a_read_only_proc_sys_with_a_wrong_value_is_one_clear_error() {
     }
 }
 
-/// An interface works without it, so ADD warns and goes on.
+/// An interface works without it, so ADD prints a warning and continues.
 #[test]
 fn a_read_only_accept_ra_is_a_warning() {
     need!("ip", "ping", "unshare", "strace");

@@ -1,5 +1,5 @@
-//! DEL in every shape: with and without `prevResult` and namespace, twice, of what never was
-//! and of what was killed half-way.
+//! DEL in every shape: with and without `prevResult` and namespace, repeated, for attachments that never existed and
+//! for those of a killed ADD.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use cnimble_tests::{Attachment, Host, PATIENCE, Pod, configs, need, wait_until};
 
 use super::{Node, everything, known_versions, state};
 
-/// One way to take a pod down: what happens to its namespace first, and the calls.
+/// A way to delete a pod: the fate of its namespace, and the calls.
 struct Teardown {
     name: &'static str,
     namespace_stays: bool,
@@ -22,7 +22,7 @@ struct Del {
 enum Netns {
     Real,
     Empty,
-    /// The real path; whether there still is something depends on `namespace_stays`.
+    /// The real path. `namespace_stays` decides whether the namespace still exists.
     MissingFile,
     DeadProcess,
     RegularFile,
@@ -127,7 +127,7 @@ fn del_in_every_shape() {
                 Some(pod)
             } else {
                 drop(pod);
-                // The kernel takes a namespace apart in its own time.
+                // The kernel removes a namespace after some time.
                 wait_until(PATIENCE, || {
                     let links = node.host.links();
                     !veths.iter().any(|veth| links.contains(veth))
@@ -142,7 +142,7 @@ fn del_in_every_shape() {
                     Netns::DeadProcess => att.clone().netns(&dead),
                     Netns::RegularFile => att.clone().netns(file.to_str().unwrap()),
                 };
-                // prevResult came with 0.4.0.
+                // prevResult was introduced in 0.4.0.
                 let prev = (call.prev && version >= "0.4.0").then_some(&result);
                 let outcome = net.del(&att, prev);
                 if outcome.status != 0 || !outcome.stdout.is_empty() {
@@ -199,7 +199,7 @@ fn del_with_a_prev_result_that_cant_be_read() {
 #[test]
 fn del_of_what_never_was() {
     need!("ip", "nft");
-    // On a fresh host, and where the network exists.
+    // On a fresh host, and on one with the network.
     for fresh in [true, false] {
         let node = if fresh { None } else { Some(Node::new()) };
         let empty;
@@ -218,7 +218,7 @@ fn del_of_what_never_was() {
             net.deleted(&Attachment::new("never", &pod).netns(""), None);
         }
         let after = state(host);
-        // Neither a directory nor a bridge nor a table comes from a DEL.
+        // A DEL creates neither a directory nor a bridge nor a table.
         before.assert_same(&after, &format!("fresh {fresh}"));
     }
 }
@@ -252,7 +252,7 @@ fn del_leaves_what_only_has_the_name() {
     net.add(&att).error();
     net.deleted(&att, None);
     assert_eq!(pod.links(), ["eth0", "lo"]);
-    // The path of a dead pod's namespace, which is another pod's by now.
+    // The path of a dead pod's namespace, which now belongs to another pod.
     let (dead, alive) = (Pod::new(), Pod::new());
     let att = Attachment::new("dead", &dead);
     let result = net.added(&att);
@@ -273,11 +273,11 @@ fn del_after_an_add_that_was_killed_early() {
     let name = result["interfaces"][1]["name"].as_str().unwrap();
     net.deleted(&att, Some(&result));
     let before = state(&node.host);
-    // The pair is there, but doesn't say yet whose it is.
+    // The pair exists, but does not name its owner yet.
     node.host.ip(&format!("link add {name} type veth peer name other"));
     net.deleted(&att.clone().netns(""), None);
     before.assert_same(&state(&node.host), "after DEL");
-    // This one does.
+    // This pair names another owner.
     node.host.ip(&format!("link add {name} type veth peer name other"));
     node.host.ip(&format!("link set {name} alias 0123456789abcdef-0123456789abcdef"));
     net.deleted(&att.netns(""), None);

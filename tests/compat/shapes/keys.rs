@@ -1,4 +1,4 @@
-//! ADD as runtimes write it: keys in any case, `null`, addresses and MACs that they ask for.
+//! ADD as runtimes call it: keys in any case, `null`, and requested addresses and MACs.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn loopback_as_containerd_and_dockershim_call_it() {
     }
 }
 
-/// go-cni marshals structs without JSON tags: every key begins with a capital.
+/// go-cni marshals structs without JSON tags, so every key begins with a capital.
 #[test]
 fn runtime_config_with_capitals() {
     need!("ip");
@@ -142,7 +142,7 @@ fn addresses_and_macs_that_runtimes_ask_for() {
         assert_eq!(addresses[0], "10.1.2.42/24", "{args}");
         assert_eq!(got, mac, "{args}");
     }
-    // Two families come as the ips capability.
+    // Two families are passed as the ips capability.
     let ips = json!({"ips": ["10.1.2.50/24", "fd00:1:2::50/64"], "mac": mac});
     let (addresses, _) = ask(&net.with("/runtimeConfig", ips), "");
     assert_eq!(addresses, ["10.1.2.50/24", "fd00:1:2::50/64"]);
@@ -153,7 +153,7 @@ fn addresses_and_macs_that_runtimes_ask_for() {
     ask(&net, "");
 }
 
-/// `dns` of the configuration is the result's, if one of its keys is there. An empty list is.
+/// If the configuration's `dns` has any key, it replaces that of the IPAM plugin. An empty list counts.
 #[test]
 fn an_empty_list_of_name_servers_clears_those_of_ipam() {
     need!("ip");

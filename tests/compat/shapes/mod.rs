@@ -1,5 +1,5 @@
-//! Calls in the shapes that real runtimes send: podman, containerd, CRI-O, cri-dockerd,
-//! ctr and the kubelet above them, as seen in their call logs.
+//! Calls in the form that real runtimes use, as seen in their call logs. The runtimes are podman, containerd, CRI-O,
+//! cri-dockerd and ctr, with and without a kubelet.
 
 mod del;
 mod keys;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs};
 
-/// Everything that leaves something on the host.
+/// Returns a network with all options that create state on the host.
 fn everything<'h>(host: &'h Host, version: &str) -> Network<'h> {
     Network::new(host, configs::dual(host))
         .with("/cniVersion", json!(version))
@@ -21,12 +21,12 @@ fn known_versions() -> impl Iterator<Item = &'static str> {
     configs::VERSIONS.iter().copied().filter(|version| *version <= configs::newest())
 }
 
-/// What of the host must be as before when a pod has gone.
+/// Returns the state of the host that must be the same after a pod's removal.
 fn state(host: &Host) -> Snapshot {
     Snapshot::of(host).without_lines("last_reserved_ip")
 }
 
-/// A host with tables, bridge and a pod that stays, which must never be affected.
+/// A host with tables, a bridge and a permanent pod, which must never be affected.
 struct Node {
     host: Host,
     neighbour: Pod,

@@ -1,5 +1,5 @@
-//! DEL tells whose an interface is: the attachment's goes whatever was done to it, another's stays,
-//! and an address that is in use keeps its lease.
+//! DEL determines the owner of an interface. It removes that of the attachment after any change, and keeps that of
+//! another one. An address in use keeps its lease.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Ns, Pod, configs, leases, need, need_go};
 
-/// What may be done to the host's end of a pod.
+/// Changes to the host's end of a pod.
 const DEEDS: &[(&str, &[&str])] = &[
     ("an alias of an administrator's", &["link set VETH alias uplink-of-web-1"]),
     ("no alias", &["link set VETH alias \"\""]),
@@ -45,7 +45,7 @@ fn del_removes_the_interface_whatever_became_of_its_host_end() {
         let host = Host::hasty();
         let net = network(&host, kind);
         for (what, deed) in DEEDS {
-            // Without a namespace and without a prevResult, name and alias are all there is.
+            // Without a namespace and without a prevResult, only name and alias are known.
             let known = *what != "another name and alias";
             for (netns, prev) in [(true, true), (true, false), (false, true), (false, false)] {
                 if !netns && !prev && !known {
@@ -96,7 +96,7 @@ fn a_lease_stays_while_its_address_is_on_an_interface_that_cant_be_told() {
         let pod = Pod::new();
         let attachment = Attachment::new("one", &pod);
         let result = net.added(&attachment);
-        // Nothing says any more that this is what was added, and it has its addresses.
+        // Nothing identifies it as the interface of the attachment any more, and it has its addresses.
         done_to(&host, DEEDS[3].1, veth(&result));
         pod.ip("link set eth0 address 02:00:00:00:be:ef");
         for _ in 0..2 {
@@ -124,7 +124,7 @@ fn an_interface_that_a_go_plugin_added_again_stays() {
     added_again(Some(go));
 }
 
-/// The pod has lost its interface and got one of another attachment, by the plugins in `others`.
+/// Tests a pod that lost its interface and got one of another attachment, by the plugins in `others`.
 fn added_again(others: Option<&Path>) {
     for kind in ["bridge", "ptp"] {
         let host = Host::hasty();
@@ -144,7 +144,7 @@ fn added_again(others: Option<&Path>) {
     }
 }
 
-/// A veth of which both ends are in the pod: the index of one may be that of a neighbour's port.
+/// A veth with both ends in the pod. The index of one end may equal that of a neighbour's port.
 #[test]
 fn an_index_in_the_pod_is_none_of_the_host() {
     need!("ip", "nft");
@@ -155,7 +155,7 @@ fn an_index_in_the_pod_is_none_of_the_host() {
     let port = host.link(veth(&result))["ifindex"].as_u64().unwrap();
     let inner = neighbour.link("eth0")["ifindex"].as_u64().unwrap();
     pod.ip(&format!("link add eth0 index {inner} type veth peer name other index {port}"));
-    // Without a prevResult the name is enough, as it is for the Go plugins.
+    // Without a prevResult the name is enough, as for the Go plugins.
     net.deleted(&Attachment::new("never", &pod), None);
     assert_eq!(pod.links(), ["lo"]);
     assert!(!neighbour.link("eth0").is_null());

@@ -1,8 +1,8 @@
-//! What the Go plugins do and what ours do, option by option.
+//! Compares the Go plugins with ours, option by option.
 //!
-//! Each plugin's folder has the rows of its table in `compat.json`. A row says how a node looks
-//! after both sets have served the same configuration: the same, better, or different, and in what.
-//! The tests serve each row by both sets and compare. docs/COMPATIBILITY.md is made from the rows.
+//! Each plugin's folder has the rows of its table in `compat.json`. A row describes a node after both sets have run the
+//! same configuration. The result is the same, better or different, with the parts that differ. The tests run each row
+//! with both sets and compare. docs/COMPATIBILITY.md is generated from the rows.
 
 mod page;
 mod picture;
@@ -18,7 +18,7 @@ use cnimble_tests::{go_to_meet, need, plugin_dir, skip};
 use self::picture::Picture;
 use self::rows::{Row, Table, Verdict};
 
-/// The Go plugins, if they are new enough: those before 1.8 don't speak 1.1.0.
+/// Returns the Go plugins if they are new enough. Those before 1.8 don't support 1.1.0.
 fn newest_go() -> Result<&'static Path, String> {
     let go = go_to_meet()?;
     let host = cnimble_tests::Host::new();
@@ -31,10 +31,10 @@ fn newest_go() -> Result<&'static Path, String> {
     Err(format!("the Go plugins in {} are older than those of the table", go.display()))
 }
 
-/// How long an answer is waited for at first, and where the first look isn't as expected.
+/// The time to wait for an answer: at first, and after an unexpected result.
 const PATIENCE: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(8)];
 
-/// What is wrong with a row; `None` if it holds.
+/// Returns the error in a row, or `None` if it holds.
 fn wrong(table: &Table, row: &Row, go: &Path) -> Option<String> {
     let what = format!("{} ({}, {})", table.plugin, row.keys.join(", "), row.case);
     let mut text = String::new();
@@ -55,11 +55,11 @@ fn wrong(table: &Table, row: &Row, go: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Of how many rows one is tried without `CNIMBLE_TABLE`.
+/// Without `CNIMBLE_TABLE`, one of so many rows is tested.
 const ONE_OF: usize = 4;
 
-/// Serves rows by both sets, two rows at a time: all of the plugin that `CNIMBLE_TABLE` names, or of every
-/// plugin if it is `all`; without it a sample.
+/// Runs rows with both sets, two rows at a time. They are those of the plugin that `CNIMBLE_TABLE` names, or all of
+/// them if it is `all`. Without it they are a sample.
 fn hold(in_machine: bool, go: &Path) {
     let only = std::env::var("CNIMBLE_TABLE").unwrap_or_default();
     let tables = rows::all();

@@ -1,18 +1,18 @@
-//! docs/COMPATIBILITY.md: its tables are made from the rows.
+//! Generates the tables of docs/COMPATIBILITY.md from the rows.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::rows::{Row, Table, Verdict, folder};
 
-/// What stands before the tables.
+/// The line before the tables.
 const MARK: &str = "<!-- The rest is made from compat.json of each plugin: see CONTRIBUTING.md. -->\n";
 
 fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/COMPATIBILITY.md")
 }
 
-/// The keys on a plugin's page, as they stand there.
+/// Returns the keys on a plugin's page, in their spelling there.
 pub(super) fn keys(plugin: &str) -> Vec<String> {
     let page = std::fs::read_to_string(folder(plugin).join("README.md")).unwrap();
     let rows = page.lines().filter(|line| line.starts_with("| `"));
@@ -21,7 +21,7 @@ pub(super) fn keys(plugin: &str) -> Vec<String> {
         .collect()
 }
 
-/// The test that serves the row by both sets.
+/// Returns the test that runs the row with both sets.
 fn test(table: &Table, row: &Row) -> &'static str {
     if row.in_machine(table) {
         "every_row_that_needs_another_kernel_is_what_both_sets_do"
@@ -65,7 +65,7 @@ fn made(tables: &[Table]) -> String {
 }
 
 /// # Panics
-/// If the page isn't what the rows say. With `CNIMBLE_WRITE_PAGE` set, the page is written instead.
+/// If the page differs from the rows. With `CNIMBLE_WRITE_PAGE` set, the page is written instead.
 pub(super) fn assert_current(tables: &[Table]) {
     let old = std::fs::read_to_string(path()).unwrap();
     let (head, rest) = old.split_once(MARK).expect("docs/COMPATIBILITY.md has lost its mark");

@@ -1,4 +1,4 @@
-//! What a set of plugins does for a row, in parts that can be compared with those of another set.
+//! The effects of a set of plugins for a row, in parts that can be compared with those of another set.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,14 +13,14 @@ use cnimble_tests::{Attachment, Network, Ns, Outcome, leases};
 use super::rows::{Row, Table, in_dir};
 use super::site::Site;
 
-/// The parts by name. Names of veth pairs, hardware addresses that no configuration names, and
-/// paths of the test stand as words, as they are other ones in every run.
+/// The parts by name. Placeholders replace the names of veth pairs, random hardware addresses and paths of the test, as
+/// these differ in every run.
 pub(super) struct Picture {
     parts: BTreeMap<&'static str, String>,
 }
 
 impl Picture {
-    /// ADD, CHECK and DEL of the row's configuration by the plugins in a directory.
+    /// Runs ADD, CHECK and DEL of the row's configuration with the plugins in a directory.
     pub(super) fn of(table: &Table, row: &Row, plugins: &Path, patience: Duration) -> Self {
         let site = Site::new();
         let host = &site.host;
@@ -36,7 +36,7 @@ impl Picture {
             config["cniVersion"] = net.config["cniVersion"].clone();
             Network::by(plugins, host, config)
         });
-        // Only the plugin in question is to understand CNI_ARGS.
+        // Only the tested plugin gets CNI_ARGS.
         let prev = bridge.as_ref().map(|bridge| bridge.added(&att.clone().args("")));
         let add = net.call("ADD", &att, prev.as_ref()).run();
         let mut picture = Picture { parts: BTreeMap::new() };
@@ -67,10 +67,10 @@ impl Picture {
         picture
     }
 
-    /// The parts that differ.
+    /// Returns the parts that differ.
     pub(super) fn differs(&self, other: &Picture) -> Vec<&'static str> {
         let names = self.parts.keys().chain(other.parts.keys());
-        // Where one of them has failed, there is nothing else to compare.
+        // If one of the ADDs failed, there is nothing else to compare.
         let both = [self, other].iter().all(|picture| picture.parts["ADD"] == "ok");
         let names = names.filter(|name| both || ["ADD", "DEL", "left"].contains(name));
         let mut found: Vec<_> =
@@ -80,7 +80,7 @@ impl Picture {
         found
     }
 
-    /// The lines that differ: `-` theirs, `+` ours.
+    /// Returns the lines that differ: `-` for the Go plugins, `+` for ours.
     pub(super) fn diff(&self, ours: &Picture) -> String {
         let mut text = String::new();
         for name in self.differs(ours) {
@@ -120,7 +120,7 @@ impl Picture {
 
     fn normalize(&mut self, site: &Site) {
         let veth = Regex::new("veth[0-9a-f]{8,}").unwrap();
-        // 02:00:5e is what rows ask for.
+        // The rows request addresses with the prefix 02:00:5e.
         let mac = Regex::new("([0-9a-f]{2}:){5}[0-9a-f]{2}").unwrap();
         for text in self.parts.values_mut() {
             let plain =
@@ -135,7 +135,7 @@ impl Picture {
     }
 }
 
-/// `ok`, or the error's code.
+/// Returns `ok`, or the code of the error.
 fn ended(outcome: &Outcome) -> String {
     match outcome.status {
         0 => "ok".into(),
@@ -143,10 +143,10 @@ fn ended(outcome: &Outcome) -> String {
     }
 }
 
-/// ADD for the second pod; its addresses.
+/// Calls ADD for the second pod, and returns its addresses.
 fn neighbour(site: &Site, bridge: Option<&Network<'_>>, net: &Network<'_>) -> Vec<String> {
     let att = Attachment::new("pod2", &site.neighbour);
-    // A port of the host leads to one pod only.
+    // A port of the host leads to only one pod.
     let mut net = net.clone();
     if let Some(runtime) = net.config["runtimeConfig"].as_object_mut() {
         runtime.remove("portMappings");
@@ -160,7 +160,7 @@ fn addresses(result: &Value) -> Vec<String> {
     ips.filter_map(|ip| Some(ip["address"].as_str()?.split('/').next()?.to_owned())).collect()
 }
 
-/// The links but lo and the uplink, with what a plugin sets.
+/// Returns the links except lo and the uplink, with the settings of plugins.
 fn links(ns: &Ns, with_queue: bool) -> String {
     let mut lines = Vec::new();
     for link in ns.ip_json("link show").as_array().unwrap() {
@@ -176,7 +176,7 @@ fn links(ns: &Ns, with_queue: bool) -> String {
             let _ = write!(line, " txqlen {}", link["txqlen"]);
         }
         for flag in ["UP", "LOWER_UP", "PROMISC", "ALLMULTI", "NOARP"] {
-            // The carrier of any other kind comes and goes with its ports and users.
+            // The carrier of other kinds depends on their ports and users.
             if flag == "LOWER_UP" && link["linkinfo"]["info_kind"] != "veth" {
                 continue;
             }
@@ -216,7 +216,7 @@ fn links(ns: &Ns, with_queue: bool) -> String {
     lines.join("\n")
 }
 
-/// The addresses that aren't the kernel's own.
+/// Returns the addresses that the kernel has not created itself.
 fn addrs(ns: &Ns) -> String {
     let mut lines = Vec::new();
     for link in ns.ip_json("addr show").as_array().unwrap() {
@@ -233,7 +233,7 @@ fn addrs(ns: &Ns) -> String {
     lines.join("\n")
 }
 
-/// The routes and rules that aren't the kernel's own.
+/// Returns the routes and rules that the kernel has not created itself.
 fn routes(ns: &Ns) -> String {
     let mut lines = Vec::new();
     for family in ["-4", "-6"] {
@@ -261,7 +261,7 @@ fn routes(ns: &Ns) -> String {
     lines.join("\n")
 }
 
-/// What a pod may leave on a host, a line each.
+/// Returns the possible remains of a pod on a host, one a line.
 fn left(site: &Site) -> String {
     let host = &site.host;
     let mut lines: Vec<String> = host.links().iter().map(|name| format!("link {name}")).collect();

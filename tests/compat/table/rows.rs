@@ -1,4 +1,4 @@
-//! The rows, as they stand in `compat.json`.
+//! The rows in `compat.json`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use cnimble_tests::Sample;
 
-/// A plugin's table.
+/// The table of a plugin.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Table {
@@ -19,40 +19,40 @@ pub(super) struct Table {
     /// The configuration of bridge before a chained plugin.
     #[serde(default)]
     pub(super) bridge: Value,
-    /// CNI_IFNAME.
+    /// The value of CNI_IFNAME.
     #[serde(default = "eth0")]
     pub(super) ifname: String,
     pub(super) rows: Vec<Row>,
 }
 
-/// One option, or one use of it.
+/// An option, or one use of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Row {
-    /// The keys as the plugin's page has them.
+    /// The keys as on the plugin's page.
     pub(super) keys: Vec<String>,
-    /// What is done with them.
+    /// The tested use of the keys.
     pub(super) case: String,
-    /// Merged over the base: objects are merged, `"$ABSENT"` removes a key.
+    /// Merged into the base configuration. `"$ABSENT"` removes a key.
     pub(super) config: Value,
-    /// CNI_ARGS.
+    /// The value of CNI_ARGS.
     pub(super) args: String,
-    /// Shell on the host, and in the pod, before ADD.
+    /// Shell commands on the host and in the pod before ADD.
     pub(super) host: String,
     pub(super) pod: String,
-    /// Shell on the host and in the pod after ADD, whose output counts.
+    /// Shell commands on the host and in the pod after ADD. Their output is compared.
     pub(super) look: String,
     pub(super) look_in_pod: String,
-    /// Whether it counts who reaches whom.
+    /// Whether the connections between pods, host and world are compared.
     pub(super) ways: bool,
-    /// A second pod of the same network, whose container is `pod2`, comes and stays.
+    /// Whether a second pod of the same network, with the container `pod2`, is added and stays.
     pub(super) neighbour: bool,
-    /// Whether this takes a kernel that has everything.
+    /// Whether the row needs a kernel with all features.
     pub(super) machine: bool,
     pub(super) verdict: Verdict,
     /// The parts of the picture that differ.
     pub(super) differs: Vec<String>,
-    /// What the Go plugin does, what ours does, and why.
+    /// Describes what the Go plugin and ours do, and the reason.
     pub(super) note: String,
 }
 
@@ -73,7 +73,7 @@ impl Row {
 }
 
 impl Table {
-    /// The configuration of a row; `$DIR` is a directory of the test's own.
+    /// Returns the configuration of a row. `$DIR` is the test's directory.
     pub(super) fn config(&self, row: &Row, dir: &Path) -> Value {
         let mut config = self.base.clone();
         merge(&mut config, &row.config);
@@ -106,14 +106,14 @@ fn merge(config: &mut Value, change: &Value) {
     }
 }
 
-/// The folder of a plugin.
+/// Returns the folder of a plugin.
 pub(super) fn folder(plugin: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let found = ["plugins", "ipam"].map(|dir| root.join(dir).join(plugin));
     found.into_iter().find(|path| path.exists()).unwrap()
 }
 
-/// All tables, by the plugins' names.
+/// Returns all tables, by the plugins' names.
 pub(super) fn all() -> Vec<Table> {
     let read = |sample: &Sample| {
         let path = folder(&sample.plugin).join("compat.json");
@@ -122,7 +122,7 @@ pub(super) fn all() -> Vec<Table> {
             serde_json::from_str(&text).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
         Table { plugin: sample.plugin.clone(), ..table }
     };
-    // A plugin that Go has no counterpart of has no table.
+    // A plugin without a counterpart in Go has no table.
     let is_there = |sample: &&Sample| folder(&sample.plugin).join("compat.json").exists();
     Sample::all().iter().filter(is_there).map(read).collect()
 }

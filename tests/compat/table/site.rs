@@ -1,4 +1,4 @@
-//! A node with an uplink to a world behind it, a pod, and who reaches whom.
+//! A node with an uplink to the world, a pod, and their connections.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -22,15 +22,15 @@ impl Site {
             ns.ip(&format!("addr add 192.0.2.{number}/24 dev {link}"));
             ns.ip(&format!("-6 addr add 2001:db8::{number}/64 dev {link} nodad"));
         }
-        // Where no masquerading hides them, pods' addresses find their way back.
+        // Without masquerading, the world has a route back to the pods' addresses.
         host.ip("route add default via 192.0.2.9");
         world.ip("route add default via 192.0.2.1");
         world.ip("-6 route add default via 2001:db8::1");
         Site { host, pod, neighbour, world }
     }
 
-    /// Who answers whom, and which client the server sees, a line a way. `addrs` are the pod's,
-    /// `others` the neighbour's. An answer is waited for so long.
+    /// Returns which connections are answered, and the client that the server sees, one a line. `addrs` are those of
+    /// the pod, `others` those of the neighbour. `patience` is the timeout of an answer.
     pub(super) fn ways(&self, addrs: &[String], others: &[String], patience: Duration) -> String {
         let _servers = [
             Server::start(&self.world, 80, "world"),
