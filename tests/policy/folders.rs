@@ -1,4 +1,4 @@
-//! What the folder of a plugin holds, and what stands of it elsewhere.
+//! Checks the contents of plugins' folders, and references to plugins elsewhere.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{root, sources};
 
-/// The folders of plugins, with their names.
+/// Returns the folders of plugins, with their names.
 fn folders() -> Vec<(PathBuf, String)> {
     let found = ["plugins", "ipam"].into_iter().flat_map(|dir| std::fs::read_dir(root().join(dir)).unwrap());
     let named = found.map(|entry| entry.unwrap()).map(|entry| {
@@ -39,17 +39,17 @@ fn a_plugins_folder_has_all_that_is_asked_of_one() {
     }
 }
 
-/// Names of plugins that the kernel has for kinds of links, or that are words of their own.
+/// Plugin names that are also kinds of links or common words.
 const WORDS: &[&str] = &["bridge", "dummy", "ipvlan", "macvlan", "static", "tap", "vlan", "vrf"];
 
-/// What a source says in code: without comments, and without tests at its end.
+/// Returns the code of a source, without comments and without tests at its end.
 fn code(source: &str) -> String {
     let source = source.split("#[cfg(test)]\nmod ").next().unwrap();
     let lines = source.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Where a plugin is named: as a string, and what is no other word anywhere.
+/// Returns true if the code names a plugin: as a string, or as a word that has no other meaning.
 fn is_named(code: &str, plugin: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let words = |name: &str| {
@@ -73,7 +73,7 @@ fn plugins_are_found_where_they_are_named() {
     assert!(!["portmap", "bridge", "ptp"].iter().any(|name| is_named(&other, name)), "{other}");
 }
 
-/// What a plugin makes is declared in src/made; the doctor and the picture know kinds of things.
+/// src/made declares what a plugin creates. The doctor and the picture know only kinds of things.
 #[test]
 fn neither_doctor_nor_tree_names_a_plugin() {
     let mut files = Vec::new();
@@ -91,7 +91,7 @@ fn neither_doctor_nor_tree_names_a_plugin() {
     assert!(named.is_empty(), "{}", named.join("\n"));
 }
 
-/// The keys that a source's structs with `Deserialize` read, wherever they stand.
+/// Returns the keys that a source's structs with `Deserialize` read.
 fn keys_read(source: &str) -> BTreeSet<String> {
     fields_read(source).into_iter().map(|(key, _)| key).collect()
 }
@@ -127,7 +127,7 @@ fn fields_read(source: &str) -> BTreeSet<(String, String)> {
     keys
 }
 
-/// What JSON a field's type reads; `None` for a struct of ours.
+/// Returns the JSON type that a field's type reads, or `None` for a struct of ours.
 fn class_of_field(kind: &str) -> Option<&'static str> {
     let kind = kind.strip_prefix("Option<").map_or(kind, |of| of.trim_end_matches('>'));
     Some(match kind {
@@ -140,7 +140,7 @@ fn class_of_field(kind: &str) -> Option<&'static str> {
     })
 }
 
-/// What JSON the words of a page's column *type* mean; `None` for those that point elsewhere.
+/// Returns the JSON type of the words in a page's column *type*, or `None` for a reference.
 fn class_of_words(words: &str) -> Option<&'static str> {
     Some(match words.split([' ', ':']).next().unwrap().trim_end_matches('s') {
         "boolean" => "bool",
@@ -152,7 +152,7 @@ fn class_of_words(words: &str) -> Option<&'static str> {
     })
 }
 
-/// As serde has it.
+/// Converts a name as serde does.
 fn camel_case(field: &str) -> String {
     let mut parts = field.split('_');
     let first = parts.next().unwrap().to_owned();
@@ -179,7 +179,7 @@ fn every_key_of_a_plugin_is_on_its_page() {
     for (path, name) in folders() {
         let mut files = Vec::new();
         sources(&path.join("src"), &mut files);
-        // Configurations that others read as well.
+        // Configurations that other plugins read as well.
         if ["host-local", "cluster-local"].contains(&name.as_str()) {
             sources(&root().join("src/leases/src/config"), &mut files);
         }
@@ -206,7 +206,7 @@ fn every_key_of_a_plugin_is_on_its_page() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The types on a plugin's page are those that its code reads: `validate --strict` goes by the page.
+/// The types on a plugin's page are those that its code reads, because `validate --strict` uses the page.
 #[test]
 fn every_key_is_of_the_type_that_its_page_says() {
     let mut wrong = Vec::new();

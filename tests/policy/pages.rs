@@ -1,11 +1,11 @@
-//! Pages: each link leads somewhere, and the book has all of them.
+//! Checks pages: each link has a target, and the book has all pages.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::root;
 
-/// The repository's files with this ending, relative to its root.
+/// Collects the repository's files with this ending, relative to its root.
 fn files(dir: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(root().join(dir)).unwrap() {
         let entry = entry.unwrap();
@@ -19,7 +19,7 @@ fn files(dir: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The pages.
+/// Returns all pages.
 fn all() -> Vec<PathBuf> {
     let mut found = Vec::new();
     files(Path::new(""), "md", &mut found);
@@ -31,7 +31,7 @@ fn read(page: &Path) -> String {
     std::fs::read_to_string(root().join(page)).unwrap()
 }
 
-/// The text without code.
+/// Returns the text without code.
 fn prose(text: &str) -> String {
     let mut fenced = false;
     let mut out = String::new();
@@ -39,7 +39,7 @@ fn prose(text: &str) -> String {
         let fence = line.trim_start().starts_with("```");
         fenced ^= fence;
         if !fenced && !fence && !line.starts_with("    ") {
-            // What stands between two backquotes is code.
+            // Text between two backquotes is code.
             out.extend(line.split('`').enumerate().filter(|(place, _)| place % 2 == 0).map(|(_, part)| part));
         }
         out.push('\n');
@@ -47,14 +47,14 @@ fn prose(text: &str) -> String {
     out
 }
 
-/// What the links and pictures of a page lead to.
+/// Returns the targets of a page's links and pictures.
 fn links(text: &str) -> Vec<String> {
     let text = prose(text);
     let ends = text.match_indices("](").map(|(at, _)| &text[at + 2..]);
     ends.filter_map(|rest| rest.split([')', ' ', '\n']).next()).map(str::to_owned).collect()
 }
 
-/// The anchors of a page, as GitHub and mdbook make them of its headings.
+/// Returns the anchors of a page, as GitHub and mdbook derive them from its headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut fenced = false;
     let mut found = BTreeSet::new();
@@ -72,7 +72,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 #[test]
 fn every_link_between_pages_leads_somewhere() {
     let (mut count, mut broken) = (0, Vec::new());
-    // The book's own list is relative to the root: see below.
+    // The book's list is relative to the root, and is tested below.
     for page in all().into_iter().filter(|page| !page.starts_with("book")) {
         for link in links(&read(&page)) {
             if link.contains("://") || link.starts_with("mailto:") {
@@ -95,7 +95,7 @@ fn every_link_between_pages_leads_somewhere() {
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }
 
-/// Pages that are about a folder of the sources.
+/// Returns true if the page is about a folder of the sources.
 fn is_of_sources(page: &Path) -> bool {
     page.starts_with("src") || page.starts_with("tests") || page.starts_with("fuzz")
 }
@@ -110,7 +110,7 @@ fn the_book_has_every_page() {
     assert_eq!(listed, pages, "book/SUMMARY.md has other pages than the repository");
 }
 
-/// The names of all tests.
+/// Returns the names of all tests.
 fn tests() -> BTreeSet<String> {
     let (mut sources, mut names) = (Vec::new(), BTreeSet::new());
     files(Path::new(""), "rs", &mut sources);
@@ -129,7 +129,7 @@ fn tests() -> BTreeSet<String> {
     names
 }
 
-/// The rows of all tables of a page, with the text of their last cell.
+/// Returns the rows of all tables of a page, with the text of their last cell.
 fn rows(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines: Vec<&str> = text.lines().collect();
     let is_rule = |line: Option<&&str>| line.is_some_and(|line| line.starts_with("|--"));

@@ -11,16 +11,17 @@ const PAGE: f64 = 9.0;
 /// Hard sentences for a thousand words that the comments of a crate may have.
 const COMMENTS: f64 = 8.0;
 
-/// Texts of fewer words are not judged.
+/// Shorter texts are not judged.
 const FEW: usize = 150;
 
-/// Pages and crates that may have more, a line each. `CNIMBLE_WRITE_PAGE=1` writes what they have: a limit only falls.
+/// Pages and crates with a higher limit, one a line. `CNIMBLE_WRITE_PAGE=1` writes their current values, and a limit
+/// only falls.
 const LIMITS: &str = "tests/policy/prose.limits";
 
-/// A sentence of more words is hard.
+/// A longer sentence is hard.
 const LONG: usize = 30;
 
-/// Beginnings of sentences whose subject comes late. A question may begin so.
+/// Beginnings of sentences with a late subject. A question may begin so.
 const OPENINGS: [&str; 14] = [
     "Who ",
     "Whose ",
@@ -38,11 +39,11 @@ const OPENINGS: [&str; 14] = [
     "That of ",
 ];
 
-/// Words in the place of a noun.
+/// Pronouns that replace a noun.
 const PRONOUNS: [&str; 8] =
     ["somebody", "nobody", "anybody", "whoever", "whatever", "whose", "whom", "whence"];
 
-/// Sentences, and how many words they have together.
+/// The hard sentences of a text, and its number of words.
 #[derive(Default)]
 struct Text {
     words: usize,
@@ -85,7 +86,7 @@ fn faults(sentence: &str) -> Vec<&'static str> {
     found
 }
 
-/// The text without code, emphasis and the targets of links.
+/// Returns the text without code, emphasis and the targets of links.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     for (number, part) in text.split('`').enumerate() {
@@ -101,7 +102,7 @@ fn plain(text: &str) -> String {
         .fold(out, |text, short| text.replace(short, short.trim_end_matches('.')))
 }
 
-/// Ends behind `.`, `!` or `?`, where a capital letter follows.
+/// Splits after `.`, `!` or `?` if a capital letter follows.
 fn sentences(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -144,7 +145,7 @@ fn read_page(text: &str, into: &mut Text) {
     }
 }
 
-/// Whether a word begins an item of a list.
+/// Returns true if a word begins an item of a list.
 fn is_mark(word: &str) -> bool {
     matches!(word, "-" | "*" | "+")
         || word.strip_suffix(['.', ')']).is_some_and(|number| number.parse::<u8>().is_ok())
@@ -180,7 +181,7 @@ fn is_list(comment: &str) -> bool {
     comment.starts_with("- ") || comment.starts_with("* ")
 }
 
-/// The files that git knows, with these endings.
+/// Returns the files that git knows, with these endings.
 fn tracked(endings: &[&str]) -> Vec<PathBuf> {
     let git =
         |args: &[&str]| std::process::Command::new("git").arg("-C").arg(root()).args(args).output().unwrap();
@@ -193,13 +194,13 @@ fn tracked(endings: &[&str]) -> Vec<PathBuf> {
     text.lines().map(PathBuf::from).filter(is_wanted).collect()
 }
 
-/// The crate of a source file: its first two folders, or `tests`.
+/// Returns the crate of a source file: its first two folders, or `tests`.
 fn crate_of(path: &Path) -> String {
     let folders = if path.starts_with("tests") || path.starts_with("fuzz") { 1 } else { 2 };
     path.iter().take(folders).collect::<PathBuf>().display().to_string()
 }
 
-/// The limit of a text that has none of its own.
+/// Returns the limit of a text that is not in the list.
 fn usual(name: &str) -> f64 {
     if name.ends_with(".md") { PAGE } else { COMMENTS }
 }
@@ -242,11 +243,11 @@ fn pages_and_comments_are_easy_to_read() {
     assert!(wrong.is_empty(), "hard sentences:\n{}", wrong.join("\n"));
 }
 
-/// Folders of the repository that a path in a text begins with.
+/// Top folders of the repository, with which a path in a text begins.
 const TOPS: [&str; 10] =
     ["src", "plugins", "ipam", "tests", "scripts", "docs", "deploy", "fuzz", "examples", "book"];
 
-/// Paths in code spans that no file of the repository has.
+/// Returns the paths in code spans that do not exist in the repository.
 fn missing(path: &Path, text: &str) -> Vec<String> {
     let folders: Vec<PathBuf> = path.ancestors().skip(1).map(|folder| root().join(folder)).collect();
     let spans =
