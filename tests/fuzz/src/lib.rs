@@ -1,9 +1,8 @@
-//! Everything that reads bytes from outside, as functions that take any bytes.
+//! All code that reads bytes from outside, as functions that take any bytes.
 //!
-//! `fuzz/` runs them under libFuzzer, for hours; `tests/mutated.rs` under a simple loop of
-//! changes to the corpus, for seconds and on any toolchain. A target fails by panicking:
-//! because the code panics, or because what it read doesn't hold together.
-// A target that finds something stops at once.
+//! `fuzz/` runs them under libFuzzer, for hours. `tests/mutated.rs` changes the corpus in a simple loop, for seconds
+//! and on any toolchain. A target fails by panicking: in the code under test, or in a check of its result.
+// A target that finds a fault stops at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod lint;
@@ -23,16 +22,16 @@ pub use lint::lint;
 pub use nodes::nodes;
 pub use spec::{args, config, list, result};
 
-/// A resolv.conf, as a network's configuration names it and as pods inherit it.
+/// Parses a resolv.conf, as a network's configuration names it and as pods inherit it.
 pub fn resolv(bytes: &[u8]) {
     cnimble_host_local::fuzzing::resolv(bytes);
     cnimble_pod::fuzzing::resolv(bytes);
 }
 
-/// A target: its name, which is also its directory in `fuzz/corpus`, and what is called.
+/// A target: its name, which is also its directory in `fuzz/corpus`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All of them.
+/// All targets, by name.
 pub const TARGETS: &[Target] = &[
     ("args", args),
     ("backup", backup),

@@ -1,8 +1,8 @@
-//! The linter: any file that an administrator may have.
+//! The linter, with any file of an administrator.
 
 use cnimble_lint::{Data, Document, File, Finding, Host, Route};
 
-/// A network's file, and a plugin's entry of its own.
+/// Lints a network's file, and a single plugin's configuration.
 pub fn lint(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let file = File { path: "net.conflist".to_owned(), text: text.to_owned() };
@@ -33,13 +33,13 @@ pub fn lint(bytes: &[u8]) {
         assert!(meant.is_none_or(|range| text.get(range).is_some()));
     }
     holds_together(&document.file, &found);
-    // Of what isn't an object there is one thing to say.
+    // A document that isn't an object has exactly one finding.
     if !matches!(document.root.data, Data::Object(_)) {
         assert_eq!(cnimble_lint::lint(&document).len(), 1);
     }
 }
 
-/// Each finding is about a part of the text, has a place in it and something to say.
+/// Checks that each finding has a range in the text, a position and a message.
 fn holds_together(file: &File, found: &[Finding]) {
     let lines = file.text.matches('\n').count() + 1;
     for finding in found {

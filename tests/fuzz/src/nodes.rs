@@ -1,4 +1,4 @@
-//! The nodes of a cluster, as an API server tells of them.
+//! The nodes of a cluster, as an API server reports them.
 
 use std::net::IpAddr;
 
@@ -7,17 +7,17 @@ use cnimble_agent::plan::{Host, plan};
 use cnimble_netlink::route::NewRoute;
 use ipnetwork::IpNetwork;
 
-/// The link of the host, and what is on it.
+/// The link of the host, and its connected networks.
 const UPLINK: u32 = 2;
 const CONNECTED: [&str; 2] = ["192.0.2.0/24", "2001:db8::/64"];
-/// What an administrator has a route for.
+/// The destination of an administrator's route.
 const FOREIGN: &str = "10.1.7.0/24";
 
 fn overlap(one: &IpNetwork, other: &IpNetwork) -> bool {
     one.is_ipv4() == other.is_ipv4() && (one.contains(other.network()) || other.contains(one.network()))
 }
 
-/// Takes any bytes for nodes, one a line: whatever they say, what is planned does the host and the nodes no harm.
+/// Takes any bytes for nodes, one a line. The plan must never harm the host or the nodes.
 pub fn nodes(bytes: &[u8]) {
     let nodes = fuzzing::nodes(bytes);
     let connected = CONNECTED.map(|cidr| cidr.parse::<IpNetwork>().unwrap());

@@ -1,4 +1,4 @@
-//! What a runtime sends: configurations, arguments, results.
+//! The input from a runtime: configurations, arguments and results.
 
 use serde_json::Value;
 
@@ -6,18 +6,18 @@ use cnimble_cni::{CniArgs, CniResult, Error, NetworkList, PluginConfig, Version,
 use cnimble_plugin::{Call, Command, Undo};
 use cnimble_plugins::PLUGINS;
 
-/// stdin of a plugin, for every plugin and verb.
+/// Parses stdin of a plugin, for every plugin and verb.
 pub fn config(bytes: &[u8]) {
     let _ = PluginConfig::version_of(bytes);
     let strict = PluginConfig::parse(bytes);
     let lax = PluginConfig::parse_for_del(bytes);
-    // DEL takes what ADD takes, and more.
+    // DEL accepts all that ADD accepts, and more.
     assert!(strict.is_err() || matches!(&lax, Ok((_, None))));
     let Ok((config, _)) = lax else { return };
     every_plugin_reads(&config, bytes, "IP=10.1.2.9/24;GATEWAY=10.1.2.1;MAC=02:00:00:00:00:01");
 }
 
-/// Has every plugin read a configuration with these CNI_ARGS.
+/// Parses the configuration in every plugin, with these CNI_ARGS.
 fn every_plugin_reads(config: &PluginConfig, stdin: &[u8], args: &str) {
     let call = Call {
         command: Command::Add,
@@ -40,20 +40,20 @@ fn every_plugin_reads(config: &PluginConfig, stdin: &[u8], args: &str) {
     }
 }
 
-/// A file of /etc/cni/net.d.
+/// Parses a file of /etc/cni/net.d.
 pub fn list(bytes: &[u8]) {
     for list in [NetworkList::parse(bytes), NetworkList::parse_single(bytes)].into_iter().flatten() {
         assert!(cnimble_cni::names::is_identifier(&list.name));
         for entry in &list.plugins {
             let config = list.configuration(entry, &Default::default());
-            // What we hand on, we also take.
+            // Our own output must be accepted as input.
             let read = PluginConfig::parse_for_del(config.to_string().as_bytes());
             assert!(read.is_err() || read.is_ok_and(|(read, _)| read.name == list.name));
         }
     }
 }
 
-/// CNI_ARGS.
+/// Parses the value of CNI_ARGS.
 pub fn args(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let Ok(args) = CniArgs::parse(&text) else { return };
@@ -67,7 +67,7 @@ pub fn args(bytes: &[u8]) {
     every_plugin_reads(&PluginConfig::parse(config).unwrap(), config, &text);
 }
 
-/// What a plugin or a delegate answers: a result of any version, or an error.
+/// Parses the answer of a plugin or a delegate: a result of any version, or an error.
 pub fn result(bytes: &[u8]) {
     if let Some(err) = Error::from_json(bytes) {
         let again = Error::from_json(err.to_json(Version::LATEST).as_bytes()).unwrap();
@@ -80,7 +80,7 @@ pub fn result(bytes: &[u8]) {
             let Ok(form) = result.to_value(*version) else { continue };
             let text = result.to_json(*version).unwrap();
             let read = |value: &Value| CniResult::from_value(value, Version::V0_1_0, "").unwrap();
-            // Older forms can't say everything; what they say survives.
+            // Older formats can't express everything. Their contents survive.
             let once = read(&form);
             assert_eq!(read(&serde_json::from_str(&text).unwrap()), once);
             let twice = read(&once.to_value(*version).unwrap());

@@ -1,6 +1,5 @@
-//! The fuzzers' targets, each for a moment: the corpus, and changes made to it by a loop that
-//! makes the same ones every time. `CNIMBLE_FUZZ_RUNS` is how many for each target, and
-//! `CNIMBLE_FUZZ_SEED` where the loop begins.
+//! Runs the fuzzers' targets for a short time, on the corpus and on reproducible changes of it. `CNIMBLE_FUZZ_RUNS` is
+//! the number of runs for each target, and `CNIMBLE_FUZZ_SEED` the start of the loop.
 #![cfg(test)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,16 +7,16 @@ use std::path::Path;
 
 use cnimble_fuzz_targets::TARGETS;
 
-/// Enough for every byte of a small corpus; some seconds for all targets together.
+/// Enough for every byte of a small corpus, in some seconds for all targets together.
 const RUNS: usize = 4000;
-/// No larger inputs: what is wrong is so in small ones.
+/// The maximum size of inputs, as faults show in small ones.
 const LIMIT: usize = 4096;
 
-/// Values that programs stumble over.
+/// Values that often cause faults.
 const BYTES: &[u8] =
     &[0, 1, 2, 3, 4, 8, 0x10, 0x7f, 0x80, 0xfe, 0xff, b'"', b'{', b'[', b',', b'=', b';', b'\n'];
 
-/// Pieces that a random change would hardly hit upon.
+/// Words that a random change would hardly produce.
 const WORDS: &[&[u8]] = &[
     b"null",
     b"-1",
@@ -39,7 +38,7 @@ const WORDS: &[&[u8]] = &[
     b"\r\n",
 ];
 
-/// xorshift64*: as good as needed, and the same everywhere.
+/// A xorshift64* generator, which is good enough and the same everywhere.
 struct Chance(u64);
 
 impl Chance {
@@ -80,7 +79,7 @@ fn number(variable: &str, usual: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// The configurations of the plugins' samples.
+/// Returns the configurations of the plugins' samples.
 fn samples() -> Vec<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folders = ["plugins", "ipam"].map(|dir| std::fs::read_dir(root.join(dir)).unwrap());
@@ -139,7 +138,7 @@ fn every_target_takes_any_bytes() {
     println!("NOTE {count} inputs for {} targets, seed {seed}", TARGETS.len());
 }
 
-/// What `scripts/fuzz` runs is what is tested here.
+/// `scripts/fuzz` runs the same targets as this file.
 #[test]
 fn every_target_has_a_fuzzer() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/fuzz_targets");
