@@ -1,6 +1,8 @@
-//! The allocator of the plugins, `plugins/multicall/src/arena.rs`, with its atomic and its cell in the hands of
-//! [loom](https://docs.rs/loom): every order of two threads' steps, and every value that the C11 memory model lets an
-//! atomic load return. A cell that two threads are at, or whose last change isn't ordered before this one, is a failure.
+//! Tests the plugins' allocator, `plugins/multicall/src/arena.rs`, with [loom](https://docs.rs/loom) in control of its
+//! atomic and its cell.
+//!
+//! loom tries every order of two threads' steps. It also tries every value that the C11 memory model lets an atomic
+//! load return. Concurrent access to a cell is a failure. So is an access that isn't ordered after the last change.
 
 #[path = "../../../plugins/multicall/src/arena.rs"]
 #[allow(dead_code)] // `Arena::new`, a constant, which loom's own types can't be
@@ -15,13 +17,13 @@ use loom::thread;
 
 use arena::Arena;
 
-/// How many orders have been tried; no part of the model.
+/// The number of orders that were tried, which is not a part of the model.
 static ORDERS: AtomicUsize = AtomicUsize::new(0);
 
-/// The smallest block that is used: loom's stacks are small.
+/// The smallest usable block, as loom's stacks are small.
 type Small = Arena<4096>;
 
-/// An unused arena, made where it stays.
+/// Returns an unused arena, created in its final place.
 fn unused() -> Arc<Small> {
     ORDERS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: zeros are the block, the marks, a null pointer and false: what `Arena::new` makes.
@@ -32,7 +34,7 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap()
 }
 
-/// A piece, filled with a byte of its owner.
+/// A piece of memory, filled with a byte of its owner.
 struct Piece(*mut u8, usize, u8);
 
 impl Piece {
@@ -45,7 +47,7 @@ impl Piece {
         }
     }
 
-    /// Nobody else has written into it; then it goes back.
+    /// Checks that no other thread has written into the piece, and frees it.
     fn free(self, arena: &Small) {
         let Piece(at, size, mark) = self;
         // SAFETY: it was allocated with this layout, and is freed once.
@@ -56,7 +58,7 @@ impl Piece {
     }
 }
 
-/// What a thread does: three pieces, of which one is used again.
+/// The work of a thread: three pieces, one of which reuses memory.
 fn work(arena: &Small, mark: u8) {
     let first = Piece::new(arena, 24, mark);
     let second = Piece::new(arena, 24, mark);
@@ -66,11 +68,11 @@ fn work(arena: &Small, mark: u8) {
     third.free(arena);
 }
 
-/// Both threads make three pieces and give them back.
+/// Both threads allocate three pieces and free them.
 fn two_threads_never_have_one_piece() {
     loom::model(|| {
         let arena = unused();
-        // Made before there is another thread.
+        // Allocated before there is another thread.
         work(&arena, 1);
         let other = {
             let arena = Arc::clone(&arena);
@@ -81,7 +83,7 @@ fn two_threads_never_have_one_piece() {
     });
 }
 
-/// A piece that goes from one thread to another, which grows it and gives it back.
+/// A piece that is passed to another thread, which grows and frees it.
 fn a_piece_may_be_freed_by_another_thread() {
     loom::model(|| {
         let arena = unused();

@@ -1,14 +1,14 @@
-//! What the arena's threads meet at, in the hands of loom.
+//! The synchronization of the arena's threads, under loom's control.
 //!
-//! loom's own can't be constants, as the arena's are: each is made when it is first used. All of it may begin as zeros,
-//! since an arena has no place on the small stacks of loom's threads.
+//! loom's types can't be constants, as those of the arena are, so each is created at its first use. All of them may
+//! begin as zeros, because an arena doesn't fit on the small stacks of loom's threads.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use loom::sync::atomic;
 
-/// A value that is made when it is first used, which is before there is another thread.
+/// A value that is created at its first use, before there is another thread.
 struct Late<T>(AtomicPtr<T>);
 
 impl<T> Late<T> {
@@ -35,7 +35,7 @@ impl<T> Drop for Late<T> {
     }
 }
 
-/// As the atomic of the standard library; false in the beginning.
+/// Like the atomic of the standard library, with the initial value false.
 pub(crate) struct AtomicBool(Late<atomic::AtomicBool>);
 
 impl AtomicBool {
@@ -53,10 +53,10 @@ impl AtomicBool {
     }
 }
 
-/// A value that only the holder of a lock looks at.
+/// A value that only the holder of a lock accesses.
 pub(crate) struct Guarded<T> {
     value: UnsafeCell<T>,
-    /// Tells loom of each access.
+    /// Reports each access to loom.
     watched: Late<loom::cell::UnsafeCell<()>>,
 }
 
