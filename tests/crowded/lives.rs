@@ -1,4 +1,4 @@
-//! A pod's life on a node, each step with its time.
+//! Adds and deletes a pod on a node, with the time of each step.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, configs, leases};
 
-/// The steps of a life, in the order of [`Node::life`]'s times: each plugin's ADD and DEL.
+/// The steps, in the order of [`Node::life`]'s times: each plugin's ADD and DEL.
 pub(crate) const STEPS: [&str; 10] = [
     "ADD bridge",
     "ADD portmap",
@@ -27,29 +27,29 @@ pub(crate) const STEPS: [&str; 10] = [
 /// A host with a network of each kind.
 pub(crate) struct Node<'h> {
     host: &'h Host,
-    /// bridge, portmap, firewall.
+    /// The chain of bridge, portmap and firewall.
     chain: [Network<'h>; 3],
     ptp: Network<'h>,
     floor: Option<Floor>,
-    /// A pod that stays, so that tables, bridge and sets do.
+    /// A pod that stays, to keep tables, bridge and sets.
     _first: Pod,
 }
 
-/// The C program that does the least possible, and the index of its bridge.
+/// The C program that does the minimum, and the index of its bridge.
 struct Floor {
     program: PathBuf,
     bridge: String,
 }
 
-/// What a step took.
+/// The time of a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Time {
     pub(crate) clock: Duration,
-    /// Of the processor, by the process and those that it waited for.
+    /// The processor time of the process and the children that it waited for.
     pub(crate) processor: Duration,
 }
 
-/// By all that this process has waited for.
+/// The processor time of all children that this process has waited for.
 fn processor() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     let time =
@@ -108,7 +108,7 @@ impl<'h> Node<'h> {
         Node { host, chain, ptp: Network::new(host, ptp), floor, _first: first }
     }
 
-    /// ADD and DEL by every plugin; the times are in the order of [`STEPS`].
+    /// Runs ADD and DEL by every plugin. The times are in the order of [`STEPS`].
     pub(crate) fn life(&mut self, number: usize) -> Vec<Time> {
         let mut times = Vec::new();
         let pod = Pod::new();
@@ -136,7 +136,7 @@ impl<'h> Node<'h> {
         times
     }
 
-    /// Only the pod that stays has left something.
+    /// Checks that only the pod that stays has left something.
     pub(crate) fn assert_empty(&self) {
         let leases = leases(&self.host.data_dir());
         let addresses = leases.iter().filter(|line| line.contains("/10.")).count();

@@ -1,5 +1,5 @@
-//! Pods come and go on a host with a crowd of other things on it. `scripts/stress crowded` measures beside an empty
-//! host and writes target/crowded.md.
+//! Adds and deletes pods on a host with many other objects. `scripts/stress crowded` compares it with an empty host and
+//! writes target/crowded.md.
 #![cfg(test)]
 
 mod lives;
@@ -12,8 +12,8 @@ use cnimble_tests::{Crowd, Host, announce, need};
 use crate::lives::{Node, STEPS};
 use crate::table::Table;
 
-/// Lives of one pod on an empty host and on this one; nothing may fail or stay. They take turns, but where the crowd
-/// holds up the whole machine: there the empty host comes first.
+/// Adds and deletes a pod on an empty host and on this one. Nothing may fail or be left. The hosts take turns, except
+/// if the crowd slows down the whole machine. The empty host is then measured first.
 fn compared(crowd: Crowd, count: usize, lives: usize, floor: Option<PathBuf>) -> Table {
     let (empty, crowded) = (Host::new(), Host::new());
     let in_turns = !matches!(crowd, Crowd::Events | Crowd::Busy);
@@ -29,7 +29,7 @@ fn compared(crowd: Crowd, count: usize, lives: usize, floor: Option<PathBuf>) ->
             company.get_or_insert_with(|| crowd.gather(&crowded, count));
         }
         let times = nodes[place].life(life);
-        // The first finds nothing in the kernel's caches.
+        // The first run has cold kernel caches.
         if life > 0 {
             STEPS.iter().zip(times).for_each(|(step, time)| table.note(place, step, time));
         }
@@ -38,7 +38,7 @@ fn compared(crowd: Crowd, count: usize, lives: usize, floor: Option<PathBuf>) ->
     table
 }
 
-/// A hundredth of what the run by hand has.
+/// A hundredth of the crowd in a run by hand.
 #[test]
 fn pods_come_and_go_beside_every_crowd() {
     need!("ip", "nft", "iptables-nft-restore", "bash");
@@ -50,7 +50,7 @@ fn pods_come_and_go_beside_every_crowd() {
     });
 }
 
-/// By `scripts/stress crowded` only.
+/// Runs only in `scripts/stress crowded`.
 #[test]
 fn crowded_hosts_are_measured() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<usize>().ok());

@@ -1,4 +1,4 @@
-//! What was measured, as rows of a page.
+//! The measurements as rows of a page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,19 +17,19 @@ impl Table {
         Table { crowd: crowd.to_owned(), times: BTreeMap::new() }
     }
 
-    /// `place` is 0 for the empty host, 1 for the crowded one.
+    /// Adds a time. `place` is 0 for the empty host, 1 for the crowded one.
     pub(crate) fn note(&mut self, place: usize, step: &'static str, time: Time) {
         self.times.entry((place, step)).or_default().push(time);
     }
 
-    /// The median in milliseconds.
+    /// Returns the median in milliseconds.
     fn median(&self, place: usize, step: &'static str, of: fn(&Time) -> Duration) -> Option<f64> {
         let mut times: Vec<Duration> = self.times.get(&(place, step))?.iter().map(of).collect();
         times.sort();
         Some(times[times.len() / 2].as_secs_f64() * 1e3)
     }
 
-    /// Both hosts' medians and how many times the second is the first; nothing of a step that wasn't measured.
+    /// Returns both hosts' medians and their ratio, or nothing for a step that wasn't measured.
     fn cells(&self, step: &'static str, of: fn(&Time) -> Duration) -> String {
         match (self.median(0, step, of), self.median(1, step, of)) {
             (Some(empty), Some(crowded)) => {
@@ -39,7 +39,7 @@ impl Table {
         }
     }
 
-    /// A row for each plugin.
+    /// Returns a row for each plugin.
     pub(crate) fn rows(&self) -> String {
         let mut text = String::new();
         for plugin in STEPS.iter().filter_map(|step| step.strip_prefix("ADD ")) {
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// The page `target/crowded.md`.
+/// The path of the page `target/crowded.md`.
 pub(crate) fn page(lives: usize, rows: &str) -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let processors = std::thread::available_parallelism().unwrap();
