@@ -1,4 +1,4 @@
-//! Jobs: what runs in one process.
+//! Jobs, each of which runs in one process.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(crate) struct Job<'p> {
 }
 
 pub(crate) enum Kind {
-    /// A single test.
+    /// A single test of a program.
     One,
     /// All tests of a module, which share one virtual machine.
     Module(String),
@@ -32,7 +32,7 @@ impl<'p> Job<'p> {
         matches!(self.kind, Kind::One)
     }
 
-    /// The name by which the job's duration is recorded.
+    /// Returns the key for the job's recorded duration.
     pub(crate) fn name(&self) -> String {
         match &self.kind {
             Kind::One => format!("{} {}", self.program.name, self.tests[0]),

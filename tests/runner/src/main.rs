@@ -19,7 +19,7 @@ use report::Report;
 
 /// The options of one run.
 struct Options {
-    /// Only tests whose name contains this.
+    /// Only tests with this text in their names.
     filter: String,
     /// Only the tests of a quick run.
     quick: bool,

@@ -1,4 +1,4 @@
-//! What a run prints: tests that are skipped, flaky or failed, the slowest ones, and the counts.
+//! The output of a run: tests that are skipped, flaky or failed, the slowest ones, and the counts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ const SILENCE: &str = "SILENCE ";
 /// How a test ended.
 pub(crate) enum Verdict {
     Passed,
-    /// With the reason.
+    /// It was skipped, with the reason.
     Skipped(String),
     /// It failed, and passed when it ran again. With the output of the failure.
     Flaky(String),
@@ -103,7 +103,7 @@ impl Report {
         Report { verbose, ..Self::default() }
     }
 
-    /// Prints a line.
+    /// Prints a line of the report.
     pub(crate) fn say(&self, line: &str) {
         println!("{line}");
     }

@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// How often a failed test runs again.
 const RETRIES: usize = 2;
 
-/// Programs whose tests take long, for a run that knows no durations.
+/// Programs with long tests, for a run without recorded durations.
 const LONG: [&str; 5] = ["faults", "model", "endurance", "runtimes", "compat"];
 
 /// Runs all jobs, then each failed test alone.
