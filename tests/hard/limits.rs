@@ -1,4 +1,4 @@
-//! Machines at their limits: no process more, no memory more, files that don't outlive the boot, a wrong clock.
+//! Machines at their limits: no more processes, no more memory, files that don't survive a reboot, a wrong clock.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use serde_json::json;
 
 use crate::{End, Feature, all};
 
-/// Whether this is a machine of `scripts/kernels`, whose clock is its own.
+/// Returns true in a machine of `scripts/kernels`, which has a separate clock.
 pub(crate) fn is_booted() -> bool {
     vm::inside() && Path::new("/run/vm/session").exists()
 }
 
-/// Leases belong to a boot, not to a time: whatever the clock says, a pod keeps its address and no other gets it.
+/// Leases belong to a boot, not to a time. At any clock setting a pod keeps its address, and no other pod gets it.
 pub(crate) fn clock_set_back_and_forward() -> End {
     let host = Host::new();
     let net = Network::new(&host, configs::v4(&host));
@@ -43,11 +43,12 @@ pub(crate) fn clock_set_back_and_forward() -> End {
     Ok(())
 }
 
-/// A cgroup of its own with a limit, removed at the end.
+/// A separate cgroup with a limit, removed at the end.
 struct Group(PathBuf);
 
 impl Group {
-    /// With this in the file of the limit: the first of the names is that of cgroup v1, the second that of v2.
+    /// Creates a cgroup with this value in the limit's file. The first name is that of cgroup v1, the second that of
+    /// v2.
     fn new(controller: &str, files: [&str; 2], limit: u64) -> Option<Self> {
         let name = format!("cnimble-test-{}-{}", std::process::id(), unique(controller));
         let top = Path::new("/sys/fs/cgroup");
@@ -64,7 +65,7 @@ impl Group {
         None
     }
 
-    /// Runs a call in it.
+    /// Runs a call in the cgroup.
     fn wrap<'c>(&self, call: Call<'c>) -> Call<'c> {
         let line = format!("echo 0 >{}/cgroup.procs && exec \"$0\"", self.0.display());
         call.under(&["/bin/sh", "-c", &line])
@@ -77,7 +78,7 @@ impl Drop for Group {
     }
 }
 
-/// `kernel.pid_max` or a limit of the cgroup is reached: fork(2) says EAGAIN.
+/// `kernel.pid_max` or a limit of the cgroup is reached, and fork(2) returns EAGAIN.
 #[test]
 fn where_no_process_can_be_started_only_what_needs_a_command_is_refused() {
     need!("ip", "nft");
@@ -89,7 +90,7 @@ fn where_no_process_can_be_started_only_what_needs_a_command_is_refused() {
             || feature.name.starts_with("portmap")
             || feature.name.starts_with("firewall")
     };
-    // Removals ask for a child, too.
+    // Removals try to start a child, too.
     let ends = all(part, &|call| group.wrap(call.env("CNIMBLE_DEL_WAIT", "0")));
     let unexpected =
         |why: &&String| !why.contains("EAGAIN") && !why.contains("Resource temporarily unavailable");
@@ -97,7 +98,7 @@ fn where_no_process_can_be_started_only_what_needs_a_command_is_refused() {
     assert_eq!(ends.refused, ["portmap iptables", "firewall iptables"]);
 }
 
-/// The kernel kills what needs more than its cgroup may have, or refuses what it asks for.
+/// The kernel kills a process that exceeds its cgroup's limit, or refuses its request.
 #[test]
 fn where_memory_ends_a_del_with_memory_removes_all() {
     need!("ip", "nft");
@@ -105,7 +106,7 @@ fn where_memory_ends_a_del_with_memory_removes_all() {
     let net = Network::new(&host, configs::dual(&host)).with("/ipMasq", json!(true));
     let stays = Pod::new();
     net.added(&Attachment::new("stays", &stays));
-    // Whose turn it is isn't taken back.
+    // The last address isn't restored.
     let look = || Snapshot::settled(&host).without_lines("last_reserved_ip");
     let before = look();
     let mut ends = BTreeSet::new();
@@ -118,7 +119,7 @@ fn where_memory_ends_a_del_with_memory_removes_all() {
         let added = group.wrap(net.call("ADD", &att, None)).run();
         let deleted = group.wrap(net.call("DEL", &att, None)).run();
         for outcome in [&added, &deleted] {
-            // A failure is one error; a shell that was killed says nothing.
+            // A failure is one error. A killed shell prints nothing.
             if ![0, -9].contains(&outcome.status) && !outcome.stdout.is_empty() {
                 outcome.try_error().unwrap_or_else(|why| panic!("{kib} KiB: {why}"));
             }
@@ -130,7 +131,7 @@ fn where_memory_ends_a_del_with_memory_removes_all() {
     assert_eq!(ends, BTreeSet::from([false, true]), "the limits are all too high, or all too low");
 }
 
-/// A node whose /var is a tmpfs has no leases after a boot, and no pods either.
+/// A node with /var on a tmpfs has no leases after a boot, and no pods either.
 #[test]
 fn with_leases_on_a_tmpfs_all_works() {
     need!("ip");
@@ -146,7 +147,7 @@ fn with_leases_on_a_tmpfs_all_works() {
         net.check(&atts[0], &results[0]).success();
         assert_ne!(net.check(&atts[1], &results[1]).status, 0);
         net.deleted(&atts[1], Some(&results[1]));
-        // What it had is gone with the boot.
+        // Its state is lost with the boot.
         std::fs::remove_dir_all(dir.path().join("net4")).unwrap();
         host.reboot();
         let net = Network::new(&host, configs::v4(&host)).with("/ipam/dataDir", json!(dir.path()));

@@ -1,9 +1,9 @@
-//! Machines that lack something: each feature works there, or says in a sentence what is missing
-//! and leaves nothing.
+//! Machines that lack a feature. Each plugin works there, or prints a sentence that names the missing feature, and
+//! leaves nothing.
 //!
-//! `scripts/kernels` runs `this_machine` where the kernel itself lacks it (`-a ipv6.disable=1`,
-//! `-l 'nf_tables*'`) and takes the lines that begin with CELL for its page. `CNIMBLE_FEATURES=portmap`
-//! has it try only those features whose name contains that.
+//! `scripts/kernels` runs `this_machine` where the kernel itself lacks it (`-a ipv6.disable=1`, `-l 'nf_tables*'`), and
+//! takes the lines that begin with CELL for its page. `CNIMBLE_FEATURES=portmap` limits it to the features with that
+//! text in their names.
 #![cfg(test)]
 
 mod limits;
@@ -14,7 +14,7 @@ use cnimble_tests::{
     Attachment, Call, Host, Network, Pod, Sample, Snapshot, configs, need, plugin_dir, skip, vm,
 };
 
-/// A feature: its name, its plugin's configuration, and whether the plugin is one of a chain.
+/// A feature: its name, its plugin's configuration, and whether the plugin is chained.
 struct Feature {
     name: &'static str,
     config: Value,
@@ -79,10 +79,10 @@ fn features(host: &Host) -> Vec<Feature> {
     ]
 }
 
-/// How a feature ended: nothing, or the sentence that it was refused with.
+/// The outcome of a feature: nothing, or the error that refused it.
 type End = Result<(), String>;
 
-/// What a refused ADD may not change. An emulated processor is too slow for a whole snapshot of each.
+/// The state that a refused ADD may not change. An emulated processor is too slow for a full snapshot of each.
 enum Before {
     Whole(Box<(Snapshot, Snapshot)>),
     Quick(String),
@@ -109,7 +109,7 @@ impl Before {
     }
 }
 
-/// ADD, CHECK and DEL; a call is made as `hard` has it.
+/// Runs ADD, CHECK and DEL. `hard` modifies each call.
 fn live(host: &Host, feature: &Feature, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) -> End {
     let pod = Pod::new();
     let att = Attachment::new("hard", &pod);
@@ -126,7 +126,7 @@ fn live(host: &Host, feature: &Feature, hard: &dyn for<'c> Fn(Call<'c>) -> Call<
     } else {
         let why = added.error().all();
         before.assert_same(host, &pod, &format!("{}, refused: {why}", feature.name));
-        // What isn't there is nothing to remove.
+        // There is nothing to remove if the feature is missing.
         hard(net.call("DEL", &att, prev.as_ref())).run().success();
         Err(why)
     };
@@ -136,14 +136,14 @@ fn live(host: &Host, feature: &Feature, hard: &dyn for<'c> Fn(Call<'c>) -> Call<
     end
 }
 
-/// A refusal names what is missing, and isn't only the kernel's word for "no".
+/// Checks that a refusal names the missing feature, and not only the kernel's error.
 fn names_what_is_missing(why: &str) -> bool {
     ["CONFIG_", "the kernel has no", "this kernel", "not installed", "read-only", "Read-only", "IPv6"]
         .iter()
         .any(|word| why.contains(word))
 }
 
-/// How the features ended.
+/// The outcomes of the features.
 #[derive(Default)]
 struct Ends {
     refused: Vec<String>,
@@ -151,7 +151,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Notes how this feature ends, and prints it for the page.
+    /// Records the outcome of this feature, and prints it for the page.
     fn told(&mut self, name: &str, feature: impl FnOnce() -> End) {
         let end = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(feature)) {
             Ok(Ok(())) => "works".to_owned(),
@@ -172,7 +172,7 @@ impl Ends {
     }
 }
 
-/// Each feature on a host of its own.
+/// Tests each feature on a separate host.
 fn all(part: fn(&Feature) -> bool, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) -> Ends {
     let mut ends = Ends::default();
     for number in 0.. {
@@ -189,7 +189,7 @@ fn all(part: fn(&Feature) -> bool, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) 
     ends
 }
 
-/// In a machine of `scripts/kernels` only: elsewhere the plugins' own tests say it better.
+/// Runs only in a machine of `scripts/kernels`. Elsewhere the plugins' own tests are more precise.
 #[test]
 fn this_machine_serves_every_feature_or_names_what_is_missing() {
     need!("ip", "nft");
@@ -206,7 +206,7 @@ fn this_machine_serves_every_feature_or_names_what_is_missing() {
     assert!(ends.wrong.is_empty(), "{}", ends.wrong.join("\n"));
 }
 
-/// Images without iptables have nf_tables, and that does.
+/// Images without iptables have nf_tables, which is enough.
 #[test]
 fn without_the_command_iptables_only_what_was_asked_to_use_it_is_refused() {
     need!("ip", "nft", "unshare", "mount");
@@ -220,7 +220,7 @@ fn without_the_command_iptables_only_what_was_asked_to_use_it_is_refused() {
     assert_eq!(ends.refused, ["portmap iptables", "firewall iptables"]);
 }
 
-/// /proc/sys is read-only where the plugins are: in Kata, in a container, on a hardened host.
+/// /proc/sys is read-only for the plugins: in Kata, in a container, on a hardened host.
 const READ_ONLY_PROC_SYS: [&str; 5] = [
     "/usr/bin/unshare",
     "--mount",
@@ -229,7 +229,7 @@ const READ_ONLY_PROC_SYS: [&str; 5] = [
     "mount --rbind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$0\"",
 ];
 
-/// ADD, CHECK and DEL of a plugin's sample; a call is made as `hard` has it.
+/// Runs ADD, CHECK and DEL of a plugin's sample. `hard` modifies each call.
 fn live_sample(sample: &Sample, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) -> End {
     let host = Host::new();
     let _server = sample.serve(&host);
@@ -237,7 +237,7 @@ fn live_sample(sample: &Sample, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) -> 
     if !in_first_user_namespace()
         && let Some(config) = place.net.config.as_object_mut()
     {
-        // tap's: another user namespace has one user and one group.
+        // For tap: another user namespace has one user and one group.
         config.retain(|key, _| key != "owner" && key != "group");
     }
     let before = Before::of(&host, &place.pod);
@@ -257,12 +257,12 @@ fn live_sample(sample: &Sample, hard: &dyn for<'c> Fn(Call<'c>) -> Call<'c>) -> 
     end
 }
 
-/// Returns whether this process is in the first user namespace, whose map has every user (user_namespaces(7)).
+/// Returns whether this process is in the first user namespace, where every user is mapped (user_namespaces(7)).
 fn in_first_user_namespace() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").unwrap().split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Root of the first user namespace mounts a procfs of its own. Elsewhere ADD fails where it needs a value.
+/// Root of the first user namespace mounts a separate procfs. Elsewhere ADD fails if it needs a value.
 #[test]
 fn with_a_read_only_proc_sys_every_sample_works_or_names_the_value_that_it_needs() {
     need!("ip", "nft", "unshare", "mount", "dnsmasq");
@@ -295,13 +295,13 @@ fn with_a_read_only_usr_and_etc_all_works() {
     assert!(ends.refused.is_empty(), "{:?}", ends.refused);
 }
 
-/// Runs a test of this program as root of a user namespace. Returns what it prints.
+/// Runs a test of this program as root of a user namespace. Returns its output.
 fn in_user_namespace(test: &str) -> Result<String, String> {
     let output = std::process::Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "--net"])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads", "1"])
-        // As if in a machine of its own: the test runs, and looks at less.
+        // As in a separate machine: the test runs with fewer checks.
         .env("CNIMBLE_TEST_INSIDE_VM", "1")
         .env("CNIMBLE_PLUGIN_DIR", plugin_dir())
         .output()
@@ -314,7 +314,7 @@ fn in_user_namespace(test: &str) -> Result<String, String> {
     Ok(said.into_owned())
 }
 
-/// Root of a user namespace is root of the network namespaces made in it, and of little else.
+/// Root of a user namespace has root rights in the network namespaces created in it, and hardly any others.
 #[test]
 fn root_of_a_user_namespace_is_refused_only_what_the_kernel_lacks() {
     need!("ip", "nft", "unshare");
