@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// The path of the page `target/crowded.md`.
+/// Returns the text of the page `target/crowded.md`.
 pub(crate) fn page(lives: usize, rows: &str) -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let processors = std::thread::available_parallelism().unwrap();

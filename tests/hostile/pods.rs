@@ -14,8 +14,8 @@ use cnimble_tests::{
     Attachment, Host, Network, Ns, PATIENCE, Pod, Snapshot, configs, keep_silent, leases, need, wait_until,
 };
 
-/// Returns a router advertisement (RFC 4861, 4.2). It offers a default route, the prefix 2001:db8:bad::/64 and an MTU of
-/// 1280 bytes.
+/// Returns a router advertisement (RFC 4861, 4.2). It offers a default route, the prefix 2001:db8:bad::/64 and an
+/// MTU of 1280 bytes.
 fn advertisement() -> Vec<u8> {
     let mut message = vec![134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
     message.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
