@@ -1,6 +1,5 @@
-//! What reviewers would have to look for otherwise: where code is unsafe, which way crates
-//! depend, under which licences the crates are that we build on, and which of them are
-//! there twice.
+//! Checks that spare reviewers work: the places of unsafe code, the directions of dependencies between crates, the
+//! licences of foreign crates, and duplicate versions of crates.
 #![cfg(test)]
 
 #[path = "policy/folders.rs"]
@@ -16,8 +15,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The product's files with unsafe code, and how many blocks, functions and impls each has.
-/// docs/SECURITY.md says what for.
+/// The product's files with unsafe code, and the number of blocks, functions and impls in each. docs/SECURITY.md gives
+/// the reasons.
 const UNSAFE: &[(&str, usize)] = &[
     ("ipam/dhcp/src/closing.rs", 5),
     ("ipam/dhcp/src/keeper/start.rs", 2),
@@ -82,8 +81,8 @@ fn unsafe_code_is_where_it_is_said_to_be() {
     }
 }
 
-/// The crates of ours that each library crate may use; docs/ARCHITECTURE.md says why. Cargo holds
-/// the arrows, this keeps anybody from adding one in passing.
+/// The crates of ours that each library crate may use. docs/ARCHITECTURE.md gives the reasons. Cargo enforces the
+/// dependencies, and this list prevents new ones by accident.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("agent", &["api", "cni", "files", "leases", "netlink"]),
     ("api", &["files", "yaml"]),
@@ -141,29 +140,29 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("yaml", &[]),
 ];
 
-/// The crates of ours that a plugin may use.
+/// The crates of ours that every plugin may use.
 const PLUGINS_MAY_USE: &[&str] = &["cni", "files", "leases", "made", "netlink", "plugin", "rules"];
 
-/// What one plugin may use beyond that: cluster-local is host-local with another source of ranges, and starts
-/// a program. dhcp asks systemd for a unit of its lease daemon.
+/// The additional crates of single plugins. cluster-local is host-local with another source of ranges, and starts a
+/// program. dhcp asks systemd for a unit of its lease daemon.
 const ONE_PLUGIN_MAY_USE: &[(&str, &str)] =
     &[("cnimble-cluster-local", "child"), ("cnimble-cluster-local", "host-local"), ("cnimble-dhcp", "dbus")];
 
-/// The crates whose interfaces change every month: one crate of ours knows what they are called.
+/// The crates with interfaces that change every month. Only one crate of ours uses each of them.
 const NETLINK_CRATES: &[&str] = &["netlink-packet-core", "netlink-packet-route", "netlink-sys", "rtnetlink"];
 
-/// A package's dependencies, without those of its tests.
+/// Returns a package's dependencies, without those of its tests.
 fn dependencies(package: &Value) -> Vec<&str> {
     let all = package["dependencies"].as_array().unwrap().iter();
     all.filter(|of| of["kind"].is_null()).map(|of| of["name"].as_str().unwrap()).collect()
 }
 
-/// The same, of ours, without the prefix.
+/// Returns a package's dependencies on crates of ours, without the prefix.
 fn ours(package: &Value) -> BTreeSet<&str> {
     dependencies(package).into_iter().filter_map(|name| name.strip_prefix("cnimble-")).collect()
 }
 
-/// Our packages below a folder.
+/// Returns our packages below a folder.
 fn below<'a>(packages: &'a [Value], folder: &'a str) -> impl Iterator<Item = &'a Value> {
     let root = root().canonicalize().unwrap().join(folder);
     packages.iter().filter(move |package| {
@@ -212,7 +211,7 @@ fn plugins_need_neither_each_other_nor_the_invoker() {
             assert!(may, "{} needs cnimble-{name}", package["name"]);
         }
     }
-    // Every folder's plugin is in the binary.
+    // The binary contains every folder's plugin.
     let names: BTreeSet<&str> = each
         .iter()
         .map(|package| package["name"].as_str().unwrap().strip_prefix("cnimble-").unwrap())
@@ -222,7 +221,7 @@ fn plugins_need_neither_each_other_nor_the_invoker() {
     assert_eq!(linked, names);
 }
 
-/// A list of deny.toml: the texts between the brackets behind `key = `.
+/// Returns a list of deny.toml: the texts between the brackets after `key = `.
 fn listed(key: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(root().join("deny.toml")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key} = ["))).expect(key);
@@ -230,7 +229,7 @@ fn listed(key: &str) -> BTreeSet<String> {
     inside.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The packages that the product or its tests are built of, as cargo knows them offline.
+/// Returns the packages of the product and its tests, as cargo knows them offline.
 fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let version = Command::new("rustc").arg("-vV").output().unwrap();
@@ -246,7 +245,7 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().unwrap().clone()
 }
 
-/// Whether an SPDX expression is satisfied by the licences that are allowed.
+/// Returns true if the allowed licences satisfy an SPDX expression.
 fn satisfied(expression: &str, allowed: &BTreeSet<String>) -> bool {
     let expression = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = expression.split_whitespace().collect();
@@ -324,8 +323,7 @@ fn no_crate_is_there_twice_without_a_reason() {
     assert_eq!(met, known, "deny.toml lists what isn't there twice any more");
 }
 
-/// Whatever comes from elsewhere than crates.io has been reviewed by nobody.
-/// The crates on the registry: the protocol, libcni, the kit for plugins, and what these need.
+/// The crates that are published on the registry: the protocol, libcni, the plugin kit, and their dependencies.
 const PUBLISHED: [&str; 8] = ["child", "cni", "files", "locks", "netlink", "plugin", "restraint", "runtime"];
 
 #[test]
@@ -344,6 +342,7 @@ fn only_the_libraries_are_published() {
     assert_eq!(published, PUBLISHED);
 }
 
+/// A crate from another source than crates.io has had no review.
 #[test]
 fn every_crate_is_from_the_registry() {
     for package in packages() {

@@ -5,7 +5,7 @@ use crate::source::Source;
 /// A function of the product.
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// Parameters, `self` included.
+    /// The number of parameters, including `self`.
     pub(crate) parameters: usize,
     /// Parameters of the type `bool`.
     pub(crate) booleans: usize,

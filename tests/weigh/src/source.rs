@@ -19,7 +19,7 @@ impl Source {
         Source { path: path.to_owned(), code, comments }
     }
 
-    /// Lines with code.
+    /// Returns the number of lines with code.
     pub(crate) fn lines(&self) -> usize {
         self.code.iter().filter(|line| !line.is_empty()).count()
     }
