@@ -6,18 +6,16 @@
 
 use cnimble_cni::{Error, PluginConfig};
 
-/// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// The IPAM plugin.
     pub(crate) ipam: String,
 }
 
 impl Config {
-    /// Reads the configuration for a verb that needs all of it.
+    /// Reads the complete configuration.
     ///
     /// # Errors
-    /// Code 7 if there is no IPAM plugin.
+    /// Fails with code 7 if there is no IPAM plugin.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         if config.ipam_type.is_empty() {
             return Err(Error::config("dummy interface requires an IPAM configuration")

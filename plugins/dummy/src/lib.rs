@@ -1,14 +1,15 @@
-//! The CNI plugin `dummy`: an interface in the pod that leads nowhere, for addresses that the pod
-//! is to have of its own (`ip link add eth0 type dummy`).
+//! The CNI plugin `dummy`: an interface in the pod without a network behind it. It holds addresses that
+//! belong to the pod alone (`ip link add eth0 type dummy`).
 //!
-//! ADD, in order, each step with its undo:
+//! ADD takes these steps in order, each with its undo:
 //!
-//! 1. the interface, made in the pod ([`cnimble_plugin::interface::alone`]);
-//! 2. addresses from IPAM, at least one;
-//! 3. addresses, up, routes.
+//! 1. Make the interface in the pod ([`cnimble_plugin::interface::alone`]).
+//! 2. Get at least one address from IPAM.
+//! 3. Add the addresses, set the interface up and add the routes.
 //!
-//! DEL removes the interface and then gives the addresses back. GC does so for the attachments that
-//! aren't valid, in the namespaces that are pinned by a mount; other interfaces go with their namespaces.
+//! DEL removes the interface and then releases the addresses. GC does the same for attachments that
+//! aren't valid, in namespaces that are pinned by a mount. The kernel removes all other interfaces with
+//! their namespaces.
 
 mod config;
 
@@ -20,10 +21,10 @@ use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
 
 use config::Config;
 
-/// Where the pod's interface stands in the result.
+/// The index of the pod's interface in the result.
 const POD_INTERFACE: u32 = 0;
 
-/// The plugin.
+/// The implementation of the `dummy` plugin.
 pub static PLUGIN: &dyn Plugin = &Dummy;
 
 struct Dummy;

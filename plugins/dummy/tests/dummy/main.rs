@@ -1,5 +1,5 @@
-//! The plugin dummy, against a kernel that has such interfaces: that of `scripts/vm`, as many
-//! that tests run on have none.
+//! Tests of the plugin dummy. They run in the virtual machine of `scripts/vm`, because many test kernels
+//! have no dummy interfaces.
 #![cfg(test)]
 
 mod in_vm;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, need, skip};
 
-/// A network of two families, whose addresses are within `10.7.0.0/24` and `fd00:7::/64`.
+/// A dual-stack network with addresses in `10.7.0.0/24` and `fd00:7::/64`.
 fn config(host: &Host) -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -29,7 +29,7 @@ fn leases(host: &Host) -> Vec<String> {
     all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
 }
 
-/// The verb failed with this code, and says `why`.
+/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();
