@@ -9,14 +9,14 @@ use cnimble_plugin::Call;
 use cnimble_plugin::interface::any_mtu;
 use cnimble_plugin::interface::mac::{self, Source};
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
     multi_queue: bool,
     mtu: i64,
     mac: String,
-    /// 0 is root, and not "nobody".
+    /// 0 is root, not an unset value.
     owner: Option<u32>,
     group: Option<u32>,
     #[serde(deserialize_with = "fields::text_opt")]
@@ -33,29 +33,28 @@ struct RuntimeConfig {
     mac: String,
 }
 
-/// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) multi_queue: bool,
-    /// Bytes; `None` is the kernel's.
+    /// In bytes. `None` keeps the kernel's default.
     pub(crate) mtu: Option<u32>,
     pub(crate) owner: Option<u32>,
     pub(crate) group: Option<u32>,
     pub(crate) selinux_context: Option<String>,
-    /// A bridge in the pod.
+    /// The name of a bridge in the pod.
     pub(crate) bridge: Option<String>,
     pub(crate) dns: Option<Dns>,
-    /// `None` is a layer 2 network.
+    /// `None` makes a layer 2 network.
     pub(crate) ipam: Option<String>,
     mac: String,
     runtime_mac: String,
 }
 
 impl Config {
-    /// Reads the configuration for a verb that needs all of it.
+    /// Reads the complete configuration.
     ///
     /// # Errors
-    /// Code 7 with the key.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         if let Some(name) = &keys.bridge
@@ -80,11 +79,12 @@ impl Config {
         })
     }
 
-    /// The hardware address that is asked for: `runtimeConfig.mac`, then `MAC` of CNI_ARGS, then `mac`,
-    /// which is the Go plugin's order.
+    /// Returns the requested hardware address: `runtimeConfig.mac`, then `MAC` of CNI_ARGS, then `mac`.
+    /// This is the Go plugin's order.
     ///
     /// # Errors
-    /// Code 7, or 4 if CNI_ARGS is to blame.
+    /// Fails with code 4 if the address in CNI_ARGS is invalid, and with code 7 for the other two
+    /// sources.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         let args = call.args()?;
         mac::first([
@@ -94,7 +94,6 @@ impl Config {
         ])
     }
 
-    /// The interface.
     pub(crate) fn kind(&self) -> Kind {
         Kind::Tap { owner: self.owner, group: self.group, multi_queue: self.multi_queue }
     }

@@ -1,14 +1,14 @@
-//! The CNI plugin `tap`: a tap device in the pod, for a virtual machine that runs there
-//! (`ip tuntap add eth0 mode tap`).
+//! The CNI plugin `tap`: a tap device in the pod, for a virtual machine that runs there (`ip tuntap add
+//! eth0 mode tap`).
 //!
-//! ADD, in order, each step with its undo:
+//! ADD takes these steps in order, each with its undo:
 //!
-//! 1. the device, made in the pod (`make`);
-//! 2. its hardware address, its MTU, its bridge;
-//! 3. addresses from IPAM; none is a layer 2 network;
-//! 4. addresses, up, routes.
+//! 1. Make the device in the pod (`make`).
+//! 2. Set its hardware address, its MTU and its bridge.
+//! 3. Get addresses from IPAM. A layer 2 network has no IPAM plugin.
+//! 4. Add the addresses, set the device up and add the routes.
 //!
-//! DEL removes the device and then gives the addresses back.
+//! DEL removes the device and then releases the addresses.
 
 mod config;
 mod make;
@@ -22,13 +22,13 @@ use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
 
 use config::Config;
 
-/// Where the pod's interface stands in the result.
+/// The index of the pod's interface in the result.
 const POD_INTERFACE: u32 = 0;
 
-/// Any tap, whatever its settings.
+/// Matches every tap, with any settings.
 const ANY: Kind = Kind::Tap { owner: None, group: None, multi_queue: false };
 
-/// The plugin.
+/// The implementation of the `tap` plugin.
 pub static PLUGIN: &dyn Plugin = &TapDevice;
 
 struct TapDevice;
@@ -42,7 +42,7 @@ impl Plugin for TapDevice {
         Caps::NET_ADMIN.and(Caps::SYS_ADMIN)
     }
 
-    /// `ip`, for a context of SELinux.
+    /// An SELinux context needs the command `ip`.
     fn starts_programs(&self, call: &Call) -> bool {
         call.command == Command::Add && json::get(call.config.document(), "selinuxContext").is_some()
     }
@@ -125,7 +125,7 @@ impl Plugin for TapDevice {
     }
 }
 
-/// Gives the device what ioctl(2) can't; returns it as it is then.
+/// Sets the attributes that ioctl(2) can't set. Returns the resulting link.
 fn set(inside: &mut Netlink, tap: &Link, config: &Config, mac: Option<Mac>) -> Result<Link, Error> {
     let master = match &config.bridge {
         None => None,

@@ -1,4 +1,4 @@
-//! The device, made in the pod.
+//! Makes the device in the pod.
 
 use std::process::{Command, Stdio};
 
@@ -14,14 +14,16 @@ use cnimble_plugin::interface::alone;
 use super::ANY;
 use super::config::Config;
 
-/// Makes the tap, down, with its owner in its alias, and returns it with a socket inside.
+/// Makes the tap, down, with its owner in its alias. Returns it with a netlink socket in the pod.
 ///
-/// Until it is marked, it goes with this process. Under an SELinux context it is made by the command
-/// `ip`, because the kernel labels a tap by the process that makes it, and a process gets another
-/// context by executing something; that one stays from the beginning.
+/// The kernel removes an unmarked tap when this process exits.
+///
+/// With an SELinux context, the command `ip` makes the tap, which is persistent from the beginning. The
+/// kernel labels a tap by the process that makes it, and a process changes its context only by executing
+/// a program.
 ///
 /// # Errors
-/// Code 102 if the pod has an interface of that name; the kernel's.
+/// Fails with code 102 if the pod has an interface with that name, or if the kernel refuses a request.
 pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let mut inside = Netlink::open_in(netns)?;
     let home = call.open_netns()?;
@@ -35,7 +37,7 @@ pub(crate) fn create(call: &Call, netns: &NetNs, config: &Config) -> Result<(Lin
             };
             let made = netns.enter(|| Tap::make(&new))?;
             Some(made.or_else(|err| match err.errno {
-                // Of another tap, and of any other interface.
+                // The kernel's errors for an existing tap and for any other interface.
                 Errno::EBUSY | Errno::EINVAL if inside.find_link(&call.ifname)?.is_some() => Err(taken(call)),
                 _ => Err(err.into()),
             })?)
@@ -65,10 +67,10 @@ fn taken(call: &Call) -> Error {
         .details(format!("in {}", call.netns))
 }
 
-/// The file that says which context the next program of this thread gets (proc_pid_attr(5)).
+/// Sets the SELinux context of the next program that this thread executes (proc_pid_attr(5)).
 const NEXT_CONTEXT: &str = "/proc/thread-self/attr/exec";
 
-/// `ip tuntap add`, in the namespace of this thread and with this context.
+/// Runs `ip tuntap add` in the namespace of this thread and with this context.
 fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> {
     std::fs::write(NEXT_CONTEXT, context).map_err(|err| {
         Error::new(Code::KERNEL, format!("selinuxContext: can't set the context \"{context}\""))
@@ -85,7 +87,8 @@ fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> 
         command.arg("multi_queue");
     }
     let output = command.stdin(Stdio::null()).output();
-    // No program after it is to have it. Executing one doesn't change that of this thread.
+    // Later programs must not get this context. Executing a program doesn't reset the value of this
+    // thread.
     let _ = std::fs::write(NEXT_CONTEXT, "");
     let failed = |why: String| Error::new(Code::KERNEL, "the command ip tuntap add has failed").details(why);
     let output = output

@@ -1,4 +1,4 @@
-//! The plugin tap. Where this kernel has no taps, in the machine of `scripts/vm`.
+//! Tests of the plugin tap. They run in the virtual machine of `scripts/vm` if this kernel has no taps.
 #![cfg(test)]
 
 mod devices;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Outcome, Pod, Snapshot};
 
-/// A network of two families, whose addresses are within `10.7.0.0/24` and `fd00:7::/64`.
+/// A dual-stack network with addresses in `10.7.0.0/24` and `fd00:7::/64`.
 fn config(host: &Host) -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -27,14 +27,14 @@ fn leases(host: &Host) -> Vec<String> {
     all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
 }
 
-/// The verb failed with this code, and says `why`.
+/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();
     assert!(err.code == code && err.all().contains(why), "{err:?}");
 }
 
-/// What is special to a tap.
+/// The attributes that only a tap has.
 fn settings(pod: &Pod, name: &str) -> Value {
     pod.link(name)["linkinfo"]["info_data"].clone()
 }
