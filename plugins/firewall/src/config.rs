@@ -10,7 +10,7 @@ const DEFAULT_ZONE: &str = "trusted";
 /// XT_EXTENSION_MAXNAMELEN without its NUL.
 const MAX_CHAIN: usize = 28;
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -20,15 +20,14 @@ struct Keys {
     ingress_policy: String,
 }
 
-/// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// `None` lets the library choose.
+    /// `None` lets `cnimble_rules` choose.
     pub(crate) backend: Option<Backend>,
     pub(crate) policy: Policy,
     pub(crate) zone: String,
     admin_chain: String,
-    /// Whether the administrator's chain was named.
+    /// Whether the configuration names the administrator's chain.
     pub(crate) admin_named: bool,
 }
 
@@ -48,7 +47,7 @@ impl Config {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// Code 7.
+    /// Fails with code 7 if a key is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let backend = match keys.backend.as_str() {
@@ -56,7 +55,7 @@ impl Config {
             "nftables" => Some(Backend::Nftables),
             "iptables" => Some(Backend::Iptables),
             "firewalld" => Some(Backend::Firewalld),
-            // The Go plugin chooses, too, without a word.
+            // The Go plugin chooses a backend, too, but without a warning.
             other => {
                 let other = other.escape_default();
                 log::warn!("backend: {other} is none of nftables, iptables and firewalld; one is chosen");
@@ -80,7 +79,7 @@ impl Config {
         if !admin_named {
             DEFAULT_ADMIN_CHAIN.clone_into(&mut admin_chain);
         }
-        // It becomes a word of iptables' input.
+        // The name becomes a word of iptables' input.
         let fits = admin_chain.len() <= MAX_CHAIN
             && admin_chain
                 .bytes()
@@ -97,17 +96,17 @@ impl Config {
         if zone.is_empty() {
             DEFAULT_ZONE.clone_into(&mut zone);
         }
-        // D-Bus has no texts with a NUL, and would close the connection.
+        // D-Bus has no strings with a NUL, and the bus would close the connection.
         if zone.contains('\0') {
             return Err(Error::config(format!("firewalldZone: invalid zone \"{}\"", zone.escape_default())));
         }
         Ok(Config { backend, policy, zone, admin_chain, admin_named })
     }
 
-    /// The rules for the pod of `prev`.
+    /// Returns the rules for the pod of `prev`.
     ///
     /// # Errors
-    /// Code 7: a policy needs a bridge.
+    /// Fails with code 7 if there is a policy but no bridge.
     pub(crate) fn forward(&self, prev: &CniResult) -> Result<Forward, Error> {
         let doors = doors(prev);
         if self.policy != Policy::Open && doors.is_empty() {
@@ -127,10 +126,11 @@ impl Config {
     }
 }
 
-/// By which interfaces the pod's packets come: the first one of the host, which is the bridge, or
-/// with ptp the pod's own; and its vlan's gateway, which the plugin bridge tells behind them.
+/// Returns the interfaces by which the pod's packets arrive. The first one is the bridge, or with ptp
+/// the pod's end on the host. The gateway of a vlan follows, which the plugin bridge lists after the
+/// bridge.
 pub(crate) fn doors(prev: &CniResult) -> Vec<String> {
-    // They become words of iptables' input.
+    // The names become words of iptables' input.
     let mut outside = prev
         .interfaces
         .iter()
@@ -147,13 +147,12 @@ pub(crate) fn doors(prev: &CniResult) -> Vec<String> {
     std::iter::once(first).chain(gateways).map(str::to_owned).collect()
 }
 
-/// The bridge of a vlan's gateway, by its name, BRIDGE.VLAN.
+/// Returns the bridge in the name of a vlan's gateway, BRIDGE.VLAN.
 pub(crate) fn vlan_of(name: &str) -> Option<&str> {
     let (bridge, vlan) = name.rsplit_once('.')?;
     (vlan.parse::<u16>().is_ok() && !bridge.is_empty()).then_some(bridge)
 }
 
-/// The pod's addresses.
 pub(crate) fn addrs(prev: &CniResult) -> Vec<std::net::IpAddr> {
     prev.ips.iter().map(|ip| ip.address.ip()).collect()
 }

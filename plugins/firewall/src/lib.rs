@@ -1,14 +1,16 @@
-//! The CNI plugin `firewall`, a part of a chain: what the host forwards to and from pods.
+//! The CNI plugin `firewall`, part of a chain: controls which packets the host forwards to and from
+//! pods.
 //!
-//! ADD puts the pod's addresses, and its bridge's policy, into rules
-//! ([`cnimble_rules::forward`]). With the policy `isolated` the pod's port of the bridge is
-//! isolated, too (`port`): what a bridge forwards between its own ports doesn't pass the
-//! host's rules unless `br_netfilter` is loaded. The result is the one that came in.
+//! ADD makes rules for the pod's addresses and for the policy of its bridge
+//! ([`cnimble_rules::forward`]). The policy `isolated` also isolates the pod's port of the bridge
+//! (`port`). A bridge forwards between its own ports without the host's rules unless `br_netfilter` is
+//! loaded. The result is the prevResult.
 //!
-//! DEL needs neither namespace nor prevResult with nf_tables; iptables' rules and firewalld's
-//! sources have no owner, and can only be found by the addresses in prevResult. The last pod's
-//! DEL on a bridge takes the bridge's policy along. Without prevResult the bridge is known by the pod's
-//! end on the host, and that by its owner; if it has gone, the policies of all unused bridges go.
+//! With nf_tables, DEL needs neither the namespace nor a prevResult. Rules of iptables and sources of
+//! firewalld have no owner, so DEL finds them only by the addresses in prevResult. The DEL of the last
+//! pod on a bridge removes the bridge's policy. Without a prevResult, DEL finds the pod's end on the
+//! host by its owner, and the bridge by that end. If that end is gone, DEL removes the policies of all
+//! unused bridges.
 
 mod config;
 mod port;
@@ -20,7 +22,7 @@ use cnimble_rules::forward::{self, Forward, Leaving, Policy};
 
 use config::Config;
 
-/// The plugin.
+/// The implementation of the `firewall` plugin.
 pub static PLUGIN: &dyn Plugin = &Firewall;
 
 struct Firewall;
@@ -38,12 +40,12 @@ impl Plugin for Firewall {
         Caps::NET_ADMIN
     }
 
-    /// iptables.
+    /// It runs the iptables commands.
     fn starts_programs(&self, _call: &Call) -> bool {
         true
     }
 
-    /// As the reference: results before 0.4.0 are not for chains that are checked.
+    /// Same as the Go plugin: results before 0.4.0 aren't for chains with CHECK.
     fn versions(&self) -> &'static [Version] {
         &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0]
     }
@@ -64,7 +66,7 @@ impl Plugin for Firewall {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // The configuration may have changed since: it only says where else to look.
+        // The configuration may have changed since ADD. It is only a hint where else to look.
         let config = Config::read(&call.config).unwrap_or_default();
         let prev = call.config.prev_result.as_ref();
         let (known, failed) = match prev.map_or_else(|| port::of_owner(&call.owner()), |_| Ok(None)) {
@@ -84,7 +86,7 @@ impl Plugin for Firewall {
             doors: &doors,
             knows_doors: prev.is_some(),
         };
-        // The plugin in front removes the pod's end after us.
+        // The previous plugin of the chain removes the pod's end after this DEL.
         let mut own: Vec<&str> = prev.map(port::outside).unwrap_or_default();
         own.extend(known.as_ref().map(|(end, _)| end.as_str()));
         let (owner, mut nft) = (call.owner(), Nft::new());

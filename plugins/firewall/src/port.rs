@@ -1,6 +1,6 @@
-//! The pod's port of its bridge: isolated ports can't talk to each other, whatever the
-//! protocol, but to the bridge itself and to ports that aren't isolated (bridge(8),
-//! `isolated`). The flag goes with the port.
+//! The pod's port of its bridge. Isolated ports can't send to each other with any protocol. They can
+//! send to the bridge itself and to ports that aren't isolated (bridge(8), `isolated`). The flag is
+//! removed with the port.
 
 use nix::errno::Errno;
 
@@ -13,8 +13,8 @@ use cnimble_plugin::interface::pair;
 
 use crate::config;
 
-/// The pod's port: the interface of the host in `prev` that is a port of the first one. A pod
-/// without a bridge has none, and needs none: all that it sends passes the host's rules.
+/// Returns the pod's port: the interface of the host in `prev` that is a port of the first one. A pod
+/// without a bridge has no port and needs none, because all of its packets pass the host's rules.
 fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Error> {
     let mut outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     if let Some(first) = outside.next()
@@ -35,18 +35,19 @@ fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Er
     Err(Error::config("ingressPolicy: prevResult names no port of a bridge"))
 }
 
-/// A veth with its other end in another namespace.
+/// Whether the link is a veth with its other end in another namespace.
 fn is_a_pods(link: &Link) -> bool {
     link.kind == "veth" && link.far.is_some()
 }
 
-/// The names of the interfaces on the host: the pod's own among them.
+/// The names of the interfaces on the host, with the pod's own end.
 pub(crate) fn outside(prev: &CniResult) -> Vec<&str> {
     let outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     outside.map(|interface| interface.name.as_str()).collect()
 }
 
-/// The pod's end on the host by its owner, and the bridge that it is a port of (without one, itself).
+/// Finds the pod's end on the host by its owner. Returns it with its bridge, or with itself if it has
+/// none.
 pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error> {
     let (mut host, tag) = (Netlink::open()?, owner.tag());
     for name in pair::host_names(owner) {
@@ -65,9 +66,9 @@ pub(crate) fn of_owner(owner: &Owner) -> Result<Option<(String, String)>, Error>
     Ok(None)
 }
 
-/// Whether a bridge, a vlan's gateway or a pod's end is gone, or is of no use without those of
-/// this pod, which are known by their names or, renamed since, by their owner. A pod that is being added has its port
-/// by the time that its rules are made.
+/// Whether a bridge, a vlan's gateway or a pod's end is missing, or has no user except this pod. The
+/// pod's ends are known by their names, or by their owner if they were renamed. A concurrent ADD has its
+/// port before it makes its rules.
 pub(crate) fn is_unused(door: &str, own: &[&str], owner: Option<&Owner>) -> Result<bool, Error> {
     let mut host = Netlink::open()?;
     let Some(mut link) = host.find_link(door)? else { return Ok(true) };
@@ -83,7 +84,7 @@ pub(crate) fn is_unused(door: &str, own: &[&str], owner: Option<&Owner>) -> Resu
         }
     }
     let ports = host.links(&Filter { master: Some(link.index), kind: None })?;
-    // The port of a vlan's gateway has its other end here.
+    // The port for a vlan's gateway has its other end in this namespace.
     let leads_here = |port: &Link| port.kind == "veth" && port.far.is_none();
     let tag = owner.map(Owner::tag);
     let is_own = |port: &Link| {
@@ -92,7 +93,6 @@ pub(crate) fn is_unused(door: &str, own: &[&str], owner: Option<&Owner>) -> Resu
     Ok(ports.iter().all(|port| is_own(port) || leads_here(port)))
 }
 
-/// Isolates the port.
 pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     let Some((found, old)) = find(&mut host, prev)? else { return Ok(()) };
@@ -107,7 +107,7 @@ pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
     Ok(())
 }
 
-/// The port is isolated.
+/// Checks that the port is isolated.
 pub(crate) fn check(prev: &CniResult) -> Result<(), Error> {
     let Some((found, flags)) = find(&mut Netlink::open()?, prev)? else { return Ok(()) };
     if flags.isolated {

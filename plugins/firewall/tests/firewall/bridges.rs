@@ -1,5 +1,5 @@
-//! Policies of bridges: the latest ADD decides, the last DEL removes them, and bridges of the Go
-//! plugin and ours shut each other out wherever their rules are.
+//! Policies of bridges. The latest ADD decides, and the last DEL removes them. Bridges of the Go plugin
+//! and of this one block each other, with every combination of backends.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ fn policed<'h>(host: &'h Host, number: u8, backend: &str, policy: &str) -> Netwo
     firewall(host, number, &json!({ "backend": backend, "ingressPolicy": policy }))
 }
 
-/// Whether anything is left of a policy.
+/// Whether a rule or set of a policy remains.
 fn has_policies(host: &Host) -> bool {
     let ruleset = host.nft("list ruleset");
     ruleset.contains("ingressPolicy:") || ruleset.contains("CNI-ISOLATION")
 }
 
-/// The rules; their order is left out.
+/// The rules, sorted, so that their order doesn't matter.
 fn lines(host: &Host) -> Vec<String> {
     let mut lines: Vec<String> = host.nft("-s list ruleset").lines().map(str::to_owned).collect();
     lines.sort();
@@ -56,7 +56,7 @@ fn open_after(backend: &str, policy: &str) {
     c.add(&open);
     assert!(c.reaches(&b) && b.reaches(&a), "{backend} {policy}");
     open.check(&c.att, &c.prev).success();
-    // The configuration with the policy again.
+    // The configuration sets the policy again.
     a.add(&policed(&host, 1, backend, policy));
     assert!(c.misses(&b), "{backend} {policy}");
 }
@@ -77,7 +77,7 @@ fn the_last_del_on_a_bridge_removes_its_policy() {
             }
             delete(&a, 1, policy);
             policed(&host, 1, backend, policy).check(&b.att, &b.prev).success();
-            // Also if the configuration has changed since.
+            // This also holds if the configuration has changed since.
             delete(&b, 1, "open");
             let left = host.nft("list ruleset");
             assert!(!left.contains("br1") && left.contains("br2"), "{backend} {policy}: {left}");
@@ -91,7 +91,7 @@ fn the_last_del_on_a_bridge_removes_its_policy() {
     }
 }
 
-/// The ports of both are there when the rules of both go.
+/// Both ports exist while both DELs remove their rules.
 #[test]
 fn of_two_last_pods_one_removes_the_policy() {
     need!("ip", "nft", "iptables-nft-save");
@@ -108,8 +108,8 @@ fn of_two_last_pods_one_removes_the_policy() {
     }
 }
 
-/// A pod comes while the last one goes, at each of its requests in turn: strace holds each up for
-/// a while. Whichever comes between which, the new pod doesn't lack its bridge's policy.
+/// An ADD runs beside the DEL of the last pod. strace delays each request of the DEL in turn. In every
+/// order the new pod has its bridge's policy.
 #[test]
 fn an_add_beside_the_last_del_keeps_the_policy() {
     need!("ip", "nft", "iptables-nft-save", "strace");
@@ -170,7 +170,7 @@ fn bridges_of_the_go_plugin_and_ours_shut_each_other_out() {
         if ours_first {
             ours.add(&net);
             by_go(&theirs);
-            // The Go plugin doesn't know of rules in nf_tables: our next ADD tells it.
+            // The Go plugin doesn't know of rules in nf_tables. Our next ADD adds them to its chain.
             another.add(&net);
         } else {
             by_go(&theirs);

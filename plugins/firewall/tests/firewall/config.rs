@@ -1,4 +1,4 @@
-//! Bad configurations.
+//! Tests of invalid configurations.
 
 use serde_json::json;
 
@@ -28,7 +28,7 @@ fn bad_configurations() {
         assert_eq!(net.check(&a.att, &a.prev).error().code, 7);
         assert_eq!(net.status().error().code, 7);
     }
-    // The Go plugin takes any backend for none.
+    // The Go plugin accepts an unknown backend and chooses one itself.
     let net = firewall(&host, 1, &json!({ "backend": "pf" }));
     let outcome = net.call("ADD", &a.att, Some(&a.prev)).run().success();
     assert!(outcome.stderr.contains("backend: pf is none of"), "{}", outcome.describe());
@@ -41,7 +41,7 @@ fn bad_configurations() {
         let old = net.with("/cniVersion", json!(version));
         assert_eq!(old.call("ADD", &a.att, None).run().error().code, 1, "{version}");
     }
-    // A policy without a bridge.
+    // A policy without a bridge fails.
     let policed = firewall(&host, 1, &json!({ "ingressPolicy": "same-bridge" }));
     let mut prev = a.prev.clone();
     prev["interfaces"] = json!([]);
@@ -52,7 +52,7 @@ fn bad_configurations() {
         .for_each(|ip| _ = ip.as_object_mut().unwrap().remove("interface"));
     assert_eq!(policed.call("ADD", &a.att, Some(&prev)).run().error().code, 7);
     before.assert_same(&Snapshot::of(&host), "nothing was touched");
-    // Without a policy it needs none, and without addresses there is nothing to do.
+    // Without a policy no bridge is needed. Without addresses there is nothing to do.
     net.call("ADD", &a.att, Some(&prev)).run().result();
     net.deleted(&a.att, None);
     prev["ips"] = json!([]);

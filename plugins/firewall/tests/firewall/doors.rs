@@ -1,5 +1,5 @@
-//! Policies where the pod's packets don't come to the host by the bridge itself: by a vlan's
-//! gateway, or by the pod's own interface (ptp).
+//! Policies for pods with packets that don't arrive by the bridge itself, but by a vlan's gateway or by
+//! the pod's own interface (ptp).
 
 use serde_json::{Value, json};
 
@@ -11,9 +11,9 @@ fn policed<'h>(host: &'h Host, number: u8, backend: &str, policy: &str) -> Netwo
     firewall(host, number, &json!({ "backend": backend, "ingressPolicy": policy }))
 }
 
-/// Moves the gateway of a network to where a vlan has it: to one end of a pair whose other end is a
-/// port of the bridge. (Few kernels that tests run on have vlans on bridges, and for the host's
-/// rules it makes no difference.)
+/// Moves the gateway of a network to one end of a veth pair. The other end is a port of the bridge, as
+/// with a vlan. Few test kernels have vlans on bridges, and for the host's rules the difference doesn't
+/// matter.
 fn move_gateway(host: &Host, number: u8) {
     host.shell(&format!(
         "ip link add br{number}.100 type veth peer name vethgw{number}
@@ -42,7 +42,7 @@ fn leave(host: &Host, number: u8, member: &Member, policy: &Network<'_>) {
     bridge(host, number).deleted(&member.att, Some(&member.prev));
 }
 
-/// What is left of policies.
+/// The rules of policies that remain.
 fn policies(host: &Host) -> String {
     let ruleset = host.nft("list ruleset");
     ruleset.lines().filter(|line| line.contains("ingressPolicy:")).collect()
@@ -65,7 +65,7 @@ fn at_a_vlans_gateway(backend: &str) {
     let first = join(&host, 1, "first");
     move_gateway(&host, 1);
     bridge(&host, 1).with("/isGateway", json!(false)).deleted(&first.att, None);
-    // The plugin bridge would put the gateway back.
+    // The plugin bridge would otherwise restore the gateway.
     let net = bridge(&host, 1).with("/isGateway", json!(false)).with("/isDefaultGateway", json!(false));
     let [a1, a2] = ["a1", "a2"].map(|id| {
         let pod = Pod::new();
@@ -89,7 +89,7 @@ fn at_a_vlans_gateway(backend: &str) {
     assert!(a1.pod.pings("10.1.1.1") && host.pings(a1.ip(0)), "nor the host");
     same.check(&a1.att, &a1.prev).success();
 
-    // Isolated, also by way of the gateway.
+    // Isolated pods can't reach each other through the gateway either.
     let isolated = policed(&host, 1, backend, "isolated");
     for (from, to) in [(&a1, &a2), (&a2, &a1)] {
         from.pod.ip(&format!("route add {} via 10.1.1.1", to.ip(0)));
@@ -144,7 +144,7 @@ fn without_a_bridge(backend: &str, policy: &str) {
     shut("after ADD");
     assert!(p.reaches(&open) && host.pings(p.ip(0)));
     net.check(&p.att, &p.prev).success();
-    // Its end is no bridge without ports.
+    // The pod's end is not a bridge without ports.
     let valid: Value =
         json!([{ "containerID": "p", "ifname": "eth0" }, { "containerID": "q", "ifname": "eth0" }]);
     net.clone().with("/cniVersion", json!(configs::newest())).gc(Some(valid)).success();
@@ -201,7 +201,7 @@ fn the_last_pods_del_without_a_result_takes_the_policy_along() {
     }
 }
 
-/// The result tells another name than the port has, and names are all that it tells.
+/// The result has an outdated name of the port and no other identification.
 #[test]
 fn the_last_pods_del_takes_the_policy_along_when_its_port_was_renamed() {
     need!("ip", "nft", "iptables-nft-save");

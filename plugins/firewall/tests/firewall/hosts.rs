@@ -1,5 +1,5 @@
-//! Hosts whose chain FORWARD has rules of others: which backend it is, and what CHECK, STATUS and
-//! DEL say and do when such rules come later.
+//! Hosts with foreign rules in the chain FORWARD: the chosen backend, and the results of CHECK, STATUS
+//! and DEL when such rules are added later.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use cnimble_tests::{Call, Host, need};
 
 use super::{firewall, join, meet, rules};
 
-/// Rules in FORWARD that stop what nothing accepts.
+/// Rules that make FORWARD drop everything that no rule accepts.
 const SHUT: [(&str, &str); 4] = [
     ("policy", "-P FORWARD DROP"),
     ("reject at the end", "-A FORWARD -j REJECT"),
@@ -60,7 +60,7 @@ fn the_administrators_rules_in_iptables_hold() {
         assert!(a.misses(&b), "{chain}");
         firewall(&host, 1, &keys).check(&a.att, &a.prev).success();
     }
-    // Named, but there is none yet.
+    // The backend is configured, but there are no rules yet.
     let host = Host::new();
     let a = join(&host, 1, "a");
     a.add(&firewall(&host, 1, &json!({ "iptablesAdminChainName": "MINE" })));
@@ -79,7 +79,7 @@ fn check_tells_when_forward_has_been_shut_since() {
                 let net = firewall(&host, 1, &json!({}));
                 a.add(&net);
                 assert!(host.nft("list ruleset").contains("id: a"));
-                // Rules that don't stop everything are no reason to complain.
+                // Rules that don't stop everything cause no complaint.
                 iptables(
                     &host,
                     "-A FORWARD -s 192.0.2.0/24 -j DROP 2>/dev/null || IPT -A FORWARD -i eth9 -j DROP",
@@ -89,12 +89,12 @@ fn check_tells_when_forward_has_been_shut_since() {
                 let error = net.check(&a.att, &a.prev).error();
                 assert!(error.code == 103 && error.all().contains("add it again"), "{name}: {error:?}");
                 assert!(a.misses(&b), "{name}");
-                // A new pod would pass.
+                // The packets of a new pod would pass.
                 net.with("/cniVersion", json!("1.1.0")).status().success();
                 a.add(&net);
                 net.check(&a.att, &a.prev).success();
                 assert!(a.reaches(&b), "{name}");
-                // Both go, whatever the backend was.
+                // DEL removes both, with any backend.
                 net.deleted(&a.att, Some(&a.prev));
                 let left = host.nft("list ruleset");
                 assert!(
@@ -118,7 +118,8 @@ fn a_drop_in_front_of_the_rules_of_pods_is_noticed() {
     let error = net.check(&a.att, &a.prev).error();
     assert!(error.code == 103 && error.all().contains("CNI-FORWARD"), "{error:?}");
     assert_eq!(net.status().error().code, 51);
-    // With nf_tables asked for, whoever shut FORWARD has to let the pods pass.
+    // The configuration asks for nf_tables, so the administrator of FORWARD has to accept the pods'
+    // packets.
     let net = net.with("/backend", json!("nftables"));
     a.add(&net);
     assert_eq!(net.check(&a.att, &a.prev).error().code, 103);
@@ -128,7 +129,7 @@ fn a_drop_in_front_of_the_rules_of_pods_is_noticed() {
     net.status().success();
 }
 
-/// Runs a call where the iptables commands are no files.
+/// Runs a call on a system where the iptables commands can't be executed.
 fn without_iptables(call: &Call<'_>) -> cnimble_tests::Outcome {
     let script = "mount --bind /dev/null /usr/sbin/xtables-nft-multi && \
                   mount --bind /dev/null /usr/sbin/xtables-legacy-multi && exec \"$0\"";
@@ -143,7 +144,7 @@ fn without_the_command_it_is_an_error_only_if_pods_surely_cannot_pass() {
     let net = firewall(&host, 1, &json!({})).with("/cniVersion", json!("1.1.0"));
     let add = net.call("ADD", &a.att, Some(&a.prev));
     without_iptables(&add).result();
-    // Rules that may let pods pass: nf_tables, and a warning.
+    // These rules may accept the pods' packets. The plugin uses nf_tables and warns.
     iptables(&host, "-P FORWARD DROP; IPT -A FORWARD -i br1 -j ACCEPT");
     let outcome = without_iptables(&add);
     outcome.result();

@@ -1,4 +1,4 @@
-//! The reference's chains, beside the Go plugin and where FORWARD drops.
+//! The Go plugin's chains, beside the Go plugin and on hosts where FORWARD drops.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn where_forward_drops_by_policy() {
     meet(&host, &[&a, &b]);
     host.shell("iptables-nft -P FORWARD DROP; ip6tables-nft -P FORWARD DROP");
     assert!(a.misses(&b));
-    // nf_tables could not help.
+    // nf_tables can't accept packets that iptables drops.
     let net = firewall(&host, 1, &json!({}));
     a.add(&firewall(&host, 1, &json!({ "backend": "nftables" })));
     assert!(a.misses(&b));
@@ -61,7 +61,7 @@ fn the_go_plugin_and_ours_take_over_from_each_other() {
         host.nft("flush ruleset");
         let by_them = add(&theirs, &a.att, &prev_a);
         ours.check(&a.att, &prev_a).success();
-        // Nothing is missing.
+        // Our ADD has nothing to add.
         assert_eq!(add(&ours, &a.att, &prev_a), by_them);
         ours.deleted(&a.att, Some(&prev_a));
         let left = rules(&host);
@@ -72,14 +72,14 @@ fn the_go_plugin_and_ours_take_over_from_each_other() {
         theirs.check(&a.att, &prev_a).success();
         assert_eq!(newest(&add(&theirs, &a.att, &prev_a)), newest(&by_them));
         ours.check(&a.att, &prev_a).success();
-        // Beside each other.
+        // Pods of both plugins at the same time.
         add(&theirs, &b.att, &prev_b);
         theirs.deleted(&a.att, Some(&prev_a));
         ours.check(&b.att, &prev_b).success();
         ours.deleted(&b.att, Some(&prev_b));
         assert_eq!(newest(&rules(&host)), newest(&left));
     }
-    // With nf_tables the Go plugin's rules go, too.
+    // With nf_tables the Go plugin's rules are removed, too.
     host.nft("flush ruleset");
     let ours = firewall(&host, 1, &json!({ "backend": "nftables" })).with("/cniVersion", json!("1.0.0"));
     let mut prev = a.prev.clone();
@@ -90,8 +90,8 @@ fn the_go_plugin_and_ours_take_over_from_each_other() {
     assert!(!rules(&host).contains(a.ip(0)));
 }
 
-/// Rules with the comments that the Go plugin has written since 1.7.1. An older one adds its own
-/// to those that it finds.
+/// Replaces comments of older Go plugins by those since 1.7.1 and drops duplicates. An older one doesn't
+/// recognize rules with the newer comments and adds its own.
 fn newest(rules: &str) -> String {
     let shared =
         |line: &str| line.starts_with("-A FORWARD") || line.contains("RETURN") || line.contains("-j DROP");

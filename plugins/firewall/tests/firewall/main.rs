@@ -1,5 +1,5 @@
-//! The plugin firewall: packets that pass and packets that don't, with both backends, beside
-//! the Go plugin, and what stays afterwards.
+//! Tests of the plugin firewall: which packets pass, with both backends and beside the Go plugin, and
+//! what remains after DEL.
 #![cfg(test)]
 
 mod bridges;
@@ -50,18 +50,18 @@ impl Member {
         net.call("ADD", &self.att, Some(&self.prev)).run().result()
     }
 
-    /// Whether both families get there, sooner or later.
+    /// Whether both families reach the other pod before a timeout.
     fn reaches(&self, other: &Member) -> bool {
         self.pod.pings(other.ip(0)) && self.pod.pings(other.ip(1))
     }
 
-    /// Whether neither family gets there.
+    /// Whether neither family reaches the other pod.
     fn misses(&self, other: &Member) -> bool {
         self.pod.misses(other.ip(0)) && self.pod.misses(other.ip(1))
     }
 }
 
-/// Lets all get to know each other: a link-local address is of no use in its first second.
+/// Makes all pods ping each other. A link-local address is tentative in its first second.
 fn meet(host: &Host, members: &[&Member]) {
     host.set_sysctl("ipv6/conf/all/forwarding", "1");
     for from in members {
@@ -78,7 +78,7 @@ fn firewall<'h>(host: &'h Host, number: u8, keys: &Value) -> Network<'h> {
     Network::new(host, config)
 }
 
-/// Both iptables tables `filter`, without what iptables itself makes.
+/// Both iptables tables `filter`, without iptables' own lines.
 fn rules(ns: &Ns) -> String {
     ns.shell("iptables-nft-save -t filter; ip6tables-nft-save -t filter")
         .lines()

@@ -1,4 +1,4 @@
-//! Elements and chains of nf_tables, through all verbs.
+//! Tests of elements and chains of nf_tables, with all verbs.
 
 use serde_json::json;
 
@@ -33,15 +33,15 @@ fn what_nf_tables_gets() {
         table.contains(&format!("{} comment \"", one.ip(0)))
             && table.contains("net: net1, if: eth0, id: one")
     );
-    // What nft prints it can load.
+    // nft can load its own output.
     host.shell("nft list ruleset | nft -c -f -");
     net.check(&one.att, &one.prev).success();
 
-    // Again: nothing is there twice.
+    // A second ADD adds no duplicates.
     one.add(&net);
     assert_eq!(host.nft("list table inet cnimble"), table);
 
-    // What somebody takes away is noticed, and comes back with the next pod.
+    // CHECK notices each removal, and the next ADD restores it.
     for (harm, word) in [
         ("flush chain inet cnimble forward", "no jump"),
         ("flush set inet cnimble forward4", "lacks"),
@@ -57,12 +57,12 @@ fn what_nf_tables_gets() {
     two.add(&net);
     assert_eq!(host.nft("list table inet cnimble"), table);
 
-    // DEL without anything to go by, and again.
+    // DEL works without a namespace and without a prevResult, and also a second time.
     net.deleted(&one.att.clone().netns(""), None);
     assert!(net.check(&one.att, &one.prev).error().code == 103);
     net.check(&two.att, &two.prev).success();
     net.deleted(&one.att, Some(&one.prev));
-    // A stale prevResult leaves the new holder of its address alone.
+    // A stale prevResult doesn't affect the new owner of its address.
     let stale = two.prev.clone();
     net.deleted(&Attachment::new("stale", &one.pod), Some(&stale));
     net.check(&two.att, &two.prev).success();
@@ -92,7 +92,8 @@ fn the_administrators_chain() {
     net.deleted(&a.att, Some(&a.prev));
     net.gc(Some(json!([]))).success();
     assert!(host.nft("list chain inet cnimble admin").contains("drop"));
-    // Answers are accepted behind it, and so the policy may be drop.
+    // The jump to the administrator's chain comes first, and replies are accepted after it. So its
+    // policy may be drop.
     host.nft("flush chain inet cnimble admin");
     a.add(&net);
     host.shell("nft 'chain inet cnimble forward { policy drop; }'");
@@ -123,7 +124,7 @@ fn a_failure_takes_everything_back() {
             host.ip(&format!("link set {port} type bridge_slave isolated off"));
         }
     }
-    // IPv4 goes well; for IPv6 there is a table that iptables can't use.
+    // IPv4 succeeds. For IPv6 there is a table that iptables can't use.
     host.nft("add table ip6 filter");
     host.shell("nft 'add chain ip6 filter FORWARD { type filter hook input priority 7; }'");
     let before = Snapshot::of(&host);
@@ -166,8 +167,8 @@ fn gc_and_status() {
     assert_eq!(before.lines_with("forward-"), Snapshot::of(&host).lines_with("forward-"));
 }
 
-/// Nobody forbids two networks to give out the same address. Each pod's traffic passes until it
-/// goes itself, whoever came first.
+/// Two networks may give out the same address. Each pod's traffic passes until its own DEL, in either
+/// order.
 #[test]
 fn two_networks_may_have_the_same_address() {
     need!("ip", "nft", "ping");

@@ -1,5 +1,5 @@
-//! The plugin firewall with firewalld: beside a real message bus, with a stand-in for the service
-//! that shows each case, and with the real one where it is installed.
+//! The plugin firewall with firewalld. A real message bus runs with a stand-in for the service, which
+//! shows each case, and with the real service if it is installed.
 
 mod stand_in;
 
@@ -17,7 +17,7 @@ use stand_in::{Sources, stand_in};
 
 const NAME: &str = "org.fedoraproject.FirewallD1";
 
-/// A message bus of the test's own.
+/// A message bus for one test.
 struct Bus {
     socket: PathBuf,
     _daemon: Background,
@@ -49,7 +49,7 @@ impl Bus {
     }
 }
 
-/// A pod with an address of each family, and a bus beside it.
+/// A pod with an address of each family, and a message bus.
 struct Site {
     host: Host,
     bus: Bus,
@@ -112,9 +112,9 @@ fn addresses_become_sources_of_a_zone() {
         assert_eq!(site.call("ADD", &keys).result(), site.prev);
         assert_eq!(of_zone(&sources, zone), site.sources());
         site.call("CHECK", &keys).success();
-        // Again: they are in the zone already.
+        // The second ADD finds them in the zone already.
         site.call("ADD", &keys).success();
-        // firewalld was started again, and has forgotten them.
+        // firewalld has restarted and lost them.
         let kept = std::mem::take(&mut *sources.lock().unwrap());
         let error = site.call("CHECK", &keys).error();
         assert!(error.code == 103 && error.all().contains("is not in the zone"), "{error:?}");
@@ -137,7 +137,7 @@ fn what_firewalld_refuses_is_an_error_and_nothing_stays() {
     let error = site.call("ADD", &firewalld()).error();
     assert!(error.code == 102 && error.all().contains("ZONE_CONFLICT"), "{error:?}");
     assert_eq!(sources.lock().unwrap().len(), 1, "the first one was taken back");
-    // It is somebody else's.
+    // Another program owns this source.
     site.call("DEL", &firewalld()).success();
     assert_eq!(of_zone(&sources, "public"), [other]);
     sources.lock().unwrap().clear();
@@ -147,7 +147,7 @@ fn what_firewalld_refuses_is_an_error_and_nothing_stays() {
     site.call("DEL", &keys).success();
     let bad = json!({ "backend": "firewalld", "firewalldZone": "a\u{0}b" });
     assert_eq!(site.call("ADD", &bad).error().code, 7);
-    // The result can't be printed.
+    // ADD can't print the result.
     let call = site.net(&firewalld()).call("ADD", &site.att, Some(&site.prev));
     let call = call.env("DBUS_SYSTEM_BUS_ADDRESS", site.bus.address());
     assert_eq!(call.under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run().status, 1);
@@ -159,7 +159,7 @@ fn without_firewalld() {
     need!("ip", "dbus-daemon");
     let site = Site::new();
     let before = Snapshot::of(&site.host);
-    // A bus that nobody has taken the name on, and no bus at all.
+    // A bus without an owner of the name, and no bus at all.
     let nowhere = format!("unix:path={}", site.host.dir().join("nowhere").display());
     for address in [site.bus.address(), nowhere] {
         let run = |verb: &str| {
@@ -182,7 +182,7 @@ fn it_is_taken_where_it_runs() {
     let site = Site::new();
     let sources = stand_in(&site.bus);
     let unset = json!({});
-    // Without its table nobody asks the bus.
+    // Without firewalld's table the plugin doesn't connect to the bus.
     site.call("ADD", &unset).success();
     assert_eq!(sources.lock().unwrap().len(), 0);
     site.call("DEL", &unset).success();
@@ -193,7 +193,7 @@ fn it_is_taken_where_it_runs() {
     site.call("STATUS", &unset).success();
     site.call("DEL", &unset).success();
     assert_eq!(sources.lock().unwrap().len(), 0);
-    // A policy of the bridge is a matter of nf_tables.
+    // The policy of a bridge is in nf_tables.
     let policy = json!({ "ingressPolicy": "same-bridge" });
     site.call("ADD", &policy).success();
     assert_eq!(of_zone(&sources, "trusted"), site.sources());
@@ -201,7 +201,7 @@ fn it_is_taken_where_it_runs() {
     site.call("CHECK", &policy).success();
     site.call("DEL", &policy).success();
     assert_eq!(sources.lock().unwrap().len(), 0);
-    // Its table is there, but it isn't: nf_tables, as everywhere else.
+    // The table exists, but the service doesn't run, so the backend is nf_tables.
     let nobody = |verb: &str| {
         let call = site.net(&unset).call(verb, &site.att, Some(&site.prev));
         call.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nowhere/bus").run()
@@ -231,7 +231,7 @@ fn the_real_firewalld() {
     if !wait_until(60.0, || !daemon.running() || usable()) || !daemon.running() {
         skip!("firewalld doesn't start here: {:?}", std::fs::read_to_string(config.join("log")));
     }
-    // It has the name before it has its rules.
+    // firewalld takes the name before it makes its rules.
     assert!(wait_until(60.0, || site.host.nft("list tables").contains("inet firewalld")));
     let listed = || {
         let mut command = site.host.command("firewall-cmd");

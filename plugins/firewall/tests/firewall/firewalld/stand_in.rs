@@ -1,5 +1,5 @@
-//! firewalld's place on the bus: as much of D-Bus as a service needs that answers three methods, written
-//! apart from the plugin's own client.
+//! A stand-in for firewalld. It implements only the part of D-Bus that a service with three methods
+//! needs, independently of the plugin's own client.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use super::{Bus, NAME};
 /// The sources that the stand-in has: address to zone.
 pub(super) type Sources = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// Takes firewalld's name and answers as it does, until the bus ends.
+/// Takes firewalld's name and answers its methods until the bus ends.
 pub(super) fn stand_in(bus: &Bus) -> Sources {
     let mut stream = UnixStream::connect(&bus.socket).unwrap();
     let user: String = nix::unistd::geteuid().to_string().bytes().map(|b| format!("{b:02x}")).collect();
@@ -68,7 +68,7 @@ pub(super) fn stand_in(bus: &Bus) -> Sources {
     sources
 }
 
-/// What firewalld answers: nothing of interest, a truth, or an error's text.
+/// Returns the answer of firewalld: an empty one, a boolean or the text of an error.
 fn answer(call: &Incoming, sources: &mut BTreeMap<String, String>) -> Result<Option<bool>, String> {
     let (zone, source) = (call.texts[0].clone(), call.texts[1].clone());
     if !["trusted", "public"].contains(&zone.as_str()) {
