@@ -1,7 +1,7 @@
 //! The CNI plugin `loopback`: brings `lo` up in the container's namespace.
 //!
-//! It has no options. The interface is `lo` whatever CNI_IFNAME says, and CNI_ARGS is
-//! never looked at: runtimes send both in forms of their own.
+//! It has no options. The interface is always `lo`, with any value of CNI_IFNAME, and CNI_ARGS is
+//! ignored. Runtimes pass various values in both.
 
 use cnimble_cni::{CniResult, Code, Error, Interface, IpConfig};
 use cnimble_netlink::{Netlink, link};
@@ -9,7 +9,7 @@ use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 const LO: &str = "lo";
 
-/// The plugin.
+/// The implementation of the `loopback` plugin.
 pub static PLUGIN: &dyn Plugin = &Loopback;
 
 struct Loopback;
@@ -35,7 +35,7 @@ impl Plugin for Loopback {
         let netns = call.open_netns()?;
         let mut netlink = Netlink::open_in(&netns)?;
         let lo = netlink.link(LO)?;
-        // Looked at before lo comes up, so that a refusal changes nothing.
+        // Checked before lo is set up, so that a failure changes nothing.
         let addrs = netlink.addrs(lo.index)?;
         if let Some(foreign) = addrs.iter().find(|addr| !addr.net.ip().is_loopback()) {
             return Err(Error::new(Code::CONFLICT, "loopback interface found with non-loopback address")
@@ -48,7 +48,7 @@ impl Plugin for Loopback {
         if let Some(prev) = &call.config.prev_result {
             return Ok(prev.clone());
         }
-        // The kernel gives lo its addresses when it comes up; one of each family is told.
+        // The kernel adds the addresses when lo is set up. The result has one of each family.
         let addrs = netlink.addrs(lo.index)?;
         let first = |v4: bool| addrs.iter().find(|addr| addr.net.is_ipv4() == v4);
         Ok(CniResult {
@@ -67,7 +67,7 @@ impl Plugin for Loopback {
         })
     }
 
-    /// Sets lo down; where there is no namespace any more, there is nothing to do.
+    /// Sets lo down. Does nothing if the namespace is gone.
     fn del(&self, call: &Call) -> Result<(), Error> {
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut netlink = Netlink::open_in(&netns)?;

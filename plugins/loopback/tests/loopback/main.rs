@@ -1,4 +1,4 @@
-//! The plugin loopback, alone and beside bridge.
+//! Tests of the plugin loopback, alone and with bridge.
 #![cfg(test)]
 
 use serde_json::json;
@@ -59,12 +59,12 @@ fn loopback_brings_lo_up_and_down() {
     net.deleted(&att, Some(&result));
     assert!(!pod.link("lo")["flags"].as_array().unwrap().contains(&json!("UP")));
 
-    // A prevResult passes through, in the caller's version.
+    // A prevResult is passed on in the caller's version.
     let prev = json!({"cniVersion": configs::newest(), "ips": [{"address": "10.9.9.9/24"}]});
     let passed = net.call("ADD", &att, Some(&prev)).run().result();
     assert_eq!(passed["ips"][0]["address"], "10.9.9.9/24", "{passed:#}");
 
-    // An address that has no business there.
+    // The address isn't a loopback address.
     pod.ip("addr add 10.7.7.7/32 dev lo");
     let error = net.add(&att).error();
     assert!(error.all().contains("loopback interface found with non-loopback address"), "{error:?}");
