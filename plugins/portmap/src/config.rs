@@ -12,7 +12,7 @@ const DEFAULT_MARK_BIT: u8 = 13;
 /// The longest name of a chain that iptables takes, in bytes.
 const MAX_CHAIN_NAME: usize = 28;
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -32,7 +32,6 @@ struct Ports {
     port_mappings: Vec<PortMapping>,
 }
 
-/// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) backend: Backend,
@@ -49,7 +48,7 @@ impl Config {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// Code 7 with the path or the keys that don't go together.
+    /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let external = keys.external_set_mark_chain.clone().filter(|chain| !chain.is_empty());
@@ -79,13 +78,13 @@ impl Config {
         })
     }
 
-    /// Whether there are conditions in the language of the `nft` command.
+    /// Whether some conditions are in the language of the `nft` command.
     pub(crate) fn has_nft_conditions(&self) -> bool {
         let words = [&self.conditions_v4, &self.conditions_v6].into_iter().flatten();
         self.backend == Backend::Nftables && words.into_iter().any(|word| !word.is_empty())
     }
 
-    /// The port mappings for the attachment with this result.
+    /// Returns the port mappings for the attachment with this result.
     pub(crate) fn forward(&self, prev: &CniResult, ifname: &str) -> Forward {
         Forward {
             mappings: self.mappings.clone(),
@@ -111,8 +110,8 @@ fn check_chain(chain: &str) -> Result<(), Error> {
     )))
 }
 
-/// `externalSetMarkChain` and `conditionsV4`, `conditionsV6` are for the command of one backend, and the
-/// conditions tell which by how they begin: so they choose it.
+/// Chooses the backend. `externalSetMarkChain`, `conditionsV4` and `conditionsV6` are for the command of
+/// one backend. The first word of the conditions tells which one.
 fn backend(keys: &Keys, external: bool) -> Result<Backend, Error> {
     let (mut iptables_only, mut nft_only) = (Vec::new(), Vec::new());
     for (key, words) in [("conditionsV4", &keys.conditions_v4), ("conditionsV6", &keys.conditions_v6)] {
@@ -149,7 +148,8 @@ fn backend(keys: &Keys, external: bool) -> Result<Backend, Error> {
     }
 }
 
-/// Conditions are a part of one command: words that would end it, or begin another, are refused.
+/// Checks the words of conditions. They are part of one command, so words that end it or start another
+/// one are refused.
 fn check_words(key: &str, words: &[String], nft: bool) -> Result<(), Error> {
     if words.iter().any(|word| word.contains(char::is_control)) {
         return Err(Error::config(format!("{key}: a word has a control character in it")));
@@ -180,7 +180,7 @@ fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
             host_port: entry.host_port,
             container_port: entry.container_port,
         };
-        // Runtimes send a port twice, or for "" and 0.0.0.0.
+        // Runtimes pass a port twice, or with the host addresses "" and 0.0.0.0.
         let twice = mappings.iter().find(|other| other.collides_with(&mapping));
         if let Some(other) = twice.filter(|other| other.container_port != mapping.container_port) {
             let (ours, theirs) = (mapping.container_port, other.container_port);
@@ -200,11 +200,11 @@ fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
     Ok(mappings)
 }
 
-/// The pod's first address of each family.
+/// Returns the pod's first address of each family.
 fn addresses(prev: &CniResult, ifname: &str) -> Vec<IpNetwork> {
     let mut found: Vec<IpNetwork> = Vec::new();
     for ip in &prev.ips {
-        // An address without an interface, or with one that isn't listed, is the pod's.
+        // An address with no interface, or with an unlisted one, belongs to the pod.
         let other = ip
             .interface
             .and_then(|index| prev.interfaces.get(usize::try_from(index).ok()?))
@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(err.code.0, 7, "{err}");
             assert!(err.msg.contains(part), "{list}: {err}");
         }
-        // The same port twice is the first.
+        // For a repeated port the first mapping is used.
         ports(r#"[{"hostPort":1,"containerPort":1},{"hostPort":1,"containerPort":2,"protocol":"TCP"}]"#)
             .unwrap();
         ports(

@@ -1,17 +1,17 @@
-//! Which containers are gone for certain, so that their ports are free.
+//! Finds containers that are certainly gone, so that their ports are unused.
 //!
-//! A plugin can't judge as `cnimble doctor` does, which looks into every namespace. It can tell from what the
-//! runtime has recorded of an attachment (libcni's cache of results), and only if all of it says the same:
+//! A plugin can't look into every namespace as `cnimble doctor` does. It uses the runtime's records of
+//! an attachment (libcni's cache of results). A container is gone only if all of these hold:
 //!
-//! - The record is there. libcni writes it when the ADD is done and removes it with the DEL; so nothing is said of
-//!   an ADD that goes on meanwhile, nor of a runtime that keeps no records.
-//! - The path of its namespace leads to no namespace any more. That alone could be because we see other mounts than
-//!   the runtime.
-//! - An interface of the host that the result tells of is gone. The end of a pair of interfaces goes with the
-//!   other end, that of the pod.
+//! - A record exists. libcni writes it after the ADD and removes it with the DEL. So a running ADD has
+//!   none, and neither has a runtime that keeps no records.
+//! - The path of its namespace leads to no namespace. This alone isn't enough, because the runtime may
+//!   have other mounts.
+//! - An interface on the host that the result lists is missing. The kernel removes one end of a veth
+//!   pair with the other end, which is the pod's.
 //!
-//! An attachment without an interface on the host (macvlan and its like) is never said to be gone. This is only asked
-//! when a port is taken.
+//! An attachment without an interface on the host (macvlan, for example) never counts as gone. The check
+//! runs only when a port is taken.
 
 use std::path::Path;
 
@@ -23,12 +23,13 @@ use cnimble_files::Links;
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_rules::portmap::Holder;
 
-/// Where runtimes have libcni keep results: containerd, CRI-O, nerdctl and `cnimble`; `cnimble pod` and `run`.
+/// The directories of libcni's cached results. The first is used by containerd, CRI-O, nerdctl and
+/// `cnimble`; the second by `cnimble pod` and `run`.
 const CACHES: [&str; 2] = ["/var/lib/cni/results", "/var/lib/cnimble/cni/results"];
-/// The largest record, in bytes.
+/// The maximum size of a record, in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// The needed keys of a record.
+/// The keys of a record that are needed here.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
@@ -41,7 +42,7 @@ struct Record {
     result: Value,
 }
 
-/// Whether the container that has a port is gone for certain.
+/// Whether the container that owns a port is certainly gone.
 pub(crate) fn is_gone(holder: &Holder) -> bool {
     let mut known = false;
     for dir in CACHES {
@@ -56,7 +57,7 @@ pub(crate) fn is_gone(holder: &Holder) -> bool {
     known
 }
 
-/// The records of a container with an ID that begins like this.
+/// Returns the records of containers with an ID that starts with `id`.
 fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
     let listed = match std::fs::read_dir(dir) {
         Err(err) if cnimble_files::is_absent(&err) => return Ok(Vec::new()),
@@ -65,12 +66,12 @@ fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
     let mut records = Vec::new();
     for file in listed {
         let file = file?;
-        // NETWORK-CONTAINER-INTERFACE
+        // The name is NETWORK-CONTAINER-INTERFACE.
         if !file.file_name().to_string_lossy().contains(&format!("-{id}")) {
             continue;
         }
         let bytes = match cnimble_files::read(&file.path(), LIMIT, Links::Refuse) {
-            // Its DEL is done in this moment.
+            // A concurrent DEL has removed the record.
             Err(err) if cnimble_files::is_absent(&err) => continue,
             bytes => bytes?,
         };

@@ -1,11 +1,10 @@
-//! The CNI plugin `portmap`: ports of the host that lead into a pod.
+//! The CNI plugin `portmap`: forwards ports of the host into a pod.
 //!
-//! It is chained behind a plugin that gives the pod its addresses, does nothing without
-//! `runtimeConfig.portMappings`, and always passes the earlier result on. What happens to the
-//! packets is in [`cnimble_rules::portmap`].
+//! It is chained after a plugin that gives the pod its addresses. It does nothing without
+//! `runtimeConfig.portMappings`, and always passes the prevResult on. [`cnimble_rules::portmap`]
+//! describes the path of the packets.
 //!
-//! DEL needs neither namespace nor earlier result nor port mappings: what was made names its
-//! owner.
+//! DEL needs no namespace, no prevResult and no port mappings, because the rules name their owner.
 
 mod config;
 mod gone;
@@ -18,7 +17,7 @@ use cnimble_rules::portmap::{self, Forward};
 
 use config::Config;
 
-/// The plugin.
+/// The implementation of the `portmap` plugin.
 pub static PLUGIN: &dyn Plugin = &Portmap;
 
 struct Portmap;
@@ -32,12 +31,12 @@ impl Plugin for Portmap {
         Role::Chained
     }
 
-    /// `route_localnet` is written in a private procfs where /proc/sys is read-only.
+    /// If /proc/sys is read-only, `route_localnet` is written through a private procfs.
     fn needs(&self) -> Caps {
         if sysctl::is_mounted_read_only() { Caps::NET_ADMIN.and(Caps::SYS_ADMIN) } else { Caps::NET_ADMIN }
     }
 
-    /// iptables, and nft for conditions.
+    /// It runs the iptables commands, and nft for conditions.
     fn starts_programs(&self, _call: &Call) -> bool {
         true
     }
@@ -66,7 +65,7 @@ impl Plugin for Portmap {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // A configuration that makes no sense (any more) must not keep things from being removed.
+        // An invalid configuration must not prevent the removal.
         let forward = Config::read(&call.config)
             .ok()
             .zip(call.config.prev_result.as_ref())

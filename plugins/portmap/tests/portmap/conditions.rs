@@ -1,4 +1,4 @@
-//! Conditions in the language of the `nft` command, met by real packets.
+//! Conditions in the language of the `nft` command, tested with real packets.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use cnimble_tests::{Network, Ns, Snapshot, need};
 
 use super::{Site, forward, owner};
 
-/// As in an issue of the Go plugins, with addresses of the node.
+/// The conditions of an issue of the Go plugins, with addresses of the node.
 fn not_there() -> Value {
     json!(["ip", "daddr", "!=", "{ 127.0.0.0/8, 192.0.2.7 }"])
 }
@@ -113,7 +113,7 @@ fn conditions_of_each_family_are_its_own() {
     assert!(tcp(&site.pods[0], "[2001:db8::1]:9091").unwrap().starts_with("pod1"));
     six.check(&site.attachment(0), &site.results[0]).success();
     both.check(&site.attachment(1), &site.results[1]).success();
-    // Each keeps what it needs when the other goes.
+    // Each mapping keeps its rules when the other is removed.
     both.gc(Some(json!([site.attachment(0).listed()]))).success();
     assert_eq!(both.check(&site.attachment(1), &site.results[1]).error().code, 103);
     six.check(&site.attachment(0), &site.results[0]).success();
@@ -123,7 +123,7 @@ fn conditions_of_each_family_are_its_own() {
     before.assert_same(&Snapshot::of_ns(&site.host), "after both");
 }
 
-/// How many programs an ADD runs, itself among them.
+/// Returns the number of programs that an ADD executes, including the plugin.
 fn programs(site: &Site, net: &Network<'_>, pod: usize) -> usize {
     let log = site.host.dir().join("strace");
     let wrapper = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", log.to_str().unwrap()];
@@ -166,7 +166,7 @@ fn a_conditional_port_is_taken_too() {
         assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0 "));
         first.deleted(&site.attachment(0), None);
     }
-    // Part of a port.
+    // The second mapping is for the same port on one address of the host.
     site.add(&when, 0);
     let part = site.network(json!([{"hostPort": 8080, "containerPort": 80, "hostIP": "192.0.2.1"}]));
     for part in [part.with("/conditionsV4", not_there()), part] {
@@ -207,12 +207,12 @@ fn wrong_conditions_are_one_error_and_change_nothing() {
             7,
             "conditionsV4",
         );
-        // Beside those of a pod.
+        // A second pod has mappings as well.
         if round == 0 {
             site.add(&other, 1);
         }
     }
-    // Without the command.
+    // The command `nft` is hidden.
     let hidden = "for nft in /usr/sbin/nft /sbin/nft /usr/local/sbin/nft; do [ ! -e $nft ] || mount --bind /dev/null $nft; done; exec \"$0\"";
     let hidden = ["unshare", "--mount", "sh", "-c", hidden];
     let mine = net.with("/conditionsV4", json!(["ip saddr 192.0.2.9"]));
@@ -223,7 +223,7 @@ fn wrong_conditions_are_one_error_and_change_nothing() {
     let err = mine.status_call().under(&hidden).run().error();
     assert!(err.code == 50 && err.msg == "the command nft is not installed", "{}", err.all());
     mine.status().success();
-    // What is there already needs none.
+    // An ADD with existing conditions runs no command.
     let same =
         site.network(json!([{"hostPort": 7001, "containerPort": 80}])).with("/conditionsV4", not_there());
     same.call("ADD", &site.attachment(0), Some(&site.results[0])).under(&hidden).run().success();
@@ -258,7 +258,7 @@ fn conditional_mappings_are_undone_checked_and_repaired() {
     let all = site.ruleset();
     site.add(&net, 0);
     assert_eq!(site.ruleset(), all, "again");
-    // Other conditions in the configuration than the pod has.
+    // The conditions in the configuration differ from those of the pod.
     let err = net.with("/conditionsV4", json!(["ip saddr 192.0.2.9"])).check(&att, prev).error();
     assert!(err.code == 103 && err.all().contains("portmap-when-"), "{}", err.all());
     for damage in ["flush chain inet cnimble portmap", "flush ruleset"] {
@@ -272,7 +272,7 @@ fn conditional_mappings_are_undone_checked_and_repaired() {
     }
 }
 
-/// The last of a map takes it along while others come who want it.
+/// The DEL of the last user of a map removes it while concurrent ADDs need it.
 #[test]
 fn conditional_mappings_come_and_go_at_the_same_time() {
     need!("nft");

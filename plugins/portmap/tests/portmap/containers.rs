@@ -1,4 +1,4 @@
-//! A port belongs to a container, whichever of its interfaces it leads to.
+//! A port belongs to a container, with each of its interfaces as a destination.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,8 @@ use cnimble_tests::{Attachment, Network, Snapshot, configs, need};
 use super::reference::go_table;
 use super::{Site, pod_ip};
 
-/// One more interface of the first pod, in a network of its own or in the same: its attachment, and the result.
+/// Adds a second interface to the first pod, in the same or in another network. Returns its attachment
+/// and result.
 fn second_interface(site: &Site, name: &str) -> (Attachment, Value) {
     let att = site.attachment(0).ifname("eth1");
     let mut config = configs::v4(&site.host);
@@ -43,7 +44,7 @@ fn assert_served(site: &Site, when: &str) {
     assert!(udp(&site.host, "192.0.2.1:8080").is_some_and(|answer| answer.starts_with("pod0 ")), "{when}");
 }
 
-/// nerdctl gives a container's `portMappings` to all of its networks.
+/// nerdctl passes a container's `portMappings` to all of its networks.
 fn ports_of_two_interfaces(backend: &str, other_network: &str, leaves: usize) {
     let site = Site::new();
     let (second, result) = second_interface(&site, other_network);
@@ -62,7 +63,7 @@ fn ports_of_two_interfaces(backend: &str, other_network: &str, leaves: usize) {
     let (atts, prev) = ([site.attachment(0), second], [site.results[0].clone(), result]);
     let when = |what: &str| format!("{backend}, {other_network}, {leaves} leaves, {what}");
     if backend == "iptables" {
-        // What containers share stays, as with the Go plugin.
+        // The chains that containers share remain, as with the Go plugin.
         nets[0].call("ADD", &atts[0], Some(&prev[0])).run().success();
         nets[0].deleted(&atts[0], None);
         site.host.set_sysctl("ipv4/conf/br1/route_localnet", "1");
@@ -83,7 +84,7 @@ fn ports_of_two_interfaces(backend: &str, other_network: &str, leaves: usize) {
 
     add(0);
     let alone = site.ruleset();
-    // An ADD that fails later on takes back its own.
+    // An ADD that fails later removes only its own rules.
     let unread = nets[1].call("ADD", &atts[1], Some(&prev[1])).under(&["sh", "-c", "exec \"$0\" >/dev/full"]);
     assert_eq!(unread.run().status, 1);
     assert_eq!(site.ruleset(), alone, "{}", when("undone"));
@@ -122,7 +123,7 @@ fn ports_of_two_interfaces(backend: &str, other_network: &str, leaves: usize) {
         assert_eq!(site.ruleset(), left, "{}", when("the one that stays, again"));
     }
     works(stays, "again");
-    // Back again, in whichever place is free.
+    // The interface is added again and gets the free place.
     add(leaves);
     works(leaves, "back");
     nets[leaves].deleted(&atts[leaves], Some(&prev[leaves]));
@@ -173,7 +174,7 @@ fn a_port_may_be_there_twice() {
             .with("/backend", json!(backend));
         let outcome = net.call("ADD", &att, Some(prev)).run();
         assert_eq!(outcome.result(), *prev);
-        // The first counts, in each family for itself.
+        // The first interface with an address of the family gets the packets.
         for (to, says) in [
             ("192.0.2.1:8080", "first"),
             ("[2001:db8::1]:8080", "first"),
@@ -212,7 +213,7 @@ fn an_add_by_iptables_leaves_what_go_mapped_in_another_network() {
     };
     site.add(&net(7000), 0);
     assert_eq!(of_go(), before, "ADD");
-    // The same port is of a run before, and would be in front.
+    // The same port is from an earlier run and would come first.
     site.add(&net(8080), 0);
     assert!(of_go().is_empty());
 }

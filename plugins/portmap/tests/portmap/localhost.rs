@@ -1,4 +1,4 @@
-//! 127.0.0.1 as a destination: opened if it is wanted, guarded, and closed again.
+//! 127.0.0.1 as a destination: opened on request, guarded, and closed again.
 
 use std::net::{TcpListener, UdpSocket};
 
@@ -26,16 +26,16 @@ fn nobody_else_reaches_localhost() {
         assert_ne!(site.host.sysctl("ipv4/conf/br0/route_localnet"), "0");
         assert_eq!(site.host.sysctl("ipv4/conf/uplink/route_localnet"), "0");
 
-        // A pod that sends its packets for 127.0.0.1 to the host.
+        // A pod sends its packets for 127.0.0.1 to the host.
         pod.set_sysctl("ipv4/conf/eth0/route_localnet", "1");
         pod.ip("addr del 127.0.0.1/8 dev lo");
         pod.ip("route add 127.0.0.1/32 via 10.1.2.1 dev eth0");
         assert!(udp_is_shut(pod, "127.0.0.1:9999"), "{backend}");
         assert!(tcp_is_shut(pod, "127.0.0.1:9999"), "{backend}");
-        // Nor the pod's port by that way.
+        // The pod's port can't be reached that way either.
         assert!(tcp_is_shut(pod, "127.0.0.1:8080"), "{backend}");
 
-        // That it was the guard who kept it away:
+        // Without the guard the packets arrive:
         if backend == "nftables" {
             site.host.nft("flush chain inet cnimble portmap-guard");
         } else {
@@ -70,8 +70,8 @@ fn localhost_is_opened_only_if_it_is_wanted() {
     }
 }
 
-/// Who switched `route_localnet` on is known even when the ruleset was flushed, and with it the
-/// note: nobody should find it on, without the guard, when the last mapping is gone.
+/// The owner of `route_localnet` is known even after the ruleset, which has the note, was flushed.
+/// Otherwise the setting would stay on without the guard when the last mapping is removed.
 #[test]
 fn a_flushed_ruleset_leaves_no_localhost_open() {
     need!("nft", "ip");
@@ -85,12 +85,12 @@ fn a_flushed_ruleset_leaves_no_localhost_open() {
     let _inside =
         ["pod0", "pod1"].map(|name| Server::start(&site.pods[usize::from(name == "pod1")], 80, name));
 
-    // DEL finds no mapping any more.
+    // DEL finds no mapping.
     add(0);
     flush();
     del(0);
     before.assert_same(&Snapshot::of_ns(&site.host), "DEL");
-    // Another one's DEL, before and after somebody new needs it.
+    // The other pod's DEL runs before and after a new pod needs the setting.
     for order in [[0, 1], [1, 0]] {
         add(0);
         flush();
@@ -103,12 +103,12 @@ fn a_flushed_ruleset_leaves_no_localhost_open() {
         del(order[1]);
         before.assert_same(&Snapshot::of_ns(&site.host), &format!("{order:?}"));
     }
-    // No DEL ever comes.
+    // DEL is never called.
     add(0);
     flush();
     nets[0].gc(Some(json!([]))).success();
     before.assert_same(&Snapshot::of_ns(&site.host), "GC");
-    // GC of another network, with a pod that needs it.
+    // GC of another network runs while a pod needs the setting.
     add(0);
     flush();
     add(1);
@@ -118,7 +118,7 @@ fn a_flushed_ruleset_leaves_no_localhost_open() {
     assert!(!is_open());
 }
 
-/// A DEL may come without a result, or with a configuration that maps nothing any more.
+/// A DEL may have no prevResult, or a configuration that no longer maps ports.
 #[test]
 fn a_del_that_knows_less_than_the_add_leaves_no_localhost_open_after_a_flush() {
     need!("nft", "ip");
@@ -139,7 +139,7 @@ fn a_del_that_knows_less_than_the_add_leaves_no_localhost_open_after_a_flush() {
         net.deleted(&att, prev);
         before.assert_same(&Snapshot::of_ns(&site.host), when);
     }
-    // A pod that came after the flush keeps its way.
+    // A pod that was added after the flush keeps working.
     site.add(&nets[0], 0);
     site.host.nft("flush ruleset");
     site.add(&nets[1], 1);
@@ -150,7 +150,7 @@ fn a_del_that_knows_less_than_the_add_leaves_no_localhost_open_after_a_flush() {
     before.assert_same(&Snapshot::of_ns(&site.host), "the last");
 }
 
-/// What somebody else has switched on stays on.
+/// A setting that another program switched on stays on.
 #[test]
 fn localhost_stays_open_for_others() {
     need!("nft", "ip", "iptables-nft-save");
@@ -169,7 +169,7 @@ fn localhost_stays_open_for_others() {
         assert_eq!(site.host.sysctl(key), "1", "{when}");
         site.host.set_sysctl(key, "0");
     }
-    // Pods of the iptables backend, and of the Go plugin, leave no note.
+    // Pods of the iptables backend and of the Go plugin leave no note.
     site.add(&nets[0], 0);
     site.add(&nets[1].with("/backend", json!("iptables")), 1);
     nets[0].deleted(&att, Some(&site.results[0]));

@@ -1,4 +1,4 @@
-//! What the Go plugin made, and made with its chains.
+//! Tests with rules of the Go plugin, and with rules in its chains.
 
 use serde_json::{Value, json};
 
@@ -34,14 +34,14 @@ fn iptables_chains_of_the_go_plugin_are_known() {
     let made = site.host.cni_nat();
     assert_ne!(made, before);
 
-    // CHECK is content, for these ports.
+    // CHECK accepts these ports.
     ours.check(&attachments[0], &prev[0]).success();
     let more = config(
         json!([{"hostPort": 1, "containerPort": 1, "protocol": "tcp"}, {"hostPort": 2, "containerPort": 1, "protocol": "tcp"},
                              {"hostPort": 3, "containerPort": 1, "protocol": "tcp"}]),
     );
     assert_eq!(more.check(&attachments[0], &prev[0]).error().code, 103);
-    // DEL without anything but the ID.
+    // DEL gets only the container's ID.
     let bare = ours.with("/runtimeConfig", Value::Null);
     bare.deleted(&attachments[0].clone().netns(""), None);
     assert_eq!(site.host.cni_nat(), before);
@@ -53,7 +53,7 @@ fn iptables_chains_of_the_go_plugin_are_known() {
     ours.with("/cniVersion", json!("1.1.0")).with("/name", json!("elsewhere")).gc(Some(json!([]))).success();
     assert_eq!(site.host.cni_nat(), before);
 
-    // Our backend makes the same, in another order; and they remove ours.
+    // Our backend makes the same rules in another order. The Go plugin removes ours.
     let sorted = |text: &str| {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         lines.sort();
@@ -69,8 +69,9 @@ fn iptables_chains_of_the_go_plugin_are_known() {
     assert_eq!(site.host.cni_nat(), before);
 }
 
-/// The table of one family, as the Go plugin wrote it before 1.6.1, since then, and since 1.9, for ports 8080 and 8081 (of
-/// one address) of `pod0` and 9090 of `pod1`; the packaged one is too old to.
+/// The table of one family as releases of the Go plugin write it: before 1.6.1, since 1.6.1 and since
+/// 1.9. Ports 8080 and 8081 (on one address) lead to `pod0`, and 9090 leads to `pod1`. The packaged Go
+/// plugin is too old to make such tables.
 pub(super) fn go_table(release: &str, family: &str, host: &str, pod: &str) -> String {
     let to = if family == "ip6" { format!("[{pod}]") } else { pod.to_owned() };
     let map = |port: u16| match release {
@@ -134,7 +135,7 @@ fn nft_rules_of_newer_go_plugins_are_known() {
         let mut prev = site.results[0].clone();
         let mut load = go_table(release, "ip", "192.0.2.1", &pod_ip(&prev, false));
         if release == "early" {
-            // Its rules for IPv6 were not valid: there are none.
+            // Its rules for IPv6 were invalid, so there are none.
             prev["ips"].as_array_mut().unwrap().retain(|ip| !ip["address"].as_str().unwrap().contains(':'));
         } else {
             load += &go_table(release, "ip6", "2001:db8::1", &pod_ip(&prev, true));
@@ -153,7 +154,7 @@ fn nft_rules_of_newer_go_plugins_are_known() {
         for to in ["192.0.2.1:8080", "192.0.2.1:8081"] {
             assert!(tcp(&site.world, to).unwrap().starts_with("pod0"), "{release}: {to}");
         }
-        // Ports that lead elsewhere, or that no packet comes to.
+        // Ports with another destination, or ports that no packet reaches.
         let err = all(81).check(&attachment, &prev).error();
         assert_eq!(err.code, 103, "{release}");
         let before = site.ruleset();
@@ -162,7 +163,7 @@ fn nft_rules_of_newer_go_plugins_are_known() {
         site.host.nft("delete table ip cni_hostport");
         let v4 = go_table(release, "ip", "192.0.2.1", &pod_ip(&prev, false));
         site.host.run_with("nft -f -", v4.as_bytes()).success();
-        // Whose network it is can't be told.
+        // The network of these rules is unknown.
         net.gc(Some(json!([]))).success();
         assert_eq!(site.ruleset().len(), before.len(), "{release}: GC leaves them");
         net.with("/runtimeConfig", Value::Null).deleted(&attachment.netns(""), None);
@@ -191,7 +192,7 @@ fn conditions_and_a_mark_of_others_take_iptables() {
     let rules = site.host.shell("iptables-nft-save -t nat");
     assert!(rules.contains("-j KUBE-MARK-MASQ"), "{rules}");
     net.deleted(&site.attachment(0), None);
-    // What iptables says is told, and nothing stays.
+    // The error contains the message of iptables, and no rule remains.
     let before = site.host.cni_nat();
     let wrong = net.with("/conditionsV4", json!(["--no-such-thing"]));
     let err = wrong.call("ADD", &site.attachment(0), Some(&site.results[0])).run().error();
@@ -247,7 +248,7 @@ fn legacy_iptables_is_filled_and_cleaned() {
     assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0"));
     assert_eq!(tcp(&site.host, "127.0.0.1:8080").unwrap(), "pod0 10.1.2.1");
     net.check(&site.attachment(0), &site.results[0]).success();
-    // Again: nothing is there twice.
+    // A second ADD adds no duplicates.
     site.add(&net, 0);
     assert_eq!(rules().lines().count(), made.lines().count(), "{}", rules());
     net.deleted(&site.attachment(0).netns(""), None);

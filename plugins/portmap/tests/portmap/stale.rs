@@ -1,4 +1,4 @@
-//! Mappings of containers that are gone, whose DEL never came.
+//! Mappings of containers that are gone without a DEL.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn host_end(site: &Site) -> String {
     site.results[0]["interfaces"][1]["name"].as_str().unwrap().to_owned()
 }
 
-/// Records what libcni would of the first pod's ADD.
+/// Writes the record that libcni would write after the first pod's ADD.
 fn record(site: &Site, netns: &str) {
     let mut result = site.results[0].clone();
     for interface in result["interfaces"].as_array_mut().unwrap() {
@@ -30,7 +30,7 @@ fn record(site: &Site, netns: &str) {
     std::fs::write(dir.join("net64-pod0-eth0"), record.to_string()).unwrap();
 }
 
-/// ADD of the second pod, on a host where libcni keeps its records in a directory of this test.
+/// Runs the second pod's ADD on a host where libcni's records are in a directory of this test.
 fn add(site: &Site, net: &Network<'_>) -> cnimble_tests::Outcome {
     let script = format!(
         "mount -t tmpfs none /var/lib && mkdir /var/lib/cni && ln -s {} /var/lib/cni/ && exec \"$0\" \"$@\"",
@@ -40,7 +40,7 @@ fn add(site: &Site, net: &Network<'_>) -> cnimble_tests::Outcome {
     call.under(&["unshare", "--mount", "sh", "-c", &script]).run()
 }
 
-/// The first pod is mapped in one of the forms that there are.
+/// Maps the first pod's ports in one of the known forms.
 fn map(site: &Site, form: &str, mappings: Value) {
     if form == "Go's nftables" {
         let table = go_table("1.9", "ip", "192.0.2.1", &pod_ip(&site.results[0], false));
@@ -90,7 +90,7 @@ fn a_stale_mapping_blocks_nobody_and_a_living_one_stays() {
         site.host.ip(&format!("link del {}", host_end(&site)));
         record(&site, site.pods[0].path());
         refused("its namespace is there");
-        // A record of another network of the container speaks for it.
+        // A record of another network shows that the container lives.
         let file = site.host.dir().join("results/net64-pod0-eth0");
         let other = std::fs::read_to_string(&file).unwrap().replace("\"net64\"", "\"another\"");
         std::fs::write(&file, other.replace(site.pods[0].path(), "/run/netns/gone")).unwrap();
@@ -111,7 +111,8 @@ fn a_stale_mapping_blocks_nobody_and_a_living_one_stays() {
     }
 }
 
-/// Two come at once for what one has left: one of them gets it, and the other is told who has.
+/// Two concurrent ADDs ask for the port of a dead pod. One gets it, and the error of the other names the
+/// new owner.
 #[test]
 fn many_race_for_what_a_dead_one_left() {
     need!("nft");

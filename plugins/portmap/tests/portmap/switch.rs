@@ -1,4 +1,5 @@
-//! A node that changes from the Go plugins to these while its pods run: who serves a port goes on serving it.
+//! A node changes from the Go plugins to these while its pods run. Each port stays with the pod that
+//! serves it.
 
 use serde_json::{Value, json};
 
@@ -8,7 +9,7 @@ use cnimble_tests::{Network, go_to_meet, need, skip};
 use super::reference::go_table;
 use super::{Site, pod_ip};
 
-/// The result as older plugins know it.
+/// The result in the form of older plugins.
 fn plain(result: &Value) -> Value {
     let mut plain = result.clone();
     plain["cniVersion"] = json!("1.0.0");
@@ -22,7 +23,8 @@ fn mapping(port: u16, protocol: &str, host_ip: &str) -> Value {
     json!({"hostPort": port, "containerPort": 80, "protocol": protocol, "hostIP": host_ip})
 }
 
-/// The first pod is served as `form` has it, ports 8080 and 8081 (of one address); the second comes.
+/// The ports 8080 and 8081 (on one address) of the first pod are mapped in `form`. Then the second pod
+/// is added.
 fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
     let (att, prev) = (site.attachment(1), plain(&site.results[1]));
     let add = |mappings: Value| {
@@ -44,7 +46,7 @@ fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
         assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0"), "{form}");
         assert!(tcp(&site.world, "192.0.2.1:8081").unwrap().starts_with("pod0"), "{form}");
     }
-    // What doesn't collide.
+    // Ports that don't collide are added.
     add(json!([
         mapping(8080, "udp", ""),
         mapping(8081, "tcp", "10.1.2.1"),
@@ -57,7 +59,7 @@ fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
     assert!(tcp(&site.world, "[2001:db8::1]:8081").unwrap().starts_with("pod1"), "{form}");
     assert!(tcp(&site.world, "192.0.2.1:8081").unwrap().starts_with("pod0"), "{form}");
     ours.deleted(&att, None);
-    // Another of the pod's own networks.
+    // The pod has a second network.
     let own = ours
         .with("/name", json!("another"))
         .with("/runtimeConfig/portMappings", json!([mapping(8080, "tcp", "")]));
@@ -65,14 +67,14 @@ fn assert_kept(site: &Site, ours: &Network<'_>, form: &str) {
     own.deleted(&site.attachment(0), None);
 }
 
-/// When the Go pod is gone, its port is free.
+/// After the DEL of the Go pod its port is free.
 fn assert_free(site: &Site, ours: &Network<'_>, form: &str) {
     let net = ours.with("/runtimeConfig/portMappings", json!([mapping(8080, "tcp", "")]));
     net.call("ADD", &site.attachment(1), Some(&plain(&site.results[1]))).run().success();
     assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod1"), "{form}");
 }
 
-/// The two pods serve port 80.
+/// Starts a server on port 80 of each pod.
 fn servers(site: &Site) -> [Server; 2] {
     [Server::start(&site.pods[0], 80, "pod0"), Server::start(&site.pods[1], 80, "pod1")]
 }
@@ -117,7 +119,7 @@ fn a_port_of_a_go_pod_in_nftables_is_not_taken() {
             let Ok(go) = go_to_meet() else { continue };
             ours.served_by(go).call("ADD", &att, Some(&prev)).run().result();
             if !site.ruleset().contains("cni_hostport") {
-                // An older one, which knows no such backend.
+                // An older Go plugin has no such backend.
                 continue;
             }
         } else {
@@ -143,7 +145,7 @@ fn a_port_of_our_other_backend_is_not_taken() {
         assert!(err.code == 102 && err.all().contains("id: pod0"), "{old}, {new}: {}", err.all());
         assert_eq!(site.ruleset(), before, "{old}, {new}");
         assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod0"), "{old}, {new}");
-        // A runtime that asks the pod's own plugin again, with another configuration.
+        // A runtime calls the pod's own plugin again, with another configuration.
         net(old).deleted(&site.attachment(0), None);
         site.add(&net(new), 1);
         assert!(tcp(&site.world, "192.0.2.1:8080").unwrap().starts_with("pod1"), "{old}, {new}");

@@ -1,4 +1,4 @@
-//! What is taken back, and what others need of it.
+//! Tests of the undo of an ADD, and of the rules that other pods still need.
 
 use serde_json::json;
 
@@ -26,14 +26,14 @@ fn undo_is_exact() {
     let add = |id: &str, forward: &Forward| {
         host.within(|| portmap::add(Backend::Auto, &mut Nft::new(), &owner(id), forward, &|_| false).unwrap())
     };
-    // Alone: not even the table stays, and localhost is closed again.
+    // Without other mappings the undo also removes the table and closes localhost.
     let one = forward(&[80, 81], &["10.1.2.3/24", "fd00::3/64"]);
     let undo = add("a", &one);
     assert_ne!(host.sysctl("ipv4/conf/br0/route_localnet"), "0");
     host.within(|| undo.run().unwrap());
     before.assert_same(&Snapshot::of_ns(&host), "undo of the only one");
 
-    // With another one, which needs the table and localhost.
+    // Another pod needs the table and localhost.
     let undo = add("a", &one);
     let two = forward(&[82], &["10.1.2.4/24"]);
     let second = add("b", &two);
@@ -65,7 +65,7 @@ fn masquerading_and_mapping_share_the_table() {
             portmap::add(Backend::Nftables, &mut Nft::new(), &owner(id), &one, &|_| false).unwrap()
         })
     };
-    // Either may come first, and either may go first.
+    // The order of both ADDs and both DELs is arbitrary.
     for order in 0..4 {
         let (masquerading, mapping) = if order & 1 == 0 {
             let masquerading = masq("a");
@@ -89,7 +89,7 @@ fn masquerading_and_mapping_share_the_table() {
         }
         before.assert_same(&Snapshot::of_ns(&host), &format!("order {order}"));
     }
-    // DEL and GC of the one leave the other.
+    // DEL and GC of one owner leave the rules of the other.
     let _ = (masq("a"), map("a"));
     host.within(|| masquerade::remove(&mut Nft::new(), &owner("a"), &[]).unwrap());
     host.within(|| portmap::check(&mut Nft::new(), &owner("a"), &one).unwrap());
@@ -104,7 +104,7 @@ fn masquerading_and_mapping_share_the_table() {
     host.within(|| masquerade::check(&mut Nft::new(), &owner("a"), &addrs).unwrap());
 }
 
-/// GC may be the last to come, and no host without pods has rules.
+/// GC may be the last call. A host without pods has no rules.
 #[test]
 fn gc_of_the_last_leaves_no_table() {
     need!("nft", "ip");
@@ -127,7 +127,7 @@ fn gc_of_the_last_leaves_no_table() {
     before.assert_same(&Snapshot::of_ns(&host), "GC of the last");
 }
 
-/// The mappings went, and then the DEL was killed.
+/// A DEL was killed after it had removed the mappings.
 #[test]
 fn what_a_killed_del_has_emptied_goes_with_the_next_del_or_gc() {
     need!("nft", "ip");
@@ -156,7 +156,7 @@ fn what_a_killed_del_has_emptied_goes_with_the_next_del_or_gc() {
     }
 }
 
-/// Each message to the kernel is refused once: an ADD that says nothing of it has published the port all the same.
+/// The kernel refuses each message once. An ADD that reports success has published the port.
 #[test]
 fn what_the_kernel_refuses_is_no_success() {
     need!("nft", "ip");
@@ -166,7 +166,7 @@ fn what_the_kernel_refuses_is_no_success() {
     let site = Site::new();
     let net = site.network(json!([{"hostPort": 8080, "containerPort": 80}]));
     let (att, result) = (site.attachment(0), &site.results[0]);
-    // The table and the sets are there.
+    // The table and the sets exist.
     site.add(&site.network(json!([{"hostPort": 8081, "containerPort": 80}])), 1);
     let before = Snapshot::of_ns(&site.host);
     let call = net.call("ADD", &att, Some(result));
@@ -204,7 +204,7 @@ fn a_result_that_nobody_reads_is_taken_back() {
         let net = site
             .network(json!([{"hostPort": 8080, "containerPort": 80}, {"hostPort": 53, "containerPort": 53, "protocol": "udp"}]))
             .with("/backend", json!(backend));
-        // What containers share of iptables stays, as the reference's does.
+        // The chains of iptables that containers share remain, as with the Go plugin.
         site.add(&net, 1);
         net.deleted(&site.attachment(1), None);
         site.host.set_sysctl("ipv4/conf/br0/route_localnet", if backend == "iptables" { "1" } else { "0" });

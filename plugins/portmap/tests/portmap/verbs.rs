@@ -1,4 +1,4 @@
-//! Configurations, and what CHECK sees.
+//! Tests of configurations, and of the differences that CHECK finds.
 
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn nothing_to_map_is_passed_through() {
         assert_eq!(result, prev, "{more}");
         net.check(&attachment, &prev).success();
         net.deleted(&attachment, Some(&prev));
-        // Chained it must be, all the same.
+        // The plugin must be chained even so.
         let err = net.add(&attachment).error();
         assert!(err.code == 7 && err.msg.contains("must be called as chained plugin"), "{}", err.all());
     }
@@ -108,7 +108,7 @@ fn check_says_what_is_missing() {
     site.host.set_sysctl("ipv4/conf/br0/route_localnet", "0");
     let err = net.check(&attachment, &site.results[0]).error();
     assert!(err.code == 103 && err.all().contains("route_localnet"), "{}", err.all());
-    // Other ports than those that were mapped.
+    // The configuration asks for other ports than the mapped ones.
     site.host.set_sysctl("ipv4/conf/br0/route_localnet", "1");
     net.check(&attachment, &site.results[0]).success();
     let err =
