@@ -1,6 +1,6 @@
-//! Which sysctls the administrator of the node lets networks set: a file with a regular
-//! expression in each line. A key is allowed if one of them matches some part of it; without
-//! the file all are.
+//! The list of sysctls that the administrator of the node allows networks to set: a file with a regular
+//! expression in each line. A key is allowed if one of them matches a part of it. Without the file all
+//! keys are allowed.
 
 use std::path::Path;
 
@@ -11,17 +11,16 @@ use cnimble_files::{self as files, Links};
 
 use crate::config::Sysctl;
 
-/// Where it is.
 pub(crate) const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 
-/// No list comes near this.
+/// The maximum size of the file, in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// All keys, as they are written in the configuration, are allowed.
+/// Checks that all keys, as written in the configuration, are allowed.
 ///
 /// # Errors
-/// Code 7 for a key that isn't, or a line that is no regular expression; 5 for a file that
-/// can't be read.
+/// Fails with code 7 for a key that isn't allowed or a line that isn't a regular expression, and with
+/// code 5 if the file can't be read.
 pub(crate) fn check(sysctls: &[Sysctl], file: &Path) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());

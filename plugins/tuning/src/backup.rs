@@ -1,10 +1,10 @@
-//! The file `CONTAINER_INTERFACE.json` in `dataDir`: settings of an interface as they were
-//! before ADD, in the form of the Go plugin, so that DEL of either set restores what the
-//! other changed. Only what is changed stands in it.
+//! The file `CONTAINER_INTERFACE.json` in `dataDir`, with the settings of an interface before ADD. It
+//! has the Go plugin's format, so that DEL of either set restores what the other one changed. It has
+//! only the settings that ADD changes.
 //!
-//! We also write the network's name, which the Go plugin ignores. GC could not do its work
-//! without: the directory belongs to all networks of the node, and a container that is
-//! unknown in one of them may live in another. Files without a network stay.
+//! We also write the network's name, which the Go plugin ignores. GC needs it: the directory belongs to
+//! all networks of the node, and a container that is unknown in one network may be in use in another.
+//! Files without a network are kept.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -24,10 +24,9 @@ use cnimble_plugin::Undo;
 
 use crate::settings::Settings;
 
-/// Far more than there can be in a file.
+/// The maximum size of a file, in bytes.
 const LIMIT: usize = 64 << 10;
 
-/// The content of the file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Backup {
@@ -46,7 +45,7 @@ pub(crate) struct Backup {
 }
 
 impl Backup {
-    /// The present values of the settings that are to be changed.
+    /// Returns the present values of the settings that ADD changes.
     pub(crate) fn of(now: &Link, wanted: &Settings, network: &str) -> Self {
         Backup {
             mac: wanted.mac.and(now.mac).map(|mac| mac.to_string()),
@@ -58,17 +57,17 @@ impl Backup {
         }
     }
 
-    /// Reads the file's text.
+    /// Parses the content of a file.
     ///
     /// # Errors
-    /// Code 6.
+    /// Fails with code 6 if it is invalid.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Error> {
         serde_json::from_slice(bytes).map_err(|err| {
             Error::new(Code::DECODE, format!("the file with the settings before ADD can't be read: {err}"))
         })
     }
 
-    /// The settings to restore.
+    /// Returns the settings to restore.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             mac: self.mac.as_deref().and_then(Mac::parse),
@@ -79,7 +78,7 @@ impl Backup {
         }
     }
 
-    /// As the Go plugin writes it: one space of indent, no newline at the end.
+    /// Returns the content in the Go plugin's format: one space of indent, no newline at the end.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = Vec::new();
         let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
@@ -92,15 +91,14 @@ fn name(attachment: &Attachment) -> String {
     format!("{}_{}.json", attachment.container_id, attachment.ifname)
 }
 
-/// The attachment's file.
 pub(crate) fn file(dir: &Path, attachment: &Attachment) -> PathBuf {
     dir.join(name(attachment))
 }
 
-/// The file's text; `None` if there is no file.
+/// Returns the content of the file, or `None` if there is no file.
 ///
 /// # Errors
-/// Code 5, also if what is there isn't a file.
+/// Fails with code 5 if it can't be read or isn't a regular file.
 pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -109,10 +107,11 @@ pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// [`read`] for DEL: what can't be a file of ours has nothing to say, and is removed like one.
+/// Same as [`read`], but for DEL: a path that can't be a file of ours counts as empty and is then
+/// removed.
 ///
 /// # Errors
-/// Code 5.
+/// Fails with code 5 if the file can't be read.
 pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
         Err(err) if files::is_foreign(&err) => Ok(Some(Vec::new())),
@@ -120,11 +119,11 @@ pub(crate) fn read_what_is_left(file: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Writes the file, all of it or nothing. A file that is there is from an ADD that was never
-/// followed by DEL, for an interface that is gone since; undo puts it back all the same.
+/// Writes the file atomically. An existing file is from an ADD without a DEL, for an interface that no
+/// longer exists. The undo restores it nevertheless.
 ///
 /// # Errors
-/// Code 5.
+/// Fails with code 5 if the file can't be written.
 pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Error> {
     if let Some(dir) = file.parent() {
         DirBuilder::new()
@@ -145,14 +144,13 @@ pub(crate) fn write(file: &Path, backup: &Backup, undo: &Undo) -> Result<(), Err
     Ok(())
 }
 
-/// The prefix of a network's temporary files. Their names are of a fixed length, as the
-/// file's own may be as long as names can be.
+/// Returns the prefix of a network's temporary files. Their names have a fixed length, because the
+/// file's own name may have the maximum length.
 fn fresh_prefix(network: &str) -> String {
     format!(".{}-", hash16(network))
 }
 
-/// The name that a file is written under before it gets its own. A process that is killed in
-/// between leaves it for DEL or GC.
+/// Returns the name of a file until it is complete. A killed process leaves it for DEL or GC.
 fn fresh_name(file_name: &str, network: &str) -> String {
     fresh_prefix(network) + &hash16(file_name)
 }
@@ -165,10 +163,10 @@ fn replace(file: &Path, network: &str, text: &[u8]) -> Result<(), Error> {
     files::replace(file, &fresh(file, network), text).map_err(|err| Error::io("write", file, &err))
 }
 
-/// Removes a file and what a killed ADD left half-written of it; either may be gone.
+/// Removes a file and the temporary file of a killed ADD. Either may be missing.
 ///
 /// # Errors
-/// Code 5.
+/// Fails with code 5 if one of them can't be removed.
 pub(crate) fn remove(file: &Path, network: &str) -> Result<(), Error> {
     remove_one(&fresh(file, network)).and(remove_one(file))
 }
@@ -183,9 +181,9 @@ fn remove_one(file: &Path) -> Result<(), Error> {
 /// Removes the files of this network's attachments that aren't in `valid`.
 ///
 /// # Errors
-/// Code 5 for the first that can't be removed; the others have been.
+/// Fails with code 5 for the first file that can't be removed, after the others were removed.
 pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    // The standard library's directory panics when it can't be closed.
+    // The standard library's directory panics if closing it fails.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut entries = match Dir::open(dir, flags, Mode::empty()).map_err(std::io::Error::from) {
         Ok(entries) => entries,
@@ -216,7 +214,7 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
                 outcome = outcome.and(remove_one(&path));
             }
             Ok(_) => {}
-            // Gone meanwhile, or nothing of ours.
+            // The file was removed concurrently, or isn't ours.
             Err(err) if is_absent(&err) || files::is_foreign(&err) => {}
             Err(err) => outcome = outcome.and(Err(Error::io("read", &path, &err))),
         }
@@ -224,12 +222,12 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
     outcome
 }
 
-/// Whether files could be written there.
+/// Checks that files can be written in this directory.
 ///
 /// # Errors
-/// Code 5.
+/// Fails with code 5 if the directory isn't writable.
 pub(crate) fn usable(dir: &Path) -> Result<(), Error> {
-    // The directories below the first that exists are made with the first file.
+    // The first ADD makes the missing directories below the first existing one.
     let there = dir.ancestors().find(|dir| dir.as_os_str().is_empty() || dir.exists()).unwrap_or(dir);
     let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
     if !there.is_dir() {

@@ -1,7 +1,7 @@
 //! The keys of a tuning configuration, checked.
 //!
-//! Values of `args.cni` win over all others; for the MAC, `runtimeConfig` comes next, then
-//! `MAC` of CNI_ARGS, then the configuration.
+//! Values of `args.cni` win over all others. For the MAC, `runtimeConfig` comes next, then `MAC` of
+//! CNI_ARGS, then the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use cnimble_plugin::Call;
 use crate::settings::Settings;
 
 const DEFAULT_DATA_DIR: &str = "/run/cni/tuning";
-/// ETH_MIN_MTU. What is too much depends on the link; the kernel tells.
+/// ETH_MIN_MTU. The maximum depends on the link, and the kernel checks it.
 const MIN_MTU: u32 = 68;
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -61,12 +61,11 @@ struct Overrides {
 pub(crate) struct Sysctl {
     /// The key as it was written.
     pub(crate) key: String,
-    /// The file below /proc/sys.
+    /// The file, relative to /proc/sys.
     pub(crate) path: String,
     pub(crate) value: String,
 }
 
-/// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) data_dir: PathBuf,
@@ -74,15 +73,15 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
 }
 
-/// Where backups are: all that DEL and GC need.
+/// The directory of the backups, which is all that DEL and GC need.
 #[derive(Debug)]
 pub(crate) struct DataDir(pub(crate) PathBuf);
 
 impl DataDir {
-    /// Reads `dataDir` alone.
+    /// Reads only `dataDir` from the configuration.
     ///
     /// # Errors
-    /// Code 7 if it is no text.
+    /// Fails with code 7 if it isn't a string.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         #[derive(Default, Deserialize)]
         #[serde(default, rename_all = "camelCase")]
@@ -95,10 +94,10 @@ impl DataDir {
 }
 
 impl Config {
-    /// Reads the configuration; `ifname` is what `IFNAME` in keys stands for.
+    /// Reads the configuration. `ifname` replaces `IFNAME` in keys.
     ///
     /// # Errors
-    /// Code 7 with the path, or 4 if CNI_ARGS is to blame.
+    /// Fails with code 7 and the path of an invalid key, or with code 4 if CNI_ARGS is invalid.
     pub(crate) fn read(call: &Call, ifname: &str) -> Result<Self, Error> {
         let keys: Keys = call.config.decode()?;
         let DataDir(data_dir) = DataDir::read(&call.config)?;
@@ -125,7 +124,7 @@ impl Config {
             sysctls: sysctls(keys.sysctl, args.sysctl, ifname)?,
             settings: Settings {
                 mac,
-                // false means: as it is.
+                // False leaves the mode unchanged.
                 promisc: Some(args.promisc.unwrap_or(keys.promisc)).filter(|promisc| *promisc),
                 mtu,
                 allmulti: args.allmulti.or(keys.allmulti),
@@ -174,11 +173,11 @@ fn sysctls(
     Ok(sysctls)
 }
 
-/// The file of a key below /proc/sys. As with sysctl(8), the first separator decides: behind
-/// a slash, dots are parts of names (`net/ipv4/conf/eth0.5/forwarding`).
+/// Returns the file of a key, relative to /proc/sys. As with sysctl(8), the first separator decides:
+/// after a slash, dots are parts of names (`net/ipv4/conf/eth0.5/forwarding`).
 ///
 /// # Errors
-/// Code 7 for what is not below `net/`, or would lead out of it.
+/// Fails with code 7 if the file isn't below `net/`.
 fn path(key: &str, ifname: &str) -> Result<String, Error> {
     let written = key.strip_prefix('/').unwrap_or(key);
     let path = match written.find(['.', '/']).and_then(|at| written.get(at..)) {
@@ -194,7 +193,8 @@ fn path(key: &str, ifname: &str) -> Result<String, Error> {
     Ok(path)
 }
 
-/// A key that stands twice in the object `sysctl`, of which one would be lost without a word.
+/// Returns a key that occurs twice in the object `sysctl`. Otherwise one of its values would be lost
+/// silently.
 fn repeated_key(document: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Document {
@@ -226,7 +226,7 @@ fn repeated_key(document: &[u8]) -> Option<String> {
             deserializer.deserialize_map(Keys)
         }
     }
-    // What is wrong with the document otherwise has been found by now.
+    // Other errors of the document have been reported already.
     serde_json::from_slice::<Document>(document).ok()?.sysctl.0
 }
 

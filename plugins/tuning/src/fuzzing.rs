@@ -1,17 +1,17 @@
-//! Entry points for fuzzers: the configuration, and the reader of backups.
+//! Entry points for fuzzers: the configuration and the parser of backups.
 
 use crate::backup::Backup;
 use crate::config::Config;
 
-/// Checks what holds for every accepted configuration.
+/// Checks the invariants of every accepted configuration.
 pub(crate) fn config(config: &Config) {
     for sysctl in &config.sysctls {
-        // What is below net/ is the pod's own, and a key never leads out of it.
+        // Sysctls below net/ belong to the pod, and a key never leaves that directory.
         assert!(sysctl.path.starts_with("net/") && !sysctl.path.split('/').any(|part| part == ".."));
     }
 }
 
-/// Takes any bytes for a backup.
+/// Parses arbitrary bytes as a backup.
 pub fn backup(bytes: &[u8]) {
     let Ok(backup) = Backup::parse(bytes) else { return };
     let _ = backup.settings();

@@ -1,19 +1,19 @@
-//! The CNI plugin `tuning`, a part of a chain: sysctls in the pod's namespace, and settings
-//! of its interface.
+//! The CNI plugin `tuning`, part of a chain: sets sysctls in the pod's namespace and attributes of its
+//! interface.
 //!
-//! ADD, in order, each step with its undo:
+//! ADD takes these steps in order, each with its undo:
 //!
-//! 1. the sysctls, which must be below `net/` and, if the administrator keeps a list, on it
-//!    (`allowlist`);
-//! 2. a file with the interface's settings as they were (`backup`);
-//! 3. hardware address, promiscuous mode, MTU, all-multicast and queue length.
+//! 1. Set the sysctls. They must be below `net/` and on the administrator's list if there is one
+//!    (`allowlist`).
+//! 2. Write a file with the interface's present settings (`backup`).
+//! 3. Set hardware address, promiscuous mode, MTU, all-multicast and queue length.
 //!
-//! The result is the one that came in, with the new hardware address and MTU.
+//! The result is the prevResult with the new hardware address and MTU.
 //!
-//! DEL puts the settings back from the file while the interface is still there, as the
-//! namespace may live on (`podman network disconnect`), and removes the file in any case.
-//! Sysctls stay as they are, as with the reference: those of the interface go with it, and
-//! about the others programs in the pod may have had a say since.
+//! DEL restores the settings from the file if the interface exists, because the namespace may stay in
+//! use (`podman network disconnect`). It always removes the file. Sysctls stay as they are, as with the
+//! Go plugin. The kernel removes those of the interface with it, and programs in the pod may have changed
+//! the others since.
 
 mod allowlist;
 mod backup;
@@ -33,7 +33,7 @@ use cnimble_plugin::{Call, Caps, Plugin, Role};
 use backup::Backup;
 use config::{Config, DataDir, Sysctl};
 
-/// The plugin.
+/// The implementation of the `tuning` plugin.
 pub static PLUGIN: &dyn Plugin = &Tuning;
 
 struct Tuning;
@@ -76,7 +76,7 @@ impl Plugin for Tuning {
                 if let Some(mac) = config.settings.mac {
                     interface.mac = mac.to_string();
                 }
-                // Where it isn't told, the version of the network may not know it.
+                // If the MTU is missing, the version of the network may not have this field.
                 if interface.mtu.is_some() && config.settings.mtu.is_some() {
                     interface.mtu = config.settings.mtu;
                 }
@@ -86,11 +86,11 @@ impl Plugin for Tuning {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // Nothing else of the configuration counts: it may have changed since.
+        // The rest of the configuration may have changed since ADD and is ignored.
         let DataDir(dir) = DataDir::read(&call.config)?;
         let file = backup::file(&dir, &call.attachment());
-        // The interface may be gone or a part of it refuse: no reason to keep the pod, whose
-        // interface the next plugin deletes.
+        // The interface may be gone, or the kernel may refuse a setting. The removal of the pod
+        // continues, because the next plugin deletes the interface.
         if let Some(bytes) = backup::read_what_is_left(&file)?
             && let Err(err) = restore(call, &bytes)
         {
@@ -121,7 +121,7 @@ impl Plugin for Tuning {
         let unusable = |err: Error| {
             Error::new(Code::NOT_AVAILABLE, "tuning can't be done").details(err.msg).details(err.details)
         };
-        // Any name does: the configuration speaks of the interface of whatever pod.
+        // The name is arbitrary: the configuration is valid for any pod's interface.
         let config = Config::read(call, "eth0")?;
         allowlist::check(&config.sysctls, Path::new(allowlist::FILE)).map_err(unusable)?;
         if config.settings.is_empty() {
@@ -133,11 +133,11 @@ impl Plugin for Tuning {
 
 fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
     let (path, value) = (sysctl.path.clone(), sysctl.value.as_str());
-    // Written also if it has the value: `net.ipv6.conf.all.disable_ipv6=0` concerns all interfaces,
-    // whatever its own value is.
+    // The value is written even if it is set already. `net.ipv6.conf.all.disable_ipv6=0` affects all
+    // interfaces, including those with another value.
     let old = netns.enter(|| match sysctl::read(&path) {
         Ok(old) => sysctl::write(&path, value).map(|()| Some(old)),
-        // Some can only be written, and have nothing to be put back.
+        // Some sysctls are write-only, and have no old value to restore.
         Err(err) if err.is(Errno::EACCES) || err.is(Errno::EPERM) => {
             sysctl::write(&path, value).map(|()| None)
         }
@@ -184,7 +184,7 @@ fn change(call: &Call, netns: &NetNs, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts back what the file says, each setting on its own.
+/// Restores each setting of the file in its own request.
 fn restore(call: &Call, bytes: &[u8]) -> Result<(), Error> {
     let saved = Backup::parse(bytes)?;
     let Some(netns) = call.find_netns()? else { return Ok(()) };

@@ -1,27 +1,27 @@
-//! Settings of an interface, and how they differ from what it has.
+//! Settings of an interface, and their differences from the present ones.
 
 use cnimble_netlink::link::{Change, Link, Mac};
 
-/// The wanted settings; `None` leaves one as it is.
+/// The wanted settings. `None` leaves a setting unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) mac: Option<Mac>,
     pub(crate) promisc: Option<bool>,
-    /// Bytes.
+    /// In bytes. `None` leaves the MTU unchanged.
     pub(crate) mtu: Option<u32>,
     pub(crate) allmulti: Option<bool>,
-    /// Packets.
+    /// The length of the transmit queue, in packets.
     pub(crate) txqlen: Option<u32>,
 }
 
 impl Settings {
-    /// Whether nothing is wanted.
+    /// Whether no setting is wanted.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Settings::default()
     }
 
-    /// The changes that a link needs, each with the change that restores it: one by one, so that an
-    /// error names the setting.
+    /// Returns the changes that a link needs, each with the change that restores it. Each has one
+    /// setting, so that an error names the setting.
     pub(crate) fn changes(&self, now: &Link) -> Vec<(Change<'static>, Change<'static>)> {
         let one = Change::default;
         let mut changes = Vec::new();
@@ -47,7 +47,7 @@ impl Settings {
         changes
     }
 
-    /// The present and the expected value of each setting that differs.
+    /// Returns the present and the expected value of each setting that differs.
     pub(crate) fn differing(&self, now: &Link) -> Vec<String> {
         let on = |on: bool| if on { "on" } else { "off" };
         let mut found = Vec::new();

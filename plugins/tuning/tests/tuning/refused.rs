@@ -1,4 +1,4 @@
-//! What is refused or fails: all that was set goes back.
+//! Tests of ADDs that fail: every setting is restored.
 
 use serde_json::{Value, json};
 
@@ -26,16 +26,16 @@ fn a_failure_takes_everything_back() {
     let mut second = sysctl.clone();
     second["net.core.wmem_default"] = json!("many");
     fails(json!({ "sysctl": second, "mtu": 1400 }), 100, "net.core.wmem_default");
-    // More than a veth can have: the last but one of the settings.
+    // The MTU is more than a veth can have. It is the last setting but one.
     fails(json!({ "sysctl": sysctl, "mac": MAC, "promisc": true, "mtu": 65_536 }), 100, "mtu 65536");
     fails(json!({ "mac": MAC, "dataDir": "/proc/self/tuning" }), 5, "/proc/self/tuning");
-    // An older backup is there again after the failure.
+    // The failed ADD restores an older backup.
     std::fs::create_dir_all(chain.dir()).unwrap();
     let file = chain.dir().join("one_eth0.json");
     std::fs::write(&file, "{\"mtu\": 1234}").unwrap();
     fails(json!({ "sysctl": sysctl, "mac": MAC, "mtu": 65_536 }), 100, "mtu 65536");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"mtu\": 1234}");
-    // Nobody reads the result.
+    // ADD can't print the result.
     let net = chain.net(&json!({ "sysctl": sysctl, "mac": MAC, "promisc": true, "mtu": 1400, "txQLen": 3 }));
     let call = net.call("ADD", &chain.att, Some(&chain.prev));
     let outcome = call.under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run();
@@ -95,7 +95,7 @@ fn bad_configurations() {
 fn only_what_is_on_the_list() {
     need!("ip", "mount");
     let chain = Chain::new();
-    // A private /etc with the list; the machine's stays as it is.
+    // A private /etc has the list, so that the machine's own /etc stays unchanged.
     let script = "mount -t tmpfs none /etc && mkdir -p /etc/cni/tuning && printf '%s' \"$LIST\" >/etc/cni/tuning/allowlist.conf && exec \"$0\"";
     let run = |net: &Network<'_>, verb: &str, list: &str| {
         let call = net.call(verb, &chain.att, Some(&chain.prev)).env("LIST", list);

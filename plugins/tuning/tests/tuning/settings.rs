@@ -1,4 +1,4 @@
-//! What can be set, from where, and in which version.
+//! Tests of the settings, of their sources, and of each version.
 
 use serde_json::json;
 
@@ -31,13 +31,13 @@ fn everything_is_set_checked_and_put_back() {
     let flags = link["flags"].as_array().unwrap();
     assert!(flags.contains(&json!("PROMISC")) && flags.contains(&json!("ALLMULTI")), "{link}");
 
-    // The result is the one before, but for what is new.
+    // The result is the prevResult with the new values.
     let mut expected = chain.prev.clone();
     expected["interfaces"][2]["mac"] = json!(MAC);
     assert_eq!(result, expected);
     net.check(&chain.att, &result).success();
 
-    // Each value that somebody changes is noticed.
+    // CHECK notices each changed value.
     for (change, word, undo) in [
         ("link set eth0 mtu 1399", "MTU 1399, expected 1400", "link set eth0 mtu 1400"),
         ("link set eth0 promisc off", "promiscuous mode off", "link set eth0 promisc on"),
@@ -52,7 +52,7 @@ fn everything_is_set_checked_and_put_back() {
     ] {
         let changed = chain.pod.run(&format!("ip {change}"));
         if change.contains("eth9") && changed.stderr.contains("busy") {
-            // A link that is up has another name only since Linux 6.2.
+            // A link that is up can be renamed only since Linux 6.2.
             continue;
         }
         changed.success();
@@ -65,7 +65,7 @@ fn everything_is_set_checked_and_put_back() {
     let error = net.check(&chain.att, &result).error();
     assert!(error.code == 103 && error.msg.contains("net.core.somaxconn is \"544\""), "{error:?}");
 
-    // DEL needs no prevResult, and a second one finds nothing to do.
+    // DEL needs no prevResult. A second DEL finds nothing to do.
     net.deleted(&chain.att, None);
     assert_eq!(chain.mac(), old_mac);
     assert_eq!(chain.files(), Vec::<String>::new());
@@ -124,7 +124,7 @@ fn args_cni_win() {
     let flags = link["flags"].as_array().unwrap();
     assert!(!flags.contains(&json!("PROMISC")) && flags.contains(&json!("ALLMULTI")), "{link}");
     net.deleted(&chain.att, None);
-    // Without a sysctl of its own, which the Go plugin doesn't survive.
+    // The configuration has no key `sysctl`. The Go plugin crashes on this.
     let net = chain.net(&json!({ "args": { "cni": { "sysctl": { "net.core.somaxconn": "502" } } } }));
     chain.add(&net);
     assert_eq!(chain.pod.sysctl("core/somaxconn"), "502");
@@ -154,7 +154,7 @@ fn every_version() {
     }
 }
 
-/// `all` has an effect on interfaces that differ from it, whatever its own value is.
+/// `all` affects interfaces with another value, even if its own value stays the same.
 #[test]
 fn a_sysctl_is_written_even_if_it_has_the_value() {
     need!("ip");
@@ -171,7 +171,7 @@ fn a_sysctl_is_written_even_if_it_has_the_value() {
 fn a_read_only_proc_sys_is_written_by_root_and_else_will_do_for_values_that_are_there() {
     need!("ip", "unshare", "strace");
     const READ_ONLY: &str = "mount --bind -o ro /proc/sys /proc/sys && exec \"$0\" \"$@\"";
-    // As in a user namespace, where no private procfs can be mounted.
+    // In a user namespace no private procfs can be mounted. strace simulates that.
     const REFUSED: [&str; 5] = ["strace", "-o", "/dev/null", "-e", "inject=fsopen:error=EPERM"];
     let chain = Chain::new();
     chain.pod.set_sysctl("core/somaxconn", "543");

@@ -1,4 +1,4 @@
-//! DEL, GC, STATUS, and another set of plugins in between.
+//! Tests of DEL, GC and STATUS, and of a change to another set of plugins.
 
 use serde_json::json;
 
@@ -32,7 +32,7 @@ fn del_in_every_shape() {
         assert!(!file.exists());
         assert_eq!(chain.mac(), old);
     }
-    // A broken file, and one that asks for what the kernel refuses.
+    // A broken file, and one with values that the kernel refuses.
     for text in ["", "{", "[]", "{\"mtu\": 70000, \"mac\": \"02:00:00:00:00:07\"}"] {
         add();
         std::fs::write(&file, text).unwrap();
@@ -45,12 +45,12 @@ fn del_in_every_shape() {
     chain.pod.ip("link del eth0");
     net.deleted(&chain.att, None);
     assert!(!file.exists());
-    // No directory, or a file in its place.
+    // The directory is missing, or a file is in its place.
     std::fs::remove_dir(chain.dir()).unwrap();
     net.deleted(&chain.att, None);
     std::fs::write(chain.dir(), "").unwrap();
     net.deleted(&chain.att, None);
-    // What can't be removed is an error.
+    // A file that can't be removed is an error.
     let stuck = chain.net(&json!({ "dataDir": chain.host.dir() }));
     std::fs::create_dir_all(chain.host.dir().join("one_eth0.json/x")).unwrap();
     assert_eq!(stuck.del(&chain.att, None).error().code, 5);
@@ -113,9 +113,9 @@ fn either_set_restores_what_the_other_changed() {
     assert_eq!(chain.files(), Vec::<String>::new());
 
     let (their_result, their_text) = (add(&theirs), std::fs::read_to_string(&file).unwrap());
-    // Ours has the network as well.
+    // Our file has the network's name as well.
     assert_eq!(text, their_text.replace("\n}", ",\n \"network\": \"net64\"\n}"));
-    // Theirs has an empty object dns, and no MTU.
+    // The Go plugin's result has an empty object `dns` and no MTU.
     assert_eq!(result["ips"], their_result["ips"]);
     assert_eq!(result["routes"], their_result["routes"]);
     for (our, their) in [0, 1, 2].map(|i| (&result["interfaces"][i], &their_result["interfaces"][i])) {
