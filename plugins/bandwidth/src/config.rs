@@ -1,11 +1,11 @@
 //! The keys of a bandwidth configuration, checked.
 //!
-//! Limits stand at the top level, for all pods of the network, or in `runtimeConfig.bandwidth`
-//! for one pod (annotations in Kubernetes). If any stands at the top level, those of the
-//! runtime don't count, not even to fill in the other direction.
+//! Limits are at the top level, for all pods of the network, or in `runtimeConfig.bandwidth` for one pod
+//! (annotations in Kubernetes). If the top level has a limit, those of the runtime are ignored, even for
+//! the other direction.
 //!
-//! `shapedSubnets` and `unshapedSubnets` stand beside the limits. With limits of the runtime,
-//! which has none of these lists, those of the top level count.
+//! `shapedSubnets` and `unshapedSubnets` are beside the limits. Limits of the runtime, which has no such
+//! lists, use the lists of the top level.
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -16,7 +16,7 @@ use cnimble_netlink::tc::tbf::Tbf;
 /// How long a packet may wait for tokens, in milliseconds.
 const LATENCY: u32 = 25;
 
-/// As it stands in the JSON, in either place.
+/// The keys as they are in the JSON, in either place.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -42,27 +42,27 @@ struct RuntimeKeys {
     bandwidth: Keys,
 }
 
-/// The traffic that is limited, by the network of the *other* end's address: the source of
-/// received packets, and the destination of sent ones.
+/// The limited traffic, selected by the address of the *other* end: the source of received packets and
+/// the destination of sent packets.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Subnets {
-    /// Everything.
+    /// All traffic is limited.
     #[default]
     All,
-    /// Only these; the rest goes through at once.
+    /// Only traffic with these networks is limited.
     Only(Vec<IpNetwork>),
-    /// All but these.
+    /// All traffic is limited except with these networks.
     Except(Vec<IpNetwork>),
 }
 
-/// A checked configuration, as the pod sees it. `None` is no limit.
+/// A checked configuration from the pod's point of view. `None` is no limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     /// The limit of received traffic.
     pub(crate) ingress: Option<Tbf>,
     /// The limit of sent traffic.
     pub(crate) egress: Option<Tbf>,
-    /// The traffic that is limited, both ways.
+    /// The limited traffic, for both directions.
     pub(crate) subnets: Subnets,
 }
 
@@ -70,7 +70,7 @@ impl Config {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// Code 7 with the key.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let own: Keys = config.decode()?;
         let runtime = config.decode::<Runtime>()?.runtime_config.bandwidth;
@@ -109,7 +109,7 @@ impl Keys {
     }
 }
 
-/// A limit of `rate` bits per second with bursts of `burst` bits. The kernel counts in bytes.
+/// Returns a limit of `rate` bits per second with bursts of `burst` bits. The kernel counts in bytes.
 fn bucket(way: &str, rate: Option<u64>, burst: Option<u64>) -> Result<Option<Tbf>, Error> {
     let (rate, burst) = (rate.unwrap_or(0), burst.unwrap_or(0));
     match (rate, burst) {
@@ -184,11 +184,11 @@ mod tests {
         assert_eq!(of(with("UnshapedSubnets")), Subnets::Except(both.clone()));
         let runtime = json!({ "runtimeConfig": { "bandwidth": with("unshapedSubnets") } });
         assert_eq!(of(runtime), Subnets::Except(both));
-        // The runtime has the limits, and the network's administrator the list.
+        // The runtime sets the limits, and the network's configuration has the list.
         let mixed = json!({ "shapedSubnets": ["10.1.0.0/16"], "runtimeConfig": { "bandwidth": limit } });
         let mixed = read(mixed).unwrap();
         assert!(mixed.egress.is_some() && mixed.subnets == Subnets::Only(nets(&["10.1.0.0/16"])));
-        // Limits of the top level take nothing of the runtime.
+        // Limits of the top level ignore the lists of the runtime.
         let mut own = limit.clone();
         own["runtimeConfig"] = json!({ "bandwidth": with("shapedSubnets") });
         assert_eq!(of(own), Subnets::All);

@@ -1,6 +1,6 @@
-//! The ifb that a pod's egress goes through. Its name is made of network and container as by
-//! the Go plugin, so that either set removes what the other made. Its alias names the owner:
-//! a container with two interfaces in one network can have only one, and GC knows it by that.
+//! The ifb for a pod's egress. Its name is derived from network and container as in the Go plugin, so
+//! that either set removes what the other one made. Its alias names the owner, and GC reads it. A
+//! container with two interfaces in one network can have only one ifb.
 
 use nix::errno::Errno;
 
@@ -15,8 +15,8 @@ use cnimble_plugin::interface::remove;
 
 use crate::root::{self, Limit};
 
-/// Makes the ifb, limits it, and sends what `veth` receives there: in this order, so that
-/// nothing gets through unlimited.
+/// Makes the ifb, limits it, and then redirects the packets that `veth` receives to it. In this order no
+/// packet passes without the limit.
 pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<Link, Error> {
     let name = made::name(&call.config.name, &call.container_id);
     let what = format!("limit what {} sends", call.ifname);
@@ -47,8 +47,7 @@ fn make(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
     }
 }
 
-/// Makes the qdisc that takes what `veth` receives, instead of one that has been left behind:
-/// the ifb that it sent everything to is gone.
+/// Adds the ingress qdisc to `veth`. It replaces an old one if the ifb that it redirected to is gone.
 fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
     match host.execute_until_answered(&qdisc::add_ingress(veth.index, &veth.name)) {
         Err(err) if err.is(Errno::EEXIST) => {}
@@ -65,7 +64,7 @@ fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
     Ok(host.execute(qdisc::add_ingress(veth.index, &veth.name))?)
 }
 
-/// The ifb, unless its alias says that it is of another interface of the container.
+/// Returns the ifb, unless its alias names another interface of the container.
 pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Error> {
     let Some(link) = host.find_link(&made::name(&call.config.name, &call.container_id))? else {
         return Ok(None);
@@ -77,12 +76,11 @@ pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Erro
     Ok(Some(link))
 }
 
-/// Removes the ifb.
 pub(crate) fn remove(host: &mut Netlink, ifb: &Link) -> Result<(), Error> {
     remove::delete(host, ifb)
 }
 
-/// The ifb is there with its limit, and `veth` sends everything to it.
+/// Checks that the ifb exists with its limit, and that `veth` redirects all packets to it.
 pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let name = made::name(&call.config.name, &call.container_id);
     let ifb = host.find_link(&name)?.filter(|link| link.kind == made::KIND);
@@ -97,8 +95,8 @@ pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<
     Ok(())
 }
 
-/// Removes the ifbs of this network's attachments that aren't valid. Those without an alias,
-/// which the Go plugin makes, don't tell their network and stay.
+/// Removes the ifbs of this network's attachments that aren't valid. The Go plugin's ifbs have no alias.
+/// Their network is unknown, so they are kept.
 pub(crate) fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     remove::stale(&mut Netlink::open()?, made::KIND, network, valid)
 }

@@ -1,22 +1,22 @@
-//! The CNI plugin `bandwidth`, a part of a chain: limits what a pod receives and sends, each
-//! by a token bucket (`root`), from and to everywhere or some subnets only.
+//! The CNI plugin `bandwidth`, part of a chain: limits a pod's received and sent traffic, each by a
+//! token bucket (`root`). The limits are for all traffic or for some subnets.
 //!
-//! Packets to the pod leave the host by the host's end of its veth pair, where the kernel can
-//! queue them. Packets from the pod *arrive* there, and the kernel has no queue for those; so they
-//! are redirected to an ifb (`ifb`), which has one.
+//! Packets to the pod leave the host by the host's end of its veth pair, where the kernel can queue
+//! them. Packets from the pod *arrive* there, and the kernel has no queue for those. So they are
+//! redirected to an ifb (`ifb`), which has one.
 //!
-//! ADD, each step with its undo:
+//! ADD takes these steps, each with its undo:
 //!
-//! 1. the ifb with a bucket, and then the redirection to it, for egress;
-//! 2. a bucket on the host's end, for ingress.
+//! 1. For egress, make the ifb with a bucket, and then redirect packets to it.
+//! 2. For ingress, add a bucket to the host's end.
 //!
-//! Limits that an earlier attachment has left on the host's end (the Go plugin's DEL does) are replaced.
+//! ADD replaces limits that an earlier attachment left on the host's end, as the Go plugin's DEL does.
 //!
-//! The result is the one that came in, with the ifb. Where nothing is limited, which is most
-//! pods, nothing is looked at and the result goes through.
+//! The result is the prevResult with the ifb. For a pod without limits, ADD makes no request and returns
+//! the prevResult.
 //!
-//! DEL removes the ifb, by its name, and what is on the host's end, if it is still there: the
-//! plugin behind us in DEL is about to remove it.
+//! DEL removes the ifb by its name, and the limit on the host's end if that still exists. The next
+//! plugin of the DEL usually removes the host's end.
 
 mod config;
 mod ifb;
@@ -33,18 +33,18 @@ use cnimble_plugin::{Call, Caps, Plugin, Role};
 use config::{Config, Subnets};
 use root::Limit;
 
-/// The plugin.
+/// The implementation of the `bandwidth` plugin.
 pub static PLUGIN: &dyn Plugin = &Bandwidth;
 
 struct Bandwidth;
 
 impl Config {
-    /// Packets that leave the host for the pod: lists are about their source.
+    /// The limit of packets from the host to the pod. Subnets select their source.
     fn ingress(&self) -> Option<Limit<'_>> {
         self.ingress.map(|bucket| self.limit(bucket, End::Source))
     }
 
-    /// Packets from the pod: lists are about their destination.
+    /// The limit of packets from the pod. Subnets select their destination.
     fn egress(&self) -> Option<Limit<'_>> {
         self.egress.map(|bucket| self.limit(bucket, End::Destination))
     }
@@ -97,7 +97,7 @@ impl Plugin for Bandwidth {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        // The ifb goes whatever the configuration says by now.
+        // The ifb is removed with any configuration.
         let limits_ingress = Config::read(&call.config).is_ok_and(|config| config.ingress.is_some());
         let mut host = Netlink::open()?;
         let ifb = ifb::find(call, &mut host)?;

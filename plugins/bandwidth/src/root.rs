@@ -1,5 +1,5 @@
-//! The limit at a link's root: a token bucket, or, with lists of subnets, a class of an `htb`
-//! with filters that sort packets by the address of the other end.
+//! The limit at a link's root: a token bucket, or with lists of subnets a class of an `htb`. Filters
+//! select the class by the address of the other end.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -20,12 +20,13 @@ use crate::config::Subnets;
 pub(crate) struct Limit<'a> {
     pub(crate) bucket: Tbf,
     pub(crate) subnets: &'a Subnets,
-    /// The end that the subnets are about.
+    /// The end of a packet with the address that the subnets select.
     pub(crate) end: End,
 }
 
 impl Limit<'_> {
-    /// Where packets go that no filter sorts, and the filters; `None` without lists.
+    /// Returns the class for packets without a matching filter, and the filters. `None` if there are no
+    /// lists.
     fn sorting(&self) -> Option<(Class, Vec<SubnetFilter>)> {
         let (nets, listed, rest): (&[IpNetwork], _, _) = match self.subnets {
             Subnets::All => return None,
@@ -36,16 +37,16 @@ impl Limit<'_> {
     }
 }
 
-/// Whether a qdisc is one of bandwidth's: ours, or the Go plugin's, which its DEL leaves on a
-/// link that stays.
+/// Whether a qdisc was made by this plugin or by the Go plugin. The Go plugin's DEL leaves its qdisc on
+/// the link.
 pub(crate) fn is_limit(qdisc: &Qdisc) -> bool {
     qdisc.major == 1 && matches!(qdisc.kind.as_str(), "tbf" | "htb")
 }
 
-/// Puts the limit in place, instead of one that has been left behind.
+/// Sets the limit. Replaces a limit that an earlier attachment left.
 ///
 /// # Errors
-/// Code 102 if there is another qdisc; the kernel's.
+/// Fails with code 102 if there is another qdisc, or if the kernel refuses a request.
 pub(crate) fn put(call: &Call, host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     if limit.bucket.burst() < link.mtu.into() {
         log::warn!(
@@ -86,10 +87,10 @@ fn at_root(host: &mut Netlink, link: &Link, add: Request) -> Result<(), Error> {
     Ok(host.execute(add)?)
 }
 
-/// The limit is in place.
+/// Checks that the limit is set.
 ///
 /// # Errors
-/// Code 103 with what differs.
+/// Fails with code 103 and the difference.
 pub(crate) fn check(host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let kind = if *limit.subnets == Subnets::All { "tbf" } else { "htb" };
@@ -114,7 +115,7 @@ fn check_bucket(link: &Link, rate: u64, buffer: u32, limit: &Tbf) -> Result<(), 
     if rate != limit.rate {
         return Err(wrong(format!("rate {rate}, expected {} bytes per second", limit.rate)));
     }
-    // The Go plugin lets large numbers wrap; ours are the largest there are.
+    // The Go plugin lets large numbers wrap. Ours saturate.
     if buffer != limit.buffer && limit.buffer != u32::MAX {
         let now = Tbf { rate, limit: 0, buffer }.burst();
         return Err(wrong(format!("burst {now}, expected {} bytes", limit.burst())));
@@ -122,8 +123,8 @@ fn check_bucket(link: &Link, rate: u64, buffer: u32, limit: &Tbf) -> Result<(), 
     Ok(())
 }
 
-/// Classes and filters. Newer Go plugins have them for limits without lists, too, and their
-/// filters look at the destination both ways.
+/// Checks the classes and filters. Newer Go plugins also have them for limits without lists, and their
+/// filters select the destination in both directions.
 fn check_classes(host: &mut Netlink, link: &Link, limit: &Limit<'_>, rest: Class) -> Result<(), Error> {
     let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let (expected, filters) = limit.sorting().unwrap_or((Class::Limited, Vec::new()));

@@ -9,8 +9,8 @@ use cnimble_plugin::Call;
 
 use crate::root;
 
-/// The host's end of the veth pair that CNI_IFNAME is the other end of. The kernel tells its index,
-/// and prevResult must know it, as the index may be one in any namespace.
+/// Returns the host's end of the veth pair with the other end CNI_IFNAME. The kernel reports its index.
+/// As that index may be of any namespace, prevResult has to list the interface.
 pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Result<Link, Error> {
     let none = |why: &str| {
         Error::config(format!("interface {} in {} has no peer to limit", call.ifname, call.netns))
@@ -34,8 +34,8 @@ pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Res
     Ok(veth)
 }
 
-/// Removes what limits the host's end, if there still is one. It is known by its alias, or as it
-/// sends to `ifb`, which is ours: prevResult may be old, and its name another pod's by now.
+/// Removes the limit on the host's end if that still exists. The end is known by its alias, or because
+/// it redirects to our `ifb`. prevResult may be outdated, and another pod may have the name.
 pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Result<(), Error> {
     let Some(prev) = &call.config.prev_result else { return Ok(()) };
     let outside = prev.interfaces.iter().filter(|told| told.sandbox.is_empty());
@@ -48,7 +48,7 @@ pub(crate) fn clear(call: &Call, host: &mut Netlink, ifb: Option<&Link>) -> Resu
         if !sends && !call.owner().owns(&link.alias) {
             continue;
         }
-        // A qdisc, or its link, may go any moment: with the pod's namespace.
+        // A qdisc or its link may be removed concurrently with the pod's namespace.
         let gone = |outcome: cnimble_netlink::Result<()>| match outcome {
             Err(err) if err.is_missing() || err.is(Errno::EINVAL) => Ok(()),
             done => done,

@@ -1,4 +1,4 @@
-//! What goes with an interface, and what stays.
+//! Tests of what is removed with an interface and what stays.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn del_leaves_other_interfaces_alone() {
     let result = chain.add(&net);
     let pod = Pod::new();
     let other = Attachment::new("two", &pod);
-    // It has been told of an interface that is somebody else's.
+    // The prevResult names another owner's interface.
     net.deleted(&other, Some(&result));
     net.check(&chain.att, &result).success();
 }
@@ -50,12 +50,12 @@ fn a_failure_at_each_step_takes_everything_back() {
         assert!(error.code == code && error.all().contains(word), "{stand}: {error:?}");
         assert!(!error.all().contains("left behind"), "{error:?}");
         chain.assert_state(&before, &stand);
-        // What stands there is not DEL's to remove.
+        // DEL doesn't remove a foreign qdisc or link.
         net.deleted(&chain.att, None);
         chain.assert_state(&before, &stand);
         chain.host.sh(&clear);
     }
-    // The last step of all: the result can't be printed.
+    // The last step fails: ADD can't print the result.
     let before = chain.state();
     let full =
         net.call("ADD", &chain.att, Some(&chain.prev)).under(&["sh", "-c", "exec \"$0\" >/dev/full"]).run();
@@ -74,7 +74,7 @@ fn gc_removes_what_is_not_valid() {
     let other = Attachment::new("two", &pod);
     let prev = Network::new(&chain.host, configs::v4(&chain.host)).added(&other);
     net.call("ADD", &other, Some(&prev)).run().result();
-    // Nobody's, and another network's.
+    // An ifb without an owner. GC without a list and GC of another network keep all.
     chain.host.ip("link add bwp000000000000 type ifb");
     assert_eq!(chain.ifbs().len(), 3);
     net.gc(None).success();

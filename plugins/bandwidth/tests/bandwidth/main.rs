@@ -1,5 +1,5 @@
-//! The plugin bandwidth: limits that a real transfer feels, the kernel's view beside the Go
-//! plugin's, and nothing left behind.
+//! Tests of the plugin bandwidth: the effect of limits on a real transfer, the kernel's state compared
+//! with the Go plugin's, and complete removal.
 #![cfg(test)]
 
 mod leftovers;
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, go_plugins, need};
 
-/// Bits per second.
+/// In bits per second.
 const RATE: u64 = 8_000_000;
-/// Bits; 20 kB.
+/// In bits, which is 20 kB.
 const BURST: u64 = 160_000;
 
-/// A pod on a bridge, with bandwidth behind it.
+/// A pod on a bridge, with bandwidth as the next plugin.
 struct Chain {
     host: Host,
     pod: Pod,
@@ -53,7 +53,7 @@ impl Chain {
         self.host.links().into_iter().filter(|name| name.starts_with("bwp")).collect()
     }
 
-    /// All that `tc` says of qdiscs.
+    /// All qdiscs as `tc` lists them.
     fn qdiscs(&self) -> Value {
         serde_json::from_str(&self.host.sh("tc -j qdisc show")).unwrap()
     }
@@ -130,7 +130,8 @@ fn add_del_add_on_the_same_interface() {
     let only = |way: &str| json!({ format!("{way}Rate"): RATE, format!("{way}Burst"): BURST });
     let all = [both(), listed, only("ingress"), only("egress")];
     let fresh = all.each_ref().map(qdiscs);
-    // A DEL that wasn't told anything leaves what it can't find; the next ADD takes its place.
+    // A DEL without a namespace and prevResult leaves the limits on the host's end. The next ADD
+    // replaces them.
     for (first, second) in (0..16).map(|number| (number / 4, number % 4)) {
         chain.add(&chain.net(&all[first]));
         chain.net(&all[first]).deleted(&chain.att.clone().netns(""), None);
@@ -138,18 +139,18 @@ fn add_del_add_on_the_same_interface() {
         let result = chain.add(&net);
         net.check(&chain.att, &result).success();
         if first == second {
-            // Handles of qdiscs count up.
+            // The numbers of qdisc handles increase.
             let seen = |state: &Value| state.as_array().unwrap().len();
             assert_eq!(seen(&fresh[second]), seen(&chain.qdiscs()), "{}", all[second]);
         }
         net.deleted(&chain.att, Some(&result));
         for del in ["root", "ingress"] {
-            // Of the first one, where the second hasn't got it.
+            // Removes limits of the first ADD that the second one doesn't replace.
             chain.host.run(&format!("tc qdisc del dev {} {del}", chain.veth()));
         }
         chain.assert_state(&before, "both DELs");
     }
-    // The Go plugin's DEL, where there is one.
+    // The Go plugin's DEL, if it is installed.
     if let Some(go) = go_plugins().filter(|dir| dir.join("bandwidth").exists()) {
         let net = chain.net(&both()).with("/cniVersion", json!("1.0.0"));
         let mut prev = chain.prev.clone();
@@ -180,7 +181,7 @@ fn result_check_and_del() {
     assert_eq!(link["mtu"], chain.host.link(chain.veth())["mtu"]);
     assert!(link["ifalias"].as_str().unwrap().contains("net: net4, if: eth0, id: one"), "{link}");
 
-    // CHECK sees each thing that somebody takes away or changes.
+    // CHECK notices each removal and each change.
     let (veth, ifb) = (chain.veth().to_owned(), ifbs[0].clone());
     let noticed = |keys: Value, word: &str| {
         let error = chain.net(&keys).check(&chain.att, &result).error();
@@ -209,7 +210,7 @@ fn result_check_and_del() {
     chain.host.sh(&format!("tc qdisc del dev {veth} root"));
     noticed(both(), "expected tbf");
 
-    // DEL in every shape: with all that ADD knew, without anything, and again.
+    // DEL with the complete prevResult, with nothing, and once more.
     for (att, prev) in [
         (chain.att.clone(), Some(&result)),
         (chain.att.clone(), None),
@@ -223,13 +224,13 @@ fn result_check_and_del() {
         net.deleted(&att, prev);
         assert_eq!(made["interfaces"].as_array().unwrap().len(), 4);
         if prev.is_none() {
-            // It can't know the interface.
+            // Without these, DEL can't identify the interface.
             chain.host.sh(&format!("tc qdisc del dev {veth} root"));
             chain.host.sh(&format!("tc qdisc del dev {veth} ingress"));
         }
         chain.assert_state(&before, "DEL");
     }
-    // The configuration may have changed since, or make no sense any more.
+    // The configuration may have changed since, or may be invalid.
     chain.add(&net);
     chain.net(&json!({ "ingressRate": 1 })).deleted(&chain.att, None);
     assert_eq!(chain.ifbs(), Vec::<String>::new());

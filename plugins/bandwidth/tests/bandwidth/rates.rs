@@ -1,4 +1,4 @@
-//! What a real transfer gets.
+//! Tests of the rates of real transfers.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use cnimble_tests::{LIMIT, Ns, PATIENCE, configs, need, skip, wait_until};
 
 use super::{BURST, Chain, RATE, both};
 
-/// A connection from one to the other, whose address is `ip`: both its ends.
+/// Returns both ends of a connection from `from` to `to` at the address `ip`.
 fn connect(from: &Ns, to: &Ns, ip: &str) -> (TcpStream, TcpStream) {
     let listener = to.within(|| TcpListener::bind((ip, 0)).unwrap());
     let port = listener.local_addr().unwrap().port();
@@ -18,14 +18,14 @@ fn connect(from: &Ns, to: &Ns, ip: &str) -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
-/// Payload in bits that gets from one end to the other, and how many seconds that takes from the
-/// first moment to the last: as many as wanted, or more on a slow machine.
+/// Sends for the `wanted` time. Returns the payload in bits that arrives, and the seconds between the
+/// first and the last read. A slow machine may take longer.
 fn pump(mut sender: TcpStream, mut receiver: TcpStream, wanted: Duration) -> (f64, f64) {
     std::thread::scope(|scope| {
         let start = Instant::now();
         scope.spawn(move || {
             sender.set_write_timeout(Some(LIMIT)).unwrap();
-            // Until the receiver has enough.
+            // Sends until the receiver has enough.
             while sender.write(&[0; 16 * 1024]).is_ok() {}
         });
         receiver.set_read_timeout(Some(LIMIT)).unwrap();
@@ -41,15 +41,15 @@ fn pump(mut sender: TcpStream, mut receiver: TcpStream, wanted: Duration) -> (f6
     })
 }
 
-/// Two seconds of [`pump`] from `from` to `to`, whose address is `ip`.
+/// Runs [`pump`] for two seconds from `from` to `to` at the address `ip`.
 fn transfer(from: &Ns, to: &Ns, ip: &str) -> (f64, f64) {
     let (near, far) = connect(from, to, ip);
     pump(near, far, Duration::from_secs(2))
 }
 
-/// No transfer is more than a tenth faster than `rate` allows after the burst, and one of them is
-/// nearly as fast; others may have had a machine that is too slow. With the headers, which the
-/// kernel counts as well: 66 bytes of a packet of 1514.
+/// Asserts that no transfer exceeds `rate` by more than a tenth after the burst, and that one of them
+/// comes close. The others may have run on a slow machine. The kernel also counts the headers, 66 bytes
+/// of a packet of 1514.
 fn assert_rate(rate: u64, what: &str, transfer: impl Fn() -> (f64, f64)) {
     let mut seen = Vec::new();
     let reached = wait_until(PATIENCE, || {
@@ -84,7 +84,7 @@ fn a_transfer_gets_the_rate_both_ways() {
     net.check(&chain.att, &result).success();
 }
 
-/// Two far ends for each family: the second is in the lists.
+/// Two far ends of each family. The lists contain the second one.
 const FAR: [[&str; 2]; 2] = [["198.51.100.1", "203.0.113.1"], ["2001:db8:1::1", "2001:db8:2::1"]];
 
 #[test]
@@ -102,7 +102,7 @@ fn subnets_are_limited_or_not() {
         let family = if gateway.contains(':') { "-6 " } else { "" };
         chain.pod.ip(&format!("{family}route replace default via {gateway} dev eth0"));
     }
-    // What a pod receives comes from there, what it sends goes there.
+    // The pod receives from `ip` with `down` and sends to it with `up`.
     let down = |ip: &str, wanted: Duration| {
         let (near, far) = connect(&chain.pod, &chain.host, ip);
         pump(far, near, wanted)
@@ -111,7 +111,7 @@ fn subnets_are_limited_or_not() {
         let (near, far) = connect(&chain.pod, &chain.host, ip);
         pump(near, far, wanted)
     };
-    // Packets come in lumps of 64 KiB here, a fortieth of what comes in so long.
+    // Packets arrive in pieces of 64 KiB here, a fortieth of the payload in that time.
     let (long, short) = (Duration::from_secs(3), Duration::from_millis(200));
     let speed = |(bits, seconds): (f64, f64)| bits / seconds;
     let both_ways = |ip: &&str| speed(down(ip, short)).min(speed(up(ip, short)));
@@ -119,7 +119,8 @@ fn subnets_are_limited_or_not() {
     if slowest < 5.0 * RATE as f64 {
         skip!("this machine transfers only {:.1} Mbit/s without a limit", slowest / 1e6);
     }
-    // Whatever else the machine does: a limit would hold every time.
+    // A limit would slow down every transfer. So one fast transfer shows that there is none, on a busy
+    // machine as well.
     let free = |what: &str, transfer: &dyn Fn() -> (f64, f64)| {
         assert!((0..10).any(|_| speed(transfer()) > 2.0 * RATE as f64), "{what} is limited");
     };

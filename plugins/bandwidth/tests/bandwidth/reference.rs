@@ -1,4 +1,4 @@
-//! Beside the Go plugin: what it made, and what it says of ours.
+//! Tests with limits of the Go plugin, and with its CHECK of ours.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use cnimble_tests::{Network, go_plugins, need, skip};
 
 use super::{BURST, Chain, RATE, both};
 
-/// What a Go plugin of the newer kind makes, and what its DEL leaves of it.
+/// Makes the limits of a newer Go plugin. Its DEL removes only the ifb.
 fn go_htb(chain: &Chain, ifb: &str, shaped: bool) {
     let veth = chain.veth();
     let (default, listed) = if shaped { ("1", "1:30") } else { ("30", "1:1") };
@@ -50,7 +50,7 @@ fn newer_go_plugins_limits_are_checked_and_replaced() {
         keys[key] = json!(["10.9.0.0/16"]);
         let net = chain.net(&keys);
         net.check(&chain.att, &result).success();
-        // Without a list it is as with unshapedSubnets.
+        // A configuration without a list equals one with unshapedSubnets.
         assert_eq!(plain.check(&chain.att, &result).status == 0, !shaped);
         let noticed = |change: &dyn Fn(&mut Value), word: &str| {
             let mut keys = keys.clone();
@@ -68,10 +68,10 @@ fn newer_go_plugins_limits_are_checked_and_replaced() {
         );
         chain.host.sh(&format!("tc qdisc del dev {ifb} root"));
         noticed(&|_| {}, "expected htb");
-        // DEL of theirs.
+        // Our DEL of the Go plugin's limits.
         net.deleted(&chain.att, Some(&result));
         chain.assert_state(&before, "our DEL");
-        // Their DEL takes the ifb only; ADD after it.
+        // The Go plugin's DEL removes only the ifb. Our ADD follows.
         go_htb(&chain, &ifb, shaped);
         chain.host.ip(&format!("link del {ifb}"));
         let again = chain.add(&net);
@@ -101,7 +101,7 @@ fn the_same_as_the_go_plugin_and_del_of_each_others() {
             let result = net.served_by(first).call("ADD", &chain.att, Some(&prev)).run().result();
             Network::new(&chain.host, net.config.clone()).check(&chain.att, &result).success();
             net.served_by(go).check(&chain.att, &result).success();
-            // Names of veths differ from chain to chain.
+            // The names of veths differ between chains.
             let qdiscs = chain.qdiscs().to_string().replace(chain.veth(), "veth");
             let ifbs = chain.ifbs();
             net.served_by(second).deleted(&chain.att, Some(&result));
