@@ -10,7 +10,7 @@ use cnimble_plugin::interface::upper::{Addresses, Upper};
 /// 4095 is reserved (IEEE 802.1Q).
 const MAX_VLAN: u16 = 4094;
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -22,10 +22,10 @@ struct Keys {
     dns: DnsKeys,
 }
 
-/// Reads the configuration for a verb that needs all of it.
+/// Reads the complete configuration.
 ///
 /// # Errors
-/// Code 7 with the key.
+/// Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     if keys.master.is_empty() {

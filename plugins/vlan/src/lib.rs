@@ -1,8 +1,7 @@
-//! The CNI plugin `vlan`: a pod in a VLAN (802.1Q) of one of the host's interfaces, the master
+//! The CNI plugin `vlan`: connects a pod to a VLAN (802.1Q) of one of the host's interfaces, the master
 //! (`ip link add eth0 link MASTER type vlan id ID`).
 //!
-//! ADD, DEL and the rest are those of every interface that is made on a master
-//! ([`cnimble_plugin::interface::upper`]).
+//! [`cnimble_plugin::interface::upper`] implements the verbs for every interface on top of a master.
 
 mod config;
 
@@ -11,10 +10,10 @@ use cnimble_netlink::kind::Kind;
 use cnimble_plugin::interface::upper;
 use cnimble_plugin::{Call, Caps, Plugin};
 
-/// Any VLAN.
+/// Matches a VLAN with any ID.
 const ANY: Kind = Kind::Vlan { id: 0 };
 
-/// The plugin.
+/// The implementation of the `vlan` plugin.
 pub static PLUGIN: &dyn Plugin = &Vlan;
 
 struct Vlan;
