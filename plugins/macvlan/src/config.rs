@@ -10,7 +10,7 @@ use cnimble_plugin::interface::mac::{self, Source};
 use cnimble_plugin::interface::master;
 use cnimble_plugin::interface::upper::{Addresses, Upper};
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -32,7 +32,6 @@ struct RuntimeConfig {
     mac: String,
 }
 
-/// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
     keys: Keys,
@@ -41,10 +40,10 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the configuration for a verb that needs all of it.
+    /// Reads the complete configuration.
     ///
     /// # Errors
-    /// Code 7 with the key.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         if let Some(problem) = names::interface_problem(&keys.master).filter(|_| !keys.master.is_empty()) {
@@ -62,11 +61,12 @@ impl Config {
         Ok(Config { keys, mode, ipam })
     }
 
-    /// The hardware address that is asked for: `runtimeConfig.mac`, then `MAC` of CNI_ARGS, then `mac`,
-    /// which is the Go plugin's order.
+    /// Returns the requested hardware address: `runtimeConfig.mac`, then `MAC` of CNI_ARGS, then `mac`.
+    /// This is the Go plugin's order.
     ///
     /// # Errors
-    /// Code 7, or 4 if CNI_ARGS is to blame.
+    /// Fails with code 4 if the address in CNI_ARGS is invalid, and with code 7 for the other two
+    /// sources.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         let args = call.args()?;
         mac::first([
@@ -76,7 +76,7 @@ impl Config {
         ])
     }
 
-    /// The interface, for verbs that aren't about its hardware address.
+    /// Returns the interface for verbs that don't need its hardware address.
     pub(crate) fn upper(self) -> Upper {
         let name = Some(self.keys.master).filter(|name| !name.is_empty());
         Upper {

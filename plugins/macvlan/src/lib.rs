@@ -1,8 +1,7 @@
-//! The CNI plugin `macvlan`: a pod on the network of one of the host's interfaces, the master, with
-//! a hardware address of its own (`ip link add eth0 link MASTER type macvlan`).
+//! The CNI plugin `macvlan`: connects a pod to the network of one of the host's interfaces, the master.
+//! The pod has its own hardware address (`ip link add eth0 link MASTER type macvlan`).
 //!
-//! ADD, DEL and the rest are those of every interface that is made on a master
-//! ([`cnimble_plugin::interface::upper`]).
+//! [`cnimble_plugin::interface::upper`] implements the verbs for every interface on top of a master.
 
 mod config;
 
@@ -13,10 +12,10 @@ use cnimble_plugin::{Call, Caps, Plugin};
 
 use config::Config;
 
-/// Any macvlan, whatever its settings.
+/// Matches every macvlan, with any settings.
 const ANY: Kind = Kind::Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None };
 
-/// The plugin.
+/// The implementation of the `macvlan` plugin.
 pub static PLUGIN: &dyn Plugin = &Macvlan;
 
 struct Macvlan;

@@ -1,4 +1,4 @@
-//! CHECK and STATUS: everything that ADD has set.
+//! CHECK and STATUS verify everything that ADD has set.
 
 use cnimble_tests::with_kind;
 
@@ -53,7 +53,7 @@ fn check_tells_each_thing_that_differs() {
         "route 10.99.0.0/16 via 10.7.0.1 is missing in the pod",
     );
     mend(&pod);
-    // What the configuration says now differs from what was made.
+    // The configuration differs from the interface.
     for (pointer, value, told) in [
         ("/mode", json!("vepa"), "is macvlan mode bridge"),
         ("/master", json!("other"), "isn't made on other on the host"),
@@ -91,7 +91,7 @@ fn status_tells_a_master_that_is_missing_and_succeeds_as_add_does_on_one_that_is
     host.ip("link set uplink down");
     network.status().success();
     network.added(&Attachment::new("c1", &Pod::new()));
-    // Of a pod's own link nothing can be known here.
+    // STATUS can't know a link in the pod.
     network.with("/linkInContainer", json!(true)).status().success();
     network.with("/ipam/ranges", json!([])).with("/linkInContainer", json!(true)).status().error();
 }

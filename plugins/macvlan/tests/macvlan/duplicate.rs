@@ -1,4 +1,4 @@
-//! Addresses that other hosts on the network have.
+//! Addresses that other hosts on the network use already.
 
 use cnimble_tests::{PATIENCE, wait_until, with_kind};
 

@@ -1,4 +1,4 @@
-//! Each key.
+//! Tests of each key of the configuration.
 
 use cnimble_tests::{skip, with_kind};
 
@@ -20,7 +20,7 @@ fn pods_hear_each_other_in_mode_bridge_and_not_in_mode_private() {
         assert!(lan.pings_once("10.7.0.10") && lan.pings_once("10.7.0.11"), "{mode}");
         match heard {
             true => assert!(pods[0].pings_once("10.7.0.11"), "{mode}"),
-            // The network outside sends no frames back.
+            // The network outside reflects no frames.
             false => assert!(pods[0].misses("10.7.0.11"), "{mode}"),
         }
     }
@@ -57,7 +57,7 @@ fn the_broadcast_queue_and_the_mtu_are_as_long_as_asked_for() {
         Network::new(&host, config(&host)).with("/bcqueuelen", json!(500)).with("/mtu", json!(1300));
     network.added(&Attachment::new("c1", &pod));
     assert_eq!(pod.link("eth0")["mtu"], 1300);
-    // Linux 5.11.
+    // The attribute needs Linux 5.11.
     match &settings(&pod, "eth0")["bcqueuelen"] {
         Value::Null => skip!("this kernel or this `ip` doesn't tell the length of the queue"),
         length => assert_eq!(length, 500),
@@ -142,7 +142,7 @@ fn without_the_key_the_master_is_the_link_of_the_default_route() {
     let result = network.added(&attachment);
     assert_eq!(pod.link("eth0")["link_index"], host.link("uplink")["ifindex"]);
     network.check(&attachment, &result).success();
-    // Of IPv6, if that is all there is.
+    // The default route is an IPv6 route if there is no IPv4 route.
     for route in ["default dev other", "default dev uplink"] {
         host.ip(&format!("route del {route}"));
     }
@@ -150,7 +150,7 @@ fn without_the_key_the_master_is_the_link_of_the_default_route() {
     let pod = Pod::new();
     network.added(&Attachment::new("c2", &pod));
     assert_eq!(pod.link("eth0")["link_index"], host.link("other")["ifindex"]);
-    // That the default route has moved is no fault of the pod's.
+    // A changed default route is no error of the pod.
     network.check(&attachment, &result).success();
 }
 
@@ -158,7 +158,7 @@ fn without_the_key_the_master_is_the_link_of_the_default_route() {
 fn with_link_in_container_the_master_is_in_the_pod() {
     with_kind!("macvlan");
     let (host, pod) = (Host::hasty(), Pod::new());
-    // Of the same name on the host: it isn't meant.
+    // The host has an interface with the same name, which must not be used.
     host.ip("link add uplink type veth peer name end");
     let _lan = {
         let lan = Pod::new();
@@ -175,7 +175,7 @@ fn with_link_in_container_the_master_is_in_the_pod() {
     assert_eq!((&link["link"], &link["link_netnsid"]), (&json!("uplink"), &Value::Null));
     assert!(pod.pings_once("10.7.0.1"));
     network.check(&attachment, &result).success();
-    // In the pod there is none of this name, though the host has one.
+    // The pod has no interface with this name, though the host has one.
     let outside = network.with("/linkInContainer", json!(false));
     refused(&outside.check(&attachment, &result), 103, "isn't made on uplink on the host");
     refused(&network.add(&Attachment::new("c2", &pod).ifname("net1")), 102, "\"net1\" is already taken");

@@ -1,4 +1,4 @@
-//! DEL and GC with less than everything.
+//! DEL and GC without a master, an alias, a namespace or a list.
 
 use cnimble_tests::with_kind;
 
@@ -20,7 +20,7 @@ fn del_works_without_a_namespace_without_a_master_and_after_the_configuration_ha
     assert_eq!(leases(&host).len(), 4, "{:?}", leases(&host));
     network.with("/mode", json!("passthru")).with("/master", json!("none")).deleted(&attachments[1], None);
     assert_eq!((leases(&host).len(), one.links()), (2, vec!["lo".to_owned()]));
-    // The kernel takes the pod's interface away with its master.
+    // The kernel removes the pod's interface with its master.
     host.ip("link del uplink");
     drop(lan);
     network.deleted(&attachments[2], Some(&results[2]));
@@ -34,10 +34,11 @@ fn del_leaves_what_isnt_the_attachments() {
     let _lan = Lan::behind(&host, "uplink");
     let network = Network::new(&host, config(&host));
     let result = network.added(&Attachment::new("c1", &pod));
-    // Another container's; another network's.
+    // The interface belongs to another container, then to another network.
     network.deleted(&Attachment::new("c2", &pod), None);
     network.with("/name", json!("other")).deleted(&Attachment::new("c1", &pod), None);
-    // Without an alias, another MAC than was told; it has the address, which so isn't free.
+    // The interface has no alias and another MAC than in the result. It still has the address, so the
+    // address isn't free.
     let mut told = result.clone();
     told["interfaces"][0]["mac"] = json!("02:00:00:00:00:99");
     pod.shell("ip link set eth0 alias ''");
@@ -61,12 +62,13 @@ fn gc_removes_interfaces_in_pinned_namespaces_and_gives_leases_back() {
     };
     let (valid, result) = add(0);
     let _stale = add(1);
-    // Of another network, of the user, and of the Go plugins, which write no alias.
+    // One interface belongs to another network. The other has no alias, like those of users and of the
+    // Go plugins.
     let elsewhere =
         network.with("/name", json!("elsewhere")).with("/ipam/ranges", json!([[{"subnet": "10.8.0.0/24"}]]));
     elsewhere.added(&Attachment::new("c2", &pods[2]));
     host.ip(&format!("link add link uplink name net1 netns {} type macvlan", pods[2].path()));
-    // Nothing pins this one: what is in it goes with it.
+    // No mount pins this namespace, so its interfaces are removed with it.
     let _unpinned = add(3);
     let gc = || network.gc_call(Some(json!([valid.listed()])));
     gc().pinning(host.dir(), &[&pods[0], &pods[1], &pods[2], &host]).run().success();
@@ -78,7 +80,7 @@ fn gc_removes_interfaces_in_pinned_namespaces_and_gives_leases_back() {
     assert_eq!(pods[2].links(), ["eth0", "lo", "net1"]);
     assert_eq!(leases(&host).len(), 2 + 1, "{:?}", leases(&host));
     network.check(&valid, &result).success();
-    // No list is not an empty list.
+    // A missing list differs from an empty list.
     network.gc_call(None).pinning(host.dir(), &[&pods[0]]).run().success();
     assert_eq!(pods[0].links(), ["eth0", "lo"]);
 }

@@ -1,4 +1,4 @@
-//! ADD to DEL.
+//! Tests of the steps from ADD to DEL.
 
 use cnimble_tests::{PATIENCE, wait_until, with_kind};
 
@@ -9,7 +9,7 @@ fn a_pod_is_on_the_masters_network_and_del_leaves_nothing() {
     with_kind!("macvlan");
     let (host, pod, other) = (Host::hasty(), Pod::new(), Pod::new());
     let lan = Lan::behind(&host, "uplink");
-    // The name that the pod's interface will have: nearly every host has it.
+    // The name of the pod's interface exists on the host, as on nearly every host.
     host.ip("link add eth0 type veth peer name eth1");
     let before = Snapshot::of(&host);
     let network = Network::new(&host, config(&host));
