@@ -1,5 +1,5 @@
-//! Makes the list of plugins from the dependencies: each that is named by its path is one, and its
-//! crate has a `PLUGIN`. Has the linker put the functions of common verbs side by side.
+//! Generates the list of plugins from the dependencies. Each dependency with a path is a plugin, and its
+//! crate has a `PLUGIN`. A linker script places the functions of common verbs side by side.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,9 +18,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?;
     std::fs::write(Path::new(&out).join("plugins.rs"), format!("&[\n{list}]\n"))?;
     println!("cargo::rerun-if-changed=order.ld");
-    // Only what is shipped, so that a linker that doesn't know INSERT (gold, mold) still serves for tests.
+    // Only for release builds. Linkers that don't support INSERT (gold, mold) still work for tests.
     if std::env::var("PROFILE").as_deref() == Ok("release") {
-        // The path isn't in the binary.
+        // The binary doesn't contain the path.
         println!("cargo::rustc-link-arg-bins=-Wl,-T,{}", Path::new("order.ld").canonicalize()?.display());
     }
     Ok(())

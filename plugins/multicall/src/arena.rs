@@ -1,71 +1,73 @@
-//! An allocator for a process that lives a millisecond.
+//! An allocator for a process that runs for a millisecond.
 //!
-//! Memory comes from one block that is part of the program. A freed piece is kept on the list of its
-//! size and used again: the first touch of a page costs as much as a hundred allocations (2.5 µs on
-//! Linux 6.18), so few pages matter more than few instructions. When the block is full (a huge
-//! configuration, a store with thousands of leases) the system's allocator takes over. A plugin run
-//! fits into the block and so never asks the kernel for memory.
+//! Memory comes from one block that is part of the program. A freed piece is added to the list of its
+//! size and reused. The first access to a page costs as much as a hundred allocations (2.5 µs on Linux
+//! 6.18), so few pages matter more than few instructions. When the block is full (a huge configuration,
+//! a store with thousands of leases), the system's allocator is used. A plugin run fits into the block
+//! and so never asks the kernel for memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering;
 
-// The model of `tests/loom` has others in their place.
+// `tests/loom` replaces these types by its models.
 use crate::sync::{AtomicBool, Guarded};
 
-/// The alignment of every piece that is used again, in bytes: whoever needs more gets a fresh one.
+/// The alignment of every reusable piece, in bytes. An allocation with a larger alignment gets a new
+/// piece.
 const ALIGN: usize = 8;
 /// The number of sizes with a list: 16, 24, 32, 48, 64 and so on to 64 KiB.
 const SIZES: usize = 25;
 
-/// The block is a multiple of the page size, and aligned to one.
+/// The block is a multiple of the page size, and is aligned to a page.
 #[repr(C, align(4096))]
 struct Block<const SIZE: usize>(UnsafeCell<[u8; SIZE]>);
 
-/// What is handed out and what was given back, as offsets into the block. All zero in the beginning, so that the
-/// block isn't in the file.
+/// The allocated and the freed pieces, as offsets into the block. All values start at zero, so that the
+/// block takes no space in the file.
 struct Marks {
-    /// Everything from here on has not been handed out.
+    /// The start of the memory that isn't allocated.
     used: usize,
-    /// The furthest that `used` has ever been: behind it, memory is still zero.
+    /// The maximum that `used` has ever had. Memory after it is still zero.
     touched: usize,
-    /// For each size the piece that was given back last, as its offset plus [`ALIGN`]; 0 for none. Its first bytes
-    /// say the same of the next.
+    /// For each size the last freed piece, as its offset plus [`ALIGN`], or 0 for none. Its first bytes
+    /// have the same for the next piece.
     free: [usize; SIZES],
 }
 
-/// See the module. The block has `SIZE` bytes; untouched pages cost nothing.
+/// The allocator of this module. The block has `SIZE` bytes, and untouched pages cost nothing.
 pub(crate) struct Arena<const SIZE: usize> {
     block: Block<SIZE>,
     marks: Guarded<Marks>,
     busy: AtomicBool,
 }
 
-// SAFETY: `marks` and the pieces that were given back are used only by who holds `busy`
-// (see `locked`); a piece that is handed out is its owner's.
+// SAFETY: `marks` and the freed pieces are used only by the thread that holds `busy` (see `locked`). An
+// allocated piece belongs to its owner.
 unsafe impl<const SIZE: usize> Sync for Arena<SIZE> {}
 
-/// The list for pieces of `size` bytes, and the bytes that each of them has; none for the largest.
+/// Returns the list for pieces of `size` bytes, and the bytes of each piece. `None` for the largest
+/// sizes.
 fn class(size: usize) -> Option<(usize, usize)> {
     let last = size.max(9) - 1;
     let power = last.ilog2() as usize;
     let step = 1 << (power - 1);
-    // The two sizes of a power are one and a half of it, and twice itself.
+    // A power of two has two sizes: one and a half of it, and twice the power.
     let upper = usize::from(last & step != 0);
     let (index, bytes) = if power == 3 { (0, 16) } else { (2 * power - 7 + upper, (3 + upper) * step) };
     (index < SIZES).then_some((index, bytes))
 }
 
 impl Marks {
-    /// Finds a piece for `layout`; returns its offset and how many of its bytes have been somebody's before, or
-    /// `None` if it doesn't fit.
+    /// Finds a piece for `layout`. Returns its offset and the number of its bytes that were in use
+    /// before, or `None` if it doesn't fit.
     fn claim<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, layout: Layout) -> Option<(usize, usize)> {
         let mut size = layout.size();
         if let Some((index, bytes)) = class(size).filter(|_| layout.align() <= ALIGN) {
             if let Some(first) = self.free.get_mut(index).filter(|first| **first != 0) {
                 let offset = *first - ALIGN;
-                // SAFETY: the piece is inside the block, aligned for a `usize`, and holds the
-                // next one's offset since it was given back.
+                // SAFETY: the piece is inside the block, is aligned for a `usize`, and holds the offset
+                // of the next one since it was freed.
                 *first = unsafe { arena.start().add(offset).cast::<usize>().read() };
                 return Some((offset, bytes));
             }
@@ -82,7 +84,7 @@ impl Marks {
         Some((begin, before))
     }
 
-    /// Makes the latest piece larger where it is; returns true if and only if it is the latest and fits.
+    /// Extends the latest piece in place. Returns true if and only if it is the latest and fits.
     fn grow<const SIZE: usize>(&mut self, offset: usize, old: Layout, new_size: usize) -> bool {
         let size =
             |size| if old.align() <= ALIGN { class(size).map_or(size, |(_, bytes)| bytes) } else { size };
@@ -93,7 +95,7 @@ impl Marks {
         true
     }
 
-    /// Takes a piece back.
+    /// Frees a piece.
     fn release<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, offset: usize, layout: Layout) {
         let class = class(layout.size()).filter(|_| layout.align() <= ALIGN);
         if offset + class.map_or(layout.size(), |(_, bytes)| bytes) == self.used {
@@ -101,8 +103,8 @@ impl Marks {
         } else if let Some((index, _)) = class
             && let Some(first) = self.free.get_mut(index)
         {
-            // SAFETY: the piece is inside the block, has at least 16 bytes, is aligned for a `usize`
-            // (as each with a class is), and its owner has just given it up.
+            // SAFETY: the piece is inside the block, has at least 16 bytes, is aligned for a `usize` (as
+            // each with a class is), and its owner has just freed it.
             unsafe { arena.start().add(offset).cast::<usize>().write(*first) };
             *first = offset + ALIGN;
         }
@@ -110,7 +112,6 @@ impl Marks {
 }
 
 impl<const SIZE: usize> Arena<SIZE> {
-    /// An unused arena.
     pub(crate) const fn new() -> Self {
         Arena {
             block: Block(UnsafeCell::new([0; SIZE])),
@@ -123,19 +124,20 @@ impl<const SIZE: usize> Arena<SIZE> {
         self.block.0.get().cast()
     }
 
-    /// The piece's offset, if it lies in the block.
+    /// Returns the offset of a piece, if it is in the block.
     fn offset(&self, ptr: *mut u8) -> Option<usize> {
         let offset = (ptr as usize).wrapping_sub(self.start() as usize);
         (offset < SIZE).then_some(offset)
     }
 
-    /// Calls `work` with the marks; `None` if another thread, or what a signal has interrupted, is at them.
+    /// Calls `work` with the marks. Returns `None` if another thread, or the code that a signal
+    /// interrupted, uses them.
     fn locked<T>(&self, work: impl FnOnce(&mut Marks) -> T) -> Option<T> {
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
-        // SAFETY: only who has set `busy` gets here, and sets it back afterwards. `work` neither
-        // allocates nor panics.
+        // SAFETY: only the caller that set `busy` gets here, and it resets `busy` afterwards. `work`
+        // neither allocates nor panics.
         let outcome = self.marks.with_mut(|marks| work(unsafe { &mut *marks }));
         self.busy.store(false, Ordering::Release);
         Some(outcome)
@@ -146,9 +148,9 @@ impl<const SIZE: usize> Arena<SIZE> {
     }
 }
 
-// SAFETY: pieces of the block are disjoint (see `Marks`), aligned to what was asked up to
-// the block's own alignment, and valid until they are given back; all else goes to `System`,
-// told apart by address.
+// SAFETY: pieces of the block are disjoint (see `Marks`), aligned as requested up to the block's own
+// alignment, and valid until they are freed. All other memory comes from `System`, and the address tells
+// the difference.
 unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.claim(layout) {
@@ -164,8 +166,8 @@ unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
             // SAFETY: the caller's promise for `layout` is passed on.
             return unsafe { System.alloc_zeroed(layout) };
         };
-        // SAFETY: the piece is inside the block. What nobody has had is zero as the program was
-        // loaded, and its pages stay untouched; the rest is cleared.
+        // SAFETY: the piece is inside the block. Bytes that were never in use are zero since the program
+        // was loaded, and their pages stay untouched. The other bytes are cleared.
         unsafe {
             let ptr = self.start().add(offset);
             ptr.write_bytes(0, before.min(layout.size()));
@@ -175,7 +177,7 @@ unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         match self.offset(ptr) {
-            // What can't be taken back now stays unused.
+            // A piece that can't be freed now stays unused.
             Some(offset) => drop(self.locked(|marks| marks.release(self, offset, layout))),
             // SAFETY: not in the block, so it came from `System` with this layout.
             None => unsafe { System.dealloc(ptr, layout) },
@@ -187,8 +189,8 @@ unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
             // SAFETY: as `dealloc`; the caller's promise for `new_size` is passed on.
             return unsafe { System.realloc(ptr, layout, new_size) };
         };
-        // A piece has all bytes of its class, whatever part of them was asked for. One that shrinks is given
-        // back as a smaller one.
+        // A piece has all bytes of its class, even if fewer were requested. A shrunk piece is freed with
+        // the smaller layout.
         let same =
             layout.align() <= ALIGN && class(layout.size()).is_some_and(|old| class(new_size) == Some(old));
         if same
@@ -197,8 +199,8 @@ unsafe impl<const SIZE: usize> GlobalAlloc for Arena<SIZE> {
         {
             return ptr;
         }
-        // SAFETY: the caller promises that `new_size` makes a valid layout with this
-        // alignment; old and new piece don't overlap, and what is copied lies in both.
+        // SAFETY: the caller promises that `new_size` makes a valid layout with this alignment. Old and
+        // new piece don't overlap, and the copied bytes are in both.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
             if !new.is_null() {
@@ -235,14 +237,14 @@ mod tests {
     fn a_freed_piece_is_used_again_by_its_size() {
         static ARENA: Arena<SIZE> = Arena::new();
         let layout = |size| Layout::from_size_align(size, 8).unwrap();
-        // SAFETY: no layout is empty; each piece is freed once, with its own layout.
+        // SAFETY: no layout is empty. Each piece is freed once, with its own layout.
         unsafe {
             let first = ARENA.alloc(layout(100));
             let other = ARENA.alloc(layout(40));
             ARENA.dealloc(first, layout(100));
             assert_ne!(ARENA.alloc(layout(40)), first);
             assert_eq!(ARENA.alloc(layout(128)), first);
-            // The latest piece grows where it is; one before it moves, and makes room.
+            // The latest piece grows in place. An earlier piece moves and frees its memory.
             let last = ARENA.alloc(layout(64));
             assert_eq!(ARENA.realloc(last, layout(64), 5000), last);
             assert_ne!(ARENA.realloc(other, layout(40), 400), other);

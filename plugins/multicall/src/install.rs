@@ -1,11 +1,11 @@
-//! `--install DIR` and `--uninstall DIR`: the binary puts itself into a directory under each plugin's
-//! name, and takes itself away again. For where there is no shell and no package manager: an image
-//! without either, Talos, Flatcar.
+//! `--install DIR` and `--uninstall DIR`: the binary installs itself in a directory under each plugin's
+//! name, and removes itself again. This is for systems without a shell or a package manager, such as
+//! Talos and Flatcar.
 //!
 //! `scripts/install` does the same, and either undoes the other's work. Replaced files are in
-//! `.replaced-by-cnimble`. The file `installed` beside them has a line "SHA-256, two spaces, path" for each
-//! file of ours. Each file is renamed into place, so a node may go on making pods meanwhile. The next call
-//! repairs a killed one.
+//! `.replaced-by-cnimble`. The file `installed` in that directory has a line "SHA-256, two spaces, path"
+//! for each installed file. Each file is renamed into place, so a node can create pods meanwhile. The
+//! next call repairs the work of a killed one.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -37,17 +37,18 @@ Before plugins of another make are put back, `cnimble hand-over --yes` writes th
 living pods in the form that these remove.
 ";
 
-/// Where what was replaced is kept, in the directory of the plugins.
+/// The directory for replaced files, below the directory of the plugins.
 const KEEP: &str = ".replaced-by-cnimble";
-/// The program that the plugin `cluster-local` starts. An install takes it along if it lies beside this program.
+/// The program that the plugin `cluster-local` runs. It is installed as well if it is beside this
+/// program.
 const CLUSTER: &str = "cluster-local-etcd";
-/// The beginning of the names of files that are being written.
+/// The prefix of temporary files.
 const UNFINISHED: &str = ".cnimble.";
 
 /// An error message.
 type Failure = String;
 
-/// Does what the arguments ask for, if it is this module's; the exit status.
+/// Runs the command of the arguments, if it is one of this module. Returns the exit status.
 pub(crate) fn asked(args: &[OsString]) -> Option<i32> {
     let (first, rest) = args.split_first()?;
     let done = match (first.to_str()?, rest) {
@@ -73,7 +74,7 @@ fn wrong_arguments() -> Failure {
     format!("wrong arguments\n{USAGE}")
 }
 
-/// Installs by the options behind the directory.
+/// Installs with the options after the directory.
 fn install_as(dir: &Path, options: &[OsString]) -> Result<(), Failure> {
     let (mut way, mut wait) = (Way::Links, false);
     for option in options {
@@ -87,32 +88,32 @@ fn install_as(dir: &Path, options: &[OsString]) -> Result<(), Failure> {
     if wait { wait_for_the_end() } else { Ok(()) }
 }
 
-/// A line on stdout. A reader that has gone doesn't stop the work.
+/// Prints a line on stdout. A closed stdout doesn't stop the work.
 fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// For `map_err`: what was being done to which file.
+/// Returns a function for `map_err` that adds the action and the file.
 fn doing<E: Display>(what: &str, path: &Path) -> impl Fn(E) -> Failure {
     let what = format!("{what} {}", path.display());
     move |err| format!("{what}: {err}")
 }
 
-/// SIGTERM and SIGINT are held back from here on. Process 1 of a container has no default for them.
+/// Blocks SIGTERM and SIGINT from here on. Process 1 of a container has no default action for them.
 fn wait_for_the_end() -> Result<(), Failure> {
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     ends.thread_block().and_then(|()| ends.wait()).map(|_| ()).map_err(|err| format!("waiting: {err}"))
 }
 
-/// How one binary gets many names.
+/// The way to give one binary many names.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Links,
-    /// Another program's write into one of the files leaves the others as they are.
+    /// A program that overwrites one of the files doesn't change the others.
     Copies,
 }
 
-/// A directory with plugins, which only one process works on.
+/// A directory with plugins, locked for this process.
 struct Place {
     dir: PathBuf,
     keep: PathBuf,
@@ -131,7 +132,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Removes temporary files of killed processes. The lock keeps other installs away.
+    /// Removes temporary files of killed processes. The lock excludes concurrent installs.
     fn sweep(&self, dir: &Path) -> Result<(), Failure> {
         let entries = match fs::read_dir(dir) {
             Err(err) if err.kind() == ErrorKind::NotFound => return Ok(()),
@@ -150,7 +151,7 @@ impl Place {
         self.keep.join("installed")
     }
 
-    /// The lines of the manifest; none if there is no manifest.
+    /// Returns the lines of the manifest, or none if there is no manifest.
     fn installed(&self) -> Result<BTreeSet<String>, Failure> {
         match fs::read_to_string(self.manifest()) {
             Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
@@ -159,8 +160,8 @@ impl Place {
         }
     }
 
-    /// Returns true if and only if the file at `path` is one that was installed here, or another file
-    /// of ours that was put over it.
+    /// Returns true if and only if the file at `path` was installed here, or is another file of ours
+    /// that replaced it.
     fn is_ours(&self, path: &Path, installed: &BTreeSet<String>) -> Result<bool, Failure> {
         if !fs::symlink_metadata(path).map_err(doing("reading", path))?.is_file() {
             return Ok(false);
@@ -170,7 +171,7 @@ impl Place {
         Ok(ours || installed.contains(&line(&digest(&bytes), path)))
     }
 
-    /// A link to `source` appears as `path`, in place of what is there.
+    /// Replaces `path` by a hard link to `source`.
     fn put(&self, source: &Path, path: &Path) -> Result<(), Failure> {
         let new = unfinished(path);
         fs::hard_link(source, &new).map_err(doing("linking", path))?;
@@ -180,7 +181,7 @@ impl Place {
         renamed
     }
 
-    /// Keeps each file of others, for --uninstall.
+    /// Keeps each foreign file for --uninstall.
     fn keep_others(&self, paths: &[PathBuf], installed: &BTreeSet<String>) -> Result<(), Failure> {
         for path in paths {
             let kept = self.keep.join(path.file_name().unwrap_or_default());
@@ -193,16 +194,17 @@ impl Place {
     }
 }
 
-/// Makes a file with the bytes of `source` appear as `path`, in place of the one there.
+/// Replaces `path` by a file with the content of `source`.
 fn copy(source: &Path, path: &Path) -> Result<(), Failure> {
     let mut from = File::open(source).map_err(doing("opening", source))?;
-    // The time marks a copy of this program, whose plugins call each other in one process.
+    // The modification time identifies a copy of this program. Plugins with the same one call each other
+    // in one process.
     let modified = from.metadata().and_then(|meta| meta.modified()).map_err(doing("reading", source))?;
-    // copy_file_range(2), which shares blocks on a file system that can.
+    // Uses copy_file_range(2), which shares blocks if the file system can.
     write_by(path, 0o755, |file| io::copy(&mut from, file).and_then(|_| file.set_modified(modified)))
 }
 
-/// The name of `path` while it is written.
+/// Returns the temporary name for `path`.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(UNFINISHED);
     name.push(path.file_name().unwrap_or_default());
@@ -210,7 +212,7 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Returns true if and only if there is something at `path`, a broken link for example.
+/// Returns true if and only if `path` exists, even as a broken link.
 fn exists(path: &Path) -> Result<bool, Failure> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
@@ -219,7 +221,7 @@ fn exists(path: &Path) -> Result<bool, Failure> {
     }
 }
 
-/// The SHA-256 of a file, as the manifest has it.
+/// Returns the SHA-256 of a file in the manifest's format.
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -232,12 +234,12 @@ fn line(digest: &str, path: &Path) -> String {
     format!("{digest}  {}", path.display())
 }
 
-/// Writes a file whole, and to the disk.
+/// Writes a file atomically and syncs it to the disk.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
     write_by(path, mode, |file| file.write_all(bytes))
 }
 
-/// Has `fill` write a file that appears whole, and is on the disk before it does.
+/// Lets `fill` write a file. It gets its name only when it is complete and on the disk.
 fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Failure> {
     let new = unfinished(path);
     let written = File::create(&new).and_then(|mut file| {
@@ -251,7 +253,7 @@ fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<(
     })
 }
 
-/// The program [`CLUSTER`] beside this one, if there is one.
+/// Returns the program [`CLUSTER`] beside this one, if there is one.
 fn cluster(own: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let path = fs::read_link(own).map_err(doing("reading", own))?.with_file_name(CLUSTER);
     match fs::read(&path) {
@@ -275,8 +277,8 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
         return Err(format!("{} is a directory", path.display()));
     }
 
-    // First the list of what will be ours, then what was there: --uninstall can undo an interruption anywhere
-    // from here on.
+    // The list of our files is written before the replaced files are kept. So --uninstall can undo an
+    // interruption at any later point.
     fs::create_dir_all(&place.keep).map_err(doing("making", &place.keep))?;
     let of_plugins = digest(&program);
     installed.extend(plugins.iter().map(|path| line(&of_plugins, path)));
@@ -285,7 +287,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     write(&place.manifest(), manifest.as_bytes(), 0o644)?;
     place.keep_others(&all, &installed)?;
 
-    // Before the plugin that starts it.
+    // The program comes before the plugin that runs it.
     match &cluster {
         Some(cluster) => {
             write(&beside, cluster, 0o755)?;
@@ -296,7 +298,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
         }
         None => {}
     }
-    // One file, on the disk before it has a name that somebody may call.
+    // The file is on the disk before it gets a name that a runtime may call.
     let source = place.dir.join(format!("{UNFINISHED}source"));
     write(&source, &program, 0o755)?;
     for path in &plugins {
@@ -342,14 +344,14 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     fs::remove_file(place.manifest()).map_err(doing("removing", &place.manifest()))?;
-    // scripts/install may have kept a command there, which is its own to put back.
+    // scripts/install may have kept a command there, and restores it itself.
     match fs::remove_dir(&place.keep) {
         Err(err) if err.kind() != ErrorKind::DirectoryNotEmpty => Err(doing("removing", &place.keep)(err)),
         _ => Ok(()),
     }
 }
 
-/// Returns true if and only if both are one file; a link is not followed.
+/// Returns true if and only if both paths are the same file. Doesn't follow links.
 fn same(one: &Path, other: &Path) -> Result<bool, Failure> {
     let id = |path: &Path| {
         fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino())).map_err(doing("reading", path))

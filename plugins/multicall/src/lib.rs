@@ -1,6 +1,6 @@
-//! The plugins that the binary `cnimble-plugins` is made of.
+//! The list of the plugins in the binary `cnimble-plugins`.
 
 use cnimble_plugin::Plugin;
 
-/// Every plugin that Cargo.toml names, in the order of the names.
+/// All plugins of Cargo.toml, sorted by name.
 pub static PLUGINS: &[&dyn Plugin] = include!(concat!(env!("OUT_DIR"), "/plugins.rs"));

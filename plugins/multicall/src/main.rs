@@ -1,10 +1,9 @@
-//! All plugins in one binary. It acts as the plugin that it was called by the name of, so it is
-//! installed once and hard-linked under each name; symbolic links and copies work too.
+//! All plugins in one binary. It runs the plugin with the name that it was called by. It is installed once
+//! and hard-linked under each name. Symbolic links and copies work too.
 //!
-//! It starts at C's `main` and not at the standard library's: that one reads
-//! /proc/self/maps, makes a stack for signals and handlers for a stack overflow, which is
-//! sixteen system calls for each verb. What a plugin needs of it,
-//! [`cnimble_plugin::main`] does.
+//! It starts at C's `main` instead of the standard library's. That one reads /proc/self/maps, and makes
+//! a stack for signals and handlers for a stack overflow: sixteen system calls for each verb.
+//! [`cnimble_plugin::main`] does the part that a plugin needs.
 
 #![cfg_attr(not(test), no_main)]
 
@@ -20,19 +19,19 @@ use cnimble_plugins::PLUGINS;
 #[global_allocator]
 static ALLOCATOR: arena::Arena<{ 512 << 10 }> = arena::Arena::new();
 
-/// The entry point of C: `argc` arguments in `argv`.
-// SAFETY: no other symbol of this program is called `main`; the standard library makes none.
+/// The entry point of C, with `argc` arguments in `argv`.
+// SAFETY: no other symbol of this program is called `main`. The standard library makes none.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     let args: Vec<OsString> = (0..usize::try_from(argc).unwrap_or(0))
         .map(|nth| {
-            // SAFETY: the C library passes `argc` pointers to strings that live as long as the
-            // process (C23, 5.1.2.3.2).
+            // SAFETY: the C library passes `argc` pointers to strings that live as long as the process
+            // (C23, 5.1.2.3.2).
             let arg = unsafe { CStr::from_ptr(*argv.add(nth)) };
             OsStr::from_bytes(arg.to_bytes()).to_owned()
         })
         .collect();
-    // What an image without a shell can do beside being a plugin.
+    // The installer works on systems without a shell.
     if let Some(status) = args.get(1..).and_then(install::asked) {
         return status;
     }
