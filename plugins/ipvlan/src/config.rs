@@ -7,7 +7,7 @@ use cnimble_netlink::kind::{IpvlanMode, Kind};
 use cnimble_plugin::interface::upper::{Addresses, Upper};
 use cnimble_plugin::interface::{any_mtu, master};
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -18,10 +18,11 @@ struct Keys {
     dns: DnsKeys,
 }
 
-/// Reads the configuration for CHECK and STATUS: the master is the key's, or that of the default route.
+/// Reads the configuration for CHECK and STATUS. The master is the value of the key, or the interface of
+/// the default route.
 ///
 /// # Errors
-/// Code 7 with the key.
+/// Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
     if let Some(problem) = names::interface_problem(&keys.master).filter(|_| !keys.master.is_empty()) {
@@ -41,7 +42,7 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         kind: Kind::Ipvlan(mode),
         master: master::Wanted { name, in_pod: keys.link_in_container },
         mtu: any_mtu(keys.mtu)?,
-        // As the Go plugin has it.
+        // Same as the Go plugin.
         mtu_is_free: true,
         mac: None,
         addresses: ipam.map_or(Addresses::Previous, Addresses::Ipam),
@@ -49,11 +50,11 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     })
 }
 
-/// Reads the configuration for ADD. Behind another plugin the master may be the interface that this
-/// one has made, and addresses may be those that it was given.
+/// Reads the configuration for ADD. In a chain the master may be the interface of the previous plugin,
+/// and the addresses may be those in its result.
 ///
 /// # Errors
-/// Code 7 with the key.
+/// Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read_for_add(config: &PluginConfig) -> Result<Upper, Error> {
     let mut upper = read(config)?;
     let prev = config.prev_result.as_ref();

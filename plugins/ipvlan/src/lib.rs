@@ -1,9 +1,8 @@
-//! The CNI plugin `ipvlan`: a pod on the network of one of the host's interfaces, the master, with
-//! the master's hardware address (`ip link add eth0 link MASTER type ipvlan`).
+//! The CNI plugin `ipvlan`: connects a pod to the network of one of the host's interfaces, the master.
+//! The pod has the master's hardware address (`ip link add eth0 link MASTER type ipvlan`).
 //!
-//! ADD, DEL and the rest are those of every interface that is made on a master
-//! ([`cnimble_plugin::interface::upper`]). It also works behind another plugin, on the interface
-//! and with the addresses of that one.
+//! [`cnimble_plugin::interface::upper`] implements the verbs for every interface on top of a master. The
+//! plugin also works in a chain, on the interface and with the addresses of the previous plugin.
 
 mod config;
 
@@ -12,10 +11,10 @@ use cnimble_netlink::kind::{IpvlanMode, Kind};
 use cnimble_plugin::interface::upper;
 use cnimble_plugin::{Call, Caps, Plugin};
 
-/// Any ipvlan, whatever its settings.
+/// Matches every ipvlan, with any settings.
 const ANY: Kind = Kind::Ipvlan(IpvlanMode::L2);
 
-/// The plugin.
+/// The implementation of the `ipvlan` plugin.
 pub static PLUGIN: &dyn Plugin = &Ipvlan;
 
 struct Ipvlan;

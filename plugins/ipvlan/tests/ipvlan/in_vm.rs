@@ -1,4 +1,4 @@
-//! What needs the kind. The machine boots once for this module, which is why it is one.
+//! Tests that need ipvlan interfaces. The machine boots once per module, so all of them are in this one.
 
 use cnimble_tests::{PATIENCE, go_to_meet, skip, wait_until, with_kind};
 
@@ -7,7 +7,7 @@ use super::*;
 /// The link-local address of an interface.
 fn link_local(pod: &Pod, name: &str) -> String {
     let found = pod.ip_json(&format!("-6 address show dev {name} scope link"));
-    // Other addresses leave empty objects there.
+    // `ip` prints empty objects for the addresses of other scopes.
     let mut locals =
         found[0]["addr_info"].as_array().into_iter().flatten().filter_map(|info| info["local"].as_str());
     locals.next().unwrap_or_default().to_owned()
@@ -39,7 +39,7 @@ fn a_pod_is_on_the_masters_network_with_its_mac_and_del_leaves_nothing() {
         assert!(pod.pings_once(to), "{to}");
     }
     assert!(lan.pings_once("10.7.0.10") && lan.pings_once("fd00:7::10"));
-    // All have one hardware address, and the kernel makes link-local addresses of it.
+    // All interfaces have one hardware address, and the kernel derives link-local addresses from it.
     let own = [link_local(&pod, "eth0"), link_local(&other, "eth0"), link_local(&host, "uplink")];
     assert!(own[0] != own[1] && own[0] != own[2] && own[1] != own[2], "{own:?}");
     assert!(own.iter().all(|address| address.starts_with("fe80:")), "{own:?}");
@@ -79,7 +79,7 @@ fn each_mode_is_set_and_checked_and_carries_packets() {
         let network = Network::new(&host, config(&host)).with("/mode", json!(mode));
         let network = match mode {
             "l2" => network,
-            // Its parent routes: there are no neighbours, and no next hop that could be asked for.
+            // The parent routes in this mode. There are no neighbours, and no next hop can be resolved.
             _ => network.with("/ipam/routes", json!([{"dst": "10.99.0.0/16", "gw": "0.0.0.0"}])),
         };
         let attachment = Attachment::new("c1", &pod);
@@ -148,7 +148,7 @@ fn behind_another_plugin_master_and_addresses_are_those_of_its_result() {
     refused(&network.check(&attachment, &result), 103, "lacks address 10.7.0.33/24");
     network.deleted(&attachment, Some(&result));
     assert_eq!(pod.links(), ["lo"]);
-    // Without addresses in front, and without IPAM, there is nothing to give.
+    // Without addresses in the prevResult and without IPAM, the pod gets none.
     let mut empty = prev.clone();
     empty["ips"] = json!([]);
     refused(
@@ -156,7 +156,7 @@ fn behind_another_plugin_master_and_addresses_are_those_of_its_result() {
         7,
         "ipvlan requires an IPAM configuration",
     );
-    // A master that the result names, and the host hasn't.
+    // The result names a master that the host doesn't have.
     let mut gone = prev.clone();
     gone["interfaces"][0]["name"] = json!("none");
     refused(
@@ -221,7 +221,7 @@ fn a_failed_add_leaves_host_pod_and_leases_as_they_were() {
         before.assert_same(&Snapshot::of(&host).without("leases"), told);
         assert_eq!(leases(&host), [""; 0], "{told}");
     }
-    // A master is of one mode: that of its first ipvlan.
+    // All ipvlans of a master have the mode of the first one.
     network.added(&attachment);
     let other = Pod::new();
     network.with("/mode", json!("l3")).add(&Attachment::new("c2", &other));
@@ -239,7 +239,7 @@ fn del_and_gc_go_by_what_is_left() {
     let attachments: Vec<_> =
         pods.iter().enumerate().map(|(number, pod)| Attachment::new(&format!("c{number}"), pod)).collect();
     let results: Vec<_> = attachments.iter().map(|attachment| network.added(attachment)).collect();
-    // Without the namespace; without a master and with another mode.
+    // First without the namespace, then without a master and with another mode.
     network.deleted(&attachments[0].clone().netns(""), Some(&results[0]));
     network.with("/mode", json!("l3")).with("/master", json!("none")).deleted(&attachments[1], None);
     assert_eq!((leases(&host).len(), pods[1].links()), (4, vec!["lo".to_owned()]));
@@ -279,7 +279,7 @@ fn either_set_checks_and_removes_what_the_other_made_and_results_are_the_same() 
                     && !["ifalias", "ifindex"].contains(&key.as_str())
             });
             result["interfaces"][0]["sandbox"] = json!("");
-            // Before 1.9, an empty one was told, and queues had no length.
+            // Before 1.9, the Go plugin printed an empty `dns`, and queues had no length.
             result.as_object_mut().unwrap().retain(|key, value| key != "dns" || *value != json!({}));
             link["txqlen"] = json!(null);
             result["ips"].as_array_mut().unwrap().truncate(1);

@@ -1,5 +1,5 @@
-//! The plugin ipvlan, on an interface of the host that leads to a network outside. Where the kernel
-//! has no ipvlan, in the machine of `scripts/vm`.
+//! Tests of the plugin ipvlan, on an interface of the host with a network outside. They run in the
+//! virtual machine of `scripts/vm` if the kernel has no ipvlan.
 #![cfg(test)]
 
 mod in_vm;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Lan, Network, Outcome, Pod, Snapshot};
 
-/// A network of two families on `uplink`, whose pods get addresses from `10.7.0.10` and `fd00:7::10` on.
+/// A dual-stack network on `uplink`. Pods get addresses from `10.7.0.10` and `fd00:7::10` on.
 fn config(host: &Host) -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -33,7 +33,7 @@ fn leases(host: &Host) -> Vec<String> {
     all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
 }
 
-/// The verb failed with this code, and says `why`.
+/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();
