@@ -13,7 +13,7 @@ use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig};
 use cnimble_plugin::interface;
 use cnimble_rules::masquerade::Families;
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -24,27 +24,26 @@ struct Keys {
     dns: DnsKeys,
 }
 
-/// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) ip_masq: bool,
-    /// Which of its addresses.
+    /// The families of addresses that are masqueraded.
     pub(crate) ip_masq_families: Families,
-    /// As configured; `None` lets the library choose.
+    /// As configured. `None` lets `cnimble_rules` choose.
     pub(crate) ip_masq_backend: Option<String>,
-    /// Bytes; `None` is the kernel's.
+    /// In bytes. `None` keeps the kernel's default.
     pub(crate) mtu: Option<u32>,
-    /// `None` leaves IPAM's.
+    /// `None` keeps the value of the IPAM plugin.
     pub(crate) dns: Option<Dns>,
-    /// The IPAM plugin.
+    /// The name of the IPAM plugin.
     pub(crate) ipam: String,
 }
 
 impl Config {
-    /// Reads the configuration for a verb that needs all of it.
+    /// Reads the complete configuration.
     ///
     /// # Errors
-    /// Code 7 with the path to the bad value.
+    /// Fails with code 7 and the path of the invalid value.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let mtu = interface::mtu(keys.mtu)?;

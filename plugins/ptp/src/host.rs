@@ -1,4 +1,4 @@
-//! The host's end: the gateway's addresses, and the way to the pod.
+//! The host's end: the gateways' addresses and the routes to the pod.
 
 use nix::errno::Errno;
 
@@ -9,11 +9,11 @@ use cnimble_plugin::interface::host::ignore_router_advertisements_on_new;
 
 use crate::path::{self, Path};
 
-/// Configures the host's end and brings it up. All of it goes with the link, which the undo
-/// of the pair removes.
+/// Configures the host's end and sets it up. The undo of the pair removes the link with its
+/// configuration.
 pub(crate) fn configure(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
     ignore_router_advertisements_on_new(end)?;
-    // The link has no other host that could have the address.
+    // No other host on this link could have the address.
     match sysctl::write(&format!("net/ipv6/conf/{}/accept_dad", end.name), "0") {
         Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => return Err(err.into()),
         _ => {}

@@ -1,21 +1,21 @@
-//! The CNI plugin `ptp`: each pod on a veth pair of its own, routed by the host.
+//! The CNI plugin `ptp`: gives each pod its own veth pair, routed by the host.
 //!
-//! There is no network of pods that frames could cross: what a pod sends goes to the host,
-//! even to a neighbour of the same subnet, and the host routes it. The pod's gateway is an
-//! address of the host's end, and every pair has the same one.
+//! Pods have no common layer 2 network. All packets of a pod pass the host, even those to a neighbour in
+//! the same subnet, and the host routes them. The pod's gateway is an address of the host's end, and
+//! every pair has the same one.
 //!
-//! ADD, in order, each step with its undo:
+//! ADD takes these steps in order, each with its undo:
 //!
-//! 1. a veth pair, whose far end is born in the pod ([`cnimble_plugin::interface::pair`]);
-//! 2. addresses from IPAM, which has to name a gateway for each (`path`);
-//! 3. the pod's interface: addresses, up, everything by way of the gateway (`pod`);
-//! 4. the host's end: the gateway's addresses, a route to each address of the pod
-//!    (`host`), and forwarding;
-//! 5. masquerading ([`cnimble_rules`]);
-//! 6. until both ends are operationally up.
+//! 1. Make a veth pair with its far end in the pod ([`cnimble_plugin::interface::pair`]).
+//! 2. Get addresses from IPAM, each with a gateway (`path`).
+//! 3. Add addresses to the pod's interface, set it up, and route everything through the gateway (`pod`).
+//! 4. Add the gateway's addresses and a route to each address of the pod to the host's end (`host`), and
+//!    enable forwarding.
+//! 5. Set up masquerading ([`cnimble_rules`]).
+//! 6. Wait until both ends are operationally up.
 //!
-//! DEL needs neither the namespace nor a prevResult: the pair is found by its name and its
-//! alias, and takes its addresses and routes along, in the pod and on the host.
+//! DEL needs neither the namespace nor a prevResult. It finds the pair by its name and its alias. The
+//! kernel removes the addresses and routes with it, in the pod and on the host.
 
 mod check;
 mod config;
@@ -39,13 +39,13 @@ use cnimble_rules::masquerade;
 
 use config::Config;
 
-/// How long an end may take to come up. It takes microseconds unless the machine is stuck.
+/// The time limit for an end to come up. It takes microseconds unless the machine is stuck.
 const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the pod's interface stands in the result.
+/// The index of the pod's interface in the result.
 const POD_INTERFACE: u32 = 1;
 
-/// The plugin.
+/// The implementation of the `ptp` plugin.
 pub static PLUGIN: &dyn Plugin = &Ptp;
 
 struct Ptp;
@@ -94,9 +94,9 @@ impl Plugin for Ptp {
         if config.ip_masq {
             call.step("set up masquerading", || masquerade(call, &mut Nft::new(), &config, &addrs))?;
         }
-        // Linux 5.10 and 6.1 take a veth whose other end has the same index for a link without a lower one, and take
-        // up to a second to call the end that was set up last operational, which it has been all along. The
-        // pod's was set up first: the kernel hurries to let it send.
+        // If both ends have the same index, Linux 5.10 and 6.1 treat the veth as a link without a lower
+        // one. They then take up to a second to report the end that was set up last as operational,
+        // although it works at once. The pod's end was set up first, and the kernel reports it fast.
         let alike = pair.host.index == pair.pod_index;
         if !alike {
             let what = format!("wait until {} is up", pair.host.name);
@@ -118,7 +118,7 @@ impl Plugin for Ptp {
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
-        // First what was handed to us: a bad prevResult or namespace is no lost lease.
+        // The prevResult and the namespace are checked first: an error in them is not a lost lease.
         check::attachment(call, &config, prev)?;
         call.expects(Place::Host, delegate::call(call, &config.ipam, Command::Check))
     }

@@ -1,4 +1,4 @@
-//! How a pod's address is reached: by way of one gateway, in both directions.
+//! The routes to and from a pod's address, through one gateway in both directions.
 //!
 //! For `10.1.2.7/24` with the gateway `10.1.2.1`:
 //!
@@ -29,12 +29,12 @@ pub(crate) struct Path {
     pub(crate) gateway: IpAddr,
 }
 
-/// Completes the result of IPAM, in which all addresses belong to the pod's interface, and
-/// returns the paths to them.
+/// Completes the result of IPAM and returns the paths to its addresses. All of them belong to the pod's
+/// interface.
 ///
 /// # Errors
-/// Code 104 if there is no address, or one without a gateway; 102 if a gateway is the
-/// pod's own address or of another family.
+/// Fails with code 104 if there is no address or one without a gateway. Fails with code 102 if a gateway
+/// is the pod's own address or of another family.
 pub(crate) fn paths(result: &mut CniResult, ipam: &str) -> Result<Vec<Path>, Error> {
     if result.ips.is_empty() {
         return Err(Error::new(Code::DELEGATE, "IPAM plugin returned missing IP config")
@@ -65,8 +65,7 @@ pub(crate) fn paths(result: &mut CniResult, ipam: &str) -> Result<Vec<Path>, Err
     Ok(paths)
 }
 
-/// Without those for which there is one to the same destination: addresses may share gateway
-/// and subnet.
+/// Removes routes with the destination of an earlier one. Addresses may share gateway and subnet.
 fn distinct(routes: impl Iterator<Item = NewRoute>) -> Vec<NewRoute> {
     let mut distinct: Vec<NewRoute> = Vec::new();
     for route in routes {
@@ -77,7 +76,7 @@ fn distinct(routes: impl Iterator<Item = NewRoute>) -> Vec<NewRoute> {
     distinct
 }
 
-/// In the pod: the gateways, straight out of the interface.
+/// Returns the pod's routes to the gateways, which are directly on the link.
 pub(crate) fn gateways(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         src: Some(path.address.ip()),
@@ -86,9 +85,8 @@ pub(crate) fn gateways(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
-/// In the pod: the subnets by way of the gateways. The kernel makes a route straight out of
-/// the interface for each of them, which these replace. (A subnet that is only the address
-/// itself is no destination.)
+/// Returns the pod's routes to the subnets, through the gateways. They replace the kernel's own routes,
+/// which are directly on the link. A subnet with only the address itself has no route.
 pub(crate) fn subnets(paths: &[Path], index: u32) -> Vec<NewRoute> {
     let wider = paths.iter().filter(|path| path.address != cidr::host(path.address.ip()));
     distinct(wider.map(|path| NewRoute {
@@ -98,8 +96,8 @@ pub(crate) fn subnets(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
-/// The kernel's own route to a subnet, by what no route of the result to the same subnet has:
-/// the scope, and for IPv6 the metric (IP6_RT_PRIO_ADDRCONF).
+/// Returns the kernel's own route to a subnet. It differs from the result's routes in the scope, and for
+/// IPv6 in the metric (IP6_RT_PRIO_ADDRCONF).
 pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
     const METRIC: u32 = 256;
     let v4 = subnet.dst.is_ipv4();
@@ -110,7 +108,7 @@ pub(crate) fn of_kernel(subnet: &NewRoute) -> NewRoute {
     }
 }
 
-/// On the host: the pod's addresses.
+/// Returns the host's routes to the pod's addresses.
 pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     distinct(paths.iter().map(|path| NewRoute {
         scope: path.address.is_ipv4().then_some(SCOPE_HOST),
@@ -118,7 +116,7 @@ pub(crate) fn to_pod(paths: &[Path], index: u32) -> Vec<NewRoute> {
     }))
 }
 
-/// On the host's end: the gateways' addresses.
+/// Returns the gateways' addresses for the host's end.
 pub(crate) fn host_addresses(paths: &[Path]) -> Vec<IpNetwork> {
     let mut addrs: Vec<IpNetwork> = Vec::new();
     for path in paths {

@@ -1,4 +1,4 @@
-//! The pod's end: addresses, up, routes.
+//! Configures the pod's end: addresses, state and routes.
 
 use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::Change;
@@ -10,11 +10,11 @@ use cnimble_plugin::interface::pod;
 
 use crate::path::{self, Path};
 
-/// Configures the interface: enters the namespace once, and sends one message to the kernel
-/// there. Returns the socket inside.
+/// Configures the interface. Enters the namespace once, and sends one message to the kernel there.
+/// Returns the socket in the pod.
 ///
-/// The kernel's own routes to the subnets are replaced last: until then they let routes of
-/// the result have any next hop of the subnet, as with the reference.
+/// The kernel's own routes to the subnets are replaced last. Until then, routes of the result can use
+/// any next hop in the subnet, as with the Go plugin.
 pub(crate) fn configure(
     call: &Call,
     netns: &NetNs,
@@ -30,7 +30,7 @@ pub(crate) fn configure(
     let subnets = path::subnets(paths, index);
     let mut requests = pod::up(index, name, result, &Change::default(), true, true);
     for wanted in path::gateways(paths, index).iter().chain(&of_result(result, paths, index)) {
-        // Not alone: the pod may have interfaces, and default routes, of other networks.
+        // The pod may have interfaces and default routes of other networks.
         requests.push(route::prepend(wanted, name));
     }
     for subnet in &subnets {
@@ -41,7 +41,7 @@ pub(crate) fn configure(
     Ok(inside)
 }
 
-/// The result's routes, without those that the pod has anyway.
+/// Returns the result's routes, except those that the pod has already.
 fn of_result(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
     let mut subnets = path::subnets(paths, index);
     for subnet in &mut subnets {
@@ -52,7 +52,7 @@ fn of_result(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
     routes
 }
 
-/// All routes that the pod is to have.
+/// Returns all routes of the pod's interface.
 pub(crate) fn routes(result: &CniResult, paths: &[Path], index: u32) -> Vec<NewRoute> {
     let mut routes = path::gateways(paths, index);
     routes.extend(path::subnets(paths, index));

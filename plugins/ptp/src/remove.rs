@@ -1,4 +1,4 @@
-//! DEL and GC. Addresses and routes go with the pair.
+//! DEL and GC. The kernel removes addresses and routes with the pair.
 
 use ipnetwork::IpNetwork;
 
@@ -9,9 +9,9 @@ use cnimble_plugin::interface::remove::{self, all};
 use cnimble_plugin::{Call, Command, delegate};
 use cnimble_rules::masquerade;
 
-/// DEL: rules first, while the lease still keeps the address from being given to another
-/// pod; then the pair; the lease last, and not while the pair is there. Nothing else stops
-/// at a failure. Whether the configuration has rules isn't asked: it may have changed.
+/// Runs DEL. The rules are removed first, while the lease still reserves the address. The pair follows,
+/// and the lease comes last, unless the pair still exists. All other steps run even after a failure. DEL
+/// always looks for rules, because the configuration may have changed.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let owner = call.owner();
     let mut host = Netlink::open()?;
@@ -26,8 +26,8 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     all([pair, lease, rules])
 }
 
-/// GC: the same for all attachments of this network that aren't valid. Nothing stops at an
-/// error; all are reported.
+/// Runs GC: removes all attachments of this network that aren't valid. It continues after errors and
+/// reports all of them.
 pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
     let network = &call.config.name;
     let mut nft = Nft::new();

@@ -1,4 +1,4 @@
-//! What is refused, what fails half-way, and what dies: nothing may stay.
+//! Refused, failed and killed ADDs leave nothing.
 
 use serde_json::{Value, json};
 
@@ -97,8 +97,8 @@ fn bad_input_is_one_clear_error() {
     assert_eq!(pod.links(), ["lo"]);
 }
 
-/// Whichever message to the kernel fails, ADD leaves nothing; after whichever it is killed,
-/// DEL doesn't.
+/// ADD leaves nothing if any message to the kernel fails. DEL leaves nothing if ADD was killed at any
+/// message.
 #[test]
 fn an_add_that_fails_or_dies_anywhere() {
     need!("ip", "nft", "strace");
@@ -112,11 +112,11 @@ fn an_add_that_fails_or_dies_anywhere() {
     if call.clone().under(&["strace", "-f", "-o", "/dev/null", "true"]).run().status != 0 {
         skip!("strace may not trace here");
     }
-    // What lasts by design is there already: tables for the next pod.
+    // Tables stay for the next pod by design, so they are made before.
     net.added(&att);
     net.deleted(&att, None);
     for fault in ["error=ENOBUFS", "signal=KILL"] {
-        // A failed ADD switches forwarding off again; DEL never does.
+        // A failed ADD switches forwarding off again. DEL never does.
         let forwarding = if fault == "signal=KILL" { "1" } else { "0" };
         host.set_sysctl("ipv4/ip_forward", forwarding);
         host.set_sysctl("ipv6/conf/all/forwarding", forwarding);
@@ -133,7 +133,7 @@ fn an_add_that_fails_or_dies_anywhere() {
                 _ => std::fs::read_to_string(&trace).unwrap().contains("(INJECTED)"),
             };
             if outcome.status == 0 {
-                // Past the last message, or the message was sent again.
+                // The last message has passed, or the message was sent again.
                 net.deleted(&att, None);
                 host.set_sysctl("ipv4/ip_forward", forwarding);
                 host.set_sysctl("ipv6/conf/all/forwarding", forwarding);

@@ -1,5 +1,5 @@
-//! Beside the Go plugin: the same results and routes, and each checks and tears down what the
-//! other made.
+//! Tests with the Go plugin: the results and routes are equal, and each plugin checks and removes the
+//! other's attachments.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn result_and_routes_are_those_of_the_reference() {
                 let outcome = net.add(&Attachment::new("a", &pod)).success();
                 let name = host.links().into_iter().find(|name| name.starts_with("veth")).unwrap();
                 let mut result = outcome.result();
-                // Newer releases leave an empty one out from 1.0.0 on.
+                // From 1.0.0 on, newer releases omit an empty `dns`.
                 if result["dns"] == json!({}) {
                     result.as_object_mut().unwrap().remove("dns");
                 }
@@ -98,7 +98,7 @@ fn our_pods_are_checked_and_torn_down_by_the_go_plugins() {
     need_go!(go, "ip", "nft", "ping", "iptables");
     for masquerade in [false, true] {
         let host = host();
-        // The reference of this age knows no other backend.
+        // A Go plugin of this age has no other backend.
         let net = Network::new(&host, config(&host))
             .with("/cniVersion", json!("1.0.0"))
             .with("/ipMasqBackend", json!("iptables"))

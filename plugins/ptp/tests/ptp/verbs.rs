@@ -1,4 +1,4 @@
-//! DEL, CHECK, GC and STATUS.
+//! Tests of DEL, CHECK, GC and STATUS.
 
 use serde_json::json;
 
@@ -38,7 +38,7 @@ fn del_in_every_shape() {
             }
         }
     }
-    // A configuration that has changed, and one that no longer makes sense.
+    // DEL gets a changed configuration, and then an invalid one.
     let pod = Pod::new();
     let att = Attachment::new("a", &pod);
     let result = net.added(&att);
