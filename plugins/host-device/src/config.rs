@@ -9,7 +9,7 @@ use cnimble_netlink::link::Mac;
 
 const DEFAULT_DATA_DIR: &str = "/run/cni/host-device";
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Keys {
@@ -33,24 +33,24 @@ struct RuntimeConfig {
 /// The key that names the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// `device`
+    /// `device`, the name of the interface.
     Name(String),
-    /// `hwaddr`
+    /// `hwaddr`, its hardware address.
     Mac(Mac),
-    /// `kernelpath`, below /sys/devices.
+    /// `kernelpath`, a directory below /sys/devices.
     KernelPath(PathBuf),
-    /// `pciBusID`
+    /// `pciBusID`, an address on the PCI bus.
     Pci(String),
-    /// `runtimeConfig.deviceID`: an address on the PCI bus, or a device of the auxiliary bus.
+    /// `runtimeConfig.deviceID`, an address on the PCI bus or a device of the auxiliary bus.
     Id(String),
 }
 
-/// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// The first that is given, in the Go plugin's order.
+    /// The first configured key, in the Go plugin's order.
     pub(crate) wanted: Wanted,
-    /// `runtimeConfig.deviceID`, else `pciBusID`: whose driver decides whether there is an interface.
+    /// `runtimeConfig.deviceID`, else `pciBusID`. The driver of this device decides whether there is an
+    /// interface.
     pub(crate) bus_id: Option<Wanted>,
     pub(crate) data_dir: PathBuf,
     pub(crate) ipam: Option<String>,
@@ -58,10 +58,10 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the configuration for a verb that needs all of it.
+    /// Reads the complete configuration.
     ///
     /// # Errors
-    /// Code 7 with the key.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         let id = |key: &str, text: &str| match text {
@@ -110,10 +110,10 @@ impl Config {
     }
 }
 
-/// Where records are: all that DEL and GC need.
+/// Returns the directory of the records, which is all that DEL and GC need.
 ///
 /// # Errors
-/// Code 7 if it is no text.
+/// Fails with code 7 if it isn't a string.
 pub(crate) fn data_dir(config: &PluginConfig) -> Result<PathBuf, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]

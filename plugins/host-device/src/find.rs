@@ -1,4 +1,4 @@
-//! The device that a configuration means, on the host.
+//! Finds the device of a configuration on the host.
 
 use std::path::Path;
 
@@ -12,23 +12,24 @@ use crate::place::{Place, Seen};
 use crate::record::{LOOPBACK, Records};
 use crate::sysfs::Sysfs;
 
-/// sysfs, which shows the interfaces of the namespace that it was mounted in.
+/// Returns sysfs, which shows the interfaces of the namespace that it was mounted in.
 pub(crate) fn sysfs() -> Sysfs<'static> {
     Sysfs(Path::new("/sys"))
 }
 
-/// Whether a driver leaves the device to a program: then it has no interface, and there is nothing to move.
+/// Whether the device's driver leaves it to a program. Such a device has no interface that could be
+/// moved.
 ///
 /// # Errors
-/// Code 100 if it is missing.
+/// Fails with code 100 if the device is missing.
 pub(crate) fn is_for_programs(config: &Config) -> Result<bool, Error> {
     config.bus_id.as_ref().map_or(Ok(false), |id| sysfs().is_for_programs(id))
 }
 
-/// The device's interface.
+/// Returns the interface of the device.
 ///
 /// # Errors
-/// Code 100 if it isn't on the host; the kernel's.
+/// Fails with code 100 if it isn't on the host, or if the kernel refuses a request.
 pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     let missing = |what: String, key: &str| {
         Error::new(Code::KERNEL, format!("device \"{what}\" is missing on the host"))
@@ -48,11 +49,11 @@ pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     Ok(found)
 }
 
-/// The same as [`link`], but restores the device first if a record tells of it. A device that a dead pod had may have
-/// another name, or is restored in part only. Removes that record.
+/// Same as [`link`], but restores the device first if it has a record. The device of a dead pod may have
+/// another name, or may be restored only partly. Removes that record.
 ///
 /// # Errors
-/// As those of [`link`].
+/// Fails for the same reasons as [`link`].
 pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Records) -> Result<Seen, Error> {
     let found = look(host, wanted);
     if found.as_ref().is_err_and(|err| err.code != Code::KERNEL) {

@@ -1,13 +1,13 @@
-//! The device on its way: into the pod, and home.
+//! Moves the device into the pod and home.
 //!
-//! One message moves it in, gives it its name in the pod, and writes the old one into its alias,
-//! where the Go plugin looks for it. The kernel moves first and names then: if the name is taken, the
-//! device has been moved all the same. So undo and DEL look in both namespaces, and
-//! know the device by its marks ([`Record::is`]).
+//! One message moves it into the pod, renames it, and writes the old name into its alias, where the Go
+//! plugin looks for it. The kernel moves first and renames then. If the name is taken, the device has
+//! been moved anyway. So undo and DEL look in both namespaces, and identify the device by its marks
+//! ([`Record::is`]).
 //!
-//! On the way home it is renamed in the pod, so that it never has the pod's name on the host, where
-//! udev would see it. The pod's alternative names and the pod's links on top of it don't come along.
-//! The alias is the old name until all is restored. After a kill the next verb goes on by that.
+//! On the way home it is renamed in the pod, so that udev never sees the pod's name on the host. The
+//! pod's alternative names and the pod's links on top of it aren't moved. The alias is the old name
+//! until everything is restored. After a kill the next verb continues from that.
 
 use std::os::fd::AsFd;
 
@@ -21,25 +21,25 @@ use cnimble_netlink::{self as netlink, NetNs, Netlink, Request, addr, sysctl};
 use crate::place::Place;
 use crate::record::Record;
 
-/// Kinds of links that stay on their parent when that is moved to another namespace. There the parent
-/// is busy for bridges and bonds.
+/// Kinds of links that stay on their parent when it is moved to another namespace. There the parent is
+/// busy for bridges and bonds.
 const ON_TOP: [&str; 6] = ["ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan"];
 
-/// Moves the host's `link` into the pod, where it gets this name; its own becomes its alias.
+/// Moves the host's `link` into the pod and gives it this name. Its old name becomes its alias.
 ///
 /// # Errors
-/// The kernel's; of EEXIST isn't known whether it has been moved.
+/// Fails if the kernel refuses the request. After EEXIST it is unknown whether the link has been moved.
 pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str) -> netlink::Result<()> {
     let change =
         Change { netns: Some(pod.as_fd()), name: Some(name), alias: Some(&link.name), ..Change::default() };
     host.execute(link::set(link.index, &link.name, &change))
 }
 
-/// Brings the device home, if it is in the pod, and makes it what it was. Returns whether there was one,
-/// there or on the host.
+/// Moves the device home if it is in the pod, and restores its state. Returns whether it was found, in
+/// the pod or on the host.
 ///
 /// # Errors
-/// Code 102 if another link of the host has its name; the kernel's.
+/// Fails with code 102 if another link of the host has its name, or if the kernel refuses a request.
 pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> {
     let mut host = Place::host()?;
     let mut moved = false;
@@ -55,8 +55,8 @@ pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> 
     }
 }
 
-/// Moves the device to the host, under its name there. Returns false for a link that the kernel moves
-/// nowhere, as a bridge: it can't have come from the host.
+/// Moves the device to the host and gives it its name there. Returns false for a link that the kernel
+/// can't move, such as a bridge. Such a link can't be from the host.
 fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Record) -> Result<bool, Error> {
     if host.find_link(&record.name)?.is_some() {
         return Err(name_taken(record));
@@ -69,24 +69,25 @@ fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Re
     if !foreign.is_empty() {
         requests.push(altnames(link.index, &link.name, Altnames::Remove, &foreign));
     }
-    // On its arrival IPv6 takes a link without ARP for one whose addresses need no test, and keeps to that.
+    // On its arrival, IPv6 treats a link without ARP as one that needs no address detection, and never
+    // changes that.
     requests.extend(settings(link.index, record, &now));
-    // Older kernels rename only what is down.
+    // Older kernels rename only links that are down.
     requests.push(set(&Change { up: Some(false), ..Change::default() }));
     requests.push(set(&Change { name: Some(&record.name), ..Change::default() }));
-    // The pod may have taken its index meanwhile.
+    // The pod's link may have another index. The device gets its own back if that is free on the host.
     let index = Some(record.index).filter(|index| *index != link.index);
     let index = index.filter(|index| host.link_at(*index).is_err_and(|err| err.is_missing()));
     let go = Change { netns: Some(own.as_fd()), index, alias: Some(&record.name), ..Change::default() };
     requests.push(set(&go));
     let Err(first) = inside.execute_all(requests) else { return Ok(true) };
     match inside.link_at(link.index) {
-        // The name is taken in the pod; the host gives it.
+        // The name is taken in the pod. The move to the host has set it.
         Err(err) if err.is(Errno::ENODEV) => return Ok(true),
         answer => drop(answer?),
     }
-    // Both names may be taken, each in one of the two namespaces: the kernel takes the one that is free there. And
-    // an alternative name that was the device's own may be another link's now.
+    // Both names may be taken, each in one of the two namespaces. In one message the kernel uses the
+    // name that is free there. Another link may have taken one of the device's own alternative names.
     let err = match first.is(Errno::EEXIST) {
         true => {
             let rest: Vec<_> = now.altnames.into_iter().filter(|name| !foreign.contains(name)).collect();
@@ -101,7 +102,7 @@ fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Re
         }
         false => first,
     };
-    // As it was, so that the pod goes on until the next DEL.
+    // The state is restored, so that the pod works until the next DEL.
     let back = [
         Change { name: Some(&link.name), ..Change::default() },
         Change { up: Some(link.up), ..Change::default() },
@@ -118,7 +119,7 @@ fn out_of_pod(inside: &mut Netlink, host: &mut Netlink, link: &Link, record: &Re
     Err(failed.into_iter().fold(err, |err, left| err.details(format!("left behind: {left}"))))
 }
 
-/// The removal of the pod's links on top of the device.
+/// Returns the requests to delete the pod's links on top of the device.
 fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
     let is_on_top = |other: &Link| {
         other.peer == Some(link.index) && other.far.is_none() && ON_TOP.contains(&other.kind.as_str())
@@ -132,13 +133,13 @@ fn name_taken(record: &Record) -> Error {
         .details("rename the link that has it, and call DEL again")
 }
 
-/// Makes the host's `link` what the record tells. The alias comes last: as long as it is the old name, there is
-/// something left to do.
+/// Restores the recorded state of the host's `link`. The alias comes last. As long as it is the old
+/// name, the work is incomplete.
 fn restore(host: &mut Netlink, link: &Link, record: &Record, moved: bool) -> Result<(), Error> {
     let named = link.name == record.name;
     let begun = moved || link.alias == record.name;
-    // It hasn't been away, or has been put back. Hardware that the kernel has given back is down, whatever alias
-    // the pod gave it.
+    // The device hasn't been moved, or has been restored. Hardware that the kernel has returned is down,
+    // with any alias from the pod.
     if !begun && named && (link.up || !record.kind.is_empty()) {
         return Ok(());
     }
@@ -175,13 +176,14 @@ fn restore(host: &mut Netlink, link: &Link, record: &Record, moved: bool) -> Res
     Ok(())
 }
 
-/// A request for the flags and limits of the record, if there are others `now`.
+/// Returns a request for the recorded flags and limits, if those of `now` differ.
 fn settings(index: u32, record: &Record, now: &Details) -> Option<Request> {
     let was = record.settings.as_ref()?;
     details::set(index, &record.name, now, was.flags, &was.values)
 }
 
-/// Flags, limits and alternative names. A value that the kernel refuses keeps nothing else back.
+/// Restores flags, limits and alternative names. A value that the kernel refuses doesn't stop the
+/// others.
 fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: Details) -> Result<(), Error> {
     let Some(was) = &record.settings else { return Ok(()) };
     let without_arp = now.without_arp();
@@ -190,14 +192,14 @@ fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: De
             log::warn!("device {} isn't all that it was: {err}", record.name);
         }
     };
-    // The limit of GSO, when it is set, sets that of IPv4, too.
+    // Setting the limit of GSO also sets that of IPv4.
     for _ in 0..2 {
         let Some(request) = settings(index, record, &now) else { break };
         warned(host.execute(request));
         now = host.details(index)?;
     }
     if without_arp && !now.without_arp() {
-        // As for a new link, see [`out_of_pod`].
+        // Same as for a new link, see [`out_of_pod`].
         let default = sysctl::read("net/ipv6/conf/default/accept_dad");
         let key = format!("net/ipv6/conf/{}/accept_dad", record.name);
         warned(default.and_then(|value| sysctl::write(&key, &value)));
@@ -208,7 +210,7 @@ fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: De
     Ok(())
 }
 
-/// The addresses, and whether it is up.
+/// Restores the addresses and whether the link is up.
 fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, moved: bool) -> Result<(), Error> {
     let present = if moved { Vec::new() } else { host.addrs(link.index)? };
     let missing = |net: &ipnetwork::IpNetwork| !present.iter().any(|addr| addr.net == *net);
@@ -225,7 +227,7 @@ fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, moved: bo
     }
     for net in six {
         match host.execute(add(net)) {
-            // IPv6 is off for new interfaces, and this one is new again.
+            // IPv6 is off for new interfaces, and this one counts as new.
             Err(err) if err.is(Errno::EACCES) => log::warn!("{err}"),
             Err(err) if !err.is(Errno::EEXIST) => return Err(err.into()),
             _ => {}

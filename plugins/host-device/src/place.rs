@@ -1,4 +1,4 @@
-//! A namespace in which a device may be: the host's or a pod's.
+//! A namespace that may have a device: the host's or a pod's.
 
 use cnimble_cni::Error;
 use cnimble_netlink::details::Details;
@@ -8,15 +8,15 @@ use cnimble_netlink::{NetNs, Netlink};
 
 use crate::record::Record;
 
-/// An open namespace, with a netlink socket and a sysfs of its own.
+/// An open namespace with its netlink socket and its sysfs.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) netlink: Netlink,
-    /// `None` where none can be mounted, as in a container without privileges.
+    /// `None` if no sysfs can be mounted, as in a container without privileges.
     sysfs: Option<Sysfs>,
 }
 
-/// A link with what tells it from others.
+/// A link with its identification.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) link: Link,
@@ -30,7 +30,7 @@ impl Place {
     /// Opens the namespace of this thread.
     ///
     /// # Errors
-    /// Code 100 if the kernel refuses a socket.
+    /// Fails with code 100 if the kernel refuses a socket.
     pub(crate) fn host() -> Result<Self, Error> {
         let sysfs = Sysfs::mount().inspect_err(|err| log::debug!("{err}"));
         Ok(Place { netlink: Netlink::open()?, sysfs: sysfs.ok() })
@@ -39,15 +39,15 @@ impl Place {
     /// Opens the namespace of a pod.
     ///
     /// # Errors
-    /// Code 100 if the kernel refuses to enter it, or a socket.
+    /// Fails with code 100 if the kernel refuses to enter it, or refuses a socket.
     pub(crate) fn pod(netns: &NetNs) -> Result<Self, Error> {
         netns.enter(Place::host)?
     }
 
-    /// Reads what tells a link from others; `None` if the link has gone.
+    /// Reads the identification of a link. Returns `None` if the link is gone.
     ///
     /// # Errors
-    /// Code 100 if the kernel refuses the request.
+    /// Fails with code 100 if the kernel refuses the request.
     pub(crate) fn see(&mut self, link: Link) -> Result<Option<Seen>, Error> {
         let details = match link.kind.as_str() {
             "" => match self.netlink.details(link.index) {
@@ -63,12 +63,12 @@ impl Place {
         Ok(Some(Seen { link, device, details }))
     }
 
-    /// Finds the device of a record; `None` if it is elsewhere.
+    /// Finds the device of a record. Returns `None` if it is elsewhere.
     ///
     /// # Errors
-    /// Code 100 if the kernel refuses a request.
+    /// Fails with code 100 if the kernel refuses a request.
     pub(crate) fn find(&mut self, record: &Record) -> Result<Option<Link>, Error> {
-        // A host may have thousands of links. There the device has its own name as a rule.
+        // A host may have thousands of links. The device usually has its own name there.
         if let Some(link) = self.netlink.find_link(&record.name)?
             && let Some(seen) = self.see(link)?
             && record.is_proven(&seen)
@@ -85,7 +85,8 @@ impl Place {
                 found.push(seen.link);
             }
         }
-        // Of several that can't be told apart, the one with the index, which the kernel keeps where it is free.
+        // If several links match, the one with the recorded index is chosen. The kernel keeps the index
+        // if it is free.
         Ok(found.into_iter().max_by_key(|link| link.index == record.index))
     }
 }

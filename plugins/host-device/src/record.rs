@@ -1,7 +1,7 @@
-//! The state of a device before it was moved: a file for each attachment, written before the move.
+//! The state of a device before it was moved: one file per attachment, written before the move.
 //!
-//! The name is the attachment's tag ([`Owner::tag`]), so that GC finds those of its network without
-//! reading any. The directory goes with a reboot, as namespaces do.
+//! The file's name is the attachment's tag ([`Owner::tag`]), so that GC finds those of its network
+//! without reading them. The directory doesn't survive a reboot, and neither do namespaces.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -23,44 +23,44 @@ use cnimble_netlink::link::{Link, Mac};
 use crate::place::Seen;
 use crate::sysfs;
 
-/// Far more than there can be in a file.
+/// The maximum size of a file, in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// Each namespace has one, which stays there.
+/// Each namespace has its own loopback interface, which can't be moved.
 pub(crate) const LOOPBACK: &str = "lo";
 
 /// RT_SCOPE_LINK (rtnetlink(7)).
 const SCOPE_LINK: u8 = 253;
 
-/// A device as it was on the host, and where it went.
+/// A device as it was on the host, and its new owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Record {
-    /// The network's name.
+    /// The name of the network.
     pub(crate) network: String,
-    /// CNI_CONTAINERID.
+    /// The value of CNI_CONTAINERID.
     #[serde(rename = "containerID")]
     pub(crate) container_id: String,
-    /// CNI_IFNAME: its name in the pod.
+    /// The value of CNI_IFNAME, which is its name in the pod.
     pub(crate) ifname: String,
-    /// CNI_NETNS.
+    /// The value of CNI_NETNS.
     pub(crate) netns: String,
     /// Its name on the host.
     pub(crate) name: String,
-    /// Its index on the host; the kernel keeps it where it is free.
+    /// Its index on the host. The kernel keeps it if it is free.
     pub(crate) index: u32,
-    /// `veth`, for example; empty for hardware.
+    /// Its kind, for example `veth`. Empty for hardware.
     pub(crate) kind: String,
     pub(crate) alias: String,
     pub(crate) mac: String,
-    /// Bytes.
+    /// In bytes.
     pub(crate) mtu: u32,
     pub(crate) up: bool,
-    /// Those that the kernel doesn't make by itself, and that don't expire.
+    /// The addresses that the kernel doesn't make by itself and that don't expire.
     pub(crate) addresses: Vec<String>,
-    /// `None` in a record of a build that had none.
+    /// `None` in a record of an older build, which had no marks.
     pub(crate) marks: Option<Marks>,
-    /// `None` in such a record, and for a device that the Go plugin has moved: nothing to restore.
+    /// `None` in such a record, and for a device that the Go plugin moved. Then nothing is restored.
     pub(crate) settings: Option<Settings>,
 }
 
@@ -68,13 +68,13 @@ pub(crate) struct Record {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Marks {
-    /// The inode of its directory in sysfs; 0 if no sysfs could be mounted.
+    /// The inode of its directory in sysfs, or 0 if no sysfs could be mounted.
     pub(crate) inode: u64,
-    /// Where the hardware is, in sysfs.
+    /// The path of the hardware in sysfs.
     pub(crate) bus: String,
-    /// The hardware's own address; empty if the kernel doesn't tell one.
+    /// The hardware's permanent address. Empty if the kernel reports none.
     pub(crate) permanent_mac: Vec<u8>,
-    /// For a veth the index of the other end, where that is; for a macvlan, ipvlan or vlan that of its parent.
+    /// The index of the other end for a veth, or that of the parent for a macvlan, ipvlan or vlan.
     pub(crate) peer: Option<u32>,
 }
 
@@ -82,15 +82,15 @@ pub(crate) struct Marks {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Settings {
-    /// IFF_*, without IFF_UP.
+    /// The flags IFF_*, without IFF_UP.
     pub(crate) flags: u32,
-    /// By IFLA_*, as the kernel tells them ([`Details::values`]).
+    /// The values by IFLA_*, as the kernel reports them ([`Details::values`]).
     pub(crate) values: BTreeMap<u16, Vec<u8>>,
     pub(crate) altnames: Vec<String>,
 }
 
 impl Record {
-    /// Of a device of the host.
+    /// Returns the record of a device on the host.
     pub(crate) fn of(owner: &Owner, netns: &str, seen: &Seen, addrs: &[Addr]) -> Self {
         let link = &seen.link;
         let marks = Marks {
@@ -118,13 +118,13 @@ impl Record {
         }
     }
 
-    /// The same, with attributes that a pod may change.
+    /// Adds the attributes that a pod may change.
     pub(crate) fn with(self, details: Details) -> Self {
         let Details { flags, values, altnames, .. } = details;
         Record { settings: Some(Settings { flags, values, altnames }), ..self }
     }
 
-    /// The attachment that it went to.
+    /// Returns the attachment that the device was moved to.
     pub(crate) fn owner(&self) -> Owner {
         let attachment = Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() };
         Owner { network: self.network.clone(), attachment }
@@ -143,16 +143,18 @@ impl Record {
         self.settings.as_ref().is_some_and(|settings| !settings.altnames.contains(altname))
     }
 
-    /// Returns true if and only if the link is surely the device: it has the same directory in sysfs.
+    /// Returns true if and only if the link certainly is the device, because it has the same directory
+    /// in sysfs.
     pub(crate) fn is_proven(&self, seen: &Seen) -> bool {
         self.has_inode(seen) == Some(true)
     }
 
-    /// Returns true if and only if a link is the device. A pod can give its name, alias, MAC address and index to
-    /// other links. So the inode of the directory in sysfs decides.
+    /// Returns true if and only if a link is the device. A pod can give its name, alias, MAC address and
+    /// index to other links. So the inode of the directory in sysfs decides.
     ///
-    /// Hardware has a new directory after its driver made the link again. Its own address and its place on the
-    /// bus tell it. Without proof for or against, two of the four weak marks have to agree.
+    /// Hardware has a new directory if its driver made the link again. Then the permanent address and
+    /// the place on the bus decide. Without proof for or against, two of the four weak marks have to
+    /// agree.
     pub(crate) fn is(&self, seen: &Seen) -> bool {
         let link = &seen.link;
         let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);
@@ -170,13 +172,13 @@ impl Record {
         }
     }
 
-    /// `None` if either is unknown.
+    /// Whether the inode matches. `None` if either inode is unknown.
     fn has_inode(&self, seen: &Seen) -> Option<bool> {
         let inode = self.marks.as_ref().map(|marks| marks.inode).filter(|inode| *inode != 0)?;
         Some(seen.device.as_ref()?.inode == inode)
     }
 
-    /// Whether it is the same hardware; `None` if that can't be told.
+    /// Whether it is the same hardware. `None` if that is unknown.
     fn has_hardware(&self, seen: &Seen) -> Option<bool> {
         let marks = self.marks.as_ref().filter(|marks| !marks.permanent_mac.is_empty())?;
         let permanent = seen.details.as_ref().map(|details| &details.permanent)?;
@@ -185,8 +187,8 @@ impl Record {
         (!permanent.is_empty()).then_some(*permanent == marks.permanent_mac && same_bus)
     }
 
-    /// Whether a link has two of the four marks that a pod can forge. Name and number come together by
-    /// accident, but among hardware, which no pod can make.
+    /// Whether a link has two of the four marks that a pod can forge. Name and index may match by
+    /// accident, so they suffice only for hardware, which no pod can make.
     fn is_alike(&self, link: &Link) -> bool {
         let (alias, mac) = (link.alias == self.name, link.mac.is_some() && link.mac == self.mac());
         let marks =
@@ -205,26 +207,27 @@ impl Records {
         self.0.join(format!("{}.json", owner.tag()))
     }
 
-    /// Where a record is written before it gets its name; what is killed in between leaves it.
+    /// Returns the temporary path of a record. A killed process leaves it.
     fn fresh(&self, owner: &Owner) -> PathBuf {
         self.0.join(format!(".new-{}", owner.tag()))
     }
 
-    /// The record of an attachment. A file that can't be one of ours says nothing.
+    /// Reads the record of an attachment. A file that can't be one of ours counts as none.
     ///
     /// # Errors
-    /// Code 5.
+    /// Fails with code 5 if the file can't be read.
     pub(crate) fn read(&self, owner: &Owner) -> Result<Option<Record>, Error> {
         read(&self.file(owner))
     }
 
-    /// Waits for the lock of a device, by its name on the host. A verb holds it while it moves or restores the device.
-    /// `None` without a directory: then there are no records either.
+    /// Waits for the lock of a device, named by its name on the host. A verb holds it while it moves or
+    /// restores the device. Returns `None` if the directory is missing, because then there are no
+    /// records either.
     ///
     /// On a read-only file system ADD moves nothing. There DEL and GC share the directory's lock.
     ///
     /// # Errors
-    /// Code 5; code 11, if a signal comes.
+    /// Fails with code 5 if the file can't be locked, and with code 11 after a signal.
     pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
         let own = self.0.join(format!(".lock-{device}"));
         let mut create = OpenOptions::new();
@@ -244,17 +247,17 @@ impl Records {
                 LockError::Stopped(err) => err,
                 LockError::Io(err) => failed(&err),
             })?;
-            // The one before may have removed the file.
+            // The previous holder may have removed the file.
             if fs::symlink_metadata(path).is_ok_and(|named| named.ino() == inode) {
                 return Ok(Some(Held { lock, file: (path == &own).then_some(own) }));
             }
         }
     }
 
-    /// The records with a file name that `is_wanted` takes.
+    /// Returns the records with a file name that `is_wanted` accepts.
     ///
     /// # Errors
-    /// Code 5.
+    /// Fails with code 5 if the directory or a file can't be read.
     pub(crate) fn all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Record>, Error> {
         let mut found = Vec::new();
         for name in sysfs::names(&self.0)? {
@@ -265,10 +268,10 @@ impl Records {
         Ok(found)
     }
 
-    /// Writes a record, all of it or nothing.
+    /// Writes a record atomically.
     ///
     /// # Errors
-    /// Code 5.
+    /// Fails with code 5 if the file can't be written.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));
@@ -277,27 +280,27 @@ impl Records {
         files::replace(&file, &fresh, &text).map_err(|err| Error::io("write", &file, &err))
     }
 
-    /// Makes the directory, if it isn't there.
+    /// Makes the directory if it is missing.
     ///
     /// # Errors
-    /// Code 5.
+    /// Fails with code 5 if the directory can't be made.
     pub(crate) fn make(&self) -> Result<(), Error> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
         made.map_err(|err| Error::io("make directory", &self.0, &err))
     }
 
-    /// Removes an attachment's record, and what a killed ADD left half-written of it.
+    /// Removes an attachment's record and the temporary file of a killed ADD.
     ///
     /// # Errors
-    /// Code 5.
+    /// Fails with code 5 if one of them can't be removed.
     pub(crate) fn remove(&self, owner: &Owner) -> Result<(), Error> {
         remove(&self.fresh(owner)).and(remove(&self.file(owner)))
     }
 
-    /// Removes half-written records of this network with a tag that `is_stale` takes.
+    /// Removes temporary files of this network with a tag that `is_stale` accepts.
     ///
     /// # Errors
-    /// Code 5.
+    /// Fails with code 5 if the directory can't be read or a file can't be removed.
     pub(crate) fn tidy(&self, is_stale: impl Fn(&str) -> bool) -> Result<(), Error> {
         for name in sysfs::names(&self.0)? {
             if name.strip_prefix(".new-").is_some_and(&is_stale) {
@@ -308,7 +311,7 @@ impl Records {
     }
 }
 
-/// The lock of a device, until it is dropped.
+/// The lock of a device. Released on drop.
 #[derive(Debug)]
 pub(crate) struct Held {
     lock: Lock,
@@ -323,8 +326,8 @@ impl Drop for Held {
     }
 }
 
-/// Removes a file, if it is there. On a read-only file system it stays: a record of a restored device is
-/// harmless.
+/// Removes a file if it exists. On a read-only file system it stays, because a record of a restored
+/// device is harmless.
 fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(err) if is_read_only(&err) => {
@@ -378,7 +381,7 @@ mod tests {
         assert!(records.hold("eth7").unwrap().is_none(), "no directory, no lock");
         records.make().unwrap();
         records.write(&one).unwrap();
-        // Half-written by a process that was killed.
+        // A killed process left this temporary file.
         fs::write(records.fresh(&one.owner()), "{").unwrap();
         let again = Record { mtu: 9000, ..one.clone() };
         records.write(&again).unwrap();
@@ -404,12 +407,12 @@ mod tests {
         let count = || fs::read_dir(dir.path()).unwrap().count();
         let one = records.hold("eth7").unwrap().unwrap();
         let two = records.hold("eth8").unwrap().unwrap();
-        // The undo of an ADD that panics holds it again, and leaves it to the ADD.
+        // The undo of an ADD that panics takes the lock a second time and doesn't remove the file.
         drop(records.hold("eth7").unwrap().unwrap());
         assert_eq!(count(), 2);
         drop((one, two));
         assert_eq!(count(), 0);
-        // Who waits gets the lock of the next file when the one before removes its own.
+        // A waiting process locks the next file when the previous holder removes its own.
         std::thread::scope(|scope| {
             let add = |_| scope.spawn(|| (0..200).for_each(|_| drop(records.hold("eth7").unwrap().unwrap())));
             (0..4).map(add).for_each(drop);
@@ -446,11 +449,11 @@ mod tests {
         }
         let veth = |link| seen(Link { kind: "veth".to_owned(), ..link });
         assert!(!record.is(&veth(link(7, "eth7", "", 7))));
-        // The pod's own interface of that number and that name.
+        // The pod has its own interface with this index and this name.
         let mut of_veth = Record { kind: "veth".to_owned(), ..record };
         assert!(!of_veth.is(&veth(link(7, "eth7", "", 1))));
         assert!(of_veth.is(&veth(link(7, "eth7", "", 7))));
-        // Another peer.
+        // The link has another peer.
         of_veth.marks = Some(Marks { peer: Some(3), ..Marks::default() });
         assert!(!of_veth.is(&veth(link(7, "eth7", "", 7))));
         assert!(of_veth.is(&veth(Link { peer: Some(3), ..link(7, "eth7", "", 7) })));
@@ -467,18 +470,18 @@ mod tests {
         };
         let marks = Marks { inode: 77, bus: "pci/1".to_owned(), permanent_mac: own(1), peer: None };
         let record = Record { marks: Some(marks.clone()), ..record("one") };
-        // The driver has made the link again: the last but one.
+        // In the last but one case the driver has made the link again.
         for seen in [of(77, "pci/1", own(1)), of(77, "", vec![]), of(78, "pci/1", own(1))] {
             assert!(record.is(&seen), "{seen:?}");
         }
         for seen in [of(78, "pci/1", own(2)), of(78, "pci/2", own(1)), of(78, "pci/1", vec![])] {
             assert!(!record.is(&seen), "{seen:?}");
         }
-        // Each weak mark, and another inode.
+        // All weak marks match, but the inode differs.
         let mut forged = of(78, "pci/1", vec![]);
         forged.link = link(7, "eth7", "eth7", 7);
         assert!(!record.is(&forged) && !record.is_proven(&forged));
-        // Without a sysfs in the pod.
+        // The pod has no sysfs.
         forged.device = None;
         assert!(record.is(&forged));
         forged.details = Some(Details { permanent: own(2), ..Details::default() });
@@ -486,7 +489,7 @@ mod tests {
         let mut loopback = of(77, "pci/1", own(1));
         loopback.details = Some(Details { loopback: true, ..Details::default() });
         assert!(!record.is(&loopback));
-        // Of a virtual device, the inode alone.
+        // For a virtual device only the inode decides.
         let virtual_one = Record { kind: "veth".to_owned(), marks: Some(marks), ..record };
         let veth = |inode| Seen {
             link: Link { kind: "veth".to_owned(), ..link(7, "eth7", "eth7", 7) },
@@ -496,7 +499,7 @@ mod tests {
         assert!(virtual_one.is(&veth(77)) && !virtual_one.is(&veth(78)));
     }
 
-    /// As 829e098 has written it.
+    /// A record of the build 829e098.
     const OLD: &str = r#"{
         "network": "net", "containerID": "one", "ifname": "net1", "netns": "/run/netns/x", "name": "eth7",
         "index": 7, "kind": "", "alias": "", "mac": "02:00:00:00:00:07", "mtu": 1500, "up": true,
@@ -513,7 +516,7 @@ mod tests {
         let new = Record { marks: Some(Marks::default()), ..old }.with(details);
         let text = serde_json::to_string(&new).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
-        // That build reads what it knows, with these types, and ignores the rest.
+        // That build reads the fields that it knows, with these types, and ignores the rest.
         let (written, known): (serde_json::Value, serde_json::Value) =
             (serde_json::from_str(&text).unwrap(), serde_json::from_str(OLD).unwrap());
         for (key, value) in known.as_object().unwrap() {

@@ -1,4 +1,4 @@
-//! Which interface a device has, and which driver: what sysfs tells (sysfs(5)).
+//! Finds the interface and the driver of a device in sysfs (sysfs(5)).
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -13,10 +13,10 @@ use cnimble_files::is_absent;
 
 use crate::config::Wanted;
 
-/// Drivers that give a PCI device to a program: it has no interface (DPDK).
+/// Drivers that leave a PCI device to a program (DPDK). Such a device has no interface.
 const USERSPACE: &[&str] = &["vfio-pci", "uio_pci_generic", "igb_uio"];
 
-/// The file system, by its root.
+/// sysfs, by its mount point.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sysfs<'a>(pub(crate) &'a Path);
 
@@ -29,10 +29,10 @@ impl Sysfs<'_> {
         self.0.join("bus/auxiliary/devices").join(id)
     }
 
-    /// The device's directory.
+    /// Returns the directory of a device.
     ///
     /// # Errors
-    /// Code 100 if neither bus has it.
+    /// Fails with code 100 if neither bus has the device.
     fn device(self, wanted: &Wanted) -> Result<PathBuf, Error> {
         match wanted {
             Wanted::Pci(id) => Ok(self.pci(id)),
@@ -53,10 +53,10 @@ impl Sysfs<'_> {
         }
     }
 
-    /// Whether the device of a bus belongs to a driver that leaves it to a program.
+    /// Whether the device on a bus has a driver that leaves it to a program.
     ///
     /// # Errors
-    /// Code 100 if it is missing.
+    /// Fails with code 100 if the device is missing.
     pub(crate) fn is_for_programs(self, wanted: &Wanted) -> Result<bool, Error> {
         let device = self.device(wanted)?;
         if !device.starts_with(self.0.join("bus/pci")) {
@@ -77,16 +77,17 @@ impl Sysfs<'_> {
         }
     }
 
-    /// The name of the device's interface: of several the first by name, as the Go plugin takes it.
+    /// Returns the name of the device's interface. If there are several, the first by name is used, as
+    /// in the Go plugin.
     ///
     /// # Errors
-    /// Code 100 if it has none here.
+    /// Fails with code 100 if it has none in this namespace.
     pub(crate) fn interface(self, wanted: &Wanted) -> Result<String, Error> {
         let device = self.device(wanted)?;
         let of = |device: &Path| names(&device.join("net"));
         let mut found = of(&device)?;
         if found.is_empty() && matches!(wanted, Wanted::Pci(_) | Wanted::Id(_)) {
-            // The PCI device of a paravirtual one has it one level below.
+            // The PCI device of a paravirtual interface has it one level below.
             let mut below = names(&device)?;
             below.retain(|name| name.starts_with("virtio"));
             below.sort();
@@ -105,12 +106,12 @@ fn name_of(device: &Path) -> String {
     device.file_name().unwrap_or_default().to_string_lossy().escape_default().to_string()
 }
 
-/// The names in a directory; none if it isn't there.
+/// Returns the names in a directory, or none if it doesn't exist.
 ///
 /// # Errors
-/// Code 5.
+/// Fails with code 5 if the directory can't be read.
 pub(crate) fn names(dir: &Path) -> Result<Vec<String>, Error> {
-    // The standard library's directory panics when it can't be closed.
+    // The standard library's directory panics if closing it fails.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let failed = |err: &io::Error| Error::io("list", dir, err);
     let mut entries = match Dir::open(dir, flags, Mode::empty()).map_err(io::Error::from) {
@@ -136,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// The two buses, and what the kernel has behind them.
+    /// Makes a sysfs with the two buses and their devices.
     fn tree() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
@@ -179,7 +180,7 @@ mod tests {
         let path = Wanted::KernelPath("/sys/devices/pci0000:00/0000:00:03.0/virtio2".into());
         assert_eq!(name(path), Ok("eth0".to_owned()));
         let none = |id: &str| Err(format!("device \"0000:00:0{id}.0\" has no interface on the host"));
-        // Another network namespace has it; there is none such.
+        // The first is in another network namespace, and the second doesn't exist.
         assert_eq!((name(pci("6")), name(pci("9"))), (none("6"), none("9")));
         let missing = Err("device \"mlx5_core.sf.9\" is missing on the host".to_owned());
         assert_eq!(name(Wanted::Id("mlx5_core.sf.9".to_owned())), missing);

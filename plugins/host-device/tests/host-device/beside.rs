@@ -1,4 +1,4 @@
-//! Verbs beside each other, a kill in between, records of another build, and a directory that can't be written.
+//! Tests of concurrent verbs, of killed ones, of records of another build, and of a read-only directory.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use cnimble_tests::{Call, Snapshot, need, skip};
 
 use super::*;
 
-/// How many rounds; CNIMBLE_STRESS gives another number.
+/// The number of rounds. CNIMBLE_STRESS sets another one.
 fn rounds() -> usize {
     std::env::var("CNIMBLE_STRESS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
 }
@@ -24,7 +24,7 @@ fn an_add_beside_the_del_of_the_same_device_gets_it_whole_or_is_told_that_a_pod_
         let (old, new) = (&attachments[round % 2], &attachments[1 - round % 2]);
         let (deleted, added) = std::thread::scope(|scope| {
             let del = scope.spawn(|| network(&host).del(old, None));
-            // The ADD comes at another time of the DEL in each round.
+            // The ADD starts at another moment of the DEL in each round.
             std::thread::sleep(std::time::Duration::from_millis(round as u64 * 3 % 40));
             let added = network(&host).add(new);
             (del.join().unwrap(), added)
@@ -49,7 +49,8 @@ fn an_add_beside_the_del_of_the_same_device_gets_it_whole_or_is_told_that_a_pod_
     assert_eq!((leases(&host), recorded(&host)), (Vec::new(), 0));
 }
 
-/// A pod that tampers, and a DEL that is killed before any of its calls: the next DEL ends the work.
+/// A pod tampers with the device, and a DEL is killed before any of its system calls. The next DEL
+/// completes the work.
 #[test]
 fn a_del_that_is_killed_anywhere_leaves_a_record_for_the_next_one() {
     if let Some(why) = untraceable() {
@@ -78,10 +79,10 @@ fn a_del_that_is_killed_anywhere_leaves_a_record_for_the_next_one() {
     assert!(at > 10 * STRIDE, "{at} calls are too few");
 }
 
-/// Every so many calls; all of a sample's are tried by tests/faults.
+/// Every seventh system call is tried. tests/faults tries all of a sample.
 const STRIDE: usize = 7;
 
-/// What 829e098 has written: no marks of the kernel, and no settings.
+/// The record of the build 829e098 has neither marks nor settings.
 #[test]
 fn the_record_of_the_build_before_is_understood() {
     for change in [
@@ -127,7 +128,7 @@ fn the_record_of_the_build_before_is_understood() {
     }
 }
 
-/// The call with a file system at `dir` that is read-only.
+/// Returns the call with a read-only file system at `dir`.
 fn read_only<'h>(call: Call<'h>, dir: &Path) -> Call<'h> {
     let script =
         format!("mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$0\"", dir.display());
@@ -157,7 +158,7 @@ fn a_read_only_directory_of_records_is_an_error_before_the_device_moves_and_none
         before.assert_same(&Snapshot::of_ns(&host), "after DEL");
         assert_eq!((leases(&host), recorded(&host)), (Vec::new(), 1));
     }
-    // The record that had to stay takes nothing from the next pod.
+    // The record that couldn't be removed doesn't affect the next pod.
     let result = network(&host).added(&two);
     assert_eq!(recorded(&host), 1);
     network(&host).gc(Some(json!([two.listed()]))).success();

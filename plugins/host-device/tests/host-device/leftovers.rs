@@ -1,4 +1,4 @@
-//! DEL, GC and the next ADD with less than everything.
+//! DEL, GC and the next ADD with incomplete information.
 
 use cnimble_tests::{Snapshot, leases as files};
 
@@ -70,7 +70,7 @@ fn gc_brings_devices_of_stale_pods_home_and_leaves_the_others() {
     let elsewhere =
         of(3).with("/name", json!("elsewhere")).with("/ipam/ranges", json!([[{"subnet": "10.8.0.0/24"}]]));
     elsewhere.added(&attachment("c3", &pods[3]));
-    // Of an ADD that was killed while it wrote.
+    // An ADD was killed while it wrote this file.
     let unfinished = records(&host).join(format!(
         ".new-{}",
         cnimble_cni::Owner {
@@ -105,7 +105,7 @@ fn an_add_finds_the_device_that_the_kernel_has_given_back_under_another_name() {
     let second = attachment("c2", &pods[1]);
     let result = network(&host).added(&second);
     assert_eq!((recorded(&host), pods[1].links()), (1, vec!["lo".to_owned(), "net1".to_owned()]));
-    // A late DEL of the first one takes nothing from the second.
+    // A late DEL of the first pod takes nothing from the second.
     network(&host).deleted(&attachment("c1", &pods[0]), None);
     network(&host).check(&second, &result).success();
     network(&host).deleted(&second, Some(&result));
@@ -121,7 +121,7 @@ fn the_same_add_again_is_refused_and_the_pod_keeps_its_device() {
     let inside = Snapshot::of_ns(&pod);
     refused(&network(&host).add(&attachment), 102, "device card is in the pod already, as net1");
     inside.assert_same(&Snapshot::of_ns(&pod), "after the second ADD");
-    // Another pod can't have it.
+    // Another pod can't get the device.
     let other = Pod::new();
     refused(
         &network(&host).add(&super::attachment("c2", &other)),

@@ -1,4 +1,4 @@
-//! ADD to DEL.
+//! Tests of the steps from ADD to DEL.
 
 use cnimble_tests::{PATIENCE, Snapshot, wait_until};
 
@@ -28,7 +28,7 @@ fn the_device_is_in_the_pod_until_del_and_then_what_it_was() {
     assert!(lan.pings_once("10.7.0.10") && lan.pings_once("fd00:7::10"));
     assert_eq!((names(&host), recorded(&host)), (vec!["lo".to_owned()], 1));
     network.check(&attachment, &result).success();
-    // A pod has it: that is no fault of the network's.
+    // A device in a pod is no error of the network.
     network.status().success();
 
     for prev in [Some(&result), None] {
@@ -107,8 +107,8 @@ fn the_device_is_found_by_its_mac_and_by_its_path_in_sysfs() {
 fn addresses_that_were_known_under_another_mac_are_announced() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let lan = card(&host);
-    // While the card moves, its other end has no carrier; if the kernel comes to see that, it forgets all neighbours. Then
-    // an announcement is to make one anew.
+    // While the card is moved, its other end has no carrier. If the kernel notices that, it forgets all
+    // neighbours. With these settings an announcement adds one again.
     lan.set_sysctl("ipv4/conf/lan0/arp_accept", "1");
     lan.set_sysctl("ipv6/conf/lan0/forwarding", "1");
     lan.set_sysctl("ipv6/conf/lan0/accept_untracked_na", "1");

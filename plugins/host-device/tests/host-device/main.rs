@@ -1,5 +1,5 @@
-//! The plugin host-device: an end of a veth pair stands for a network card, whose other end is a network
-//! outside.
+//! Tests of the plugin host-device. One end of a veth pair stands for a network card, and the other end
+//! is in a network outside.
 #![cfg(test)]
 
 mod beside;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Lan, Network, Outcome, Pod};
 
-/// A network of two families on the device `card`.
+/// A dual-stack network on the device `card`.
 fn config(host: &Host) -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -34,12 +34,12 @@ fn config(host: &Host) -> Value {
     })
 }
 
-/// Where the plugin keeps its records.
+/// Returns the directory of the plugin's records.
 fn records(host: &Host) -> std::path::PathBuf {
     host.dir().join("records")
 }
 
-/// How many records there are.
+/// Returns the number of records.
 fn recorded(host: &Host) -> usize {
     std::fs::read_dir(records(host)).map_or(0, Iterator::count)
 }
@@ -50,7 +50,8 @@ fn leases(host: &Host) -> Vec<String> {
     all.into_iter().filter(|line| line.contains("\\r\\n")).collect()
 }
 
-/// The host's device `card`, as an administrator has set it up, and what it leads to.
+/// Makes the host's device `card` as an administrator would set it up. Returns the network that it leads
+/// to.
 fn card(host: &Host) -> Lan {
     let lan = Lan::behind(host, "card");
     host.ip("link set card down");
@@ -60,12 +61,13 @@ fn card(host: &Host) -> Lan {
     lan
 }
 
-/// What the kernel does with hardware when a namespace goes, and not with what is virtual.
+/// Simulates the end of a namespace for hardware: the kernel moves it to the host. It destroys virtual
+/// devices instead.
 fn kernel_gives_back(pod: &Pod, name: &str, host: &Host) {
     pod.ip(&format!("link set {name} netns {}", host.path()));
 }
 
-/// The verb failed with this code, and says `why`.
+/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();
@@ -76,7 +78,7 @@ fn attachment(id: &str, pod: &Pod) -> Attachment {
     Attachment::new(id, pod).ifname("net1")
 }
 
-/// Names of the host's links.
+/// Returns the names of the host's links.
 fn names(host: &Host) -> Vec<String> {
     host.links()
 }

@@ -1,4 +1,4 @@
-//! Beside the Go plugin.
+//! Tests with the Go plugin.
 
 use cnimble_tests::{Snapshot, need, recent_go_to_meet};
 
@@ -14,7 +14,7 @@ fn either_set_moves_the_device_and_checks_and_brings_home_what_the_other_moved()
     let mut seen = Vec::new();
     for ours_first in [true, false] {
         let (host, pod) = (Host::hasty(), Pod::new());
-        // As the Go plugin leaves it: it doesn't know what was.
+        // The device has default settings, because the Go plugin doesn't restore others.
         let lan = Pod::new();
         host.ip(&format!("link add card type veth peer name lan0 netns {}", lan.path()));
         lan.ip("link set lan0 up");
@@ -32,7 +32,7 @@ fn either_set_moves_the_device_and_checks_and_brings_home_what_the_other_moved()
         host.shell("ip link set card alias ''");
         before.assert_same(&Snapshot::of_ns(&host), "after the other's DEL");
         assert_eq!(pod.links(), ["lo"]);
-        // What ours has kept goes with its own DEL, and takes nothing along.
+        // Our record is removed with our DEL, which changes nothing else.
         ours.deleted(&attachment, Some(&result));
         before.assert_same(&Snapshot::of_ns(&host), "after our DEL");
         assert_eq!(recorded(&host), 0);

@@ -1,4 +1,4 @@
-//! Whatever the pod has done to the device, and wherever its name is taken.
+//! Changes of the device by the pod, and name conflicts in both namespaces.
 
 use cnimble_tests::Snapshot;
 
@@ -13,7 +13,7 @@ fn what_a_pod_has_changed_is_put_back() {
     for change in [
         "ip link set net1 mtu 1300 address 02:00:00:00:00:01",
         "ip link set net1 down; ip link set net1 name other",
-        // It lies: the host has no such device, or another one.
+        // The alias is false: the host has no such device, or has another one.
         "ip link set net1 alias lo",
         "ip link set net1 down; ip link set net1 name other alias '' up",
     ] {
@@ -30,7 +30,7 @@ fn the_pod_may_have_the_name_of_the_host_and_the_host_that_of_the_pod() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     host.ip("link add net1 type veth peer name end1");
-    // Behind the number that the device has on the host, which it keeps.
+    // The indexes are higher than that of the device on the host, which the device keeps.
     pod.ip("link add card index 20 type veth peer name end2 index 21");
     let (before, inside) = (Snapshot::of_ns(&host), Snapshot::of_ns(&pod));
     let attachment = attachment("c1", &pod);
@@ -69,17 +69,17 @@ fn another_interface_of_the_pod_is_left_alone() {
     let (host, pod) = (Host::hasty(), Pod::new());
     let _lan = card(&host);
     let network = network(&host);
-    // Of no device: neither alias nor record.
+    // The link belongs to no device: it has neither alias nor record.
     pod.ip("link add net1 type veth peer name end");
     network.deleted(&attachment("c1", &pod), None);
-    // Marked by a plugin of ours, or by somebody in words.
+    // The alias is the mark of one of our plugins, or a user's text.
     for alias in ["0123456789abcdef-0123456789abcdef,net", "my card"] {
         pod.shell(&format!("ip link set net1 alias '{alias}'"));
         network.deleted(&attachment("c1", &pod), None);
     }
     assert_eq!(pod.links(), ["end", "lo", "net1"]);
     pod.ip("link del net1");
-    // Another container's.
+    // The device belongs to another container.
     let attachment = attachment("c1", &pod);
     let result = network.added(&attachment);
     let other = Attachment { id: "c2".to_owned(), ifname: "net2".to_owned(), ..attachment.clone() };
@@ -94,7 +94,7 @@ fn an_interface_in_the_devices_place_keeps_neither_check_nor_del_from_telling_th
     let _lan = card(&host);
     let attachment = attachment("c1", &pod);
     let result = network(&host).added(&attachment);
-    // The device is destroyed, and something else has its place.
+    // The device is destroyed, and another link has its name.
     pod.shell(
         "ip link del net1; ip link add net1 type veth peer name end; ip address add 10.7.0.10/24 dev net1",
     );
@@ -104,7 +104,7 @@ fn an_interface_in_the_devices_place_keeps_neither_check_nor_del_from_telling_th
     assert!(outcome.stderr.contains(told), "{}", outcome.describe());
     assert_eq!((pod.links().len(), names(&host)), (3, vec!["lo".to_owned()]));
     assert_eq!((leases(&host).len(), recorded(&host)), (0, 1));
-    // The record goes with the pod.
+    // After the pod's end DEL removes the record.
     drop(pod);
     network(&host).status().error();
     network(&host).deleted(&attachment, None);

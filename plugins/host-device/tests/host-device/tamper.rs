@@ -1,23 +1,23 @@
-//! A pod with all privileges over its namespace tampers with its device. Whatever it does, the host is the same
-//! before and after.
+//! A pod with all privileges over its namespace tampers with its device. The host's state must be the
+//! same before and after.
 
 use cnimble_tests::{Ns, Snapshot};
 
 use super::*;
 
-/// Something that a pod does, as shell in its namespace, where the device is `net1`.
+/// An action of a pod, as a shell script in its namespace. The device is `net1`.
 struct Way {
     name: &'static str,
     script: &'static str,
     end: End,
 }
 
-/// The end of the device.
+/// The expected place of the device after DEL.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// DEL brings it home.
+    /// DEL moves it home.
     Home,
-    /// The pod has destroyed or hidden it: the host goes without, and gets nothing else.
+    /// The pod has destroyed or hidden it. The host gets no other link instead.
     Gone,
 }
 
@@ -136,7 +136,8 @@ const WAYS: &[Way] = &[
     ),
 ];
 
-/// The device as an administrator has set it up. It has a high index, so that a pod can make links with lower ones.
+/// Makes the device as an administrator would set it up. It has a high index, so that a pod can make
+/// links with lower ones.
 fn card(host: &Host, lan: &Ns) {
     host.ip(&format!("link add card index 50 type veth peer name lan0 index 60 netns {}", lan.path()));
     lan.ip("link set lan0 up");
@@ -146,7 +147,7 @@ fn card(host: &Host, lan: &Ns) {
     host.ip("address add fd00:7::2/64 dev card");
 }
 
-/// Kernels before 5.13 can't give a link that is moved its index back.
+/// Whether the kernel can move a link with a given index, which needs 5.13.
 fn gives_indexes() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
@@ -197,7 +198,7 @@ fn the_host_is_the_same_before_and_after_whatever_a_pod_does_to_its_device() {
     }
 }
 
-/// What the kernel does with hardware, whatever it was in the pod.
+/// The kernel returns hardware with any state from the pod.
 #[test]
 fn a_device_that_the_kernel_gives_back_is_what_it_was() {
     let (host, lan, pod) = (Host::hasty(), Ns::new(), Pod::new());
@@ -215,7 +216,8 @@ fn a_device_that_the_kernel_gives_back_is_what_it_was() {
     assert_eq!(recorded(&host), 0);
 }
 
-/// A device that the Go plugin has moved has no record. A pod that writes its alias gets nothing else to the host.
+/// A device that the Go plugin moved has no record. A pod that writes its alias can't move another link
+/// to the host.
 #[test]
 fn without_a_record_only_the_device_that_the_configuration_names_comes_home() {
     let (host, lan, pod) = (Host::hasty(), Ns::new(), Pod::new());
@@ -235,7 +237,7 @@ fn without_a_record_only_the_device_that_the_configuration_names_comes_home() {
         }
         pod.shell("ip link del net1 || ip link set net1 name lo");
     }
-    // As the Go plugin moves it.
+    // The state after the Go plugin's ADD.
     card(&host, &lan);
     host.shell(&format!("ip link set card alias card; ip link set card name net1 netns {}", pod.path()));
     network(&host).deleted(&attachment, None);
