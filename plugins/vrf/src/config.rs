@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use cnimble_cni::{Error, PluginConfig, fields, names};
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Keys {
@@ -13,17 +13,16 @@ struct Keys {
     table: Option<u32>,
 }
 
-/// A checked configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     /// The VRF's name in the pod.
     pub(crate) name: String,
-    /// Its routing table; `None` is that of the VRF that is there, or else a free one.
+    /// Its routing table. `None` means the table of the existing VRF, or else a free one.
     pub(crate) table: Option<u32>,
 }
 
-/// The VRF's name, for DEL: nothing else of the configuration counts, which may have changed since ADD. `None` if it is
-/// no name.
+/// Returns the VRF's name for DEL, or `None` if it is invalid. The other keys may have changed since ADD
+/// and are ignored.
 pub(crate) fn name(config: &PluginConfig) -> Option<String> {
     #[derive(Deserialize)]
     struct Name {
@@ -40,7 +39,7 @@ impl Config {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// Code 7 with the key.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let Keys { vrfname: name, table } = config.decode()?;
         if name.is_empty() {

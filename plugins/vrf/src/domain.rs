@@ -13,36 +13,37 @@ use cnimble_plugin::interface::remove;
 
 use super::config::Config;
 
-/// The group of a VRF that was made here, which it has from its creation on.
+/// The group that marks a VRF of this plugin from its creation on.
 const GROUP: u32 = u32::from_be_bytes(*b"cnib");
 
-/// The alias that earlier versions gave it instead, some time after its creation.
+/// The alias that earlier versions set instead, some time after the creation.
 const ALIAS: &str = "cnimble: removed with its last port";
 
-/// How often a free table is chosen. Of those that choose the same one, the first keeps it.
+/// The maximum number of tries to choose a free table. If several ADDs choose the same one, the first
+/// VRF keeps it.
 const CHOICES: usize = 32;
 
-/// The tables default, main and local, which are no VRF's (rtnetlink(7)).
+/// The tables default, main and local, which a VRF can't use (rtnetlink(7)).
 const KERNELS: std::ops::RangeInclusive<u32> = 253..=255;
 
-/// A VRF.
+/// A VRF with its routing table.
 #[derive(Debug)]
 pub(crate) struct Vrf {
     pub(crate) link: Link,
     pub(crate) table: u32,
 }
 
-/// The VRF with this name, if there is one.
+/// Returns the VRF with this name, if there is one.
 ///
 /// # Errors
-/// Code 102 if the name is another link's; the kernel's.
+/// Fails with code 102 if another link has the name, or if the kernel refuses the request.
 pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
     let Some(link) = inside.find_link(name)? else { return Ok(None) };
     let not_one = Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a VRF"));
     Vrf::of(link).map(Some).ok_or(not_one)
 }
 
-/// The VRF that the interface is a port of, if it is one.
+/// Returns the VRF that the interface is a port of, if there is one.
 ///
 /// # Errors
 /// Fails if the kernel refuses an answer.
@@ -54,7 +55,7 @@ pub(crate) fn of_port(inside: &mut Netlink, port: Option<&Link>) -> Result<Optio
     }
 }
 
-/// The VRF with this name, or `None`, also if the name is another link's.
+/// Returns the VRF with this name, or `None` if it doesn't exist or another link has the name.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -65,16 +66,16 @@ pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, 
     }
 }
 
-/// Finds the VRF or makes it, up, with its undo.
+/// Finds or makes the VRF and sets it up, with its undo.
 ///
 /// # Errors
-/// Code 102 if it has another table than is asked for; code 11 if every table that was free has been taken at the same
-/// time; the kernel's.
+/// Fails with code 102 if it has another table than the configured one, and with code 11 if concurrent
+/// ADDs took every free table. Fails if the kernel refuses a request.
 pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
     if let Some(found) = find(inside, &config.name)? {
         return matching(found, config);
     }
-    // Before it is made: an answer that is lost doesn't say whether it was.
+    // The undo is registered first, because a lost answer doesn't tell whether the VRF was made.
     let (home, name) = (call.open_netns()?, config.name.clone());
     call.undo.push(format!("remove VRF {name}"), move || {
         let mut inside = Netlink::open_in(&home)?;
@@ -89,8 +90,8 @@ pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Resu
     }
 }
 
-/// Makes it with a table that is no other VRF's. Two ADDs may choose the same one: the VRF that was made first
-/// keeps it.
+/// Makes the VRF with a table that no other VRF has. If two ADDs choose the same one, the VRF that was
+/// made first keeps it.
 fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
     for _ in 0..CHOICES {
         let table = free_table(&all(inside)?)?;
@@ -111,7 +112,7 @@ fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, 
         .details(format!("{CHOICES} times, another VRF was made with the same one at the same time")))
 }
 
-/// The VRF that an ADD has made at the same time.
+/// Returns the VRF that a concurrent ADD has made.
 fn instead(inside: &mut Netlink, config: &Config, err: netlink::Error) -> Result<Vrf, Error> {
     match err.errno {
         Errno::EEXIST => matching(find(inside, &config.name)?.ok_or(err)?, config),
@@ -120,7 +121,7 @@ fn instead(inside: &mut Netlink, config: &Config, err: netlink::Error) -> Result
     }
 }
 
-/// One message: there is no moment in which it has its name, and isn't ours or isn't up.
+/// Makes the VRF with one message, so that it is never visible without its mark or down.
 fn make(inside: &mut Netlink, config: &Config, table: u32) -> Result<Vrf, netlink::Error> {
     let new = NewLink {
         name: &config.name,
@@ -147,7 +148,7 @@ fn matching(found: Vrf, config: &Config) -> Result<Vrf, Error> {
     }
 }
 
-/// The error for a kernel without VRFs.
+/// Returns the error for a kernel without VRFs.
 pub(crate) fn unknown(code: Code) -> Error {
     Error::new(code, "this kernel has no interfaces of the kind vrf").details("it needs the module vrf")
 }
@@ -157,7 +158,7 @@ fn all(inside: &mut Netlink) -> Result<Vec<Vrf>, Error> {
     Ok(links.into_iter().filter_map(Vrf::of).collect())
 }
 
-/// The lowest number that is no VRF's table.
+/// Returns the lowest number that is no VRF's table.
 fn free_table(vrfs: &[Vrf]) -> Result<u32, Error> {
     let taken: BTreeSet<u32> = vrfs.iter().map(|vrf| vrf.table).collect();
     let free = (1..=u32::MAX).find(|table| !taken.contains(table) && !KERNELS.contains(table));
@@ -167,7 +168,7 @@ fn free_table(vrfs: &[Vrf]) -> Result<u32, Error> {
 /// Removes the VRF, unless it has ports.
 ///
 /// # Errors
-/// If it is still there.
+/// Fails if it still exists afterwards.
 pub(crate) fn remove_if_empty(inside: &mut Netlink, vrf: &Vrf) -> Result<(), Error> {
     if !inside.links(&Filter { master: Some(vrf.link.index), kind: None })?.is_empty() {
         return Ok(());
@@ -176,7 +177,7 @@ pub(crate) fn remove_if_empty(inside: &mut Netlink, vrf: &Vrf) -> Result<(), Err
 }
 
 impl Vrf {
-    /// The link as a VRF, if it is one.
+    /// Returns the link as a VRF, if it is one.
     fn of(link: Link) -> Option<Vrf> {
         match link.settings {
             Some(Kind::Vrf { table }) => Some(Vrf { link, table }),
@@ -184,13 +185,13 @@ impl Vrf {
         }
     }
 
-    /// Whether it was made here.
+    /// Whether this plugin made it.
     pub(crate) fn is_ours(&self) -> bool {
         self.link.group == GROUP || self.link.alias == ALIAS
     }
 }
 
-/// Whether a port's master has gone since it was found: its last port has left.
+/// Whether the master of a port has been removed since it was found, because its last port has left.
 pub(crate) fn has_gone(err: &netlink::Error) -> bool {
     matches!(err.errno, Errno::ENODEV | Errno::EINVAL)
 }

@@ -1,12 +1,12 @@
-//! The CNI plugin `vrf`, a part of a chain: the pod's interface becomes a port of a VRF (virtual routing
-//! and forwarding), which has a routing table of its own. Interfaces of several networks may be in one.
+//! The CNI plugin `vrf`, part of a chain: makes the pod's interface a port of a VRF (virtual routing and
+//! forwarding) with its own routing table. Interfaces of several networks may be in one VRF.
 //!
-//! ADD, in order, each step with its undo:
+//! ADD takes these steps in order, each with its undo:
 //!
-//! 1. the VRF, made in the pod if it is missing, up and marked as ours in one message (`domain`);
-//! 2. the interface becomes its port, and gets its IPv6 addresses and its routes back (`port`).
+//! 1. Make the VRF in the pod if it is missing, up and marked as ours in one message (`domain`).
+//! 2. Make the interface its port, and restore its IPv6 addresses and its routes (`port`).
 //!
-//! The result is the one that came in. DEL takes the interface out, and removes the VRF with its last port.
+//! The result is the prevResult. DEL takes the interface out, and removes the VRF with its last port.
 
 mod config;
 mod domain;
@@ -25,10 +25,10 @@ use cnimble_plugin::{Call, Caps, Plugin, Role};
 use config::Config;
 use port::Belongings;
 
-/// How often a VRF is made again that goes with its last port in the moment when another one comes.
+/// The maximum number of tries to make a VRF that concurrent DELs remove with its last port.
 const ATTEMPTS: usize = 5;
 
-/// The plugin.
+/// The implementation of the `vrf` plugin.
 pub static PLUGIN: &dyn Plugin = &Vrf;
 
 struct Vrf;
@@ -87,7 +87,7 @@ impl Plugin for Vrf {
                 _ => {}
             }
         }
-        // An empty VRF that others made stays.
+        // An empty VRF that another program made is kept.
         if port.is_some() || vrf.is_ours() { domain::remove_if_empty(&mut inside, &vrf) } else { Ok(()) }
     }
 
@@ -112,8 +112,8 @@ impl Plugin for Vrf {
         Ok(())
     }
 
-    /// A VRF without ports that was made here: the interfaces in it have been removed by the GC of their
-    /// plugins.
+    /// Removes the VRF of this plugin if it has no ports. The plugins of the interfaces have removed
+    /// these in their own GC.
     fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         in_pinned(|inside| match domain::find_vrf(inside, &config.name)? {
@@ -132,7 +132,7 @@ impl Plugin for Vrf {
     }
 }
 
-/// The pod's interface, which must not be a port of anything.
+/// Returns the pod's interface, which must not be a port.
 fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
     let link = inside.find_link(&call.ifname)?.ok_or_else(|| {
         let place = &call.netns;
@@ -148,7 +148,7 @@ fn free_interface(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
     }
 }
 
-/// Makes the interface a port of the VRF, with its undo; returns that one's table.
+/// Makes the interface a port of the VRF, with its undo. Returns the table of the VRF.
 fn join(
     call: &Call,
     inside: &mut Netlink,
@@ -159,7 +159,7 @@ fn join(
     let mut attempt = 1;
     loop {
         let vrf = domain::ensure(call, inside, config)?;
-        // Before the change: an answer that is lost doesn't say whether it was made.
+        // The undo is registered first, because a lost answer doesn't tell whether the change was made.
         let (home, index, kept) = (call.open_netns()?, link.index, Rc::clone(belongings));
         call.undo.push(format!("take {} out of VRF {}", link.name, config.name), move || {
             port::take_out(&mut Netlink::open_in(&home)?, index, &kept)

@@ -1,7 +1,8 @@
 //! The pod's interface as a port of a VRF, with its addresses and routes.
 //!
-//! The kernel takes a port down and up again. It loses its routes, but for those to the networks of its
-//! addresses, and its IPv6 addresses, unless `keep_addr_on_down` is set; both are put back.
+//! The kernel sets a new port down and up again. The port loses its routes, except those to the networks
+//! of its addresses. It also loses its IPv6 addresses, unless `keep_addr_on_down` is set. Both are
+//! restored.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -15,10 +16,10 @@ use cnimble_plugin::Call;
 /// The table main (rtnetlink(7)).
 pub(crate) const MAIN: u32 = 254;
 
-/// RT_SCOPE_UNIVERSE (rtnetlink(7)).
+/// The global scope RT_SCOPE_UNIVERSE (rtnetlink(7)).
 const GLOBAL: u8 = 0;
 
-/// The settings that a port has to keep.
+/// The addresses and routes that a port has to keep.
 #[derive(Debug)]
 pub(crate) struct Belongings {
     addrs: Vec<IpNetwork>,
@@ -26,14 +27,14 @@ pub(crate) struct Belongings {
 }
 
 impl Belongings {
-    /// Reads them, with the routes of this table.
+    /// Reads the addresses, and the routes of this table.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
     pub(crate) fn read(inside: &mut Netlink, link: &Link, table: u32) -> netlink::Result<Self> {
         let present = inside.addrs(link.index)?;
         let mut routes = inside.routes(link.index, Some(table))?;
-        // The kernel makes them itself, of the addresses.
+        // The kernel derives these routes from the addresses.
         let comes_with = |route: &NewRoute| {
             route.via.is_none()
                 && present.iter().any(|addr| {
@@ -41,13 +42,13 @@ impl Belongings {
                 })
         };
         routes.retain(|route| !comes_with(route));
-        // Next hops may be behind others.
+        // A next hop may need another route.
         routes.sort_by_key(|route| route.via.is_some());
         let global = present.into_iter().filter(|addr| addr.net.is_ipv6() && addr.scope == GLOBAL);
         Ok(Belongings { addrs: global.map(|addr| addr.net).collect(), routes })
     }
 
-    /// Puts back what is missing, the routes into this table.
+    /// Restores missing addresses, and missing routes in this table.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
@@ -63,8 +64,8 @@ impl Belongings {
     }
 }
 
-/// Switches duplicate address detection off, with its undo: the kernel asks for the addresses that a port keeps again
-/// when it comes up, which are known to be free since the ADD of the plugin in front.
+/// Switches duplicate address detection off, with its undo. Otherwise the kernel would probe the kept
+/// addresses again. They are known to be free since the ADD of the previous plugin.
 ///
 /// # Errors
 /// Fails if the kernel refuses the value. A read-only switch is no error.
@@ -96,7 +97,7 @@ pub(crate) fn set_master(inside: &mut Netlink, link: &Link, master: u32) -> netl
     inside.execute(link::set(link.index, &link.name, &change))
 }
 
-/// Takes the interface out of its VRF, and puts its belongings back into the table main.
+/// Takes the interface out of its VRF, and restores its addresses and routes in the table main.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
