@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use cnimble_cni::{CniResult, Error, IpConfig, PluginConfig, fields};
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -16,12 +16,11 @@ struct Keys {
     add_source_hints: bool,
 }
 
-/// A checked configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// The user's table, which has its routes; `None` is one of its own for each address.
+    /// The user's table, which has its own routes. `None` chooses a table for each address.
     pub(crate) table: Option<u32>,
-    /// At most one of each family.
+    /// At most one gateway of each family.
     gateways: Vec<IpAddr>,
     /// Whether the table main keeps routes to the networks of the addresses.
     pub(crate) add_source_hints: bool,
@@ -31,7 +30,7 @@ impl Config {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// Code 7 with the key.
+    /// Fails with code 7 and the key if a value is invalid.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let Keys { table, gateways, add_source_hints } = config.decode()?;
         if table == Some(0) {
@@ -50,19 +49,19 @@ impl Config {
         Ok(Config { table, gateways, add_source_hints })
     }
 
-    /// Whether the table main is to have a route to the address's network, by this address.
+    /// Whether the table main gets a route to the address's network with this source address.
     pub(crate) fn hints(&self, ip: &IpConfig) -> bool {
         let whole = if ip.address.is_ipv4() { 32 } else { 128 };
         self.add_source_hints && ip.address.prefix() < whole
     }
 
-    /// The configured gateway of the address's family.
+    /// Returns the configured gateway of the address's family.
     pub(crate) fn gateway_for(&self, ip: &IpConfig) -> Option<IpAddr> {
         self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == ip.address.is_ipv4())
     }
 }
 
-/// The user's table, for DEL: nothing else of the configuration counts, which may have changed since ADD.
+/// Returns the user's table for DEL. The other keys may have changed since ADD and are ignored.
 pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
     #[derive(Deserialize)]
     struct Table {
@@ -71,7 +70,8 @@ pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
     config.decode::<Table>().ok()?.table
 }
 
-/// The addresses of the interface `ifname` in the result; one that tells no interface counts.
+/// Returns the addresses of the interface `ifname` in the result. An address without an interface
+/// counts, too.
 pub(crate) fn addresses<'a>(result: &'a CniResult, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
     result.ips.iter().filter(move |ip| {
         let told = ip.interface.and_then(|index| result.interfaces.get(usize::try_from(index).ok()?));

@@ -1,13 +1,13 @@
-//! The CNI plugin `sbr` (source based routing), a part of a chain: what comes from an address of the
-//! pod's interface leaves by that interface, whatever the default routes of the others are.
+//! The CNI plugin `sbr` (source based routing), part of a chain. Packets from an address of the pod's
+//! interface leave by that interface, independently of the default routes of other interfaces.
 //!
-//! ADD, in order, each step with its undo:
+//! ADD takes these steps in order, each with its undo:
 //!
-//! 1. a rule for each address, to a table that has neither rules nor routes (`tables`);
-//! 2. the interface's routes, and a default route by the gateway, into these tables (`routes`);
-//! 3. the routes leave the table main, or those that aren't hints do.
+//! 1. Add a rule for each address, to a table that has neither rules nor routes (`tables`).
+//! 2. Add the interface's routes, and a default route through the gateway, to these tables (`routes`).
+//! 3. Remove the routes from the table main, except those that are hints.
 //!
-//! The result is the one that came in. DEL removes the rules, and the routes in their tables.
+//! The result is the prevResult. DEL removes the rules, and the routes in their tables.
 
 mod config;
 mod routes;
@@ -30,7 +30,7 @@ use tables::{PROTOCOL, Tables};
 /// The table main (rtnetlink(7)).
 const MAIN: u32 = 254;
 
-/// The plugin.
+/// The implementation of the `sbr` plugin.
 pub static PLUGIN: &dyn Plugin = &Sbr;
 
 struct Sbr;
@@ -66,7 +66,7 @@ impl Plugin for Sbr {
             Error::new(Code::KERNEL, what)
         })?;
         if let Some(table) = config.table {
-            // The kernel would take the same rule twice.
+            // The kernel would accept a duplicate of a rule.
             let present = inside.rules()?;
             let is_new =
                 |from: &IpAddr| !present.contains(&Rule { from: Some(*from), table, protocol: PROTOCOL });
@@ -87,7 +87,7 @@ impl Plugin for Sbr {
         call.step(&format!("add routing rules for {}", call.ifname), || {
             add_rules(call, &mut inside, &rules)
         })?;
-        // What can't be unlocked goes with the process.
+        // The kernel releases a lock that can't be released here at the end of the process.
         drop(lock.unlock());
         call.step(&format!("add the routes of {} to its tables", call.ifname), || {
             let of = |(ip, (_, table)): (&&IpConfig, &(IpAddr, u32))| {
@@ -130,7 +130,7 @@ impl Plugin for Sbr {
         Ok(())
     }
 
-    /// Rules of interfaces that have been removed, by the GC of their plugins.
+    /// Removes rules of interfaces that the GC of their plugins has removed.
     fn gc(&self, call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         in_pinned(|inside| {
@@ -138,7 +138,7 @@ impl Plugin for Sbr {
             if !tables.rules.iter().any(|rule| rule.protocol == PROTOCOL) {
                 return Ok(());
             }
-            // Behind the rules: an address is there before its rule.
+            // The addresses are read after the rules, because an address exists before its rule.
             let present = tables::all_addresses(inside)?;
             let stale = |rule: &Rule| tables.is_stale(rule, &present, config.table);
             take_down(inside, &tables, None, config.table, stale)
@@ -154,7 +154,7 @@ impl Plugin for Sbr {
 /// Adds the rules, with their undo.
 fn add_rules(call: &Call, inside: &mut Netlink, rules: &[(IpAddr, u32)]) -> Result<(), Error> {
     for (from, table) in rules.iter().copied() {
-        // Before the change: an answer that is lost doesn't say whether it was made.
+        // The undo is registered first, because a lost answer doesn't tell whether the change was made.
         let home = call.open_netns()?;
         call.undo.push(format!("delete the rule from {from}"), move || {
             if_there(Netlink::open_in(&home)?.execute(rule::del(from, table, PROTOCOL)))
@@ -200,8 +200,8 @@ fn clear(
     call.undo.push("put the routes into the table main again", move || {
         let mut inside = Netlink::open_in(&home)?;
         let present = inside.routes(index, None)?;
-        // As the kernel lists them, with their metric: IPv6 deletes the first route to the destination otherwise,
-        // whatever its source address.
+        // The routes are as the kernel lists them, with their metric. Without a metric, IPv6 deletes the
+        // first route to the destination with any source address.
         let is_extra = |route: &&NewRoute| hinted.iter().any(|ip| routes::is_hint(route, ip));
         delete(&mut inside, present.iter().filter(is_extra).map(|route| route::del(route, &name)).collect())?;
         let mut lost: Vec<&NewRoute> = lost.iter().filter(|route| !present.contains(route)).collect();
@@ -216,7 +216,8 @@ fn clear(
     delete(inside, gone.iter().map(|route| route::del(route, &link.name)).collect())
 }
 
-/// Removes the rules that are `ours`, and before them the routes in their tables, but for the user's.
+/// Removes the rules that are `ours`, after the routes in their tables. The user's table keeps its
+/// routes.
 fn take_down(
     inside: &mut Netlink,
     tables: &Tables,
@@ -238,7 +239,7 @@ fn take_down(
     delete(inside, requests)
 }
 
-/// What an interface has: nothing, if another DEL has just removed it.
+/// Returns the list of an interface. It is empty if a concurrent DEL has removed the interface.
 fn if_still<T>(found: cnimble_netlink::Result<Vec<T>>) -> cnimble_netlink::Result<Vec<T>> {
     match found {
         Err(err) if err.is_missing() => Ok(Vec::new()),
@@ -246,10 +247,10 @@ fn if_still<T>(found: cnimble_netlink::Result<Vec<T>>) -> cnimble_netlink::Resul
     }
 }
 
-/// Carries out requests to delete; what isn't there is deleted.
+/// Executes requests to delete. A missing object counts as deleted.
 fn delete(inside: &mut Netlink, requests: Vec<Request>) -> Result<(), Error> {
     match inside.execute_all(requests.clone()) {
-        // The others have been tried, but their errors aren't known.
+        // The kernel tried the other requests, but their errors are unknown.
         Err(err) if err.is_missing() => {
             remove::all(requests.into_iter().map(|request| if_there(inside.execute(request))))
         }
@@ -264,7 +265,8 @@ fn if_there(outcome: cnimble_netlink::Result<()>) -> Result<(), Error> {
     }
 }
 
-/// CHECK of an address: its rule, and what its table has. `routes` are those of the interface in all tables.
+/// Checks an address: its rule and the routes of its table. `routes` are those of the interface in all
+/// tables.
 fn check_address(
     config: &Config,
     prev: &CniResult,

@@ -1,4 +1,4 @@
-//! Which routes an address's table gets, and which the table main keeps.
+//! Selects the routes for an address's table and those that the table main keeps.
 
 use ipnetwork::IpNetwork;
 
@@ -8,14 +8,14 @@ use cnimble_netlink::route::NewRoute;
 
 use super::config::Config;
 
-/// A route of the interface that stays in the table main: no rule by source address is about link-local
-/// addresses.
+/// Whether a route of the interface stays in the table main. No rule by source address matches
+/// link-local addresses.
 pub(crate) fn stays(route: &NewRoute) -> bool {
     matches!(route.dst, IpNetwork::V6(dst) if dst.ip().is_unicast_link_local())
 }
 
-/// The routes for the table of the address `ip`, of those that the interface has in the table main, in
-/// an order in which the kernel takes them. `all` are the addresses of the interface.
+/// Returns the routes for the table of the address `ip`: those of the interface in the table main, in an
+/// order that the kernel accepts. `all` are the addresses of the interface.
 pub(crate) fn of(
     ip: &IpConfig,
     all: &[&IpConfig],
@@ -28,7 +28,7 @@ pub(crate) fn of(
     let belongs = |route: &&NewRoute| {
         let is_in =
             |ip: &IpConfig| [route.src, route.via].into_iter().flatten().any(|at| ip.address.contains(at));
-        // What belongs to no address in particular is everybody's.
+        // A route that belongs to no particular address is added to every table.
         route.dst.is_ipv4() == ip.address.is_ipv4()
             && !(fixed.is_some() && route.dst.prefix() == 0)
             && (is_in(ip) || !all.iter().any(|ip| is_in(ip)))
@@ -36,7 +36,7 @@ pub(crate) fn of(
     let mut routes: Vec<NewRoute> =
         main.iter().filter(belongs).map(|route| NewRoute { table: Some(table), ..route.clone() }).collect();
     let has_default = routes.iter().any(|route| route.dst.prefix() == 0);
-    // Another plugin may have removed it.
+    // Another plugin may have removed the default route.
     if let Some(gateway) = fixed.or(ip.gateway).filter(|gateway| !has_default && !gateway.is_unspecified()) {
         routes.push(NewRoute { via: Some(gateway), table: Some(table), ..NewRoute::to(any(ip), link.index) });
     }
@@ -44,12 +44,12 @@ pub(crate) fn of(
     routes
 }
 
-/// The route to the address's network that the table main gets with `addSourceHints`.
+/// Returns the route to the address's network that `addSourceHints` adds to the table main.
 pub(crate) fn hint(ip: &IpConfig, link: &Link) -> NewRoute {
     NewRoute { src: Some(ip.address.ip()), ..NewRoute::to(cidr::network_of(ip.address), link.index) }
 }
 
-/// Whether `route` leads to the address's network, by that address.
+/// Whether `route` leads to the address's network with that source address.
 pub(crate) fn is_hint(route: &NewRoute, ip: &IpConfig) -> bool {
     route.dst == cidr::network_of(ip.address) && route.via.is_none() && route.src == Some(ip.address.ip())
 }

@@ -1,7 +1,7 @@
-//! Tables that no other interface has, and the interface that a rule belongs to.
+//! Finds tables that no other interface uses, and the interface that a rule belongs to.
 //!
-//! A table is chosen under a lock on the namespace itself (flock(2)), which is the Go plugin's lock, too, and
-//! which goes with its process. It is taken by its rule: whatever has a rule or a route is in use.
+//! A table is chosen under a lock on the namespace itself (flock(2)). The Go plugin uses the same lock,
+//! and the kernel releases it at the end of the process. A table with a rule or a route is in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -17,23 +17,23 @@ use cnimble_netlink::link::Link;
 use cnimble_netlink::rule::Rule;
 use cnimble_plugin::{Call, signal};
 
-/// The first table that is given to an interface, as the Go plugin's.
+/// The first table for an interface, as in the Go plugin.
 pub(crate) const FIRST: u32 = 100;
 
 /// The tables default, main and local (rtnetlink(7)).
 const KERNELS: std::ops::RangeInclusive<u32> = 253..=255;
 
-/// The protocol of our rules (`ip rule`'s `proto`); those of the Go plugin have none.
+/// The protocol of our rules (`ip rule`'s `proto`). The Go plugin's rules have none.
 pub(crate) const PROTOCOL: u8 = 201;
 
-/// How long an ADD waits for those before it. A process in the pod can hold the lock as well.
+/// The time limit for earlier ADDs. A process in the pod can hold the lock as well.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Takes the lock on the pod's namespace.
 ///
 /// # Errors
-/// Code 11 if it isn't to be had; the kernel's.
+/// Fails with code 11 after the time limit, or if the kernel refuses the lock.
 pub(crate) fn lock(call: &Call) -> Result<Flock<File>, Error> {
     let failed = |why: String| Error::new(Code::IO, format!("can't lock {}", call.netns)).details(why);
     let mut file = File::open(&call.netns).map_err(|err| failed(err.to_string()))?;
@@ -62,7 +62,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Reads them.
+    /// Reads the rules and the tables with routes.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
@@ -70,7 +70,7 @@ impl Tables {
         Ok(Tables { rules: inside.rules()?, with_routes: inside.tables()? })
     }
 
-    /// The tables from 100 on that have neither rules nor routes.
+    /// Returns the tables from 100 on that have neither rules nor routes.
     pub(crate) fn free(&self) -> impl Iterator<Item = u32> {
         let ruled: BTreeSet<u32> = self.rules.iter().map(|rule| rule.table).collect();
         (FIRST..u32::MAX).filter(move |table| {
@@ -83,7 +83,7 @@ impl Tables {
         self.with_routes.get(&table).is_some_and(|links| links.len() == 1 && links.contains(&link.index))
     }
 
-    /// Whether the rule is that of an interface with these addresses.
+    /// Whether the rule belongs to an interface with these addresses.
     pub(crate) fn is_ours(
         &self,
         rule: &Rule,
@@ -100,7 +100,7 @@ impl Tables {
                 Some(links) => link.is_some_and(|link| links.contains(&link.index)),
                 None => by_address,
             },
-            // The Go plugin's, or the user's: they look alike.
+            // Rules of the Go plugin and of the user look alike.
             (0, Some(user)) => by_address && rule.table == user,
             (0, None) => {
                 by_address && rule.table >= FIRST && !KERNELS.contains(&rule.table) && self.serves(rule, link)
@@ -109,7 +109,7 @@ impl Tables {
         }
     }
 
-    /// Whether the rule's table is that of this link alone, or of one that has gone.
+    /// Whether the rule's table has routes of this link only, or of a removed one.
     fn serves(&self, rule: &Rule, link: Option<&Link>) -> bool {
         match link {
             Some(link) => self.is_of(rule.table, link),
@@ -117,8 +117,8 @@ impl Tables {
         }
     }
 
-    /// Whether a rule has outlived its interface: it was made here, the address is no interface's, and its
-    /// table has no routes or is the user's.
+    /// Whether a rule has outlived its interface. This plugin made it, no interface has the address, and
+    /// its table has no routes or is the user's.
     pub(crate) fn is_stale(&self, rule: &Rule, present: &BTreeSet<IpAddr>, user: Option<u32>) -> bool {
         rule.protocol == PROTOCOL
             && rule.from.is_some_and(|from| !present.contains(&from))
@@ -129,7 +129,7 @@ impl Tables {
     }
 }
 
-/// All addresses in the namespace.
+/// Returns all addresses in the namespace.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.

@@ -1,4 +1,4 @@
-//! Several at once, and what is left of others.
+//! Tests of concurrent ADDs and of foreign rules.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use cnimble_tests::{PATIENCE, need, recent_go_to_meet, wait_until};
 
 use super::*;
 
-/// Interfaces of the pod, with an address each.
+/// Makes interfaces of the pod with an address each.
 fn crowd(site: &Site, count: u8) -> Vec<(Attachment, Value)> {
     (0..count)
         .map(|number| {
@@ -26,7 +26,7 @@ fn crowd(site: &Site, count: u8) -> Vec<(Attachment, Value)> {
         .collect()
 }
 
-/// Twenty ADDs at once, every other one by these plugins.
+/// Runs twenty ADDs at once, every other one with these plugins.
 fn all_at_once(site: &Site, others: &Network<'_>) {
     let (sbr, crowd) = (site.sbr(), crowd(site, 20));
     std::thread::scope(|scope| {

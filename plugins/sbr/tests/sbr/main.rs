@@ -1,4 +1,4 @@
-//! The plugin sbr behind bridge.
+//! Tests of the plugin sbr after bridge.
 #![cfg(test)]
 
 mod company;
@@ -20,7 +20,7 @@ impl Site {
         Site { host: Host::new(), pod: Pod::new() }
     }
 
-    /// bridge number `number`, with addresses of both families.
+    /// Returns bridge number `number`, with addresses of both families.
     fn front(&self, number: u8) -> Network<'_> {
         let mut config = configs::dual(&self.host);
         config["cniVersion"] = "1.1.0".into();
@@ -38,7 +38,7 @@ impl Site {
         Attachment::new("c1", &self.pod).ifname(ifname)
     }
 
-    /// The pod's rules by source address: address and table, sorted.
+    /// Returns the pod's rules by source address, as address and table, sorted.
     fn rules(&self) -> Vec<(String, String)> {
         let all = format!("{}{}", self.pod.ip("rule show"), self.pod.ip("-6 rule show"));
         let mut rules: Vec<(String, String)> = all
@@ -51,7 +51,7 @@ impl Site {
         rules
     }
 
-    /// By which interface what comes from this address leaves.
+    /// Returns the interface for packets from this address.
     fn way(&self, from: &str) -> String {
         let to = if from.contains(':') { "2001:db8::1" } else { "192.0.2.1" };
         let told = self.pod.ip(&format!("route get {to} from {from}"));
@@ -61,18 +61,18 @@ impl Site {
     }
 }
 
-/// ADD with this result in front.
+/// Runs ADD with this prevResult.
 fn add(sbr: &Network<'_>, attachment: &Attachment, prev: &Value) -> Outcome {
     sbr.call("ADD", attachment, Some(prev)).run()
 }
 
-/// The addresses in a result.
+/// Returns the addresses in a result.
 fn addresses(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().unwrap().iter();
     ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
 }
 
-/// The verb failed with this code, and says `why`.
+/// Asserts that the verb failed with this code and that the message contains `why`.
 #[track_caller]
 fn refused(outcome: &Outcome, code: u64, why: &str) {
     let err = outcome.error();

@@ -1,17 +1,17 @@
-//! Beside the Go plugin.
+//! Tests with the Go plugin.
 
 use cnimble_tests::{need, recent_go_to_meet};
 
 use super::*;
 
-/// The routes of a table, sorted, without what tells who has made them.
+/// Returns the routes of a table, sorted, without their protocol.
 fn routes(site: &Site, table: &str) -> Vec<String> {
     let all = ["", "-6 "].map(|family| site.pod.run(&format!("ip {family}route show table {table}")).text());
     let mut lines: Vec<String> = all
         .iter()
         .flat_map(|text| text.lines())
         .map(|line| line.replace(" proto kernel", "").replace(" proto boot", "").trim().to_owned())
-        // Ours leaves link-local addresses where they are.
+        // Ours leaves link-local addresses in the table main.
         .filter(|line| !line.starts_with("fe80::"))
         .collect();
     lines.sort();

@@ -1,4 +1,4 @@
-//! The verbs.
+//! Tests of ADD, DEL, CHECK, GC and STATUS.
 
 use cnimble_tests::{Snapshot, need};
 
@@ -34,7 +34,7 @@ fn what_comes_from_an_address_leaves_by_its_interface_and_del_removes_just_that(
         assert_eq!(pod.run(&format!("ping -n -c 1 -W 60 -I {from} {to}")).status, 0, "{from}");
     }
 
-    // A rule of the user's, from the same address.
+    // A rule of the user from the same address.
     pod.ip("rule add from 10.7.1.2 table 300");
     let [(_, first, prev), (_, second, other)] = &interfaces;
     for prev in [None, Some(prev)] {
@@ -46,7 +46,7 @@ fn what_comes_from_an_address_leaves_by_its_interface_and_del_removes_just_that(
         sbr.check(second, other).success();
     }
     refused(&sbr.check(first, prev), 103, "is missing");
-    // The interface is gone, and the result is what there is.
+    // The interface is gone. DEL has only the result.
     pod.ip("link del net1");
     sbr.deleted(second, Some(other));
     assert_eq!(site.rules(), [("10.7.1.2".into(), "300".into())]);
@@ -111,7 +111,7 @@ fn a_configured_table_is_the_users_and_gets_rules_only() {
     let prev = site.front(1).added(&attachment);
     site.pod.ip("route add table 77 192.0.2.0/24 via 10.7.1.1");
     let (routes, table) = (site.pod.ip("route show"), site.pod.ip("route show table 77"));
-    // Twice: an ADD that was killed has left them.
+    // The second ADD finds rules, as after a killed ADD.
     for _ in 0..2 {
         add(&sbr, &attachment, &prev).result();
         let rules = [("10.7.1.2".into(), "77".into()), ("fd00:7:1::2".into(), "77".into())];
@@ -145,7 +145,7 @@ fn a_failed_add_leaves_the_pod_as_it_was() {
     let table = sbr.with("/table", json!(0));
     refused(&add(&table, &attachment, &prev), 7, "0 is no routing table");
     before.assert_same(&Snapshot::of_ns(&site.pod), "after the failures");
-    // The last step: a result that can't be printed.
+    // The last step fails: ADD can't print the result.
     let outcome =
         sbr.call("ADD", &attachment, Some(&prev)).under(&["sh", "-c", "exec \"$@\" >/dev/full", "sh"]).run();
     assert_ne!(outcome.status, 0, "{}", outcome.describe());
