@@ -1,4 +1,5 @@
-//! Asking etcd, by a program of its own: its client is almost as large as all plugins together.
+//! Asks etcd by running a separate program, because the etcd client is almost as large as all plugins
+//! together.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -12,25 +13,25 @@ use cnimble_leases::range::RangeSet;
 use cnimble_leases::store::Directory;
 use cnimble_plugin::Call;
 
-/// The program, beside the plugins.
+/// The name of the program, which is beside the plugins.
 const PROGRAM: &str = "cluster-local-etcd";
-/// The file that it locks. Its time is that of the last try.
+/// The file that the program locks. Its modification time is that of the last try.
 const LOCK: &str = ".cnimble-share-lock";
-/// An error as JSON is shorter.
+/// The maximum size of the answer, in bytes. An error as JSON is shorter.
 const LIMIT: usize = 1 << 20;
-/// How long nothing is asked that can wait, after a try.
+/// The time after a try in which requests that can wait aren't sent.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// What etcd is asked for.
+/// A request to etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// The share is to be confirmed.
+    /// Confirm the node's share.
     Confirm,
-    /// A set needs as many free addresses.
+    /// Claim blocks until the range set with this index has this number of free addresses.
     More(usize, usize),
-    /// The pod is to get this address.
+    /// Claim this address for the pod.
     Address(IpAddr),
-    /// What is unused goes back.
+    /// Return unused addresses and blocks.
     Tidy,
 }
 
@@ -45,10 +46,10 @@ impl Request {
     }
 }
 
-/// Runs the program to its end.
+/// Runs the program and waits for its end.
 ///
 /// # Errors
-/// The program's, or code 104 if it can't be run.
+/// Fails with the program's error, or with code 104 if it can't be run.
 pub(crate) fn etcd(call: &Call, request: &Request) -> Result<(), Error> {
     let path = find(call)?;
     let failed = |why: &dyn std::fmt::Display| {
@@ -79,19 +80,19 @@ fn find(call: &Call) -> Result<PathBuf, Error> {
     })
 }
 
-/// The number of `ip` in its block.
+/// Returns the number of `ip` in its block.
 pub(crate) fn offset(cluster: &Cluster, ip: IpAddr) -> u128 {
     number(ip) - number(cluster.block_of(ip))
 }
 
-/// Whether the program has just been started.
+/// Whether the program was started recently.
 pub(crate) fn was_tried(cluster: &Cluster) -> bool {
     let time = std::fs::metadata(cluster.base.store.join(LOCK)).and_then(|meta| meta.modified());
     let pause = PAUSE.min(cluster.offline / 8);
     time.is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|since| since < pause))
 }
 
-/// Whether an address of `part` has no lease; also where it can't be told.
+/// Whether an address of `part` has no lease, or the leases can't be read.
 pub(crate) fn has_room(cluster: &Cluster, part: &RangeSet) -> bool {
     let leases = match Directory::open(&cluster.base.store) {
         Ok(Some(dir)) => dir.addresses().unwrap_or_default(),

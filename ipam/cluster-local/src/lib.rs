@@ -1,8 +1,8 @@
-//! The CNI IPAM plugin cluster-local: addresses of a cluster, in blocks that nodes own.
+//! The CNI IPAM plugin cluster-local: gives out addresses of a cluster in blocks that nodes own.
 //!
-//! It is host-local with another source of ranges: those of the configuration that the node owns, as
-//! [`Share`] has them. All else is host-local's: leases, lock, undo, GC. Where the share isn't enough, a program
-//! of its own asks etcd (`ask`), and the ADD is tried again.
+//! It is host-local with another source of ranges: the part of the configured ranges that the node owns,
+//! as recorded in [`Share`]. The rest is from host-local: leases, lock, undo and GC. If the share isn't
+//! enough, a separate program asks etcd (`ask`), and the ADD is tried again.
 
 mod ask;
 
@@ -18,13 +18,13 @@ use cnimble_plugin::{Call, Caps, Plugin, Role};
 
 use ask::Request;
 
-/// The plugin.
+/// The implementation of the `cluster-local` plugin.
 pub static PLUGIN: &dyn Plugin = &ClusterLocal;
 
 struct ClusterLocal;
 
-/// How often an ADD asks etcd: for a confirmation, for each address that it is to get, and again where other pods of the
-/// node take what was claimed for this one.
+/// The maximum number of requests to etcd by one ADD. It asks for a confirmation and for each address.
+/// It asks again if other pods of the node take the addresses that were claimed for this one.
 const TRIES: usize = 8;
 
 impl Plugin for ClusterLocal {
@@ -40,7 +40,7 @@ impl Plugin for ClusterLocal {
         HOST_LOCAL.needs()
     }
 
-    /// That which asks etcd.
+    /// It runs the program that asks etcd.
     fn starts_programs(&self, _call: &Call) -> bool {
         true
     }
@@ -81,7 +81,7 @@ impl Plugin for ClusterLocal {
         HOST_LOCAL.del(call)?;
         let ips = call.config.prev_result.iter().flat_map(|result| &result.ips);
         let ips: Vec<IpAddr> = ips.map(|ip| ip.address.ip()).collect();
-        // DEL works with a configuration that has gone bad: then nothing goes back now.
+        // DEL works with an invalid configuration, but then returns nothing to etcd.
         if let Ok(cluster) = Cluster::read(&call.config, &Default::default())
             && let Ok(Some(share)) = Share::read(&cluster.base.store)
             && share.owned.iter().any(|owned| owned.is_single() && ips.iter().any(|ip| owned.contains(*ip)))
@@ -109,7 +109,8 @@ impl Plugin for ClusterLocal {
         Ok(())
     }
 
-    /// A lease could be written, and the node has a share that it may give addresses from, or etcd answers.
+    /// Checks that a lease can be written. Also checks that the node has a valid share with a free address,
+    /// or that etcd answers.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let cluster = Cluster::read(&call.config, &call.args()?)?;
         HOST_LOCAL.status(call)?;
@@ -129,8 +130,8 @@ impl Plugin for ClusterLocal {
     }
 }
 
-/// Gives addresses their full length as prefix, so that the pod looks for no other on its link, and routes straight to
-/// their gateways.
+/// Sets the prefix of addresses to their full length, so that the pod expects no other address on its
+/// link. Adds routes to the gateways, which are directly on the link.
 fn lead_to_gateways(result: &mut CniResult) {
     let mut ways = Vec::new();
     for ip in &mut result.ips {
@@ -143,7 +144,7 @@ fn lead_to_gateways(result: &mut CniResult) {
             ways.push(way);
         }
     }
-    // Before those that go by the gateways.
+    // These routes come before those through the gateways.
     result.routes.splice(0..0, ways);
 }
 
@@ -151,8 +152,9 @@ fn late() -> Error {
     Error::new(Code::TRY_AGAIN_LATER, "the node's right to its addresses ended during the ADD")
 }
 
-/// After a good ADD: fetches a spare block in the middle of the last one, and has etcd confirm the share before its
-/// time is over. The ADD has its address: a failure is no error.
+/// Prepares later ADDs after a successful one. Fetches a spare block when the last one is half used, and
+/// has etcd confirm the share before it expires. A failure is only logged, because the ADD has its
+/// address.
 fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
     let Ok(Some(share)) = Share::read(&cluster.base.store) else { return };
     for (set, ranges) in cluster.base.sets.iter().enumerate() {
@@ -165,7 +167,7 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
         if result.ips.iter().any(|ip| in_the_middle(ip.address.ip()))
             && let Err(err) = ask::etcd(call, &Request::More(set, cluster.half()))
         {
-            // Another question would wait as long.
+            // Another request would take as long.
             return log::warn!("no spare block: {err}");
         }
     }
@@ -178,7 +180,7 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
     }
 }
 
-/// Has what is unused go back. A failure costs nothing but time.
+/// Returns unused addresses to etcd. After a failure they stay with the node until a later try.
 fn give_back(call: &Call) {
     if let Err(err) = ask::etcd(call, &Request::Tidy) {
         log::warn!("unused addresses stay with this node: {err}");
@@ -188,12 +190,12 @@ fn give_back(call: &Call) {
 /// The ranges that the node owns.
 struct Owned {
     cluster: Cluster,
-    /// What the ADD lacks.
+    /// The request to etcd that the ADD needs.
     need: Cell<Option<Request>>,
 }
 
 impl Owned {
-    /// An address that the pod is to get, and that the node doesn't own.
+    /// Returns a requested address that the node doesn't own.
     fn foreign(&self, share: &Share) -> Option<IpAddr> {
         let base = &self.cluster.base;
         let is_foreign = |ip: &IpAddr| {
@@ -212,7 +214,7 @@ impl Source for Owned {
             self.need.set(Some(Request::Confirm));
             return Err(late());
         };
-        // At first: a block that the pod doesn't need would be claimed otherwise.
+        // This comes first. Otherwise the node would claim a block that the pod doesn't need.
         if let Some(ip) = self.foreign(&share) {
             self.need.set(Some(Request::Address(ip)));
             return Err(Error::new(Code::NO_ADDRESS, format!("the node doesn't own {ip}")));

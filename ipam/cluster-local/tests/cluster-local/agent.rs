@@ -1,4 +1,4 @@
-//! `cnimble node` beside the plugin: a spare block is there before an ADD needs it.
+//! `cnimble node` and the plugin: a spare block exists before an ADD needs it.
 
 use std::process::Stdio;
 
@@ -9,7 +9,7 @@ use cnimble_tests::{Background, Host, PATIENCE, command, copy, plugin_dir, wait_
 use super::operator::list;
 use super::{Node, cluster};
 
-/// The agent of the node. Its API server isn't there, and isn't needed for this.
+/// Starts the agent of the node. Its API server doesn't exist and isn't needed here.
 fn agent(host: &Host, node: &Node<'_>) -> Background {
     let conf = host.dir().join("net.d");
     std::fs::create_dir(&conf).unwrap();
@@ -25,7 +25,7 @@ fn agent(host: &Host, node: &Node<'_>) -> Background {
     Background::start(&mut process)
 }
 
-/// The blocks in the node's file; 0 where there is none yet.
+/// Returns the number of blocks in the node's file, or 0 if there is no file.
 fn blocks(node: &Node<'_>) -> usize {
     let exists = node.store().join(".cnimble-share").exists();
     if exists { node.share()["owned"].as_array().unwrap().len() } else { 0 }
@@ -36,14 +36,14 @@ fn with_the_agent_adds_go_past_a_blocks_end_without_a_word_to_etcd() {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     let node = &nodes[0];
-    // This plugin finds no program that could ask etcd: an ADD that wants to fails.
+    // This plugin finds no program that could ask etcd. An ADD that needs it fails.
     let bare = host.dir().join("bare");
     std::fs::create_dir(&bare).unwrap();
     copy(&plugin_dir().join("cluster-local"), &bare.join("cluster-local"));
     let agent = agent(&host, node);
     let log = || std::fs::read_to_string(host.dir().join("agent.log")).unwrap();
     for n in 0..70 {
-        // A block has 56 addresses, and a pod may come before the agent has looked.
+        // A block has 56 addresses, and an ADD may run before the agent's next look.
         if n % 16 == 0 {
             assert!(wait_until(PATIENCE, || blocks(node) * 56 >= n + 32), "{n} pods: {}", log());
         }
@@ -71,7 +71,7 @@ fn the_agent_confirms_the_share_and_gives_empty_blocks_back() {
     let mut short = node.clone();
     short.config["ipam"]["etcd"]["offline"] = 3.into();
     let agent = agent(&host, &short);
-    // One has a lease, one is the spare one.
+    // One block has a lease, and one is the spare block.
     assert!(wait_until(PATIENCE, || blocks(node) == 2 && turn() > before + 2), "{}", node.share());
     drop(agent);
     super::assert_no_block_is_lost(&nodes[..1]);

@@ -1,4 +1,5 @@
-//! Many pods on three nodes, while members of etcd are killed, cut off and paused, and processes of ours are killed.
+//! Many pods on three nodes. Meanwhile members of etcd are killed, cut off and paused, and our processes
+//! are killed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ use cnimble_tests::Host;
 
 use super::{Node, assert_no_block_is_lost, cluster, cluster_of};
 
-/// Who has which address, by what ADD and DEL have answered.
+/// The owner of each address, according to the answers of ADD and DEL.
 #[derive(Default)]
 struct Checker(Mutex<BTreeMap<String, String>>);
 
@@ -22,23 +23,23 @@ impl Checker {
         assert_eq!(other, None, "{ip} has two owners: the other is {pod}");
     }
 
-    /// Called before DEL begins.
+    /// Called before DEL starts.
     fn takes_back(&self, ip: &str) {
         self.0.lock().unwrap().remove(ip);
     }
 }
 
-/// What came of a node's life.
+/// The result of [`live`] for a node.
 #[derive(Default)]
 struct Life {
-    /// ADDs that gave an address, and DELs.
+    /// The number of DELs, and of ADDs that returned an address.
     calls: usize,
-    /// Pods that live in the end.
+    /// The number of pods at the end.
     pods: usize,
 }
 
-/// So many ADDs on a node, and more until the time has passed, every third followed by a DEL; then the oldest pods go.
-/// An ADD that etcd's state stops is tried again.
+/// Runs ADDs on a node, at least `pods` and until the time has passed. A DEL follows every third one.
+/// Then the oldest pods are removed. An ADD that fails because of etcd's state is tried again.
 fn live(node: &Node<'_>, pods: usize, until: Instant, checker: &Checker) -> Life {
     let mut living = VecDeque::new();
     let mut calls = 0;
@@ -73,12 +74,12 @@ fn live(node: &Node<'_>, pods: usize, until: Instant, checker: &Checker) -> Life
     Life { calls, pods: living.len() }
 }
 
-/// How many pods a node gets: `scripts/stress cluster` sets more.
+/// Returns the number of pods of a node. `scripts/stress cluster` sets more.
 fn pods() -> usize {
     std::env::var("CNIMBLE_CLUSTER_PODS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
 }
 
-/// For how long nodes go on after that.
+/// Returns the minimum duration of the test in seconds.
 fn seconds() -> Option<u64> {
     std::env::var("CNIMBLE_CLUSTER_SECONDS").ok().and_then(|text| text.parse().ok())
 }
@@ -86,7 +87,7 @@ fn seconds() -> Option<u64> {
 #[test]
 fn no_address_has_two_owners_while_members_die_pause_and_are_cut_off() {
     let host = Host::new();
-    // Small blocks: every seventh ADD claims one. A small subnet: nodes come to claim the same ones.
+    // In small blocks every seventh ADD claims one. In a small subnet nodes claim the same ones.
     let subnet = if pods() <= 200 { "10.9.0.0/23" } else { "10.9.0.0/21" };
     let (mut etcd, nodes) = cluster_of(&host, 3, subnet, 29);
     let checker = Checker::default();
@@ -96,7 +97,7 @@ fn no_address_has_two_owners_while_members_die_pause_and_are_cut_off() {
         let lives: Vec<_> =
             nodes.iter().map(|node| scope.spawn(|| live(node, pods(), until, &checker))).collect();
         let pause = || std::thread::sleep(Duration::from_millis(700));
-        // In this thread: what it starts would end with another.
+        // This runs in the main thread, because the processes that a thread starts end with it.
         for n in (0..3).cycle().take_while(|_| !lives.iter().all(ScopedJoinHandle::is_finished)) {
             etcd.kill(n);
             pause();
@@ -130,7 +131,7 @@ fn no_address_has_two_owners_while_members_die_pause_and_are_cut_off() {
     }
 }
 
-/// SIGKILL of the processes that `pid` has started, if there are any now.
+/// Sends SIGKILL to the present children of `pid`.
 fn kill_children(pid: u32) {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     for child in children.split_whitespace() {
@@ -138,7 +139,7 @@ fn kill_children(pid: u32) {
     }
 }
 
-/// SIGKILL of the plugin, and of the program that it has started, after a time that grows by steps.
+/// Sends SIGKILL to the plugin and to the program that it started, after a delay that grows in steps.
 #[test]
 fn a_kill_at_any_moment_loses_no_block_and_gives_no_address_twice() {
     let host = Host::new();
@@ -147,7 +148,7 @@ fn a_kill_at_any_moment_loses_no_block_and_gives_no_address_twice() {
     for n in 0..60_u64 {
         let node = &nodes[(n % 2) as usize];
         let pod = format!("killed{n}");
-        // A fixed address in a block that no node has: each of these ADDs asks etcd.
+        // The fixed address is in an unclaimed block, so each of these ADDs asks etcd.
         let args = format!("IP=10.9.{}.1", 10 + n);
         let mut child = node.start("ADD", &pod, &args, None);
         std::thread::sleep(Duration::from_micros(n * 400));
@@ -166,7 +167,7 @@ fn a_kill_at_any_moment_loses_no_block_and_gives_no_address_twice() {
     assert_no_block_is_lost(&nodes[..2]);
 }
 
-/// Each round a block that no node has, and three nodes that want an address of it at the same moment.
+/// In each round three nodes claim an address of the same unclaimed block at the same time.
 #[test]
 fn of_nodes_that_claim_one_block_at_once_one_gets_it() {
     let host = Host::new();
@@ -183,7 +184,7 @@ fn of_nodes_that_claim_one_block_at_once_one_gets_it() {
     assert_no_block_is_lost(&nodes);
 }
 
-/// Each round a node that owns nothing, and pods that all find so at the same moment.
+/// In each round a node owns nothing, and its pods notice this at the same time.
 #[test]
 fn adds_of_one_node_that_lack_a_block_at_once_claim_one() {
     let host = Host::new();
@@ -191,7 +192,7 @@ fn adds_of_one_node_that_lack_a_block_at_once_claim_one() {
     let mut nodes = Vec::new();
     for round in 0..6_u32 {
         let node = Node::new(&host, 1, &format!("node{round}"), "10.9.0.0/16");
-        // Any address, or one each of a block that no node has.
+        // The pods ask for any address, or for fixed ones in one unclaimed block.
         let fixed = |n: u32| format!("IP=10.9.{}.{n}", 100 + round);
         let args = |n: u32| if round % 2 == 0 { String::new() } else { fixed(n) };
         let children: Vec<_> =

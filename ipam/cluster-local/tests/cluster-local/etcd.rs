@@ -1,4 +1,4 @@
-//! Three members of a real etcd in the namespace of a host, and what befalls them.
+//! Members of a real etcd in the namespace of a host, and faults of them.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,19 +10,19 @@ use serde_json::Value;
 use cnimble_tests::tls::Identity;
 use cnimble_tests::{Background, Host, wait_until};
 
-/// The longest that a test waits; only a failing one waits so long.
+/// The time limit of a wait, which only a failing test reaches.
 const PATIENCE: f32 = 120.0;
 
 pub(super) struct Etcd<'h> {
     host: &'h Host,
-    /// The members' addresses.
+    /// The addresses of the members.
     ips: Vec<String>,
     tls: Option<Tls>,
     members: Vec<Option<Background>>,
     generation: u32,
 }
 
-/// What members that speak TLS have, and etcdctl.
+/// The certificates and keys for TLS of the members and of etcdctl.
 #[derive(Clone)]
 pub(super) struct Tls {
     pub(super) ca: PathBuf,
@@ -30,13 +30,14 @@ pub(super) struct Tls {
     pub(super) client: Identity,
 }
 
-/// A program of etcd: that of the machine, or in the directory that CNIMBLE_ETCD_DIR names.
+/// Returns the path of a program of etcd: the installed one, or the one in the directory
+/// CNIMBLE_ETCD_DIR.
 fn program(name: &str) -> PathBuf {
     std::env::var_os("CNIMBLE_ETCD_DIR").map_or_else(|| name.into(), |dir| PathBuf::from(dir).join(name))
 }
 
 fn ip(n: usize) -> String {
-    // Not 127.0.0.1, which all others have as their source.
+    // 127.0.0.1 would be the source address of every process.
     format!("127.0.0.{}", n + 11)
 }
 
@@ -45,19 +46,19 @@ pub(super) fn url(n: usize) -> String {
 }
 
 impl<'h> Etcd<'h> {
-    /// `count` members with a leader.
+    /// Starts `count` members and waits for a leader.
     pub(super) fn start(host: &'h Host, count: usize) -> Self {
         Self::start_with(host, count, None)
     }
 
-    /// The same; with certificates clients need one, too.
+    /// Same as `start`. With certificates, clients need one as well.
     pub(super) fn start_with(host: &'h Host, count: usize, tls: Option<Tls>) -> Self {
         let mut etcd = Self::unready(host, count, tls);
         etcd.members();
         etcd
     }
 
-    /// One member with an address that the host has.
+    /// Starts one member at an address of the host.
     pub(super) fn start_at(host: &'h Host, ip: &str) -> Self {
         let mut etcd = Self::unready(host, 1, None);
         etcd.ips = vec![ip.to_owned()];
@@ -72,7 +73,7 @@ impl<'h> Etcd<'h> {
         self.settle();
     }
 
-    /// Members that aren't started.
+    /// Returns members that aren't started.
     pub(super) fn unready(host: &'h Host, count: usize, tls: Option<Tls>) -> Self {
         let ips = (0..count).map(ip).collect();
         Etcd { host, ips, tls, members: (0..count).map(|_| None).collect(), generation: 0 }
@@ -92,7 +93,7 @@ impl<'h> Etcd<'h> {
         peers.collect::<Vec<_>>().join(",")
     }
 
-    /// Starts a member, again if it was killed.
+    /// Starts a member, also again after a kill.
     pub(super) fn member(&mut self, n: usize) {
         let mut command = self.host.command(program("etcd"));
         let peer = format!("http://{}:2380", self.ips[n]);
@@ -111,7 +112,7 @@ impl<'h> Etcd<'h> {
         self.members[n] = Some(Background::start(&mut command));
     }
 
-    /// kill -9, by dropping it.
+    /// Kills a member with SIGKILL by dropping it.
     pub(super) fn kill(&mut self, n: usize) {
         self.members[n] = None;
     }
@@ -146,7 +147,7 @@ impl<'h> Etcd<'h> {
         command
     }
 
-    /// How many entries the log has.
+    /// Returns the number of entries in the log.
     pub(super) fn index(&self) -> u64 {
         let output = self.ctl("endpoint status -w json").output().unwrap();
         let status: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -159,7 +160,7 @@ impl<'h> Etcd<'h> {
         assert!(wait_until(PATIENCE, healthy), "etcd has no leader");
     }
 
-    /// Saves a backup.
+    /// Saves a backup and returns its path.
     pub(super) fn backup(&self) -> PathBuf {
         let file = self.host.dir().join("backup");
         let mut command = self.host.command(program("etcdctl"));
@@ -169,7 +170,7 @@ impl<'h> Etcd<'h> {
         file
     }
 
-    /// Restores it, as an operator does: same names, same URLs, same token.
+    /// Restores a backup as an operator does, with the same names, URLs and token.
     pub(super) fn restore(&mut self, file: &std::path::Path) {
         self.generation += 1;
         for n in 0..self.members.len() {

@@ -1,4 +1,4 @@
-//! Nodes that aren't who etcd knows, and an etcd that isn't what it was: each ends in an error.
+//! Nodes that don't match their records in etcd, and an etcd that was restored: each ends in an error.
 
 use cnimble_leases::store::Store;
 use cnimble_tests::{Host, PATIENCE, wait_until};
@@ -20,13 +20,13 @@ fn a_restored_backup_is_refused_by_old_and_new_nodes() {
     let (mut etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     nodes[0].added("p1");
     let backup = etcd.backup();
-    // Claimed after the backup: in the restored etcd this block is free.
+    // It was claimed after the backup, so this block is free in the restored etcd.
     nodes[1].added("p1");
     etcd.restore(&backup);
     refused(nodes[2].add("p1"), 50, "restored from a backup");
     let fixed = nodes[0].run("ADD", "p2", "IP=10.9.77.7", None).map(|result| super::address(&result));
     refused(fixed, 50, "restored from a backup");
-    // The blocks of before are the nodes' own all the same, until their time is over.
+    // The nodes keep using their earlier blocks until their share expires.
     nodes[1].added("p2");
 }
 
@@ -39,7 +39,8 @@ fn a_second_node_of_the_same_name_is_refused() {
     refused(other.add("p1"), 50, "another machine has this name");
 }
 
-/// A copy of the disk boots: its share is of the last boot, and etcd has the other machine's new one.
+/// A copy of the disk boots. Its share has an earlier boot, and etcd has the new boot of the original
+/// machine.
 #[test]
 fn a_copy_of_a_nodes_disk_is_refused_in_another_boot() {
     let host = Host::new();
@@ -48,7 +49,8 @@ fn a_copy_of_a_nodes_disk_is_refused_in_another_boot() {
     let file = nodes[0].store().join(".cnimble-share");
     let mut share = nodes[0].share();
     share["identity"]["boot"] = "00000000-0000-0000-0000-000000000000".into();
-    // The machine itself has booted since: etcd has a boot that is neither the file's nor this one.
+    // The original machine has booted since. So etcd has neither the boot in the file nor the present
+    // one.
     let key = "/cnimble/ipam/net/nodes/a";
     let known = share["identity"].to_string().replace("00000000-0000", "11111111-1111");
     let mut put = etcd.ctl("put");
@@ -60,12 +62,12 @@ fn a_copy_of_a_nodes_disk_is_refused_in_another_boot() {
 #[test]
 fn a_released_block_waits_until_its_node_may_not_use_it_any_more() {
     let host = Host::new();
-    // Two blocks in all.
+    // The subnet has two blocks.
     let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/25");
     let first = nodes[0].added("p1");
     nodes[1].added("p1");
     nodes[0].operate("release a").unwrap();
-    // Node a may still give addresses, so that the block isn't free: only single ones are.
+    // Node a may still use the block, so it isn't free. Only single addresses are.
     let claims = nodes[1].operate("blocks").unwrap();
     let released = claims.as_array().unwrap().iter().find(|claim| claim["node"] == "a").unwrap().clone();
     assert!(released["freeAt"].is_u64(), "{released}");
@@ -73,7 +75,7 @@ fn a_released_block_waits_until_its_node_may_not_use_it_any_more() {
     nodes[2].added("p1");
     let owned = nodes[2].share()["owned"].clone();
     assert_eq!(owned[0]["first"], owned[0]["last"], "a block that another node may use: {owned}");
-    // The time is over, on the node's clock and in etcd.
+    // The share has expired, on the node's clock and in etcd.
     let mut share = nodes[0].share();
     share["identity"]["offline"] = 1.into();
     std::fs::write(nodes[0].store().join(".cnimble-share"), share.to_string()).unwrap();
@@ -88,15 +90,16 @@ fn a_released_block_waits_until_its_node_may_not_use_it_any_more() {
     assert!(owned.as_array().unwrap().iter().any(|owned| owned["first"] == released["first"]), "{owned}");
 }
 
-/// A process that returns an address is held up between its confirmation and the return. Meanwhile the next one of the
-/// node confirms; that both are at work takes a lock that is gone, or a member of etcd that is slow.
+/// A process that returns an address is delayed between its confirmation and the return. Meanwhile the
+/// next process of the node confirms. Both can run at once only after a lost lock or with a slow member
+/// of etcd.
 #[test]
 fn a_return_that_comes_after_the_next_confirmation_does_nothing() {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     let node = &nodes[0];
     node.run("ADD", "p1", "IP=10.9.3.63", None).unwrap();
-    // Without a result to go by, DEL leaves the single address with the node.
+    // Without a prevResult, DEL leaves the single address with the node.
     node.run("DEL", "p1", "", None).unwrap();
     let is_ours = || {
         let claims = node.operate("blocks").unwrap();
@@ -115,7 +118,7 @@ fn a_return_that_comes_after_the_next_confirmation_does_nothing() {
     assert!(is_ours(), "the return of an earlier turn was carried out");
 }
 
-/// Held up by the lock of the leases, it is looked at.
+/// The lock of the leases delays the program, and the test reads its capabilities.
 #[test]
 fn the_program_that_asks_etcd_keeps_one_capability_and_gains_none() {
     let host = Host::new();

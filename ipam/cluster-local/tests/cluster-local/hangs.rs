@@ -1,4 +1,4 @@
-//! An etcd that accepts connections and never answers: verbs end in time, and say why.
+//! An etcd that accepts connections and never answers. Verbs end in time and report the reason.
 
 use std::net::TcpListener;
 use std::process::Stdio;
@@ -16,7 +16,7 @@ use super::{Node, answer, cluster, refused};
 fn a_verb_that_needs_etcd_ends_in_time_where_no_member_ever_answers() {
     let host = Host::new();
     let authority = Authority::new();
-    // The kernel accepts for them.
+    // The kernel accepts the connections.
     let _silent = host.within(|| {
         let at = |n| TcpListener::bind(format!("127.0.0.{n}:2379")).unwrap();
         [at(61), at(62)]
@@ -31,7 +31,7 @@ fn a_verb_that_needs_etcd_ends_in_time_where_no_member_ever_answers() {
     refused(plain.run("STATUS", "", "", None), 50, "etcd doesn't answer");
     plain.run("DEL", "p1", "", None).unwrap();
     refused(plain.operate("init"), 11, "etcd doesn't answer");
-    // One that listens nowhere is told in the system's words.
+    // For a closed port the message has the system's error.
     let closed = node(json!({"endpoints": ["http://127.0.0.64:2379"]}));
     refused(closed.add("p1"), 11, "etcd doesn't answer: http://127.0.0.64:2379: Connection refused");
     let trusting = node(json!({"endpoints": urls("https"), "ca": authority.certificate()}));
@@ -49,7 +49,7 @@ fn a_node_with_a_block_gives_its_addresses_without_a_word_to_an_etcd_that_hangs(
     };
     let before = asked();
     etcd.signal(0, Signal::SIGSTOP);
-    // The spare block is asked for in the middle of this one.
+    // The spare block is requested in the middle of this one.
     for n in 1..31 {
         node.added(&format!("p{n}"));
     }
@@ -57,7 +57,7 @@ fn a_node_with_a_block_gives_its_addresses_without_a_word_to_an_etcd_that_hangs(
     node.run("STATUS", "", "", None).unwrap();
     node.run("DEL", "p1", "", None).unwrap();
     assert_eq!(asked(), before, "etcd was asked");
-    // That ADD waits, and has its address all the same.
+    // That ADD waits, but returns its address.
     for n in 31..36 {
         node.added(&format!("p{n}"));
     }
@@ -76,7 +76,7 @@ fn a_node_with_a_block_gives_its_addresses_without_a_word_to_an_etcd_that_hangs(
     node.added("after");
 }
 
-/// getaddrinfo(3) takes as long as resolv.conf says, whoever has given up.
+/// getaddrinfo(3) takes as long as resolv.conf says, even if its caller has given up.
 #[test]
 fn names_that_are_never_resolved_delay_no_verb() {
     let host = Host::new();

@@ -1,4 +1,4 @@
-//! Claims that etcd carries out long after their process has given up, as a slow member may.
+//! Claims that etcd executes long after their process has given up, as with a slow member.
 
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -10,22 +10,22 @@ use cnimble_tests::{Host, PATIENCE, wait_until};
 use super::etcd::Etcd;
 use super::{Node, answer, cluster, refused};
 
-/// In the block that is claimed late.
+/// An address in the block that is claimed late.
 const LATE: &str = "10.9.200.7";
-/// Only a claim by node a has this.
+/// A part of the request that only a claim by node a has.
 const CLAIM: &[u8] = b"/owned/a/4-";
 
-/// Where a claim waits.
+/// Delays a claim.
 #[derive(Default)]
 struct Gate {
-    /// Whether one waits, and whether it may go on.
+    /// Whether a claim waits, and whether it may continue.
     state: Mutex<(bool, bool)>,
     opened: Condvar,
 }
 
 impl Gate {
-    /// Passes on everything but a claim. That is the last thing to be passed on: its process gives up, and takes it
-    /// back.
+    /// Passes on everything except a claim, which waits. Nothing after the claim is passed on, because
+    /// its process has given up and takes it back.
     fn heed(&self, piece: &[u8]) -> bool {
         if !piece.windows(CLAIM.len()).any(|part| part == CLAIM) {
             return true;
@@ -46,7 +46,7 @@ impl Gate {
     }
 }
 
-/// A claim of node a reaches etcd after `meanwhile`; the blocks that etcd knows then.
+/// Lets a claim of node a reach etcd after `meanwhile`. Returns the blocks that etcd then has.
 fn blocks_after_a_late_claim(
     host: &Host,
     etcd: &Etcd<'_>,
@@ -66,7 +66,7 @@ fn blocks_after_a_late_claim(
     meanwhile();
     let before = etcd.index();
     gate.open();
-    // What is refused is in the log, too.
+    // A refused request is in the log, too.
     assert!(wait_until(PATIENCE, || etcd.index() > before), "the claim hasn't reached etcd");
     nodes[1].operate("blocks").unwrap().as_array().unwrap().clone()
 }
@@ -94,6 +94,6 @@ fn a_claim_that_comes_after_its_node_was_released_does_nothing() {
     let release = || drop(nodes[1].operate("release a").unwrap());
     let blocks = blocks_after_a_late_claim(&host, &etcd, &nodes, release);
     assert!(!is_claimed(&blocks), "{blocks:?}");
-    // Another node may have it at once.
+    // Another node can get the address at once.
     nodes[1].run("ADD", "p1", &format!("IP={LATE}"), None).unwrap();
 }

@@ -1,4 +1,4 @@
-//! A node's own addresses: without etcd, fixed ones, and what a short subnet has left.
+//! A node's own addresses: without etcd, with fixed addresses, and in a short subnet.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ fn add_del_and_check_go_on_while_etcd_is_away() {
         }
         assert!(n < 100);
     };
-    // The block, without the first pod's address; the spare one is fetched later.
+    // The first pod has an address of the block, and the spare block is fetched later.
     assert!(given.len() >= 50, "{} addresses", given.len());
     assert_eq!(err["code"], 11, "{err}");
     assert_eq!(node.run("STATUS", "", "", None).unwrap_err()["code"], 50);
@@ -55,7 +55,8 @@ fn a_fixed_address_works_where_no_other_node_gives_it() {
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     let fixed = |node: usize, id: &str, ip: &str| nodes[node].run("ADD", id, &format!("IP={ip}"), None);
-    // In the middle of a block, in a block's tail, and once more: the block is this node's by now.
+    // The addresses are in the middle of a block, in a block's tail, and in a block that this node
+    // already owns.
     for (id, ip) in [("p1", "10.9.200.7"), ("p2", "10.9.3.63"), ("p3", "10.9.200.8")] {
         assert_eq!(super::address(&fixed(0, id, ip).unwrap()), format!("{ip}/16"));
     }
@@ -68,7 +69,8 @@ fn a_fixed_address_works_where_no_other_node_gives_it() {
     assert_no_block_is_lost(&nodes[..2]);
 }
 
-/// A /25 has two blocks of 56, and two tails of 8: 112 + 15, as the last address is the broadcast's.
+/// A /25 has two blocks of 56 and two tails of 8. These are 112 + 15 addresses, because the last address
+/// is the broadcast address.
 #[test]
 fn a_short_subnet_gives_single_addresses_and_takes_them_back() {
     let host = Host::new();
@@ -92,7 +94,7 @@ fn a_short_subnet_gives_single_addresses_and_takes_them_back() {
     let owner = std::fs::read_to_string(lease.path()).unwrap();
     let id = owner.split("\r\n").next().unwrap();
     nodes[2].run("DEL", id, "", Some(&ip)).unwrap();
-    // Not this node's any more.
+    // The node no longer owns it.
     assert_no_block_is_lost(&nodes);
     assert_eq!(nodes[2].share()["owned"].as_array().unwrap().len(), 14);
     nodes[0].run("ADD", "fixed", &format!("IP={name}"), None).unwrap();

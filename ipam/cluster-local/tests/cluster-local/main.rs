@@ -1,4 +1,5 @@
-//! cluster-local with a real etcd: no address has two owners, whatever befalls etcd, the plugin and the nodes.
+//! cluster-local with a real etcd. No address has two owners, even with faults of etcd, the plugin and
+//! the nodes.
 #![cfg(test)]
 
 mod agent;
@@ -25,7 +26,7 @@ use cnimble_tests::{Host, plugin_dir};
 
 use etcd::{Etcd, url};
 
-/// A node of a cluster: a name, and a directory of its own.
+/// A node of a cluster, with a name and its own directory.
 #[derive(Clone)]
 struct Node<'h> {
     host: &'h Host,
@@ -63,7 +64,7 @@ impl<'h> Node<'h> {
         self.start_in(plugin_dir(), verb, id, args, prev)
     }
 
-    /// With the plugin of this directory, where the program may be missing.
+    /// Starts the plugin of this directory, which may lack the program.
     fn start_in(&self, dir: &Path, verb: &str, id: &str, args: &str, prev: Option<&str>) -> Child {
         let mut config = self.config.clone();
         if let Some(ip) = prev {
@@ -94,7 +95,7 @@ impl<'h> Node<'h> {
         answer(&self.start_in(dir, verb, id, args, prev).wait_with_output().unwrap())
     }
 
-    /// ADD; the address with its prefix length.
+    /// Runs ADD and returns the address with its prefix length.
     fn add(&self, id: &str) -> Result<String, Value> {
         self.run("ADD", id, "", None).map(|result| address(&result))
     }
@@ -104,7 +105,7 @@ impl<'h> Node<'h> {
         self.add(id).unwrap_or_else(|err| panic!("ADD of {id} on {}: {err}", self.name))
     }
 
-    /// The program that speaks to etcd, with an operator's task.
+    /// Runs the program that speaks to etcd with an operator's task.
     fn operate(&self, task: &str) -> Result<Value, Value> {
         answer(&self.begin(task).wait_with_output().unwrap())
     }
@@ -123,7 +124,7 @@ fn answer(output: &Output) -> Result<Value, Value> {
     if output.status.success() { Ok(value) } else { Err(value) }
 }
 
-/// Fails unless the outcome is this error.
+/// Panics unless the outcome is this error.
 #[track_caller]
 fn refused<T>(outcome: Result<T, Value>, code: u32, text: &str) {
     let Err(err) = outcome else { panic!("no error, where code {code} was expected: {text}") };
@@ -135,12 +136,12 @@ fn address(result: &Value) -> String {
     result["ips"][0]["address"].as_str().unwrap().to_owned()
 }
 
-/// etcd, and three nodes of a network that is set up.
+/// Starts etcd, and returns three nodes of an initialized network.
 fn cluster<'h>(host: &'h Host, members: usize, subnet: &str) -> (Etcd<'h>, Vec<Node<'h>>) {
     cluster_of(host, members, subnet, 26)
 }
 
-/// The same with other blocks.
+/// Same as `cluster`, with another size of blocks.
 fn cluster_of<'h>(host: &'h Host, members: usize, subnet: &str, block: u8) -> (Etcd<'h>, Vec<Node<'h>>) {
     let etcd = Etcd::start(host, members);
     let node = |name| Node::new(host, members, name, subnet).with("blockSize", block.into());
@@ -149,7 +150,7 @@ fn cluster_of<'h>(host: &'h Host, members: usize, subnet: &str, block: u8) -> (E
     (etcd, nodes)
 }
 
-/// What etcd says each node owns is what the nodes' files say.
+/// Asserts that each node's file has the addresses that etcd has for the node.
 #[track_caller]
 fn assert_no_block_is_lost(nodes: &[Node<'_>]) {
     for node in nodes {

@@ -1,4 +1,4 @@
-//! `cnimble ipam`: a network is set up, listed, and a node released.
+//! `cnimble ipam` initializes a network, lists it and releases a node.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Etcd, Node, answer, refused};
 
-/// `cnimble ipam`, with an answer as JSON.
+/// Runs `cnimble ipam` and returns its answer as JSON.
 fn ipam(host: &Host, words: &[&str]) -> Result<Value, String> {
     let mut process = host.command(command());
     process.args(["--json", "--cni-path"]).arg(plugin_dir()).arg("ipam").args(words);
@@ -51,6 +51,6 @@ fn the_command_sets_a_network_up_lists_its_blocks_and_releases_a_node() {
     let blocks = ipam(&host, &["blocks", file]).unwrap();
     assert_eq!((&blocks[0]["first"], &blocks[0]["freeAt"]), (&first, &released["freeAt"]));
     assert!(released["freeAt"].is_u64(), "{released}");
-    // The node is unknown from now on: what etcd is asked for is refused.
+    // The node is unknown from now on, so its requests to etcd are refused.
     refused(node.run("ADD", "p2", "IP=10.9.77.7", None), 50, "released");
 }

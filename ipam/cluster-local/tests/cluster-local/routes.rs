@@ -1,12 +1,12 @@
-//! `cnimble node --cluster-local` on nodes of one link: pods with addresses of blocks in etcd reach each other without
-//! NAT, whatever happens to etcd, the agents and the nodes.
+//! `cnimble node --cluster-local` on nodes of one link. Pods with addresses of blocks in etcd reach each
+//! other without NAT, even with faults of etcd, the agents and the nodes.
 
 use cnimble_tests::stream::Stream;
 use cnimble_tests::{Host, PATIENCE, need, wait_until};
 
 use super::site::{Member, Site};
 
-/// Blocks of 16 addresses, of which 14 come with the block.
+/// Blocks of 16 addresses. A block is claimed with 14 of them.
 const BOTH: &str = r#""blockSize": 28, "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]"#;
 
 #[test]
@@ -24,7 +24,7 @@ fn routes_follow_the_blocks(options: &str) {
     let world = Site::world();
     let mut site = Site::with(&world, BOTH, options);
     site.join(1);
-    // The file is there before etcd is asked.
+    // The file is written before etcd is asked.
     assert!(wait_until(PATIENCE, || site.members[0].conflist().exists()), "{}", site.members[0].log());
     site.members[0].says("run `cnimble ipam init`");
     site.init();
@@ -34,7 +34,7 @@ fn routes_follow_the_blocks(options: &str) {
     site.settled();
     site.all_reach_all();
     site.members.iter().for_each(Member::check_pods);
-    // Pods past a block: another one, and its route.
+    // More pods than a block has addresses need another block, and its route.
     let first = &mut site.members[0];
     let before = first.owned().len();
     while first.pods.len() < 20 {
@@ -43,12 +43,12 @@ fn routes_follow_the_blocks(options: &str) {
     assert!(first.owned().len() > before);
     site.settled();
     site.all_reach_all();
-    // A node comes.
+    // A node joins.
     site.join(4);
     site.members[3].add_pod();
     site.settled();
     site.all_reach_all();
-    // It goes for good, and so do its routes.
+    // It is released, and the other nodes remove its routes.
     let gone = site.members.pop().unwrap();
     let theirs = gone.owned();
     drop(gone);
@@ -58,7 +58,7 @@ fn routes_follow_the_blocks(options: &str) {
     site.all_reach_all();
     let first = &site.members[0];
     assert_eq!(first.metric("conditions"), Some(0), "{}", first.log());
-    // One rule of each family, and its guard, however many blocks there are.
+    // Each family has one rule and its guard, with any number of blocks.
     let table = first.host.nft("list table inet cnimble-node");
     assert_eq!(table.matches("saddr").count(), 4, "{table}");
 }
@@ -127,15 +127,15 @@ fn nothing_stops_while_etcd_is_away_and_agents_are_killed() {
     }
     unchanged(&site, "etcd is away");
     let first = &mut site.members[0];
-    // A route that goes meanwhile comes back.
+    // A route that is removed meanwhile is restored.
     let removed = first.routes()[0].split(' ').next().unwrap().to_owned();
     first.host.ip(&format!("route del {removed}"));
     let is_back = || first.routes().iter().any(|route| route.starts_with(&format!("{removed} ")));
     assert!(wait_until(PATIENCE, is_back), "{}", first.log());
-    // Pods come from the node's block, and go.
+    // Pods in the node's block are added and removed.
     first.add_pod();
     first.del_pod();
-    // An agent that knows of no node removes no route.
+    // An agent that knows no nodes removes no route.
     first.agent = None;
     first.start();
     first.says_again("nodes are as they were told of last: etcd doesn't answer");
@@ -168,7 +168,7 @@ fn a_node_without_a_way_to_it_is_a_condition_and_no_illness() {
     second.options = "--node-ip 198.51.100.7".to_owned();
     second.start();
     first.healthy("198.51.100.7 is on no link of this host");
-    // With the whole subnet on a link of the host, nothing is changed.
+    // If the whole subnet is on a link of the host, nothing is changed.
     second.agent = None;
     second.options = String::new();
     second.start();
@@ -194,7 +194,7 @@ fn once_writes_what_is_missing_and_then_nothing() {
     assert!(first.routes().is_empty() && !first.conflist().exists());
     let (count, said) = (site.members[1].owned().len(), site.members[0].once());
     assert_eq!((&said["routes"], &said["conditions"]), (&count.into(), &serde_json::json!([])), "{said}");
-    // The file and the table.
+    // The two other writes are the file and the table.
     assert_eq!(said["writes"], count + 2, "{said}");
     let again = site.members[0].once();
     assert_eq!((&again["routes"], &again["writes"]), (&count.into(), &0.into()), "{again}");

@@ -16,10 +16,10 @@ use cnimble_tests::{
 
 use super::etcd::Etcd;
 
-/// Where etcd is, which is the world behind the nodes, too.
+/// The address of etcd, which is also the network outside.
 const WORLD: &str = "192.0.2.254";
 
-/// A pod, and its addresses.
+/// A pod and its addresses.
 pub(super) struct Pod {
     pub(super) ns: Ns,
     pub(super) ips: Vec<String>,
@@ -31,7 +31,7 @@ pub(super) struct Member {
     pub(super) host: Host,
     pub(super) agent: Option<Background>,
     pub(super) pods: Vec<Pod>,
-    /// Of the agent.
+    /// The options of the agent.
     pub(super) options: String,
 }
 
@@ -39,17 +39,17 @@ pub(super) struct Site<'w> {
     pub(super) members: Vec<Member>,
     pub(super) etcd: Etcd<'w>,
     world: &'w Host,
-    /// Of the IPAM plugin.
+    /// Further keys of the IPAM plugin.
     keys: String,
-    /// Of each agent.
+    /// The options of each agent.
     options: String,
 }
 
 impl<'w> Site<'w> {
-    /// The link between the nodes.
+    /// Makes the link between the nodes.
     pub(super) fn world() -> Host {
         let world = Host::hasty();
-        // A MAC that follows the ports would change when a node comes, and others would look for the world at the old one.
+        // A MAC that follows the ports would change when a node joins, and others would use the old one.
         world.ip("link add br0 address 02:00:00:00:00:fe type bridge");
         world.ip("link set br0 up");
         world.ip(&format!("addr add {WORLD}/24 dev br0"));
@@ -57,12 +57,12 @@ impl<'w> Site<'w> {
         world
     }
 
-    /// etcd, and no node yet.
+    /// Starts etcd without nodes.
     pub(super) fn new(world: &'w Host, keys: &str) -> Self {
         Self::with(world, keys, "")
     }
 
-    /// Two nodes, a pod on each, and all that is to be there.
+    /// Starts two nodes with a pod each, and waits until they are ready.
     pub(super) fn of_two(world: &'w Host, keys: &str) -> Self {
         let mut site = Self::new(world, keys);
         site.join(1);
@@ -73,13 +73,13 @@ impl<'w> Site<'w> {
         site
     }
 
-    /// The same as [`new`](Self::new); each agent gets these options.
+    /// Same as [`new`](Self::new), with these options for each agent.
     pub(super) fn with(world: &'w Host, keys: &str, options: &str) -> Self {
         let etcd = Etcd::start_at(world, WORLD);
         Site { members: Vec::new(), etcd, world, keys: keys.to_owned(), options: options.to_owned() }
     }
 
-    /// A machine more, with its agent.
+    /// Adds a machine with its agent.
     pub(super) fn join(&mut self, number: usize) {
         let host = Host::hasty();
         let port = format!("port{number}");
@@ -96,17 +96,17 @@ impl<'w> Site<'w> {
         self.members.push(member);
     }
 
-    /// Sets the network up, once for all.
+    /// Initializes the network.
     pub(super) fn init(&self) {
         let first = &self.members[0];
         assert!(wait_until(PATIENCE, || first.conflist().exists()), "{}", first.log());
         first.command("ipam init cnimble").success();
     }
 
-    /// Releases what a node owned that is gone.
+    /// Releases the blocks of a removed node.
     pub(super) fn release(&self, name: &str) {
         let line = format!("ipam release cnimble {name}");
-        // A process of the node may still be at it.
+        // A process of the node may still run.
         let is_released = || self.members[0].command(&line).status == 0;
         assert!(wait_until(PATIENCE, is_released), "{name}");
     }
@@ -115,7 +115,7 @@ impl<'w> Site<'w> {
         self.members.iter_mut().for_each(Member::add_pod);
     }
 
-    /// Waits until each node has routes to what the others own, and no other.
+    /// Waits until each node has routes to the blocks of the others, and no other routes.
     pub(super) fn settled(&self) {
         for member in &self.members {
             let wanted = || -> BTreeSet<String> {
@@ -148,7 +148,8 @@ impl<'w> Site<'w> {
         }
     }
 
-    /// Each pod sees the first and the last pod of each node by their own addresses, and the world by the node's.
+    /// Asserts that each pod reaches the first and the last pod of each node by their own addresses. The
+    /// network outside sees the node's address.
     pub(super) fn all_reach_all(&self) {
         let ends = |member: &'_ Member| -> BTreeSet<usize> { [0, member.pods.len() - 1].into() };
         let pods: Vec<(usize, &Pod)> = self
@@ -177,12 +178,12 @@ impl<'w> Site<'w> {
 }
 
 impl Member {
-    /// One without an agent yet.
+    /// Returns a node without an agent.
     pub(super) fn alone(host: Host, number: usize) -> Self {
         Member { number, host, agent: None, pods: Vec::new(), options: String::new() }
     }
 
-    /// The command with `node`'s options.
+    /// Returns the command `cnimble node` with these options.
     fn node(&self, options: &str) -> Command {
         let dir = self.host.dir().display();
         let log = std::fs::File::options().create(true).append(true).open(self.log_file()).unwrap();
@@ -198,19 +199,19 @@ impl Member {
         process
     }
 
-    /// Starts the agent.
+    /// Starts the agent on this node.
     pub(super) fn start(&mut self) {
         self.agent = Some(Background::start(&mut self.node(&self.options)));
     }
 
-    /// What `cnimble node --once` did.
+    /// Runs `cnimble node --once` and returns its report.
     pub(super) fn once(&self) -> Value {
         let output = run_limited(&mut self.node("--once --json"), b"", LIMIT);
         assert_eq!(output.status.code(), Some(0), "{}", self.log());
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Another verb of the command, on this node.
+    /// Runs another verb of the command on this node.
     pub(super) fn command(&self, line: &str) -> Outcome {
         let dir = self.host.dir().display();
         self.host.run(&format!(
@@ -220,7 +221,7 @@ impl Member {
         ))
     }
 
-    /// `node` with its usual options.
+    /// Runs a verb with the usual options of `node`.
     pub(super) fn command_of(&self, line: &str) -> Outcome {
         self.command(&format!("{line} --cluster-local {}/pods.json", self.host.dir().display()))
     }
@@ -241,13 +242,13 @@ impl Member {
         assert!(wait_until(PATIENCE, || self.log().contains(words)), "{words}: {}", self.log());
     }
 
-    /// A second time.
+    /// Waits until the agent's log has these words twice.
     pub(super) fn says_again(&self, words: &str) {
         let twice = || self.log().matches(words).count() > 1;
         assert!(wait_until(PATIENCE, twice), "{words}: {}", self.log());
     }
 
-    /// Waits until `/healthz` is well, and has these words.
+    /// Waits until `/healthz` reports success with these words.
     pub(super) fn healthy(&self, words: &str) {
         let now = || self.get("/healthz").unwrap_or_default();
         let fits = || now().starts_with("HTTP/1.1 200 ") && now().contains(words);
@@ -263,27 +264,27 @@ impl Member {
         Some(answer)
     }
 
-    /// What `/metrics` counts by this name.
+    /// Returns the counter of this name in `/metrics`.
     pub(super) fn metric(&self, name: &str) -> Option<u64> {
         let text = self.get("/metrics")?;
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("cnimble_node_{name} ")))?;
         line.trim().parse().ok()
     }
 
-    /// The agent's routes to other nodes, as `ip route` shows them.
+    /// Returns the agent's routes to other nodes, as `ip route` shows them.
     pub(super) fn routes(&self) -> Vec<String> {
         let of = |family: &str| self.host.ip(&format!("{family} route show proto 203"));
         let text = of("-4") + "\n" + &of("-6");
         let whole = |line: &str| {
             let (dst, rest) = line.split_once(' ')?;
-            // Of one address `ip` shows no length.
+            // `ip` shows no length for a single address.
             let length = if dst.contains(':') { 128 } else { 32 };
             Some(if dst.contains('/') { line.trim().to_owned() } else { format!("{dst}/{length} {rest}") })
         };
         text.lines().filter_map(whole).filter(|route| !route.contains("dev cni0")).collect()
     }
 
-    /// What the node owns, by its own file.
+    /// Returns the node's blocks and addresses from its own file.
     pub(super) fn owned(&self) -> Vec<String> {
         let file = self.host.data_dir().join("cnimble/.cnimble-share");
         let share: Value =
@@ -306,12 +307,12 @@ impl Member {
         self.pods.push(Pod { ns, ips });
     }
 
-    /// CHECK of each pod.
+    /// Runs CHECK of each pod.
     pub(super) fn check_pods(&self) {
         self.pods.iter().for_each(|pod| drop(self.verb("check", &pod.ns)));
     }
 
-    /// Takes the last pod down.
+    /// Removes the last pod.
     pub(super) fn del_pod(&mut self) {
         let pod = self.pods.pop().unwrap();
         self.verb("del", &pod.ns);
@@ -325,7 +326,7 @@ impl Member {
             pod.path(),
             locks.display()
         );
-        // As a kubelet does: on a starved machine etcd may not answer in time (code 11).
+        // The test retries as a kubelet does. On a busy machine etcd may not answer in time (code 11).
         let mut outcome = self.command(&line);
         let is_late = |outcome: &Outcome| outcome.status != 0 && outcome.text().contains("\"code\": 11,");
         wait_until(PATIENCE, || {

@@ -1,4 +1,4 @@
-//! etcd by TLS, with certificates on both sides.
+//! etcd with TLS, and certificates on both sides.
 
 use cnimble_tests::Host;
 use cnimble_tests::tls::{Authority, Identity};
@@ -15,7 +15,7 @@ fn tls(authority: &Authority, names: &str) -> Tls {
     }
 }
 
-/// The node, with what it trusts and what it is trusted by.
+/// Returns the node with its trusted CA and its own certificate.
 fn with<'h>(node: &Node<'h>, ca: &Authority, client: Option<&Identity>) -> Node<'h> {
     let mut etcd = json!({"endpoints": ["https://127.0.0.11:2379"], "ca": ca.certificate()});
     if let Some(client) = client {
@@ -50,7 +50,7 @@ fn without_trust_etcd_is_refused_in_a_sentence_and_adds_go_on_from_the_nodes_blo
     .enumerate()
     {
         let node = with(&node, ca, client);
-        // An address of another block: etcd has to be asked.
+        // The address is in another block, so etcd has to be asked.
         refused(node.run("ADD", "asks", "IP=10.9.200.7", None), 11, &text);
         node.added(&format!("own{n}"));
     }
@@ -61,7 +61,7 @@ fn without_trust_etcd_is_refused_in_a_sentence_and_adds_go_on_from_the_nodes_blo
 fn a_member_whose_certificate_has_another_name_is_refused() {
     let host = Host::new();
     let authority = Authority::new();
-    // etcdctl refuses it, too: nothing waits for health.
+    // etcdctl refuses this certificate as well, so the test can't wait for health.
     let tls = tls(&authority, "IP:127.0.0.99");
     let client = tls.client.clone();
     let mut etcd = Etcd::unready(&host, 1, Some(tls));

@@ -1,4 +1,4 @@
-//! What an agent is told of the nodes' shares.
+//! The events about the nodes' shares that an agent gets.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use cnimble_tests::{Background, Host, PATIENCE, plugin_dir, wait_until};
 
 use super::{Node, cluster, cluster_of, refused};
 
-/// A program that follows, and the lines that it has said.
+/// A program that watches, and the lines that it has printed.
 struct Watch {
     process: Background,
     lines: Arc<Mutex<Vec<String>>>,
@@ -36,7 +36,7 @@ impl Watch {
         Watch { process, lines }
     }
 
-    /// The nodes as they were told of last.
+    /// Returns the nodes of the last line.
     fn nodes(&self) -> Value {
         let lines = self.lines.lock().unwrap();
         let last = lines.iter().rfind(|line| line.contains("\"nodes\""));
@@ -67,12 +67,12 @@ fn an_agent_is_told_of_each_claim_return_and_release_and_of_the_nodes_addresses(
     let block = first(&nodes[0]);
     let wanted = json!({"a": {"ips": ["192.0.2.1", "2001:db8::1"], "blocks": [block], "singles": []}});
     watch.tells("a block and addresses", |nodes| *nodes == wanted);
-    // The node has moved, and has a spare block and a fresh confirmation.
+    // The node has another address, a spare block and a new confirmation.
     nodes[0].operate("tend 192.0.2.7").unwrap();
     watch.tells("another address", |nodes| nodes["a"]["ips"] == json!(["192.0.2.7"]));
     let asked = nodes[0].operate("tend 192.0.2.7").unwrap();
     assert_eq!(asked, json!({"asked": false}));
-    // Without an agent: a block, and no address. A plugin's confirmation takes nothing away.
+    // Without an agent a node has a block but no address. A plugin's confirmation removes nothing.
     nodes[1].added("p1");
     nodes[0].operate("confirm").unwrap();
     let other = first(&nodes[1]);
@@ -80,7 +80,7 @@ fn an_agent_is_told_of_each_claim_return_and_release_and_of_the_nodes_addresses(
         nodes["b"] == json!({"ips": [], "blocks": [other], "singles": []})
             && nodes["a"]["ips"] == json!(["192.0.2.7"])
     });
-    // No block is free any more: a borrowed address.
+    // No block is free, so the address is borrowed from one.
     let single = nodes[2].added("p1");
     let single = single.split('/').next().unwrap();
     watch.tells("a single address", |nodes| nodes["c"]["singles"] == json!([single]));
@@ -88,7 +88,7 @@ fn an_agent_is_told_of_each_claim_return_and_release_and_of_the_nodes_addresses(
     watch.tells("its return", |nodes| nodes["c"].is_null());
     nodes[1].operate("release a").unwrap();
     watch.tells("a release", |nodes| nodes["a"].is_null());
-    // One that comes later is told the same in its first line.
+    // The first line of a later watch has the same nodes.
     let late = Watch::start(&host, &nodes[0], 0);
     late.tells("all", |nodes| *nodes == watch.nodes() && nodes["b"]["blocks"] == json!([other]));
 }
@@ -122,7 +122,7 @@ fn a_restored_etcd_is_not_followed() {
     watch.tells("both", |nodes| nodes["a"]["blocks"].is_array() && nodes["b"]["blocks"].is_array());
     etcd.restore(&backup);
     assert!(wait_until(PATIENCE, || !watch.process.running()));
-    // The node has never seen the old one.
+    // The node has never seen the old etcd.
     let mut again = Watch::start(&host, &nodes[2], 0);
     assert!(wait_until(PATIENCE, || !again.process.running()));
     assert!(wait_until(PATIENCE, || again.all().contains("restored from a backup")), "{}", again.all());
