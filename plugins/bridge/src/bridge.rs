@@ -1,4 +1,4 @@
-//! The bridge itself: found, or made.
+//! The bridge: found or made.
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{self, Change, Filter, Link, Mac, NewBridge};
@@ -10,15 +10,15 @@ use crate::config::Config;
 use crate::ours::{self, GOES, OURS};
 use crate::{unused, vlan};
 
-/// The error for a name that a link of another kind has.
+/// Returns the error for a name that a link of another kind has.
 pub(crate) fn not_a_bridge(name: &str) -> Error {
     Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a bridge"))
 }
 
-/// Returns the bridge, made if it is missing, up, with router advertisements ignored
-/// (CVE-2020-10749) and a MAC that doesn't follow its ports.
+/// Finds or makes the bridge, and sets it up. It ignores router advertisements (CVE-2020-10749), and its
+/// MAC doesn't follow its ports.
 ///
-/// One that is missing is made with this `mac`, or with a random one.
+/// A missing bridge is made with this `mac`, or with a random one.
 pub(crate) fn ensure(
     call: &Call,
     host: &mut Netlink,
@@ -42,8 +42,9 @@ pub(crate) fn ensure(
     Ok(bridge)
 }
 
-/// Makes the bridge, unless another ADD was faster; returns whether. Its MAC is given at creation: one that the kernel chose would change
-/// to the lowest of the ports' and break the pods' neighbour entries.
+/// Makes the bridge, unless a concurrent ADD has made it. Returns whether this ADD made it. The MAC is
+/// set at the creation. Otherwise the kernel would change it to the lowest one of the ports and break
+/// the pods' neighbour entries.
 fn create(call: &Call, host: &mut Netlink, config: &Config, mac: Option<Mac>) -> Result<(Link, bool), Error> {
     let wanted = NewBridge {
         name: &config.bridge,
@@ -57,7 +58,7 @@ fn create(call: &Call, host: &mut Netlink, config: &Config, mac: Option<Mac>) ->
             call.undo.push(format!("remove bridge {name}"), move || {
                 let _alone = goes.then(unused::lock).transpose()?;
                 let mut host = Netlink::open()?;
-                // Another pod may have come to live on it meanwhile.
+                // Another pod may have joined it meanwhile.
                 if !has_ports(&mut host, index)? {
                     host.remove_link(index, &name)?;
                 }
@@ -65,7 +66,7 @@ fn create(call: &Call, host: &mut Netlink, config: &Config, mac: Option<Mac>) ->
             });
             Ok((bridge, true))
         }
-        // Another ADD was faster.
+        // A concurrent ADD made it.
         Err(err) if err.is(nix::errno::Errno::EEXIST) => Ok((host.link(&config.bridge)?, false)),
         Err(err) if config.filters_vlans => Err(vlan::explain(err)),
         Err(err) => Err(err.into()),
@@ -76,7 +77,7 @@ fn has_ports(host: &mut Netlink, bridge: u32) -> netlink::Result<bool> {
     Ok(!host.links(&Filter { master: Some(bridge), kind: None })?.is_empty())
 }
 
-/// `is_new`: this ADD has made it, and says so in its alias.
+/// Sets the bridge up. `is_new` means that this ADD has made it, which its alias then says.
 fn switch_on(
     call: &Call,
     host: &mut Netlink,
@@ -104,7 +105,8 @@ fn switch_on(
             return Ok(());
         }
         host.execute(link::set(index, &name, &back))?;
-        // Another pod may have come at this moment; one that comes later looks for itself ([`ours::hold`]).
+        // A concurrent ADD may have joined the bridge. A later one checks the flags itself
+        // ([`ours::hold`]).
         if has_ports(&mut host, index)? {
             host.execute(link::set(index, &name, &Change { up, promisc, ..Change::default() }))?;
         }

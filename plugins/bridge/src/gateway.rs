@@ -1,4 +1,4 @@
-//! The host as the pods' gateway: addresses on the bridge, forwarding, default routes.
+//! The host as the pods' gateway: addresses on the bridge, forwarding and default routes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,9 +15,9 @@ use cnimble_plugin::interface::host::forward;
 use crate::config::Config;
 use crate::{POD_INTERFACE, pod, vlan_gateway};
 
-/// Completes what IPAM returned: every address belongs to the pod's interface, has a
-/// gateway if the bridge is one, and a default route where one is wanted and missing.
-/// Returns the addresses that the bridge needs.
+/// Completes the result of IPAM. Every address belongs to the pod's interface and gets a gateway if the
+/// bridge is one. Adds a missing default route if it is configured. Returns the addresses that the
+/// bridge needs.
 pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<IpNetwork>, Error> {
     for ip in &mut result.ips {
         ip.interface = Some(POD_INTERFACE);
@@ -41,15 +41,15 @@ pub(crate) fn complete(result: &mut CniResult, config: &Config) -> Result<Vec<Ip
     if config.is_gateway { addresses_of(result) } else { Ok(Vec::new()) }
 }
 
-/// The gateways of a result, with the prefix lengths that they have on the bridge.
+/// Returns the gateways of a result, with their prefix lengths on the bridge.
 ///
 /// # Errors
-/// Code 7 if the gateway of an address is of another family.
+/// Fails with code 7 if the gateway of an address is of another family.
 pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> {
     let mut gateways = Vec::new();
     for ip in &result.ips {
         let Some(gateway) = ip.gateway else { continue };
-        // A link-local one is of the link's network, whatever the pod's.
+        // A link-local gateway is in the link's network, with any network of the pod.
         let prefix = if is_link_local(gateway) { LINK_LOCAL_PREFIX } else { ip.address.prefix() };
         let wanted = IpNetwork::new(gateway, prefix)
             .map_err(|err| Error::config(format!("gateway {gateway} of {}: {err}", ip.address)))?;
@@ -60,7 +60,7 @@ pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> 
     Ok(gateways)
 }
 
-/// `0.0.0.0/0` or `::/0`.
+/// Returns `0.0.0.0/0` or `::/0`.
 fn everywhere(like: IpNetwork) -> Option<IpNetwork> {
     let unspecified = match like {
         IpNetwork::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -69,8 +69,8 @@ fn everywhere(like: IpNetwork) -> Option<IpNetwork> {
     IpNetwork::new(unspecified, 0).ok()
 }
 
-/// Puts the gateway addresses where they belong and switches forwarding on. Returns the
-/// vlan's gateway interface, if there is one.
+/// Adds the gateway addresses to the bridge or to the vlan's gateway, and switches forwarding on.
+/// Returns the vlan's gateway interface, if there is one.
 pub(crate) fn ensure(
     call: &Call,
     host: &mut Netlink,
@@ -108,7 +108,7 @@ fn addresses(
         if present.iter().any(|addr| addr.net == *wanted) {
             continue;
         }
-        // The router that a DHCP server tells may be another host, whose address nobody else may have.
+        // The router of a DHCP server may be another host, and its address must not be duplicated.
         if config.ipam.as_deref() == Some("dhcp") {
             if present.iter().any(|addr| addr.net.ip() == wanted.ip()) {
                 continue;
@@ -133,11 +133,11 @@ fn addresses(
                 let (index, name, net) = (link.index, link.name.clone(), *wanted);
                 call.undo.push(format!("take {net} off {name}"), move || take_off(bridge, index, &name, net));
             }
-            // Another ADD was faster.
+            // A concurrent ADD added it.
             Err(err) if err.is(Errno::EEXIST) => {}
             Err(err) => return Err(err.into()),
         }
-        // A bridge that others made may still let its MAC follow its ports.
+        // The MAC of a foreign bridge may still follow its ports.
         if let Some(mac) = link.mac {
             host.execute(link::set(link.index, &link.name, &Change { mac: Some(mac), ..Change::default() }))?;
         }
@@ -145,7 +145,7 @@ fn addresses(
     Ok(())
 }
 
-/// The error for a gateway by DHCP that the bridge isn't.
+/// Returns the error for a gateway by DHCP that isn't the bridge.
 fn foreign(gateway: IpAddr, bridge: &str) -> Error {
     let msg =
         format!("\"{bridge}\" can't be the gateway {gateway}: by DHCP that is another host of the network");
@@ -154,11 +154,11 @@ fn foreign(gateway: IpAddr, bridge: &str) -> Error {
     ))
 }
 
-/// Takes an address off that the wanted one stands in for.
+/// Removes an address that the wanted one replaces.
 fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Result<(), Error> {
     match host.execute(addr::del(link.index, &link.name, net)) {
         Ok(()) => {}
-        // Another ADD was faster, and gives it back if it fails.
+        // A concurrent ADD removed it, and restores it if it fails.
         Err(err) if err.is_missing() => return Ok(()),
         Err(err) => return Err(err.into()),
     }
@@ -172,7 +172,7 @@ fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Resu
     Ok(())
 }
 
-/// A link-local gateway gives the host no route to the pods' network.
+/// Adds a route to the pods' network. A link-local gateway gives the host none.
 fn lead_back(call: &Call, host: &mut Netlink, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
     let wanted = NewRoute::to(net, link.index);
     match host.execute(route::add(&wanted, &link.name)) {
@@ -204,14 +204,14 @@ fn lead_back(call: &Call, host: &mut Netlink, bridge: u32, link: &Link, net: IpN
     }
 }
 
-/// Whether other pods than the one that is being taken back use the bridge by now: that has a port
-/// still, and so has a vlan's gateway.
+/// Whether other pods use the bridge now. The pod that is being removed still has a port, and so has a
+/// vlan's gateway.
 fn is_used(host: &mut Netlink, bridge: u32, index: u32) -> Result<bool, Error> {
     let own = if index == bridge { 1 } else { 2 };
     Ok(host.links(&Filter { master: Some(bridge), kind: None })?.len() > own)
 }
 
-/// Takes a gateway address off again, unless other pods use the bridge by now.
+/// Removes a gateway address, unless other pods use the bridge now.
 fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     if is_used(&mut host, bridge, index)? {
@@ -223,15 +223,15 @@ fn take_off(bridge: u32, index: u32, name: &str, net: IpNetwork) -> Result<(), E
     }
 }
 
-/// Of fe80::/64, which leads no further than the link.
+/// The prefix length of fe80::/64, the network of a link.
 const LINK_LOCAL_PREFIX: u8 = 64;
 
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Whether two addresses can't both be the bridge's: IPv4 gateways replace each other, IPv6
-/// ones only where their networks overlap. Every link has link-local ones, and may have several.
+/// Whether two addresses can't both be on the bridge. IPv4 gateways replace each other, and IPv6
+/// gateways only if their networks overlap. Every link has link-local addresses, and may have several.
 fn conflict(one: IpNetwork, other: IpNetwork) -> bool {
     one.is_ipv4() == other.is_ipv4()
         && !is_link_local(one.ip())

@@ -1,4 +1,4 @@
-//! GC: what belongs to attachments that the runtime no longer knows.
+//! GC removes the interfaces, rules and leases of attachments that the runtime no longer knows.
 
 use cnimble_cni::{Attachment, Error};
 use cnimble_netlink::Netlink;
@@ -9,17 +9,17 @@ use cnimble_rules::{apart, masquerade, spoof};
 
 use crate::unused;
 
-/// Removes host veths, rules and leases of this network's attachments that aren't valid.
-/// Nothing stops at an error; all are reported. As for DEL, only the network's name and its
-/// IPAM plugin matter: a configuration that has gone bad must not keep what is stale.
+/// Removes host veths, rules and leases of this network's attachments that aren't valid. It continues
+/// after errors and reports all of them. As for DEL, only the network's name and its IPAM plugin matter.
+/// An invalid configuration must not prevent the removal.
 pub(crate) fn network(call: &Call, valid: &[Attachment]) -> Result<(), Error> {
     let network = &call.config.name;
     let mut nft = Nft::new();
     let masquerade = masquerade::gc(&mut nft, network, valid);
     let spoof = spoof::gc(&mut nft, network, valid);
     let apart = apart::gc(&mut nft, network, valid);
-    // Of whatever bridge: its name in the configuration may have changed, and leases go with
-    // the network.
+    // Ports of any bridge are removed. The name of the bridge in the configuration may have changed, and
+    // leases depend on the network only.
     let veths = Netlink::open()
         .map_err(Error::from)
         .and_then(|mut host| remove::stale(&mut host, "veth", network, valid));

@@ -1,20 +1,20 @@
-//! The CNI plugin `bridge`: pods on a Linux bridge of the host.
+//! The CNI plugin `bridge`: connects pods to a Linux bridge of the host.
 //!
-//! ADD, in order, each step with its undo:
+//! ADD takes these steps in order, each with its undo:
 //!
-//! 1. the bridge, made if it is missing (`bridge`);
-//! 2. a veth pair, one end a port of the bridge, the other born in the pod's namespace
-//!    (`pair`);
-//! 3. addresses from IPAM ([`cnimble_plugin::delegate`]);
-//! 4. the MAC's place in the bridge, and the MAC check, while the pod can't send yet (`place`,
-//!    [`cnimble_rules`]);
-//! 5. the pod's interface: addresses, up, routes (`pod`);
-//! 6. the gateway addresses on the bridge, and forwarding (`gateway`);
-//! 7. masquerading;
-//! 8. until both ends are operationally up: no runtime should see a pod that can't talk.
+//! 1. Make the bridge if it is missing (`bridge`).
+//! 2. Make a veth pair with one end as a port of the bridge and the other in the pod's namespace
+//!    (`pair`).
+//! 3. Get addresses from IPAM ([`cnimble_plugin::delegate`]).
+//! 4. Add the MAC's forwarding entry and the MAC check before the pod can send (`place`,
+//!    [`cnimble_rules`]).
+//! 5. Add addresses to the pod's interface, set it up and add the routes (`pod`).
+//! 6. Add the gateway addresses to the bridge and switch forwarding on (`gateway`).
+//! 7. Set up masquerading.
+//! 8. Wait until both ends are operationally up, so that the pod can send when ADD returns.
 //!
-//! DEL goes the other way and needs neither the namespace nor a prevResult: the host's end
-//! has a name made from the attachment, and carries its owner in the link's alias.
+//! DEL takes the steps in reverse and needs neither the namespace nor a prevResult. The name of the
+//! host's end is derived from the attachment, and the link's alias names its owner.
 
 mod bridge;
 mod check;
@@ -44,13 +44,13 @@ use cnimble_rules::{apart, masquerade, spoof};
 
 use config::Config;
 
-/// How long a port may take to come up. It takes microseconds unless the machine is stuck.
+/// The time limit for a port to come up. It takes microseconds unless the machine is stuck.
 const UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the pod's interface stands in the result.
+/// The index of the pod's interface in the result.
 const POD_INTERFACE: u32 = 2;
 
-/// The plugin.
+/// The implementation of the `bridge` plugin.
 pub static PLUGIN: &dyn Plugin = &Bridge;
 
 struct Bridge;
@@ -184,8 +184,8 @@ impl Plugin for Bridge {
     }
 }
 
-/// The pod's port on its bridge. A bridge that goes with its last pod is locked from the look for it until the port is
-/// there, which no concurrent DEL overlooks.
+/// Makes the pod's port on its bridge. A bridge that is removed with its last pod is locked from the
+/// look for it until the port exists. A concurrent DEL then sees the port.
 fn join(
     call: &Call,
     host: &mut Netlink,
@@ -198,7 +198,7 @@ fn join(
     let what = format!("set up bridge {}", config.bridge);
     loop {
         let bridge = call.step(&what, || bridge::ensure(call, host, config, None))?;
-        // Another network's configuration may have made it so.
+        // Another network's configuration may have marked the bridge for removal.
         if lock.is_none() && ours::goes(&bridge) {
             lock = Some(unused::lock()?);
             continue;
@@ -206,14 +206,13 @@ fn join(
         let pair = format!("make the veth pair of {}", call.ifname);
         let made = call.step(&pair, || pair::create(call, host, config, &bridge, owner, netns, mac));
         match made {
-            // One that went before it said that it would.
+            // The bridge was removed before the pair was made. Its alias didn't announce that yet.
             Err(_) if lock.is_none() && unused::is_gone(host, &bridge)? => lock = Some(unused::lock()?),
             made => return Ok((bridge, made?)),
         }
     }
 }
 
-/// The pod's addresses.
 fn addresses(result: &CniResult) -> Vec<IpAddr> {
     result.ips.iter().map(|ip| ip.address.ip()).collect()
 }

@@ -1,54 +1,53 @@
-//! Bridges that we made: how they are told, and how their MAC stays.
+//! Bridges that this plugin made: their identification, and their stable MAC.
 
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::{self as netlink, Netlink};
 
 use crate::config::Config;
 
-/// The alias of a bridge that we made.
+/// The alias of a bridge that this plugin made.
 pub(crate) const OURS: &str = "bridge, made by cnimble";
 
-/// The alias of one that we made for a network with `removeUnusedBridge`.
+/// The alias of a bridge that this plugin made for a network with `removeUnusedBridge`.
 pub(crate) const GOES: &str = "bridge, made by cnimble, goes with its last pod";
 
-/// Whether we made it, and it has been left to us since.
+/// Whether this plugin made the bridge, and its alias is unchanged.
 pub(crate) fn is_ours(bridge: &Link) -> bool {
     bridge.alias == OURS || goes(bridge)
 }
 
-/// Whether it goes with its last pod.
+/// Whether the bridge is removed with its last pod.
 pub(crate) fn goes(bridge: &Link) -> bool {
     bridge.alias == GOES
 }
 
-/// The MAC of a bridge that has lost its last port; it can't be set.
+/// The MAC of a bridge that has lost its last port. It can't be set.
 const NONE: Option<Mac> = Some(Mac([0; 6]));
 
-/// The MAC that a bridge of others has to be given before its first port comes: it would follow that one's, and another
-/// ADD at this moment would take it for the bridge's.
+/// Returns the MAC that has to be set on a foreign bridge before its first port joins. Otherwise the
+/// bridge would follow the port's MAC, and a concurrent ADD would take that for the bridge's.
 pub(crate) fn mac_to_hold(bridge: &Link) -> Option<Mac> {
     bridge.mac.filter(|_| !is_ours(bridge) && !bridge.oper_up && bridge.mac != NONE)
 }
 
-/// Gives `bridge` the MAC back that it had before `port` joined, if that was made to follow
-/// the ports: the pods' neighbour entries, and what earlier results say, stay true. (The
-/// kernel takes the lowest of the ports' unless one was ever set, and netlink doesn't tell which
-/// is the case.) `bridge` is then as the kernel describes it.
+/// Restores the MAC that `bridge` had before `port` joined, if the MAC followed the ports. So the pods'
+/// neighbour entries and earlier results stay true. The kernel uses the lowest MAC of the ports unless
+/// one was ever set, and netlink doesn't report whether it was. Updates `bridge` to the kernel's state.
 ///
-/// It gets its flags back, too, if the ADD that has set them has failed meanwhile, and has seen no port.
+/// Also restores its flags if the ADD that set them has failed meanwhile and has seen no port.
 pub(crate) fn hold(
     host: &mut Netlink,
     config: &Config,
     bridge: &mut Link,
     port: &Link,
 ) -> netlink::Result<()> {
-    // A bridge that is up has a port already, so it has either the lowest MAC of its ports',
-    // which ours isn't, or one that was set.
+    // A bridge that is up has a port already. So its MAC is the lowest one of its ports, which isn't
+    // ours, or was set.
     if bridge.oper_up && bridge.mac < port.mac {
         return Ok(());
     }
     let before = bridge.mac;
-    // Its alias, too: the ADD that has made it writes that behind its look.
+    // This also updates its alias, which the ADD that made it writes after its look.
     *bridge = host.link_at(bridge.index)?;
     let promisc = (config.promisc && !bridge.promisc).then_some(true);
     if !bridge.up || promisc.is_some() {

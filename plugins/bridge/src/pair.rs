@@ -11,8 +11,7 @@ use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use crate::config::Config;
 use crate::vlan;
 
-/// Makes the pair and everything that belongs to the port: master, flags, vlans, and the
-/// alias that names the owner.
+/// Makes the pair and configures the port: master, flags, vlans, and the alias that names the owner.
 pub(crate) fn create(
     call: &Call,
     host: &mut Netlink,
@@ -25,10 +24,11 @@ pub(crate) fn create(
     let host_mac = Some(Mac::random_port());
     let new = NewPair { master: Some(bridge.index), up: false, mtu: config.mtu, mac, host_mac };
     let pair = pair::create(call, host, owner, netns, &new)?;
-    // The bridge takes what a pod sends, but the port may leave the bridge one day.
+    // The bridge receives the pod's packets, but the port may leave the bridge later.
     ignore_router_advertisements_on_new(&pair.host)?;
     let flags = Port { hairpin: config.hairpin, isolated: config.isolated, closed: true };
-    // Up after the alias: a new alias of a link that is up makes the kernel walk all IPv6 routes.
+    // It is set up after the alias. For a link that is up, a new alias makes the kernel walk all IPv6
+    // routes.
     host.execute_all(vec![
         pair.claim_port(owner, flags),
         link::set(pair.host.index, &pair.host.name, &Change { up: Some(true), ..Change::default() }),

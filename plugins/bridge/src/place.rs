@@ -1,6 +1,6 @@
-//! The pod's place in the bridge's forwarding table: by which port its hardware address is
-//! reached. The bridge learns such places from the source of any frame, so a pod that sends with
-//! its neighbour's address gets the neighbour's frames; and so does one that is given it.
+//! The pod's entry in the bridge's forwarding table: the port of its hardware address. The bridge learns
+//! such entries from the source of any frame. So a pod that sends with its neighbour's address, or is
+//! given it, gets the neighbour's frames.
 
 use nix::errno::Errno;
 
@@ -12,16 +12,16 @@ use cnimble_netlink::link::{Link, Mac};
 use crate::config::Config;
 use crate::vlan;
 
-/// Holds the place of `mac` at `port`, which takes the entry along when it goes.
+/// Adds a fixed entry for `mac` at `port`. The kernel removes the entry with the port.
 ///
-/// It is for pods with a checked address (macspoofchk), and theirs is sticky: no frame moves
-/// it, not even one from a port that isn't checked, be it a Go plugin's or an uplink. And it is
-/// for addresses that were `requested`, as two pods may ask for the same one. All other pods have
-/// an address that goes with their IP address; their places are learned, and can be moved to a
-/// bond's other interface, or to where a machine has migrated.
+/// A pod with a checked address (macspoofchk) gets a sticky entry. No frame moves it, not even one from
+/// an unchecked port such as a Go plugin's or an uplink. A `requested` address gets an entry as well,
+/// because two pods may ask for the same one. The address of all other pods is derived from their IP
+/// address. Their entries are learned, and can move to a bond's other interface or with a migrated
+/// machine.
 ///
 /// # Errors
-/// Code 102 if another pod has the address; the kernel's.
+/// Fails with code 102 if another pod has the address, or if the kernel refuses a request.
 pub(crate) fn hold(
     host: &mut Netlink,
     config: &Config,
@@ -33,7 +33,7 @@ pub(crate) fn hold(
     if !config.mac_spoof_check && !requested {
         return Ok(());
     }
-    // The vlans of one address may belong to several pods; those of a trunk are all this one's.
+    // The vlans of one address may belong to several pods. All vlans of a trunk belong to this one.
     let vlan = config.native.filter(|_| config.trunk.is_empty());
     let entry = NewEntry { port: port.index, name: &port.name, mac, vlan, sticky: config.mac_spoof_check };
     match host.execute(fdb::add(&entry)) {
@@ -57,12 +57,12 @@ pub(crate) fn hold(
                 .details(format!("hint: `bridge fdb show br {}` tells which port has which", bridge.name)));
         }
     }
-    // What was learned of an uplink, say, or from a frame that lied.
+    // This replaces an entry learned from an uplink or from a forged frame.
     Ok(host.execute(fdb::replace(&entry))?)
 }
 
-/// The holder of the place. A learned entry may be a pod's lie. A pod with an address that goes
-/// with its IP address must come up all the same, so only a place that is held counts then.
+/// Returns the owner of the entry. A learned entry may come from a forged frame. A pod with an address
+/// derived from its IP address must not fail because of that, so only fixed entries count then.
 fn whose(host: &mut Netlink, bridge: &Link, found: &Entry, requested: bool) -> Result<Option<String>, Error> {
     if found.local {
         return Ok(Some(format!("bridge {} or one of its ports itself", bridge.name)));

@@ -1,4 +1,4 @@
-//! The pod's end: addresses, up, routes.
+//! Configures the pod's end: addresses, state and routes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use cnimble_plugin::interface::{arp, pod};
 use crate::config::Config;
 use crate::ours;
 
-/// Configures the interface, unless it is to stay down: enters the namespace once, and sends
-/// one message to the kernel there. Returns the socket inside.
+/// Configures the interface, unless it is to stay down. Enters the namespace once, and sends one message
+/// to the kernel there. Returns the socket in the pod.
 pub(crate) fn configure(
     call: &Call,
     netns: &NetNs,
@@ -34,14 +34,14 @@ pub(crate) fn configure(
     })??;
     if arrival.shared {
         let link = Link { index: pair.pod_index, name: pair.pod_name.clone(), ..Link::default() };
-        // `announce` announces them, when the bridge forwards.
+        // `announce` announces them when the bridge forwards.
         arp::probe_in_pod(call, netns, &mut inside, &link, result)?;
     }
     let change = Change { mac: arrival.mac, ..Change::default() };
     let announced = config.layer3() && arrival.announced;
     let mut requests = pod::up(pair.pod_index, &pair.pod_name, result, &change, !arrival.probed, announced);
     for wanted in pod::routes(pair.pod_index, result) {
-        // Not alone: the pod may have interfaces, and default routes, of other networks.
+        // The pod may have interfaces and default routes of other networks.
         requests.push(route::prepend(&wanted, &pair.pod_name));
     }
     inside.execute_all(requests)?;
@@ -49,11 +49,11 @@ pub(crate) fn configure(
     Ok(Some(inside))
 }
 
-/// Announces the addresses once more, now that the bridge forwards what comes from the pod.
+/// Announces the addresses again after the bridge has started to forward the pod's frames.
 ///
-/// The kernel announces them when the interface comes up. The bridge may drop that: it opens a port
-/// when it hears that the link is up, which takes the kernel longer on a busy machine. A MAC that is
-/// set again is announced again (NETDEV_CHANGEADDR).
+/// The kernel announces them when the interface comes up. The bridge may drop that. It opens a port when
+/// it is notified that the link is up, which takes longer on a busy machine. Setting a MAC again
+/// announces it again (NETDEV_CHANGEADDR).
 pub(crate) fn announce(
     inside: &mut Netlink,
     config: &Config,
@@ -67,33 +67,36 @@ pub(crate) fn announce(
     Ok(inside.execute(link::set(pair.pod_index, &pair.pod_name, &same))?)
 }
 
-/// How others come to know the pod's MAC.
+/// The ways in which other hosts learn the pod's MAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// The MAC that goes with its address, unless another is final.
+    /// The MAC derived from the address, unless another one is final.
     mac: Option<Mac>,
     /// Whether the kernel announces its addresses (`arp_notify`).
     announced: bool,
-    /// Whether the bridge isn't ours: it may lead to other hosts.
+    /// Whether the bridge is foreign, so that it may lead to other hosts.
     shared: bool,
     /// Whether other hosts are asked for its IPv6 addresses.
     probed: bool,
 }
 
 impl Arrival {
-    /// The MAC that the pod gets instead of the one that it was born with.
+    /// Returns the MAC that replaces the first one of the pod's interface.
     pub(crate) fn mac(&self) -> Option<Mac> {
         self.mac
     }
 
-    /// An announcement reaches every port of the bridge, and every pod looks at it, so among
-    /// hundreds of pods it costs more than all else. It is for hosts that know the address under
-    /// another MAC. There are none if the MAC goes with the address. It doesn't if `final_mac` is another,
-    /// which was asked for or which an IPAM plugin has seen (DHCP, reservations), or if the host still
-    /// knows a former owner of the address by another MAC.
-    /// A bridge that is no gateway leads to switches that have to learn where the MAC is.
+    /// Decides whether addresses are announced and probed.
     ///
-    /// IPv6 addresses are probed for if that was asked for, or if the bridge isn't ours.
+    /// Every port of the bridge gets an announcement and every pod reads it. Among hundreds of pods this
+    /// costs more than everything else. It is only needed if hosts know the address with another MAC.
+    /// That can't happen if the MAC is derived from the address.
+    ///
+    /// It can happen in three cases. With `final_mac` the MAC was requested, or an IPAM plugin has seen
+    /// it (DHCP, reservations). The host may still know a former owner of the address by another MAC. A
+    /// bridge that isn't a gateway leads to switches that have to learn the MAC's port.
+    ///
+    /// IPv6 addresses are probed if that is configured, or if the bridge is foreign.
     pub(crate) fn plan(
         host: &mut Netlink,
         config: &Config,
@@ -112,7 +115,7 @@ impl Arrival {
             return Arrival { mac: None, announced: true, shared, probed };
         };
         let mac = Mac::of_address(ip);
-        // Announcements are an affair of IPv4 alone.
+        // Only IPv4 addresses are announced.
         let mut v4 = result.ips.iter().map(|ip| ip.address.ip()).filter(IpAddr::is_ipv4);
         let announced = !config.is_gateway
             || config.vlan.is_some()
@@ -123,8 +126,8 @@ impl Arrival {
     }
 }
 
-/// Waits until the addresses are usable. IPv4's are at once; IPv6's when the link is
-/// operationally up, and known to be free if they are probed for.
+/// Waits until the addresses are usable. IPv4 addresses are usable at once. IPv6 addresses are usable
+/// when the link is operationally up and any probe has finished.
 pub(crate) fn wait(
     inside: &mut Netlink,
     arrival: Arrival,
@@ -139,7 +142,7 @@ pub(crate) fn wait(
     if arrival.probed { pod::settle(inside, pair.pod_index, result) } else { Ok(()) }
 }
 
-/// The gateway that a pod address has when IPAM named none: the first of its network.
+/// Returns the gateway of a pod address for which IPAM named none: the first address of its network.
 pub(crate) fn first_address(net: ipnetwork::IpNetwork) -> IpAddr {
     match net.network() {
         IpAddr::V4(ip) => IpAddr::V4(u32::from(ip).wrapping_add(1).into()),

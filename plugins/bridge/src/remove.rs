@@ -1,4 +1,4 @@
-//! DEL: everything that ADD made, from whatever is left to find it by.
+//! DEL removes everything that ADD made, with any remaining information.
 
 use std::net::IpAddr;
 
@@ -15,16 +15,15 @@ use cnimble_rules::{apart, masquerade, spoof};
 use crate::config::Config;
 use crate::unused;
 
-/// Removes the attachment. The order keeps others safe and the caller's wait short:
+/// Removes the attachment. The order protects concurrent pods and keeps the caller's wait short:
 ///
-/// 1. rules, while the lease still keeps the address from being given to another pod;
-/// 2. the veth pair: its removal takes the kernel longest, and the rules' own grace period
-///    passes meanwhile (see `docs/NFTABLES.md`);
-/// 3. the lease: an address is free only when no interface has it any more;
-/// 4. the bridge, if it was made to go with its last pod.
+/// 1. The rules are removed while the lease still reserves the address.
+/// 2. The veth pair follows. Its removal takes longest, and the rules' grace period passes meanwhile
+///    (see `docs/NFTABLES.md`).
+/// 3. The lease follows. An address is free only when no interface has it.
+/// 4. The bridge is removed if it was made for that.
 ///
-/// A failure doesn't stop the steps behind it, except that the lease stays while the
-/// interface does.
+/// The later steps run even after a failure, except that the lease stays while the interface exists.
 pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let owner = call.owner();
     let mut host = Netlink::open()?;
@@ -38,8 +37,8 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     all([veth, lease, rules, bridge])
 }
 
-/// Whether the network has rules is not asked: the configuration may have changed since.
-/// Known addresses and ports save listing the rules of all pods.
+/// Removes the rules. Doesn't check whether the configuration asks for rules, because it may have
+/// changed. Known addresses and ports avoid a listing of the rules of all pods.
 fn remove_rules(call: &Call, nft: &mut Nft, owner: &Owner, veth: Option<&Option<Link>>) -> Result<(), Error> {
     let addrs: Vec<IpNetwork> =
         call.config.prev_result.iter().flat_map(|prev| &prev.ips).map(|ip| ip.address).collect();

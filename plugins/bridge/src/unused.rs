@@ -1,9 +1,9 @@
-//! Bridges that go with their last pod (`removeUnusedBridge`), and the vlans' gateways on them.
+//! Bridges that are removed with their last pod (`removeUnusedBridge`), and the vlans' gateways on them.
 //!
-//! The kernel deletes a bridge without a word about its ports, so an ADD that has found one could lose it. A lock keeps
-//! the two apart: ADD holds it from the look for the bridge until its port is there, DEL and GC from the
-//! look for ports until the bridge is gone. Only bridges that were made so are concerned: their alias says it, and
-//! every ADD goes by that, whatever its own configuration has.
+//! The kernel deletes a bridge that has ports, so an ADD could lose the bridge that it has found. A lock
+//! prevents this. ADD holds it from the look for the bridge until its port exists. DEL and GC hold it
+//! from the look for ports until the bridge is gone. This concerns only bridges with the alias of such a
+//! bridge. Every ADD follows the alias, with any configuration.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -25,10 +25,10 @@ use crate::{ours, pod, vlan_gateway};
 
 const DIR: &str = "/run/cnimble";
 const FILE: &str = "/run/cnimble/bridges.lock";
-/// How often to look again at what other DELs have just removed.
+/// The maximum number of tries if concurrent DELs remove the listed links.
 const ATTEMPTS: usize = 20;
 
-/// Waits for the lock of all bridges that go with their last pod.
+/// Waits for the lock of all bridges that are removed with their last pod.
 pub(crate) fn lock() -> Result<Lock, Error> {
     open().map_err(LockError::Io).and_then(Lock::wait).map_err(|why| match why {
         LockError::Stopped(err) => err,
@@ -54,7 +54,7 @@ pub(crate) fn is_gone(host: &mut Netlink, bridge: &Link) -> Result<bool, Error> 
     }
 }
 
-/// Removes the vlan's gateway, and the bridge, if the configuration has it so and nothing uses them.
+/// Removes the vlan's gateway and the bridge, if that is configured and they are unused.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -62,7 +62,8 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     let Some(config) = Config::read(&call.config).ok().filter(|config| config.remove_unused) else {
         return Ok(());
     };
-    // Other DELs' ports go without the lock, and without it the bridge may go, too.
+    // Other DELs remove their ports without the lock. The first look takes no lock either, and the
+    // bridge may disappear during it.
     match unused(call, host, &config) {
         Ok(links) if links.is_empty() => return Ok(()),
         Err(err) if !err.is_missing() => return Err(err.into()),
@@ -82,7 +83,7 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
     Ok(())
 }
 
-/// The unused links, in the order of their removal.
+/// Returns the unused links in the order of their removal.
 fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
     let mut unused = Vec::new();
     let bridge = host.find_link(&config.bridge)?;
@@ -122,7 +123,8 @@ fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link
     Ok(false)
 }
 
-/// Whether a link has no addresses but the gateways, and no link on the host is made on it.
+/// Whether a link has only the gateways as addresses, and no other link on the host uses it as its
+/// parent.
 fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink::Result<bool> {
     let own = |net: IpNetwork| match net {
         IpNetwork::V6(net) if net.ip().is_unicast_link_local() => true,
@@ -135,7 +137,7 @@ fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink:
     Ok(!all.iter().any(|other| other.peer == Some(link.index) && other.far.is_none() && other.kind != "veth"))
 }
 
-/// The keys that tell the gateways of a configuration without a prevResult.
+/// The keys with the gateways of a configuration, for a DEL without a prevResult.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Keys {
@@ -147,9 +149,9 @@ struct Keys {
 struct Ipam {
     #[serde(flatten)]
     single: Range,
-    /// host-local's.
+    /// The key of host-local.
     ranges: Vec<Vec<Range>>,
-    /// static's.
+    /// The key of static.
     addresses: Vec<Range>,
 }
 
@@ -169,7 +171,7 @@ impl Range {
     }
 }
 
-/// The addresses that ADD gives the bridge, as far as it can be known.
+/// Returns the addresses that ADD gives the bridge, as far as they are known.
 fn gateways(call: &Call) -> Vec<IpNetwork> {
     let ips = call.config.prev_result.iter().flat_map(|prev| &prev.ips);
     let told = ips.filter_map(|ip| IpNetwork::new(ip.gateway?, ip.address.prefix()).ok());

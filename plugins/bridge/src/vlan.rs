@@ -11,7 +11,7 @@ use cnimble_plugin::Call;
 use crate::config::Config;
 use crate::ours;
 
-/// The vlans that a port of this configuration has to carry.
+/// Returns the vlans that a port of this configuration has to carry.
 pub(crate) fn wanted(config: &Config) -> Vec<(Vlan, u16)> {
     let native = config.native.map(untagged);
     let trunk =
@@ -19,13 +19,13 @@ pub(crate) fn wanted(config: &Config) -> Vec<(Vlan, u16)> {
     native.into_iter().chain(trunk).collect()
 }
 
-/// A single vlan; its frames have no tag on the port.
+/// Returns a single vlan. Its frames have no tag on the port.
 pub(crate) fn untagged(id: u16) -> (Vlan, u16) {
     (Vlan { id, pvid: true, untagged: true }, id)
 }
 
-/// Gives `port` the vlans that are `wanted`, and takes those that the bridge gave it by default
-/// unless they are to be kept.
+/// Gives `port` the `wanted` vlans. Removes the bridge's default vlans from it, unless they are to be
+/// kept.
 pub(crate) fn configure_port(
     host: &mut Netlink,
     config: &Config,
@@ -45,14 +45,13 @@ pub(crate) fn configure_port(
     for (vlan, last) in wanted {
         requests.push(port::add_vlans(port.index, &port.name, *vlan, *last, false));
     }
-    // Once more, for an ADD that had switched it on, failed, and took it back before it
-    // could see these vlans.
+    // Filtering is switched on again. A concurrent ADD may have switched it on, failed, and switched it
+    // off before it could see these vlans.
     requests.push(link::set_vlan_filtering(bridge.index, &bridge.name, true));
     Ok(host.execute_all(requests)?)
 }
 
-/// Makes a bridge that doesn't yet tell vlans apart do so, unless ports of others may rely on tagged
-/// frames passing.
+/// Makes a bridge filter vlans, unless foreign ports may depend on tagged frames.
 pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(), Error> {
     if let Some(port) = port_of_others(host, bridge)? {
         let msg =
@@ -67,7 +66,7 @@ pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(
     let (index, name) = (bridge.index, bridge.name.clone());
     call.undo.push(format!("switch vlan_filtering of {name} off"), move || {
         let mut host = Netlink::open()?;
-        // A port with vlans belongs to a pod that has come meanwhile and counts on it.
+        // A port with vlans belongs to a concurrent ADD and depends on the filter.
         let default = host.vlans(index)?;
         for port in host.links(&Filter { master: Some(index), kind: None })? {
             if host.vlans(port.index)? != default {
@@ -79,25 +78,25 @@ pub(crate) fn filter(call: &Call, host: &mut Netlink, bridge: &Link) -> Result<(
     Ok(())
 }
 
-/// A port that neither belongs to a pod of ours nor, on a bridge that we made, to any pod.
+/// Returns a foreign port. On a bridge that this plugin made, ports of all pods are ours.
 fn port_of_others(host: &mut Netlink, bridge: &Link) -> Result<Option<String>, Error> {
     let made_here = ours::is_ours(bridge);
     let ports = host.links(&Filter { master: Some(bridge.index), kind: None })?;
     let strange = ports.into_iter().find(|port| {
-        // One that is down and has no alias yet is being made by a concurrent ADD of ours.
+        // A port that is down and has no alias belongs to a concurrent ADD of ours.
         let pods = is_a_pods(port) && (made_here || !port.up && port.alias.is_empty());
         !pods && owner::tag(&port.alias).is_none()
     });
     Ok(strange.map(|port| port.name))
 }
 
-/// Whether it is the port of a pod, be it the Go plugins': by its name, as an uplink may be a veth,
-/// too, where the node is a container.
+/// Whether it is the port of a pod, also of the Go plugins. The name decides, because an uplink may be a
+/// veth, too, on a node in a container.
 pub(crate) fn is_a_pods(port: &Link) -> bool {
     port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
 }
 
-/// The error of a bridge that should filter vlans; the kernel's is one word for everything.
+/// Returns the error for a bridge that can't filter vlans. The kernel's errno doesn't tell the reason.
 pub(crate) fn explain(err: netlink::Error) -> Error {
     if !err.is(Errno::EOPNOTSUPP) {
         return err.into();

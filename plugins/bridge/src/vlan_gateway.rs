@@ -1,6 +1,6 @@
-//! The gateway of a vlan: one end of a veth pair in the host; the other end is an untagged
-//! port of that vlan. All pods of the vlan share it, and it stays when they are gone, unless the
-//! bridge goes with its last pod.
+//! The gateway of a vlan: one end of a veth pair on the host. The other end is an untagged port of that
+//! vlan. All pods of the vlan share it. It stays after them, unless the bridge is removed with its last
+//! pod.
 
 use std::os::fd::AsFd;
 
@@ -17,18 +17,18 @@ use crate::{ours, vlan};
 
 const NEW: &str = "new ";
 
-/// The port of the bridge behind a gateway.
+/// Returns the name of the bridge's port for a gateway.
 pub(crate) fn port_name(gateway: &str) -> String {
     format!("veth{}", cnimble_cni::hash16(gateway).get(..8).unwrap_or_default())
 }
 
-/// The alias of a gateway that is there to stay.
+/// Returns the alias of a permanent gateway.
 pub(crate) fn lasting(vlan: u16) -> String {
     format!("gateway of vlan {vlan}")
 }
 
-/// Its alias until the ADD that made it has succeeded, or another one has come to use it:
-/// that one calls it lasting, and so keeps the first from taking it back.
+/// Returns the alias of a gateway until the ADD that made it has succeeded. A concurrent ADD that uses
+/// the gateway makes the alias permanent. So the first ADD doesn't remove the gateway in its undo.
 fn fresh(vlan: u16, call: &Call) -> String {
     format!("{NEW}{}, made for {}", lasting(vlan), call.container_id)
 }
@@ -37,7 +37,7 @@ fn is_new(gateway: &Link) -> bool {
     gateway.alias.starts_with(NEW)
 }
 
-/// Returns the gateway interface, made if it is missing, up.
+/// Finds or makes the gateway interface, and sets it up.
 pub(crate) fn ensure(
     call: &Call,
     host: &mut Netlink,
@@ -52,7 +52,7 @@ pub(crate) fn ensure(
     }
 }
 
-/// Joins the port of a gateway that has lost its bridge to this one.
+/// Joins the port of a gateway without a bridge to this one.
 pub(crate) fn rejoin(host: &mut Netlink, config: &Config, bridge: &Link, vlan: u16) -> Result<(), Error> {
     let Some(port) = host.find_link(&port_name(&vlan_gateway_name(&bridge.name, vlan)))? else {
         return Ok(());
@@ -65,7 +65,7 @@ pub(crate) fn rejoin(host: &mut Netlink, config: &Config, bridge: &Link, vlan: u
     vlan::configure_port(host, config, bridge, &port, &[vlan::untagged(vlan)])
 }
 
-/// The last step of an ADD that made or found `gateway`.
+/// Makes `gateway` permanent. This is the last step of an ADD that made or found it.
 pub(crate) fn keep(host: &mut Netlink, gateway: &Link, vlan: u16) -> Result<(), Error> {
     if !is_new(gateway) {
         return Ok(());
@@ -108,7 +108,7 @@ fn create(
     }));
     let port = match port {
         Ok(port) => port,
-        // Another ADD was faster.
+        // A concurrent ADD made it.
         Err(err) if err.is(Errno::EEXIST) => {
             let found = host.link(name)?;
             return share(call, host, found, vlan);

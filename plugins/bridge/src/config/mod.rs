@@ -13,10 +13,10 @@ use cnimble_rules::masquerade::Families;
 
 use trunk::Trunk;
 
-/// 4095 is reserved (IEEE 802.1Q); 0 means "no vlan".
+/// 4095 is reserved (IEEE 802.1Q). 0 means "no vlan".
 pub(crate) const MAX_VLAN: u16 = 4094;
 
-/// As it stands in the JSON.
+/// The keys as they are in the JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Keys {
@@ -57,7 +57,6 @@ struct MacKey {
     mac: String,
 }
 
-/// A checked configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) bridge: String,
@@ -65,43 +64,43 @@ pub(crate) struct Config {
     pub(crate) is_default_gateway: bool,
     pub(crate) force_address: bool,
     pub(crate) ip_masq: bool,
-    /// Which of its addresses.
+    /// The families of addresses that are masqueraded.
     pub(crate) ip_masq_families: Families,
-    /// As configured; `None` lets the library choose.
+    /// As configured. `None` lets `cnimble_rules` choose.
     pub(crate) ip_masq_backend: Option<String>,
-    /// Bytes; `None` is the kernel's.
+    /// In bytes. `None` keeps the kernel's default.
     pub(crate) mtu: Option<u32>,
     pub(crate) hairpin: bool,
     pub(crate) promisc: bool,
-    /// The vlan that the network is in, and its gateway.
+    /// The vlan of the network and of its gateway.
     pub(crate) vlan: Option<u16>,
-    /// The untagged vlan of the port: that one, or the default one of a trunk.
+    /// The untagged vlan of the port: `vlan`, or the default one of a trunk.
     pub(crate) native: Option<u16>,
-    /// Tagged vlans of the port, as ranges, sorted, without overlap and without the native one.
+    /// The tagged vlans of the port, as sorted ranges without overlap and without the native one.
     pub(crate) trunk: Vec<(u16, u16)>,
-    /// Whether a bridge that is made tells vlans apart. `vlanTrunk` asks for it, also an empty one.
+    /// Whether a new bridge filters vlans. `vlanTrunk` asks for it, even if it is empty.
     pub(crate) filters_vlans: bool,
     pub(crate) preserve_default_vlan: bool,
     pub(crate) mac_spoof_check: bool,
     pub(crate) isolated: bool,
     pub(crate) enable_dad: bool,
-    /// Whether the container's end comes up.
+    /// Whether the container's end is set up.
     pub(crate) container_up: bool,
-    /// Whether a bridge that is made goes with its last pod.
+    /// Whether a new bridge is removed with its last pod.
     pub(crate) remove_unused: bool,
-    /// `None` leaves IPAM's.
+    /// `None` keeps the value of the IPAM plugin.
     pub(crate) dns: Option<Dns>,
-    /// `None` is a layer 2 network.
+    /// `None` makes a layer 2 network.
     pub(crate) ipam: Option<String>,
-    /// The MAC that `runtimeConfig`, else `args.cni` asks for.
+    /// The MAC of `runtimeConfig`, else of `args.cni`.
     mac: Option<String>,
 }
 
 impl Config {
-    /// Reads the configuration for a verb that needs all of it.
+    /// Reads the complete configuration.
     ///
     /// # Errors
-    /// Code 7 with the path or the keys that don't go together.
+    /// Fails with code 7 and the path of an invalid key, or the keys that contradict each other.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
         if let Some(problem) = names::interface_problem(&keys.bridge).filter(|_| !keys.bridge.is_empty()) {
@@ -171,11 +170,11 @@ impl Config {
         })
     }
 
-    /// The MAC that the container's end is to have: `runtimeConfig.mac`, then
-    /// `args.cni.mac`, then `MAC` of CNI_ARGS.
+    /// Returns the requested MAC of the container's end: `runtimeConfig.mac`, then `args.cni.mac`, then
+    /// `MAC` of CNI_ARGS.
     ///
     /// # Errors
-    /// Code 7, or 4 if CNI_ARGS is to blame.
+    /// Fails with code 4 if the MAC in CNI_ARGS is invalid, and with code 7 for the other two sources.
     pub(crate) fn requested_mac(&self, call: &Call) -> Result<Option<Mac>, Error> {
         let args = call.args()?;
         mac::first([
@@ -184,7 +183,7 @@ impl Config {
         ])
     }
 
-    /// Whether the port has vlans of its own, and the bridge has to tell them apart.
+    /// Whether the port has its own vlans, so that the bridge has to filter them.
     pub(crate) fn uses_vlans(&self) -> bool {
         self.native.is_some()
     }
@@ -195,7 +194,7 @@ impl Config {
     }
 }
 
-/// The interface that holds the gateway addresses of a vlan.
+/// Returns the name of the interface with the gateway addresses of a vlan.
 pub(crate) fn vlan_gateway_name(bridge: &str, vlan: u16) -> String {
     format!("{bridge}.{vlan}")
 }

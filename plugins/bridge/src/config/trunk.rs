@@ -20,10 +20,10 @@ pub(crate) struct Trunk {
     id: Option<u16>,
 }
 
-/// The vlans of all items, as ranges, sorted, without overlap. An item without any is none.
+/// Returns the vlans of all items, as sorted ranges without overlap. An item without vlans is ignored.
 ///
 /// # Errors
-/// Code 7 with the item that is wrong.
+/// Fails with code 7 and the invalid item.
 pub(crate) fn ranges(items: &[Trunk]) -> Result<Vec<(u16, u16)>, Error> {
     let mut ranges = Vec::new();
     for (index, item) in items.iter().enumerate() {
@@ -67,7 +67,7 @@ fn merge(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     merged
 }
 
-/// The ranges without one vlan.
+/// Returns the ranges without one vlan.
 pub(crate) fn without(ranges: Vec<(u16, u16)>, vlan: Option<u16>) -> Vec<(u16, u16)> {
     let Some(vlan) = vlan else { return ranges };
     let around = |(first, last): (u16, u16)| {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, Snapshot, configs, leases, need, skip};
 
-/// GC and STATUS came with 1.1.0.
+/// Skips a test if the plugins don't know 1.1.0, which introduced GC and STATUS.
 macro_rules! need_1_1_0 {
     () => {
         need!("ip", "nft");
@@ -14,7 +14,7 @@ macro_rules! need_1_1_0 {
     };
 }
 
-/// Three pods with everything that leaves something on the host.
+/// Three pods with everything that a pod can leave on the host.
 struct Three<'h> {
     net: Network<'h>,
     pods: Vec<(Pod, Attachment, Value)>,
@@ -36,18 +36,18 @@ impl<'h> Three<'h> {
         Three { net, pods }
     }
 
-    /// A list of valid attachments.
+    /// Returns a list of valid attachments.
     fn valid(&self, numbers: &[usize]) -> Value {
         numbers.iter().map(|number| self.pods[*number].1.listed()).collect()
     }
 
-    /// Pod `number` works.
+    /// Whether pod `number` works.
     fn works(&self, number: usize) -> bool {
         let (pod, att, result) = &self.pods[number];
         pod.pings("10.1.2.1") && self.net.check(att, result).status == 0
     }
 
-    /// What is left of pod `number` on the host.
+    /// Returns the traces of pod `number` on the host.
     fn traces(&self, number: usize) -> Vec<String> {
         let (_, att, result) = &self.pods[number];
         let now = Snapshot::of(self.net.host).without_lines("last_reserved_ip");
@@ -72,7 +72,7 @@ fn gc_keeps_the_lease_of_a_pair_whose_alias_was_overwritten() {
     three.net.gc(Some(three.valid(&[0]))).success();
     assert!(three.works(0));
     assert!(!host.links().contains(&veth(2).to_owned()), "a pair whose alias names it is removed");
-    // The pod still uses its addresses, so they are not free.
+    // The pod still uses its addresses, so they aren't free.
     let (pod, att, result) = &three.pods[1];
     assert!(pod.pings("10.1.2.1"));
     assert_eq!(["pod0", "pod1", "pod2"].map(held), [2, 2, 0], "an address of each family");
@@ -142,7 +142,7 @@ fn gc_removes_what_is_not_in_the_list() {
     }
     assert!(three.works(1));
     assert_eq!(host.links().len(), 3, "{:?}", host.links());
-    // The same once more: nothing left to do.
+    // A second GC has nothing to do.
     let before = Snapshot::of(&host);
     net.gc(Some(three.valid(&[1]))).success();
     before.assert_same(&Snapshot::of(&host), "after the second GC");
@@ -174,7 +174,7 @@ fn gc_leaves_other_networks_and_strangers_alone() {
     need_1_1_0!();
     let host = Host::hasty();
     let three = Three::new(&host);
-    // Another network on the same bridge, one on another, and ports of somebody else.
+    // Another network is on the same bridge, and one is on another bridge. One port belongs to the user.
     let same_bridge = Network::new(
         &host,
         json!({
@@ -221,7 +221,7 @@ fn gc_of_host_local_alone() {
     for att in &atts {
         net.added(att);
     }
-    // An older release wrote the bare container ID.
+    // An older release wrote only the container ID.
     let old = host.data_dir().join("net4/10.1.2.4");
     std::fs::write(&old, "pod2").unwrap();
     let before = leases(&host.data_dir());
@@ -275,7 +275,7 @@ fn status_when_the_range_is_full() {
         net.status().success();
         net.added(&Attachment::new(&format!("pod{number}"), pod));
     }
-    // Full is not "not available": a runtime would report the whole node as not ready.
+    // A full range isn't "not available". A runtime would report the whole node as not ready.
     let ipam = net.with("/type", json!("host-local"));
     for network in [&net, &ipam] {
         network.status().success();
@@ -290,7 +290,7 @@ fn status_when_the_range_is_full() {
     net.with("/ipam/notReadyWhenFull", json!(true)).status().success();
 }
 
-/// A runtime passes the capability `ipRanges` with an attachment; STATUS has none.
+/// A runtime passes the capability `ipRanges` with an attachment, but not with STATUS.
 #[test]
 fn status_succeeds_when_the_ranges_come_with_each_attachment() {
     need_1_1_0!();

@@ -1,4 +1,4 @@
-//! The pod's MAC, and who may have seen it.
+//! The pod's MAC, and the hosts and plugins that have seen it.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use cnimble_tests::{Attachment, Host, Network, Pod, configs, copy, need, plugin_dir, script};
 
-/// Plugins with an IPAM plugin `seeing` that looks at the interface, as a DHCP client does, and
-/// writes what it sees to `seen`.
+/// Makes plugins with an IPAM plugin `seeing`. It reads the interface as a DHCP client does, and writes
+/// it to `seen`.
 fn plugins(host: &Host) -> std::path::PathBuf {
     let bin = host.dir().join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -36,7 +36,8 @@ fn a_foreign_ipam_plugin_sees_the_mac_that_the_pod_keeps() {
     let net = Network::by(&plugins(&host), &host, configs::v4(&host))
         .with("/ipam", json!({"type": "seeing"}))
         .with("/macspoofchk", json!(true));
-    // The next pod has the same address with another MAC: those who knew the first hear of it.
+    // The next pod has the same address with another MAC. Hosts that know the first MAC get an
+    // announcement.
     for id in ["one", "two"] {
         let pod = Pod::new();
         let attachment = Attachment::new(id, &pod);
@@ -67,7 +68,7 @@ fn only_our_own_ipam_plugin_lets_the_mac_go_with_the_address() {
     let first = Pod::new();
     let result = net.added(&Attachment::new("one", &first));
     assert_eq!(result["interfaces"][2]["mac"], "0a:58:0a:01:02:02", "{result:#}");
-    // Another file of that name may be anybody's.
+    // Another file of that name may be any program.
     std::fs::remove_file(bin.join("host-local")).unwrap();
     copy(&plugin_dir().join("host-local"), &bin.join("host-local"));
     let second = Pod::new();

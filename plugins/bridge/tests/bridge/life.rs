@@ -1,4 +1,4 @@
-//! A pod comes and goes, alone, with fifty others, and where an ADD fails.
+//! ADD and DEL of one pod, of fifty pods at once, and of an ADD that fails.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use cnimble_tests::{
     Attachment, Host, Network, PATIENCE, Pod, Snapshot, configs, leases, need, plugin_dir, script, wait_until,
 };
 
-/// What stays of a network without pods.
+/// Removes the part that a network without pods leaves.
 fn without_last_reserved(snapshot: Snapshot) -> Snapshot {
     snapshot.without_lines("last_reserved_ip")
 }
@@ -26,7 +26,7 @@ fn a_pod_comes_and_goes() {
     assert!(first.pings_once("10.1.2.1"));
     net.check(&att, &result).success();
 
-    // The second pod leaves the host as the first one had it, and its namespace empty.
+    // DEL of the second pod restores the host's state with the first pod, and empties its namespace.
     let before = without_last_reserved(Snapshot::of(&host));
     let second = Pod::new();
     let empty = Snapshot::of_ns(&second).without("sysctl");
@@ -98,7 +98,7 @@ fn fifty_adds_at_the_same_time() {
 fn a_failing_add_leaves_a_bridge_to_others_as_it_was() {
     need!("ip");
     let host = Host::new();
-    // An IPAM plugin that waits until it may fail.
+    // An IPAM plugin that waits for a file and then fails.
     let bin = host.dir().join("bin");
     std::fs::create_dir(&bin).unwrap();
     for name in ["bridge", "host-local"] {
@@ -129,7 +129,7 @@ fn a_failing_add_leaves_a_bridge_to_others_as_it_was() {
     assert!(good.pings("10.1.2.1") && good.pings("fd00:1:2::1"));
 }
 
-/// CHECK sees each thing that somebody takes away.
+/// CHECK notices each removed part.
 #[test]
 fn check_notices_what_is_gone() {
     need!("ip", "nft");
@@ -139,7 +139,7 @@ fn check_notices_what_is_gone() {
         ("route v4", "pod: ip route del default"),
         ("route v6", "pod: ip -6 route del default"),
         ("mac", "pod: ip link set eth0 address 0a:00:00:00:00:01"),
-        // Older kernels rename no link that is up.
+        // Older kernels can't rename a link that is up.
         ("container interface", "pod: ip link set eth0 down; ip link set eth0 name other"),
         ("port", "host: ip link set VETH nomaster"),
         ("host interface", "host: ip link del VETH"),
@@ -167,7 +167,7 @@ fn check_notices_what_is_gone() {
         let outcome = net.check(&att, &result);
         assert!(outcome.status == 1, "CHECK misses {what}: {}", outcome.describe());
         outcome.error();
-        // Whatever is missing, DEL gets along.
+        // DEL succeeds with any part missing.
         net.deleted(&att, Some(&result));
     }
 }

@@ -1,5 +1,5 @@
-//! The plugin bridge: what host and pod have when ADD returns, every option, GC and STATUS,
-//! masquerading, the MAC check, vlans.
+//! Tests of the plugin bridge. They check the state of host and pod after ADD, every option, GC and
+//! STATUS. They also check masquerading, the MAC check and vlans.
 #![cfg(test)]
 
 mod gc_status;

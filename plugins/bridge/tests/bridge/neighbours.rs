@@ -1,4 +1,4 @@
-//! Who held the address before is forgotten by those who knew it.
+//! Neighbours forget the former owner of an address.
 
 use serde_json::json;
 
@@ -12,23 +12,23 @@ fn an_address_that_was_known_under_another_mac_is_announced() {
     let pods: Vec<Pod> = (0..3).map(|_| Pod::new()).collect();
     net.added(&Attachment::new("zero", &pods[0]));
     let known = |ip: &str| host.ip_json(&format!("neigh show {ip} dev br0"))[0]["lladdr"].clone();
-    // As after a pod of another plugin set that had the address and is gone.
+    // This is the state after a pod of another plugin set that had the address.
     for ip in ["10.1.2.3", "10.1.2.4"] {
         host.ip(&format!("neigh replace {ip} lladdr 02:00:00:00:00:77 dev br0 nud stale"));
     }
     net.added(&Attachment::new("one", &pods[1]));
     assert_eq!(pods[1].sysctl("ipv4/conf/eth0/arp_notify"), "1");
-    // The kernel has announced it, and has heard of it as soon as it gets round to it.
+    // The kernel has announced the MAC, and processes the announcement some time later.
     assert!(wait_until(PATIENCE, || known("10.1.2.3") == "0a:58:0a:01:02:03"), "{}", known("10.1.2.3"));
-    // A MAC of the user's own choice is announced, too, whoever knew what.
+    // A configured MAC is always announced.
     let own = net.with("/args", json!({"cni": {"mac": "02:00:00:00:00:11"}}));
     let result = own.added(&Attachment::new("two", &pods[2]));
     assert_eq!(result["interfaces"][2]["mac"], "02:00:00:00:00:11");
     assert!(wait_until(PATIENCE, || known("10.1.2.4") == "02:00:00:00:00:11"), "{}", known("10.1.2.4"));
 }
 
-/// The kernel tells the bridge some time after the pod's interface is up that the link is, and the
-/// bridge drops what comes before. Each request of the ADD is held up, as on a busy machine.
+/// The kernel notifies the bridge some time after the pod's interface is up, and the bridge drops
+/// earlier frames. Each request of the ADD is delayed, as on a busy machine.
 #[test]
 fn an_address_is_announced_when_the_bridge_listens() {
     need!("ip", "strace");
@@ -62,7 +62,7 @@ fn an_address_that_comes_back_is_heard_of() {
     net.deleted(&att, None);
     let result = net.added(&Attachment::new("new", &new).args("IgnoreUnknown=1;IP=10.1.2.9"));
     let mac = result["interfaces"][2]["mac"].as_str().unwrap();
-    // The neighbour has learned the new MAC from the announcement, without asking.
+    // The neighbour has learned the new MAC from the announcement, without a request.
     assert!(
         wait_until(PATIENCE, || neighbour.ip("neigh show 10.1.2.9").contains(mac)),
         "{}",

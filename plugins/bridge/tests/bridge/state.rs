@@ -1,4 +1,4 @@
-//! What host and pod have when ADD returns.
+//! Tests of the state of host and pod when ADD returns.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn what_the_host_has_when_add_returns() {
     let pod = Pod::new();
     let net = Network::new(&host, configs::dual(&host));
     let result = net.added(&Attachment::new("one", &pod));
-    // Exactly lo, the bridge and one veth.
+    // The links are lo, the bridge and one veth.
     let links = host.links();
     assert_eq!(links.len(), 3, "{links:?}");
     let veth = links.iter().find(|name| name.starts_with("veth")).expect("a veth");
@@ -20,7 +20,7 @@ fn what_the_host_has_when_add_returns() {
     assert_eq!(result["interfaces"][0]["name"], "br0");
     assert_eq!(result["interfaces"][0]["mac"], host.link("br0")["address"]);
     assert_eq!(result["interfaces"][1]["mac"], host.link(veth)["address"]);
-    // The kernel may tell so of the bridge only some time after its port.
+    // The kernel may report the bridge as up some time after its port.
     assert!(wait_until(PATIENCE, || host.link("br0")["operstate"] == "UP"), "{}", host.link("br0"));
     let port = host.link(veth);
     assert_eq!(port["operstate"], "UP");
@@ -30,7 +30,7 @@ fn what_the_host_has_when_add_returns() {
     assert_eq!(port["linkinfo"]["info_slave_data"]["isolated"], false);
     assert_eq!(host.addrs("br0"), ["10.1.2.1/24", "fd00:1:2::1/64"]);
     assert_eq!(host.sysctl("ipv6/conf/br0/accept_ra"), "0");
-    // The bridge takes what comes in by a port, so the port needs no address, not even its own.
+    // The bridge receives the frames of a port, so the port needs no address, not even a link-local one.
     assert_eq!(host.ip(&format!("addr show dev {veth} to 0/0")), "");
     assert_eq!(host.ip(&format!("-6 addr show dev {veth}")), "");
     assert_eq!(host.sysctl("ipv4/ip_forward"), "1");
@@ -52,20 +52,20 @@ fn what_the_pod_has_when_add_returns() {
     assert_eq!(local.len(), 1, "link-local v6: {link:#}");
     let tentative = |addr: &&Value| addr["tentative"] == true;
     assert!(!addrs.iter().filter(|addr| addr["scope"] == "global").any(|addr| tentative(&addr)), "{link:#}");
-    // The link-local one is the kernel's own, which it settles in a worker, without probing.
+    // The kernel adds the link-local address itself. A worker completes it without a probe.
     let settled = || !pod.ip("-6 addr show dev eth0 scope link").contains("tentative");
     assert!(wait_until(PATIENCE, settled), "{link:#}");
     assert_eq!(pod.addrs("eth0"), ["10.1.2.2/24", "fd00:1:2::2/64"]);
-    // The v4 address knows its broadcast address, as `ip addr add … brd +` would have it.
+    // The IPv4 address has its broadcast address, as with `ip addr add … brd +`.
     let v4 = addrs.iter().find(|addr| addr["family"] == "inet").unwrap();
     assert_eq!(v4["broadcast"], "10.1.2.255", "{v4:#}");
-    // A pod may talk the moment that ADD returns.
+    // A pod can send when ADD returns.
     for target in ["10.1.2.1", "fd00:1:2::1"] {
         assert!(pod.pings_once(target), "{target}");
     }
     assert!(pod.ip("-4 route").contains("default via 10.1.2.1 dev eth0"));
     assert!(pod.ip("-6 route").contains("default via fd00:1:2::1 dev eth0"));
-    // The MAC goes with the address, so there is nobody to tell.
+    // The MAC is derived from the address, so no announcement is needed.
     assert_eq!(link["address"], "0a:58:0a:01:02:02");
     assert_eq!(pod.sysctl("ipv4/conf/eth0/arp_notify"), "0");
     assert_eq!(pod.sysctl("ipv6/conf/eth0/accept_dad"), "0");
@@ -74,13 +74,14 @@ fn what_the_pod_has_when_add_returns() {
     assert_eq!(pod.sysctl("ipv4/ip_forward"), host_default_forwarding(), "the pod is no router");
 }
 
-/// With many namespaces the pod's switches are looked for in a procfs of the plugin's own.
+/// With many namespaces the plugin finds the pod's switches in a private procfs.
 #[test]
 fn switches_among_hundreds_of_pods() {
     need!("ip", "nft", "unshare", "mount", "strace");
     let host = Host::hasty();
     let pod = Pod::new();
-    // As if it were the 501st. `ip netns set` wants a name in /run/netns, which is nobody's here.
+    // The namespace gets the number of the 501st pod. `ip netns set` needs a name in /run/netns, which is
+    // private here.
     host.shell(&format!(
         "exec unshare --mount sh -ec 'mkdir -p /run/netns; mount -t tmpfs none /run/netns; : >/run/netns/pod
         mount --no-canonicalize --bind {} /run/netns/pod; ip netns set pod 500'",
@@ -88,7 +89,7 @@ fn switches_among_hundreds_of_pods() {
     ));
     let net = Network::new(&host, configs::dual(&host));
     let one = Attachment::new("one", &pod);
-    // Who may not mount one does with the one that is there.
+    // Without the right to mount a procfs, the existing one is used.
     for wrapper in [&[][..], &["strace", "-o", "/dev/null", "-e", "inject=fsopen:error=EPERM"]] {
         net.call("ADD", &one, None).under(wrapper).run().success();
         assert_eq!(pod.sysctl("ipv6/conf/eth0/accept_dad"), "0");
@@ -99,7 +100,7 @@ fn switches_among_hundreds_of_pods() {
     }
 }
 
-/// An MTU that is too small for IPv6, with which the kernel has no address modes to set.
+/// The MTU is too small for IPv6. Then the kernel has no address modes to set.
 #[test]
 fn an_mtu_without_ipv6() {
     need!("ip", "nft", "ping");
@@ -115,7 +116,7 @@ fn an_mtu_without_ipv6() {
     net.call("DEL", &one, Some(&result)).run().success();
 }
 
-/// What a fresh namespace has.
+/// Returns the value of a new namespace.
 fn host_default_forwarding() -> String {
     Pod::new().sysctl("ipv4/ip_forward")
 }
@@ -123,7 +124,7 @@ fn host_default_forwarding() -> String {
 #[test]
 fn the_bridge_keeps_its_mac() {
     need!("ip");
-    // Unless it is pinned, a bridge takes the lowest MAC of its ports.
+    // The MAC of a bridge is the lowest one of its ports unless it was set.
     for gateway in [false, true] {
         let host = Host::new();
         let net = Network::new(&host, configs::v4(&host)).with("/isGateway", json!(gateway));
@@ -136,7 +137,7 @@ fn the_bridge_keeps_its_mac() {
             assert_eq!(result["interfaces"][0]["mac"], mac);
             assert_eq!(host.link("br0")["address"], mac);
         }
-        // A port with the lowest possible MAC, and the departure of the first port.
+        // A port with the lowest possible MAC joins, and the first port leaves.
         host.ip("link add low address 02:00:00:00:00:01 type veth peer name lowpeer");
         host.ip("link set low master br0 up");
         net.deleted(&Attachment::new("first", &pods[0]), None);

@@ -1,4 +1,4 @@
-//! Which backend, what iptables gets, and what somebody flushed.
+//! Tests of the choice of the backend, of iptables' rules, and of flushed rulesets.
 
 use ipnetwork::IpNetwork;
 
@@ -24,7 +24,7 @@ fn backends_are_chosen_by_name_or_by_what_works() {
         masquerade::status(Some("nftables")).unwrap();
         masquerade::status(None).unwrap();
     });
-    // Asking leaves nothing.
+    // The check leaves nothing.
     assert_eq!(ruleset(&ns), "");
     let addrs = nets(&["10.1.0.2/16"]);
     ns.within(|| masquerade::add(Backend::Auto, &mut Nft::new(), &owner("net1", "a"), &addrs).unwrap());
@@ -41,7 +41,7 @@ fn what_was_flushed_is_made_again() {
         ["224.0.0.0/4 return", "ff00::/8 return", "masquerade", "drop", "jump masq-invalid"]
             .map(|rule| listed.matches(rule).count())
     };
-    // Multicast leaves two chains.
+    // Multicast is in two chains.
     const WHOLE: [usize; 5] = [2, 2, 1, 1, 1];
     assert_eq!(whole(&ruleset(&path.node)), WHOLE);
     for damage in [
@@ -60,7 +60,7 @@ fn what_was_flushed_is_made_again() {
         assert!(!ruleset(&path.node).contains("10.1.0.5"), "{damage}");
         add(&path.node, &owner("net1", "pod2"), &["10.1.0.6/16"]);
     }
-    // Also when the pod's own element survived.
+    // This also works if the pod's own element exists.
     add(&path.node, &pod, &["10.1.0.5/16"]);
     path.node.nft("flush table inet cnimble");
     add(&path.node, &pod, &["10.1.0.5/16"]);
@@ -71,8 +71,8 @@ fn what_was_flushed_is_made_again() {
 fn where_nf_tables_cannot_masquerade_iptables_does() {
     need!("nft", "iptables-nft-save");
     let ns = Ns::new();
-    // A chain of the wrong type stands for a kernel without NAT in nf_tables: the refusal is
-    // the same, EOPNOTSUPP.
+    // A chain of the wrong type stands for a kernel without NAT in nf_tables. The error is the same,
+    // EOPNOTSUPP.
     ns.run_with(
         "nft -f -",
         b"table inet cnimble { chain postrouting { type filter hook postrouting priority 0; }; }",
@@ -96,7 +96,7 @@ fn where_nf_tables_cannot_masquerade_iptables_does() {
     before.assert_same(&Snapshot::of_ns(&ns), "after undo");
 }
 
-/// A container in one network twice: iptables' chain is the container's, for both interfaces.
+/// A container has two interfaces in one network. Both use the container's chain of iptables.
 #[test]
 fn two_interfaces_share_an_iptables_chain() {
     need!("nft", "iptables-nft-save");
@@ -125,7 +125,7 @@ fn two_interfaces_share_an_iptables_chain() {
     assert!(!masqueraded(&two, &addrs2));
     let undo = add(&two, &addrs2);
     assert!(masqueraded(&one, &addrs1) && masqueraded(&two, &addrs2), "{:#?}", rules());
-    // What stays inside a network comes before what is masqueraded.
+    // The rules for traffic inside a network come before masquerading.
     let chain = ns.sh("ip6tables-nft-save -t nat");
     let place = |what: &str| chain.find(what).unwrap_or_else(|| panic!("{what} in {chain}"));
     assert!(place("-d fd02::/64") < place("-j MASQUERADE") && place("-d fd01::/64") < place("-j MASQUERADE"));
@@ -139,7 +139,8 @@ fn two_interfaces_share_an_iptables_chain() {
     assert!(masqueraded(&two, &addrs2) && !masqueraded(&one, &addrs1), "{:#?}", rules());
     removed(&two, &addrs2);
     assert_eq!(rules(), Vec::<String>::new());
-    // Without an earlier result nobody knows whose a rule is; the container is gone, then.
+    // Without a prevResult the owner of a rule is unknown. Then the rules of all interfaces are removed,
+    // because the container is gone.
     add(&one, &addrs1);
     add(&two, &addrs2);
     removed(&two, &[]);

@@ -1,4 +1,4 @@
-//! Many pods, one after the other and at once.
+//! Tests of many pods, in sequence and at once.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use cnimble_tests::{Ns, need, skip};
 
 use super::{add, check, nets, owner, remove, ruleset, undo};
 
-/// What a process sent over netlink and received, counted by strace.
+/// The netlink messages that a process sent and received, counted by strace.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Traffic {
     requests: usize,
@@ -19,7 +19,7 @@ struct Traffic {
     bytes_in: usize,
 }
 
-/// Which pod [`one_pod_under_strace`] is about, and whether it is added or removed.
+/// The pod of [`one_pod_under_strace`], and whether it is added or removed.
 const POD: &str = "CNIMBLE_TEST_POD";
 const VERB: &str = "CNIMBLE_TEST_VERB";
 
@@ -28,8 +28,7 @@ fn numbered(n: u32) -> (Owner, Vec<IpNetwork>) {
     (owner("net1", &format!("pod{n:05}")), nets(&[&addr]))
 }
 
-/// Not a test by itself: [`a_pod_costs_the_same_at_500_pods`] runs it in a process that strace
-/// looks at.
+/// Not a test on its own: [`a_pod_costs_the_same_at_500_pods`] runs it in a process under strace.
 #[test]
 fn one_pod_under_strace() {
     let (Ok(pod), Ok(verb)) = (std::env::var(POD), std::env::var(VERB)) else { return };
@@ -40,11 +39,11 @@ fn one_pod_under_strace() {
     }
 }
 
-/// Runs [`one_pod_under_strace`] in the namespace; `None` where strace may not trace.
+/// Runs [`one_pod_under_strace`] in the namespace. Returns `None` if strace isn't permitted.
 fn traffic(ns: &Ns, verb: &str, n: u32) -> Option<Traffic> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("strace");
-    // Without the program's own name.
+    // The name of the test has no crate name.
     let (_, module) = module_path!().split_once("::").unwrap();
     let output = ns.within(|| {
         Command::new("strace")
@@ -104,7 +103,7 @@ fn many_race_for_the_first_table() {
                 let ns = &ns;
                 scope.spawn(move || {
                     let made = add(ns, &owner("net1", &format!("p{n}")), &[&format!("10.1.0.{}/16", n + 2)]);
-                    // Half of them fail later on.
+                    // Half of them fail later.
                     if n % 2 == 1 {
                         undo(ns, made);
                     }
@@ -132,7 +131,7 @@ fn pods_come_and_go_at_once() {
                     let addr = format!("10.{net}.{thread}.{}/16", n + 1);
                     let made = add(ns, &pod, &[&addr]);
                     check(ns, &pod, &[&addr]).unwrap();
-                    // With listings, which the others' changes interrupt, and without.
+                    // Half of the removals list the rules, which concurrent changes interrupt.
                     match n % 4 {
                         0 => remove(ns, &pod, &[&addr]),
                         1 => remove(ns, &pod, &[]),

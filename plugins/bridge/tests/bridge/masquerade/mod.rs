@@ -1,4 +1,4 @@
-//! Masquerading in nf_tables and with iptables: packets, rulesets, owners, leftovers.
+//! Masquerading in nf_tables and with iptables: packets, rulesets, owners and leftovers.
 
 mod backends;
 mod beside;
@@ -48,7 +48,7 @@ fn ruleset(ns: &Ns) -> String {
     ns.nft("-s list ruleset")
 }
 
-/// A pod, a node and the world behind it, joined by veth pairs.
+/// A pod, a node and the network outside, joined by veth pairs.
 struct Path {
     pod: Ns,
     node: Ns,
@@ -76,19 +76,19 @@ impl Path {
         path
     }
 
-    /// Whom the world sees when the pod sends datagrams.
+    /// Returns the source address that the network outside sees when the pod sends datagrams.
     fn seen(&self, to: &str) -> String {
         use std::net::{IpAddr, SocketAddr, UdpSocket};
         let to: IpAddr = to.parse().unwrap();
         let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
-        // On a port that nobody has had: the kernel remembers connections.
+        // The port was never used before, because the kernel remembers connections.
         let listener = self.world.within(|| UdpSocket::bind(any).unwrap());
         let to = SocketAddr::new(to, listener.local_addr().unwrap().port());
         listener.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
         let sender = self.pod.within(|| UdpSocket::bind(any).unwrap());
         let mut seen = None;
         wait_until(PATIENCE, || {
-            // Where there is no way yet, that is an error here.
+            // Without a route this fails.
             let _ = sender.send_to(b"hello", to);
             seen = listener.recv_from(&mut [0; 16]).ok().map(|(_, from)| from.ip().to_string());
             seen.is_some()

@@ -1,4 +1,4 @@
-//! Whose an element is, who takes it over and who removes it.
+//! Tests of the owner of an element, of its takeover and of its removal.
 
 use cnimble_cni::Code;
 use cnimble_netlink::nft::Nft;
@@ -16,7 +16,7 @@ fn adding_again_changes_nothing() {
     let before = ruleset(&ns);
     let again = add(&ns, &pod, &["10.1.0.5/16", "10.1.0.5/16"]);
     assert_eq!(ruleset(&ns), before);
-    // And so its undo has nothing to take back.
+    // So its undo has nothing to remove.
     undo(&ns, again);
     assert_eq!(ruleset(&ns), before);
     check(&ns, &pod, &["10.1.0.5/16"]).unwrap();
@@ -35,18 +35,18 @@ fn a_stale_element_is_taken_over() {
     assert_eq!(err.code, Code::CHECK_FAILED);
     assert!(err.to_string().contains("is another's"), "{err}");
 
-    // The dead one's late DEL leaves what isn't its own, with a stale hint and without.
+    // The late DEL of the dead pod leaves foreign elements, with a stale hint and without one.
     remove(&ns, &dead, &["10.1.0.5/16"]);
     remove(&ns, &dead, &[]);
     check(&ns, &pod, &["10.1.0.5/16"]).unwrap();
 
-    // Undo gives it back.
+    // The undo restores it.
     undo(&ns, taken);
     assert_eq!(ruleset(&ns), before);
 }
 
-/// Nobody forbids two networks to give out the same address; each pod keeps its masquerading
-/// when the other goes.
+/// Two networks may give out the same address. Each pod keeps its masquerading when the other is
+/// removed.
 #[test]
 fn two_networks_may_have_the_same_address() {
     need!("nft");
@@ -77,8 +77,8 @@ fn two_networks_may_have_the_same_address() {
     }
 }
 
-/// A pod that had to take a place beside the other's stays there when it is added again after
-/// the other has gone: DEL with a hint looks for one element.
+/// The element of a pod may be beside that of another pod. It stays there in a second ADD after the DEL
+/// of the other pod, because DEL with a hint looks for one element.
 #[test]
 fn a_place_beside_is_kept() {
     need!("nft");
@@ -87,13 +87,13 @@ fn a_place_beside_is_kept() {
     let (one, two) = (owner("net1", "one"), owner("net2", "two"));
     add(&ns, &one, &addrs);
     add(&ns, &two, &addrs);
-    // Others of both networks, so that the sets stay.
+    // Other pods of both networks keep the sets.
     add(&ns, &owner("net1", "other"), &["10.1.0.6/16"]);
     remove(&ns, &one, &addrs);
     let before = ruleset(&ns);
     add(&ns, &two, &addrs);
     assert_eq!(ruleset(&ns), before);
-    // Also if its rule was lost.
+    // This also holds if its rule was lost.
     ns.nft("flush chain inet cnimble postrouting");
     check(&ns, &two, &addrs).unwrap_err();
     add(&ns, &two, &addrs);
@@ -116,7 +116,7 @@ fn removal_needs_no_hint_and_repeats() {
         add(&ns, &a, &["10.1.0.5/16", "fd01::5/64"]);
         remove(&ns, &a, hint);
         if hint == ["10.1.0.5/16"] {
-            // A hint that is right but not complete: the rest goes with a later DEL without one.
+            // The hint is correct but incomplete. A later DEL without a hint removes the rest.
             remove(&ns, &a, &[]);
         }
         remove(&ns, &a, hint);
@@ -125,7 +125,7 @@ fn removal_needs_no_hint_and_repeats() {
         check(&ns, &b, &["10.1.0.6/16"]).unwrap();
     }
     assert!(before.contains("10.1.0.6"));
-    // Where there is no table there is no work, and none is made.
+    // Without a table nothing is removed, and no table is made.
     let empty = Ns::new();
     remove(&empty, &a, &["10.1.0.5/16"]);
     remove(&empty, &a, &[]);
@@ -135,25 +135,25 @@ fn removal_needs_no_hint_and_repeats() {
 #[test]
 fn undo_is_exact() {
     need!("nft");
-    // Alone: nothing is left.
+    // Without other pods nothing remains.
     let ns = Ns::new();
     let before = Snapshot::of_ns(&ns);
     let made = add(&ns, &owner("net1", "a"), &["10.1.0.5/16", "fd01::5/64"]);
     undo(&ns, made);
     before.assert_same(&Snapshot::of_ns(&ns), "after undo");
 
-    // With a second user of the table, and of the set: what it uses stays.
+    // Another pod uses the table and the set, so they stay.
     let first = add(&ns, &owner("net1", "a"), &["10.1.0.5/16", "fd01::5/64"]);
     let second = add(&ns, &owner("net1", "b"), &["10.1.0.6/16"]);
     undo(&ns, first);
     check(&ns, &owner("net1", "b"), &["10.1.0.6/16"]).unwrap();
     let now = ruleset(&ns);
     assert!(!now.contains("fd01") && !now.contains("10.1.0.5"), "{now}");
-    // The second made nothing but its element: the set stays, empty.
+    // The second pod added only an element, so the set stays, empty.
     undo(&ns, second);
     assert!(!ruleset(&ns).contains("10.1.0.6"));
 
-    // Another network's set only.
+    // The third pod adds only the set of another network.
     let before = ruleset(&ns);
     let third = add(&ns, &owner("net2", "c"), &["10.2.0.5/16"]);
     assert!(ruleset(&ns).contains("masq-10.2.0.0/16"));
@@ -176,7 +176,7 @@ fn gc_keeps_the_valid_and_other_networks() {
     assert_eq!(ruleset(&ns).matches("comment").count(), 3);
     check(&ns, &a, &["10.1.0.2/16", "fd01::2/64"]).unwrap();
     check(&ns, &other, &["10.2.0.2/16"]).unwrap();
-    // Nothing valid: also the sets and, when the last network is gone, the table.
+    // Without valid attachments the sets are removed, and the table with the last network.
     ns.within(|| masquerade::gc(&mut Nft::new(), "net1", &[]).unwrap());
     assert!(!ruleset(&ns).contains("10.1."));
     ns.within(|| masquerade::gc(&mut Nft::new(), "net2", &[]).unwrap());
@@ -194,7 +194,7 @@ fn check_says_what_is_missing() {
     check(&ns, &pod, &["10.1.0.2/16"]).unwrap();
     ns.nft("flush chain inet cnimble postrouting");
     assert!(missing().to_string().contains("has no rule for set"), "{}", missing());
-    // Undo and removal cope with what an operator did.
+    // Undo and removal work after an operator's changes.
     remove(&ns, &pod, &["10.1.0.2/16"]);
     assert!(!ruleset(&ns).contains("10.1.0.2"));
 }

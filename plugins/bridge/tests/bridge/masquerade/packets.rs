@@ -1,4 +1,4 @@
-//! Packets on their way out.
+//! Tests with real packets that leave the node.
 
 use cnimble_tests::need;
 use cnimble_tests::segment::reset_seen;
@@ -9,7 +9,7 @@ use super::{Path, add, owner, remove, ruleset};
 fn what_leaves_the_pod_network_comes_from_the_node() {
     need!("nft", "ip");
     let path = Path::new();
-    // The world knows the way back for as long as nothing is masqueraded.
+    // The network outside has a route back as long as no packet is masqueraded.
     path.world.ip("route add 10.1.0.0/16 via 192.0.2.1");
     path.world.ip("-6 route add fd01::/64 via 2001:db8::1");
     assert_eq!(path.seen("192.0.2.9"), "10.1.0.5");
@@ -20,7 +20,7 @@ fn what_leaves_the_pod_network_comes_from_the_node() {
     assert_eq!(path.seen("192.0.2.9"), "192.0.2.1");
     assert_eq!(path.seen("2001:db8::9"), "2001:db8::1");
 
-    // A destination inside the pod network keeps the source, as does another pod's traffic.
+    // Packets to the pod network keep their source, and so do those of another pod.
     path.world.ip("addr add 10.1.7.7/32 dev lo");
     path.node.ip("route add 10.1.7.7/32 via 192.0.2.9");
     path.pod.ip("route add 10.1.7.7/32 via 10.1.0.1");
@@ -38,12 +38,12 @@ fn what_connection_tracking_calls_invalid_does_not_leave_with_the_pods_address()
     let families = [("10.1.0.5", "192.0.2.9"), ("fd01::5", "2001:db8::9")];
     let pod = owner("net1", "pod1");
     add(&path.node, &pod, &["10.1.0.5/16", "fd01::5/64"]);
-    // NAT alone lets it out.
+    // Without the guard the packets leave with the pod's source.
     path.node.nft("flush chain inet cnimble masq-guard");
     for (from, to) in families {
         assert_eq!(reset_seen(&path.pod, from, &path.world, to), Some(from.parse().unwrap()));
     }
-    // The next pod sees that the rule is missing.
+    // The next ADD restores the missing rule.
     add(&path.node, &owner("net1", "pod2"), &["10.1.0.6/16", "fd01::6/64"]);
     for (from, to) in families {
         assert_eq!(reset_seen(&path.pod, from, &path.world, to), None, "{from}");
@@ -64,14 +64,14 @@ fn what_is_invalid_but_would_not_be_masqueraded_passes() {
     let passes = |from: &str, listener: &_, to: &str| {
         assert_eq!(reset_seen(&path.pod, from, listener, to), Some(from.parse().unwrap()), "{from} to {to}");
     };
-    // To the node itself.
+    // Packets to the node itself.
     passes("10.1.0.5", &path.node, "192.0.2.1");
     passes("fd01::5", &path.node, "2001:db8::1");
-    // From an address that is none of ours to masquerade.
+    // Packets from an address that isn't masqueraded.
     path.pod.ip("addr add 10.1.0.77/16 dev eth0");
     path.world.ip("route add 10.1.0.0/16 via 192.0.2.1");
     passes("10.1.0.77", &path.world, "192.0.2.9");
-    // Into the pod's own network, and to a pod of another one, whichever came first.
+    // Packets to the pod's own network and to a pod of another network, added in either order.
     for (net, other) in
         [("10.1.0.0/16", "10.1.7.7"), ("10.2.0.0/16", "10.2.0.9"), ("10.0.0.0/16", "10.0.0.9")]
     {
@@ -86,7 +86,7 @@ fn what_is_invalid_but_would_not_be_masqueraded_passes() {
     }
 }
 
-/// The table as the version before had it.
+/// The table of the previous version.
 const BEFORE: &str = "\
 table inet cnimble {
 	set masq-10.1.0.0/16 {

@@ -1,4 +1,4 @@
-//! The ruleset can be listed, loaded, and is the documented one.
+//! The ruleset can be listed and loaded, and equals the documented one.
 
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::masquerade::{self, Backend};
@@ -6,7 +6,7 @@ use cnimble_tests::{Ns, need};
 
 use super::{add, nets, owner, remove, ruleset};
 
-/// The listing goes through `nft -f` and comes out the same.
+/// Asserts that the listing can be loaded by `nft -f`, and is the same afterwards.
 fn assert_reloads(ns: &Ns) {
     let listed = ruleset(ns);
     let other = Ns::new();
@@ -39,7 +39,7 @@ fn the_ruleset_can_be_listed_and_loaded() {
     assert_reloads(&ns);
 }
 
-/// The three pods of docs/NFTABLES.md.
+/// Makes the three pods of docs/NFTABLES.md.
 fn documented() -> Ns {
     let ns = Ns::new();
     let mac = |n: u8| cnimble_netlink::link::Mac([0x0a, 0x58, 0x0a, 0x01, 0, n]);
@@ -69,7 +69,7 @@ fn the_documented_ruleset_is_real() {
     let real = documented().nft("list ruleset");
     let page = include_str!("../../../../../docs/NFTABLES.md");
     let shown = page.split("```nft\n").nth(1).unwrap().split("```").next().unwrap();
-    // The order of a set's elements is the kernel's, and another each time.
+    // The kernel lists the elements of a set in a random order.
     let words = |text: &str| {
         let mut words: Vec<String> =
             text.split_whitespace().map(|word| word.trim_end_matches(',').to_owned()).collect();
@@ -85,7 +85,7 @@ fn a_del_behind_one_that_was_killed_removes_what_that_had_emptied() {
     for addrs in [&["10.1.0.5/16"][..], &[]] {
         let ns = Ns::new();
         add(&ns, &owner("net1", "pod1"), &["10.1.0.5/16"]);
-        // The elements went, and then the DEL was killed.
+        // A DEL was killed after it had removed the elements.
         ns.nft("flush set inet cnimble masq-10.1.0.0/16");
         remove(&ns, &owner("net1", "pod1"), addrs);
         assert_eq!(ruleset(&ns), "");

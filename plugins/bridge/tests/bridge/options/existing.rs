@@ -1,4 +1,4 @@
-//! Bridges that were there before: they keep what they have.
+//! Existing bridges keep their settings.
 
 use serde_json::json;
 
@@ -34,7 +34,7 @@ fn an_existing_bridge_keeps_what_it_has() {
     assert_eq!(host.addrs("br0"), ["172.31.0.1/24"]);
 }
 
-/// It may lead to other hosts; a bridge of ours doesn't, and its pods wait for nothing.
+/// An existing bridge may lead to other hosts. A bridge of ours doesn't, and its pods wait for no probe.
 #[test]
 fn an_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing() {
     need!("ip");
@@ -52,7 +52,7 @@ fn an_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing
     let net = net.with("/ipam/routes", json!([]));
     let forwards = || host.ip("-d link show uplink").contains("state forwarding");
     assert!(wait_until(PATIENCE, forwards));
-    // Two networks: each begins with the first address of the range.
+    // Both networks start with the first address of the range.
     for net in [net.with("/arpProbe", json!(true)).with("/name", json!("probed")), net] {
         lan.assert_asked("lan0", &net, &Attachment::new("one", &pod), &pod);
     }
@@ -63,12 +63,13 @@ fn an_address_of_another_host_on_an_existing_bridge_fails_add_and_leaves_nothing
 fn an_existing_bridge_whose_mac_follows_its_ports_keeps_it_too() {
     need!("ip");
     let host = Host::new();
-    // Made without a MAC, it takes the lowest of its ports'. This one is hard to beat...
+    // A bridge without a set MAC uses the lowest one of its ports. This MAC is nearly the highest
+    // possible one.
     host.ip("link add br0 type bridge");
     host.ip("link add uplink address fe:ff:ff:ff:ff:f0 master br0 type veth peer name elsewhere");
     let mac = host.link("br0")["address"].clone();
     assert_eq!(mac, "fe:ff:ff:ff:ff:f0");
-    // ... from below: every pod's port has a lower one.
+    // Every pod's port has a lower MAC.
     let net = Network::new(&host, configs::layer2());
     let pods: Vec<Pod> = (0..3).map(|_| Pod::new()).collect();
     for (number, pod) in pods.iter().enumerate() {

@@ -1,12 +1,12 @@
-//! Bridges that others have made, or use, too; and what the Go plugin does. It runs in the machine,
-//! which boots once for this module.
+//! Tests of foreign and shared bridges, and of the Go plugin. They run in the machine, which boots once
+//! for this module.
 
 use cnimble_tests::in_vm;
 
 use super::*;
 
-/// The Go plugins, if they are of a version that takes the default vlan from ports (1.8 and later,
-/// which know CNI 1.1.0).
+/// Returns the Go plugins, if their version removes the default vlan from ports. That is 1.8 and later,
+/// which know CNI 1.1.0.
 fn recent_go() -> Option<&'static std::path::Path> {
     let go = cnimble_tests::go_plugins()?;
     let said = std::process::Command::new(go.join("bridge")).stdin(std::process::Stdio::null()).output();
@@ -51,8 +51,8 @@ fn ports_have_the_vlans_that_the_go_plugin_gives_them() {
     }
 }
 
-/// The Go plugin gives the port the vlan twice, and what counts is the tag: the pod hears nothing
-/// without one.
+/// The Go plugin adds the vlan to the port twice, and the tagged one counts. So the pod receives no
+/// untagged frames.
 #[test]
 fn a_native_vlan_that_the_trunk_has_too_stays_native() {
     in_vm!();
@@ -77,7 +77,7 @@ fn frames_of_the_default_vlan_dont_come_to_a_pod_of_another() {
         let tagged = Member::of(&network(&host, &keys), &format!("tagged-{preserve}"));
         tagged.pod.set_sysctl("ipv6/conf/eth0/disable_ipv6", "1");
         let before = heard(&tagged);
-        // It is asked for over and over, as it doesn't answer.
+        // The address doesn't answer, so the pod sends several requests.
         plain.pod.run("ping -n -c 3 -i 0.2 -W 0.2 10.9.0.77");
         assert_eq!(heard(&tagged) > before, hears, "preserveDefaultVlan {preserve}");
     }
@@ -97,7 +97,7 @@ fn a_bridge_that_does_not_filter_is_made_to() {
     assert!(one.misses(tagged.address()) && tagged.misses(one.address()));
 }
 
-/// What the bridge's owner may count on: that frames with a tag pass.
+/// The owner of the bridge can rely on tagged frames passing.
 #[test]
 fn a_bridge_of_others_with_their_ports_isnt_made_to_filter() {
     in_vm!();
@@ -125,14 +125,15 @@ fn a_bridge_of_others_with_their_ports_isnt_made_to_filter() {
         assert!(error.msg.contains("br0") && error.all().contains(whose), "{error:?}");
         before.assert_same(&Snapshot::of(&host), "after the refusal");
         assert!(!filters(&host));
-        // A network without vlans is served as ever, and one with, where it is switched on.
+        // A network without vlans works as before. One with vlans works after the owner has switched the
+        // filter on.
         Member::of(&network(&host, &json!({})), "plain");
         host.ip("link set br0 type bridge vlan_filtering 1");
         net.added(&Attachment::new("one", &pod));
     }
 }
 
-/// Pods of the Go plugin are others on a bridge of its making, and pods on ours.
+/// Pods of the Go plugin count as foreign on a bridge that it made, but not on ours.
 #[test]
 fn pods_of_the_go_plugin_keep_its_bridge_from_filtering_and_not_ours() {
     in_vm!();
@@ -167,7 +168,7 @@ fn pods_of_the_go_plugins_share_vlan_and_gateway_with_ours() {
         let (one, two) = (Member::of(first, "one"), Member::of(second, "two"));
         assert_eq!(one.result["interfaces"][3], two.result["interfaces"][3]);
         assert!(one.reaches(two.address()) && one.reaches("10.9.0.1") && two.reaches("10.9.0.1"));
-        // The other side's CHECK and DEL.
+        // Each plugin checks the other's attachment, and removes it.
         second.check(&one.attachment, &one.result).success();
         first.check(&two.attachment, &two.result).success();
         second.deleted(&one.attachment, Some(&one.result));
