@@ -1,4 +1,4 @@
-//! What a [`Client`](crate::client::Client) is, and what it wants to be done.
+//! The actions that a [`Client`](crate::client::Client) asks its driver to carry out.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use cnimble_netlink::link::Mac;
 use crate::lease::Lease;
 use crate::message::Question;
 
-/// What stays the same for an interface.
+/// The client's settings. They stay the same for the life of an interface.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) mac: Mac,
@@ -15,28 +15,27 @@ pub(crate) struct Identity {
     pub(crate) broadcast: bool,
     /// Options of every message: the client's ID and those that the configuration provides.
     pub(crate) own: Vec<(u8, Vec<u8>)>,
-    /// What a server is asked for.
+    /// The codes of the options that a server is asked for.
     pub(crate) request: Vec<u8>,
 }
 
-/// Where to.
+/// The destination of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
     Everybody,
     Server(Ipv4Addr, Mac),
 }
 
-/// What is to be done.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Send a message from this address.
+    /// Send a message from the address `from`.
     Send { question: Box<Question>, from: Ipv4Addr, to: To },
-    /// Ask the link who has the address.
+    /// Send an ARP probe for the address.
     Probe(Ipv4Addr),
-    /// There is a lease: a new one, or the same for longer.
+    /// The client has a lease: a new one, or a renewed one.
     Bound(Box<Lease>),
-    /// There is none any more.
+    /// The lease has ended, for this reason.
     Lost(Box<Lease>, &'static str),
-    /// For the log.
+    /// Write a line to the log.
     Tell(String),
 }

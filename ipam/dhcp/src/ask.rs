@@ -1,4 +1,4 @@
-//! The verb's side: the keeper is asked, and started if there is none.
+//! The plugin's side of the socket: asks the lease daemon, and starts one if none runs.
 
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -18,22 +18,22 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::keeper::{NO_SOCKET, READY, TAKEN, store};
 use crate::talk::{Ask, LONGEST_LINE, Reply};
 
-/// How long a keeper may take to begin to listen, or to end so that another can begin.
+/// How long a lease daemon may take to listen, or to exit and make room for the next one.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many keepers a verb starts, of which none can be asked then.
+/// The number of lease daemons that one verb starts before it gives up.
 const MOST: usize = 16;
-/// Between two attempts, while one keeper goes and another comes.
+/// The pause between two attempts, while one lease daemon exits and another starts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// There if systemd is PID 1 (sd_booted(3)).
+/// Exists if systemd is PID 1 (sd_booted(3)).
 pub(crate) const SYSTEMD: &str = "/run/systemd/system";
-/// How long an ADD waits for an address. A kubelet gives a sandbox four minutes, all of its networks included.
+/// How long an ADD waits for an address. The kubelet allows four minutes for a sandbox with all its networks.
 const ADD_LIMIT: &str = "60s";
 
-/// Asks the keeper of this socket. A keeper that ends before it has answered is followed by another, which
-/// is asked again: every question may be asked twice.
+/// Asks the lease daemon behind this socket. If the daemon exits before it answers, the question is sent to the next
+/// daemon. Every question may thus be asked twice.
 ///
 /// # Errors
-/// The keeper's; code 5 if there is none and none can be started.
+/// Returns the daemon's error, or code 5 if no daemon runs and none can be started.
 pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Reply, Error> {
     ask_with(socket, ask, None)
 }
@@ -64,7 +64,7 @@ fn ask_with(socket: &Path, ask: &Ask, netns: Option<&NetNs>) -> Result<Reply, Er
             Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
             Err(err) => err.to_string(),
         };
-        // One that has worked for a while and was killed counts as little as one that was ending.
+        // A daemon that has worked for a while and was killed counts as little as one that was exiting.
         failed += 1;
         if Instant::now() > end && (begun.elapsed() < PATIENCE || failed > 3) {
             return Err(unreachable(socket, &why));
@@ -73,13 +73,13 @@ fn ask_with(socket: &Path, ask: &Ask, netns: Option<&NetNs>) -> Result<Reply, Er
     }
 }
 
-/// Asks several things about a namespace at once: all of them are asked before the first answer is waited for. Answers
-/// stand in the order of questions.
+/// Sends several questions about a namespace before it waits for the first answer. Returns the answers in the order
+/// of the questions.
 ///
 /// # Errors
-/// As those of [`ask`], the first one; what is asked for behind it may have been done.
+/// Returns the first error of [`ask`]. Later questions may have been carried out.
 pub(crate) fn ask_all(socket: &Path, asks: &[Ask], netns: &NetNs) -> Result<Vec<Reply>, Error> {
-    // One that is alone needs no company, and several need a keeper that is there.
+    // A single question starts the daemon itself. Several questions need a daemon that already runs.
     if asks.len() > 1 {
         ask(socket, &Ask::Status)?;
     }
@@ -93,16 +93,16 @@ pub(crate) fn ask_all(socket: &Path, asks: &[Ask], netns: &NetNs) -> Result<Vec<
     let begun: Vec<_> = asks.iter().map(|ask| if asks.len() > 1 { begin(ask) } else { None }).collect();
     let end = |(begun, one): (Option<UnixStream>, &Ask)| match begun.map(hear) {
         Some(Ok(Some(answer))) => read(socket, &answer)?.checked(),
-        // Its keeper has ended, or a signal has come.
+        // The daemon has exited, or a signal has arrived.
         _ => ask_with(socket, one, Some(netns)),
     };
     begun.into_iter().zip(asks).map(end).collect()
 }
 
-/// Whether a lease daemon answers, or could be started. None is started.
+/// Checks that a lease daemon answers, or that one could be started. It starts none.
 ///
 /// # Errors
-/// The daemon's; code 5 with what would keep one from starting.
+/// Returns the daemon's error, or code 5 with the reason why no daemon could be started.
 pub(crate) fn status(socket: &Path) -> Result<(), Error> {
     // A connection would make systemd start the unit's daemon (systemd.socket(5)). One that runs holds the lock.
     let is_idle = Path::new(SYSTEMD).exists() && listens(socket) && matches!(store::holder(socket), Ok(None));
@@ -112,14 +112,14 @@ pub(crate) fn status(socket: &Path) -> Result<(), Error> {
     let question = b"\"status\"\n";
     match UnixStream::connect(socket).and_then(|stream| exchange(stream, question, None)) {
         Ok(Some(answer)) => read(socket, &answer)?.checked().map(drop),
-        // It has just ended.
+        // The daemon has just exited.
         Ok(None) => startable(socket),
         Err(err) if is_alone(&err) => startable(socket),
         Err(err) => Err(unreachable(socket, &err)),
     }
 }
 
-/// That a daemon could make its files.
+/// Checks that a daemon could create its files.
 fn startable(socket: &Path) -> Result<(), Error> {
     store::prepare(socket).map_err(|err| Error::io("opening", &store::directory(socket), &err))?;
     match std::fs::symlink_metadata(socket) {
@@ -139,7 +139,7 @@ fn listens(socket: &Path) -> bool {
         .any(|line| matches!(line.split_whitespace().collect::<Vec<_>>()[..], [_, _, _, "00010000", _, _, _]))
 }
 
-/// Nothing listens there.
+/// Whether the error means that no process listens at the path.
 fn is_alone(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
@@ -148,7 +148,7 @@ fn unreachable(socket: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::new(Code::IO, format!("asking the keeper of DHCP leases at {}: {why}", socket.display()))
 }
 
-/// The answer's line; `None` if the keeper has ended.
+/// Returns the line of the answer, or `None` if the lease daemon has exited.
 fn exchange(mut stream: UnixStream, question: &[u8], netns: Option<&NetNs>) -> io::Result<Option<Vec<u8>>> {
     match send(&mut stream, question, netns) {
         Err(err) if is_end(&err) => return Ok(None),
@@ -178,7 +178,7 @@ fn hear(stream: UnixStream) -> io::Result<Option<Vec<u8>>> {
                 let length = piece.len();
                 answer.extend_from_slice(piece);
                 reader.consume(length);
-                // A Go daemon keeps the connection open behind its answer, which needn't end a line.
+                // A Go daemon keeps the connection open after its answer, and the answer needs no final newline.
                 if answer.ends_with(b"\n") || is_http(&answer) {
                     return Ok(Some(answer));
                 }
@@ -213,10 +213,10 @@ fn read(socket: &Path, answer: &[u8]) -> Result<Reply, Error> {
     serde_json::from_slice(answer).map_err(|err| unreachable(socket, &format_args!("its answer: {err}")))
 }
 
-/// Starts a keeper, in a session of its own; whether it is the one.
+/// Starts a lease daemon in its own session. Returns whether that daemon holds the lock.
 ///
 /// # Errors
-/// Code 5 with what it says.
+/// Fails with code 5 and the daemon's message.
 fn start(socket: &Path) -> Result<bool, Error> {
     let failed = |why: &dyn std::fmt::Display| {
         Error::new(Code::IO, format!("starting a keeper of DHCP leases: {why}"))
@@ -236,7 +236,7 @@ fn start(socket: &Path) -> Result<bool, Error> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
-    // It is no child to wait for: it outlives us.
+    // The daemon outlives this process, so nothing waits for it.
     let mut said = String::new();
     let Some(mut stdout) = child.map_err(|err| failed(&err))?.stdout else { return Ok(false) };
     loop {

@@ -6,8 +6,8 @@
 //!     └────────────────┴────────────────┘                      └──────────┴──────────────┘
 //! ```
 //!
-//! Whoever drives it calls [`Client::tick`] when [`Client::next`] has come, and hands in what arrives; both say
-//! what is to be done. Times are as in [`lease`](crate::lease).
+//! The driver calls [`Client::tick`] when the time of [`Client::next`] has come, and passes on each message that
+//! arrives. Both calls return the actions to carry out. Times are as in [`lease`](crate::lease).
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv4Addr;
@@ -19,16 +19,16 @@ use crate::lease::Lease;
 use crate::message::{Answer, Question, Type, code};
 use crate::tally::Tally;
 
-/// The first pause before a message is sent again; each is twice the one before it, up to the limit that the
-/// keeper was given (`-resendmax`).
+/// The first pause before a message is sent again. Each pause is twice as long as the last one, up to the limit
+/// that the lease daemon was given (`-resendmax`).
 const FIRST_PAUSE: u64 = 1000;
-/// How often a server that has offered is asked for it.
+/// How often a REQUEST is sent to a server that has made an offer.
 const REQUESTS: u32 = 4;
-/// How long hosts have to say that they have an address. On one link they answer within a millisecond.
+/// How long other hosts have to answer a probe. On one link they answer within a millisecond.
 const PROBE: u64 = 100;
-/// Behind a DECLINE and a NAK.
+/// The pause after a DECLINE and after a NAK.
 const REST: u64 = 1000;
-/// What fits in a frame.
+/// The largest message that fits in a frame.
 const LARGEST_MESSAGE: u16 = 1500;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ enum State {
         server: Ipv4Addr,
         address: Ipv4Addr,
         probed: u64,
-        /// Another host that has the address.
+        /// Another host that uses the address.
         holder: Option<Mac>,
     },
     Probing {
@@ -49,16 +49,16 @@ enum State {
     Rebinding,
 }
 
-/// See the module.
+/// The DHCPv4 client of one interface. See the module.
 #[derive(Debug)]
 pub(crate) struct Client {
     identity: Identity,
     state: State,
     lease: Option<Lease>,
-    /// The address that a server is asked for.
+    /// The address that the client asks a server for.
     wished: Option<Ipv4Addr>,
     xid: u32,
-    /// When this exchange began.
+    /// When the current exchange began.
     begun: u64,
     tries: u32,
     next: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// One that has nothing yet.
+    /// Returns a client without a lease.
     pub(crate) fn new(identity: Identity, longest_pause: u64, now: u64) -> Client {
         Client {
             identity,
@@ -83,7 +83,7 @@ impl Client {
         }
     }
 
-    /// One that has a lease, as it stood in a file.
+    /// Returns a client that resumes with a lease from a file.
     pub(crate) fn with(identity: Identity, longest_pause: u64, now: u64, lease: Lease) -> Client {
         let mut client = Client::new(identity, longest_pause, now);
         client.next = lease.renew;
@@ -93,17 +93,16 @@ impl Client {
         client
     }
 
-    /// The lease, if there is one.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    /// What was tried since there is no lease.
+    /// The attempts since the client last had a lease.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// When something is to be done.
+    /// When the client next has something to do.
     pub(crate) fn next(&self) -> u64 {
         match (&self.state, &self.lease) {
             (State::Renewing, Some(lease)) => self.next.min(lease.rebind),
@@ -112,7 +111,7 @@ impl Client {
         }
     }
 
-    /// An answer may come.
+    /// Whether the client expects an answer.
     pub(crate) fn listens(&self) -> bool {
         !matches!(self.state, State::Bound)
     }
@@ -122,7 +121,7 @@ impl Client {
         matches!(self.state, State::Requesting { .. } | State::Probing { .. })
     }
 
-    /// Time has passed.
+    /// Does everything that is due at `now`.
     pub(crate) fn tick(&mut self, now: u64) -> Vec<Action> {
         if now < self.next() {
             return Vec::new();
@@ -145,7 +144,7 @@ impl Client {
         }
     }
 
-    /// What is to be done about a lease whose time has come.
+    /// Renews a lease that is due, or ends one that has expired.
     fn keep(&mut self, now: u64) -> Vec<Action> {
         let Some(lease) = self.lease.clone() else {
             self.start(now, now);
@@ -178,7 +177,7 @@ impl Client {
         actions
     }
 
-    /// An answer has come from the host of this hardware address.
+    /// Handles an answer from this hardware address.
     pub(crate) fn answer(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action> {
         if answer.xid != self.xid {
             return Vec::new();
@@ -210,7 +209,7 @@ impl Client {
             (State::Renewing | State::Rebinding, Type::Nak) => {
                 let mut actions = vec![self.refused(refusal(answer))];
                 actions.extend(self.lose(now, "the server has taken it back"));
-                // That server may have another at once.
+                // The same server may offer another address at once.
                 self.next = now;
                 actions
             }
@@ -218,8 +217,8 @@ impl Client {
         }
     }
 
-    /// Another host on the link has the address. Until the server has acknowledged it that may be the
-    /// client whose it is: a server may offer an address to two.
+    /// Handles a conflict: another host on the link uses the address. Until the server has acknowledged the address,
+    /// that host may be its rightful holder, because a server may offer one address to two clients.
     pub(crate) fn conflict(&mut self, now: u64, mac: Mac) -> Vec<Action> {
         if mac == self.identity.mac {
             return Vec::new();
@@ -257,7 +256,7 @@ impl Client {
         }
     }
 
-    /// Gives the lease back.
+    /// Releases the lease.
     pub(crate) fn release(&mut self, now: u64) -> Option<Action> {
         let held = match &self.state {
             State::Probing { lease } => Some(lease.as_ref().clone()),
@@ -290,7 +289,7 @@ impl Client {
             }
             Ok(lease) => match probed {
                 None => vec![self.bind(lease)],
-                // Asked for, but not waited for, while the server was.
+                // The probe was sent while the client waited for the server.
                 Some(probed) => {
                     self.next = probed + PROBE;
                     self.state = State::Probing { lease: Box::new(lease) };
@@ -315,7 +314,7 @@ impl Client {
         self.lease.take().map(|lease| Action::Lost(Box::new(lease), why)).into_iter().collect()
     }
 
-    /// From the beginning, at `next`.
+    /// Starts over at `next`.
     fn start(&mut self, now: u64, next: u64) {
         self.state = State::Selecting;
         self.xid = random();
@@ -324,7 +323,7 @@ impl Client {
         self.next = next;
     }
 
-    /// For the log, and for the error of ADD.
+    /// Records a refusal for the error of ADD, and returns its line for the log.
     fn refused(&mut self, why: String) -> Action {
         self.tally.refused(why.clone());
         Action::Tell(why)
@@ -346,7 +345,7 @@ impl Client {
         self.send(now, Type::Request, Ipv4Addr::UNSPECIFIED, To::Everybody, options)
     }
 
-    /// Until the message is sent again: twice as long each time, and a quarter more or less.
+    /// Schedules the next repetition: each pause is twice as long as the last one, plus or minus a quarter.
     fn pause(&mut self, now: u64) {
         let pause = FIRST_PAUSE.checked_shl(self.tries.min(16)).unwrap_or(u64::MAX).min(self.longest_pause);
         let pause = pause - pause / 4 + u64::from(random()) % (pause / 2).max(1);
@@ -354,7 +353,7 @@ impl Client {
         self.next = now.saturating_add(pause);
     }
 
-    /// A message. `address` is what the client has, if anything.
+    /// Builds a message. `address` is the client's current address, if it has one.
     fn send(
         &self,
         now: u64,
@@ -365,7 +364,7 @@ impl Client {
     ) -> Action {
         let Identity { mac, broadcast, own, request } = &self.identity;
         match kind {
-            // RFC 2131, table 5: these have neither wishes nor a name.
+            // RFC 2131, table 5: these messages contain neither requested parameters nor a host name.
             Type::Decline | Type::Release => {
                 options.extend(own.iter().filter(|(code, _)| *code == code::CLIENT_ID).cloned());
             }
@@ -398,9 +397,9 @@ fn refusal(answer: &Answer) -> String {
     format!("{server} refuses: \"{why}\"")
 }
 
-/// A number that a host which doesn't see our messages can't know.
+/// Returns a number that a host cannot guess unless it sees the client's messages.
 pub(crate) fn random() -> u32 {
-    // The lower half: the standard library has its keys from the kernel.
+    // The lower half is enough: the standard library gets its keys from the kernel.
     (RandomState::new().hash_one(0) & u64::from(u32::MAX)) as u32
 }
 

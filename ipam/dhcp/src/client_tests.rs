@@ -1,4 +1,4 @@
-//! A client and a server that the test plays; time is a number.
+//! Tests of a client against a server that the test plays. Time is a number.
 
 use super::*;
 use crate::message::tests::{MAC, answer};
@@ -30,7 +30,7 @@ fn says(client: &mut Client, now: u64, kind: Type, server: Ipv4Addr, address: Ip
     client.answer(now, SERVER_MAC, &Answer::parse(&bytes, MAC).unwrap())
 }
 
-/// The words for what is done.
+/// Returns the actions as text.
 fn words(actions: &[Action]) -> Vec<String> {
     let word = |action: &Action| match action {
         Action::Send { question, from, to } => {
@@ -45,7 +45,7 @@ fn words(actions: &[Action]) -> Vec<String> {
     actions.iter().map(word).collect()
 }
 
-/// A client with a lease of 100 s since `now` = 100 ms.
+/// Returns a client with a lease of 100 s since `now` = 100 ms.
 fn bound() -> Client {
     let mut client = client();
     assert_eq!(words(&client.tick(0)), ["DISCOVER from 0.0.0.0 to all"]);
@@ -143,7 +143,7 @@ fn an_address_that_another_host_has_is_declined() {
     assert!(client.conflict(1003, SERVER_MAC).is_empty());
 }
 
-/// A server may offer an address to two clients, and gives it to one.
+/// A server may offer one address to two clients, and gives it to only one of them.
 #[test]
 fn an_address_is_declined_only_when_it_is_ours() {
     let offered = || {

@@ -1,9 +1,10 @@
-//! Closes packet sockets behind the back of who has used them.
+//! Closes packet sockets without making the caller wait.
 //!
-//! Who closes a packet socket waits until no processor can be at it any more (`synchronize_net` in
-//! net/packet/af_packet.c), 15 ms on Linux 6.18. The keeper has one thread for all pods: another one waits.
+//! close(2) of a packet socket waits until no processor can be using it any more (`synchronize_net` in
+//! net/packet/af_packet.c), which takes 15 ms on Linux 6.18. The lease daemon has one thread for all pods, so another
+//! thread does the waiting.
 //!
-//! That is one of pthread_create(3). `std::thread` has thread-local values, which would cost every plugin of
+//! The thread is made by pthread_create(3). `std::thread` has thread-local values, which would cost every plugin of
 //! this program a page when it starts, and a system call.
 
 use std::ffi::c_void;
@@ -14,15 +15,15 @@ use std::sync::OnceLock;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 
-/// What is to be closed goes in here, if there could be a thread.
+/// The pipe that takes the descriptors to close. It is `None` if the thread could not be started.
 static CLOSER: OnceLock<Option<PipeWriter>> = OnceLock::new();
 
-/// Closes the socket soon, or at once if there can be no thread.
+/// Closes the socket soon, or at once if there is no thread.
 pub(crate) fn close(socket: OwnedFd) {
     let Some(mut closer) = CLOSER.get_or_init(start).as_ref() else { return };
     let number = socket.into_raw_fd();
     if closer.write_all(&number.to_ne_bytes()).is_err() {
-        // SAFETY: it comes from `into_raw_fd`, and the thread has not got it.
+        // SAFETY: the number comes from `into_raw_fd`, and the thread did not receive it.
         drop(unsafe { OwnedFd::from_raw_fd(number) });
     }
 }
@@ -30,29 +31,29 @@ pub(crate) fn close(socket: OwnedFd) {
 fn start() -> Option<PipeWriter> {
     let (reader, writer) = pipe().ok()?;
     let reader = Box::into_raw(Box::new(reader));
-    // Signals are for the thread that waits for them: the new one inherits what is blocked.
+    // The main thread handles signals. The new thread inherits the blocked set.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?;
     let mut thread = std::mem::MaybeUninit::uninit();
-    // SAFETY: the thread's number has room, the function is of the type that is wanted, and its argument lives until
-    // it takes it.
+    // SAFETY: the thread's number has room, the function has the required type, and its argument lives until the thread
+    // takes it.
     let failed = unsafe { libc::pthread_create(thread.as_mut_ptr(), ptr::null(), close_all, reader.cast()) };
-    // The mask is one that the kernel has just told.
+    // The mask is one that the kernel has just returned.
     let _ = before.thread_set_mask();
     if failed == 0 {
         return Some(writer);
     }
-    // SAFETY: there is no thread that could have taken it.
+    // SAFETY: no thread was started that could have taken it.
     drop(unsafe { Box::from_raw(reader) });
     None
 }
 
-/// The thread.
+/// The main function of the thread.
 extern "C" fn close_all(reader: *mut c_void) -> *mut c_void {
-    // SAFETY: `start` has made it of such a box for this thread alone.
+    // SAFETY: `start` has made the pointer from such a box, for this thread alone.
     let mut reader = unsafe { Box::from_raw(reader.cast::<PipeReader>()) };
     let mut number = [0; size_of::<RawFd>()];
     while reader.read_exact(&mut number).is_ok() {
-        // SAFETY: `close` has given it away, once.
+        // SAFETY: `close` has given the descriptor away, and only once.
         drop(unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(number)) });
     }
     ptr::null_mut()

@@ -1,10 +1,10 @@
-//! The configuration of dhcp.
+//! The configuration of the plugin `dhcp`.
 //!
 //! | key | default | |
 //! |---|---|---|
-//! | `ipam.daemonSocketPath` | `/run/cnimble/dhcp.sock` | where the keeper listens |
-//! | `ipam.provide[]` | none | options for the server: a value, or one out of CNI_ARGS |
-//! | `ipam.request[]` | none | options that the server is asked for, too |
+//! | `ipam.daemonSocketPath` | `/run/cnimble/dhcp.sock` | where the lease daemon listens |
+//! | `ipam.provide[]` | none | options for the server: a value, or one from CNI_ARGS |
+//! | `ipam.request[]` | none | more options to ask the server for |
 //! | `ipam.priority` | none | the metric of all routes |
 //! | `ipam.families` | `["ipv4"]` | which addresses the interface gets |
 //! | `ipam.timeout` | the daemon's | seconds that ADD waits for an address |
@@ -18,17 +18,17 @@ use cnimble_cni::{Error, PluginConfig, fields};
 use crate::message::code;
 use crate::talk::Family;
 
-/// Where the keeper listens unless the configuration says otherwise. Not the Go daemon's path: that one
-/// speaks another language.
+/// Where the lease daemon listens unless the configuration says otherwise. It is not the Go daemon's path, because that
+/// daemon has another protocol.
 pub(crate) const SOCKET: &str = "/run/cnimble/dhcp.sock";
 
-/// sun_path of unix(7), with its NUL.
+/// The longest path that fits in sun_path of unix(7), with its NUL.
 const LONGEST_PATH: usize = 107;
 
-/// What an option has room for.
+/// The longest value of an option.
 const LONGEST_VALUE: usize = 255;
 
-/// The names that the Go plugin knows, from dhcp-options(5). Any option can be given by its number.
+/// The names that the Go plugin accepts, from dhcp-options(5). Any option can be given by its number.
 const NAMES: &[(&str, u8)] = &[
     ("dhcp-client-identifier", code::CLIENT_ID),
     ("subnet-mask", code::SUBNET_MASK),
@@ -38,7 +38,7 @@ const NAMES: &[(&str, u8)] = &[
     ("vendor-class-identifier", code::VENDOR_CLASS),
 ];
 
-/// What the protocol says itself, and a configuration can't.
+/// The options that the client sets itself. A configuration cannot set them.
 const RESERVED: &[u8] = &[
     code::PAD,
     code::REQUESTED_ADDRESS,
@@ -49,7 +49,7 @@ const RESERVED: &[u8] = &[
     code::END,
 ];
 
-/// What a server is asked for by default. Classless routes stand in front of the router (RFC 3442).
+/// The options that a server is asked for by default. Classless routes precede the router (RFC 3442).
 const REQUEST: &[u8] = &[
     code::CLASSLESS_ROUTES,
     code::CLASSLESS_ROUTES_MS,
@@ -61,17 +61,17 @@ const REQUEST: &[u8] = &[
     code::MTU,
 ];
 
-/// What ADD needs to know.
+/// The settings that ADD needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) socket: PathBuf,
-    /// For every message to a server, without the client's ID unless the configuration has one.
+    /// Options of every message to a server. The client's ID is among them only if the configuration has one.
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
     pub(crate) request: Vec<u8>,
     pub(crate) priority: Option<u32>,
-    /// Each at most once; never none.
+    /// The families of addresses, each at most once. The list is never empty.
     pub(crate) families: Vec<Family>,
-    /// Seconds.
+    /// How many seconds ADD waits for an address.
     pub(crate) timeout: Option<u32>,
 }
 
@@ -112,10 +112,10 @@ struct Request {
 }
 
 impl Config {
-    /// Reads what concerns dhcp. CNI_ARGS may hold anything: it isn't ours to refuse.
+    /// Reads the keys of dhcp. CNI_ARGS may contain anything, so unknown arguments are accepted.
     ///
     /// # Errors
-    /// Code 7 with the path to the bad value.
+    /// Fails with code 7 and the path to the bad value.
     pub(crate) fn read(config: &PluginConfig, args: &str) -> Result<Self, Error> {
         let document: Document = config.decode()?;
         let ipam = document.ipam.ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))?;
@@ -130,10 +130,10 @@ impl Config {
     }
 }
 
-/// Where the keeper is, for DEL: whatever else the configuration has become.
+/// Returns the path of the lease daemon's socket for DEL. It ignores all other keys, which may be invalid by now.
 ///
 /// # Errors
-/// Code 7.
+/// Fails with code 7 if the path is invalid.
 pub(crate) fn socket_of(config: &PluginConfig) -> Result<PathBuf, Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -205,7 +205,7 @@ fn provided(provide: &[Provide], args: &str) -> Result<Vec<(u8, Vec<u8>)>, Error
     Ok(options)
 }
 
-/// A value of CNI_ARGS.
+/// Returns the value of an argument in CNI_ARGS.
 fn argument<'a>(args: &'a str, name: &str) -> Option<&'a str> {
     let pairs = args.split(';').filter_map(|pair| pair.split_once('='));
     pairs.filter(|(key, _)| !name.is_empty() && *key == name).map(|(_, value)| value).next_back()
@@ -229,10 +229,10 @@ fn requested(request: &[Request]) -> Result<Vec<u8>, Error> {
     Ok(codes)
 }
 
-/// The code of an option, by its name or number.
+/// Returns the code of an option that is given by its name or number.
 fn code_of(option: &str, at: &str) -> Result<u8, Error> {
     let named = NAMES.iter().find(|(name, _)| *name == option).map(|(_, code)| *code);
-    // parse() would take a sign.
+    // parse() would accept a sign.
     let number = || option.bytes().all(|byte| byte.is_ascii_digit()).then(|| option.parse().ok()).flatten();
     named.or_else(number).ok_or_else(|| {
         let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();

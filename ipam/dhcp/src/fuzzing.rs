@@ -1,4 +1,4 @@
-//! What servers send, and what a file of the keeper's may hold, for fuzzers.
+//! Entry points for fuzzers: messages of servers, and files of the lease daemon.
 
 use std::net::Ipv4Addr;
 
@@ -14,8 +14,8 @@ use crate::v6;
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// Takes any bytes for a packet, and for a message that came in one: what becomes a lease is one that a host
-/// can have, and the client has always something to wait for.
+/// Parses any bytes as a packet, and as the message in one. A resulting lease is usable by a host, and the client
+/// always waits for something.
 pub fn dhcp(bytes: &[u8]) {
     if let Some(message) = frame::unwrap(bytes) {
         assert!(message.len() < bytes.len());
@@ -24,7 +24,7 @@ pub fn dhcp(bytes: &[u8]) {
     for name in domains::search(bytes).iter().chain(&domains::text(bytes)) {
         assert!(!name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control()));
     }
-    // Else nearly all would end at the first fields.
+    // Without this header, nearly all inputs would fail at the first fields.
     let mut message = vec![2, 1, 6, 0];
     message.resize(28, 0);
     message.extend(MAC.0);
@@ -66,8 +66,8 @@ pub fn dhcp(bytes: &[u8]) {
 const DUID: &[u8] = b"\0\x04client";
 const IAID: u32 = 7;
 
-/// Takes any bytes for a message of DHCPv6, and for options of one that is for us: what becomes a lease is one that a
-/// host can have, and the client has always something to wait for.
+/// Parses any bytes as a DHCPv6 message, and as the options of one for this client. A resulting lease is usable by a
+/// host, and the client always waits for something.
 pub fn dhcp6(bytes: &[u8]) {
     use v6::message::Type;
     let _ = v6::socket::advertised(bytes);
@@ -75,7 +75,7 @@ pub fn dhcp6(bytes: &[u8]) {
         let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
         [&code.to_be_bytes()[..], &length.to_be_bytes(), value].concat()
     };
-    // Else nearly all would end at the IDs, or at the number of the IA.
+    // Without these options, nearly all inputs would fail at the IDs, or at the number of the IA.
     let ids = [option(1, DUID), option(2, b"\0\x03server")].concat();
     let ia = option(3, &[&IAID.to_be_bytes(), bytes.get(1..).unwrap_or_default()].concat());
     let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
@@ -104,7 +104,7 @@ pub fn dhcp6(bytes: &[u8]) {
             let text = serde_json::to_vec(&lease).unwrap_or_default();
             assert_eq!(serde_json::from_slice::<Held>(&text).ok(), Some(Held::Six(lease)));
         }
-        // Each of two answers meets another state.
+        // The second answer meets another state than the first.
         for _ in 0..2 {
             // An endless lease has no next time.
             let now = client.next().min(1 << 50);

@@ -1,4 +1,4 @@
-//! A lease of either family, as it stands in answers and files.
+//! A lease of either family, as it is written in answers and files.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use cnimble_cni::{CniResult, Dns, IpConfig, Route};
 use crate::lease::Lease;
 use crate::v6;
 
-/// What a server has given. Files of keepers without IPv6 have the first form.
+/// A lease of either family. Lease daemons without IPv6 have written the first form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Held {
@@ -27,12 +27,11 @@ impl Held {
         }
     }
 
-    /// The address.
     pub(crate) fn address(&self) -> IpAddr {
         self.net().ip()
     }
 
-    /// The router, if the server tells one.
+    /// The router, if the server gave one.
     pub(crate) fn gateway(&self) -> Option<IpAddr> {
         match self {
             Held::Four(lease) => lease.gateway.map(IpAddr::V4),
@@ -40,7 +39,7 @@ impl Held {
         }
     }
 
-    /// Its routes, with the configuration's `priority`.
+    /// The routes of the lease, with the configuration's `priority`.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         match self {
             Held::Four(lease) => lease.routes(priority),
@@ -55,7 +54,7 @@ impl Held {
         }
     }
 
-    /// When it ends, in milliseconds since the machine's boot.
+    /// When the lease ends, in milliseconds since the machine's boot.
     pub(crate) fn expires(&self) -> u64 {
         match self {
             Held::Four(lease) => lease.expires,
@@ -63,16 +62,16 @@ impl Held {
         }
     }
 
-    /// The lifetimes that the kernel is told: what is left of the preferred and the valid one, in seconds.
+    /// The lifetimes for the kernel: the remaining preferred and valid lifetime, in seconds.
     pub(crate) fn lifetimes(&self, now: u64) -> (u32, u32) {
         match self {
-            // DHCPv4 has one alone.
+            // DHCPv4 has only one lifetime.
             Held::Four(lease) => (lease.lifetime(now), lease.lifetime(now)),
             Held::Six(lease) => lease.lifetimes(now),
         }
     }
 
-    /// Who has given it.
+    /// The server that gave the lease.
     pub(crate) fn server(&self) -> String {
         match self {
             Held::Four(lease) => lease.server.to_string(),
@@ -81,7 +80,7 @@ impl Held {
     }
 }
 
-/// What ADD returns: addresses in this order, and what the servers say of names, without repetition.
+/// Returns the result of ADD: the addresses in this order, and the DNS settings of the servers without repetition.
 pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
     let ip = |lease: &Held| IpConfig { interface: None, address: lease.net(), gateway: lease.gateway() };
     let mut dns = Dns::default();

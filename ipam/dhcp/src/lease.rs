@@ -1,7 +1,7 @@
-//! A lease: what a server of DHCPv4 has given.
+//! The lease that a DHCPv4 server has given.
 //!
-//! Times are milliseconds since the machine's boot (CLOCK_BOOTTIME): no clock that is set, and no sleep of
-//! the machine, moves them.
+//! Times are milliseconds since the machine's boot (CLOCK_BOOTTIME). Neither changes of the system time nor a suspended
+//! machine affect them.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,18 +14,18 @@ use cnimble_netlink::link::Mac;
 use crate::domains;
 use crate::message::{Answer, code};
 
-/// Where a server says nothing (as the Go plugin).
+/// The lifetime if a server gives none (as in the Go plugin).
 const DEFAULT_SECONDS: u32 = 3600;
 /// "For ever" (RFC 2131, section 3.3).
 const FOR_EVER: u32 = u32::MAX;
-/// A server must not have us ask without a pause.
+/// The shortest accepted lifetime, so that a server cannot make the client send without a pause.
 const SHORTEST_SECONDS: u32 = 2;
-/// What every host must be able to receive (RFC 791); less is an attack or an accident.
+/// The MTU that every host must be able to receive (RFC 791). A smaller one is an attack or an accident.
 const SMALLEST_MTU: u16 = 576;
-/// `link`, as in rtnetlink(7).
+/// The scope `link` of rtnetlink(7).
 const SCOPE_LINK: u8 = 253;
 
-/// What a server has given.
+/// A lease of DHCPv4.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) address: Ipv4Addr,
@@ -37,19 +37,19 @@ pub(crate) struct Lease {
     /// An on-link route has no gateway here. See [`Lease::routes`].
     pub(crate) routes: Vec<Route>,
     pub(crate) dns: Dns,
-    /// T1.
+    /// T1: when the client starts to renew the lease.
     pub(crate) renew: u64,
-    /// T2.
+    /// T2: when the client starts to rebind the lease.
     pub(crate) rebind: u64,
     pub(crate) expires: u64,
 }
 
 impl Lease {
-    /// What `answer`, which came at `now` from `mac`, gives. A server needn't repeat everything in a
-    /// renewal of `before`.
+    /// Returns the lease in `answer`, which came at `now` from `mac`. A server may omit settings in a renewal of
+    /// `before`.
     ///
     /// # Errors
-    /// Why it can't be taken.
+    /// Returns the reason why the answer contains no usable lease.
     pub(crate) fn of(
         answer: &Answer,
         now: u64,
@@ -85,14 +85,14 @@ impl Lease {
 
     /// The address with its prefix length.
     pub(crate) fn net(&self) -> IpNetwork {
-        // The prefix was made from a mask, or read from a file that might have any.
+        // The prefix comes from a mask, or from a file that may contain any number.
         let host = || Ipv4Network::from(self.address);
         IpNetwork::V4(Ipv4Network::new(self.address, self.prefix).unwrap_or_else(|_| host()))
     }
 
-    /// The valid lifetime that the kernel is told, in seconds: what is left at `now`, and up to two seconds more. The
-    /// kernel counts by the second, and may be a quarter of one early (ADDRCONF_TIMER_FUZZ). While this process lives, it
-    /// takes the address away in time, or prolongs it.
+    /// Returns the valid lifetime for the kernel in seconds: the time that remains at `now`, and up to two seconds
+    /// more. The kernel counts by the second, and may be a quarter of one early (ADDRCONF_TIMER_FUZZ). While this
+    /// process runs, it removes the address in time, or extends its lifetime.
     pub(crate) fn lifetime(&self, now: u64) -> u32 {
         match self.expires {
             u64::MAX => FOR_EVER,
@@ -100,14 +100,14 @@ impl Lease {
         }
     }
 
-    /// Who sends for the server.
+    /// The hardware address of the server or its relay.
     pub(crate) fn mac(&self) -> Mac {
         Mac(self.server_mac)
     }
 
-    /// Its routes, with the configuration's `priority`. On-link routes come first, because the gateways of
-    /// others may be reached by them. Their gateway is 0.0.0.0, as in results of the Go plugin: for a route
-    /// without one an installer takes the router of the address.
+    /// Returns the routes of the lease, with the configuration's `priority`. On-link routes come first, because they
+    /// may lead to the gateways of others. Their gateway is 0.0.0.0, as in results of the Go plugin: if a route has
+    /// none, an installer uses the router of the address.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         let link = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let with = |route: &Route| Route { gw: route.gw.or(Some(link)), priority, ..route.clone() };
@@ -117,7 +117,7 @@ impl Lease {
     }
 }
 
-/// T1, T2 and the end, in seconds from now on.
+/// T1, T2 and the end, in seconds from the time of the answer.
 struct Times {
     renew: u32,
     rebind: u32,
@@ -133,7 +133,7 @@ impl Times {
         if lease == FOR_EVER {
             return Times { renew: FOR_EVER, rebind: FOR_EVER, lease };
         }
-        // Times that make no sense together are RFC 2131's (section 4.4.5).
+        // Inconsistent times are replaced by those of RFC 2131, section 4.4.5.
         if renew >= 1 && renew <= rebind && rebind <= lease {
             Times { renew, rebind, lease }
         } else {
@@ -142,20 +142,20 @@ impl Times {
     }
 }
 
-/// Whether a host can have the address.
+/// Whether a host may use the address.
 pub(crate) fn is_usable(address: Ipv4Addr) -> bool {
     let [first, ..] = address.octets();
     first != 0 && first < 224 && !address.is_loopback()
 }
 
-/// The length of the prefix that a mask tells.
+/// Returns the prefix length of a mask.
 fn prefix(mask: &[u8]) -> Option<u8> {
     let mask: [u8; 4] = mask.try_into().ok()?;
     let prefix = u8::try_from(u32::from_be_bytes(mask).leading_ones()).ok()?;
     (ipnetwork::ipv4_mask_to_prefix(mask.into()).ok()? == prefix && prefix > 0).then_some(prefix)
 }
 
-/// The routes: classless ones alone (RFC 3442), or static ones and by the router. The MTU is for each.
+/// Returns the routes: only the classless ones (RFC 3442), or the static ones and the router's. Each has the MTU.
 fn routes(answer: &Answer, gateway: Option<Ipv4Addr>) -> Vec<Route> {
     let classless = [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS];
     let classless = classless.into_iter().filter_map(|code| answer.option(code));
@@ -174,7 +174,7 @@ fn routes(answer: &Answer, gateway: Option<Ipv4Addr>) -> Vec<Route> {
     routes
 }
 
-/// RFC 3442: each destination as its prefix length, and as many octets as that has.
+/// Reads classless routes (RFC 3442): each destination is a prefix length and only the octets that it covers.
 fn classless_routes(mut bytes: &[u8]) -> Vec<Route> {
     let mut routes = Vec::new();
     while let Some((prefix, rest)) = bytes.split_first() {
@@ -190,7 +190,8 @@ fn classless_routes(mut bytes: &[u8]) -> Vec<Route> {
     routes
 }
 
-/// RFC 2132, section 5.8: destinations of the old classes, each with a router. None is the default.
+/// Reads static routes (RFC 2132, section 5.8): destinations of the old classes, each with a router. Default routes
+/// are not allowed among them.
 fn static_routes(answer: &Answer) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
     let addresses: Vec<Ipv4Addr> = answer.addresses(code::STATIC_ROUTES).collect();
     let pairs = addresses.as_chunks::<2>().0.iter();
@@ -210,7 +211,7 @@ fn static_routes(answer: &Answer) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
         .collect()
 }
 
-/// A router of 0.0.0.0 is the link itself.
+/// Returns a route. A router of 0.0.0.0 means that the destination is on the link.
 fn route(destination: Ipv4Addr, prefix: u8, router: Ipv4Addr) -> Option<Route> {
     let net = Ipv4Network::new(destination, prefix).ok()?;
     let dst = IpNetwork::V4(Ipv4Network::new(net.network(), prefix).ok()?);

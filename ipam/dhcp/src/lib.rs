@@ -1,21 +1,20 @@
-//! The CNI IPAM plugin `dhcp`: addresses from a DHCP server of the network that the pod's interface is in.
+//! The CNI IPAM plugin `dhcp`: addresses from a DHCP server in the network of the pod's interface.
 //!
-//! The verbs only ask: a process that outlives them, the keeper, speaks with the servers, from inside the
-//! pod's namespace, and prolongs the leases. It is this same program (`keeper`); a verb that finds none
-//! starts one.
+//! The verbs only send questions. The lease daemon outlives them: it speaks with the servers from inside the pod's
+//! namespace, and renews the leases. The daemon is this same program (`keeper`), and a verb starts one if none runs.
 //!
 //! | | |
 //! |---|---|
 //! | `config` | the keys |
-//! | `ask`, `talk` | a verb's question to the keeper |
-//! | `keeper` | the keeper: its loop, its files, its visitors, its pods |
+//! | `ask`, `talk` | a verb's question to the lease daemon |
+//! | `keeper` | the lease daemon: its loop, its files, its connections, its pods |
 //! | `client`, `action` | the protocol: a state machine without I/O |
-//! | `tally` | what was tried without getting a lease |
-//! | `lease`, `domains` | what a server gives |
+//! | `tally` | the attempts that led to no lease |
+//! | `lease`, `domains` | the content of a lease |
 //! | `v6` | the same for DHCPv6 |
 //! | `held` | a lease of either family |
 //! | `message`, `frame` | DHCP, UDP, IPv4 and ARP as bytes |
-//! | `socket`, `closing` | packet sockets, and who waits for their end |
+//! | `socket`, `closing` | packet sockets, and the thread that closes them |
 
 mod action;
 mod ask;
@@ -52,14 +51,14 @@ use held::Held;
 use keeper::store;
 use talk::{Ask, Family, Reply, Wanted, Whose};
 
-/// How long the interface may take to have a carrier. What is sent before is lost, and sent again.
+/// How long the interface may take to get a carrier. Earlier packets are lost, and sent again.
 const CARRIER: Duration = Duration::from_secs(2);
-/// How long its link-local address may take, with duplicate address detection.
+/// How long its link-local address may take, including duplicate address detection.
 const LINK_LOCAL: Duration = Duration::from_secs(5);
-/// Between two looks for that address.
+/// The pause between two checks for that address.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The plugin.
+/// The plugin `dhcp`.
 pub static PLUGIN: &dyn Plugin = &Dhcp;
 
 struct Dhcp;
@@ -73,12 +72,12 @@ impl Plugin for Dhcp {
         Role::Helper
     }
 
-    /// CAP_NET_ADMIN is for an interface that is down, and for DHCPv6.
+    /// CAP_NET_ADMIN is needed to bring an interface up, and for DHCPv6.
     fn needs(&self) -> Caps {
         Caps::NET_RAW.and(Caps::SYS_ADMIN).and(Caps::NET_ADMIN)
     }
 
-    /// The keeper.
+    /// The plugin may start the lease daemon.
     fn starts_programs(&self, _call: &Call) -> bool {
         true
     }
@@ -104,7 +103,7 @@ impl Plugin for Dhcp {
         let whose = Whose::of(&call.owner());
         let (path, owner) = (socket.clone(), whose.clone());
         call.undo.push("give the DHCP lease back", move || release(&path, owner));
-        // The keeper has another working directory.
+        // The lease daemon has another working directory.
         let path = std::path::absolute(&call.netns).unwrap_or_else(|_| call.netns.clone().into());
         let path = path.to_string_lossy().into_owned();
         let family = Family::Ipv4;
@@ -113,7 +112,7 @@ impl Plugin for Dhcp {
         let replies = call.step("get a DHCP lease", || {
             let replies = ask_all(&socket, &asks, &netns);
             if replies.is_err() && asks.len() > 1 {
-                // The other family's lease may come yet.
+                // The lease of the other family may still arrive, so it is released, too.
                 let _ = ask(&socket, &Ask::Del(four.whose.clone()));
             }
             replies
@@ -130,7 +129,7 @@ impl Plugin for Dhcp {
         release(&config::socket_of(&call.config)?, Whose::of(&call.owner()))
     }
 
-    /// The lease is kept, and is the one that the result tells. A keeper that isn't there is started.
+    /// Checks that the lease is held, and that it is the one in the result. Starts a lease daemon if none runs.
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let Config { socket, families, .. } = Config::read(&call.config, &call.raw_args)?;
         families.into_iter().try_for_each(|family| check(call, &socket, family, prev))
@@ -145,14 +144,14 @@ impl Plugin for Dhcp {
         ask(&socket, &Ask::Gc { network: call.config.name.clone(), valid }).map(drop)
     }
 
-    /// A lease daemon answers, or could be started.
+    /// Checks that a lease daemon answers, or that one could be started.
     fn status(&self, call: &Call) -> Result<(), Error> {
         let Config { socket, .. } = Config::read(&call.config, &call.raw_args)?;
         ask::status(&socket).map_err(|err| Error { code: Code::NOT_AVAILABLE, ..err })
     }
 }
 
-/// What the keeper is asked for an address of this family. Options and metric of a configuration are IPv4's.
+/// Returns the question for an address of this family. Options and metric of a configuration apply to IPv4 only.
 fn question(four: &Wanted, family: Family) -> Ask {
     match family {
         Family::Ipv4 => Ask::Add(four.clone()),
@@ -180,11 +179,11 @@ fn check(call: &Call, socket: &Path, family: Family, prev: &CniResult) -> Result
     }
 }
 
-/// What has no file was never answered with a lease, and the keeper knows by itself.
+/// Releases the leases of an owner. A lease without a file was never returned to a caller, so the daemon can drop it.
 fn release(socket: &Path, whose: Whose) -> Result<(), Error> {
     for family in Family::ALL {
         match std::fs::symlink_metadata(store::file(socket, &whose.key(family))) {
-            // Of both families, if there are two.
+            // One question releases the leases of both families.
             Ok(_) => return ask(socket, &Ask::Del(whose)).map(drop),
             Err(err) if cnimble_files::is_absent(&err) => {}
             Err(err) => return Err(unreadable(socket, &err)),
@@ -218,7 +217,7 @@ fn bring_up(call: &Call, netns: &NetNs, six: bool) -> Result<(), Error> {
     if six { wait_link_local(&mut inside, link.index, ifname) } else { Ok(()) }
 }
 
-/// Waits until there is an address that DHCPv6 can speak from.
+/// Waits until the interface has an address that DHCPv6 can send from.
 fn wait_link_local(inside: &mut Netlink, index: u32, ifname: &str) -> Result<(), Error> {
     let end = Instant::now() + LINK_LOCAL;
     loop {

@@ -1,11 +1,11 @@
-//! DHCPv4 messages: RFC 2131, section 2, options by RFC 2132, long ones by RFC 3396.
+//! DHCPv4 messages: RFC 2131, section 2. Options are as in RFC 2132, and long options as in RFC 3396.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use cnimble_netlink::link::Mac;
 
-/// Codes of options.
+/// The codes of options.
 pub(crate) mod code {
     pub(crate) const PAD: u8 = 0;
     pub(crate) const SUBNET_MASK: u8 = 1;
@@ -30,12 +30,12 @@ pub(crate) mod code {
     pub(crate) const USER_CLASS: u8 = 77;
     pub(crate) const DOMAIN_SEARCH: u8 = 119;
     pub(crate) const CLASSLESS_ROUTES: u8 = 121;
-    /// Microsoft's number for the same.
+    /// Microsoft's code for classless routes.
     pub(crate) const CLASSLESS_ROUTES_MS: u8 = 249;
     pub(crate) const END: u8 = 255;
 }
 
-/// Option 53.
+/// The type of a message (option 53).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Discover = 1,
@@ -53,7 +53,7 @@ impl Type {
         [Discover, Offer, Request, Decline, Ack, Nak, Release].into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// The word of RFC 2131.
+    /// The name of the type in RFC 2131.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Type::Discover => "DISCOVER",
@@ -69,27 +69,27 @@ impl Type {
 
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
 const HEADER: usize = 236;
-/// BOOTP's size (RFC 1542, section 2.1); some relays drop what is shorter.
+/// BOOTP's size (RFC 1542, section 2.1). Some relays drop shorter messages.
 const SHORTEST: usize = 300;
 const BROADCAST: u16 = 0x8000;
 
-/// What a client says.
+/// A message from a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) kind: Type,
     pub(crate) xid: u32,
     pub(crate) seconds: u16,
-    /// Answers shall be broadcast.
+    /// Whether the server must broadcast its answer.
     pub(crate) broadcast: bool,
-    /// The address that the client has.
+    /// The client's current address.
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: Mac,
-    /// In this order, behind the type.
+    /// The options in their order, after the type.
     pub(crate) options: Vec<(u8, Vec<u8>)>,
 }
 
 impl Question {
-    /// The message's bytes.
+    /// Returns the bytes of the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         // BOOTREQUEST, Ethernet, six bytes of hardware address, no hops.
         let mut bytes = vec![1, 1, 6, 0];
@@ -103,7 +103,7 @@ impl Question {
         bytes.extend_from_slice(&COOKIE);
         bytes.extend_from_slice(&[code::MESSAGE_TYPE, 1, self.kind as u8]);
         for (code, value) in &self.options {
-            // One without value is one all the same.
+            // An option without a value is written, too.
             let pieces = value.chunks(255).chain(value.is_empty().then_some(&[][..]));
             for piece in pieces {
                 bytes.push(*code);
@@ -117,18 +117,18 @@ impl Question {
     }
 }
 
-/// What a server says.
+/// A message from a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) kind: Type,
     pub(crate) xid: u32,
-    /// The address that the client gets.
+    /// The address that the server offers or assigns.
     pub(crate) address: Ipv4Addr,
     options: BTreeMap<u8, Vec<u8>>,
 }
 
 impl Answer {
-    /// Reads a server's answer to the client of this hardware address; `None` is anything else.
+    /// Parses a server's answer to the client with this hardware address. Returns `None` for any other message.
     pub(crate) fn parse(bytes: &[u8], mac: Mac) -> Option<Answer> {
         if *bytes.first()? != 2 || bytes.get(28..34)? != mac.0 || bytes.get(HEADER..HEADER + 4)? != COOKIE {
             return None;
@@ -137,7 +137,7 @@ impl Answer {
         let address: [u8; 4] = bytes.get(16..20)?.try_into().ok()?;
         let mut options = BTreeMap::new();
         read_options(bytes.get(HEADER + 4..)?, &mut options);
-        // Options may go on in the fields for a file's and a server's name.
+        // Options may continue in the fields for the names of a file and a server.
         let overload = options.get(&code::OVERLOAD).and_then(|value: &Vec<u8>| value.first().copied());
         if overload.is_some_and(|bits| bits & 1 != 0) {
             read_options(bytes.get(108..HEADER)?, &mut options);
@@ -153,29 +153,29 @@ impl Answer {
         Some(Answer { kind, xid, address: address.into(), options })
     }
 
-    /// An option's value, if it is there.
+    /// Returns the value of an option, if the answer contains it.
     pub(crate) fn option(&self, code: u8) -> Option<&[u8]> {
         self.options.get(&code).map(Vec::as_slice)
     }
 
-    /// A number of four bytes.
+    /// Returns the value of an option as a number of four bytes.
     pub(crate) fn number(&self, code: u8) -> Option<u32> {
         Some(u32::from_be_bytes(self.option(code)?.try_into().ok()?))
     }
 
-    /// The first of one address or several.
+    /// Returns the first address in an option.
     pub(crate) fn address_of(&self, code: u8) -> Option<Ipv4Addr> {
         self.addresses(code).next()
     }
 
-    /// A list of addresses.
+    /// Returns the addresses in an option.
     pub(crate) fn addresses(&self, code: u8) -> impl Iterator<Item = Ipv4Addr> {
         let value = self.option(code).unwrap_or_default();
         value.chunks_exact(4).filter_map(|four| <[u8; 4]>::try_from(four).ok()).map(Ipv4Addr::from)
     }
 }
 
-/// Adds what is written there. An option that goes on behind the end is left out, with all that follows.
+/// Adds the options in `bytes`. An option that is cut off ends the list, and is left out.
 fn read_options(mut bytes: &[u8], options: &mut BTreeMap<u8, Vec<u8>>) {
     loop {
         match bytes {
@@ -197,7 +197,7 @@ pub(crate) mod tests {
 
     pub(crate) const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-    /// A server's message.
+    /// Returns a server's message.
     pub(crate) fn answer(kind: Type, xid: u32, address: Ipv4Addr, options: &[(u8, &[u8])]) -> Vec<u8> {
         let options = options.iter().map(|(code, value)| (*code, value.to_vec())).collect();
         let unset = Ipv4Addr::UNSPECIFIED;

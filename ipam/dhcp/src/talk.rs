@@ -1,4 +1,4 @@
-//! What a verb and the keeper say to each other: one line of JSON each way, on a socket of unix(7).
+//! The protocol between a verb and the lease daemon: one line of JSON each way, on a socket of unix(7).
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use cnimble_netlink::netns::Identity;
 
 use crate::held::Held;
 
-/// Of a question, and of an answer. A list of 10,000 attachments has 1 MB.
+/// The longest question and the longest answer. A list of 10,000 attachments has 1 MB.
 pub(crate) const LONGEST_LINE: usize = 16 << 20;
 
 /// The container's interface in a network.
@@ -30,18 +30,18 @@ impl Whose {
         Owner { network: self.network.clone(), attachment }
     }
 
-    /// The name of its lease, also that of the lease's file.
+    /// The name of its lease, which is also the name of the lease's file.
     pub(crate) fn key(&self, family: Family) -> String {
         format!("{}{}", self.owner().tag(), family.suffix())
     }
 
-    /// As it stands in the log, and as the Go daemon tells a server who asks.
+    /// The owner as text, for the log. The Go daemon sends the same text to a server as the client's ID.
     pub(crate) fn words(&self) -> String {
         format!("{}/{}/{}", self.container, self.network, self.ifname)
     }
 }
 
-/// Of the address that an interface wants.
+/// The family of the address that an interface requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Family {
@@ -53,7 +53,7 @@ pub(crate) enum Family {
 impl Family {
     pub(crate) const ALL: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
-    /// The protocol.
+    /// The name of the protocol.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Family::Ipv4 => "DHCP",
@@ -61,7 +61,7 @@ impl Family {
         }
     }
 
-    /// What behind the owner's tag makes the name of the lease.
+    /// The suffix that follows the owner's tag in the name of the lease.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Family::Ipv4 => "",
@@ -74,11 +74,11 @@ impl Family {
     }
 }
 
-/// An interface that wants an address.
+/// A request for an address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wanted {
     pub(crate) whose: Whose,
-    /// A keeper that knows no families writes none.
+    /// A lease daemon without families writes none.
     #[serde(default, skip_serializing_if = "Family::is_default")]
     pub(crate) family: Family,
     pub(crate) netns: String,
@@ -88,30 +88,29 @@ pub(crate) struct Wanted {
     pub(crate) provide: Vec<(u8, Vec<u8>)>,
     pub(crate) request: Vec<u8>,
     pub(crate) priority: Option<u32>,
-    /// Seconds that ADD waits for an address. Without it the daemon's own limit holds.
+    /// How many seconds ADD waits for an address. Without it the daemon's own limit holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout: Option<u32>,
 }
 
 impl Wanted {
-    /// As [`Whose::key`].
     pub(crate) fn key(&self) -> String {
         self.whose.key(self.family)
     }
 }
 
-/// A verb's question.
+/// A question from a verb.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Ask {
     Add(Wanted),
-    /// The same for IPv6, under a name that an older keeper refuses.
+    /// An ADD for IPv6, under a name that an older lease daemon refuses.
     Add6(Wanted),
-    /// All of its leases.
+    /// Releases all leases of the owner.
     Del(Whose),
     Check(Whose),
     Check6(Whose),
-    /// With those that are valid: container and interface.
+    /// Releases all leases of a network except the valid ones, given as container and interface.
     Gc {
         network: String,
         valid: Vec<(String, String)>,
@@ -119,13 +118,13 @@ pub(crate) enum Ask {
     Status,
 }
 
-/// The keeper's answer.
+/// The answer of the lease daemon.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reply {
     Done,
     Lease(Held),
-    /// There is no such lease.
+    /// The lease does not exist.
     Nothing,
     Error {
         code: u32,
@@ -141,7 +140,7 @@ impl From<Error> for Reply {
 }
 
 impl Reply {
-    /// The keeper's error as one of ours.
+    /// Returns the lease daemon's error as an [`Error`].
     pub(crate) fn checked(self) -> Result<Reply, Error> {
         match self {
             Reply::Error { code, msg, details } => Err(Error { code: Code(code), msg, details }),

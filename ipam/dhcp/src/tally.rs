@@ -1,47 +1,47 @@
-//! What a client has tried without getting a lease, for the error of ADD.
+//! The attempts of a client that led to no lease, for the error of ADD.
 
-/// Servers that are listed. A hostile link has any number.
+/// The number of servers that are listed. A hostile link may have any number.
 const MOST: usize = 8;
 
-/// See the module.
+/// The attempts since the last lease.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Messages that look for servers: DISCOVER or Solicit.
+    /// The number of messages that look for servers: DISCOVER or Solicit.
     sent: u32,
     servers: Vec<String>,
     refusal: Option<String>,
 }
 
 impl Tally {
-    /// A message looks for servers.
+    /// Counts a message that looks for servers.
     pub(crate) fn search(&mut self) {
         self.sent = self.sent.saturating_add(1);
     }
 
-    /// This server has answered.
+    /// Adds a server that has answered.
     pub(crate) fn answered(&mut self, server: String) {
         if self.servers.len() < MOST && !self.servers.contains(&server) {
             self.servers.push(server);
         }
     }
 
-    /// Why there is no lease.
+    /// Records the reason why there is no lease.
     pub(crate) fn refused(&mut self, why: String) {
         self.refusal = Some(why);
     }
 
-    /// There is a lease.
+    /// Clears the tally, because there is a lease.
     pub(crate) fn clear(&mut self) {
         *self = Tally::default();
     }
 
-    /// The last reason that there is no lease, if one is known.
+    /// The last known reason why there is no lease.
     #[cfg(test)]
     pub(crate) fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// The outcome. `message` is the name of the counted messages.
+    /// Returns the outcome as text. `message` is the name of the counted messages.
     pub(crate) fn words(&self, message: &str) -> String {
         let plural = if self.sent == 1 { "" } else { "s" };
         let sent = format!("{} {message}{plural} sent", self.sent);

@@ -1,4 +1,4 @@
-//! The options of `dhcp daemon`: the Go daemon's, and in which form Go reads them.
+//! The options of `dhcp daemon`. They are the Go daemon's, in the form that Go reads.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use crate::config;
 use crate::talk::Wanted;
 
-/// How a keeper was started.
+/// The options that a lease daemon was started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) pidfile: Option<PathBuf>,
     pub(crate) host_prefix: String,
     pub(crate) socket: PathBuf,
     pub(crate) broadcast: bool,
-    /// Milliseconds; of the longest pause before a message is sent again, the smaller of the two.
+    /// In milliseconds. The smaller of `timeout` and `resend_max` limits the pause before a message is sent again.
     pub(crate) timeout: u64,
     pub(crate) resend_max: u64,
-    /// Milliseconds that an ADD may take whose network sets no limit.
+    /// How many milliseconds an ADD may take if its network sets no limit.
     pub(crate) resend_timeout: u64,
-    /// Ours: it ends behind its last lease.
+    /// The daemon exits after its last lease. The Go daemon has no such option.
     pub(crate) once: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for Flags {
     }
 }
 
-/// For whoever gives another one.
+/// Printed for an unknown option.
 pub(crate) const USAGE: &str = "usage: dhcp daemon [OPTION]...
   -pidfile PATH            write the process ID there
   -hostprefix PATH         the host's root directory, where the keeper runs in a container
@@ -50,10 +50,10 @@ pub(crate) const USAGE: &str = "usage: dhcp daemon [OPTION]...
 ";
 
 impl Flags {
-    /// Reads what follows `daemon`.
+    /// Parses the arguments after `daemon`.
     ///
     /// # Errors
-    /// Which option is wrong.
+    /// Names the option that is wrong.
     pub(crate) fn read(args: &[OsString]) -> Result<Flags, String> {
         let mut flags = Flags::default();
         let mut args = args.iter();
@@ -114,18 +114,18 @@ impl Flags {
         }
     }
 
-    /// Milliseconds that this ADD may take.
+    /// Returns how many milliseconds this ADD may take.
     pub(crate) fn limit(&self, wanted: &Wanted) -> u64 {
         wanted.timeout.map_or(self.resend_timeout, |seconds| u64::from(seconds) * 1000)
     }
 
-    /// A path of the host, as the keeper sees it.
+    /// Returns the path at which the lease daemon sees a path of the host.
     pub(crate) fn on_host(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("{}{path}", self.host_prefix))
     }
 }
 
-/// Milliseconds of a duration as Go writes it: `1m30s`, `1.5s`, `300ms`.
+/// Parses a duration in Go's notation (`1m30s`, `1.5s`, `300ms`) to milliseconds.
 fn duration(text: &str) -> Result<u64, String> {
     let bad = || format!("{text} is no duration, such as 10s or 1m30s");
     let (mut rest, mut sum) = (text, 0_f64);
@@ -146,7 +146,7 @@ fn duration(text: &str) -> Result<u64, String> {
         sum += number.parse::<f64>().map_err(|_| bad())? * factor;
         rest = tail;
     }
-    // A million years would do.
+    // The limit is far above any useful duration.
     if text.is_empty() || sum > 1e15 { Err(bad()) } else { Ok(sum as u64) }
 }
 

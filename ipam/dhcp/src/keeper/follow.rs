@@ -1,4 +1,4 @@
-//! The interface follows its lease: what a renewal changes is applied, and nothing else is touched.
+//! Applies the changes of a renewal to the interface, and leaves everything else unchanged.
 
 use nix::errno::Errno;
 
@@ -21,13 +21,13 @@ pub(super) fn routes(place: &Place, lease: &Held, priority: Option<u32>) -> Vec<
     pod::routes(place.index, &held::result(std::slice::from_ref(lease), priority))
 }
 
-/// Changes the interface from what `old` gave to what `new` gives. An address or a route that both give stays
-/// untouched, so connections go on, and so do addresses and routes that others have added.
+/// Changes the interface from the old lease to the new one. An address or a route in both leases is not touched, so
+/// connections survive. Addresses and routes from other sources also stay.
 ///
-/// Returns the first route or old address that the kernel refused to change. All others are changed then.
+/// Returns the first route or old address that the kernel refused to change. All other changes have been made.
 ///
 /// # Errors
-/// The kernel's, if nothing was changed.
+/// Fails if the kernel refuses the request and nothing was changed.
 pub(super) fn follow(
     place: &Place,
     priority: Option<u32>,
@@ -40,7 +40,7 @@ pub(super) fn follow(
     let (before, after) = (of(old), of(new));
     let present = inside.routes(ANY_LINK, None)?;
     if let Some(net) = come.filter(|net| Some(*net) != gone) {
-        // The client has asked the link whether the address is free.
+        // The client has already probed the link for the address.
         tolerant(inside.execute(addr::add(link.index, &link.name, net, true)))?;
     }
     let mut refused = None;
@@ -52,7 +52,7 @@ pub(super) fn follow(
     for wanted in after.iter().filter(|route| !before.contains(route)) {
         let rival = present.iter().find(|now| (now.dst, metric(now)) == (wanted.dst, metric(wanted)));
         let request = match rival {
-            // It was not in effect before, and is not now.
+            // The route was not in effect before, and is not in effect now.
             Some(rival) if !before.iter().any(|route| is_of(rival, route)) => {
                 route::append_of(wanted, &link.name, libc::RTPROT_BOOT)
             }
@@ -68,7 +68,7 @@ pub(super) fn follow(
     }
     if let Some(net) = gone.filter(|net| Some(*net) != come) {
         note(take_off(place, &mut inside, &link, net));
-        // The kernel has taken the new address, too, if it didn't promote it.
+        // Without promotion, the kernel has removed the new address together with the old one.
         if let Some(net) = come
             && inside.execute(addr::add(link.index, &link.name, net, true)).is_ok()
         {
@@ -78,28 +78,28 @@ pub(super) fn follow(
     Ok(refused)
 }
 
-/// Whether the kernel's route is the one that was installed. The Go plugins install routes without an MTU.
+/// Whether the kernel's route is an installed one. The Go plugins install routes without an MTU.
 fn is_of(now: &NewRoute, installed: &NewRoute) -> bool {
     let key = |route: &NewRoute| (route.dst, route.via, route.index, route.src, metric(route));
     key(now) == key(installed) && (now.mtu.is_none() || now.mtu == installed.mtu)
 }
 
-/// 0 is the kernel's for a route without one.
+/// Returns the metric of a route. The kernel uses 0 for a route without one.
 fn metric(route: &NewRoute) -> u32 {
     route.priority.unwrap_or(0)
 }
 
-/// The same for a deletion, which would match any MTU if it named none.
+/// Returns the route with an explicit MTU, for a deletion. Without an MTU the kernel would match any.
 fn exact(route: &NewRoute) -> NewRoute {
     let (mtu, advmss) = (route.mtu.or(Some(0)), route.advmss.or(Some(0)));
     NewRoute { mtu, advmss, ..route.clone() }
 }
 
-/// Takes the address off. Without `promote_secondaries` the kernel would delete the other addresses of its network
-/// with it, and all routes of the link with the last address.
+/// Removes the address. Without `promote_secondaries` the kernel would also delete the other addresses of its network.
+/// With the last address it would delete all routes of the link.
 fn take_off(place: &Place, inside: &mut Netlink, link: &Link, net: IpNetwork) -> cnimble_netlink::Result<()> {
     let key = format!("net/ipv4/conf/{}/promote_secondaries", link.name);
-    // It can't be set where /proc/sys is read-only.
+    // The setting fails where /proc/sys is read-only.
     let before = match net {
         IpNetwork::V4(_) => {
             place.netns.enter(|| sysctl::ensure(&key, "1")).ok().and_then(Result::ok).flatten()
@@ -113,7 +113,7 @@ fn take_off(place: &Place, inside: &mut Netlink, link: &Link, net: IpNetwork) ->
     outcome
 }
 
-/// Ignores that the object exists already, or is gone already.
+/// Ignores that the object exists already, or is already missing.
 fn tolerant(outcome: cnimble_netlink::Result<()>) -> Result<(), Error> {
     match outcome {
         Err(err) if err.is(Errno::EEXIST) || err.is_missing() => Ok(()),

@@ -1,4 +1,4 @@
-//! DHCPv4 from an interface: the client, a packet socket, and one for ARP while an address is probed for.
+//! DHCPv4 on an interface: the client, a packet socket, and an ARP socket while an address is probed.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -17,10 +17,10 @@ use crate::message::{Answer, Question, code};
 use crate::talk::{Wanted, Whose};
 use crate::{closing, frame};
 
-/// What a client's ID has room for, with the byte in front.
+/// The longest client ID, without the type byte before it.
 const LONGEST_ID: usize = 254;
 
-/// See the module.
+/// A DHCPv4 client with its sockets.
 pub(super) struct Four {
     client: Client,
     dhcp: Option<Socket>,
@@ -33,19 +33,19 @@ impl Drop for Four {
     }
 }
 
-/// Closes a socket without waiting for that.
+/// Closes a socket without blocking.
 fn close(socket: Socket) {
     closing::close(socket.into());
 }
 
-/// What has come by a socket.
+/// A packet that a socket has received.
 enum Heard {
     Answer(Mac, Answer),
     Holder(Mac),
 }
 
 impl Four {
-    /// One that has nothing yet, or a lease out of a file.
+    /// Returns a client without a lease, or with a lease from a file.
     pub(super) fn new(
         flags: &Flags,
         wanted: &Wanted,
@@ -63,7 +63,7 @@ impl Four {
         Four { client, dhcp: None, arp: None }
     }
 
-    /// Opens what the client's state needs, and closes what it doesn't.
+    /// Opens the sockets that the client's state needs, and closes the others.
     fn listen(&mut self, place: &Place) -> io::Result<()> {
         let open = |wanted: bool, kind: Kind, now: Option<Socket>| match (wanted, now) {
             (false, now) => {
@@ -80,7 +80,6 @@ impl Four {
         Ok(())
     }
 
-    /// Sends a message.
     fn send(&self, place: &Place, question: &Question, from: Ipv4Addr, to: To) -> io::Result<()> {
         let (ip, mac) = match to {
             To::Everybody => (Ipv4Addr::BROADCAST, Mac([0xff; 6])),
@@ -89,7 +88,7 @@ impl Four {
         let packet = frame::wrap(from, ip, &question.encode());
         match &self.dhcp {
             Some(socket) => socket.send(mac, &packet),
-            // A good-bye of one that waits for nothing.
+            // A client that waits for no answer has no socket, but may send a RELEASE.
             None => {
                 let socket = place.open(|| Socket::open(Kind::Dhcp, place.index))?;
                 let sent = socket.send(mac, &packet);
@@ -99,13 +98,13 @@ impl Four {
         }
     }
 
-    /// Asks the link who has the address.
+    /// Sends an ARP probe for the address.
     fn probe(&self, place: &Place, address: Ipv4Addr) -> io::Result<()> {
         let packet = arp::probe(place.mac, address);
         self.arp.as_ref().map_or(Ok(()), |arp| arp.send(Mac([0xff; 6]), &packet))
     }
 
-    /// What has come.
+    /// Reads the received packets.
     fn heard(&mut self, place: &Place) -> Vec<Heard> {
         let mut heard = Vec::new();
         let mut buffer = [0; LARGEST_PACKET];
@@ -196,12 +195,12 @@ fn identity(flags: &Flags, wanted: &Wanted, link: &Link, mac: Mac) -> Identity {
     if !own.iter().any(|(code, _)| *code == code::CLIENT_ID) {
         own.insert(0, (code::CLIENT_ID, client_id(&wanted.whose)));
     }
-    // An ipvlan takes what is for its addresses, and it has none yet.
+    // An ipvlan receives only packets for its addresses, and it has none yet.
     let broadcast = flags.broadcast || link.kind == "ipvlan";
     Identity { mac, broadcast, own, request: wanted.request.clone() }
 }
 
-/// As the Go daemon makes it, so that a server gives the same address to either.
+/// Returns the same client ID as the Go daemon, so that a server gives the same address to either.
 fn client_id(whose: &Whose) -> Vec<u8> {
     let mut id = vec![0];
     id.extend(whose.words().bytes().take(LONGEST_ID));

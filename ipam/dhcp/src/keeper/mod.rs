@@ -1,9 +1,9 @@
-//! The keeper: one process that asks servers for addresses, and prolongs them, for all pods of a node.
+//! The lease daemon: one process that obtains and renews leases for all pods of a node.
 //!
-//! It is `dhcp daemon`, started by systemd, by hand, or by the first ADD. It holds the lock of its leases'
-//! directory as long as it lives, so that there is one for each socket. A single thread waits for verbs,
-//! answers and times, and never for one of them alone. All that it must know to go on is in the files
-//! ([`store`]) before an ADD is answered: it may be killed at any moment, and the next one goes on.
+//! It is `dhcp daemon`, started by systemd, by hand, or by the first ADD. While it runs, it holds the lock of its
+//! leases' directory, so that each socket has only one daemon. A single thread serves verbs, answers and timers, and
+//! never blocks on one of them. Before an ADD is answered, all state is in the files ([`store`]). The daemon may thus
+//! be killed at any moment, and the next one resumes.
 
 mod flags;
 mod follow;
@@ -39,12 +39,12 @@ use visitors::{Asked, Visitors};
 
 pub(crate) use start::{NO_SOCKET, READY, TAKEN, program};
 
-/// Milliseconds between two looks for pods that have died.
+/// The interval between two checks for pods that have died, in milliseconds.
 const ROUND: u64 = 5000;
-/// Milliseconds that a keeper without leases waits for the next one.
+/// How many milliseconds a lease daemon without leases waits before it exits.
 const LINGER: u64 = 1000;
 
-/// Milliseconds since the machine's boot.
+/// Returns the time in milliseconds since the machine's boot.
 fn now() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME);
@@ -60,16 +60,16 @@ struct Keeper {
     store: Store,
     listener: UnixListener,
     visitors: Visitors,
-    /// By the names of their leases.
+    /// The pods by the names of their leases.
     pods: BTreeMap<String, Pod>,
-    /// Leases of the daemon before whose pods could not be looked at yet, each with the reason.
+    /// Leases of the previous daemon with pods that could not be examined yet, each with the reason.
     left: Vec<(Record, String)>,
     round: u64,
     busy: u64,
 }
 
 impl Keeper {
-    /// Goes on where the one before was.
+    /// Returns a daemon that resumes the leases in the store.
     fn new(flags: Flags, journal: Journal, store: Store, listener: UnixListener) -> std::io::Result<Keeper> {
         let now = now();
         let left = store.load()?.into_iter().map(|record| (record, String::new())).collect();
@@ -80,8 +80,8 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Takes over the leases of the daemon before. One whose pod cannot be looked at now is kept, and tried again. One whose
-    /// namespace is not to be found again is kept until it expires.
+    /// Takes over the leases of the previous daemon. If a pod cannot be examined now, its lease is kept and tried
+    /// again. If a namespace cannot be found again, its lease is kept until it expires.
     fn adopt(&mut self, now: u64) {
         for (record, before) in std::mem::take(&mut self.left) {
             let whose = record.wanted.whose.words();
@@ -112,7 +112,7 @@ impl Keeper {
         }
     }
 
-    /// Until the last lease has ended, or a signal has come. The lock is still held.
+    /// Runs until the last lease has ended, or until a signal arrives. The lock is still held afterwards.
     fn run(mut self) -> Store {
         while signal::check().is_ok() {
             let now = now();
@@ -143,7 +143,7 @@ impl Keeper {
         self.store
     }
 
-    /// Waits for what comes next.
+    /// Waits for the next event.
     fn wait(&self, now: u64) {
         let idle = if self.pods.is_empty() && self.left.is_empty() { u64::MAX } else { self.round };
         let times = self
@@ -152,7 +152,7 @@ impl Keeper {
             .flat_map(|pod| [pod.speaker.next(), pod.waiting.map_or(u64::MAX, |(_, until)| until)]);
         let linger = if self.flags.once && self.pods.is_empty() { self.busy + LINGER } else { u64::MAX };
         let next = times.chain([idle, linger, self.visitors.next()]).min().unwrap_or(u64::MAX);
-        // A millisecond more, as the clock is cut off.
+        // One millisecond more, because the clock is rounded down.
         let left = next.saturating_sub(now).min(60_000);
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let mut descriptors = Vec::new();
@@ -166,11 +166,11 @@ impl Keeper {
         for socket in self.pods.values().flat_map(|pod| pod.speaker.sockets()) {
             descriptors.push(PollFd::new(socket, PollFlags::POLLIN));
         }
-        // A signal ends it, too; whoever is ready is asked in any case.
+        // A signal also ends the wait. All descriptors are read in any case.
         let _ = poll(&mut descriptors, timeout);
     }
 
-    /// A verb's question; `None` if the answer comes later.
+    /// Handles the question of a verb. Returns `None` if the answer follows later.
     fn asked(&mut self, number: u64, now: u64, ask: Ask, sent: Option<OwnedFd>) -> Option<Reply> {
         match ask {
             Ask::Status => Some(Reply::Done),
@@ -200,7 +200,7 @@ impl Keeper {
             Some(sent) => pod.place.netns.same_as(sent).unwrap_or(false),
             None => pod.is_in(&path),
         };
-        // As the Go daemon: one that has a lease keeps it.
+        // As in the Go daemon, an interface with a lease keeps it.
         if let Some(pod) = self.pods.get(&key)
             && is_there(pod)
             && let Some(lease) = pod.speaker.lease()
@@ -223,7 +223,7 @@ impl Keeper {
         record.and_then(|record| record.lease.clone()).map_or(Reply::Nothing, Reply::Lease)
     }
 
-    /// Gives all leases of an interface back.
+    /// Releases all leases of an interface.
     fn end_all(&mut self, whose: &Whose, now: u64) -> Reply {
         let ends = Family::ALL.map(|family| self.end(&whose.key(family), now, "its verb has come"));
         let weight = |reply: &Reply| match reply {
@@ -234,7 +234,7 @@ impl Keeper {
         ends.into_iter().max_by_key(weight).unwrap_or(Reply::Nothing)
     }
 
-    /// Gives a lease back.
+    /// Releases a lease.
     fn end(&mut self, key: &str, now: u64, why: &str) -> Reply {
         if let Err(err) = self.store.remove(key) {
             return Error::new(Code::IO, format!("removing a lease: {err}")).into();
@@ -242,7 +242,7 @@ impl Keeper {
         self.left.retain(|(record, _)| record.wanted.key() != key);
         let Some(mut pod) = self.pods.remove(key) else { return Reply::Nothing };
         let whose = pod.wanted.whose.words();
-        // Nobody has an address that another may get.
+        // The address is removed first: another host may get it as soon as it is released.
         if let Err(err) = pod.taken() {
             self.journal.tell(&format!("{whose}: taking away its address: {err}"));
         }
@@ -266,7 +266,7 @@ impl Keeper {
             whose.network == network
                 && !valid.iter().any(|(id, ifname)| (id, ifname) == (&whose.container, &whose.ifname))
         };
-        // One that is being asked for isn't in the list yet.
+        // A lease that is still being requested is not in the runtime's list yet.
         let all = self.pods.iter().filter(|(_, pod)| pod.waiting.is_none() && stale(&pod.wanted.whose));
         let keys = all.map(|(key, _)| key.clone());
         let left = self.left.iter().filter(|(record, _)| stale(&record.wanted.whose));
@@ -280,7 +280,7 @@ impl Keeper {
         Reply::Done
     }
 
-    /// A verb is gone before it was answered: nobody knows of its lease.
+    /// Ends the lease of a verb that has disconnected before its answer, because its caller does not know of the lease.
     fn left(&mut self, number: u64, now: u64) {
         let of = |pod: &Pod| pod.waiting.is_some_and(|(waiting, _)| waiting == number);
         let key = self.pods.iter().find(|(_, pod)| of(pod)).map(|(key, _)| key.clone());
@@ -299,7 +299,7 @@ impl Keeper {
         }
     }
 
-    /// What time brings.
+    /// Does everything that is due at `now`.
     fn tick(&mut self, now: u64) {
         let keys: Vec<String> = self.pods.keys().cloned().collect();
         let round = now >= self.round;
@@ -345,7 +345,7 @@ impl Keeper {
         }
     }
 
-    /// There is a lease: on the disk, and then in the answer or on the interface.
+    /// Handles a new or renewed lease: writes it to disk, then answers the verb or changes the interface.
     fn bound(&mut self, key: &str, now: u64, lease: &Held) -> Result<(), String> {
         let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
         let (whose, address) = (pod.wanted.whose.words(), lease.address());
@@ -385,7 +385,7 @@ impl Keeper {
     }
 }
 
-/// The error of an ADD that has waited for `limit` milliseconds.
+/// Returns the error of an ADD that has waited for `limit` milliseconds.
 fn without_lease(pod: &Pod, limit: u64) -> Error {
     let (ifname, word) = (&pod.place.ifname, pod.wanted.family.word());
     let time = if limit.is_multiple_of(1000) { format!("{} s", limit / 1000) } else { format!("{limit} ms") };

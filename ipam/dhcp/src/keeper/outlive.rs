@@ -8,11 +8,11 @@ use cnimble_dbus::{Arguments, Bus, Method, Value};
 
 use crate::ask::SYSTEMD;
 
-/// Leaves the control group. If systemd is PID 1, it makes a transient scope (systemd.scope(5)). Elsewhere the process
-/// moves to the root of the hierarchies that process managers kill by.
+/// Leaves the control group. If systemd is PID 1, it makes a transient scope (systemd.scope(5)). Otherwise the process
+/// moves to the root of the hierarchies that process managers use to kill services.
 ///
 /// # Errors
-/// Why the daemon stays where it is.
+/// Returns the reason why the daemon stays in its control group.
 pub(super) fn leave() -> Result<(), String> {
     if Path::new(SYSTEMD).exists() {
         scope().map_err(|err| format!("asking systemd for a scope: {err}"))
@@ -30,7 +30,7 @@ fn scope() -> Result<(), cnimble_dbus::Error> {
     };
     let properties = [
         ("Description", Value::Text("Lease daemon of the CNI plugin dhcp")),
-        // 0 is the sender, also in a PID namespace of its own.
+        // 0 stands for the sender, even if it is in another PID namespace.
         ("PIDs", Value::Numbers(&[0])),
         ("CollectMode", Value::Text("inactive-or-failed")),
     ];
@@ -43,17 +43,17 @@ fn scope() -> Result<(), cnimble_dbus::Error> {
 /// controllers stay.
 fn to_roots() -> io::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    // All are tried before the first failure is returned.
+    // Every root is tried before the first failure is returned.
     let moved: Vec<io::Result<()>> = mounts.lines().filter_map(root).map(move_to).collect();
     moved.into_iter().collect()
 }
 
 fn move_to(root: &str) -> io::Result<()> {
-    // 0 is the writing process.
+    // 0 stands for the writing process.
     File::options().write(true).open(Path::new(root).join("cgroup.procs"))?.write_all(b"0")
 }
 
-/// The mount point of a hierarchy's root, by a line of mountinfo (proc(5)).
+/// Returns the mount point of a hierarchy's root from a line of mountinfo (proc(5)).
 fn root(line: &str) -> Option<&str> {
     let (front, back) = line.split_once(" - ")?;
     let [_, _, _, "/", point, ..] = front.split(' ').collect::<Vec<_>>()[..] else { return None };

@@ -1,4 +1,4 @@
-//! Where a client talks: an interface, in a namespace that is held open. It can say good-bye when its pod has died.
+//! The interface that a client uses, in a namespace that is held open. A lease can be released after its pod has died.
 
 use std::cell::Cell;
 use std::io;
@@ -14,12 +14,12 @@ use super::flags::Flags;
 use crate::held::Held;
 use crate::talk::Wanted;
 
-/// An Ethernet frame's, and jumbo ones.
+/// The largest packet: a jumbo frame of Ethernet.
 pub(super) const LARGEST_PACKET: usize = 9216;
-/// Packets that are read in one go; the rest waits for the others.
+/// The number of packets that are read at once. The rest waits, so that other sockets get their turn.
 const BURST: usize = 32;
 
-/// An interface.
+/// An interface in an open namespace.
 pub(super) struct Place {
     pub(super) netns: NetNs,
     pub(super) ifname: String,
@@ -29,7 +29,7 @@ pub(super) struct Place {
     watch: Watch,
 }
 
-/// How the death of a pod is noticed.
+/// The way to notice that a pod has died.
 enum Watch {
     /// The path that the runtime named leads to another namespace, or to none.
     Path,
@@ -37,21 +37,21 @@ enum Watch {
     Proc(Identity, Cell<Sight>),
 }
 
-/// What `/proc` has shown of a namespace. A daemon in a PID namespace may never see it.
+/// The last result of a search in `/proc` for a namespace. A daemon in a PID namespace may never find it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sight {
     Never,
     Seen,
-    /// Once missed: a process may have started another one and ended while `/proc` was read.
+    /// Missed once: a process may have started another one and exited while `/proc` was read.
     Missed,
 }
 
 impl Place {
-    /// Finds the interface, in a namespace that a verb has `sent`, or else by what `wanted` tells of it.
+    /// Finds the interface, in the namespace that a verb has `sent`, or else in the namespace of `wanted`.
     ///
     /// # Errors
-    /// Code 8 without the namespace, code 3 without the interface, code 11 if a namespace that had been sent is not to
-    /// be found again; the kernel's.
+    /// Fails with code 8 without the namespace, and with code 3 without the interface. Fails with code 11 if a
+    /// namespace that had been sent cannot be found again, and if the kernel refuses a request.
     pub(super) fn find(flags: &Flags, wanted: &Wanted, sent: Option<NetNs>) -> Result<(Place, Link), Error> {
         let (netns, watch) = match (sent, wanted.sent) {
             (sent, Some(identity)) => {
@@ -73,10 +73,10 @@ impl Place {
         Ok((Place { netns, ifname, index: link.index, mac, path, watch }, link))
     }
 
-    /// A socket of the namespace, and the interface there.
+    /// Opens a socket in the namespace, and returns it with the interface.
     ///
     /// # Errors
-    /// Code 3 without the interface; the kernel's.
+    /// Fails with code 3 without the interface, and if the kernel refuses a request.
     pub(super) fn inside(&self) -> Result<(Netlink, Link), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
         let link = inside.find_link(&self.ifname)?.filter(|link| link.index == self.index);
@@ -86,13 +86,13 @@ impl Place {
     /// Runs `open` in the namespace.
     ///
     /// # Errors
-    /// Its own, and those of entering.
+    /// Fails if the namespace cannot be entered, or if `open` fails.
     pub(super) fn open<T>(&self, open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.netns.enter(open).map_err(|err| io::Error::other(err.to_string()))?
     }
 
-    /// Whether the namespace is gone from where it was. A failure that says nothing about it (no descriptor is left) is no
-    /// death.
+    /// Whether the namespace is no longer at its path. A failure that says nothing about the namespace, such as a lack
+    /// of descriptors, does not count.
     pub(super) fn has_died(&self, flags: &Flags) -> bool {
         if let Watch::Proc(identity, sight) = &self.watch {
             return is_gone(*identity, sight);
@@ -109,7 +109,7 @@ impl Place {
         self.netns.is_at(path)
     }
 
-    /// That the interface isn't there.
+    /// Returns the error for a missing interface.
     pub(super) fn missing(&self) -> Error {
         missing(&self.ifname, &self.path)
     }
@@ -128,7 +128,7 @@ fn unseen(netns: &str) -> Error {
         .details("its path leads there in the runtime's mount namespace alone")
 }
 
-/// Whether a namespace that `/proc` has shown is missing twice in a row.
+/// Whether `/proc` has shown the namespace before, and has missed it twice in a row.
 fn is_gone(identity: Identity, sight: &Cell<Sight>) -> bool {
     let next = match (NetNs::by_identity(identity), sight.get()) {
         (Ok(Some(_)), _) => Sight::Seen,
@@ -144,36 +144,35 @@ fn missing(ifname: &str, netns: &str) -> Error {
     Error::new(Code::UNKNOWN_CONTAINER, format!("there is no interface {ifname} in {netns}"))
 }
 
-/// What a client means to the keeper.
+/// An event that a client reports to the lease daemon.
 pub(super) enum Event {
-    /// There is a lease: a new one, or the same for longer.
+    /// The client has a lease: a new one, or a renewed one.
     Bound(Held),
-    /// There is none any more.
+    /// The lease has ended, for this reason.
     Lost(Held, &'static str),
-    /// For the log.
+    /// A line for the log.
     Tell(String),
 }
 
-/// A family's client with its sockets.
+/// A client of one family with its sockets.
 pub(super) trait Speaker {
-    /// When something is to be done.
+    /// When the client next has something to do.
     fn next(&self) -> u64;
-    /// The lease, if there is one.
     fn lease(&self) -> Option<Held>;
-    /// What was tried since there is no lease, in words.
+    /// The attempts since the client last had a lease, as text.
     fn tried(&self) -> String;
-    /// What to poll for.
+    /// The sockets to poll.
     fn sockets(&self) -> Vec<BorrowedFd<'_>>;
-    /// Reads what has come.
+    /// Reads and handles the received packets.
     fn hear(&mut self, place: &Place, now: u64) -> Vec<Event>;
-    /// Time has passed.
+    /// Does everything that is due at `now`.
     fn tick(&mut self, place: &Place, now: u64) -> Vec<Event>;
-    /// Gives the lease back, if there is one: its words, and whether the server could be told.
+    /// Releases the lease, if there is one. Returns its description, and whether the server could be told.
     fn release(&mut self, place: &Place, now: u64) -> Option<(String, io::Result<()>)>;
 }
 
-/// Reads what has come from a socket, one `receive` after another. A socket that fails is closed: the next message opens
-/// it anew.
+/// Reads all packets from a socket, one `receive` after another. A socket that fails is closed, and the next message
+/// opens it again.
 pub(super) fn drain<S>(socket: &mut Option<S>, mut receive: impl FnMut(&S) -> io::Result<bool>) {
     let Some(open) = socket else { return };
     for _ in 0..BURST {
@@ -190,7 +189,7 @@ pub(super) fn drain<S>(socket: &mut Option<S>, mut receive: impl FnMut(&S) -> io
     }
 }
 
-/// What could not be done, for the log.
+/// Returns a log event for a failure.
 pub(super) fn told(what: &str, outcome: io::Result<()>) -> Option<Event> {
     outcome.err().map(|err| Event::Tell(format!("{what}: {err}")))
 }

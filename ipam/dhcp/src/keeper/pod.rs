@@ -1,4 +1,4 @@
-//! One interface in a pod, with the client of a family, and what its lease puts on the interface.
+//! One interface in a pod, with a client of one family, and the address and routes of its lease.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,31 +15,31 @@ use super::six::Six;
 use crate::held::Held;
 use crate::talk::{Family, Wanted};
 
-/// As the clients say it.
+/// The reason that both clients report for an expired lease.
 const EXPIRED: &str = "it has expired";
 
-/// See the module.
+/// An interface with its client. See the module.
 pub(super) struct Pod {
     pub(super) wanted: Wanted,
     pub(super) place: Place,
-    /// The verb that waits for the lease, and until when.
+    /// The verb that waits for the lease, and its deadline.
     pub(super) waiting: Option<(u64, u64)>,
     pub(super) speaker: Box<dyn Speaker>,
-    /// The lease that the interface has its address and routes of.
+    /// The lease that the interface's address and routes come from.
     applied: Option<Held>,
-    /// The kernel knows how long the address holds.
+    /// Whether the kernel has been told the lifetime of the address.
     lent: bool,
-    /// It was told a time that ends.
+    /// Whether that lifetime was finite.
     ends: bool,
-    /// The address of the lease that was lost, and why, until there is another.
+    /// The address of the last lost lease, and the reason, until there is a new lease.
     lost: Option<(IpAddr, &'static str)>,
 }
 
 impl Pod {
-    /// Finds the interface, for a first lease or with one out of a file.
+    /// Finds the interface, for a first lease or for one from a file.
     ///
     /// # Errors
-    /// As those of [`Place::find`].
+    /// Fails as [`Place::find`] does.
     pub(super) fn find(
         flags: &Flags,
         wanted: Wanted,
@@ -49,7 +49,7 @@ impl Pod {
     ) -> Result<Pod, Error> {
         let (place, link) = Place::find(flags, &wanted, sent)?;
         if known.as_ref().is_some_and(|(before, _)| *before != place.mac) {
-            // Another pod's, in a namespace that has the number of the one before.
+            // The interface is another pod's, in a namespace that has the number of an earlier one.
             return Err(place.missing());
         }
         let applied = known.and_then(|(_, lease)| lease);
@@ -82,13 +82,13 @@ impl Pod {
         self.speaker.release(&self.place, now)
     }
 
-    /// The verb that waits gets the lease, and puts it on the interface.
+    /// Records the lease that the waiting verb receives and puts on the interface.
     pub(super) fn handed_over(&mut self, lease: &Held) {
         self.applied = Some(lease.clone());
         (self.lent, self.ends) = (false, false);
     }
 
-    /// The interface follows its lease. Returns what has changed, if anything.
+    /// Applies a renewed lease to the interface. Returns a description of the changes, if there are any.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
@@ -105,7 +105,7 @@ impl Pod {
         Ok(change)
     }
 
-    /// Changes the interface, and says so.
+    /// Changes the interface, and returns a description of the changes.
     fn follow(&self, lease: &Held) -> Result<String, Error> {
         let old = self.applied.as_ref();
         let refused = follow::follow(&self.place, self.wanted.priority, old, Some(lease))?;
@@ -121,10 +121,11 @@ impl Pod {
         })
     }
 
-    /// Tells the kernel how long the address holds, once it is there: the verb puts it there behind our answer.
+    /// Tells the kernel the lifetime of the address, once the address exists: the verb adds it after the daemon's
+    /// answer.
     ///
     /// # Errors
-    /// The kernel's; not that the interface is gone.
+    /// Fails if the kernel refuses the request. A missing interface is no failure.
     pub(super) fn lend(&mut self, now: u64) -> Result<(), Error> {
         let Some(lease) = self.applied.as_ref().filter(|_| !self.lent) else { return Ok(()) };
         let (preferred, valid) = lease.lifetimes(now);
@@ -136,7 +137,7 @@ impl Pod {
         let Some(present) = inside.addrs(link.index)?.into_iter().find(|addr| addr.net == net) else {
             return Ok(());
         };
-        // An address that was to end and is permanent now was set so by `cnimble hand-over`.
+        // A permanent address that had a lifetime before was made permanent by `cnimble hand-over`.
         if !(self.ends && present.permanent) {
             inside.execute(addr::lend(link.index, &link.name, net, preferred, valid))?;
             self.ends = valid != u32::MAX;
@@ -145,10 +146,10 @@ impl Pod {
         Ok(())
     }
 
-    /// The lease, for CHECK.
+    /// Returns the lease for CHECK.
     ///
     /// # Errors
-    /// Code 103 if it has ended, with the reason.
+    /// Fails with code 103 and the reason if the lease has ended.
     pub(super) fn checked(&self, now: u64) -> Result<Held, Error> {
         let (ifname, lease) = (&self.place.ifname, self.speaker.lease());
         let (address, why) = match (lease, self.lost) {
@@ -161,19 +162,19 @@ impl Pod {
             .details("no server has given another address yet"))
     }
 
-    /// The interface loses its lease, and CHECK says why.
+    /// Removes a lost lease from the interface, and keeps the reason for CHECK.
     ///
     /// # Errors
-    /// As [`Pod::taken`].
+    /// Fails as [`Pod::taken`] does.
     pub(super) fn lose(&mut self, lease: &Held, why: &'static str) -> Result<(), Error> {
         self.lost = Some((lease.address(), why));
         self.taken()
     }
 
-    /// The interface loses its lease.
+    /// Removes the address and routes of the lease from the interface.
     ///
     /// # Errors
-    /// The kernel's; not that the interface is gone.
+    /// Fails if the kernel refuses the request. A missing interface is no failure.
     pub(super) fn taken(&mut self) -> Result<(), Error> {
         if self.applied.is_none() {
             return Ok(());

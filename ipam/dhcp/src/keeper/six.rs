@@ -1,4 +1,4 @@
-//! DHCPv6 from an interface: the client, a socket of UDP, and one of ICMPv6 while an address is probed for.
+//! DHCPv6 on an interface: the client, a UDP socket, and an ICMPv6 socket while an address is probed.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -15,26 +15,26 @@ use crate::v6::lease::Lease;
 use crate::v6::message::{Answer, Question};
 use crate::v6::socket::{self, Socket};
 
-/// The only IA of a DUID.
+/// The number of the single IA of each DUID.
 const IAID: u32 = 1;
-/// RFC 6355: a UUID.
+/// The type of a DUID that is a UUID (RFC 6355).
 const DUID_UUID: [u8; 2] = [0, 4];
 
-/// See the module.
+/// A DHCPv6 client with its sockets.
 pub(super) struct Six {
     client: Client,
     dhcp: Option<Socket>,
     neighbours: Option<Socket>,
 }
 
-/// What has come by a socket.
+/// A message that a socket has received.
 enum Heard {
     Answer(Answer),
     Holder(Ipv6Addr),
 }
 
 impl Six {
-    /// One that has nothing yet, or a lease out of a file.
+    /// Returns a client without a lease, or with a lease from a file.
     pub(super) fn new(flags: &Flags, whose: &Whose, now: u64, lease: Option<Lease>) -> Six {
         let pause = flags.timeout.min(flags.resend_max);
         let identity = Identity { duid: duid(whose), iaid: IAID };
@@ -45,7 +45,7 @@ impl Six {
         Six { client, dhcp: None, neighbours: None }
     }
 
-    /// Opens what the client's state needs, and closes what it doesn't.
+    /// Opens the sockets that the client's state needs, and closes the others.
     fn listen(&mut self, place: &Place) -> io::Result<()> {
         if !self.client.listens() {
             self.dhcp = None;
@@ -62,24 +62,23 @@ impl Six {
         Ok(())
     }
 
-    /// Sends a message.
     fn send(&self, place: &Place, question: &Question) -> io::Result<()> {
         let message = question.encode();
         match &self.dhcp {
             Some(socket) => socket.send(&message),
-            // A good-bye of one that waits for nothing.
+            // A client that waits for no answer has no socket, but may send a Release.
             None => open(place, Socket::dhcp)?.send(&message),
         }
     }
 
-    /// What has come.
+    /// Reads the received messages.
     fn heard(&mut self) -> Vec<Heard> {
         let mut heard = Vec::new();
         let mut buffer = [0; LARGEST_PACKET];
         let Identity { duid, iaid } = self.client.identity();
         drain(&mut self.dhcp, |socket| {
             let Some((from, message)) = socket.receive(&mut buffer)? else { return Ok(false) };
-            // Servers and relays of the link; who is elsewhere can't reach us.
+            // Only servers and relays of the link can reach the client.
             let answer = Answer::parse(message, duid, *iaid).filter(|_| from.is_unicast_link_local());
             heard.extend(answer.map(Heard::Answer));
             Ok(true)
@@ -162,7 +161,7 @@ impl Speaker for Six {
     }
 }
 
-/// A socket of the interface's link-local address.
+/// Opens a socket on the interface's link-local address.
 fn open(place: &Place, kind: fn(Ipv6Addr, u32) -> io::Result<Socket>) -> io::Result<Socket> {
     let (mut inside, _) = place.inside().map_err(|err| io::Error::other(err.to_string()))?;
     let own =
@@ -171,11 +170,11 @@ fn open(place: &Place, kind: fn(Ipv6Addr, u32) -> io::Result<Socket>) -> io::Res
     place.open(|| kind(own, place.index))
 }
 
-/// The same for an attachment on every node and at any time, and for no other: its hardware address may change,
-/// and ipvlans share one.
+/// Returns the same DUID for an attachment on every node and at any time, and another one for every other attachment.
+/// A hardware address would not do: it may change, and ipvlans share one.
 fn duid(whose: &Whose) -> Vec<u8> {
     let mut uuid: Vec<u8> = hash::sha512(whose.words()).into_iter().take(16).collect();
-    // RFC 9562, section 5.8: version 8, the variant of that document.
+    // RFC 9562, section 5.8: version 8, and the variant of that RFC.
     for (at, keep, set) in [(6, 0x0f, 0x80), (8, 0x3f, 0x80)] {
         if let Some(byte) = uuid.get_mut(at) {
             *byte = *byte & keep | set;

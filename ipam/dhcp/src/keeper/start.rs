@@ -1,4 +1,4 @@
-//! `dhcp daemon`: from the arguments to a keeper that listens, and its end.
+//! `dhcp daemon`: from the arguments to a listening lease daemon, and its exit.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -18,23 +18,23 @@ use super::journal::Journal;
 use super::store::Store;
 use super::{Keeper, outlive, store};
 
-/// What a keeper says to the plugin that has started it, on stdout.
+/// The line that a started lease daemon writes to stdout for its plugin.
 pub(crate) const READY: &str = "ready";
-/// Another one was faster.
+/// The line if another lease daemon holds the lock.
 pub(crate) const TAKEN: &str = "taken";
 
-/// Why a daemon cannot listen.
+/// The reason that a daemon cannot listen.
 pub(crate) const NO_SOCKET: &str = "what is there is no socket";
 
-/// The first descriptor behind the standard ones; sd_listen_fds(3) begins there.
+/// The first descriptor after the standard ones. The descriptors of sd_listen_fds(3) begin there.
 const FIRST: i32 = 3;
 
 /// How long a replaced lease daemon may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two attempts to get its lock.
+/// The pause between two attempts to get its lock.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Runs the keeper, if the arguments ask for it.
+/// Runs the lease daemon, if the arguments ask for it.
 pub(crate) fn program(args: &[OsString]) -> Option<i32> {
     let (first, rest) = args.split_first()?;
     if first != "daemon" {
@@ -57,7 +57,7 @@ pub(crate) fn program(args: &[OsString]) -> Option<i32> {
             Some(1)
         }
         Err(why) => {
-            // A plugin that has started it reads stdout; a person reads stderr.
+            // The plugin that has started the daemon reads stdout. A person reads stderr.
             if once {
                 announce(&why);
             }
@@ -67,13 +67,13 @@ pub(crate) fn program(args: &[OsString]) -> Option<i32> {
     }
 }
 
-/// Whether it was the one keeper of its socket.
+/// Runs the daemon. Returns whether it was the one lease daemon of its socket.
 fn run(flags: Flags) -> Result<bool, String> {
-    // A namespace for each pod: the usual limit is that of select(2).
+    // Each pod needs a descriptor for its namespace, and the usual limit is that of select(2).
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
-    // Leases and socket are root's.
+    // Only root may read the leases and the socket.
     umask(Mode::from_bits_truncate(0o077));
     let activated = inherited();
     if flags.once && activated.is_none() {
@@ -107,8 +107,8 @@ fn run(flags: Flags) -> Result<bool, String> {
     let keeper = keeper.map_err(|err| failed("reading the leases in", &directory, &err))?;
     announce(READY);
     let store = keeper.run();
-    // Before the lock is released: the next daemon binds a socket of its own. A file that systemd has bound in the
-    // meantime stays.
+    // The file is removed before the lock is released, because the next daemon binds its own socket. A file that
+    // systemd has bound in the meantime stays.
     if bound.is_some() && bound == inode(&path) {
         let _ = std::fs::remove_file(&path);
     }
@@ -119,12 +119,12 @@ fn run(flags: Flags) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Gives up what a keeper doesn't need. It lives long, and hears whoever is on its pods' links: what it costs is paid
-/// once, so its system calls are watched, too.
+/// Drops the privileges that a lease daemon does not need. It runs long, and receives packets from any host on its
+/// pods' links. It pays the cost only once, so its system calls are also watched.
 fn restrain() {
     let keep = [Caps::NET_ADMIN, Caps::NET_BIND_SERVICE, Caps::NET_RAW, Caps::SYS_ADMIN]
         .into_iter()
-        // Its pods' namespaces may be another process's, its files another user's.
+        // The pods' namespaces may belong to another process, and its files to another user.
         .fold(Caps::SYS_PTRACE.and(Caps::DAC_OVERRIDE), Caps::and);
     let level = match Level::chosen() {
         Level::Usual => Level::Log,
@@ -133,22 +133,22 @@ fn restrain() {
     Restraint { keep, starts_programs: false }.apply(level);
 }
 
-/// The socket that systemd has opened for us (sd_listen_fds(3)).
+/// Takes the socket that systemd has opened for this process (sd_listen_fds(3)).
 fn inherited() -> Option<UnixListener> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     if number("LISTEN_PID")? != std::process::id() || number("LISTEN_FDS")? != 1 {
         return None;
     }
-    // SAFETY: systemd has opened this descriptor for us, and nothing else of ours uses it.
+    // SAFETY: systemd has opened this descriptor for this process, and nothing else uses it.
     Some(unsafe { OwnedFd::from_raw_fd(FIRST) }.into())
 }
 
-/// The path that a socket is bound to (getsockname(2)).
+/// Returns the path that a socket is bound to (getsockname(2)).
 fn path_of(listener: &UnixListener) -> Option<PathBuf> {
     Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
 }
 
-/// Device and inode of a file.
+/// Returns device and inode of a file.
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let meta = std::fs::symlink_metadata(path).ok()?;
     Some((meta.dev(), meta.ino()))
@@ -158,7 +158,7 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 /// (systemd.socket(5)), so verbs no longer reach that daemon. Its leases are in the store, and SIGKILL keeps it from
 /// removing the file of the new socket.
 ///
-/// # Errors
+/// Fails as [`Store::open`] does, and on a signal.
 /// Those of [`Store::open`]; a signal.
 fn replace(path: &Path) -> io::Result<Option<Store>> {
     let end = Instant::now() + PATIENCE;
@@ -175,16 +175,16 @@ fn replace(path: &Path) -> io::Result<Option<Store>> {
     }
 }
 
-/// Lets go of whatever the plugin that started us, and its runtime, had: session, directory, descriptors.
+/// Detaches from the plugin that has started the daemon, and from its runtime: session, directory, descriptors.
 fn leave_home() {
-    // We are no leader of a process group: a plugin has forked us.
+    // The process leads no process group, because a plugin has forked it.
     let _ = nix::unistd::setsid();
     let _ = nix::unistd::chdir("/");
-    // SAFETY: all descriptors of ours are the standard ones; close_range(2) takes numbers.
+    // SAFETY: this process uses only the standard descriptors, and close_range(2) takes numbers.
     unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
 }
 
-/// Outlives the plugin that has started this daemon, and its runtime.
+/// Makes this daemon outlive the plugin that has started it, and its runtime.
 fn settle() -> Journal {
     let journal = Journal::open(true);
     if let Err(why) = outlive::leave() {
@@ -194,7 +194,7 @@ fn settle() -> Journal {
     journal
 }
 
-/// Listens there. What is left of a keeper that was killed is removed, but nothing that lives.
+/// Listens at the path. The socket of a killed lease daemon is removed, but never one that a process listens on.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(err) if err.kind() == io::ErrorKind::AddrInUse => {}
@@ -221,7 +221,7 @@ fn write_pid(path: &Path) -> io::Result<()> {
     write!(file, "{}", std::process::id())
 }
 
-/// Tells the plugin that waits, and closes stdout: it reads to the end.
+/// Writes a line to the waiting plugin, and closes stdout, because the plugin reads until the end.
 fn announce(word: &str) {
     let _ = writeln!(io::stdout(), "{word}");
     let _ = io::stdout().flush();

@@ -1,5 +1,5 @@
-//! Leases as files, so that they survive the keeper: one for each interface, written whole, in the directory
-//! beside the socket. After a reboot they are void: the namespaces they are of are gone.
+//! Leases as files, so that they survive the lease daemon. Each interface has one file in the directory next to the
+//! socket, and it is written atomically. Leases are void after a reboot, because their namespaces no longer exist.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,36 +17,36 @@ use cnimble_leases::boot;
 use crate::held::Held;
 use crate::talk::{Family, Wanted};
 
-/// The keeper holds its lock as long as it lives.
+/// The file that the lease daemon keeps locked while it runs.
 const LOCK: &str = "lock";
 const TEMPORARY: &str = ".new-";
-/// A lease has some hundred bytes, and a long search list.
+/// The limit for a file. A lease has some hundred bytes, and perhaps a long search list.
 const LONGEST: usize = 1 << 20;
 
-/// What a new keeper needs to go on.
+/// The content of a lease's file: everything that a new lease daemon needs to resume it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
     boot: String,
     pub(crate) wanted: Wanted,
     pub(crate) mac: [u8; 6],
-    /// `None` was lost, and another is looked for.
+    /// The lease, or `None` if it was lost and the daemon looks for another.
     pub(crate) lease: Option<Held>,
 }
 
-/// Where a keeper of this socket has its leases.
+/// Returns the directory of the leases of this socket.
 pub(crate) fn directory(socket: &Path) -> PathBuf {
     socket.with_extension("leases")
 }
 
-/// The file of the lease of this name.
+/// Returns the path of the lease with this name.
 pub(crate) fn file(socket: &Path, key: &str) -> PathBuf {
     directory(socket).join(key)
 }
 
-/// Whether there are leases of that network, or of any. That there is no directory says that there are none.
+/// Whether there are leases. If the directory does not exist, there are none.
 ///
 /// # Errors
-/// Fails if the system refuses it.
+/// Fails if the directory cannot be read.
 pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     match fs::read_dir(directory(socket)) {
         Ok(mut entries) => Ok(entries.any(|entry| entry.is_ok_and(|entry| is_key(&entry.path())))),
@@ -55,10 +55,10 @@ pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     }
 }
 
-/// Makes the directory of a socket's leases if it is missing, and opens its lock.
+/// Creates the directory of a socket's leases if it is missing, and opens its lock.
 ///
 /// # Errors
-/// Fails if the system refuses it.
+/// Fails if the directory or the lock cannot be opened.
 pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
     let directory = directory(socket);
     DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
@@ -72,10 +72,10 @@ pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
         .open(directory.join(LOCK))
 }
 
-/// The lease daemon that holds the lock of a store, by `/proc/locks` (proc(5)).
+/// Returns the lease daemon that holds the lock of a store, from `/proc/locks` (proc(5)).
 ///
 /// # Errors
-/// Fails if the system refuses it.
+/// Fails if a file cannot be read.
 pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
     let lock = match fs::symlink_metadata(directory(socket).join(LOCK)) {
         Err(err) if cnimble_files::is_absent(&err) => return Ok(None),
@@ -101,7 +101,7 @@ fn is_key(path: &Path) -> bool {
     Family::ALL.into_iter().filter_map(tag).any(|tag| cnimble_cni::owner::tag(tag) == Some(tag))
 }
 
-/// The directory, and its lock.
+/// The locked directory of leases.
 #[derive(Debug)]
 pub(crate) struct Store {
     directory: PathBuf,
@@ -110,7 +110,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the directory of a socket, made if it is missing; `None` if another keeper has it.
+    /// Opens the directory of a socket, and creates it if it is missing. Returns `None` if another daemon holds the
+    /// lock.
     ///
     /// # Errors
     /// Fails if the system refuses it.
@@ -122,7 +123,7 @@ impl Store {
         }
     }
 
-    /// All leases of this boot. What is no lease, and what was being written, is removed.
+    /// Returns all leases of this boot. Removes invalid files and the remains of an interrupted write.
     ///
     /// # Errors
     /// Fails if the system refuses it.
@@ -137,15 +138,15 @@ impl Store {
             match self.read(&path)? {
                 Some(record) if record.wanted.key() == ours => records.push(record),
                 _ if ours.starts_with(TEMPORARY) || is_key(&path) => fs::remove_file(&path)?,
-                // Not written by us.
+                // The daemon did not write this file.
                 _ => {}
             }
         }
         Ok(records)
     }
 
-    /// `None` if what is there is no lease of this boot. That it can't be read now (no descriptor is left)
-    /// doesn't say so.
+    /// Reads a lease. Returns `None` if the file is no lease of this boot. A failure to read it now, such as a lack of
+    /// descriptors, does not prove that.
     fn read(&self, path: &Path) -> io::Result<Option<Record>> {
         let bytes = match cnimble_files::read(path, LONGEST, Links::Refuse) {
             Err(err) if cnimble_files::is_absent(&err) || cnimble_files::is_foreign(&err) => return Ok(None),
@@ -155,7 +156,7 @@ impl Store {
         Ok(record.filter(|record| record.boot == self.boot))
     }
 
-    /// Writes a lease, whole or not at all.
+    /// Writes a lease atomically.
     ///
     /// # Errors
     /// Fails if the system refuses it.
@@ -167,7 +168,6 @@ impl Store {
         cnimble_files::replace(&self.directory.join(&key), &temporary, &bytes)
     }
 
-    /// Removes a lease.
     ///
     /// # Errors
     /// Fails if the system refuses it.
@@ -206,7 +206,7 @@ mod tests {
             panic!("{records:?}")
         };
         assert_eq!((wanted.family, lease.net().to_string()), (Family::Ipv4, "10.8.0.50/24".to_owned()));
-        // What is written for IPv4 has no other form than before.
+        // A DHCPv4 lease has the same form as before DHCPv6.
         store.write(wanted, [2, 0, 0, 0, 0, 9], Some(&Held::Four(lease.clone()))).unwrap();
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         let written = value(&fs::read_to_string(&path).unwrap());
@@ -247,7 +247,7 @@ mod tests {
         let families: Vec<Family> = records.iter().map(|record| record.wanted.family).collect();
         assert_eq!(families, Family::ALL);
         assert_eq!((&records[0].lease, records[1].lease.as_ref()), (&None, Some(&lease)));
-        // A file under the other family's name is none of ours.
+        // A file under the other family's name is not accepted.
         fs::rename(file(&socket, &wanted.key()), file(&socket, &four.key())).unwrap();
         assert!(store.load().unwrap().is_empty() && !has_any(&socket).unwrap());
     }

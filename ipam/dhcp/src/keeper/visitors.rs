@@ -1,4 +1,4 @@
-//! The verbs that talk to the keeper: connections that it never waits for.
+//! The connections of verbs to the lease daemon. The daemon never blocks on one of them.
 
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -10,13 +10,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::talk::{Ask, LONGEST_LINE, Reply};
 
-/// At once; a node has no more verbs.
+/// The limit of concurrent connections. A node has fewer concurrent verbs.
 const MOST: usize = 1024;
-/// Milliseconds that a verb has for its question and its answer.
+/// How many milliseconds a verb may take to send its question and to read its answer.
 const PATIENCE: u64 = 10_000;
-/// How a client of Go's net/rpc begins (`rpc.DialHTTP`).
+/// The first bytes of a client of Go's net/rpc (`rpc.DialHTTP`).
 const GO: &[u8] = b"CONNECT ";
-/// Such a client shows the status line in its error.
+/// The answer to such a client, which shows the status line in its error.
 const TO_GO: &[u8] =
     b"HTTP/1.0 501 cnimble's lease daemon listens here, and the Go plugin dhcp cannot use it; \
     hint: call cnimble's plugin dhcp, or let the Go daemon listen here\r\n\r\n";
@@ -28,22 +28,22 @@ struct Visitor {
     /// The last descriptor that came with the question.
     sent: Option<OwnedFd>,
     answer: Vec<u8>,
-    /// It has been asked for something that takes time.
+    /// Whether its answer takes time.
     waits: bool,
     since: u64,
     gone: bool,
 }
 
-/// A question of a visitor.
+/// A question from a connection.
 pub(super) struct Asked {
     pub(super) number: u64,
-    /// What it asks, if that can be read.
+    /// The question, or the reason why it cannot be read.
     pub(super) ask: Result<Ask, String>,
-    /// The descriptor that came with it.
+    /// The descriptor that arrived with the question.
     pub(super) sent: Option<OwnedFd>,
 }
 
-/// All of them.
+/// All connections.
 #[derive(Default)]
 pub(super) struct Visitors {
     all: Vec<Visitor>,
@@ -51,11 +51,11 @@ pub(super) struct Visitors {
 }
 
 impl Visitors {
-    /// Lets those in who knock.
+    /// Accepts new connections.
     pub(super) fn welcome(&mut self, listener: &UnixListener, now: u64) {
         while self.all.len() < MOST {
             let Ok((stream, _)) = listener.accept() else { return };
-            // Root, or whoever runs us; the socket's mode says the same.
+            // The peer must be root or this daemon's user. The socket's mode enforces the same.
             let allowed = getsockopt(&stream, sockopt::PeerCredentials)
                 .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw());
             if !allowed || stream.set_nonblocking(true).is_err() {
@@ -77,28 +77,28 @@ impl Visitors {
         }
     }
 
-    /// Whether nobody is here.
+    /// Whether there are no connections.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// When somebody's time is over.
+    /// When the next connection times out.
     pub(super) fn next(&self) -> u64 {
         let hasty = self.all.iter().filter(|visitor| !visitor.waits);
         hasty.map(|visitor| visitor.since + PATIENCE).min().unwrap_or(u64::MAX)
     }
 
-    /// What to poll for, and whether there is something to write.
+    /// The descriptors to poll, each with whether there is something to write.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         self.all.iter().map(|visitor| (visitor.stream.as_fd(), !visitor.answer.is_empty()))
     }
 
-    /// Whether there is room for another.
+    /// Whether there is room for another connection.
     pub(super) fn has_room(&self) -> bool {
         self.all.len() < MOST
     }
 
-    /// Reads and writes what can be; the questions that are whole, and who is gone.
+    /// Reads and writes without blocking. Returns the complete questions, and the numbers of closed connections.
     pub(super) fn serve(&mut self, now: u64) -> (Vec<Asked>, Vec<u64>) {
         let mut asked = Vec::new();
         for visitor in &mut self.all {
@@ -113,7 +113,7 @@ impl Visitors {
         (asked, gone)
     }
 
-    /// Answers.
+    /// Sends an answer.
     pub(super) fn answer(&mut self, number: u64, now: u64, reply: &Reply) {
         let Some(visitor) = self.all.iter_mut().find(|visitor| visitor.number == number) else { return };
         visitor.answer = serde_json::to_vec(reply).unwrap_or_default();
@@ -126,7 +126,7 @@ impl Visitors {
 }
 
 impl Visitor {
-    /// The question, when it is whole.
+    /// Reads from the connection. Returns the question once it is complete.
     fn listen(&mut self) -> Option<Result<Ask, String>> {
         let mut piece = [0; 4096];
         loop {
@@ -135,7 +135,7 @@ impl Visitor {
                     self.gone = true;
                     return None;
                 }
-                // One question each.
+                // Each connection may ask one question.
                 Ok(_) if self.waits || !self.answer.is_empty() => {}
                 Ok(length) => {
                     self.question.extend_from_slice(piece.get(..length).unwrap_or_default());
@@ -162,7 +162,7 @@ impl Visitor {
         }
     }
 
-    /// Reads, and takes a descriptor that comes along (unix(7), SCM_RIGHTS).
+    /// Reads from the socket, and takes a descriptor that arrives with the bytes (unix(7), SCM_RIGHTS).
     fn receive(&mut self, piece: &mut [u8]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -184,7 +184,7 @@ impl Visitor {
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => self.gone = true,
             }
-            // All said.
+            // The answer is complete.
             self.gone |= self.answer.is_empty();
         }
     }

@@ -7,9 +7,9 @@
 //!     └────────────────────┴──────────────────┘
 //! ```
 //!
-//! It is driven as [`client`](crate::client) is: [`Client::tick`] when [`Client::next`] has come, and what arrives.
-//! There is no Confirm: a pod's interface doesn't move to another link. Messages go to all servers of the link,
-//! by multicast, and name the one that is meant.
+//! It is driven like [`client`](crate::client): by [`Client::tick`] when the time of [`Client::next`] has come, and by
+//! the messages that arrive. It sends no Confirm, because a pod's interface does not move to another link. Messages are
+//! multicast to all servers of the link, and name the server that is meant.
 
 mod answers;
 
@@ -21,34 +21,33 @@ use super::pause::{self, Pace, Pauses};
 use crate::client::random;
 use crate::tally::Tally;
 
-/// Behind a Decline and a refusal.
+/// The pause after a Decline and after a refusal.
 const REST: u64 = 1000;
-/// Between two messages that prolong a lease.
+/// The shortest pause between two messages that extend a lease.
 const SHORTEST_PAUSE: u64 = 1000;
 
-/// What stays the same for an interface.
+/// The client's identity. It stays the same for the life of an interface.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) duid: Vec<u8>,
     pub(crate) iaid: u32,
 }
 
-/// What is to be done.
+/// An action for the driver of the client.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Send a message to all servers of the link.
     Send(Box<Question>),
-    /// Ask the link who has the address.
+    /// Send a neighbour solicitation for the address.
     Probe(Ipv6Addr),
-    /// There is a lease: a new one, or the same for longer.
+    /// The client has a lease: a new one, or a renewed one.
     Bound(Box<Lease>),
-    /// There is none any more.
+    /// The lease has ended, for this reason.
     Lost(Box<Lease>, &'static str),
-    /// For the log.
+    /// Write a line to the log.
     Tell(String),
 }
 
-/// What a server has advertised.
+/// The offer in a server's Advertise.
 #[derive(Debug)]
 struct Offer {
     server: Vec<u8>,
@@ -58,9 +57,9 @@ struct Offer {
 
 #[derive(Debug)]
 enum State {
-    /// With the best offer so far.
+    /// Contains the best offer so far.
     Soliciting(Option<Offer>),
-    /// `probed` is when the link was asked who has the address.
+    /// `probed` is when the link was probed for the address.
     Requesting {
         server: Vec<u8>,
         address: Ipv6Addr,
@@ -76,27 +75,27 @@ enum State {
     Rebinding,
 }
 
-/// See the module.
+/// The DHCPv6 client of one interface. See the module.
 #[derive(Debug)]
 pub(crate) struct Client {
     identity: Identity,
     state: State,
     lease: Option<Lease>,
-    /// The address that servers are asked for.
+    /// The address that the client asks servers for.
     wished: Option<Ipv6Addr>,
     xid: u32,
-    /// When this exchange began.
+    /// When the current exchange began.
     begun: u64,
     pauses: Pauses,
     next: u64,
-    /// The keeper's limit of a pause, and the server's for Solicits.
+    /// The lease daemon's limit of a pause, and the server's limit for Solicits.
     longest_pause: u64,
     solicit_pause: Option<u64>,
     tally: Tally,
 }
 
 impl Client {
-    /// One that has nothing yet.
+    /// Returns a client without a lease.
     pub(crate) fn new(identity: Identity, longest_pause: u64, now: u64) -> Client {
         Client {
             identity,
@@ -113,7 +112,7 @@ impl Client {
         }
     }
 
-    /// One that has a lease, as it stood in a file.
+    /// Returns a client that resumes with a lease from a file.
     pub(crate) fn with(identity: Identity, longest_pause: u64, now: u64, lease: Lease) -> Client {
         let mut client = Client::new(identity, longest_pause, now);
         client.next = lease.renew;
@@ -123,34 +122,33 @@ impl Client {
         client
     }
 
-    /// The lease, if there is one.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    /// What was tried since there is no lease.
+    /// The attempts since the client last had a lease.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Who it is to servers.
+    /// The identity that the client shows to servers.
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// When something is to be done.
+    /// When the client next has something to do.
     pub(crate) fn next(&self) -> u64 {
         let Some(lease) = &self.lease else { return self.next };
         let end = if matches!(self.state, State::Renewing) { lease.rebind } else { lease.expires };
         self.next.min(end)
     }
 
-    /// An answer may come.
+    /// Whether the client expects an answer.
     pub(crate) fn listens(&self) -> bool {
         !matches!(self.state, State::Bound)
     }
 
-    /// The address that is being probed for.
+    /// The address that is being probed.
     pub(crate) fn probed(&self) -> Option<Ipv6Addr> {
         match &self.state {
             State::Requesting { address, .. } if !self.has(*address) => Some(*address),
@@ -163,7 +161,7 @@ impl Client {
         self.lease.as_ref().is_some_and(|lease| lease.address == address)
     }
 
-    /// Time has passed.
+    /// Does everything that is due at `now`.
     pub(crate) fn tick(&mut self, now: u64) -> Vec<Action> {
         if now < self.next() {
             return Vec::new();
@@ -200,7 +198,7 @@ impl Client {
         }
     }
 
-    /// What is to be done about a lease whose time has come.
+    /// Renews a lease that is due, or ends one that has expired.
     fn keep(&mut self, now: u64) -> Vec<Action> {
         let Some(lease) = self.lease.clone() else {
             self.start(now);
@@ -219,12 +217,12 @@ impl Client {
             _ => (Type::Renew, Some(lease.server_id), lease.rebind),
         };
         actions.push(self.send(now, kind, pause::RENEW, server, Some(lease.address)));
-        // The first pauses are longer than a short lease.
+        // The first pauses of the RFC may be longer than a short lease.
         self.next = self.next.min(now + (end.saturating_sub(now) / 2).max(SHORTEST_PAUSE));
         actions
     }
 
-    /// Somebody on the link has `address`.
+    /// Handles a conflict: another host on the link uses `address`.
     pub(crate) fn conflict(&mut self, now: u64, address: Ipv6Addr) -> Vec<Action> {
         if self.probed() != Some(address) {
             return Vec::new();
@@ -241,7 +239,7 @@ impl Client {
         vec![Action::Tell(format!("{address} is declined: another host has it")), decline]
     }
 
-    /// Gives the lease back. The message is sent once: who sends it is about to go.
+    /// Releases the lease. The message is sent only once, because the sender is about to exit.
     pub(crate) fn release(&mut self, now: u64) -> Option<Action> {
         let held = match &self.state {
             State::Probing(lease) => Some(lease.as_ref().clone()),
@@ -265,12 +263,12 @@ impl Client {
         self.lease.take().map(|lease| Action::Lost(Box::new(lease), why)).into_iter().collect()
     }
 
-    /// From the beginning, at `next`.
+    /// Starts over at `next`.
     fn start(&mut self, next: u64) {
         self.enter(State::Soliciting(None), next);
     }
 
-    /// Another state, in which something is to be done at `next`, by messages of their own.
+    /// Enters a state with a new transaction. The client has something to do at `next`.
     fn enter(&mut self, state: State, next: u64) {
         self.state = state;
         self.xid = transaction();
@@ -280,7 +278,8 @@ impl Client {
 
     fn solicit(&mut self, now: u64) -> Action {
         self.tally.search();
-        // An hour, as in the RFC, is too long for a pod whose server is back. A server may say so all the same.
+        // The RFC's limit of an hour is too long for a pod if its server has returned. A server may still set such a
+        // limit.
         let longest = self.solicit_pause.unwrap_or(self.longest_pause);
         self.send(now, Type::Solicit, Pace { longest, ..pause::SOLICIT }, None, self.wished)
     }
@@ -294,7 +293,7 @@ impl Client {
         self.send(now, Type::Decline, pause::DECLINE, Some(server), Some(address))
     }
 
-    /// A message. The first of an exchange has waited for nothing yet.
+    /// Builds a message. The elapsed time of the first message of an exchange is 0.
     fn send(
         &mut self,
         now: u64,
@@ -313,7 +312,7 @@ impl Client {
     }
 }
 
-/// A number of 24 bits that a host which doesn't see our messages can't know.
+/// Returns a number of 24 bits that a host cannot guess unless it sees the client's messages.
 fn transaction() -> u32 {
     random() >> 8
 }

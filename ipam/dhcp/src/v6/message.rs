@@ -1,11 +1,11 @@
-//! DHCPv6 messages: RFC 8415, sections 8 and 21; DNS by RFC 3646.
+//! DHCPv6 messages: RFC 8415, sections 8 and 21. DNS options are as in RFC 3646.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use crate::domains;
 
-/// Codes of options.
+/// The codes of options.
 pub(crate) mod code {
     pub(crate) const CLIENT_ID: u16 = 1;
     pub(crate) const SERVER_ID: u16 = 2;
@@ -21,16 +21,16 @@ pub(crate) mod code {
     pub(crate) const SOL_MAX_RT: u16 = 82;
 }
 
-/// Type, and transaction ID.
+/// The length of the type and the transaction ID.
 const HEADER: usize = 4;
 /// RFC 8415, section 11.1: two bytes of type, and up to 128.
 const LONGEST_DUID: usize = 130;
-/// RFC 8415, section 21.24: seconds outside of these are ignored.
+/// RFC 8415, section 21.24: a value in seconds outside of this range is ignored.
 const SOL_MAX_RT: std::ops::RangeInclusive<u32> = 60..=86_400;
-/// Of a message; a pod needs no more.
+/// The limit of addresses in a message. A pod needs no more.
 const MOST_ADDRESSES: usize = 16;
 
-/// What a message is.
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Solicit = 1,
@@ -44,7 +44,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// The word of RFC 8415.
+    /// The name of the type in RFC 8415.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Type::Solicit => "Solicit",
@@ -59,24 +59,23 @@ impl Type {
     }
 }
 
-/// What a client says.
+/// A message from a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) kind: Type,
-    /// 24 bits.
+    /// The transaction ID of 24 bits.
     pub(crate) xid: u32,
     /// Hundredths of a second since the exchange began.
     pub(crate) elapsed: u16,
-    /// The client's DUID.
     pub(crate) duid: Vec<u8>,
-    /// The DUID of the server that it is for; `None` is any.
+    /// The DUID of the server that the message is for, or `None` for any server.
     pub(crate) server: Option<Vec<u8>>,
     pub(crate) iaid: u32,
     pub(crate) address: Option<Ipv6Addr>,
 }
 
 impl Question {
-    /// The message's bytes.
+    /// Returns the bytes of the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let [_, a, b, c] = self.xid.to_be_bytes();
         let mut bytes = vec![self.kind as u8, a, b, c];
@@ -85,7 +84,7 @@ impl Question {
             option(&mut bytes, code::SERVER_ID, server);
         }
         let mut ia = self.iaid.to_be_bytes().to_vec();
-        // T1 and T2 are the server's to say, and so are the lifetimes.
+        // The server chooses T1, T2 and the lifetimes.
         ia.extend_from_slice(&[0; 8]);
         if let Some(address) = self.address {
             let mut value = address.octets().to_vec();
@@ -106,14 +105,14 @@ impl Question {
 }
 
 fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
-    // Values of ours have some hundred bytes.
+    // Values of this client have some hundred bytes.
     let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
     bytes.extend_from_slice(&code.to_be_bytes());
     bytes.extend_from_slice(&length.to_be_bytes());
     bytes.extend_from_slice(value);
 }
 
-/// What a server says of a message, an IA or an address (option 13).
+/// A server's status for a message, an IA or an address (option 13).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) code: u16,
@@ -125,7 +124,7 @@ impl Status {
     pub(crate) const NO_BINDING: u16 = 3;
     pub(crate) const NOT_ON_LINK: u16 = 4;
 
-    /// A failure; `None` is success.
+    /// Parses a status. Returns `None` for success.
     fn read(value: &[u8]) -> Option<Status> {
         let (code, text) = value.split_first_chunk::<2>()?;
         let code = u16::from_be_bytes(*code);
@@ -133,7 +132,7 @@ impl Status {
         (code != 0).then_some(Status { code, text })
     }
 
-    /// For people.
+    /// Returns the status as text.
     pub(crate) fn words(&self) -> String {
         let code = self.code;
         let words = match code {
@@ -152,27 +151,26 @@ impl Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) address: Ipv6Addr,
-    /// Seconds.
+    /// The preferred lifetime in seconds.
     pub(crate) preferred: u32,
-    /// Seconds.
+    /// The valid lifetime in seconds.
     pub(crate) valid: u32,
 }
 
 /// The client's IA_NA in an answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ia {
-    /// T1 and T2, in seconds; 0 is for the client to say.
+    /// T1 and T2, in seconds. The client chooses if they are 0.
     pub(crate) times: (u32, u32),
     pub(crate) status: Option<Status>,
     pub(crate) addresses: Vec<Given>,
 }
 
-/// What a server says.
+/// A message from a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) kind: Type,
     pub(crate) xid: u32,
-    /// The server's DUID.
     pub(crate) server: Vec<u8>,
     pub(crate) preference: u8,
     pub(crate) rapid: bool,
@@ -185,13 +183,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads a server's answer to the client of this DUID; `None` is anything else (RFC 8415, section 16).
+    /// Parses a server's answer to the client with this DUID. Returns `None` for other messages (RFC 8415, section 16).
     pub(crate) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Answer> {
         let (header, options) = bytes.split_at_checked(HEADER)?;
         let &[kind, a, b, c] = header else { return None };
         let kind = [Type::Advertise, Type::Reply].into_iter().find(|known| *known as u8 == kind)?;
         let all: Vec<(u16, &[u8])> = Options(options).collect();
-        // Of those that may stand once, the first counts.
+        // If an option that may occur once is repeated, the first one counts.
         let mut once: BTreeMap<u16, &[u8]> = BTreeMap::new();
         for (code, value) in &all {
             once.entry(*code).or_insert(value);
@@ -220,13 +218,13 @@ impl Answer {
         })
     }
 
-    /// Why the server gives nothing, if it says so: for the message, or for the IA.
+    /// The reason why the server gives nothing, if it states one: for the message, or for the IA.
     pub(crate) fn refusal(&self) -> Option<&Status> {
         self.status.as_ref().or(self.ia.as_ref().and_then(|ia| ia.status.as_ref()))
     }
 }
 
-/// The IA_NA of this number.
+/// Parses the IA_NA of this number.
 fn ia(value: &[u8], iaid: u32) -> Option<Ia> {
     let (head, options) = value.split_first_chunk::<12>()?;
     let [number, renew, rebind] = words(head);
@@ -248,12 +246,12 @@ fn given(value: &[u8]) -> Option<Given> {
     let (address, rest) = value.split_first_chunk::<16>()?;
     let (times, options) = rest.split_first_chunk::<8>()?;
     let [preferred, valid] = words(times);
-    // RFC 8415, section 18.2.10.1: such an address is ignored.
+    // RFC 8415, section 18.2.10.1: an address with a failed status is ignored.
     let failed = Options(options).any(|(code, value)| code == code::STATUS && Status::read(value).is_some());
     (preferred <= valid && !failed).then_some(Given { address: Ipv6Addr::from(*address), preferred, valid })
 }
 
-/// Numbers of four bytes; what is missing is 0.
+/// Reads numbers of four bytes. Missing numbers are 0.
 fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     let mut all = [0; N];
     for (word, four) in all.iter_mut().zip(bytes.as_chunks::<4>().0) {
@@ -262,7 +260,7 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     all
 }
 
-/// Options in a row. One that goes on behind the end is left out, with all that follows.
+/// An iterator over options. An option that is cut off ends the list, and is left out.
 struct Options<'b>(&'b [u8]);
 
 impl<'b> Iterator for Options<'b> {

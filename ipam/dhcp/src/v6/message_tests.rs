@@ -1,4 +1,4 @@
-//! Messages of servers, and what is read of them.
+//! Tests that parse messages of servers.
 
 use super::*;
 
@@ -7,31 +7,31 @@ pub(crate) const SERVER: &[u8] = b"\0\x03server";
 pub(crate) const IAID: u32 = 7;
 pub(crate) const ADDRESS: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x50);
 
-/// An option's bytes.
+/// Returns the bytes of an option.
 pub(crate) fn with(code: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     option(&mut bytes, code, value);
     bytes
 }
 
-/// An IA_NA with times, and what is in it.
+/// Returns an IA_NA with times and suboptions.
 pub(crate) fn ia_na(iaid: u32, renew: u32, rebind: u32, inside: &[u8]) -> Vec<u8> {
     let head = [iaid, renew, rebind].map(u32::to_be_bytes).concat();
     with(code::IA_NA, &[&head, inside].concat())
 }
 
-/// An address with its lifetimes.
+/// Returns an address with its lifetimes.
 pub(crate) fn ia_address(address: Ipv6Addr, preferred: u32, valid: u32) -> Vec<u8> {
     let times = [preferred, valid].map(u32::to_be_bytes).concat();
     with(code::IA_ADDRESS, &[&address.octets(), &times[..]].concat())
 }
 
-/// A status with its words.
+/// Returns a status with its text.
 pub(crate) fn status(code: u16, text: &str) -> Vec<u8> {
     with(code::STATUS, &[&code.to_be_bytes(), text.as_bytes()].concat())
 }
 
-/// A server's message to the client.
+/// Returns a server's message to the client.
 pub(crate) fn message(kind: Type, xid: u32, server: &[u8], options: &[Vec<u8>]) -> Vec<u8> {
     let [_, a, b, c] = xid.to_be_bytes();
     let ids = [with(code::CLIENT_ID, DUID), with(code::SERVER_ID, server)].concat();
@@ -64,7 +64,7 @@ fn an_answer_is_read_whatever_is_cut_off() {
     let ia = answer.ia.unwrap();
     assert_eq!((ia.times, ia.status), ((10, 20), None));
     assert_eq!(ia.addresses, [Given { address: ADDRESS, preferred: 30, valid: 40 }]);
-    // Up to the end of both IDs there is no answer.
+    // A message that is cut off before the end of both IDs is no answer.
     let ids = HEADER + 8 + DUID.len() + SERVER.len();
     for length in 0..bytes.len() {
         assert_eq!(Answer::parse(&bytes[..length], DUID, IAID).is_some(), length >= ids, "{length}");
@@ -83,7 +83,7 @@ fn what_is_for_others_or_from_none_is_no_answer() {
     for kind in [Type::Solicit, Type::Request, Type::Renew, Type::Rebind, Type::Release, Type::Decline] {
         assert!(Answer::parse(&message(kind, 1, SERVER, &[]), DUID, IAID).is_none(), "{kind:?}");
     }
-    // A relay's.
+    // A message of a relay is no answer.
     let mut relayed = bytes;
     relayed[0] = 13;
     assert!(Answer::parse(&relayed, DUID, IAID).is_none());

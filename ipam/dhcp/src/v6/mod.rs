@@ -3,9 +3,9 @@
 //! | | |
 //! |---|---|
 //! | `message` | messages as bytes |
-//! | `lease` | what a server gives |
+//! | `lease` | the content of a lease |
 //! | `client` | the protocol: a state machine without I/O |
-//! | `pause` | when a message is sent again |
+//! | `pause` | the pauses between repeated messages |
 //! | `socket` | UDP and ICMPv6 on a link |
 
 pub(crate) mod client;

@@ -1,13 +1,13 @@
-//! When a message is sent again: RFC 8415, section 15.
+//! The pauses between repeated messages: RFC 8415, section 15.
 
-/// What section 7.6 says of a kind of message; milliseconds.
+/// The parameters of section 7.6 for a type of message, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
-    /// IRT
+    /// IRT, the first pause.
     pub(super) first: u64,
-    /// MRT; 0 is without limit.
+    /// MRT, the longest pause. 0 means no limit.
     pub(super) longest: u64,
-    /// MRC; 0 is without end.
+    /// MRC, the number of transmissions. 0 means no limit.
     pub(super) most: u32,
 }
 
@@ -19,19 +19,19 @@ pub(super) const DECLINE: Pace = Pace { first: 1000, longest: 0, most: 4 };
 /// The pauses of one exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Pauses {
-    /// RT
+    /// RT, the last pause.
     last: u64,
     /// How often the message was sent.
     pub(super) sent: u32,
 }
 
 impl Pauses {
-    /// The message is sent: the pause until it is sent again. `random` is any number.
+    /// Counts a transmission, and returns the pause until the next one. `random` is any number.
     pub(super) fn next(&mut self, pace: Pace, random: u32) -> u64 {
-        // A tenth more or less.
+        // The pause varies by a tenth.
         let about = |pause: u64| pause - pause / 10 + u64::from(random) % (pause / 5).max(1);
         let pause = match self.sent {
-            // So that servers have the whole of IRT for their Advertises (section 18.2.1).
+            // Servers get the full IRT for their Advertises (section 18.2.1).
             0 => pace.first + u64::from(random) % (pace.first / 10).max(1),
             _ => self.last.saturating_add(about(self.last)),
         };
@@ -40,7 +40,7 @@ impl Pauses {
         self.last
     }
 
-    /// Whether it has been sent as often as it may.
+    /// Whether the message has been sent the maximum number of times.
     pub(super) fn is_over(&self, pace: Pace) -> bool {
         pace.most > 0 && self.sent >= pace.most
     }

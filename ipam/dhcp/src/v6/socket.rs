@@ -1,7 +1,7 @@
-//! What a client of DHCPv6 talks by: UDP from the interface's link-local address, and neighbour solicitations.
+//! The sockets of a DHCPv6 client: UDP from the interface's link-local address, and neighbour solicitations.
 //!
-//! They are there only while something is asked. Both are bound to the link-local address: what they hear was sent
-//! to it, on its link, as no router forwards such packets.
+//! They are open only while the client waits for answers. Both are bound to the link-local address. They thus receive
+//! only packets to that address from its link, because no router forwards such packets.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -23,7 +23,7 @@ const CLIENT_PORT: u16 = 546;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const SOURCE_LINK_LAYER: u8 = 1;
-/// Hosts drop a solicitation with less: a router may have forwarded it (RFC 4861, section 7.1.1).
+/// Hosts drop a solicitation with a lower hop limit, because a router may have forwarded it (RFC 4861, section 7.1.1).
 const HOPS: libc::c_int = 255;
 
 /// A socket of one interface.
@@ -34,23 +34,23 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// One for messages of DHCP, from the link-local address `own` of the interface with this index in the
-    /// namespace of this thread.
+    /// Opens a socket for DHCP messages, in the namespace of this thread. `own` is the link-local address of the
+    /// interface with this index.
     ///
     /// # Errors
-    /// The kernel's, such as EADDRNOTAVAIL while the address isn't usable yet.
+    /// Fails if the kernel refuses the request, such as with EADDRNOTAVAIL while the address is not usable yet.
     pub(crate) fn dhcp(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
         let fd = open(SockType::Datagram, SockProtocol::Udp)?;
-        // A client in the pod may have the port, too: what isn't for us has another transaction.
+        // A client in the pod may use the port, too. Its answers have another transaction ID.
         setsockopt(&fd, sockopt::ReuseAddr, &true)?;
         bind(fd.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(own, CLIENT_PORT, 0, index)))?;
         Ok(Socket { socket: fd.into(), index })
     }
 
-    /// One for neighbour solicitations and what they are answered.
+    /// Opens a socket for neighbour solicitations and their answers.
     ///
     /// # Errors
-    /// As those of [`dhcp`](Self::dhcp).
+    /// Fails as [`dhcp`](Self::dhcp) does.
     pub(crate) fn neighbours(own: Ipv6Addr, index: u32) -> io::Result<Socket> {
         let fd = open(SockType::Raw, SockProtocol::IcmpV6)?;
         setsockopt(&fd, sockopt::Ipv6MulticastHops, &HOPS)?;
@@ -66,7 +66,7 @@ impl Socket {
         self.socket.send_to(message, SocketAddrV6::new(SERVERS, SERVER_PORT, 0, self.index)).map(drop)
     }
 
-    /// Asks the link who has `address`; `mac` is where to answer.
+    /// Sends a neighbour solicitation for `address`. Hosts answer to `mac`.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
@@ -75,10 +75,10 @@ impl Socket {
         self.socket.send_to(&solicitation(address, mac), group).map(drop)
     }
 
-    /// What has come, and from where; `None` if nothing has.
+    /// Returns a received message and its sender, or `None` if nothing has arrived.
     ///
     /// # Errors
-    /// The kernel's, such as that of an interface that is gone or down.
+    /// Fails if the kernel reports an error, such as for an interface that is down or no longer exists.
     pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<(Ipv6Addr, &'b [u8])>> {
         match self.socket.recv_from(buffer) {
             Ok((length, SocketAddr::V6(from))) => {
@@ -98,7 +98,7 @@ impl AsFd for Socket {
     }
 }
 
-/// The usable link-local address of an interface, if it has one.
+/// Returns the usable link-local address of an interface, if it has one.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -115,13 +115,13 @@ fn open(kind: SockType, protocol: SockProtocol) -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Inet6, kind, flags, protocol)?)
 }
 
-/// The group that a host with this address is in (RFC 4291, section 2.7.1).
+/// Returns the multicast group of a host with this address (RFC 4291, section 2.7.1).
 fn group_of(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
 }
 
-/// Who has this address? The kernel writes the checksum.
+/// Returns a neighbour solicitation for the address. The kernel writes the checksum.
 fn solicitation(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
     let mut message = vec![SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
     message.extend_from_slice(&address.octets());
@@ -130,7 +130,7 @@ fn solicitation(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
     message
 }
 
-/// The address that a neighbour advertisement tells of; `None` for any other message.
+/// Returns the address in a neighbour advertisement, or `None` for any other message.
 pub(crate) fn advertised(message: &[u8]) -> Option<Ipv6Addr> {
     let (head, rest) = message.split_first_chunk::<8>()?;
     let target = rest.first_chunk::<16>()?;

@@ -1,4 +1,4 @@
-//! What a server's answer means for the client.
+//! The client's reaction to the answers of servers.
 
 use std::net::Ipv6Addr;
 
@@ -8,13 +8,13 @@ use super::{Action, Client, Offer, REST, State};
 use crate::v6::lease::Lease;
 use crate::v6::message::{Answer, Status, Type};
 
-/// How long hosts have to say that they have an address. On one link they answer within a millisecond.
+/// How long other hosts have to answer a probe. On one link they answer within a millisecond.
 const PROBE: u64 = 100;
-/// The preference of a server that needn't be compared with others (section 21.8).
+/// The preference of a server that is chosen without waiting for others (section 21.8).
 const FIRST_CHOICE: u8 = 255;
 
 impl Client {
-    /// An answer has come.
+    /// Handles an answer.
     pub(crate) fn answer(&mut self, now: u64, answer: &Answer) -> Vec<Action> {
         if answer.xid != self.xid || self.pauses.sent == 0 {
             return Vec::new();
@@ -50,7 +50,7 @@ impl Client {
             Err(why) => return self.refused(answer, why),
         };
         let offer = Offer { server: lease.server_id, preference: answer.preference, address: lease.address };
-        // Servers have the first pause for their Advertises; behind it the first one is taken.
+        // Servers have the first pause to send an Advertise. After that, the first Advertise is accepted.
         if offer.preference == FIRST_CHOICE || self.pauses.sent > 1 {
             return self.choose(now, offer);
         }
@@ -71,13 +71,13 @@ impl Client {
         actions
     }
 
-    /// A server's answer to a Request: a lease, or none.
+    /// Handles a server's answer to a Request: a lease, or a refusal.
     fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<Action> {
         match Lease::of(answer, now, self.lease.as_ref()) {
             Ok(lease) => self.take(now, lease, Some(probed)),
             Err(why) => {
                 let mut actions = self.refused(answer, why);
-                // It has had a lease here that it knows no more.
+                // The server has forgotten a lease that it gave before.
                 if self.lease.is_some() {
                     actions.extend(self.lose(now, "the server has taken it back"));
                 }
@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// A server's answer to a Renew or a Rebind (section 18.2.10.1).
+    /// Handles a server's answer to a Renew or a Rebind (section 18.2.10.1).
     fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<Action> {
         let Some(before) = self.lease.clone() else { return Vec::new() };
         match Lease::of(answer, now, Some(&before)) {
@@ -98,14 +98,14 @@ impl Client {
                 let gone =
                     ia.is_some_and(|ia| ia.addresses.iter().any(|given| given.address == before.address));
                 match answer.refusal().map(|status| status.code) {
-                    // It may make the lease anew, for the same address.
+                    // The server may create the lease again, for the same address.
                     Some(Status::NO_BINDING) => {
                         let (server, address) = (answer.server.clone(), before.address);
                         actions.extend(self.choose(now, Offer { server, preference: 0, address }));
                     }
                     Some(Status::NOT_ON_LINK) => actions.extend(self.lose(now, "it is none of this link")),
                     None if gone => actions.extend(self.lose(now, "the server has taken it back")),
-                    // Asked again in time.
+                    // The client asks again in time.
                     _ => {}
                 }
                 actions
@@ -113,13 +113,13 @@ impl Client {
         }
     }
 
-    /// A lease is taken when nobody else has its address.
+    /// Accepts a lease once no other host answers for its address.
     fn take(&mut self, now: u64, lease: Lease, probed: Option<(Ipv6Addr, u64)>) -> Vec<Action> {
         if self.has(lease.address) {
             return vec![self.bind(lease)];
         }
         let mut actions = Vec::new();
-        // Asked for, but not waited for, while the server was.
+        // The probe was sent while the client waited for the server.
         let since = match probed {
             Some((address, since)) if address == lease.address => since,
             _ => {

@@ -1,4 +1,4 @@
-//! A client and a server that the test plays; time is a number.
+//! Tests of a client against a server that the test plays. Time is a number.
 
 use super::*;
 use crate::v6::message::tests::{ADDRESS, DUID, IAID, SERVER, ia_address, ia_na, message, status, with};
@@ -20,7 +20,7 @@ fn says(client: &mut Client, now: u64, kind: Type, server: &[u8], options: &[Vec
     client.answer(now, &Answer::parse(&bytes, DUID, IAID).unwrap())
 }
 
-/// An address for 100 s, with T1 at 50 and T2 at 88.
+/// Returns an address for 100 s, with T1 at 50 and T2 at 88.
 fn gives(address: Ipv6Addr) -> Vec<u8> {
     ia_na(IAID, 50, 88, &ia_address(address, 90, 100))
 }
@@ -29,7 +29,7 @@ fn preference(of: u8) -> Vec<u8> {
     with(code::PREFERENCE, &[of])
 }
 
-/// The words for what is done.
+/// Returns the actions as text.
 fn words(actions: &[Action]) -> Vec<String> {
     let word = |action: &Action| match action {
         Action::Send(question) => {
@@ -49,7 +49,7 @@ fn words(actions: &[Action]) -> Vec<String> {
     actions.iter().map(word).collect()
 }
 
-/// A client that has asked for the lease of a first choice.
+/// Returns a client that has requested a lease from a server of the first choice.
 fn requesting() -> Client {
     let mut client = client();
     assert_eq!(words(&client.tick(0)), ["Solicit any to all"]);
@@ -58,7 +58,7 @@ fn requesting() -> Client {
     client
 }
 
-/// A client with a lease of 100 s since `now` = 0.
+/// Returns a client with a lease of 100 s since `now` = 0.
 fn bound() -> Client {
     let mut client = requesting();
     assert_eq!(words(&says(&mut client, 0, Type::Reply, SERVER, &[gives(ADDRESS)])), [""; 0]);
@@ -118,7 +118,7 @@ fn what_is_of_another_exchange_is_ignored() {
     assert!(says(&mut client, 1, Type::Advertise, SERVER, &[gives(ADDRESS)]).is_empty());
     assert!(matches!(client.state, State::Requesting { .. }), "{client:?}");
     says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]);
-    // Twice the same.
+    // A second identical answer has no effect.
     assert!(says(&mut client, 2, Type::Reply, SERVER, &[gives(ADDRESS)]).is_empty());
 }
 
@@ -167,7 +167,7 @@ fn an_address_that_another_host_has_is_declined() {
     assert_eq!(words(&client.tick(client.next())), ["Decline fd00::50 to server"]);
     assert!(says(&mut client, 5000, Type::Reply, SERVER, &[]).is_empty());
     assert_eq!(words(&client.tick(6000)), ["Solicit any to all"]);
-    // A server that doesn't hear it is left.
+    // A server that does not react to a Decline is given up.
     let mut client = requesting();
     client.conflict(0, ADDRESS);
     let told: Vec<String> = (0..5).flat_map(|_| words(&client.tick(client.next()))).collect();
@@ -224,7 +224,7 @@ fn a_server_may_take_its_lease_back() {
     let replied = says(&mut client, 50_002, Type::Reply, SERVER, &[taken]);
     assert_eq!(words(&replied), ["tell", "lost fd00::50: the server has taken it back"]);
     assert_eq!(words(&client.tick(50_002)), ["Solicit fd00::50 to all"]);
-    // One that says nothing of it, or fails, is asked again.
+    // A server that omits the lease, or fails, is asked again.
     for inside in [vec![], status(2, ""), status(1, "")] {
         let mut client = bound();
         client.tick(50_000);
@@ -243,7 +243,7 @@ fn a_server_that_has_forgotten_the_lease_is_asked_for_it_anew() {
     assert_eq!(words(&replied), ["tell", "Request fd00::50 to server"]);
     assert!(client.lease().is_some() && client.probed().is_none());
     assert_eq!(words(&says(&mut client, 50_003, Type::Reply, SERVER, &[gives(ADDRESS)])), ["bound fd00::50"]);
-    // And if it doesn't give it: another one.
+    // If the server refuses, the client looks for another lease.
     client.tick(client.next());
     says(&mut client, 100_010, Type::Reply, SERVER, &[unknown]);
     let none = ia_na(IAID, 0, 0, &status(4, ""));
