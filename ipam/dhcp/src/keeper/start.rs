@@ -158,8 +158,8 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 /// (systemd.socket(5)), so verbs no longer reach that daemon. Its leases are in the store, and SIGKILL keeps it from
 /// removing the file of the new socket.
 ///
+/// # Errors
 /// Fails as [`Store::open`] does, and on a signal.
-/// Those of [`Store::open`]; a signal.
 fn replace(path: &Path) -> io::Result<Option<Store>> {
     let end = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! A lease in the course of time: renewed, refused, lost, found again.
+//! A lease over time: renewed, refused, lost, and found again.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use server::{DISCOVER, REQUEST};
 
 use super::*;
 
-/// A keeper as an administrator starts it, whose log the test reads.
+/// Starts a lease daemon as an administrator does. The test reads its log.
 pub(crate) fn keeper(host: &Host, options: &[&str]) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).args(options);
@@ -21,7 +21,7 @@ pub(crate) fn log(host: &Host) -> String {
     std::fs::read_to_string(host.dir().join("keeper.log")).unwrap()
 }
 
-/// A pod with a lease that wants to be renewed in a second.
+/// Returns a pod with a lease that is to be renewed after a second.
 pub(crate) fn bound<'h>(host: &'h Host, server: &Server, pod: &Pod) -> (Network<'h>, Attachment, Value) {
     server.now(|manner| (manner.seconds, manner.times) = (60, Some((1, 50))));
     server.now(|manner| manner.more = vec![(3, OWN.octets().to_vec())]);
@@ -37,7 +37,7 @@ fn a_lease_is_renewed_by_its_server_and_nothing_changes() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     let (network, attachment, result) = bound(&host, &server, &pod);
-    // The first request had no address yet.
+    // The first request has no address yet.
     let said = server.wait(REQUEST, 3);
     assert_eq!(said.has, FIRST);
     assert!(!said.options.contains_key(&50) && !said.options.contains_key(&54));

@@ -1,4 +1,4 @@
-//! Fifty pods with short leases on one keeper, which is killed in the middle: `scripts/stress dhcp`.
+//! Fifty pods with short leases on one lease daemon, which is killed midway: `scripts/stress dhcp`.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use super::*;
 
 const PODS: usize = 50;
 
-/// How long `scripts/stress` lets it go on.
+/// How long `scripts/stress` runs the test.
 fn seconds() -> Option<u64> {
     Some(std::env::var("CNIMBLE_DHCP_SECONDS").ok()?.parse().unwrap())
 }
 
-/// What a process has taken so far.
+/// The resources that a process has used so far.
 #[derive(Debug, Default)]
 struct Usage {
-    /// In KiB, of which `pss` counts what others share in parts.
+    /// In KiB. `pss` counts shared pages in proportion.
     rss: u64,
     pss: u64,
-    /// On a processor, in nanoseconds.
+    /// Processor time, in nanoseconds.
     busy: u64,
 }
 
@@ -37,7 +37,7 @@ impl Usage {
     }
 }
 
-/// The only keeper.
+/// Returns the only lease daemon.
 #[track_caller]
 fn keeper(host: &Host) -> i32 {
     let all = keepers(&socket(host));
@@ -45,7 +45,7 @@ fn keeper(host: &Host) -> i32 {
     keeper
 }
 
-/// Waits until each pod's lease has been renewed so often more.
+/// Waits until each pod's lease has been renewed this many more times.
 #[track_caller]
 fn renewed(server: &Dnsmasq, times: usize) {
     let before = server.counts("DHCPACK");
@@ -61,11 +61,11 @@ fn renewed(server: &Dnsmasq, times: usize) {
 fn fifty_pods_on_one_keeper_that_is_killed_lose_nothing() {
     need!("dnsmasq");
     let host = host();
-    // dnsmasq takes no T1 below 3. What a short run says is no matter of a lease's end, however busy the machine is.
+    // dnsmasq accepts no T1 below 3. A short run does not test the end of a lease, however busy the machine is.
     let (lease, times) = if seconds().is_some() {
         ("2m", &["--dhcp-option=option:T1,10"][..])
     } else {
-        // A request that got lost is sent again after half of the time until T2, which is most of an hour otherwise.
+        // A lost request is sent again after half of the time until T2, which is most of an hour by default.
         ("1h", &["--dhcp-option=option:T1,3", "--dhcp-option=option:T2,12"][..])
     };
     let server = Dnsmasq::start(&host, host.dir(), "br0", "10.8.0", lease, times);
@@ -77,10 +77,10 @@ fn fifty_pods_on_one_keeper_that_is_killed_lose_nothing() {
         let all: Vec<_> = attachments.iter().map(|one| scope.spawn(|| network.added(one))).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    // All that a client said before its lease is in the log: the server answers in turn.
+    // The server answers in turn, so all messages before a lease are in the log.
     let said = || ["DHCPDISCOVER", "DHCPNAK", "DHCPRELEASE"].map(|kind| server.counts(kind));
     let (before, given) = (said(), server.counts("DHCPACK").values().sum::<usize>());
-    // dnsmasq offers an address to several clients, and gives it to one.
+    // dnsmasq may offer an address to several clients, but gives it to one.
     assert!(server.counts("DHCPDECLINE").is_empty(), "{:?}", server.counts("DHCPDECLINE"));
     let begun = Instant::now();
     let rest = |part: u64| {
@@ -94,7 +94,7 @@ fn fifty_pods_on_one_keeper_that_is_killed_lose_nothing() {
     let one = Usage::of(first);
     kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
     assert!(wait_until(PATIENCE, || keepers(&socket(&host)).is_empty()));
-    // Any verb brings another.
+    // Any verb starts another daemon.
     network.check(&attachments[0], &results[0]).success();
     assert_ne!(keeper(&host), first);
     rest(1);

@@ -1,12 +1,12 @@
-//! What needs an ipvlan. The machine boots once for this module, which is why it is one.
+//! Tests that need an ipvlan. The machine boots once for each module, so they share one.
 
 use cnimble_tests::{Lan, need, with_kind};
 use real::Dnsmasq;
 
 use super::*;
 
-/// All have the master's hardware address. A server knows them by their clients' IDs, and has to broadcast its
-/// answers: an ipvlan gets what is for its addresses, and it has none yet.
+/// All ipvlans have the master's hardware address. A server tells them apart by their clients' IDs, and must broadcast
+/// its answers: an ipvlan receives only packets for its addresses, and it has none yet.
 #[test]
 fn pods_of_one_hardware_address_have_an_address_each() {
     with_kind!("ipvlan");

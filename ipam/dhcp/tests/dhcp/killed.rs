@@ -1,4 +1,4 @@
-//! A verb that is killed at a system call, or told that one has failed. Its keeper goes on.
+//! A verb is killed at a system call, or a call fails. Its lease daemon continues.
 
 use std::process::Stdio;
 
@@ -8,12 +8,12 @@ use nix::errno::Errno;
 
 use super::*;
 
-/// Every point with CNIMBLE_STRESS=all, else one of some.
+/// Tests every point with CNIMBLE_STRESS=all, and otherwise every 19th.
 fn step() -> usize {
     if std::env::var("CNIMBLE_STRESS").is_ok_and(|all| all == "all") { 1 } else { 19 }
 }
 
-/// A keeper of its own: what a traced process has started would be killed with it.
+/// Starts a lease daemon outside of the traced process, which would be killed with it otherwise.
 fn keeper(host: &Host) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).stdin(Stdio::null()).stderr(Stdio::null());
@@ -22,7 +22,7 @@ fn keeper(host: &Host) -> Background {
     keeper
 }
 
-/// dhcp alone, in a pod that has its interface.
+/// Returns a network with dhcp alone, and a pod that has its interface.
 fn site(host: &Host) -> (Network<'_>, Pod, Attachment) {
     let pod = Pod::new();
     host.cable("port", &pod, "eth0");
@@ -33,7 +33,7 @@ fn site(host: &Host) -> (Network<'_>, Pod, Attachment) {
     (network, pod, attachment)
 }
 
-/// The calls of a verb.
+/// Returns the system calls of a verb.
 fn calls(network: &Network<'_>, verb: &str, attachment: &Attachment) -> Vec<Syscall> {
     network.call(verb, attachment, None).traced(&Fate::Watched).1.calls
 }
@@ -52,7 +52,7 @@ fn an_add_that_is_killed_leaves_nothing_that_del_doesnt_know() {
     for point in (0..all).step_by(step()) {
         network.call("ADD", &attachment, None).traced(&Fate::KilledAt(point));
         network.deleted(&attachment, None);
-        // The keeper may be asking still, and sees that the verb is gone.
+        // The daemon may still be asking for a lease. It notices that the verb has disconnected.
         assert!(wait_until(PATIENCE, || lease_files(&host).is_empty()), "killed at {point}");
         assert_eq!(ipv4(&pod), [""; 0]);
     }

@@ -5,7 +5,7 @@ use real::Dnsmasq;
 
 use super::*;
 
-/// Two minutes are the shortest lease that dnsmasq has.
+/// Starts dnsmasq with its shortest lease, two minutes.
 fn dnsmasq(ns: &Ns, dir: &Path, interface: &str, net: &str) -> Dnsmasq {
     let routes =
         format!("--dhcp-option=option:classless-static-route,10.99.0.0/16,{net}.7,0.0.0.0/0,{net}.1");
@@ -21,7 +21,7 @@ fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
     let network = network(&host);
     network.status().success();
     let attachment = Attachment::new("c1", &pod);
-    // A bridge that has had a port looks otherwise than one that never had any.
+    // A bridge that has had a port differs from one that never had any.
     network.added(&attachment);
     network.deleted(&attachment, None);
     let before = Snapshot::of(&host);
@@ -78,7 +78,7 @@ fn twenty_pods_have_one_keeper_and_an_address_each() {
     addresses.sort();
     addresses.dedup();
     assert_eq!((addresses.len(), leases(&host).len(), keepers(&socket(&host)).len()), (20, 20, 1));
-    // A clean-up that knows half of them.
+    // A GC that lists half of them.
     let valid: Vec<Value> = attachments[..10].iter().map(Attachment::listed).collect();
     network.gc(Some(json!(valid))).success();
     assert_eq!(leases(&host).len(), 10);

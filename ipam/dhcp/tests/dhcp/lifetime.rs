@@ -1,4 +1,4 @@
-//! How long the kernel keeps an address, and what CHECK says behind the end of its lease.
+//! How long the kernel keeps an address, and the answer of CHECK after its lease has ended.
 
 use changes::keeper;
 use nix::sys::signal::{Signal, kill};
@@ -7,7 +7,7 @@ use server::REQUEST;
 
 use super::*;
 
-/// Of the address: what is left of the valid lifetime, in seconds. `u32::MAX` is forever.
+/// Returns the remaining valid lifetime of the address in seconds. `u32::MAX` is forever.
 fn lifetime(pod: &Pod, address: &str) -> Option<u64> {
     let links = pod.ip_json("address show dev eth0");
     let all = links[0]["addr_info"].as_array().unwrap();
@@ -25,7 +25,7 @@ fn the_kernel_knows_how_long_an_address_holds() {
     let result = network.added(&attachment);
     let ends = |below: u64| lifetime(&pod, "10.8.0.50").is_some_and(|left| left > 0 && left <= below);
     assert!(wait_until(PATIENCE, || ends(602)), "{:?}", lifetime(&pod, "10.8.0.50"));
-    // A renewal shortens it, another makes it endless, and another ends that.
+    // One renewal shortens the lifetime, the next one makes it endless, and the last one makes it finite again.
     server.now(|manner| manner.seconds = 60);
     server.now(|manner| manner.times = Some((1, 50)));
     assert!(wait_until(PATIENCE, || ends(62)), "{:?}", lifetime(&pod, "10.8.0.50"));
@@ -55,7 +55,7 @@ fn without_a_lease_daemon_the_kernel_ends_the_address_and_check_says_that_the_le
     let err = network.check(&attachment, &result).error();
     assert_eq!(err.code, 103, "{err:?}");
     assert!(err.msg.contains("eth0 has no lease of 10.8.0.50 any more: it has expired"), "{err:?}");
-    // The lease that comes back brings the address back.
+    // A new lease restores the address.
     server.now(|manner| (manner.silent, manner.seconds, manner.times) = (false, 600, None));
     wait_for(&pod, &["10.8.0.50/24"]);
     network.check(&attachment, &result).success();
@@ -87,7 +87,7 @@ fn an_address_that_was_made_permanent_stays_so_while_its_lease_is_renewed() {
     let server = server(&host);
     let (network, attachment, result) = changes::bound(&host, &server, &pod);
     assert!(wait_until(PATIENCE, || lifetime(&pod, "10.8.0.50").is_some_and(|left| left < 100)));
-    // As `cnimble hand-over` does.
+    // `cnimble hand-over` does the same.
     pod.ip("address replace 10.8.0.50/24 dev eth0 valid_lft forever preferred_lft forever");
     let renewals = server.said(REQUEST).len();
     server.wait(REQUEST, renewals + 3);

@@ -1,4 +1,4 @@
-//! What is said to a server, and what its options become.
+//! Options to a server, and the use of a server's options.
 
 use server::{DECLINE, DISCOVER, RELEASE, REQUEST};
 

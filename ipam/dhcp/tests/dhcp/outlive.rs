@@ -54,7 +54,7 @@ fn a_daemon_leaves_the_control_group_of_the_plugin_that_starts_it() {
     assert_ended(&host);
 }
 
-/// The message bus checks the message. Nobody has systemd's name there.
+/// The message bus checks the message. No process has systemd's name there.
 #[test]
 fn systemd_is_asked_for_a_scope_and_an_add_succeeds_without_it() {
     need!("dbus-daemon", "dbus-monitor");
@@ -81,9 +81,9 @@ fn systemd_is_asked_for_a_scope_and_an_add_succeeds_without_it() {
     command.args(["--address", &address, "member='StartTransientUnit'"]).stdin(Stdio::null());
     let _monitor = Background::start(command.stdout(std::fs::File::create(&seen).unwrap()));
     let seen = || std::fs::read_to_string(&seen).unwrap();
-    // What the bus tells a new monitor.
+    // The bus sends this message to a new monitor.
     assert!(wait_until(PATIENCE, || seen().contains("NameLost")), "{}", seen());
-    // Which is how a process tells that systemd is PID 1.
+    // A process takes this directory as a sign that systemd is PID 1.
     std::fs::create_dir_all("/run/systemd/system").unwrap();
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);

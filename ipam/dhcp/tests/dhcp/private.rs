@@ -1,4 +1,4 @@
-//! A runtime with mounts of its own: the daemon does not see the path of a pod's namespace.
+//! A runtime with its own mount namespace: the daemon does not see the path of a pod's namespace.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use server::{DISCOVER, RELEASE, REQUEST};
 
 use super::*;
 
-/// A daemon outside of the runtime's mount namespace.
+/// Starts a daemon outside of the runtime's mount namespace.
 fn daemon(host: &Host) -> Background {
     let mut command = host.command(plugin_dir().join("dhcp"));
     command.args(["daemon", "-socketpath"]).arg(socket(host)).stdin(Stdio::null());
@@ -25,12 +25,12 @@ fn log(host: &Host) -> String {
     std::fs::read_to_string(host.dir().join("daemon.log")).unwrap()
 }
 
-/// A process in the pod, as a pod's first container is.
+/// Starts a process in the pod, as a pod's first container does.
 fn process(pod: &Pod) -> Background {
     Background::start(pod.command("sleep").arg("inf").stdin(Stdio::null()))
 }
 
-/// A verb of a runtime where the pod is mounted at the attachment's path, and nowhere else.
+/// Runs a verb of a runtime that sees the pod at the attachment's path, and nowhere else.
 fn call(network: &Network<'_>, verb: &str, pod: &Pod, prev: Option<&Value>) -> Outcome {
     let attachment = attachment(network.host, pod);
     network.call(verb, &attachment, prev).pinning(network.host.dir(), &[pod]).run()
@@ -40,7 +40,7 @@ fn attachment(host: &Host, pod: &Pod) -> Attachment {
     Attachment::new("c1", pod).netns(host.dir().join("pin0").to_str().unwrap())
 }
 
-/// A restarted daemon answers.
+/// Kills the daemon, and starts another one that answers.
 fn restart(host: &Host, mut daemon: Background) -> Background {
     kill(Pid::from_raw(i32::try_from(daemon.pid()).unwrap()), Signal::SIGKILL).unwrap();
     assert!(wait_until(PATIENCE, || !daemon.running()));
@@ -63,7 +63,7 @@ fn a_namespace_that_only_the_runtime_sees_is_served_and_found_after_a_restart() 
     assert!(wait_until(PATIENCE, || renewals() > before), "{}", log(&host));
     call(&network, "CHECK", &pod, Some(&result)).success();
     assert_eq!((server.said(DISCOVER).len(), server.said(RELEASE).len()), (1, 0));
-    // The pod dies, and nothing else shows its namespace.
+    // The pod dies, and nothing else refers to its namespace.
     drop(inside);
     assert_eq!(server.wait(RELEASE, 1).has, FIRST);
     assert!(wait_until(PATIENCE, || leases(&host).is_empty()));
@@ -83,13 +83,13 @@ fn a_lease_whose_namespace_is_not_found_again_is_kept_and_the_log_says_so() {
     assert!(wait_until(PATIENCE, || log(&host).contains("its lease is kept")), "{}", log(&host));
     assert_eq!((leases(&host).len(), server.said(RELEASE).len()), (1, 0));
     call(&network, "CHECK", &pod, Some(&result)).success();
-    // It is found as soon as there is a process.
+    // The daemon finds the namespace as soon as a process is in it.
     let _inside = process(&pod);
     call(&network, "DEL", &pod, Some(&result)).success();
     assert!(leases(&host).is_empty());
 }
 
-/// A daemon of 829e098 reads the question alone, and a plugin of 829e098 sends nothing else.
+/// A daemon of 829e098 reads only the question, and a plugin of 829e098 sends nothing else.
 #[test]
 fn a_question_without_a_descriptor_is_answered() {
     let (host, pod) = (host(), Pod::new());

@@ -9,16 +9,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// dnsmasq on an interface. It gives the addresses 10 to 99 of its /24 network, refuses what it doesn't know,
-/// and doesn't ask whether an address is in use: that takes it three seconds.
+/// A dnsmasq process on an interface. It gives the addresses 10 to 99 of its /24 network, and refuses unknown leases.
+/// It does not check whether an address is in use, because that takes three seconds.
 pub(crate) struct Dnsmasq {
     log: PathBuf,
     process: Background,
 }
 
 impl Dnsmasq {
-    /// Starts it in `ns`, with its log in `dir`. `net` is the first three numbers of the network, `lease` what
-    /// `--dhcp-range` takes as the time of a lease, `more` further options.
+    /// Starts dnsmasq in `ns`, with its log in `dir`. `net` is the first three numbers of the network. `lease` is the
+    /// time of a lease in the syntax of `--dhcp-range`. `more` are further options.
     pub(crate) fn start(ns: &Ns, dir: &Path, interface: &str, net: &str, lease: &str, more: &[&str]) -> Self {
         let log = dir.join("dnsmasq.log");
         let mut command = ns.command("dnsmasq");
@@ -31,17 +31,17 @@ impl Dnsmasq {
         Dnsmasq { log, process: Background::start(&mut command) }
     }
 
-    /// Has it read its file of options again.
+    /// Makes dnsmasq read its file of options again.
     pub(crate) fn reload(&self) {
         hang_up(&self.process);
     }
 
-    /// What it has logged.
+    /// Returns the log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// How often it has logged messages of this kind, by the client's hardware address.
+    /// Returns how often messages of this kind are in the log, by the client's hardware address.
     pub(crate) fn counts(&self, kind: &str) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for line in self.log().lines() {
@@ -54,28 +54,28 @@ impl Dnsmasq {
     }
 }
 
-/// A signal by which servers read their files again.
+/// Sends the signal that makes servers read their files again.
 fn hang_up(process: &Background) {
     kill(Pid::from_raw(process.pid().try_into().unwrap()), Signal::SIGHUP).unwrap();
 }
 
-/// kea-dhcp4 in a namespace. It refuses what it doesn't know, and forgets all leases with its end.
+/// A kea-dhcp4 process in a namespace. It refuses unknown leases, and forgets all leases when it exits.
 pub(crate) struct Kea {
     log: PathBuf,
     file: PathBuf,
-    /// Without the values of [`Kea::start_with`].
+    /// The configuration without the values of [`Kea::start_with`].
     config: Value,
     process: Background,
 }
 
 impl Kea {
-    /// Starts it in `ns`, with its files in `dir`, on `interface`. It gives the addresses 10.8.0.10 to 99 without those
-    /// that are `taken` by others, for a minute. It is to be asked after a second, and others after `rebind` seconds.
+    /// Starts kea in `ns`, with its files in `dir`, on `interface`. It gives the addresses 10.8.0.10 to 99 for a minute,
+    /// without those that others have `taken`. T1 is one second, and T2 is `rebind` seconds.
     pub(crate) fn start(ns: &Ns, dir: &Path, interface: &str, rebind: u8, taken: &[&str]) -> Self {
         Kea::start_with(ns, dir, interface, rebind, taken, &json!({}))
     }
 
-    /// The same, with other values for keys of its subnet.
+    /// Starts kea as [`Kea::start`] does, with other values for keys of its subnet.
     pub(crate) fn start_with(
         ns: &Ns,
         dir: &Path,
@@ -88,7 +88,7 @@ impl Kea {
         let others: Vec<Value> = others
             .map(|(n, address)| json!({"hw-address": format!("02:00:00:00:00:{n:02x}"), "ip-address": address}))
             .collect();
-        // Leases survive a reload, and no other server finds them.
+        // Leases survive a reload, and another server does not find them.
         let leases = dir.join(cnimble_tests::unique("kea.leases"));
         let config = json!({"Dhcp4": {
             "interfaces-config": {"interfaces": [interface]},
@@ -109,24 +109,24 @@ impl Kea {
         let (file, log) = (dir.join("kea.json"), dir.join(cnimble_tests::unique("kea.log")));
         std::fs::write(&file, with(&config, more)).unwrap();
         let mut command = ns.command("kea-dhcp4");
-        // Neither its process ID nor its log's lock is to be where another one's is.
+        // Two servers must not share the paths of the PID file and the log's lock.
         command.env("KEA_PIDFILE_DIR", dir).env("KEA_LOCKFILE_DIR", "none");
         command.arg("-c").arg(&file).stdin(Stdio::null()).stdout(std::fs::File::create(&log).unwrap());
         Kea { log, file, config, process: Background::start(command.stderr(Stdio::null())) }
     }
 
-    /// Gives its subnet other values than those of [`Kea::start_with`].
+    /// Sets other values for keys of the subnet than those of [`Kea::start_with`].
     pub(crate) fn reload(&self, more: &Value) {
         std::fs::write(&self.file, with(&self.config, more)).unwrap();
         hang_up(&self.process);
     }
 
-    /// What it has logged.
+    /// Returns the log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// How often it has logged this.
+    /// Returns how often the log contains this text.
     pub(crate) fn count(&self, what: &str) -> usize {
         self.log().matches(what).count()
     }
@@ -139,7 +139,7 @@ fn with(config: &Value, more: &Value) -> String {
     config.to_string()
 }
 
-/// A subnet of kea's with one address of 32 bits, and this option 121 in hexadecimal digits.
+/// Returns a subnet for kea with one address of 32 bits, and this option 121 in hexadecimal digits.
 pub(crate) fn cloud(option: &str) -> Value {
     let routers = json!({"name": "routers", "data": "10.8.0.1"});
     let classless = json!({"code": 121, "csv-format": false, "data": option});
@@ -147,7 +147,7 @@ pub(crate) fn cloud(option: &str) -> Value {
     json!({"subnet": "10.8.0.10/32", "interface": "br0", "pools": [pool], "option-data": [routers, classless]})
 }
 
-/// A relay on the interface with the address `own`, to the server `to`: dnsmasq.
+/// Starts dnsmasq as a relay to the server `to`, on the interface with the address `own`.
 pub(crate) fn relay(ns: &Ns, own: &str, to: &str) -> Background {
     let mut command = ns.command("dnsmasq");
     command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--pid-file="]);

@@ -1,4 +1,4 @@
-//! Renewals that change something: only that is changed in the pod.
+//! Renewals that change settings: nothing else is changed in the pod.
 
 use changes::{bound, keeper, log};
 use cnimble_tests::need;
@@ -8,10 +8,10 @@ use server::REQUEST;
 
 use super::*;
 
-/// Behind the routers: an address of the host that no pod has a route to but by its router.
+/// An address of the host behind the routers. A pod reaches it only through its router.
 const FAR: &str = "10.99.0.1";
 
-/// A node with two routers on the bridge.
+/// Returns a node with two routers on the bridge.
 fn routed() -> Host {
     let host = host();
     host.ip("address add 10.8.0.2/24 dev br0");
@@ -20,8 +20,8 @@ fn routed() -> Host {
     host
 }
 
-/// The address and the routes that software in the pod adds. The address needs the first one of its network, the second
-/// route has the destination of one of the lease.
+/// The address and the routes that software in the pod adds. The address depends on the first one of its network. The
+/// second route has the destination of a route of the lease.
 const OWN_ADDRESS: &str = "10.8.0.200/24";
 const OWN_ROUTES: [&str; 3] = [
     "192.0.2.0/24 via 10.8.0.7 dev eth0",
@@ -46,7 +46,7 @@ fn assert_own(pod: &Pod, when: &str) {
     assert_eq!(pod.sysctl("ipv4/conf/eth0/promote_secondaries"), "0", "{when}");
 }
 
-/// The routes of the lease, when they have become these.
+/// Waits until the lease's routes are these.
 #[track_caller]
 fn wait_for_routes(pod: &Pod, expected: &[String], when: &str) {
     let routes = || {
@@ -72,7 +72,7 @@ fn a_connection_and_what_the_pod_added_survive_ten_renewals_that_change_an_optio
     let stream = Stream::between(&pod, &host, FAR);
     let mut begun = 0;
     for round in 0..=10_u8 {
-        // Router, static route and MTU change in turn, and the MTU also where the router stays.
+        // Router, static route and MTU change in turn. The MTU also changes while the router stays.
         let mtu = [None, Some(1400_u16), Some(1300)][usize::from(round / 2 % 3)];
         let (router, by) = (1 + round / 4 % 2, 17 + round.div_ceil(2) % 3);
         let mut more = vec![(3, vec![10, 8, 0, router]), (33, vec![172, 16, 0, 0, 10, 8, 0, by])];
@@ -89,7 +89,7 @@ fn a_connection_and_what_the_pod_added_survive_ten_renewals_that_change_an_optio
         }
         assert_own(&pod, &when);
         stream.flows(&when);
-        // The pod's own route to it stands behind that of the lease.
+        // The lease's route precedes the pod's own route to the same destination.
         let way = pod.ip("route get 172.16.1.1");
         assert!(way.contains(&format!("via 10.8.0.{by} ")), "{when}: {way}");
     }
@@ -147,14 +147,14 @@ fn a_route_that_cant_be_set_is_told_and_the_others_are_set() {
     network.deleted(&attachment, Some(&result));
 }
 
-/// The on-link router, the default route and one more, as option 121.
+/// Returns option 121 with the on-link router, the default route, and one more route.
 fn cloud(more: [u8; 4]) -> String {
     let [a, b, c, d] = more;
     let bytes = [32, 10, 8, 0, 1, 0, 0, 0, 0, 0, 10, 8, 0, 1, 32, a, b, c, d, 10, 8, 0, 1];
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The routes of [`cloud`] as `ip route` lists them.
+/// Returns the routes of [`cloud`] in the form of `ip route`.
 fn cloudy(more: &str) -> [String; 3] {
     ["10.8.0.1 scope link".to_owned(), "default via 10.8.0.1".to_owned(), format!("{more} via 10.8.0.1")]
 }

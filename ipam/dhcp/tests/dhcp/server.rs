@@ -1,4 +1,4 @@
-//! A DHCP server of the test's own: it does what a real one never would, and tells what it was asked.
+//! A DHCP server that a test plays. It can misbehave, and it records the messages that it has received.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -17,11 +17,11 @@ pub(crate) const ACK: u8 = 5;
 pub(crate) const NAK: u8 = 6;
 pub(crate) const RELEASE: u8 = 7;
 
-/// What a client has said.
+/// A message from a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
     pub(crate) kind: u8,
-    /// `ciaddr`
+    /// The field `ciaddr`.
     pub(crate) has: Ipv4Addr,
     pub(crate) options: BTreeMap<u8, Vec<u8>>,
     bytes: Vec<u8>,
@@ -44,20 +44,20 @@ impl Said {
     }
 }
 
-/// How it behaves; a test may change its mind.
+/// The server's behaviour. A test may change it at any time.
 #[derive(Debug, Clone)]
 pub(crate) struct Manner {
-    /// The address that it gives; clients have one each, by their IDs, counted from here.
+    /// The first address. Each client ID gets its own, counted from here.
     pub(crate) first: Ipv4Addr,
-    /// Bits of the subnet mask.
+    /// The length of the subnet mask.
     pub(crate) prefix: u8,
     pub(crate) seconds: u32,
-    /// T1 and T2.
+    /// T1 and T2 in seconds, if the server sends them.
     pub(crate) times: Option<(u32, u32)>,
     pub(crate) silent: bool,
-    /// Requests are refused.
+    /// Whether requests are refused.
     pub(crate) refuses: bool,
-    /// Something else is sent before each answer.
+    /// Whether invalid answers precede each answer.
     pub(crate) babbles: bool,
     pub(crate) more: Vec<(u8, Vec<u8>)>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One that listens in `ns` and is `own` there, in a network of 24 bits.
+    /// Starts a server in `ns` with the address `own`, in a network of 24 bits.
     pub(crate) fn start(ns: &Ns, own: Ipv4Addr, manner: Manner) -> Server {
         let socket = ns.within(|| {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 67)).unwrap();
@@ -98,17 +98,17 @@ impl Server {
         Server { manner, said, stop, thread: Some(thread) }
     }
 
-    /// Changes its manner.
+    /// Changes the behaviour.
     pub(crate) fn now(&self, change: impl FnOnce(&mut Manner)) {
         change(&mut self.manner.lock().unwrap());
     }
 
-    /// What was said so far.
+    /// Returns the messages of this kind so far.
     pub(crate) fn said(&self, kind: u8) -> Vec<Said> {
         self.said.lock().unwrap().iter().filter(|said| said.kind == kind).cloned().collect()
     }
 
-    /// Waits until clients have said something of this kind at least so often.
+    /// Waits until clients have sent this many messages of this kind.
     #[track_caller]
     pub(crate) fn wait(&self, kind: u8, times: usize) -> Said {
         assert!(wait_until(PATIENCE, || self.said(kind).len() >= times), "{:?}", self.said.lock().unwrap());
@@ -136,7 +136,7 @@ impl Manner {
         if self.silent {
             return Vec::new();
         }
-        // One that asks for another server's offer.
+        // The request is for another server's offer.
         if said.options.get(&54).is_some_and(|server| *server != own.octets()) {
             return Vec::new();
         }
@@ -179,7 +179,7 @@ impl Manner {
     }
 }
 
-/// Answers that are none.
+/// Returns invalid answers.
 fn babble(answer: &[u8]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = vec![Vec::new(), vec![0xff; 1000], answer[..241].to_vec()];
     // Another transaction, another client, another cookie, no address, and options without an end.

@@ -1,4 +1,4 @@
-//! The units of systemd.
+//! The systemd units.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
@@ -8,12 +8,12 @@ use server::{DISCOVER, RELEASE};
 
 use super::*;
 
-/// A file of the folder `systemd`.
+/// Returns the path of a file in the folder `systemd`.
 fn unit(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("systemd/cnimble-dhcp.{kind}"))
 }
 
-/// What a key of the service says.
+/// Returns the value of a key of the service.
 fn service(key: &str) -> String {
     let text = std::fs::read_to_string(unit("service")).unwrap();
     let value = text.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
@@ -61,22 +61,22 @@ fn a_keeper_starts_by_its_socket_and_does_all_with_the_services_privileges() {
     let network = network(&host);
     let attachment = Attachment::new("c1", &pod);
     let result = network.added(&attachment);
-    // Nobody else was started.
+    // No other daemon was started.
     assert_eq!(keepers(&socket(&host)), [i32::try_from(keeper.pid()).unwrap()]);
     let told = std::fs::read_to_string(&log).unwrap();
     assert!(told.contains("c1/lan/eth0: 10.8.0.50 from 10.8.0.1"), "{told}");
-    // It is the keeper that changes the interface.
+    // The lease daemon changes the interface.
     server.now(|manner| manner.first = Ipv4Addr::new(10, 8, 0, 60));
     wait_for(&pod, &["10.8.0.60/24"]);
     network.deleted(&attachment, Some(&result));
     server.wait(RELEASE, 1);
-    // It ends by itself, and the socket stays systemd's.
+    // The daemon exits, and the socket remains systemd's.
     let ended = keeper.finish(LIMIT);
     assert!(ended.status.success(), "{ended:?}");
     assert!(socket(&host).exists() && lease_files(&host).is_empty());
 }
 
-/// The sockets that listen at this path, of which one may have lost its file.
+/// Returns the number of sockets that listen at this path. The file of one of them may have been removed.
 fn listeners(host: &Host, path: &Path) -> usize {
     let sockets = host.within(|| std::fs::read_to_string("/proc/thread-self/net/unix").unwrap());
     // __SO_ACCEPTCON in the flags: the socket listens.
@@ -84,7 +84,7 @@ fn listeners(host: &Host, path: &Path) -> usize {
     sockets.lines().filter(listens).count()
 }
 
-/// `dhcp daemon` with these options, to be started by the first connection to `path`.
+/// Starts `dhcp daemon` with these options at the first connection to `path`.
 fn activated(host: &Host, path: &Path, options: &[&str]) -> Background {
     let before = listeners(host, path);
     let mut command = host.command("systemd-socket-activate");
@@ -119,7 +119,7 @@ fn add_needs_no_key_beside_the_distributions_unit_in_either_order() {
             network.added(&usual_pod);
         }
         let kept = std::fs::read_dir(path.with_extension("leases")).unwrap().count();
-        // The lock is there, too.
+        // One of the files is the lock.
         assert_eq!((keepers(usual).len(), unit.running(), kept), (1, true, 2), "unit first: {unit_first}");
         network.deleted(&usual_pod, None);
         named.deleted(&named_pod, None);
@@ -132,7 +132,7 @@ fn status_does_not_wake_the_units_daemon() {
     need!("systemd-socket-activate");
     let (host, pod) = (host(), Pod::new());
     let _server = server(&host);
-    // Which is how a process tells that systemd is PID 1.
+    // A process takes this directory as a sign that systemd is PID 1.
     std::fs::create_dir_all("/run/systemd/system").unwrap();
     let path = socket(&host);
     let unit = activated(&host, &path, &["-once", "-socketpath", path.to_str().unwrap()]);
@@ -150,7 +150,7 @@ fn status_does_not_wake_the_units_daemon() {
     network.deleted(&attachment, None);
 }
 
-/// As when the package that enables the socket is installed on a node with leases.
+/// This happens when the package that enables the socket is installed on a node with leases.
 #[test]
 fn a_unit_takes_over_the_leases_of_a_daemon_that_a_plugin_started() {
     need!("systemd-socket-activate");
@@ -180,7 +180,7 @@ fn a_daemon_that_ends_leaves_a_socket_that_another_program_has_bound() {
     let _server = server(&host);
     network(&host).added(&Attachment::new("c1", &pod));
     let path = socket(&host);
-    // As systemd does before it binds.
+    // systemd does the same before it binds.
     std::fs::remove_file(&path).unwrap();
     let _listener = UnixListener::bind(&path).unwrap();
     drop(pod);
@@ -209,7 +209,7 @@ fn the_package_enables_the_socket_and_keeps_an_administrators_choice() {
     std::fs::remove_file(&enabled).unwrap();
     run("sh ./cnimble-plugins.postinst configure 0.1.0-1");
     assert!(!enabled.is_symlink());
-    // Removed, and installed anew.
+    // The package is removed, and installed again.
     run("deb-systemd-helper purge cnimble-dhcp.socket && sh ./cnimble-plugins.postinst configure");
     assert!(enabled.is_symlink());
 }

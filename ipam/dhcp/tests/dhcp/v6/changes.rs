@@ -1,4 +1,4 @@
-//! What is said to a server, and a lease in the course of time.
+//! Messages to a server, and a lease over time.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -6,7 +6,7 @@ use server::{DECLINE, REBIND, RELEASE, RENEW, REQUEST, SOLICIT};
 
 use super::*;
 
-/// A pod with a lease of a minute that wants to be renewed in a second.
+/// Returns a pod with a lease of a minute that is to be renewed after a second.
 fn bound<'h>(host: &'h Host, server: &Server, pod: &Pod) -> (Network<'h>, Attachment, Value) {
     server.now(|manner| (manner.seconds, manner.times) = (60, (1, 50)));
     let network = network(host);
@@ -24,7 +24,7 @@ fn a_lease_is_renewed_by_its_server_and_given_back() {
     let (network, attachment, result) = bound(&host, &server, &pod);
     let said = server.wait(RENEW, 2);
     assert_eq!((said.address, said.server.as_deref()), (Some(FIRST), Some(&b"\0\x03\0\x01server"[..])));
-    // A DUID-UUID, the same in every message.
+    // The DUID is a DUID-UUID, and is the same in every message.
     assert_eq!((said.duid.len(), &said.duid[..2]), (18, &[0, 4][..]));
     for kind in [SOLICIT, REQUEST] {
         let before = server.wait(kind, 1);
@@ -113,7 +113,7 @@ fn a_server_that_has_forgotten_its_lease_makes_it_anew() {
     let _keeper = keeper(&host, &[]);
     let (network, attachment, result) = bound(&host, &server, &pod);
     let (solicits, requests) = (server.said(SOLICIT).len(), server.said(REQUEST).len());
-    // NoBinding.
+    // The status 3 is NoBinding.
     server.now(|manner| manner.refuses = Some((3, &[RENEW])));
     let said = server.wait(REQUEST, requests + 1);
     assert_eq!(said.address, Some(FIRST));
@@ -129,10 +129,10 @@ fn a_server_without_addresses_is_named_by_what_it_says() {
     let (host, pod) = (host(), Pod::new());
     let server = server(&host);
     let _keeper = keeper(&host, &["-resendtimeout=1500ms"]);
-    // NoAddrsAvail.
+    // The status 2 is NoAddrsAvail.
     server.now(|manner| manner.refuses = Some((2, &[SOLICIT])));
     let network = network(&host);
-    // On a busy machine the server may not have its say in that time.
+    // On a busy machine the server may not answer within that time.
     let mut said = String::new();
     let named = wait_until(PATIENCE, || {
         let err = network.add(&Attachment::new("c1", &pod)).error();
@@ -186,7 +186,7 @@ fn a_keeper_that_is_killed_has_lost_neither_family() {
         (six, requests.iter().filter(|said| said.has == super::super::FIRST).count())
     };
     let before = renewals();
-    // The next verb, whoever's it is, brings a new one, which goes on.
+    // The next verb of any pod starts a new daemon, which resumes the leases.
     let beside = Attachment::new("c2", &other);
     network.added(&beside);
     assert!(wait_until(PATIENCE, || {

@@ -1,10 +1,10 @@
-//! Kea's server of DHCPv6, which wants to be asked every second.
+//! Tests with Kea's DHCPv6 server. Its leases are to be renewed every second.
 
 use cnimble_tests::need;
 
 use super::*;
 
-/// Kea on the bridge. Its lease file is kept when it ends.
+/// Starts Kea on the bridge. Its lease file is kept when it exits.
 fn kea(host: &Host) -> Background {
     let dir = host.dir();
     let config = json!({"Dhcp6": {
@@ -35,7 +35,7 @@ fn kea(host: &Host) -> Background {
     Background::start(&mut command)
 }
 
-/// The last state of the lease that Kea's file has: address, and the seconds that it is valid. 0 is released.
+/// Returns the last state of the lease in Kea's file: address, and the seconds that it is valid. 0 is released.
 fn known(host: &Host) -> Option<(String, String)> {
     let text = std::fs::read_to_string(host.dir().join("kea.csv")).unwrap_or_default();
     let line = text.lines().rfind(|line| line.starts_with("fd"))?;
@@ -43,7 +43,7 @@ fn known(host: &Host) -> Option<(String, String)> {
     Some((fields[0].to_owned(), fields[2].to_owned()))
 }
 
-/// How often Kea has written its lease down.
+/// Returns how often Kea has written its lease.
 fn written(host: &Host) -> usize {
     let text = std::fs::read_to_string(host.dir().join("kea.csv")).unwrap_or_default();
     text.lines().filter(|line| line.starts_with("fd")).count()
@@ -64,7 +64,7 @@ fn kea_gives_renews_and_gets_back() {
     assert_eq!(result["dns"]["nameservers"], json!(["2001:db8::53"]));
     let times = written(&host);
     assert!(wait_until(PATIENCE, || written(&host) > times + 1), "{}", log());
-    // It dies, and comes back.
+    // The server is killed and started again.
     drop(server);
     let times = written(&host);
     let _server = kea(&host);

@@ -6,7 +6,7 @@ use super::*;
 use crate::server as four;
 use server::SOLICIT;
 
-/// dnsmasq on an interface with a prefix of 64 bits, as server of stateful addresses, and as router.
+/// Starts dnsmasq on an interface with a prefix of 64 bits, as server of stateful addresses, and as router.
 fn dnsmasq(ns: &Ns, dir: &Path, interface: &str, prefix: &str, more: &[String]) -> Background {
     let mut command = ns.command("dnsmasq");
     command.args([
@@ -30,13 +30,13 @@ fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("dnsmasq.log")).unwrap()
 }
 
-/// The lines of IPv6 leases in dnsmasq's file.
+/// Returns the lines of IPv6 leases in dnsmasq's file.
 fn known(dir: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(dir.join("leases")).unwrap_or_default();
     text.lines().filter(|line| line.contains(" fd")).map(str::to_owned).collect()
 }
 
-/// The pod reaches `to` once a router has told its prefix and itself.
+/// Asserts that the pod reaches `to` once a router has announced its prefix and itself.
 #[track_caller]
 fn assert_reaches(pod: &Pod, to: &str) {
     let routed = || pod.ip("-6 route show default").contains("via fe80::");
@@ -52,7 +52,7 @@ fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
     let network = network(&host);
     network.status().success();
     let attachment = Attachment::new("c1", &pod);
-    // A bridge that has had a port looks otherwise than one that never had any.
+    // A bridge that has had a port differs from one that never had any.
     network.added(&attachment);
     network.deleted(&attachment, None);
     let before = Snapshot::of(&host);
@@ -63,7 +63,7 @@ fn on_a_bridge_dnsmasq_gives_addresses_and_gets_them_back() {
     assert_eq!(result["dns"]["nameservers"], json!(["2001:db8::53"]));
     assert_eq!(result["dns"]["search"], json!(["example.org", "example.net"]));
     assert_reaches(&pod, OWN);
-    // The kernel knows that the lease ends; no address of a router's prefix is there beside it.
+    // The kernel knows that the lease ends. There is no address of a router's prefix next to it.
     let mut ends = None;
     let lent = wait_until(PATIENCE, || {
         ends = lifetimes(&pod);
@@ -92,7 +92,7 @@ fn on_a_macvlan_both_families_are_asked_for_in_one_add() {
     let config = json!({"cniVersion": "1.0.0", "name": "outside", "type": "macvlan", "master": "uplink", "ipam": ipam});
     let network = Network::new(&host, config);
     let attachment = Attachment::new("c1", &pod);
-    // Where new interfaces have no IPv6.
+    // IPv6 is disabled on new interfaces.
     pod.set_sysctl("ipv6/conf/default/disable_ipv6", "1");
     pod.set_sysctl("ipv6/conf/lo/disable_ipv6", "1");
     let result = network.added(&attachment);
@@ -129,7 +129,7 @@ fn if_one_family_fails_the_others_lease_is_given_back() {
             let added = scope.spawn(|| network.add(&attachment).error());
             six.wait(SOLICIT, solicited + 1);
             assert!(wait_until(PATIENCE, || leases(&host).len() == 1), "{:?}", leases(&host));
-            // Another ADD takes the place of the one that still waits for IPv6.
+            // Another ADD replaces the one that still waits for IPv6.
             let err = alone.add(&attachment).error();
             assert!(err.code == 11 && err.all().contains("given back"), "{err:?}");
             let err = added.join().unwrap();

@@ -1,4 +1,4 @@
-//! A server of DHCPv6 that a test plays, and what it was told.
+//! A DHCPv6 server that a test plays. It records the messages that it has received.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
@@ -18,12 +18,12 @@ pub(crate) const DECLINE: u8 = 9;
 const ADVERTISE: u8 = 2;
 const REPLY: u8 = 7;
 
-/// What a client has said.
+/// A message from a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
     pub(crate) kind: u8,
     pub(crate) duid: Vec<u8>,
-    /// The DUID of the server that it is for.
+    /// The DUID of the server that the message is for.
     pub(crate) server: Option<Vec<u8>>,
     /// The address in the IA.
     pub(crate) address: Option<Ipv6Addr>,
@@ -54,21 +54,21 @@ impl Said {
     }
 }
 
-/// How it behaves; a test may change its mind.
+/// The server's behaviour. A test may change it at any time.
 #[derive(Debug, Clone)]
 pub(crate) struct Manner {
-    /// The address that it gives; clients have one each, by their DUIDs, counted from here.
+    /// The first address. Each DUID gets its own, counted from here.
     pub(crate) first: Ipv6Addr,
     pub(crate) seconds: u32,
-    /// T1 and T2.
+    /// T1 and T2 in seconds.
     pub(crate) times: (u32, u32),
     pub(crate) silent: bool,
     pub(crate) preference: u8,
-    /// It commits at once if it may.
+    /// Whether the server commits at once if the client allows it.
     pub(crate) rapid: bool,
-    /// The status of IAs instead of an address, in messages of these types of clients.
+    /// The status that an IA has instead of an address, and the types of messages that get it.
     pub(crate) refuses: Option<(u16, &'static [u8])>,
-    /// Something else is sent before each answer.
+    /// Whether invalid answers precede each answer.
     pub(crate) babbles: bool,
     pub(crate) more: Vec<(u16, Vec<u8>)>,
 }
@@ -89,7 +89,7 @@ impl Manner {
     }
 
     fn answers(&self, own: &[u8], said: &Said, clients: &mut Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-        // One that is meant for another server.
+        // The message is for another server.
         if self.silent || said.server.as_ref().is_some_and(|server| server != own) {
             return Vec::new();
         }
@@ -118,7 +118,7 @@ impl Manner {
             }
             _ if matches!(said.kind, RELEASE | DECLINE) => {}
             _ => {
-                // What it gave before is taken back.
+                // The address that the client had before is taken back.
                 if let Some(old) = said.address.filter(|old| *old != address) {
                     ia.extend(option(5, &[&old.octets()[..], &[0; 8]].concat()));
                 }
@@ -141,7 +141,7 @@ fn option(code: u16, value: &[u8]) -> Vec<u8> {
     [&code.to_be_bytes()[..], &length.to_be_bytes(), value].concat()
 }
 
-/// Answers that are none: cut off, of another type, transaction, client or server, with options without an end.
+/// Returns invalid answers: cut off, of another type, transaction, client or server, with options without an end.
 fn babble(answer: &[u8]) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = vec![Vec::new(), vec![0xff; 1000]];
     all.extend((1..30).map(|length| answer[..length].to_vec()));
@@ -164,7 +164,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One that listens on `link` in `ns`, and has this DUID.
+    /// Starts a server with this DUID that listens on `link` in `ns`.
     pub(crate) fn start(ns: &Ns, link: &str, own: &'static [u8], manner: Manner) -> Server {
         let index = ns.link(link)["ifindex"].as_u64().and_then(|index| u32::try_from(index).ok()).unwrap();
         let socket = ns.within(|| {
@@ -184,7 +184,7 @@ impl Server {
                 its_said.lock().unwrap().push(said.clone());
                 let manner = its_manner.lock().unwrap().clone();
                 for answer in manner.answers(own, &said, &mut clients) {
-                    // The client may have gone behind its Release.
+                    // The client may have exited after its Release.
                     let _ = socket.send_to(&answer, from);
                 }
             }
@@ -192,17 +192,17 @@ impl Server {
         Server { manner, said, stop, thread: Some(thread) }
     }
 
-    /// Changes its manner.
+    /// Changes the behaviour.
     pub(crate) fn now(&self, change: impl FnOnce(&mut Manner)) {
         change(&mut self.manner.lock().unwrap());
     }
 
-    /// What was said so far.
+    /// Returns the messages of this kind so far.
     pub(crate) fn said(&self, kind: u8) -> Vec<Said> {
         self.said.lock().unwrap().iter().filter(|said| said.kind == kind).cloned().collect()
     }
 
-    /// Waits until clients have said something of this kind at least so often; the last of these.
+    /// Waits until clients have sent this many messages of this kind, and returns the last one.
     #[track_caller]
     pub(crate) fn wait(&self, kind: u8, times: usize) -> Said {
         let mut said = Vec::new();
