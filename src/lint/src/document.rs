@@ -1,4 +1,4 @@
-//! A file of JSON, with the place of each key and value.
+//! A JSON file with the position of each key and value.
 
 use std::ops::Range;
 
@@ -8,34 +8,34 @@ use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 
 use super::{Finding, Rule};
 
-/// A file: what it is called, and what is in it.
+/// A file with its path and its text.
 #[derive(Debug, Clone)]
 pub struct File {
-    /// Its path, as findings show it.
+    /// The path, as findings show it.
     pub path: String,
-    /// Its text.
+    /// The text of the file.
     pub text: String,
 }
 
-/// A file that is JSON.
+/// A file that is valid JSON.
 #[derive(Debug)]
 pub struct Document {
-    /// The file.
+    /// The file with its text.
     pub file: File,
-    /// What it holds.
+    /// The top-level value of the file.
     pub root: Node,
 }
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Bytes of the text.
+    /// The range of bytes in the text.
     pub range: Range<usize>,
-    /// The value.
+    /// The value at this position.
     pub data: Data,
 }
 
-/// A value.
+/// A JSON value. Its members and elements have positions, too.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)] // named as in JSON
 pub enum Data {
@@ -50,21 +50,21 @@ pub enum Data {
 /// A key and its value.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// The key.
+    /// The key of the member.
     pub key: String,
-    /// Where it stands.
+    /// The position of the key.
     pub range: Range<usize>,
-    /// The value.
+    /// The value of the member.
     pub value: Node,
 }
 
 impl Document {
-    /// Reads a file.
+    /// Parses a file as JSON.
     ///
     /// # Errors
-    /// It isn't JSON: what is wrong with it, in serde_json's words.
+    /// Returns the file with a finding in serde_json's words, if the text is not JSON.
     pub fn parse(file: File) -> Result<Self, Box<(File, Finding)>> {
-        // The reader that counts: its errors are those of the plugins and of the command.
+        // serde_json decides, because its errors are those of the plugins and of the command.
         if let Err(err) = serde_json::from_str::<serde::Ignored>(&file.text) {
             let at = offset(&file.text, err.line(), err.column());
             let text = err.to_string();
@@ -97,14 +97,14 @@ impl Document {
         Ok(Document { file, root })
     }
 
-    /// Line and column of a finding, both from 1; columns are characters.
+    /// Returns line and column of a finding. Both start at 1, and columns count characters.
     pub fn position(&self, finding: &Finding) -> (usize, usize) {
         self.file.position(finding.range.start)
     }
 }
 
 impl File {
-    /// Line and column of a byte, both from 1; columns are characters.
+    /// Returns line and column of a byte. Both start at 1, and columns count characters.
     pub fn position(&self, at: usize) -> (usize, usize) {
         let before = self.text.get(..at).unwrap_or(&self.text);
         let line = before.rsplit('\n').next().unwrap_or_default();
@@ -112,7 +112,7 @@ impl File {
     }
 }
 
-/// The byte that serde_json means: its columns are bytes, and 0 stands for the end of the line before.
+/// Returns the byte of a position in serde_json's notation. Columns are bytes, and 0 is the end of the line before.
 fn offset(text: &str, line: usize, column: usize) -> usize {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let at = (before + column.saturating_sub(1)).min(text.len());
@@ -142,7 +142,7 @@ fn member(property: &ast::ObjectProp<'_>) -> Member {
 }
 
 impl Node {
-    /// The members of an object; none of anything else.
+    /// Returns the members of an object, or an empty slice for any other value.
     pub fn members(&self) -> &[Member] {
         match &self.data {
             Data::Object(members) => members,
@@ -150,7 +150,7 @@ impl Node {
         }
     }
 
-    /// The elements of a list; none of anything else.
+    /// Returns the elements of a list, or an empty slice for any other value.
     pub fn elements(&self) -> &[Node] {
         match &self.data {
             Data::List(list) => list,
@@ -158,7 +158,8 @@ impl Node {
         }
     }
 
-    /// The member of this key as plugins read it: in any case, the exact spelling first, and not null.
+    /// Returns the member that plugins read for this key: case is ignored, the exact spelling wins, and null is no
+    /// value.
     pub fn member(&self, key: &str) -> Option<&Member> {
         let there = || self.members().iter().rev().filter(|member| !matches!(member.value.data, Data::Null));
         there()
@@ -166,17 +167,17 @@ impl Node {
             .or_else(|| there().find(|member| member.key.eq_ignore_ascii_case(key)))
     }
 
-    /// The value under this key.
+    /// Returns the value under this key.
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.member(key).map(|member| &member.value)
     }
 
-    /// The value below these keys.
+    /// Returns the value below these keys.
     pub fn path(&self, keys: &[&str]) -> Option<&Node> {
         keys.iter().try_fold(self, |node, key| node.get(key))
     }
 
-    /// A text that isn't empty.
+    /// Returns the text, unless it is empty.
     pub fn text(&self) -> Option<&str> {
         match &self.data {
             Data::Text(text) if !text.is_empty() => Some(text),
@@ -184,17 +185,17 @@ impl Node {
         }
     }
 
-    /// The text under this key.
+    /// Returns the text under this key.
     pub fn text_of(&self, key: &str) -> Option<&str> {
         self.get(key)?.text()
     }
 
-    /// Whether this key is true.
+    /// Whether the value of this key is true.
     pub fn is_true(&self, key: &str) -> bool {
         matches!(self.get(key).map(|node| &node.data), Some(Data::Bool(true)))
     }
 
-    /// A whole number.
+    /// Returns the value as a whole number.
     pub fn integer(&self) -> Option<i128> {
         match &self.data {
             Data::Number(text) => text.parse().ok(),
@@ -203,7 +204,7 @@ impl Node {
     }
 }
 
-/// What serde_json reads to say whether a text is JSON.
+/// The type that serde_json parses to check a text.
 mod serde {
     pub(super) type Ignored = serde_json::Value;
 }

@@ -1,4 +1,4 @@
-//! The entries of a network's file: a plugin each, with the shape of its configuration.
+//! The entries of a network's file. Each is a plugin with the shape of its configuration.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use super::{Data, Document, Node};
 /// A plugin's entry in a network's file.
 pub(crate) struct PluginEntry<'a> {
     pub(crate) node: &'a Node,
-    /// `type`
+    /// The value of `type`.
     pub(crate) plugin: &'a str,
-    /// Where that stands.
+    /// The position of the plugin's name.
     pub(crate) place: std::ops::Range<usize>,
-    /// `ipam.type`
+    /// The value of `ipam.type`.
     pub(crate) ipam: Option<&'a str>,
-    /// Its configuration's shape; `None` if the plugin isn't known.
+    /// The shape of its configuration, or `None` if the plugin is unknown.
     pub(crate) shape: Option<Shape>,
 }
 
@@ -29,7 +29,8 @@ impl<'a> PluginEntry<'a> {
 }
 
 impl PluginEntry<'_> {
-    /// Whether the runtime hands this capability on. Capabilities that are no object have been told of.
+    /// Whether the runtime passes this capability to the plugin. If the capabilities are no object, another finding
+    /// says so.
     pub(crate) fn declares(&self, capability: &str) -> bool {
         self.node.get("capabilities").is_some_and(|map| match &map.data {
             Data::Object(_) => map.is_true(capability),
@@ -38,13 +39,13 @@ impl PluginEntry<'_> {
     }
 }
 
-/// Whether the file is a list: by its name, or because it has plugins.
+/// Whether the file is a list, by its name or because it has the key `plugins`.
 pub(crate) fn is_list(document: &Document) -> bool {
     let ending = Path::new(&document.file.path).extension();
     ending.is_some_and(|ending| ending == "conflist") || document.root.get("plugins").is_some()
 }
 
-/// The entries of a file.
+/// Returns the entries of a file.
 pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
     if !is_list(document) {
         return PluginEntry::of(&document.root).into_iter().collect();
@@ -53,14 +54,14 @@ pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
     list.iter().filter_map(PluginEntry::of).collect()
 }
 
-/// The shape of an entry: the plugin's keys, its IPAM plugin's, and those of every plugin.
+/// Returns the shape of an entry: the keys of the plugin and its IPAM plugin, and those of every plugin.
 pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
     let own = &page(plugin)?.shape;
     let takes_ipam = shape::find(own, "ipam.type").is_some();
     let mut shape = own.clone();
     match ipam.map(page) {
         Some(Some(ipam)) if takes_ipam => shape = shape::merge(&shape, &ipam.shape),
-        // Which keys and capabilities that takes isn't known.
+        // The keys and capabilities of that IPAM plugin are unknown.
         Some(None) if takes_ipam => {
             let any = |name: &str| (name.to_owned(), (Shape::Any, false));
             let Shape::Object(fields) = &mut shape else { return None };
@@ -71,7 +72,7 @@ pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
     Some(shape::merge(&shape, &every_plugins()))
 }
 
-/// The keys that every plugin's entry may have.
+/// Returns the keys that every plugin's entry may have.
 pub(crate) fn every_plugins() -> Shape {
     let open = || Shape::Object(Fields::new());
     let fields = [

@@ -1,20 +1,20 @@
-//! What was found, and where.
+//! Findings with their rule and position.
 
 use std::ops::Range;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Worth knowing; nothing is wrong.
+    /// The finding is only information. Nothing is wrong.
     Note,
-    /// It works, and does something else than it says.
+    /// The configuration works, but does not do what it says.
     Warning,
-    /// A plugin or the runtime refuses it.
+    /// A plugin or the runtime refuses the configuration.
     Error,
 }
 
 impl Level {
-    /// Its name; SARIF has the same.
+    /// The name of the level. SARIF uses the same.
     pub fn name(self) -> &'static str {
         match self {
             Level::Note => "note",
@@ -31,15 +31,15 @@ macro_rules! rules {
         pub enum Rule { $(#[doc = $about] $variant,)* }
 
         impl Rule {
-            /// All rules.
+            /// All rules in their order.
             pub const ALL: &[Rule] = &[$(Rule::$variant),*];
 
-            /// Its name in reports.
+            /// The name of the rule in reports.
             pub fn name(self) -> &'static str {
                 match self { $(Rule::$variant => $name),* }
             }
 
-            /// What it is about.
+            /// The description of the rule.
             pub fn about(self) -> &'static str {
                 match self { $(Rule::$variant => $about),* }
             }
@@ -64,31 +64,31 @@ rules! {
     UnknownPlugin "unknown-plugin" "A plugin whose keys aren't known here: they were not checked."
 }
 
-/// Something that was found.
+/// A problem in a file, or a remark about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The rule.
+    /// The rule that is broken.
     pub rule: Rule,
-    /// How bad it is.
+    /// The severity of the finding.
     pub level: Level,
-    /// Bytes of the file.
+    /// The range of bytes in the file.
     pub range: Range<usize>,
-    /// What is wrong.
+    /// The description of the problem.
     pub message: String,
 }
 
 impl Finding {
-    /// An error.
+    /// Returns a finding that is an error.
     pub fn error(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Error, range, message: message.into() }
     }
 
-    /// A warning.
+    /// Returns a finding that is a warning.
     pub fn warning(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Warning, range, message: message.into() }
     }
 
-    /// A note.
+    /// Returns a finding that is a note.
     pub fn note(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Note, range, message: message.into() }
     }

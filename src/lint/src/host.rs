@@ -1,4 +1,4 @@
-//! A network beside what the host has already.
+//! Conflicts between a network and the routes and addresses of the host.
 
 use ipnetwork::IpNetwork;
 
@@ -6,10 +6,10 @@ use super::rules::addresses::share;
 use super::subnets::{gateway, of_host};
 use super::{Document, Finding, Rule};
 
-/// What is asked of the host.
+/// The state of the host.
 #[derive(Debug, Clone, Default)]
 pub struct Host {
-    /// Its routes, of the table main.
+    /// The routes of the table main.
     pub routes: Vec<Route>,
     /// The addresses of bridges, by their names.
     pub bridges: Vec<(String, Vec<IpNetwork>)>,
@@ -18,24 +18,24 @@ pub struct Host {
 /// A route of the host.
 #[derive(Debug, Clone)]
 pub struct Route {
-    /// Destination.
+    /// The destination of the route.
     pub to: IpNetwork,
-    /// Its link.
+    /// The name of its link.
     pub link: String,
-    /// Whether it has a next hop: what it leads to isn't on the link itself.
+    /// Whether it has a next hop, so that its destination is not on the link itself.
     pub via: bool,
-    /// Whether the link is a pod's, or another of the network plugins' own.
+    /// Whether the link belongs to a pod, or to a network plugin.
     pub pods: bool,
 }
 
-/// What is wrong with a network on this host.
+/// Returns the conflicts of a network with this host.
 pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
     let mut found = Vec::new();
     for (entry, pools) in of_host(document) {
         let bridge = (entry.plugin == "bridge").then(|| entry.node.text_of("bridge").unwrap_or("cni0"));
         let own = |link: &str| bridge.is_some_and(|bridge| link == bridge || is_vlan_of(link, bridge));
         for pool in pools {
-            // A wider route by a router is what most networks are cut from.
+            // Most networks are part of a wider route through a router, so that route is no conflict.
             let route = host.routes.iter().find(|route| {
                 let inside = !route.via || pool.subnet.prefix() <= route.to.prefix();
                 let other = !own(&route.link) && !route.pods && route.to.prefix() > 0;

@@ -1,4 +1,4 @@
-//! A network's file: the keys of the list, and each plugin's.
+//! A network's file: the keys of the list, and the keys of each plugin.
 
 use std::path::Path;
 
@@ -17,17 +17,17 @@ const LIST_KEYS: [&str; 7] =
 /// A plugin that a network names.
 #[derive(Debug, Clone)]
 pub struct Named {
-    /// Its name.
+    /// The plugin's name.
     pub name: String,
-    /// Whether its keys are known.
+    /// Whether the plugin's keys are known.
     pub known: bool,
-    /// Where its name stands.
+    /// The position of its name.
     pub place: std::ops::Range<usize>,
-    /// The entry that it is in, counted from 0, and the bytes of that.
+    /// The number of its entry, counted from 0, and the range of bytes of that entry.
     pub entry: (usize, std::ops::Range<usize>),
 }
 
-/// The plugins of a network with their IPAM plugins, in their order.
+/// Returns the plugins of a network with their IPAM plugins, in their order.
 pub fn named(document: &Document) -> Vec<Named> {
     let mut all = Vec::new();
     for (n, entry) in entries(document).iter().enumerate() {
@@ -44,7 +44,7 @@ pub fn named(document: &Document) -> Vec<Named> {
     all
 }
 
-/// The value of an entry that an error of its plugin begins with: `ipam.ranges[0][1].subnet: …`.
+/// Returns the position of the value that a plugin's error begins with: `ipam.ranges[0][1].subnet: …`.
 pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::ops::Range<usize>> {
     let path = message.split([':', ' ', ',']).next().filter(|path| !path.is_empty())?;
     let mut node = entries(document).get(entry)?.node;
@@ -60,7 +60,7 @@ pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::op
     place
 }
 
-/// What is wrong with a file of a network's folder, which is one plugin's entry without a name.
+/// Returns the findings of a file in a network's folder. Such a file is one plugin's entry without a name.
 pub fn lint_entry(document: &Document) -> Vec<Finding> {
     let mut found = Vec::new();
     plugin(&document.root, true, &mut found);
@@ -76,7 +76,7 @@ fn count(document: &Document) -> usize {
     if is_list(document) { list } else { 1 }
 }
 
-/// Everything that the file alone tells, in its order.
+/// Returns the findings that need only this file, in the order of their positions.
 pub fn lint(document: &Document) -> Vec<Finding> {
     let root = &document.root;
     if !matches!(root.data, Data::Object(_)) {
@@ -90,7 +90,7 @@ pub fn lint(document: &Document) -> Vec<Finding> {
         plugin(root, true, &mut found);
     }
     let entries = entries(document);
-    // An entry that isn't one could be anything.
+    // An invalid entry could be any plugin, so the order is not checked.
     if entries.len() == count(document) {
         rules::chain::check(&entries, &mut found);
     }
@@ -102,7 +102,7 @@ pub fn lint(document: &Document) -> Vec<Finding> {
     found
 }
 
-/// The keys that a list and a single plugin's file have in common.
+/// Checks the keys that a list and a single plugin's file have in common.
 fn common(root: &Node, found: &mut Vec<Finding>) {
     let start = root.range.start..root.range.start + 1;
     let mut one = |node: &Node, key: &str| match &node.data {
@@ -201,12 +201,12 @@ fn list(document: &Document, found: &mut Vec<Finding>) {
             let message = "plugins is missing, and loadOnlyInlinedPlugins rules out any other source";
             found.push(Finding::error(Rule::MissingKey, start, message));
         }
-        // They are in the network's folder.
+        // The plugins are in the network's folder.
         None => {}
     }
 }
 
-/// A list may have keys of its runtime's (nerdctl's, podman's): only what was meant otherwise is told.
+/// Checks the keys of a list. A runtime (nerdctl, podman) may add its own, so only likely mistakes are reported.
 fn list_keys(root: &Node, found: &mut Vec<Finding>) {
     for (n, member) in root.members().iter().enumerate() {
         let key = member.key.as_str();
@@ -234,7 +234,7 @@ fn is_of_plugins(key: &str) -> bool {
         || pages().iter().flat_map(|page| &page.keys).any(|known| first(known.path) == key)
 }
 
-/// A plugin's keys.
+/// Checks the keys of a plugin.
 fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
     if !matches!(node.data, Data::Object(_)) {
         found.push(Finding::error(Rule::WrongType, node.range.clone(), "a plugin's entry is an object"));
@@ -251,14 +251,14 @@ fn plugin(node: &Node, alone: bool, found: &mut Vec<Finding>) {
         return;
     };
     match &entry.shape {
-        // The chain's rules tell that it has no place here.
+        // The chain's rules report that an IPAM plugin has no place here.
         Some(_) if page(entry.plugin).is_some_and(|page| page.role == Role::Ipam) => {}
         Some(_) => known(&entry, true, found),
         None => strange(&entry, found),
     }
 }
 
-/// A plugin that has a page.
+/// Checks a plugin that has a page.
 fn known(entry: &PluginEntry<'_>, complete: bool, found: &mut Vec<Finding>) {
     let Some(shape) = &entry.shape else { return };
     let mut walk = Walk { plugin: entry.plugin, ipam: entry.ipam, root: shape, complete, found: Vec::new() };
@@ -270,11 +270,11 @@ fn known(entry: &PluginEntry<'_>, complete: bool, found: &mut Vec<Finding>) {
     }
 }
 
-/// A plugin of others. Two of them hand configurations on to ours.
+/// Checks an unknown plugin. Two such plugins delegate to known ones.
 fn strange(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     found.push(not_known(entry.plugin, entry.place.clone()));
     if let Some(delegate) = entry.node.get("delegate").filter(|_| entry.plugin == "flannel") {
-        // flannel writes the rest: addresses, and bridge where there is no type.
+        // flannel adds the rest: the addresses, and bridge if there is no type.
         let plugin = delegate.text_of("type").unwrap_or("bridge");
         let ipam = delegate.get("ipam").and_then(|ipam| ipam.text_of("type"));
         let shape = shape_of(plugin, ipam);

@@ -1,59 +1,59 @@
-//! The plugins' pages: which keys each reads.
+//! The plugins' pages, with the keys of each plugin.
 
 use std::sync::OnceLock;
 
 use super::shape::{self, Key, Shape};
 
-/// Name, role, first sentence and table of each page.
+/// The name, role, first sentence and table of each page.
 const PAGES: &[(&str, &str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
 /// The page of keys that belong to no single plugin.
 const NETWORK: &str = include_str!("../network.md");
 
-/// Where a plugin stands in a network.
+/// The role of a plugin in a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It makes the interface.
+    /// The plugin makes the interface.
     Main,
-    /// It works on the interface that another has made.
+    /// The plugin works on the interface of another plugin.
     Chained,
-    /// It gives addresses.
+    /// The plugin assigns IP addresses.
     Ipam,
 }
 
 /// A plugin and its keys.
 #[derive(Debug)]
 pub struct Page {
-    /// The plugin.
+    /// The name of the plugin.
     pub name: &'static str,
-    /// Where it stands.
+    /// The plugin's role in a network.
     pub role: Role,
-    /// What it is, in a sentence.
+    /// A sentence about the plugin.
     pub about: &'static str,
-    /// Its keys, in the page's order.
+    /// The keys in the page's order.
     pub keys: Vec<Key>,
-    /// The configuration that they make.
+    /// The shape of the plugin's configuration.
     pub shape: Shape,
 }
 
-/// All pages, by name.
+/// Returns all pages by name.
 pub fn pages() -> &'static [Page] {
     static ALL: OnceLock<Vec<Page>> = OnceLock::new();
     ALL.get_or_init(|| PAGES.iter().map(read).collect())
 }
 
-/// Keys of a network's file that belong to no single plugin.
+/// Returns the keys of a network's file that belong to no single plugin.
 pub fn network() -> &'static [Key] {
     static ALL: OnceLock<Vec<Key>> = OnceLock::new();
     ALL.get_or_init(|| NETWORK.lines().filter(|line| line.starts_with("| `")).flat_map(row).collect())
 }
 
-/// The page of this plugin.
+/// Returns the page of this plugin.
 pub fn page(name: &str) -> Option<&'static Page> {
     pages().iter().find(|page| page.name == name)
 }
 
-/// Whether the words of a key's type mean something.
+/// Whether the words of a key's type are known.
 pub fn understood(page: &Page, key: &Key) -> bool {
     shape::of_key(key, &page.shape).is_some()
 }
@@ -69,7 +69,7 @@ fn read(&(name, role, about, table): &(&'static str, &str, &'static str, &'stati
     Page { name, role, about, keys, shape }
 }
 
-/// The keys of a row.
+/// Returns the keys of a table's row.
 fn row(line: &'static str) -> Vec<Key> {
     let mut cells = line.trim_start_matches("| ").trim_end_matches('|').split(" | ").map(str::trim);
     let mut cell = || cells.next().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Findings in SARIF 2.1.0, which code hosts and editors show beside the lines.
+//! Findings in SARIF 2.1.0, which code hosts and editors show next to the lines.
 
 use serde_json::{Value, json};
 
 use super::{File, Finding, Rule};
 
-/// The report of a run: each file with its findings.
+/// Returns the report of a run: each file with its findings.
 pub fn report<'a>(version: &str, files: impl IntoIterator<Item = (&'a File, &'a [Finding])>) -> Value {
     let rules: Vec<Value> = Rule::ALL
         .iter()
@@ -49,7 +49,7 @@ fn result(file: &File, finding: &Finding) -> Value {
     })
 }
 
-/// A path as a URI: relative ones stay so.
+/// Returns a path as a URI. Relative paths stay relative.
 fn uri(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let escaped: String = path

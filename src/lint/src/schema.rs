@@ -10,8 +10,8 @@ use super::shape::{self, Key, Shape};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// The schema of one plugin's configuration; `None` if the plugin isn't known. For an IPAM plugin it is that
-/// of the plugin that delegates to it, as far as it concerns IPAM.
+/// Returns the schema of one plugin's configuration, or `None` if the plugin is unknown. For an IPAM plugin, it is the
+/// schema of a delegating plugin, limited to IPAM.
 pub fn of_plugin(name: &str) -> Option<Value> {
     let page = page(name)?;
     let mut schema = entry(page);
@@ -25,7 +25,7 @@ pub fn of_plugin(name: &str) -> Option<Value> {
     Some(schema)
 }
 
-/// The schema of a network: a list of plugins, or a single one.
+/// Returns the schema of a network: a list of plugins, or a single plugin.
 pub fn of_network() -> Value {
     let plugins = || pages().iter().filter(|page| page.role != Role::Ipam);
     let cases = |to: fn(&Page) -> Value| plugins().map(to).collect::<Vec<_>>();
@@ -74,7 +74,7 @@ fn version() -> Value {
     json!({"type": "string", "enum": all})
 }
 
-/// A plugin's entry. Its `ipam` is that of the IPAM plugin which it names.
+/// Returns the schema of a plugin's entry. Its `ipam` is that of the IPAM plugin which it names.
 fn entry(page: &Page) -> Value {
     let shape = match page.role {
         Role::Ipam => shape::merge(&page.shape, &every_plugins()),
@@ -87,7 +87,7 @@ fn entry(page: &Page) -> Value {
         _ => fields.extend([("type".to_owned(), json!({"const": page.name}))]),
     }
     fields.insert("cniVersion".to_owned(), version());
-    // Those of IPAM plugins, too; and those of others, which aren't known.
+    // These also contain the keys of IPAM plugins and of unknown plugins.
     for open in ["runtimeConfig", "args", "prevResult"] {
         if let Some(field) = fields.get_mut(open).and_then(Value::as_object_mut) {
             field.remove("additionalProperties");
@@ -118,24 +118,24 @@ fn ipam_pages() -> impl Iterator<Item = &'static Page> {
     pages().iter().filter(|page| page.role == Role::Ipam)
 }
 
-/// The name of the definition of an IPAM plugin's keys.
+/// Returns the name of the definition of an IPAM plugin's keys.
 fn definition(ipam: &Page) -> String {
     format!("ipam-{}", ipam.name)
 }
 
-/// The definitions of the IPAM plugins' keys below `ipam`.
+/// Returns the definitions of the IPAM plugins' keys below `ipam`.
 fn ipams() -> impl Iterator<Item = (String, Value)> {
     ipam_pages().filter_map(|page| Some((definition(page), ipam(page)?)))
 }
 
-/// The keys of an IPAM plugin below `ipam`.
+/// Returns the schema of an IPAM plugin's keys below `ipam`.
 fn ipam(page: &Page) -> Option<Value> {
     let mut schema = of(shape::find(&page.shape, "ipam")?, "ipam", page);
     schema.get_mut("properties")?.as_object_mut()?.insert("type".to_owned(), json!({"const": page.name}));
     Some(schema)
 }
 
-/// The schema of a shape.
+/// Returns the schema of a shape.
 fn of(shape: &Shape, path: &str, page: &Page) -> Value {
     let mut schema = match shape {
         Shape::Any => json!({}),
@@ -143,7 +143,7 @@ fn of(shape: &Shape, path: &str, page: &Page) -> Value {
         Shape::Integer(low, high) => {
             let mut schema = json!({"type": "integer"});
             let bounds = [("minimum", low), ("maximum", high)];
-            // What is beyond 2⁵³ no editor tells apart.
+            // Editors do not distinguish numbers above 2⁵³.
             for (name, bound) in bounds.into_iter().filter(|(_, bound)| bound.unsigned_abs() < 1 << 53) {
                 if let (Some(object), Ok(bound)) = (schema.as_object_mut(), i64::try_from(*bound)) {
                     object.insert(name.to_owned(), bound.into());
@@ -152,7 +152,7 @@ fn of(shape: &Shape, path: &str, page: &Page) -> Value {
             schema
         }
         Shape::Text => json!({"type": "string"}),
-        // An empty text is as good as none.
+        // An empty text has the same effect as a missing key.
         Shape::OneOf(words) => {
             json!({"enum": std::iter::once("").chain(words.iter().map(String::as_str)).collect::<Vec<_>>()})
         }
@@ -190,7 +190,7 @@ fn of(shape: &Shape, path: &str, page: &Page) -> Value {
     schema
 }
 
-/// Describes the keys of a network itself.
+/// Adds descriptions to the keys of the network itself.
 fn described(mut schema: Value) -> Value {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     for (name, property) in properties.into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What a value may be: the words of the column *type*, and the tree that the keys of a page make.
+//! The shape of values: the words of the column *type*, and the tree that a page's keys form.
 //!
 //! | type | |
 //! |---|---|
@@ -13,54 +13,54 @@
 
 use std::collections::BTreeMap;
 
-/// A key as a page has it.
+/// A key with the columns of a page's table.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// `ipam.ranges[][].subnet`
+    /// The path of the key, such as `ipam.ranges[][].subnet`.
     pub path: &'static str,
-    /// The column *type*.
+    /// The text of the column *type*.
     pub kind: &'static str,
-    /// The column *default*; `required` is none.
+    /// The column *default*. The word `required` means that there is no default.
     pub default: &'static str,
-    /// The column *example*: of the key or, where several share a row, of one of them.
+    /// The column *example*: of the key, or of one key in a row that several share.
     pub example: &'static str,
-    /// What it does.
+    /// The description of the key.
     pub about: &'static str,
 }
 
 impl Key {
-    /// Whether the plugin can't do without it.
+    /// Whether the plugin requires the key.
     pub fn required(&self) -> bool {
         self.default.starts_with("required")
     }
 }
 
-/// What a value may be. `null` is no value.
+/// The values that a key accepts. `null` is no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shape {
-    /// Anything.
+    /// Any value is accepted.
     Any,
-    /// `true` or `false`.
+    /// `true` or `false`, without quotes.
     Bool,
-    /// A whole number between both, included.
+    /// A whole number in this range, both ends included.
     Integer(i128, i128),
-    /// A text.
+    /// A text without a form.
     Text,
     /// One of these texts.
     OneOf(Vec<String>),
     /// The name of an interface.
     Interface,
-    /// An IP address.
+    /// An IP address without a prefix length.
     Address,
     /// An IP address and its prefix length.
     Network,
-    /// One of the two.
+    /// An address or a network.
     AddressOrNetwork,
     /// A hardware address of one interface.
     Mac,
-    /// A list of such.
+    /// A list of values of this shape.
     List(Box<Shape>),
-    /// An object of such, under any keys.
+    /// An object with values of this shape, under any keys.
     Map(Box<Shape>),
     /// An object with these keys.
     Object(Fields),
@@ -69,13 +69,13 @@ pub enum Shape {
 /// The keys of an object, and whether each is required.
 pub(crate) type Fields = BTreeMap<String, (Shape, bool)>;
 
-/// Bounds of a number without bounds.
+/// The shape of a number without bounds.
 const NATURAL: Shape = Shape::Integer(0, u64::MAX as i128);
 
-/// The configuration that these keys make.
+/// Returns the shape of a configuration with these keys.
 pub(crate) fn of(keys: &[Key]) -> Shape {
     let mut root = Shape::Object(Fields::new());
-    // Those that refer to others come last.
+    // Keys that refer to other keys come last.
     let (refer, plain): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| refers(key.kind));
     for key in plain.into_iter().chain(refer) {
         let shape = of_key(key, &root).unwrap_or(Shape::Any);
@@ -84,7 +84,7 @@ pub(crate) fn of(keys: &[Key]) -> Shape {
     root
 }
 
-/// The shape of a key's value, in a configuration of the shape `root`; `None` if the words of its type aren't known.
+/// Returns the shape of a key in a configuration of the shape `root`, or `None` for unknown words.
 pub(crate) fn of_key(key: &Key, root: &Shape) -> Option<Shape> {
     named(key.kind, root).or_else(|| similar(key, root))
 }
@@ -93,7 +93,7 @@ fn refers(kind: &str) -> bool {
     kind.starts_with("as ") || kind.starts_with("object of `")
 }
 
-/// The shape that the words mean; `None` for words that aren't known.
+/// Returns the shape that the words describe, or `None` for unknown words.
 pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     if let Some(of) = kind.strip_prefix("list of ").or_else(|| kind.strip_prefix("lists of ")) {
         return Some(Shape::List(Box::new(named(of, root)?)));
@@ -126,13 +126,13 @@ pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     })
 }
 
-/// `as above`: the key of the same last name.
+/// Returns the shape for `as above`: that of the key with the same last name.
 fn similar(key: &Key, root: &Shape) -> Option<Shape> {
     let last = key.path.rsplit('.').next()?;
     find(root, last).filter(|_| key.kind == "as above").cloned()
 }
 
-/// The shape below a path; `[]` is an element.
+/// Returns the shape below a path. `[]` stands for an element.
 pub(crate) fn find<'a>(root: &'a Shape, path: &str) -> Option<&'a Shape> {
     path.split('.').try_fold(root, |shape, part| {
         let Shape::Object(fields) = shape else { return None };
@@ -162,7 +162,7 @@ fn insert(root: &mut Shape, path: &str, leaf: &Shape, required: bool) {
     insert(below, rest, leaf, required);
 }
 
-/// Both, for a plugin and its IPAM plugin: their objects become one.
+/// Merges two shapes, for a plugin and its IPAM plugin. Two objects become one.
 pub(crate) fn merge(one: &Shape, other: &Shape) -> Shape {
     let (Shape::Object(one), Shape::Object(other)) = (one, other) else { return one.clone() };
     let mut fields = one.clone();

@@ -1,4 +1,4 @@
-//! Addresses that two networks give out, or that the host needs for both.
+//! Conflicts between two networks: addresses that both assign, or that the host must route for both.
 
 use ipnetwork::IpNetwork;
 
@@ -6,7 +6,7 @@ use super::entry::{PluginEntry, entries};
 use super::rules::addresses::{Pool, sets, share};
 use super::{Document, Finding, Node, Rule};
 
-/// A network's addresses, and where its pods are.
+/// The addresses of a network, and the link of its pods.
 struct Net<'a> {
     document: &'a Document,
     name: &'a str,
@@ -23,7 +23,7 @@ enum Segment<'a> {
     Master(&'a str, i128),
 }
 
-/// What is wrong with a network beside others: of two, the later one is told of.
+/// Returns the conflicts of a network with others. Of two networks, only the later one is reported.
 /// `networks` are in the order of their files' names.
 pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Finding> {
     let Some(own) = net(document) else { return Vec::new() };
@@ -40,7 +40,7 @@ pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Fin
         let shared = own.segment.is_some() && own.segment == other.segment;
         for pool in &own.pools {
             let twin = other.pools.iter().find(|twin| match shared {
-                // Each network has leases of its own.
+                // Each network has its own leases.
                 true => twin.overlaps(pool),
                 false => own.routed && other.routed && share(twin.subnet, pool.subnet),
             });
@@ -77,7 +77,7 @@ pub(crate) fn routed(entry: &PluginEntry<'_>) -> bool {
     entry.plugin == "ptp" || entry.plugin == "bridge" && gateway()
 }
 
-/// The subnets that the host gets routes to, and the entry that makes them.
+/// Returns the subnets that the host gets routes to, and the entries of their plugins.
 pub(crate) fn of_host(document: &Document) -> Vec<(PluginEntry<'_>, Vec<Pool>)> {
     let all = entries(document).into_iter().filter(|entry| entry.ipam == Some("host-local") && routed(entry));
     all.map(|entry| {
@@ -87,7 +87,7 @@ pub(crate) fn of_host(document: &Document) -> Vec<(PluginEntry<'_>, Vec<Pool>)> 
     .collect()
 }
 
-/// The bridge's address for pods of this range.
+/// Returns the bridge's address for pods of this range.
 pub(crate) fn gateway(entry: &PluginEntry<'_>, pool: &Pool) -> Option<IpNetwork> {
     let ranges = entry.node.path(&["ipam", "ranges"]).map(Node::elements).unwrap_or_default();
     let written = ranges.iter().flat_map(Node::elements).chain(entry.node.get("ipam"));

@@ -1,4 +1,4 @@
-//! A value held against its shape: types, forms, keys that aren't known, keys that are missing.
+//! Compares a value with its shape: types, forms, unknown keys, and missing keys.
 
 use std::ops::Range;
 
@@ -8,20 +8,20 @@ use super::page::{Page, pages};
 use super::shape::{Fields, Shape};
 use super::{Data, Finding, Node, Rule};
 
-/// What is being looked at.
+/// The state of a comparison.
 pub(crate) struct Walk<'a> {
-    /// Whose keys they are: the plugin at the top, the IPAM plugin below `ipam`.
+    /// The owner of the keys: the plugin at the top, the IPAM plugin below `ipam`.
     pub(crate) plugin: &'a str,
     pub(crate) ipam: Option<&'a str>,
-    /// The whole configuration's shape.
+    /// The shape of the complete configuration.
     pub(crate) root: &'a Shape,
-    /// Whether required keys are asked for.
+    /// Whether missing keys are reported.
     pub(crate) complete: bool,
     pub(crate) found: Vec<Finding>,
 }
 
 impl Walk<'_> {
-    /// Looks at the value at `path`; `in_list` is for elements, of which an empty text is one, too.
+    /// Checks the value at `path`. `in_list` is for elements, because an empty text counts as an element.
     pub(crate) fn value(&mut self, node: &Node, shape: &Shape, path: &str, in_list: bool) {
         if matches!(node.data, Data::Null) {
             return;
@@ -76,7 +76,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Keys that an object has twice, of which plugins see one.
+    /// Reports repeated keys in an object. Plugins see only one of them.
     fn twice(&mut self, node: &Node, path: &str, same: fn(&str, &str) -> bool) {
         let members = node.members();
         for (n, member) in members.iter().enumerate() {
@@ -112,7 +112,7 @@ impl Walk<'_> {
                 .get(name)
                 .is_some_and(|value| !matches!(&value.data, Data::Text(text) if text.is_empty()));
             if !there {
-                // The type stands for an entry: its brace says little.
+                // The finding is at the type, because the brace of an entry says little.
                 let place = node.get("type").filter(|_| path.is_empty());
                 let place = place.map_or(node.range.start..node.range.start + 1, |of| of.range.clone());
                 let message = format!("{} needs {}", self.subject(path), below(path, name));
@@ -125,7 +125,7 @@ impl Walk<'_> {
         self.ipam.filter(|_| path.starts_with("ipam")).unwrap_or(self.plugin)
     }
 
-    /// What to say of a key that isn't known.
+    /// Returns the message for an unknown key.
     fn unknown(&self, fields: &Fields, path: &str, key: &str) -> String {
         let message = format!("{} has no key {}", self.subject(path), below(path, key));
         if let Some(near) = nearest(key, fields.keys().map(String::as_str)) {
@@ -145,23 +145,23 @@ impl Walk<'_> {
     }
 }
 
-/// A path and a key below it.
+/// Returns the path of a key below another path.
 fn below(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// What people write for themselves and their editors.
+/// Whether the key is a remark for people or editors.
 pub(crate) fn is_remark(key: &str) -> bool {
     key.starts_with(['_', '$', '#', '/']) || key.starts_with("x-") || key.starts_with("cni.dev/")
 }
 
-/// Where in the configuration a key of this name is.
+/// Returns the path of a key with this name elsewhere in the configuration.
 fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
     match shape {
         Shape::List(of) => elsewhere(of, &format!("{path}[]"), key),
         Shape::Object(fields) => {
             let here = fields.keys().find(|name| name.eq_ignore_ascii_case(key));
-            // Short names are in many places.
+            // Short names occur in many places.
             if let Some(name) = here.filter(|_| key.len() > 4 || path == "ipam") {
                 return Some(below(path, name));
             }
@@ -172,11 +172,11 @@ fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
     }
 }
 
-/// The word that was meant, if one is near enough.
+/// Returns the known word that is most similar, if one is similar enough.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_ascii_lowercase();
     let far = (word.chars().count() / 3).clamp(1, 3);
-    // hairpin for hairpinMode.
+    // A prefix is similar enough: hairpin for hairpinMode.
     let begins = |known: &str| lower.len() > 3 && known.to_ascii_lowercase().starts_with(&lower);
     let known: Vec<&str> = known.collect();
     let whole = known.iter().copied();
@@ -200,7 +200,7 @@ fn is_text(shape: &Shape) -> bool {
     )
 }
 
-/// What is wrong with a text of this form.
+/// Returns what is wrong with a text of this form.
 fn problem(shape: &Shape, text: &str) -> Option<String> {
     let shown = format!("\"{}\"", text.escape_debug());
     match shape {

@@ -1,6 +1,6 @@
-//! Configurations as upstream's documents, podman, nerdctl, k3s, containerd, CRI-O and Multus have them: the
-//! sound ones (`corpus/good`) have no findings but notes, and those with a fault (`corpus/broken`) have
-//! exactly what `corpus/broken.txt` says. `CNIMBLE_WRITE_PAGE=1` writes that file; read the difference.
+//! Configurations from the documentation of upstream, podman, nerdctl, k3s, containerd, CRI-O and Multus. Valid files
+//! (`corpus/good`) have no findings except notes. Broken files (`corpus/broken`) have exactly the findings in
+//! `corpus/broken.txt`. `CNIMBLE_WRITE_PAGE=1` writes that file, so that its changes can be reviewed.
 #![cfg(test)]
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// What is found in a file, a line each, and how bad it is.
+/// Returns the findings in a file with their levels, one line each.
 fn findings(path: &Path) -> Vec<(Level, String)> {
     let name = path.file_name().unwrap().to_str().unwrap();
     let file = File { path: name.to_owned(), text: std::fs::read_to_string(path).unwrap() };

@@ -1,4 +1,4 @@
-//! The published schemas are those of the pages, and sound configurations satisfy them.
+//! Tests that the published schemas are those of the pages, and that valid configurations satisfy them.
 #![cfg(test)]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What of `value` the schema refuses. It knows the words that our schemas have, and no others.
+/// Returns the parts of `value` that the schema refuses. It supports only the keywords that the schemas use.
 fn refused(schema: &Value, value: &Value, all: &Value, at: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let empty = serde_json::Map::new();
@@ -162,7 +162,7 @@ fn samples_examples_and_the_corpus_satisfy_the_schema() {
     for path in
         listed(&root().join("examples/net.d")).iter().chain(&listed(&root().join("src/lint/corpus/good")))
     {
-        // Plugins read keys in any case, and null as nothing; a schema can't say so.
+        // Plugins ignore the case of keys, and treat null as a missing key. A schema cannot express that.
         if !path.ends_with("case-and-null.conflist") {
             tell(path, &json(path));
             count += 1;
@@ -172,7 +172,7 @@ fn samples_examples_and_the_corpus_satisfy_the_schema() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The faults that a schema can tell of: about one file.
+/// Tests the faults that a schema can detect in one file.
 #[test]
 fn the_schema_refuses_misspelt_keys_wrong_types_and_values() {
     let schema = schema::of_network();
@@ -206,7 +206,7 @@ fn the_schema_refuses_misspelt_keys_wrong_types_and_values() {
     }
 }
 
-/// A page's words are understood, and its examples are what the words say.
+/// Tests that the words of every page are known, and that its examples have the described form.
 #[test]
 fn the_words_of_every_page_are_understood() {
     let mut wrong = Vec::new();
@@ -221,7 +221,7 @@ fn the_words_of_every_page_are_understood() {
             }
             let Some(of) = below(&schema, key) else { continue };
             let Ok(example) = serde_json::from_str::<Value>(key.example) else { continue };
-            // Where several keys share a row, the example may be of one around them.
+            // If several keys share a row, the example may be of a key around them.
             if page.keys.iter().filter(|other| other.example == key.example).count() == 1 {
                 wrong.extend(refused(of, &example, &schema, key.path));
             }
@@ -230,7 +230,7 @@ fn the_words_of_every_page_are_understood() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The schema of a key that isn't in a list.
+/// Returns the schema of a key that is not in a list.
 fn below<'a>(schema: &'a Value, key: &Key) -> Option<&'a Value> {
     key.path.split('.').try_fold(schema, |schema, part| schema.get("properties")?.get(part))
 }

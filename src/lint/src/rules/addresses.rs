@@ -1,4 +1,4 @@
-//! Ranges of host-local, addresses of static.
+//! Checks the ranges of host-local and the addresses of static.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -9,13 +9,13 @@ use ipnetwork::IpNetwork;
 use crate::entry::PluginEntry;
 use crate::{Finding, Node, Rule};
 
-/// A range that host-local gives addresses of.
+/// A range of addresses for host-local.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) subnet: IpNetwork,
     pub(crate) start: IpAddr,
     pub(crate) end: IpAddr,
-    /// Where the subnet stands.
+    /// The position of the subnet.
     pub(crate) place: Range<usize>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn share(one: IpNetwork, other: IpNetwork) -> bool {
     one.is_ipv4() == other.is_ipv4() && (one.contains(other.network()) || other.contains(one.network()))
 }
 
-/// The sets of ranges that are sound, without those that aren't.
+/// Returns the sets of ranges, without invalid ranges.
 pub(crate) fn sets(entry: &PluginEntry<'_>) -> Vec<Vec<Pool>> {
     written(entry)
         .into_iter()
@@ -38,7 +38,7 @@ pub(crate) fn sets(entry: &PluginEntry<'_>) -> Vec<Vec<Pool>> {
         .collect()
 }
 
-/// Each set's ranges, as they are written.
+/// Returns the ranges of each set as they are written.
 fn written<'a>(entry: &PluginEntry<'a>) -> Vec<Vec<&'a Node>> {
     let Some(ipam) = entry.node.get("ipam") else { return Vec::new() };
     let oldest = ipam.text_of("subnet").map(|_| vec![ipam]);
@@ -49,7 +49,7 @@ fn written<'a>(entry: &PluginEntry<'a>) -> Vec<Vec<&'a Node>> {
     runtime.chain(oldest).chain(sets).collect()
 }
 
-/// A range, or what is wrong with it. A value that is no address has been told of: it gives neither.
+/// Returns a range, or what is wrong with it. An invalid address gives neither, because another finding reports it.
 fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
     let error = |node: &Node, message: String| {
         Err(Some(Finding::error(Rule::InvalidValue, node.range.clone(), message)))
@@ -141,7 +141,7 @@ pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// Addresses of static, and their gateways.
+/// Checks the addresses of static and their gateways.
 pub(super) fn fixed(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let list = entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
     let mut seen: Vec<IpAddr> = Vec::new();

@@ -1,4 +1,4 @@
-//! Keys of bridge that don't go together.
+//! Checks for keys of bridge that exclude each other.
 
 use cnimble_cni::names;
 

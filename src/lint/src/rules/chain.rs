@@ -1,4 +1,4 @@
-//! The order of plugins, and their capabilities.
+//! Checks the order of plugins, and their capabilities.
 
 use crate::entry::PluginEntry;
 use crate::page::{Role, page};
@@ -14,7 +14,7 @@ pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
             found.push(Finding::error(Rule::ChainOrder, entry.place.clone(), message));
         };
         match role(entry) {
-            // A plugin that isn't known may make an interface.
+            // An unknown plugin may make an interface.
             Some(Role::Chained) if before.iter().all(|other| role(other) == Some(Role::Chained)) => {
                 let main = after.iter().find(|other| role(other) == Some(Role::Main));
                 tell(match main {
@@ -55,12 +55,12 @@ pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
     }
 }
 
-/// loopback has an interface of its own.
+/// Whether a plugin makes the pod's interface. loopback does not, because it configures an existing one.
 fn makes_interface(plugin: &str) -> bool {
     plugin != "loopback" && page(plugin).is_some_and(|page| page.role == Role::Main)
 }
 
-/// firewall keeps bridges and pairs apart, by the host's end.
+/// Checks firewall's policy, which separates only bridges and pairs, by the host's end.
 fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Vec<Finding>) {
     let Some(policy) = entry.node.get("ingressPolicy") else { return };
     let main = before.iter().find(|other| makes_interface(other.plugin));
@@ -74,7 +74,7 @@ fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Vec<F
     }
 }
 
-/// What a plugin hears of; `None` if that isn't known.
+/// Returns the capabilities that a plugin accepts, or `None` if they are unknown.
 fn taken<'a>(entry: &'a PluginEntry<'_>) -> Option<Vec<&'a str>> {
     match shape::find(entry.shape.as_ref()?, "runtimeConfig") {
         Some(Shape::Object(fields)) => Some(fields.keys().map(String::as_str).collect()),
@@ -87,7 +87,7 @@ fn capabilities(entry: &PluginEntry<'_>, entries: &[PluginEntry<'_>], found: &mu
     let Some(taken) = taken(entry) else { return };
     for member in entry.node.get("capabilities").map(Node::members).unwrap_or_default() {
         let on = matches!(member.value.data, Data::Bool(true));
-        // Capabilities aren't keys of Go's: their case counts.
+        // Go does not decode capabilities as keys, so their case matters.
         if !on || taken.contains(&member.key.as_str()) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Keys of chained plugins that don't go together.
+//! Checks for keys of chained plugins that exclude each other.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
             );
             found.push(Finding::error(Rule::InvalidValue, member.range.clone(), message));
         }
-        // The same key twice is the walk's.
+        // The walk over the shape reports a repeated key.
         if let Some(other) = seen.insert(path, &member.key).filter(|other| *other != member.key) {
             let message = format!("sysctl: {} and {other} are the same key", member.key);
             found.push(Finding::error(Rule::DuplicateKey, member.range.clone(), message));
@@ -86,7 +86,7 @@ pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// The file of a key below /proc/sys: the first separator decides, as with sysctl(8).
+/// Returns the file of a key below /proc/sys. The first separator decides, as with sysctl(8).
 fn file_of(key: &str) -> String {
     let written = key.strip_prefix('/').unwrap_or(key);
     match written.find(['.', '/']).and_then(|at| written.get(at..)) {

@@ -1,9 +1,9 @@
-//! Keys of dhcp that don't go together.
+//! Checks for keys of dhcp that exclude each other.
 
 use crate::entry::PluginEntry;
 use crate::{Finding, Node, Rule};
 
-/// Keys that are about DHCPv4.
+/// The keys that affect only DHCPv4.
 const OF_IPV4: [&str; 3] = ["provide", "request", "priority"];
 
 pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {

@@ -1,4 +1,4 @@
-//! What keys don't say of themselves: which go together, and which order plugins have.
+//! Rules that involve several keys, or the order of plugins.
 
 pub(crate) mod addresses;
 mod bridge;
@@ -10,9 +10,9 @@ use super::entry::PluginEntry;
 use super::page::{Role, page};
 use super::{Finding, Rule};
 
-/// Looks at one plugin's entry; `first` if no other is in front of it.
+/// Checks one plugin's entry. `first` is whether it is the first in the list.
 pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
-    // The keys of a plugin that isn't known mean what they like.
+    // The meaning of an unknown plugin's keys is unknown, too.
     if entry.shape.is_none() {
         return;
     }
@@ -34,7 +34,7 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Findin
     }
 }
 
-/// What no interface takes. 0 and, where it is taken, a negative number are the kernel's.
+/// Checks that an interface accepts the MTU. For 0 or an accepted negative number the kernel chooses.
 fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     let Some(node) = entry.node.get("mtu") else { return };
     if let Some(mtu) = node.integer().filter(|mtu| (1..68).contains(mtu) || *mtu > 65535) {
@@ -43,7 +43,7 @@ fn mtu(entry: &PluginEntry<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// A plugin that can't do without addresses, and addresses without a plugin that gives them.
+/// Checks that a plugin gets the addresses that it needs, and that addresses have a plugin that assigns them.
 fn ipam(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
     let Some(page) = page(entry.plugin).filter(|page| page.role == Role::Main) else { return };
     if entry.ipam.is_some() {
@@ -51,10 +51,10 @@ fn ipam(entry: &PluginEntry<'_>, first: bool, found: &mut Vec<Finding>) {
     }
     let node = entry.node.member("ipam").filter(|ipam| !ipam.value.members().is_empty());
     let required = page.keys.iter().any(|key| key.path == "ipam.type" && key.required());
-    // ipvlan takes the addresses of the plugin in front of it.
+    // ipvlan uses the addresses of the previous plugin.
     let spared = entry.plugin == "ipvlan" && !first;
     match node {
-        // Said by the walk: the object is there, and lacks the key.
+        // The walk over the shape reports this: the object lacks the key.
         Some(_) if required => {}
         Some(ipam) => {
             let message = "ipam.type is missing: the network gets no addresses";
