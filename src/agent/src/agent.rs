@@ -1,4 +1,4 @@
-//! Makes what is planned.
+//! Applies a plan to the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,52 +16,52 @@ use crate::node::is_host;
 use crate::plan::{Host, Plan, plan};
 use crate::{Nodes, bridge, routes, uplink};
 
-/// What is to be done.
+/// The settings of an agent.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The name of this node.
     pub node: String,
-    /// The runtime's configuration.
+    /// The runtime's configuration file.
     pub conflist: Conflist,
-    /// The pods' MTU, if it isn't the uplink's.
+    /// The pods' MTU, if it differs from the uplink's.
     pub mtu: Option<u32>,
-    /// Whether what leaves the cluster gets the node's address.
+    /// Whether packets that leave the cluster get the node's address.
     pub masquerade: bool,
-    /// Destinations besides pods that see pods' own addresses.
+    /// Other destinations that see the pods' own addresses.
     pub non_masquerade: Vec<IpNetwork>,
-    /// Whether the configuration goes with the node.
+    /// Whether the configuration is removed when the node is deleted.
     pub remove_on_delete: bool,
 }
 
-/// What came of a look.
+/// The result of a reconciliation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The networks of the pods here.
+    /// The networks of the pods on this node.
     pub own: Vec<IpNetwork>,
-    /// Routes to other nodes' pods that are there.
+    /// The number of existing routes to other nodes' pods.
     pub routes: usize,
-    /// What was written: routes, the table, the file.
+    /// The number of writes: routes, the table, the file.
     pub writes: usize,
-    /// What is wrong, in sentences, each with the node it is about.
+    /// The problems as sentences, each with its node.
     pub conditions: Vec<(String, String)>,
-    /// Why something could not be done that may be done later.
+    /// Failures that may succeed later.
     pub failures: Vec<String>,
 }
 
-/// Works on this host.
+/// An agent for this host.
 #[derive(Debug)]
 pub struct Agent {
     options: Options,
     netlink: Netlink,
     nft: Nft,
-    /// The table as it was after the last look.
+    /// The table after the last reconciliation.
     masquerade: masquerade::Known,
     /// The addresses of the API server.
     servers: BTreeSet<IpAddr>,
 }
 
 impl Agent {
-    /// One for the current namespace.
+    /// Returns an agent for the current network namespace.
     ///
     /// # Errors
     /// Fails if the kernel refuses the request.
@@ -75,7 +75,7 @@ impl Agent {
         })
     }
 
-    /// Takes the addresses of the API server, which no pod may have.
+    /// Sets the addresses of the API server, which no pod may have.
     pub fn reserve(&mut self, servers: &BTreeSet<IpAddr>) {
         self.servers.clone_from(servers);
     }
@@ -85,10 +85,10 @@ impl Agent {
         &self.options.node
     }
 
-    /// What would be there.
+    /// Returns the plan without applying it.
     ///
     /// # Errors
-    /// The host can't be looked at.
+    /// Fails if the state of the host cannot be read.
     pub fn plan(&mut self, nodes: &Nodes) -> Result<Plan, String> {
         let host = self.look(nodes)?;
         Ok(plan(nodes, &self.options.node, &host))
@@ -111,8 +111,8 @@ impl Agent {
         Ok(Host { routes, living, addresses, reserved, shared, bridge: None })
     }
 
-    /// The addresses by which others reach this host: those of the default route's link and of hardware. Bridges,
-    /// pairs and tunnels may have addresses of the pods' network.
+    /// Returns the addresses by which others reach this host: those of the default route's link and of hardware.
+    /// Bridges, pairs and tunnels are excluded, because they may have addresses of the pods' network.
     fn own_addresses(&mut self) -> netlink::Result<BTreeSet<IpAddr>> {
         let uplink = self.netlink.default_link()?;
         let links = self.netlink.links(&Filter::default())?;
@@ -125,14 +125,14 @@ impl Agent {
         Ok(found)
     }
 
-    /// Looks at the host and makes what is to be there. Only what differs is written.
+    /// Brings the host to the planned state. Writes only the differences.
     ///
     /// # Errors
-    /// The host can't be looked at; nothing is changed then.
+    /// Fails if the state of the host cannot be read. Nothing is changed then.
     pub fn reconcile(&mut self, nodes: &Nodes) -> Result<Report, String> {
         let mut host = self.look(nodes)?;
         if !host.shared.is_empty() && self.options.conflist.plugin == Plugin::Bridge {
-            // Before the first pod, which finds its ways there.
+            // The bridge must exist before the first pod, which needs its routes.
             host.bridge = Some(bridge::ensure(&mut self.netlink).map_err(|err| err.to_string())?);
         }
         let plan = plan(nodes, &self.options.node, &host);
@@ -149,7 +149,7 @@ impl Agent {
         }
         report.routes = plan.routes.len();
         if self.options.masquerade {
-            // While pods of an earlier network live, they leave as before.
+            // Living pods of an earlier network are still masqueraded.
             let own: BTreeSet<IpNetwork> =
                 ranges.iter().copied().chain(host.living.iter().copied()).collect();
             let pods = plan.pods.iter().copied().chain(own.iter().copied()).collect();
@@ -163,10 +163,11 @@ impl Agent {
         Ok(report)
     }
 
-    /// Writes the runtime's file before any node is known: with addresses of a shared subnet it doesn't depend on nodes.
+    /// Writes the runtime's file before any node is known. With addresses of a shared subnet it does not depend on
+    /// nodes.
     ///
     /// # Errors
-    /// The host can't be looked at.
+    /// Fails if the state of the host cannot be read.
     pub fn prepare(&mut self) -> Result<Report, String> {
         let host = self.look(&Nodes::new())?;
         let mut report = Report::default();
@@ -174,7 +175,7 @@ impl Agent {
         Ok(report)
     }
 
-    /// Brings the runtime's file up to date; the networks that it has then.
+    /// Updates the runtime's file. Returns the networks in the file.
     fn file(&mut self, nodes: &Nodes, plan: &Plan, host: &Host, report: &mut Report) -> Vec<IpNetwork> {
         let (conflist, node) = (&self.options.conflist, &self.options.node);
         let there = conflist.ranges();
@@ -207,7 +208,7 @@ impl Agent {
         self.write_file(&plan.own, there, host, report)
     }
 
-    /// Writes the file for pods of these networks, if no pod lives that has another.
+    /// Writes the file for pods of these networks, unless a living pod has another network.
     fn write_file(
         &mut self,
         own: &[IpNetwork],
@@ -263,10 +264,10 @@ fn words(cidrs: &[IpNetwork]) -> String {
     cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Takes away all that an agent has made here: routes, the table, and the file. Returns how many things there were.
+/// Removes everything that an agent has made on this host: routes, the table, and the file. Returns their number.
 ///
 /// # Errors
-/// What could not be taken away, in a sentence. The rest is.
+/// Returns the failures in a sentence. Everything else is removed.
 pub fn remove(conflist: &Conflist) -> Result<usize, String> {
     let mut failures = Vec::new();
     let mut count = 0;

@@ -14,46 +14,46 @@ use cnimble_leases::store::Directory;
 use crate::LIMIT;
 use crate::shares::ClusterLocal;
 
-/// What joins pods to the host.
+/// The plugin that connects pods to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Plugin {
-    /// A bridge.
+    /// The pods share a bridge.
     #[default]
     Bridge,
-    /// A pair for each pod.
+    /// Each pod has its own veth pair.
     Ptp,
 }
 
-/// How the file is made.
+/// The settings of the file.
 #[derive(Debug, Clone)]
 pub struct Conflist {
-    /// The directory.
+    /// The directory of the file.
     pub dir: PathBuf,
-    /// The network's name.
+    /// The name of the network.
     pub name: String,
-    /// Joins pods to the host.
+    /// The plugin that connects pods to the host.
     pub plugin: Plugin,
-    /// A template of the administrator's instead, as containerd has them.
+    /// A template of the administrator that replaces the built-in text, in containerd's syntax.
     pub template: Option<PathBuf>,
-    /// The `dataDir` of host-local, if not the usual one.
+    /// The `dataDir` of host-local, if it is not the default.
     pub data_dir: Option<PathBuf>,
-    /// Addresses of a cluster's subnet, of blocks in etcd.
+    /// The settings for addresses of a cluster's subnet, with blocks in etcd.
     pub cluster: Option<ClusterLocal>,
 }
 
-/// The bridge of the pods.
+/// The name of the pods' bridge.
 pub(crate) const BRIDGE: &str = "cni0";
 
 impl Conflist {
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> PathBuf {
         self.dir.join(format!("10-{}.conflist", self.name))
     }
 
-    /// The text for pods of these networks.
+    /// Returns the text for pods of these networks.
     ///
     /// # Errors
-    /// The template can't be used.
+    /// Fails if the template is invalid or cannot be read.
     pub fn text(&self, own: &[IpNetwork], mtu: Option<u32>) -> Result<String, String> {
         let Some(template) = &self.template else { return Ok(self.usual(own, mtu)) };
         let shown = template.display();
@@ -74,8 +74,8 @@ impl Conflist {
             None => self.host_local(own),
         };
         let mut main = match self.plugin {
-            // Pods reach others by the gateway, also those of other nodes in their subnet.
-            // Another podCIDR is another address of the gateway; the file changes only when no pod has the old one.
+            // Pods reach others through the gateway, including pods of other nodes in their subnet.
+            // A new podCIDR changes the gateway's address. The file changes only when no pod has the old podCIDR.
             Plugin::Bridge if self.cluster.is_some() => json!({
                 "type": "bridge", "bridge": BRIDGE, "isGateway": true, "hairpinMode": true, "ipam": ipam,
             }),
@@ -110,12 +110,12 @@ impl Conflist {
         ipam
     }
 
-    /// The subnets that nodes own blocks of; empty where each has podCIDRs.
+    /// The subnets that nodes own blocks of. The list is empty if each node has podCIDRs.
     pub fn shared(&self) -> &[IpNetwork] {
         self.cluster.as_ref().map_or(&[], |cluster| &cluster.subnets)
     }
 
-    /// The networks that the file which is there gives pods addresses from; none if there is no such file.
+    /// Returns the networks in the current file. The list is empty if there is no such file.
     pub fn ranges(&self) -> Vec<IpNetwork> {
         let Ok(text) = files::read(&self.path(), LIMIT, Links::Refuse) else { return Vec::new() };
         let value: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -131,10 +131,10 @@ impl Conflist {
         subnets.filter_map(|subnet| subnet.parse().ok()).collect()
     }
 
-    /// The first lease of this network that isn't of these networks.
+    /// Returns the first lease of this network with an address outside of `own`.
     ///
     /// # Errors
-    /// The leases are there and can't be listed.
+    /// Fails if the leases exist but cannot be listed.
     pub fn lease_outside(&self, own: &[IpNetwork]) -> Result<Option<IpAddr>, String> {
         let dir = self.data_dir.as_deref().unwrap_or(Path::new("/var/lib/cni/networks"));
         let leases = match Directory::open(&dir.join(&self.name)).map_err(|err| err.to_string())? {
@@ -144,27 +144,27 @@ impl Conflist {
         Ok(leases.into_iter().find(|ip| !own.iter().any(|cidr| cidr.contains(*ip))))
     }
 
-    /// Writes it, whole or not at all, if it says something else than what is there; returns whether it did.
+    /// Writes the file atomically if its text differs. Returns whether it was written.
     ///
     /// # Errors
-    /// Fails if the system refuses it.
+    /// Fails if the file cannot be written.
     pub fn write(&self, text: &str) -> io::Result<bool> {
         let path = self.path();
         if files::read(&path, LIMIT, Links::Refuse).is_ok_and(|there| there == text.as_bytes()) {
             return Ok(false);
         }
         std::fs::create_dir_all(&self.dir)?;
-        // Runtimes pass over it: it has another ending.
+        // Runtimes ignore the draft because of its other extension.
         let draft = self.dir.join(format!(".{}.cnimble-node", self.name));
         files::draft(&draft, text.as_bytes(), 0o600, true)?;
         std::fs::rename(&draft, &path).inspect_err(|_| drop(std::fs::remove_file(&draft)))?;
         Ok(true)
     }
 
-    /// Removes it; returns whether it was there.
+    /// Removes the file. Returns whether it existed.
     ///
     /// # Errors
-    /// Fails if the system refuses it.
+    /// Fails if the file cannot be removed.
     pub fn remove(&self) -> io::Result<bool> {
         match std::fs::remove_file(self.path()) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -12,37 +12,38 @@ use cnimble_api::{Collection, Connection, End, Error, Notice, Pace, Server, Star
 
 use crate::{Node, Nodes, node};
 
-/// client-go's times.
+/// The times of client-go.
 const BACKOFF: Duration = Duration::from_millis(800);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 const WATCH: Duration = Duration::from_secs(300);
-/// Kubernetes itself supports 5,000 nodes.
+/// The limit of nodes. Kubernetes itself supports 5,000.
 const NODES: usize = 20_000;
 
 /// The nodes, and whether they are known.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// As the server told last.
+    /// The nodes of the server's last answers.
     pub nodes: Nodes,
-    /// Whether it has told of all.
+    /// Whether the server has listed all nodes.
     pub listed: bool,
-    /// Why it can't be asked now.
+    /// The reason why the server cannot be asked now.
     pub trouble: Option<String>,
-    /// Where the API server is, as last resolved.
+    /// The addresses of the API server, as last resolved.
     pub servers: BTreeSet<IpAddr>,
 }
 
-/// Shared between who follows and who acts.
+/// State that the follower and its users share.
 #[derive(Debug, Clone, Default)]
 pub struct Shared(Arc<Mutex<Known>>);
 
 impl Shared {
-    /// The nodes now.
+    /// Locks the state for its user.
     pub fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes why nothing more is told: the nodes stay as they were. Returns whether that is news, which the log has then.
+    /// Records why there are no updates. The nodes stay as they were. Returns whether the reason is new, and logs it
+    /// then.
     pub fn troubled(&self, why: String) -> bool {
         let mut known = self.known();
         let is_news = known.trouble.as_ref() != Some(&why);
@@ -64,21 +65,21 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// One that hasn't asked yet.
+    /// Returns a follower that has not asked the server yet.
     ///
     /// # Errors
-    /// The kubeconfig can't be used.
+    /// Fails if the kubeconfig is invalid.
     pub fn new(server: &Server) -> Result<Self, StartError> {
         let (connection, nodes) = (Connection::new(server)?, Collection::new("/api/v1/nodes"));
         Ok(Follower { connection, nodes, shared: Shared::default(), changed: watch::Sender::new(()) })
     }
 
-    /// The nodes, and news of them.
+    /// Returns the nodes, and a receiver for changes.
     pub fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
         (self.shared.clone(), self.changed.subscribe())
     }
 
-    /// Lists and watches for ever.
+    /// Lists and watches the nodes forever.
     pub async fn run(mut self) {
         let mut pace = Pace::new(BACKOFF, MAX_BACKOFF);
         let mut version: Option<String> = None;
@@ -104,10 +105,10 @@ impl Follower {
     /// Lists all nodes once.
     ///
     /// # Errors
-    /// The server can't be asked, or tells of too much.
+    /// Fails if the server cannot be asked, or lists too much.
     pub async fn once(&mut self) -> Result<(), Error> {
         self.connection.renew().await?;
-        // The list may be forgotten while it is read, once.
+        // The server may forget the list once while it is read.
         for _ in 0..2 {
             if self.list().await?.is_some() {
                 return Ok(());
@@ -129,7 +130,7 @@ impl Follower {
         }
     }
 
-    /// Lists all nodes. What is known stays until the whole list is there.
+    /// Lists all nodes. The known nodes stay until the list is complete.
     async fn list(&mut self) -> Result<Option<String>, Error> {
         let mut nodes = Nodes::new();
         let url = self.nodes.url(&self.connection);
@@ -142,7 +143,7 @@ impl Follower {
         };
         let version = self.nodes.list(&self.connection, each).await?;
         if version.is_some() {
-            // It has just answered. A name that can't be resolved now keeps its addresses.
+            // The server has just answered. If its name cannot be resolved now, the addresses stay.
             let servers = self.connection.addresses().await;
             let mut known = self.shared.known();
             let servers = if servers.is_empty() { std::mem::take(&mut known.servers) } else { servers };
@@ -180,7 +181,7 @@ impl Follower {
                     Err(_) => false,
                 },
             };
-            // A node tells every few minutes that it lives; that is no news here.
+            // A node is updated every few minutes to show that it is alive. That is no change here.
             if changed {
                 self.changed.send_replace(());
             }
@@ -189,7 +190,7 @@ impl Follower {
     }
 }
 
-/// Takes a node; returns whether it says something else than before.
+/// Stores a node. Returns whether it has changed.
 fn put(nodes: &mut Nodes, text: &[u8]) -> bool {
     let (name, node): (String, Node) = match node::read(text) {
         Ok(read) => read,

@@ -1,9 +1,9 @@
-//! What a node of a cluster needs of its network, made from what an API server, or etcd, tells of its nodes: the runtime's
-//! configuration ([`conflist`]), routes to the other nodes' pods ([`routes`]), and masquerading of what leaves
-//! the cluster ([`masquerade`]).
+//! Configures the network of a cluster's node from the nodes that an API server or etcd lists. This includes the
+//! runtime's configuration ([`conflist`]), routes to the other nodes' pods ([`routes`]), and masquerading of packets
+//! that leave the cluster ([`masquerade`]).
 //!
-//! [`plan`] decides what is to be there, from the nodes and from what the host has; it changes nothing, and
-//! refuses what an API server should not have said. [`Agent`] makes it so, again and again.
+//! [`plan`] decides from the nodes and from the host's state. It changes nothing, and refuses invalid data from an API
+//! server. [`Agent`] applies the plan repeatedly.
 
 mod agent;
 mod bridge;
@@ -26,7 +26,7 @@ pub use node::{Node, Nodes};
 pub use uplink::addresses as uplink_addresses;
 pub use watch::disturbances;
 
-/// A larger file, in bytes, is none of the agent's.
+/// The largest file in bytes. A larger one is not the agent's.
 const LIMIT: usize = 1 << 20;
 
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! Masquerading of what leaves the cluster: the table `inet cnimble-node`.
+//! Masquerading of packets that leave the cluster: the table `inet cnimble-node`.
 //!
 //! ```text
 //! set pods4-24 { type ipv4_addr; elements = { 10.1.0.0, 10.1.1.0, … } }   # networks of nodes
@@ -9,8 +9,8 @@
 //! chain guard { the same of what is invalid, with drop: NAT never sees it }
 //! ```
 //!
-//! There is one rule for each network of this node, and one set for each length of the nodes' networks, however
-//! many nodes and pods there are. A new node is one element.
+//! There is one rule for each network of this node, and one set for each prefix length of the nodes' networks. Their
+//! number does not depend on the number of nodes and pods. A new node is one element.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,24 +23,24 @@ use cnimble_netlink::nft::{
     Verdict,
 };
 
-/// Our table.
+/// The table of the agent.
 pub const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble-node");
 const CHAIN: &str = "postrouting";
 const GUARD: &str = "guard";
-/// `priority srcnat`, `priority filter`.
+/// The numbers of `priority srcnat` and `priority filter`.
 const SRCNAT: i32 = 100;
 const FILTER: i32 = 0;
-/// `NF_CT_STATE_INVALID_BIT`
+/// The value of `NF_CT_STATE_INVALID_BIT`.
 const STATE_INVALID: u32 = 0x1;
 
-/// What is masqueraded.
+/// The content of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Masquerade {
-    /// The networks of the pods here.
+    /// The networks of the pods on this node.
     pub own: BTreeSet<IpNetwork>,
     /// The networks of all pods of the cluster.
     pub pods: BTreeSet<IpNetwork>,
-    /// What isn't masqueraded besides.
+    /// Other destinations that are not masqueraded.
     pub others: BTreeSet<IpNetwork>,
 }
 
@@ -67,21 +67,21 @@ impl Masquerade {
     }
 }
 
-/// The table as it was after the last look.
+/// The table after the last reconciliation.
 #[derive(Debug, Default)]
 pub struct Known(Option<(Masquerade, Vec<Rule>)>);
 
-/// Brings the table to `wanted`; returns whether anything was written. `known` is of this agent's last look, if there
+/// Brings the table to `wanted`. Returns whether anything was written. `known` is from this agent's last call, if there
 /// was one.
 ///
 /// # Errors
-/// The kernel's. Then all is as before.
+/// Fails if the kernel refuses the request. Nothing is changed then.
 pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::Result<bool> {
     let there = nft.has_table(TABLE)?;
     let rules = if there { nft.rules(TABLE, None)? } else { Vec::new() };
     let before = match known.0.take() {
         Some((before, listed)) if listed == rules => Some(before),
-        // By an agent that has ended, or changed since.
+        // An agent that has exited made the table, or another program has changed it since.
         _ if there && stands(nft, &rules, wanted)? => Some(wanted.clone()),
         _ => None,
     };
@@ -113,13 +113,13 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
     }
     let written = !batch.is_empty();
     nft.commit(&batch)?;
-    // As the kernel tells of them: what it tells otherwise than we write it is no change.
+    // The rules are stored in the kernel's form. A difference from the written form is no change.
     let rules = if kept.is_some() || !written { rules } else { nft.rules(TABLE, None)? };
     known.0 = Some((wanted.clone(), rules));
     Ok(written)
 }
 
-/// Removes the table; returns whether there was one.
+/// Removes the table. Returns whether there was one.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -154,7 +154,7 @@ fn create(batch: &mut Batch, wanted: &Masquerade) {
     }
 }
 
-/// The rules, each with its chain and its comment.
+/// Returns the rules, each with its chain and its comment.
 fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, &'static str)> {
     let mut rules = Vec::new();
     for own in &wanted.own {
@@ -173,10 +173,10 @@ fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, &'static str)> {
     rules
 }
 
-/// Whether the table is as it is to be: its rules, and what is in its sets.
+/// Whether the table is as wanted: its rules, and the elements of its sets.
 fn stands(nft: &mut Nft, there: &[Rule], wanted: &Masquerade) -> netlink::Result<bool> {
     let rules = rules(wanted);
-    // No two of them are the same.
+    // All wanted rules are different.
     let has =
         |chain: &str, wanted: &[Expr]| there.iter().any(|rule| rule.chain == chain && rule.does(wanted));
     if there.len() != rules.len() || !rules.iter().all(|(chain, rule, _)| has(chain, rule)) {
@@ -200,7 +200,7 @@ fn stands(nft: &mut Nft, there: &[Rule], wanted: &Masquerade) -> netlink::Result
     Ok(true)
 }
 
-/// Matches what comes from `own` and goes neither to pods nor to what isn't masqueraded nor to a group.
+/// Matches packets from `own` that are destined neither to pods, nor to an exception, nor to a multicast group.
 fn leaving(own: IpNetwork, wanted: &Masquerade) -> Vec<Expr> {
     let ipv6 = own.is_ipv6();
     let number = if ipv6 { FAMILY_IPV6 } else { FAMILY_IPV4 };
@@ -224,11 +224,11 @@ fn leaving(own: IpNetwork, wanted: &Masquerade) -> Vec<Expr> {
     rule
 }
 
-/// `NFPROTO_IPV4`, `NFPROTO_IPV6` (linux/netfilter.h)
+/// The values of `NFPROTO_IPV4` and `NFPROTO_IPV6` (linux/netfilter.h).
 const FAMILY_IPV4: u8 = 2;
 const FAMILY_IPV6: u8 = 10;
 
-/// Loads the source or the destination, as much of it as is the network's.
+/// Loads the network part of the source or the destination.
 fn load(cidr: IpNetwork, destination: bool) -> Vec<Expr> {
     let (offset, len) = match (cidr.is_ipv6(), destination) {
         (false, false) => (12, 4),

@@ -1,4 +1,4 @@
-//! What an API server says of a node, as far as it matters here. All else is skipped where it is read.
+//! The fields of a node that matter to the agent. All others are skipped while the JSON is parsed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,25 +8,25 @@ use serde::Deserialize;
 
 use cnimble_api::tame;
 
-/// A node has one network of each family, and few addresses.
+/// The limit of networks and addresses. A node has one network of each family, and few addresses.
 const MANY: usize = 16;
-/// How long a name may be.
+/// The longest name of a node.
 const NAME: usize = 253;
 
 /// A node of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
-    /// `spec.podCIDRs`.
+    /// The networks in `spec.podCIDRs`.
     pub cidrs: Vec<IpNetwork>,
-    /// Addresses of the type InternalIP.
+    /// The addresses of the type InternalIP.
     pub ips: Vec<IpAddr>,
-    /// `metadata.creationTimestamp`, which sorts by time.
+    /// The text of `metadata.creationTimestamp`. Its order is that of time.
     pub created: String,
-    /// What is wrong with it, in sentences.
+    /// The problems of the node, as sentences.
     pub wrong: Vec<String>,
 }
 
-/// The nodes by name.
+/// The nodes by their names.
 pub type Nodes = BTreeMap<String, Node>;
 
 #[derive(Deserialize, Default)]
@@ -67,10 +67,10 @@ struct Address {
     address: String,
 }
 
-/// A node and its name, from JSON.
+/// Returns a node and its name from JSON.
 ///
 /// # Errors
-/// What isn't a node.
+/// Fails if the text is not a node.
 pub(crate) fn read(text: &[u8]) -> Result<(String, Node), String> {
     let object: Object = serde_json::from_slice(text).map_err(|err| tame(&err.to_string()))?;
     let name = object.metadata.name.unwrap_or_default();
@@ -99,7 +99,7 @@ pub(crate) fn read(text: &[u8]) -> Result<(String, Node), String> {
     Ok((name, node))
 }
 
-/// A network that pods may have, whoever else has it.
+/// Parses a network that pods may have. Overlaps are checked elsewhere.
 fn network(text: &str) -> Result<IpNetwork, String> {
     let cidr: IpNetwork = text.parse().map_err(|_| "is no network".to_owned())?;
     if !text.contains('/') || cidr.ip() != cidr.network() {
@@ -115,7 +115,7 @@ fn network(text: &str) -> Result<IpNetwork, String> {
     Ok(cidr)
 }
 
-/// Whether a host can have it, and others reach it.
+/// Whether a host may have the address, and others may reach it.
 pub(crate) fn is_host(ip: IpAddr) -> bool {
     let unusual = match ip {
         IpAddr::V4(ip) => {

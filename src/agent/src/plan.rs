@@ -1,9 +1,9 @@
-//! From the nodes that the API server, or etcd, tells of, and what this host has, to what is to be there.
+//! Computes the planned state from the nodes of the API server or etcd, and from this host's state.
 //!
-//! Whatever an API server says is looked at before anything is changed: a network that another node has, that
-//! this host is connected to, or that holds the address of a node, of this host or of the API server is refused, with
-//! a sentence. So is what etcd says, and what
-//! is no part of the subnet that nodes have blocks of.
+//! All data from an API server is checked before anything is changed. A network is refused with a sentence if another
+//! node has it, or if this host is connected to it. It is also refused if it contains the address of a node, of this
+//! host or of the API server. Data from etcd is checked in the same way. A block must also be part of a subnet that
+//! nodes have blocks of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,66 +14,67 @@ use cnimble_netlink::route::NewRoute;
 
 use crate::Nodes;
 
-/// The protocol of our routes (`ip route show proto 203`). None of iproute2's rt_protos has the number.
+/// The protocol of the agent's routes (`ip route show proto 203`). None of iproute2's rt_protos has the number.
 pub const PROTOCOL: u8 = 203;
 
-/// What the host has before.
+/// The current state of the host.
 #[derive(Debug, Clone, Default)]
 pub struct Host {
-    /// The main table, with the protocol of each route.
+    /// The routes of the main table, with the protocol of each.
     pub routes: Vec<(NewRoute, u8)>,
-    /// The networks of the pods here that live, if the node's are others now.
+    /// The networks of living pods on this node, if the node now has other networks.
     pub living: Vec<IpNetwork>,
     /// The addresses of all links.
     pub addresses: BTreeSet<IpAddr>,
-    /// Addresses that no pod may have, and what each is.
+    /// Addresses that no pod may have, with a description of each.
     pub reserved: BTreeMap<IpAddr, &'static str>,
-    /// The subnets that nodes own blocks and single addresses of. Empty where each node has podCIDRs.
+    /// The subnets that nodes own blocks and single addresses of. The list is empty if each node has podCIDRs.
     pub shared: Vec<IpNetwork>,
-    /// The bridge whose pods have addresses of them without a network on their link.
+    /// The bridge of pods with addresses of these subnets. Their link has no network.
     pub bridge: Option<u32>,
 }
 
 impl Host {
-    /// What a node's network is called.
+    /// The term for a node's network.
     fn noun(&self) -> &'static str {
         if self.shared.is_empty() { "podCIDR" } else { "block" }
     }
 
-    /// Why no node may have a network that would cut this host off from itself or from the API server.
+    /// Returns why no node may have a network that would cut this host off from itself or from the API server.
     fn reserves(&self, cidr: IpNetwork) -> Option<String> {
         let (ip, what) = self.reserved.range(cidr.network()..=cidr.broadcast()).next()?;
         Some(format!("{} {cidr} is refused: {ip} is the address of {what}", self.noun()))
     }
 }
 
-/// The way to a node's pods.
+/// The next hop to a node's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
-    /// The node's address; `None` for this node's own bridge.
+    /// The node's address, or `None` for this node's own bridge.
     pub via: Option<IpAddr>,
-    /// The link that it is on.
+    /// The link of the address.
     pub index: u32,
-    /// The node.
+    /// The name of the node.
     pub node: String,
 }
 
-/// What is to be there.
+/// The planned state of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The networks of the pods here.
+    /// The networks of the pods on this node.
     pub own: Vec<IpNetwork>,
-    /// Ways to the pods of other nodes.
+    /// The routes to the pods of other nodes.
     pub routes: BTreeMap<IpNetwork, Hop>,
-    /// Ways to the pods here, by the bridge: the subnets, of which others' blocks are parts, and borrowed addresses in those.
+    /// The routes to local pods through the bridge: the subnets that contain all blocks, and borrowed addresses in
+    /// them.
     pub local: BTreeMap<IpNetwork, Hop>,
     /// The networks of all nodes.
     pub pods: BTreeSet<IpNetwork>,
-    /// What is wrong, in sentences, by node.
+    /// The problems as sentences, by node.
     pub conditions: Vec<(String, String)>,
 }
 
-/// What `own` name's node and its neighbours need.
+/// Returns the planned state for the node `own`.
 pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
     let mut plan = Plan::default();
     let addresses: BTreeSet<IpAddr> = nodes.values().flat_map(|node| node.ips.iter().copied()).collect();
@@ -99,7 +100,7 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
             taken.take(*cidr, own);
         }
     }
-    // Who has a route keeps it; then the older node comes first.
+    // An existing route wins. After that, the older node comes first.
     let has = |cidr: &IpNetwork, ips: &[IpAddr]| ways.ours.get(cidr).is_some_and(|via| ips.contains(via));
     let mut wanted: Vec<_> = nodes
         .iter()
@@ -142,7 +143,7 @@ pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
     plan
 }
 
-/// Why no node may have the network.
+/// Returns why no node may have the network, or `None`.
 fn refused(cidr: IpNetwork, addresses: &BTreeSet<IpAddr>, taken: &Taken, host: &Host) -> Option<String> {
     let (noun, shared) = (host.noun(), &host.shared);
     if let Some(ip) = addresses.range(cidr.network()..=cidr.broadcast()).next() {
@@ -155,11 +156,11 @@ fn refused(cidr: IpNetwork, addresses: &BTreeSet<IpAddr>, taken: &Taken, host: &
     Some(format!("{noun} {cidr} is refused: it overlaps {other} of node {whose}"))
 }
 
-/// Networks that don't overlap, by their first address.
+/// Networks that do not overlap, by their first address.
 #[derive(Default)]
 struct Taken {
     networks: BTreeMap<IpAddr, (IpNetwork, String)>,
-    /// Single addresses, where nodes may have them of others' blocks.
+    /// Single addresses, if nodes may borrow them from others' blocks.
     singles: BTreeMap<IpAddr, (IpNetwork, String)>,
     is_nested: bool,
 }
@@ -178,11 +179,11 @@ impl Taken {
     }
 }
 
-/// The routes of the host, less ours.
+/// The routes of the host, without the agent's.
 struct Ways<'h> {
     host: &'h Host,
     others: Vec<&'h NewRoute>,
-    /// Prefixes that others have routes for.
+    /// The destinations of routes from other sources.
     prefixes: BTreeSet<IpNetwork>,
     ours: BTreeMap<IpNetwork, IpAddr>,
 }
@@ -201,9 +202,9 @@ impl<'h> Ways<'h> {
         }
     }
 
-    /// Networks on a link of this host. Every address of a link has one, and fe80::/64 doesn't count.
+    /// Returns the networks on links of this host. fe80::/64 does not count, because every link has one.
     fn on_links(&self) -> impl Iterator<Item = &&'h NewRoute> {
-        // Those to pods of this node are of the subnet that is shared, as are borrowed addresses of others' blocks.
+        // Routes to local pods are part of the shared subnet, and so are borrowed addresses of others' blocks.
         let is_pods =
             |dst: IpNetwork| is_host(dst) && self.host.shared.iter().any(|subnet| is_within(dst, *subnet));
         let on_links = |route: &&&NewRoute| route.via.is_none() && route.dst.prefix() > 0;
@@ -215,7 +216,7 @@ impl<'h> Ways<'h> {
         Some(format!("{} {cidr} is refused: this host is connected to {}", self.host.noun(), route.dst))
     }
 
-    /// A network on a link of which the node's own would be a part.
+    /// Returns the problem if a link has a wider network that contains the node's own.
     fn wider(&self, cidr: IpNetwork) -> Option<String> {
         let route =
             self.on_links().find(|route| overlap(route.dst, cidr) && route.dst.prefix() < cidr.prefix())?;
@@ -232,7 +233,7 @@ impl<'h> Ways<'h> {
         })
     }
 
-    /// The first of the addresses that is on a link, of the network's family.
+    /// Returns the first of the addresses that is on a link and of the network's family.
     fn hop(&self, cidr: IpNetwork, ips: &[IpAddr]) -> Result<(IpAddr, u32), String> {
         let mut family = ips.iter().filter(|ip| ip.is_ipv4() == cidr.is_ipv4()).peekable();
         let Some(any) = family.peek().copied() else {
@@ -242,7 +243,7 @@ impl<'h> Ways<'h> {
             };
             return Err(format!("there is no way to {cidr}: {why}"));
         };
-        // The kernel would refuse one of this host, again and again. An address that moves between nodes is in some lists.
+        // The kernel would always refuse an address of this host. An address that moves between nodes is in some lists.
         let mut ips = family.filter(|ip| !self.host.addresses.contains(ip)).peekable();
         let Some(first) = ips.peek() else {
             return Err(format!(
@@ -256,7 +257,7 @@ impl<'h> Ways<'h> {
         ips.find_map(|ip| Some((*ip, self.link(*ip)?))).ok_or(off)
     }
 
-    /// The link that an address is on.
+    /// Returns the link of an address.
     fn link(&self, ip: IpAddr) -> Option<u32> {
         let leading = self.others.iter().filter(|route| route.dst.contains(ip));
         let best = leading.max_by_key(|route| route.dst.prefix())?;
@@ -264,7 +265,7 @@ impl<'h> Ways<'h> {
     }
 }
 
-/// Whether it is one address.
+/// Whether the network is a single address.
 fn is_host(cidr: IpNetwork) -> bool {
     cidr == cnimble_cni::cidr::host(cidr.ip())
 }

@@ -1,4 +1,4 @@
-//! Our routes in the kernel: what is there is compared with what is to be there, and only the difference written.
+//! The agent's routes in the kernel. It compares the existing routes with the wanted ones, and writes only differences.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,20 @@ use cnimble_netlink::{self as netlink, Netlink, Request};
 
 use crate::plan::{Hop, PROTOCOL};
 
-/// So many requests go to the kernel in one message.
+/// The number of requests to the kernel in one message.
 const AT_ONCE: usize = 64;
 
-/// What came of it.
+/// The result of an update.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Requests to the kernel.
+    /// The number of requests to the kernel.
     pub writes: usize,
-    /// What could not be written, in sentences.
+    /// The routes that could not be written, as sentences.
     pub failures: Vec<String>,
 }
 
-/// The requests that lead from what is there to what is wanted. A new way comes before the old one goes.
+/// Returns the requests that change the existing routes to the wanted ones. A new route is added before the old one is
+/// removed.
 pub(crate) fn difference(there: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, Hop>) -> Vec<Request> {
     let mut ours: BTreeMap<IpNetwork, Vec<&NewRoute>> = BTreeMap::new();
     for (route, _) in there.iter().filter(|(_, by)| *by == PROTOCOL) {
@@ -35,7 +36,7 @@ pub(crate) fn difference(there: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, 
         let is_same = |route: &&NewRoute| route.via == hop.via && route.index == hop.index;
         if !there.iter().any(is_same) {
             let new = NewRoute { via: hop.via, ..NewRoute::to(*dst, hop.index) };
-            // Only where there is one of ours: beside another's it would be refused, and is to be.
+            // Append only next to the agent's own route. Next to another route, the kernel must refuse the new one.
             let make = if there.is_empty() { route::add_of } else { route::append_of };
             requests.push(make(&new, &name(hop.index), PROTOCOL));
         }
@@ -50,10 +51,10 @@ fn gone(route: &NewRoute) -> Request {
     route::del_of(&old, &format!("number {}", route.index), PROTOCOL)
 }
 
-/// Writes the difference.
+/// Writes the differences to the kernel.
 ///
 /// # Errors
-/// The kernel's, of a listing.
+/// Fails if the kernel refuses to list routes.
 pub fn apply(
     netlink: &mut Netlink,
     there: &[(NewRoute, u8)],
@@ -65,7 +66,7 @@ pub fn apply(
     while requests.peek().is_some() {
         let some: Vec<Request> = requests.by_ref().take(AT_ONCE).collect();
         match netlink.execute_all(some) {
-            // It went by itself, as with its link.
+            // The kernel has already removed the route, such as with its link.
             Ok(()) => {}
             Err(err) if err.is(Errno::ESRCH) => {}
             Err(err) => written.failures.push(err.to_string()),

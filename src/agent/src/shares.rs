@@ -1,4 +1,4 @@
-//! Nodes that own blocks of a shared subnet in etcd, as the IPAM plugin cluster-local has them.
+//! Nodes that own blocks of a shared subnet in etcd, as in the IPAM plugin cluster-local.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::LIMIT;
 use crate::node::is_host;
 use crate::{Node, Nodes};
 
-/// The IPAM plugin.
+/// The name of the IPAM plugin.
 const PLUGIN: &str = "cluster-local";
 
 /// The configuration of the IPAM plugin for this node.
@@ -27,18 +27,18 @@ const PLUGIN: &str = "cluster-local";
 pub struct ClusterLocal {
     /// The plugin's part of the network's file.
     pub ipam: Value,
-    /// The node's name.
+    /// The name of the node.
     pub node: String,
     /// The subnets that nodes own blocks of.
     pub subnets: Vec<IpNetwork>,
 }
 
 impl ClusterLocal {
-    /// Reads a file with the keys of `ipam`, and completes it by what is missing: type, node, directory, routes, and `routed` for a
+    /// Reads a file with the keys of `ipam`, and adds missing ones: type, node, directory, routes, and `routed` for a
     /// bridge.
     ///
     /// # Errors
-    /// The file can't be read, or the plugin would refuse it.
+    /// Fails if the file cannot be read, or if the plugin would refuse it.
     pub fn read(
         path: &Path,
         network: &str,
@@ -105,10 +105,10 @@ struct Shares {
     singles: Vec<IpAddr>,
 }
 
-/// The nodes that a line of `cluster-local-etcd watch` tells of, and the revision of etcd.
+/// Returns the nodes in a line of `cluster-local-etcd watch`, and the revision of etcd.
 ///
 /// # Errors
-/// It is no such line.
+/// Fails if the line is invalid.
 pub fn nodes(line: &str) -> Result<(Nodes, i64), String> {
     let line: Line = serde_json::from_str(line).map_err(|err| tame(&err.to_string()))?;
     let network = |ip: &IpAddr, host_bits: u8| {

@@ -1,14 +1,14 @@
-//! A template as containerd's CRI plugin has them (`conf_template`): `{{.PodCIDR}}`, and ranges over
-//! `.PodCIDRRanges` and `.Routes` with an `{{if}}` for what stands between. No more of Go's templates.
+//! A template in the syntax of containerd's CRI plugin (`conf_template`). It supports `{{.PodCIDR}}`, and ranges over
+//! `.PodCIDRRanges` and `.Routes` with an `{{if}}` for separators. Other parts of Go's templates are not supported.
 
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::cidr::default_route;
 
-/// Fills the networks in.
+/// Replaces the actions of a template by the networks.
 ///
 /// # Errors
-/// What is asked for that there isn't.
+/// Fails if the template uses an unsupported action.
 pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
     let cidrs: Vec<String> = own.iter().map(ToString::to_string).collect();
     let routes: Vec<String> = own.iter().map(|cidr| default_route(*cidr).to_string()).collect();
@@ -58,7 +58,7 @@ pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
     Ok(out)
 }
 
-/// One turn of a range.
+/// Returns the text of one iteration of a range.
 fn body_of(
     body: &str,
     index: &str,
@@ -93,7 +93,7 @@ fn body_of(
     Ok(())
 }
 
-/// The text before the next action, the action, and what is behind. `{{-` and `-}}` take away white space.
+/// Splits at the next action: the text before, the action, and the rest. `{{-` and `-}}` remove white space.
 fn next(text: &str) -> Result<Option<(&str, &str, &str)>, String> {
     let Some((mut before, behind)) = text.split_once("{{") else { return Ok(None) };
     let (mut action, mut behind) = behind.split_once("}}").ok_or("a {{ without its }}")?;
@@ -106,7 +106,7 @@ fn next(text: &str) -> Result<Option<(&str, &str, &str)>, String> {
     Ok(Some((before, action.trim(), behind)))
 }
 
-/// What is up to the `{{end}}` of a block, and what is behind it.
+/// Splits at the `{{end}}` of a block.
 fn block(text: &str) -> Result<(&str, &str), String> {
     let (mut depth, mut rest) = (0_usize, text);
     loop {

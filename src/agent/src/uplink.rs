@@ -1,4 +1,4 @@
-//! The link that the default route leaves by.
+//! The link of the default route.
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use cnimble_netlink::Netlink;
 
 use crate::node::is_host;
 
-/// RT_SCOPE_UNIVERSE, linux/rtnetlink.h
+/// The value of RT_SCOPE_UNIVERSE (linux/rtnetlink.h).
 const GLOBAL: u8 = 0;
 
-/// Its MTU.
+/// Returns the MTU of the uplink.
 pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
     match netlink.default_link()? {
         Some(index) => Ok(Some(netlink.link_at(index)?.mtu)),
@@ -18,8 +18,8 @@ pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
     }
 }
 
-/// Its first address of each family, by which others reach this host. One that was set by hand comes before one that
-/// expires.
+/// Returns the uplink's first address of each family, by which others reach this host. Addresses that were set by hand
+/// precede those that expire.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.

@@ -1,4 +1,4 @@
-//! Routes that others change.
+//! Notices changes of routes by other programs.
 
 use std::os::fd::AsFd;
 
@@ -11,8 +11,8 @@ use cnimble_netlink::monitor::RouteMonitor;
 
 use crate::plan::PROTOCOL;
 
-/// Tells when somebody else has changed routes, or deleted some of ours. The thread that waits for it stays as long as
-/// the process.
+/// Returns a receiver for route changes by other programs, including removals of the agent's routes. Its thread runs as
+/// long as the process.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -26,7 +26,7 @@ pub fn disturbances() -> netlink::Result<watch::Receiver<()>> {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(err) => return log::warn!("routes are looked at now and then only: {err}"),
             }
-            // What was lost may have been one.
+            // A lost message may have been about a route.
             let disturbed = monitor.disturbs(PROTOCOL).unwrap_or(true);
             if disturbed && sender.send(()).is_err() {
                 return;

@@ -1,4 +1,4 @@
-//! What is planned, for kind and for hostile nodes.
+//! Tests of plans for cooperative and for hostile nodes.
 
 use super::*;
 use crate::Node;
@@ -114,7 +114,7 @@ fn of_two_nodes_with_one_network_the_one_that_has_it_keeps_it() {
         ("b", node(&["10.2.0.0/24"], &["192.0.2.2"], "2")),
         ("c", node(&["10.2.0.0/24"], &["192.0.2.3"], "1")),
     ]);
-    // The older one, at first.
+    // At first, the older node gets the network.
     assert_eq!(hops(&plan(&both, "me", &host())), ["10.2.0.0/24 via 192.0.2.3 dev 2"]);
     let mut host = host();
     host.routes.push((route("10.2.0.0/24", Some("192.0.2.2"), 2), PROTOCOL));
@@ -130,7 +130,7 @@ fn the_own_network_is_no_part_of_what_the_host_is_connected_to() {
         let plan = plan(&mine(bad), "me", &host());
         assert!(plan.own.is_empty() && plan.conditions.len() == 1, "{plan:?}");
     }
-    // The bridge of the pods has it, once it is there.
+    // Once the pods' bridge exists, it has the network.
     let mut host = host();
     host.routes.push((route("10.1.0.0/24", None, 7), 2));
     host.routes.push((route("10.1.0.5/32", None, 8), 3));
@@ -151,13 +151,14 @@ fn ten_thousand_nodes_are_planned_without_a_square() {
     assert_eq!((plan.routes.len(), plan.pods.len(), plan.conditions.len()), (9_999, 10_000, 0));
 }
 
-/// A host with pods of the network that nodes own blocks of: the pods' routes, and one to a borrowed address.
+/// Returns a host with pods of a subnet that nodes own blocks of. It has the pods' routes, and one to a borrowed
+/// address.
 fn sharing() -> Host {
     let mut host = host();
     host.shared = vec!["10.1.0.0/16".parse().unwrap()];
     host.routes.extend([
         (route("10.1.0.5/32", None, 8), 3),
-        // Of a block that another node owns.
+        // The address is of a block that another node owns.
         (route("10.1.0.127/32", None, 9), 3),
     ]);
     host
@@ -217,20 +218,20 @@ fn pods_of_a_bridge_get_the_subnet_by_it_and_borrowed_addresses() {
     let local = |plan: &Plan| plan.local.keys().map(ToString::to_string).collect::<Vec<_>>();
     let mut host = sharing();
     assert_eq!(local(&plan(&sharers(&[]), "me", &host)), [""; 0]);
-    // Pods of a bridge have no routes of their own.
+    // Pods of a bridge have no own routes.
     host.routes.retain(|(route, _)| !host.shared[0].contains(route.dst.ip()));
     host.bridge = Some(7);
     let made = plan(&sharers(&[]), "me", &host);
     assert_eq!(local(&made), ["10.1.0.0/16", "10.1.0.127/32"]);
     assert!(made.local.values().all(|hop| hop.via.is_none() && hop.index == 7));
-    // Ours are no network that the host is connected to.
+    // The agent's routes do not count as networks that the host is connected to.
     host.routes.push((route("10.1.0.0/16", None, 7), PROTOCOL));
     let other = ("b", node(&["10.1.0.64/26"], &["192.0.2.2"], ""));
     assert_eq!(
         hops(&plan(&sharers(std::slice::from_ref(&other)), "me", &host)),
         ["10.1.0.64/26 via 192.0.2.2 dev 2"]
     );
-    // The administrator's is left alone.
+    // The administrator's route is not changed.
     host.routes.push((route("10.1.0.0/16", Some("192.0.2.254"), 2), 3));
     let left = plan(&sharers(&[other]), "me", &host);
     assert_eq!(local(&left), ["10.1.0.127/32"]);
