@@ -1,5 +1,5 @@
-//! The way to an API server: by a kubeconfig that is read again and again, as tokens and
-//! certificates are replaced while we run.
+//! Access to an API server by a kubeconfig. It is read repeatedly, because tokens and certificates are replaced while
+//! the process runs.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,22 +18,22 @@ use crate::http::Client;
 use crate::kubeconfig::{self, Access, Credentials};
 use crate::{Error, HttpError, Secret, StartError};
 
-/// Servers take headers of 1 MiB at most.
+/// The longest token. Servers accept headers of 1 MiB at most.
 const TOKEN_LIMIT: usize = 1 << 20;
 
-/// Who tells of a server.
+/// The source of a server's address and credentials.
 #[derive(Debug, Clone, Default)]
 pub struct Server {
-    /// A kubeconfig.
+    /// The path of a kubeconfig.
     pub kubeconfig: PathBuf,
-    /// Which context of it, if not the current one.
+    /// The context to use, if it is not the current one.
     pub context: Option<String>,
-    /// Instead of a kubeconfig: what the pod is told that we run in.
+    /// Whether the service account of this pod is used instead of a kubeconfig.
     pub in_cluster: bool,
 }
 
 impl Server {
-    /// The server of a kubeconfig's current context.
+    /// Returns the server of a kubeconfig's current context.
     pub fn kubeconfig(path: impl Into<PathBuf>) -> Self {
         Server { kubeconfig: path.into(), ..Server::default() }
     }
@@ -46,13 +46,13 @@ impl Server {
     }
 }
 
-/// A server, and how to speak to it now.
+/// A server with its current address and credentials.
 pub struct Connection {
     way: Server,
     access: Access,
-    /// What a program gave, if it is one that does.
+    /// The credential that a program gave, if the kubeconfig names one.
     given: Option<Credential>,
-    /// Whether the server has refused it.
+    /// Whether the server has refused that credential.
     refused: AtomicBool,
     server: String,
     client: Client,
@@ -65,10 +65,10 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// What a program gives is there after [`Connection::renew`].
+    /// Reads the configuration. The credential of a program is available only after [`Connection::renew`].
     ///
     /// # Errors
-    /// The kubeconfig, or what a pod is told, can't be used.
+    /// Fails if the kubeconfig or the service account is invalid.
     pub fn new(way: &Server) -> Result<Self, StartError> {
         let way = way.clone();
         let access = way.read()?;
@@ -82,23 +82,22 @@ impl Connection {
         })
     }
 
-    /// The server's URL.
+    /// The URL of the server.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// The server's addresses; none if its name can't be resolved now.
+    /// Returns the server's addresses. The set is empty if its name cannot be resolved now.
     pub async fn addresses(&self) -> BTreeSet<IpAddr> {
         let host = self.access.server.host().unwrap_or_default().trim_matches(['[', ']']);
         let found = tokio::net::lookup_host((host, 0)).await;
         found.into_iter().flatten().map(|address| address.ip()).collect()
     }
 
-    /// Reads the kubeconfig and the files that it names again. If they say something else than
-    /// before, no connection from before is used any more.
+    /// Reads the kubeconfig and its files again. If their content has changed, no earlier connection is used any more.
     ///
     /// # Errors
-    /// They can't be used any more.
+    /// Fails if they are no longer valid.
     pub async fn renew(&mut self) -> Result<(), Error> {
         let way = self.way.clone();
         let mut access = blocking(move || way.read()).await.map_err(Error::Access)?;
@@ -120,7 +119,7 @@ impl Connection {
         if access == self.access {
             return Ok(());
         }
-        // The system's certificates may have to be read for it.
+        // The system's certificates may have to be read for the client.
         let build = move || Client::new(&access.server, &access.tls).map(|client| (access, client));
         let (access, client) = blocking(build).await.map_err(Error::Access)?;
         self.server = address(&access);
@@ -128,10 +127,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks for a path and query.
+    /// Sends a GET request for a path and query.
     ///
     /// # Errors
-    /// The server can't be reached.
+    /// Fails if the server cannot be reached.
     pub async fn get(&self, target: &str) -> Result<Response<Incoming>, Error> {
         let url = self.url(target)?;
         let headers = self.headers().await?;
@@ -139,10 +138,10 @@ impl Connection {
         Ok(self.heard(answer))
     }
 
-    /// Sends JSON (or what `kind` says) to a path.
+    /// Sends JSON, or content of the type `kind`, to a path.
     ///
     /// # Errors
-    /// The server can't be reached.
+    /// Fails if the server cannot be reached.
     pub async fn send(
         &self,
         method: Method,
@@ -157,7 +156,7 @@ impl Connection {
         Ok(self.heard(answer.map_err(|err| self.error(target, err))?))
     }
 
-    /// Notes that the server refuses whom it doesn't know.
+    /// Records that the server has refused the credential.
     fn heard(&self, answer: Response<Incoming>) -> Response<Incoming> {
         self.refused.fetch_or(answer.status().as_u16() == 401, Ordering::Relaxed);
         answer
@@ -167,7 +166,7 @@ impl Connection {
         Error::Access(StartError::Kubeconfig { path: self.way.kubeconfig.clone(), reason })
     }
 
-    /// What is wrong with a request; its query is not shown.
+    /// Returns the error of a request, without its query.
     pub fn error(&self, target: &str, source: HttpError) -> Error {
         let path = target.split('?').next().unwrap_or_default();
         Error::Http { url: format!("{}{path}", self.server), source }
@@ -225,7 +224,7 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|err| Err(cut(err)))
 }
 
-/// For a query or a path: everything but letters, digits and `-_.~` in per cent.
+/// Encodes text for a query or a path. All characters except letters, digits and `-_.~` become percent codes.
 pub fn encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {

@@ -12,28 +12,28 @@ use crate::page::{ITEM_LIMIT, SplitError, Splitter};
 use crate::wire::EnvelopeMeta;
 use crate::{Error, HttpError, http, tame};
 
-/// How many objects are listed in one answer, and how long that may take.
+/// The number of objects in one answer, and the time limit of such an answer.
 pub const PAGE: usize = 500;
 const PAGE_TIME: Duration = Duration::from_secs(60);
-/// A server that is asked for a list is believed so many pages and bytes.
+/// The limits of a list in pages and bytes.
 const PAGES: usize = 1000;
 const LIST_LIMIT: usize = 1 << 30;
-/// How large one event of a watch may be.
+/// The largest event of a watch.
 const EVENT_LIMIT: usize = ITEM_LIMIT + (64 << 10);
-/// What asks for the next page has a few hundred bytes.
+/// The longest token for the next page. A usual one has a few hundred bytes.
 const TOKEN_LIMIT: usize = 16 << 10;
 
-/// Which objects.
+/// A collection of objects, or a part of one.
 #[derive(Debug, Clone)]
 pub struct Collection {
     path: String,
-    /// What its objects are called.
+    /// The name of its objects.
     noun: String,
-    /// What narrows it, ending in `&`.
+    /// The selector of the part, ending in `&`.
     query: String,
 }
 
-/// Why a page is read no further.
+/// The reason to stop reading a page.
 enum Stop<E> {
     Caller(E),
     Split(SplitError),
@@ -46,20 +46,20 @@ impl<E> From<SplitError> for Stop<E> {
 }
 
 impl Collection {
-    /// All objects of a path, `/api/v1/nodes`.
+    /// Returns the collection of all objects of a path, such as `/api/v1/nodes`.
     pub fn new(path: &str) -> Self {
         let noun = path.rsplit('/').next().unwrap_or_default().to_owned();
         Collection { path: path.to_owned(), noun, query: String::new() }
     }
 
-    /// Those of them with this field.
+    /// Selects the objects with this value of a field.
     #[must_use]
     pub fn only(mut self, field: &str, value: &str) -> Self {
         self.query = format!("fieldSelector={}&", encode(&format!("{field}={value}")));
         self
     }
 
-    /// The URL, without what narrows it.
+    /// The URL of the collection, without the selector.
     pub fn url(&self, connection: &Connection) -> String {
         format!("{}{}", connection.server(), self.path)
     }
@@ -77,11 +77,11 @@ impl Collection {
         Error::Answer { url: self.url(connection), reason: tame(reason) }
     }
 
-    /// Gives the JSON of every object to `each`, page by page; the version to watch from. `None`: the server has
-    /// forgotten the list meanwhile.
+    /// Passes the JSON of every object to `each`, page by page. Returns the version to watch from, or `None` if the
+    /// server has forgotten the list in the meantime.
     ///
     /// # Errors
-    /// The server can't be reached, refuses, or answers nonsense or without end; or `each` does.
+    /// Fails if the server cannot be reached, refuses, or sends an invalid or endless answer. Fails if `each` does.
     pub async fn list<E: From<Error>>(
         &self,
         connection: &Connection,
@@ -113,7 +113,7 @@ impl Collection {
         Err(Error::TooMuch { url: connection.server().to_owned(), limit }.into())
     }
 
-    /// One page; what it says of itself.
+    /// Reads one page, and returns its metadata.
     async fn page<E: From<Error>>(
         &self,
         connection: &Connection,
@@ -134,10 +134,11 @@ impl Collection {
         Ok(envelope.metadata)
     }
 
-    /// Watches from a version, for so long, with bookmarks. `None`: the server has forgotten the version.
+    /// Watches from a version for a limited time, with bookmarks. Returns `None` if the server has forgotten the
+    /// version.
     ///
     /// # Errors
-    /// The server can't be reached, or refuses.
+    /// Fails if the server cannot be reached, or refuses.
     pub async fn watch(
         &self,
         connection: &Connection,
@@ -160,22 +161,22 @@ impl Collection {
     }
 }
 
-/// The lines of a watch, an event each: see [`notice`](crate::notice).
+/// The lines of a watch, with one event each. See [`notice`](crate::notice).
 #[derive(Debug)]
 pub struct Lines {
     url: String,
     body: Incoming,
     limit: Duration,
     buffer: Vec<u8>,
-    /// Only what is behind can hold the end of a line: a long one isn't searched again.
+    /// The number of bytes that contain no end of a line. They are not searched again.
     searched: usize,
 }
 
 impl Lines {
-    /// The next line; `None` when the watch ends. Nothing is lost if this is dropped while it waits.
+    /// Returns the next line, or `None` when the watch ends. It is safe to drop this future while it waits.
     ///
     /// # Errors
-    /// The connection breaks, is silent for too long, or a line is too large.
+    /// Fails if the connection breaks or is silent for too long, or if a line is too large.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let failed = |url: &str, source| Error::Http { url: url.to_owned(), source };
         loop {
@@ -186,7 +187,7 @@ impl Lines {
             }
             self.searched = self.buffer.len();
             self.buffer.shrink_to(self.searched.max(64 << 10));
-            // The server ends it in time; if not even that comes, the connection is dead.
+            // The server ends the watch in time. If it does not, the connection is dead.
             let piece =
                 http::piece(&mut self.body, self.limit).await.map_err(|err| failed(&self.url, err))?;
             let Some(piece) = piece else { return Ok(None) };

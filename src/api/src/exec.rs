@@ -1,4 +1,4 @@
-//! Credentials that a program gives: `exec` in a kubeconfig
+//! Credentials from a program: `exec` in a kubeconfig
 //! (<https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins>).
 
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use crate::Secret;
 
 /// How long the program may take. It may have to ask another server.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How much it may say: a token and a certificate chain.
+/// The longest answer: a token and a certificate chain.
 const ANSWER: u64 = 4 << 20;
-/// What expires within this is replaced before it is used.
+/// A credential that expires within this many seconds is replaced before it is used.
 const MARGIN: i64 = 10;
 
-/// Which program, and how it is run.
+/// The program and its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Program {
@@ -41,13 +41,13 @@ struct Variable {
     value: Secret,
 }
 
-/// What a program gave.
+/// The credential that a program has returned.
 #[derive(Default, PartialEq)]
 pub(super) struct Credential {
     pub(super) token: Option<Secret>,
-    /// PEM certificate chain and key.
+    /// A certificate chain and a key in PEM.
     pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
-    /// In seconds since 1970; `None`: it is good until the server refuses it.
+    /// The expiry in seconds since 1970. `None` means that it is valid until the server refuses it.
     expires: Option<i64>,
 }
 
@@ -75,7 +75,7 @@ impl Credential {
 }
 
 impl Program {
-    /// Refuses what can't be done here; a name with a `/` is relative to the kubeconfig.
+    /// Refuses unsupported settings. A name with a `/` is relative to the kubeconfig.
     pub(super) fn checked(mut self, dir: &Path) -> Result<Self, String> {
         if !["v1", "v1beta1"]
             .iter()
@@ -95,7 +95,7 @@ impl Program {
         Ok(self)
     }
 
-    /// Runs it. What it says on stderr goes to ours, as under kubectl; what it answers is in no error.
+    /// Runs the program. Its stderr is this process's, as under kubectl. No error contains its answer.
     pub(super) async fn run(&self) -> Result<Credential, String> {
         let name = self.command.display();
         let info =

@@ -1,11 +1,11 @@
-//! The readers of what a server and a kubeconfig say, for fuzzers: each takes any bytes.
+//! Entry points for fuzzers: the parsers for answers of servers and for kubeconfigs. Each accepts any bytes.
 
 use crate::page::{SplitError, Splitter};
 
-/// A file that holds no key.
+/// A file that contains no key.
 const FILE: &[u8] = b"-----BEGIN CERTIFICATE-----\nYw==\n-----END CERTIFICATE-----\n";
 
-/// Takes any bytes for a kubeconfig, and for the files that one names.
+/// Parses any bytes as a kubeconfig, and as the files of one.
 pub fn kubeconfig(bytes: &[u8]) {
     crate::kubeconfig::fuzz(bytes, FILE);
     crate::kubeconfig::fuzz(KUBECONFIG, bytes);
@@ -17,7 +17,7 @@ clusters: [{name: k, cluster: {server: 'https://k', certificate-authority: ca}}]
 users: [{name: u, user: {client-certificate: c, client-key: k}}]
 ";
 
-/// Takes any bytes for a page of a list, whose items `each` gets.
+/// Parses any bytes as a page of a list. `each` receives its items.
 pub fn page(bytes: &[u8], mut each: impl FnMut(&[u8])) {
     let mut splitter = Splitter::default();
     let take = |item: &[u8]| {

@@ -1,4 +1,4 @@
-//! HTTP requests, over TLS or not, within limits.
+//! HTTP requests with limits, with or without TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,19 +20,19 @@ use tokio::time::timeout;
 
 use crate::{HttpError, StartError, tame};
 
-/// How long it may take until a server answers.
+/// How long a server may take to answer.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Whom to trust, and who we are.
+/// The trusted authorities and the client's certificate.
 #[derive(Default, PartialEq)]
 pub struct Tls {
-    /// PEM certificates of authorities; `None`: those of the system.
+    /// The PEM certificates of authorities. `None` stands for those of the system.
     pub authorities: Option<Vec<u8>>,
-    /// Trust anybody.
+    /// Whether any server is trusted.
     pub insecure: bool,
     /// The name to expect in the server's certificate instead of the URL's.
     pub server_name: Option<String>,
-    /// PEM certificate chain and key.
+    /// A certificate chain and a key in PEM.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -45,7 +45,7 @@ fn tls_error(what: &str) -> impl Fn(String) -> StartError + '_ {
 }
 
 impl Client {
-    /// A client for this URL. The system's authorities are not read for one without TLS.
+    /// Returns a client for this URL. The system's authorities are not read if the URL has no TLS.
     pub fn new(url: &Uri, tls: &Tls) -> Result<Client, StartError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -74,7 +74,7 @@ impl Client {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(ANSWER_LIMIT));
-        // A watch may be silent for minutes; without this a peer that died isn't noticed.
+        // A watch may be silent for minutes. Without this, a dead peer is not noticed.
         tcp.set_keepalive(Some(Duration::from_secs(30)));
         let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
         let connector = match tls.server_name.clone() {
@@ -89,12 +89,12 @@ impl Client {
         Ok(Client(Pool::builder(TokioExecutor::new()).build(connector)))
     }
 
-    /// Asks, and waits for the beginning of the answer.
+    /// Sends a GET request, and waits for the beginning of the answer.
     pub async fn get(&self, url: &Uri, headers: &HeaderMap) -> Result<Response<Incoming>, HttpError> {
         self.send(Method::GET, url, headers, Vec::new()).await
     }
 
-    /// Asks with a body, and waits for the beginning of the answer.
+    /// Sends a request with a body, and waits for the beginning of the answer.
     pub async fn send(
         &self,
         method: Method,
@@ -116,12 +116,12 @@ impl Client {
     }
 }
 
-/// A URL as it may be shown: what stands behind a question mark may be a secret.
+/// Returns a URL that is safe to show: the query may contain a secret.
 pub fn without_query(url: &Uri) -> String {
     shown(&url.to_string())
 }
 
-/// The same of a text that may be no URL at all, and may have a password in it.
+/// Returns a text that is safe to show. It may be no URL, and may contain a password.
 fn shown(text: &str) -> String {
     let place = text.split(['?', '#']).next().unwrap_or_default();
     match (place.split_once("://"), place.rsplit_once('@')) {
@@ -130,7 +130,7 @@ fn shown(text: &str) -> String {
     }
 }
 
-/// An error with its causes, for hyper says only where it happened.
+/// Returns an error with its causes, because hyper's own text says only where it happened.
 fn reasons(err: &dyn std::error::Error) -> String {
     let mut text = err.to_string();
     let mut cause = err.source();
@@ -144,7 +144,7 @@ fn reasons(err: &dyn std::error::Error) -> String {
     text
 }
 
-/// The rest of an answer, if it isn't too large and comes in time.
+/// Reads the rest of an answer, unless it is too large or too late.
 pub async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError> {
     let all = async {
         let mut bytes = Vec::new();
@@ -161,7 +161,7 @@ pub async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError
     timeout(ANSWER_LIMIT, all).await.unwrap_or(Err(HttpError::Timeout(ANSWER_LIMIT)))
 }
 
-/// The next piece of an answer without end; `None` at its end.
+/// Returns the next piece of an endless answer, or `None` at its end.
 pub async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>, HttpError> {
     loop {
         match timeout(limit, body.frame()).await {
@@ -177,8 +177,8 @@ pub async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>
     }
 }
 
-/// An answer that isn't the one that was hoped for, with what it says about it: the message of
-/// a Kubernetes Status, or the beginning of the text.
+/// Returns the error of an unwanted answer. It contains the message of a Kubernetes Status, or the beginning of the
+/// text.
 pub async fn refused(response: Response<Incoming>) -> HttpError {
     let status = response.status().as_u16();
     let bytes = body(response.into_body(), 1 << 20).await.unwrap_or_default();
@@ -203,8 +203,7 @@ fn authorities(pem: &[u8]) -> Result<RootCertStore, StartError> {
     Ok(store)
 }
 
-/// insecure-skip-tls-verify: anybody may be the server. The handshake's signatures are checked
-/// all the same.
+/// Implements insecure-skip-tls-verify: any server is accepted. The signatures of the handshake are still checked.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 
@@ -243,7 +242,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// An absolute http or https URL.
+/// Parses an absolute http or https URL.
 pub fn parse_url(text: &str) -> Result<Uri, StartError> {
     let wrong = |reason: &str| StartError::Url { url: shown(text), reason: reason.to_owned() };
     let url: Uri = text.parse().map_err(|err: hyper::http::uri::InvalidUri| wrong(&err.to_string()))?;

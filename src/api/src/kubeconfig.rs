@@ -1,7 +1,7 @@
-//! kubeconfig files: how to reach an API server, and as whom.
+//! kubeconfig files: the address of an API server, and the credentials for it.
 //!
 //! The format is clientcmd's v1 Config. `auth-provider` and proxies are refused rather than ignored.
-//! In a pod there is none: its service account says the same.
+//! A pod has no such file. Its service account contains the same information.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ struct Config {
     contexts: Vec<Named>,
 }
 
-/// `name`, and beside it what it names.
+/// A `name` with the object that it names.
 #[derive(Deserialize)]
 struct Named {
     name: String,
@@ -73,7 +73,7 @@ struct User {
     auth_provider: Option<Value>,
 }
 
-/// A server, and how to speak to it.
+/// A server with its current address and credentials.
 #[derive(PartialEq)]
 pub(super) struct Access {
     pub(super) server: Uri,
@@ -81,7 +81,7 @@ pub(super) struct Access {
     pub(super) credentials: Credentials,
 }
 
-/// What goes into the header Authorization.
+/// The credentials for the header Authorization.
 #[derive(Clone, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(super) enum Credentials {
@@ -89,21 +89,21 @@ pub(super) enum Credentials {
     Token(Secret),
     /// Name and password, in base64.
     Basic(Secret),
-    /// A token in a file, read for each request: it changes.
+    /// A token in a file. It is read for each request, because it changes.
     TokenFile(PathBuf),
-    /// A program gives them.
+    /// A program returns the credentials.
     Exec(Box<Program>),
 }
 
-/// Reads a kubeconfig; `context` instead of its current one.
+/// Reads a kubeconfig. `context` replaces its current context.
 pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Access, StartError> {
     access(path, context).map_err(|reason| StartError::Kubeconfig { path: path.to_owned(), reason })
 }
 
-/// Where a pod finds its service account.
+/// The directory of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// What a pod of the cluster is told of the API server.
+/// Returns the access to the API server that a pod of the cluster has.
 pub(super) fn in_cluster() -> Result<Access, StartError> {
     let failed = |reason| StartError::Kubeconfig { path: PathBuf::from(ACCOUNT), reason };
     let variable = |name: &str| {
@@ -123,12 +123,12 @@ pub(super) fn in_cluster() -> Result<Access, StartError> {
 }
 
 fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
-    // Files are named relative to the kubeconfig.
+    // File names are relative to the kubeconfig.
     let dir = path.parent().unwrap_or(Path::new("."));
     understood(&limited(path)?, context, dir, &limited)
 }
 
-/// What a kubeconfig says; `file` reads the files that it names.
+/// Interprets a kubeconfig. `file` reads the files that it names.
 fn understood(
     bytes: &[u8],
     context: Option<&str>,
@@ -204,7 +204,7 @@ fn understood(
             let password = user.password.as_ref().map_or("", Secret::expose);
             Credentials::Basic(Secret::new(&STANDARD.encode(format!("{name}:{password}"))))
         }
-        // As under kubectl, what is there already isn't asked for.
+        // As under kubectl, the program is not asked if there are other credentials.
         _ => exec.map_or(Credentials::None, |program| Credentials::Exec(Box::new(program))),
     };
     let tls = Tls {
@@ -235,18 +235,18 @@ fn typed<T: for<'de> Deserialize<'de>>(value: &Value, whose: &str) -> Result<T, 
     })
 }
 
-/// Data in place, in base64.
+/// Decodes inline data in base64.
 fn inline(what: &str, data: &str) -> Result<Vec<u8>, String> {
     let data: String = data.split_whitespace().collect();
     STANDARD.decode(data).map_err(|err| format!("{what}-data: {err}"))
 }
 
-/// A kubeconfig, or a file that it names.
+/// Reads a kubeconfig, or one of its files.
 pub(super) fn limited(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path, MAX_SIZE, Links::Follow).map_err(|err| format!("can't read {}: {err}", path.display()))
 }
 
-/// For fuzzers: takes any bytes for a kubeconfig whose files all hold the same.
+/// Entry point for fuzzers: parses any bytes as a kubeconfig, with the same content in all its files.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(bytes: &[u8], file: &[u8]) {
     for context in [None, Some("c")] {
@@ -259,7 +259,7 @@ pub(super) fn fuzz(bytes: &[u8], file: &[u8]) {
         if let Credentials::TokenFile(path) = &access.credentials {
             assert!(path.is_absolute());
         }
-        // The system's authorities are not what is tried here.
+        // The system's authorities are not the subject of this test.
         if access.tls.insecure || access.tls.authorities.is_some() {
             let _ = crate::http::Client::new(&access.server, &access.tls);
         }

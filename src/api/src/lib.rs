@@ -1,8 +1,8 @@
-//! A client of Kubernetes API servers: how to reach one, and how to follow a collection.
+//! A client of Kubernetes API servers: it connects to one, and follows a collection.
 //!
-//! [`Connection`] goes by a kubeconfig, or by what a pod of the cluster is told, and reads it again as tokens
-//! and certificates are replaced. [`Collection`] lists in pages and watches. What the objects mean is the
-//! caller's business: it gets their bytes, one object at a time, within limits.
+//! [`Connection`] uses a kubeconfig or a pod's service account, and reads it again as tokens and certificates are
+//! replaced. [`Collection`] lists in pages and watches. The caller receives the bytes of the objects, one object at a
+//! time and within limits, and interprets them.
 
 mod access;
 mod collection;
@@ -25,7 +25,7 @@ pub use secret::{Secret, redact};
 pub use text::{is_unseen, tame};
 pub use wire::{Notice, notice};
 
-/// For fuzzers.
+/// Entry points for fuzzers.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 

@@ -1,23 +1,23 @@
-//! How long to wait before a server is asked again, as client-go's reflector does it.
+//! The pauses before a server is asked again, as in client-go's reflector.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How a list or a watch ended.
+/// The end of a list or a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All was listed.
+    /// The list is complete.
     Listed,
-    /// A watch's time was over.
+    /// The watch has ended in time.
     Over,
     /// The server has forgotten the version.
     Gone,
-    /// It failed.
+    /// The list or the watch has failed.
     Failed,
 }
 
-/// Waits longer and longer while a server fails.
+/// Pauses that grow while a server fails.
 #[derive(Debug, Clone)]
 pub struct Pace {
     first: Duration,
@@ -27,18 +27,18 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `first` after the first failure, doubled each time up to `most`.
+    /// Returns a pace that waits `first` after the first failure, and doubles that each time up to `most`.
     pub fn new(first: Duration, most: Duration) -> Self {
         Pace { first, most, wait: first, gone: None }
     }
 
-    /// How long to wait after what began at `begun` and ended so; `None`: go on at once.
+    /// Returns the pause after a call that began at `begun` and ended with `end`. `None` means no pause.
     pub fn after(&mut self, begun: Instant, end: End) -> Option<Duration> {
         let failed = match end {
             End::Listed => return None,
-            // A watch that ends at once, again and again, is a failure, too.
+            // A watch that repeatedly ends at once is a failure, too.
             End::Over => begun.elapsed() < self.first,
-            // To have forgotten is none, unless it happens again and again.
+            // A forgotten version is no failure, unless it happens repeatedly.
             End::Gone => self.gone.replace(begun).is_some_and(|last| last.elapsed() < self.most),
             End::Failed => true,
         };
@@ -63,7 +63,7 @@ mod tests {
         let waits: Vec<_> = (0..3).map(|_| pace.after(now, End::Failed).map(|wait| wait.as_secs())).collect();
         assert_eq!(waits, [Some(1), Some(2), Some(3)]);
         assert_eq!(pace.after(now, End::Listed), None);
-        // A watch that lasted was none.
+        // A watch that lasted for a while is no failure.
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(pace.after(now, End::Over), None);
         assert_eq!(pace.after(Instant::now(), End::Over), Some(Duration::from_secs(1)));

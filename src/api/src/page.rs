@@ -1,28 +1,27 @@
-//! A page of a list, taken apart while it comes in: each item for itself, so that a page takes no
-//! more memory than its largest item, however long it is.
+//! Splits a page of a list into items while it arrives. A page thus needs no more memory than its largest item.
 
 use crate::wire::Envelope;
 
-/// How large one item may be. etcd takes 1.5 MiB of an object in a shorter form than JSON.
+/// The largest item. etcd accepts 1.5 MiB for an object in a shorter form than JSON.
 pub(super) const ITEM_LIMIT: usize = 8 << 20;
-/// And what is around the items.
+/// The limit for the rest of the page.
 const ENVELOPE_LIMIT: usize = 64 << 10;
 
-/// Takes a page apart. It only counts braces and heeds strings; what is no JSON in other ways is
-/// found by who reads the items and the rest.
+/// Splits a page. It only counts braces and recognizes strings. Other JSON errors are found when the items and the rest
+/// are parsed.
 #[derive(Default)]
 pub(super) struct Splitter {
-    /// What isn't within an item.
+    /// The bytes outside of items.
     envelope: Vec<u8>,
     item: Vec<u8>,
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// Within the list of items, which is at depth 2.
+    /// Whether the position is within the list of items, which is at depth 2.
     in_items: bool,
 }
 
-/// Why a page can't be taken apart.
+/// The reason why a page cannot be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SplitError {
     #[error("an item is larger than {ITEM_LIMIT} bytes")]
@@ -34,7 +33,7 @@ pub(super) enum SplitError {
 }
 
 impl Splitter {
-    /// Takes a piece, and gives away each item that ends in it.
+    /// Takes a piece, and passes on each item that ends in it.
     pub(super) fn take<E: From<SplitError>>(
         &mut self,
         piece: &[u8],
@@ -49,7 +48,7 @@ impl Splitter {
             if buffer.len() >= limit {
                 return Err(over.into());
             }
-            // Commas between items, and the space around them, would add up.
+            // Commas and white space between items would add up.
             if within || !self.in_items || !(*byte == b',' || byte.is_ascii_whitespace()) {
                 buffer.push(*byte);
             }
@@ -75,7 +74,7 @@ impl Splitter {
                     if self.in_items && self.depth == 2 {
                         let result = each(&self.item);
                         self.item.clear();
-                        // One that was very large doesn't stay in memory.
+                        // The memory of a very large item is freed.
                         self.item.shrink_to(64 << 10);
                         result?;
                     }
@@ -89,13 +88,13 @@ impl Splitter {
         Ok(())
     }
 
-    /// What was around the items, when all has been taken.
+    /// Returns the rest of the page after all pieces.
     pub(super) fn finish(self) -> Result<Envelope, String> {
         serde_json::from_slice(&self.envelope).map_err(|err| err.to_string())
     }
 }
 
-/// Whether a list that begins at the end of this is the value of the key `items`.
+/// Whether a list that begins at the end of these bytes is the value of the key `items`.
 fn names_items(envelope: &[u8]) -> bool {
     let text = envelope.strip_suffix(b"[").unwrap_or(envelope).trim_ascii_end();
     text.strip_suffix(b":").is_some_and(|text| text.trim_ascii_end().ends_with(b"\"items\""))
@@ -105,7 +104,7 @@ fn names_items(envelope: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// The items of a page that comes in pieces of this size, and the rest.
+    /// Returns the items of a page that arrives in pieces of this size, and the rest.
     fn split(text: &str, size: usize) -> (Vec<String>, Result<Envelope, String>) {
         let mut splitter = Splitter::default();
         let mut items = Vec::new();
@@ -148,7 +147,7 @@ mod tests {
         }
         let item = format!("{{\"items\":[{{\"a\":\"{}\"}}]}}", "x".repeat(ITEM_LIMIT));
         assert_eq!(split(&item, 1000).1.err().unwrap(), SplitError::Item.to_string());
-        // Many, with much between them, take no more.
+        // Many items with much white space between them do not exceed the limit.
         let many = format!("{{\"items\":[{}{{}}]}}", "{} ,\n      ".repeat(20_000));
         assert_eq!(split(&many, 1000).0.len(), 20_001);
     }

@@ -1,4 +1,4 @@
-//! Values that are sent to a server and printed nowhere.
+//! Values that are sent to a server and never printed.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -7,26 +7,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Deserializer};
 
-/// The shortest secret, in bytes, that is looked for in texts: shorter ones are parts of ordinary words.
+/// The shortest secret that is searched for in texts, in bytes. Shorter ones are parts of ordinary words.
 const SHORTEST: usize = 6;
-/// How much of a secret's beginning gives it away where a text was cut off, in bytes.
+/// The length of a truncated secret that is still hidden, in bytes.
 const BEGINNING: usize = 12;
-/// Stands in place of a secret.
+/// The replacement for a secret.
 const HIDDEN: &str = "[secret]";
 
-/// How many secrets are looked for: a token that was replaced is good for a while.
+/// The number of secrets that are searched for. A replaced token remains valid for a while.
 const MANY: usize = 64;
 
 /// The secrets of this process, the latest last.
 static KNOWN: Mutex<VecDeque<Arc<str>>> = Mutex::new(VecDeque::new());
 
-/// A token, a password, or the value of a header. It has no `Display`, and its `Debug` doesn't show it. From its
-/// creation on [`redact`] finds it in texts of others.
+/// A token, a password, or the value of a header. It has no `Display`, and its `Debug` does not show it. After its
+/// creation, [`redact`] finds it in other texts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// A secret of this text. The process leaves no core dump from then on (PR_SET_DUMPABLE, prctl(2)).
+    /// Returns a secret with this text. Afterwards the process leaves no core dump (PR_SET_DUMPABLE, prctl(2)).
     pub fn new(text: &str) -> Self {
         let secret: Arc<str> = text.into();
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,12 +38,12 @@ impl Secret {
             known.pop_front();
         }
         drop(known);
-        // A kernel that refuses it still keeps the secret out of texts.
+        // If the kernel refuses, the secret is still hidden in texts.
         let _ = nix::sys::prctl::set_dumpable(false);
         Secret(secret)
     }
 
-    /// The secret itself, to be sent.
+    /// Returns the secret itself, so that it can be sent.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -61,8 +61,7 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// A text without the secrets of this process. A server may repeat what it was sent: as it is, escaped, or
-/// cut off.
+/// Returns a text without the secrets of this process. A server may repeat a secret: unchanged, escaped, or truncated.
 pub fn redact(text: &str) -> Cow<'_, str> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     known.iter().fold(Cow::Borrowed(text), |text, secret| {
@@ -76,7 +75,7 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// The text without a secret and without beginnings of it; `None` if there is nothing to hide.
+/// Returns the text without a secret and its beginnings, or `None` if there is nothing to hide.
 fn without(text: &str, secret: &str) -> Option<String> {
     let end = (0..=BEGINNING.min(secret.len())).rev().find(|end| secret.is_char_boundary(*end))?;
     let beginning = secret.get(..end)?;

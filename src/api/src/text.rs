@@ -1,20 +1,20 @@
-//! Texts from outside, as people read them.
+//! Texts from outside, made safe for display.
 
 use crate::redact;
 
-/// How much of what a server says about an error is kept.
+/// The longest error message of a server that is kept.
 const MESSAGE_LIMIT: usize = 300;
 
-/// Control characters, and those that turn the direction of writing around or can't be seen: what
-/// people read in a terminal has none of them.
+/// Whether the character is a control character, changes the direction of writing, or is invisible. Displayed texts
+/// contain none of these.
 pub fn is_unseen(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// One line of a text from outside, without secrets of ours, without what means something to a terminal, and not
-/// too long.
+/// Returns one line of a text from outside, without secrets and without control characters for a terminal. Long texts
+/// are truncated.
 pub fn tame(text: &str) -> String {
     redact(text).chars().filter(|char| !is_unseen(*char)).take(MESSAGE_LIMIT).collect()
 }

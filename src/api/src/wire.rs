@@ -1,4 +1,4 @@
-//! What surrounds objects: pages of lists, and events of watches.
+//! The data around objects: pages of lists, and events of watches.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::{Error, tame};
 
-/// A page of a list, less its items.
+/// A page of a list, without its items.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(crate) struct Envelope {
@@ -23,7 +23,7 @@ pub(crate) struct EnvelopeMeta {
     pub(crate) token: Option<String>,
 }
 
-/// The Status that comes with an event of the type ERROR.
+/// The Status in an event of the type ERROR.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Status {
@@ -32,7 +32,7 @@ struct Status {
     message: Option<String>,
 }
 
-/// An event of a watch; its object is read by its type.
+/// An event of a watch. The type decides how its object is parsed.
 #[derive(Deserialize)]
 struct Event<'a> {
     #[serde(rename = "type", borrow, default)]
@@ -55,24 +55,24 @@ struct Version<'a> {
     resource_version: Option<Cow<'a, str>>,
 }
 
-/// What an event of a watch says.
+/// The meaning of a watch's event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// Nothing about objects.
+    /// The event is not about an object.
     Nothing,
-    /// An object is new, or has changed: its JSON.
+    /// An object is new or has changed. Contains its JSON.
     Put(&'a str),
-    /// An object is gone: its JSON as it was.
+    /// An object was deleted. Contains its last JSON.
     Drop(&'a str),
-    /// The server has forgotten the version that was watched from.
+    /// The server has forgotten the version from which it was watched.
     Gone,
 }
 
-/// Reads a line of a watch of `url`; `version` follows what was seen.
+/// Reads a line of a watch of `url`, and updates `version`.
 ///
 /// # Errors
-/// It is no event, or one that says that the watch failed. There is no going on from `version` then, which
-/// becomes `None`.
+/// Fails if the line is no event, or if it reports that the watch failed. In the second case, the watch cannot be
+/// resumed, and `version` becomes `None`.
 pub fn notice<'a>(url: &str, line: &'a [u8], version: &mut Option<String>) -> Result<Notice<'a>, Error> {
     if line.trim_ascii().is_empty() {
         return Ok(Notice::Nothing);
@@ -91,7 +91,7 @@ pub fn notice<'a>(url: &str, line: &'a [u8], version: &mut Option<String>) -> Re
             if status.code == Some(410) || matches!(reason.as_str(), "Expired" | "Gone") {
                 return Ok(Notice::Gone);
             }
-            // From where this failed there is no going on.
+            // The watch cannot be resumed from the version of a failure.
             *version = None;
             return Err(Error::Watch {
                 url: url.to_owned(),
