@@ -1,7 +1,7 @@
-//! A client of the system bus, as far as two plugins need it: it calls methods whose arguments
-//! are texts or properties, and waits for each answer. No signals, no file descriptors, no runtime.
+//! A client of the system bus for the needs of two plugins. It calls methods with texts or properties as arguments, and
+//! waits for each answer. It supports no signals and no file descriptors, and needs no async runtime.
 //!
-//! Written after the [D-Bus specification](https://dbus.freedesktop.org/doc/dbus-specification.html):
+//! It follows the [D-Bus specification](https://dbus.freedesktop.org/doc/dbus-specification.html):
 //! "Authentication Protocol", "Server Addresses" and "Message Protocol".
 
 use std::ffi::OsString;
@@ -19,26 +19,26 @@ use wire::{ERROR, HEADER, RETURN, encode, length, parse};
 
 mod wire;
 
-/// The variable that names the system bus.
+/// The environment variable with the address of the system bus.
 pub const ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const DEFAULT_ADDRESS: &str = "unix:path=/var/run/dbus/system_bus_socket";
-/// How long one answer may take: what libdbus gives a method.
+/// How long one answer may take. libdbus has the same limit for a method.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// How long a signal to stop may stay unheard.
+/// How long a termination signal may stay unnoticed.
 const NAP: Duration = Duration::from_millis(100);
-/// No answer that we ask for comes near this; the specification's limit is 128 MiB.
+/// The largest answer. The expected ones are much smaller, and the specification's limit is 128 MiB.
 const LARGEST: usize = 1 << 20;
-/// Lines of the authentication have a few dozen bytes.
+/// The longest line of the authentication. Usual lines have a few dozen bytes.
 const LONGEST_LINE: usize = 4096;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug)]
 pub enum Error {
-    /// The bus can't be reached, or the connection broke.
+    /// The bus cannot be reached, or the connection broke.
     Io(String, io::Error),
-    /// The bus or the service says no: the error's name and its text.
+    /// The bus or the service refused the call. Contains the name of the error and its text.
     Refused(String, String),
-    /// What came makes no sense.
+    /// The received data is not valid.
     Protocol(&'static str),
 }
 
@@ -58,13 +58,13 @@ impl std::error::Error for Error {}
 /// A method of an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Method<'a> {
-    /// The service.
+    /// The name of the service.
     pub destination: &'a str,
-    /// The object.
+    /// The path of the object.
     pub path: &'a str,
-    /// The interface.
+    /// The name of the interface.
     pub interface: &'a str,
-    /// The name.
+    /// The name of the method.
     pub member: &'a str,
 }
 
@@ -76,11 +76,10 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Connects to the bus that `DBUS_SYSTEM_BUS_ADDRESS` names, or the usual one, as the
-    /// process's user.
+    /// Connects to the bus in `DBUS_SYSTEM_BUS_ADDRESS`, or to the default one, as the process's user.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no bus; if it doesn't take us.
+    /// Returns [`Error::Io`] if there is no bus. Fails if the bus refuses the user.
     pub fn system() -> Result<Self, Error> {
         let addresses = std::env::var(ADDRESS).unwrap_or_default();
         let addresses = if addresses.is_empty() { DEFAULT_ADDRESS } else { &addresses };
@@ -97,7 +96,7 @@ impl Bus {
         Ok(bus)
     }
 
-    /// `EXTERNAL`: the kernel has told the bus who we are.
+    /// Authenticates with `EXTERNAL`, because the kernel has told the bus the user.
     fn authenticate(&mut self) -> Result<(), Error> {
         let failed = |err| Error::Io("log in to the system bus".into(), err);
         let user = nix::unistd::geteuid().to_string();
@@ -119,18 +118,18 @@ impl Bus {
         self.stream.write_all(b"BEGIN\r\n").map_err(failed)
     }
 
-    /// Calls a method with texts and returns its answer. A service that isn't running is not started.
+    /// Calls a method with texts and returns its answer. A service that is not running is not started.
     ///
     /// # Errors
-    /// [`Error::Refused`] with what the service says; the connection's.
+    /// Returns [`Error::Refused`] with the error of the service. Fails if the connection breaks.
     pub fn call(&mut self, method: &Method<'_>, arguments: &[&str]) -> Result<Answer, Error> {
         self.call_with(method, &Arguments::texts(arguments))
     }
 
-    /// As [`call`](Self::call), with arguments of other types.
+    /// Calls a method with arguments of other types than [`call`](Self::call).
     ///
     /// # Errors
-    /// As those of [`call`](Self::call).
+    /// Fails as [`call`](Self::call) does.
     pub fn call_with(&mut self, method: &Method<'_>, arguments: &Arguments) -> Result<Answer, Error> {
         self.serial = self.serial.wrapping_add(1).max(1);
         let failed = |err| Error::Io(format!("call {}.{}", method.interface, method.member), err);
@@ -141,7 +140,7 @@ impl Bus {
                 self.receive(end).map_err(failed)?.ok_or(Error::Protocol("a message is too long"))?;
             let parsed = parse(&message).ok_or(Error::Protocol("a message is malformed"))?;
             if parsed.reply_to != Some(self.serial) {
-                // A signal, such as the word that we have a name now.
+                // The message is a signal, such as NameAcquired.
                 continue;
             }
             return match parsed.kind {
@@ -155,7 +154,7 @@ impl Bus {
         }
     }
 
-    /// One whole message; `None` if it is too long.
+    /// Receives one complete message. Returns `None` if it is too long.
     fn receive(&mut self, end: Instant) -> io::Result<Option<Vec<u8>>> {
         let mut message = vec![0; HEADER];
         self.read(&mut message, end)?;
@@ -166,7 +165,7 @@ impl Bus {
         Ok(Some(message))
     }
 
-    /// Fills `room`, in time.
+    /// Fills `room` before the deadline.
     fn read(&mut self, mut room: &mut [u8], end: Instant) -> io::Result<()> {
         while !room.is_empty() {
             if let Err(err) = signal::check() {
@@ -189,7 +188,7 @@ impl Bus {
     }
 }
 
-/// Until when an answer may take; less after a signal to stop.
+/// Returns the deadline of an answer. It is earlier after a termination signal.
 fn patience() -> Instant {
     let end = Instant::now() + PATIENCE;
     signal::deadline().map_or(end, |deadline| deadline.min(end))
@@ -212,7 +211,7 @@ fn connect(addresses: &str) -> Result<UnixStream, Error> {
     outcome
 }
 
-/// The socket that a part of an address names.
+/// Returns the socket in a part of an address.
 fn socket(part: &str) -> Option<io::Result<SocketAddr>> {
     let (key, value) = part.split_once('=')?;
     let value = unescape(value)?;
@@ -223,7 +222,7 @@ fn socket(part: &str) -> Option<io::Result<SocketAddr>> {
     }
 }
 
-/// `%2d` and the like.
+/// Decodes escapes such as `%2d`.
 fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -236,7 +235,7 @@ fn unescape(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Any bytes in the place of an answer, for fuzzers.
+/// Entry point for fuzzers: parses any bytes as an answer.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(bytes: &[u8]) {
     let _ = length(bytes);

@@ -1,11 +1,11 @@
-//! Messages of D-Bus in bytes: "Message Protocol" of the specification.
+//! D-Bus messages as bytes: "Message Protocol" of the specification.
 
 use super::Method;
 
 const CALL: u8 = 1;
 pub(super) const RETURN: u8 = 2;
 pub(super) const ERROR: u8 = 3;
-/// An answer's kind, fields and body begin behind this.
+/// The length of the fixed header. The header fields and the body follow it.
 pub(super) const HEADER: usize = 16;
 
 const PATH: u8 = 1;
@@ -26,14 +26,14 @@ pub struct Arguments {
 /// The value of a property.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
-    /// `s`
+    /// A text, with the signature `s`.
     Text(&'a str),
-    /// `au`
+    /// An array of numbers, with the signature `au`.
     Numbers(&'a [u32]),
 }
 
 impl Arguments {
-    /// Texts.
+    /// Returns arguments that are texts.
     pub fn texts(texts: &[&str]) -> Self {
         let mut arguments = Arguments::default();
         for text in texts {
@@ -43,7 +43,7 @@ impl Arguments {
         arguments
     }
 
-    /// And an array of names with their values: `a(sv)`.
+    /// Appends an array of names with their values: `a(sv)`.
     #[must_use]
     pub fn properties(mut self, properties: &[(&str, Value<'_>)]) -> Self {
         self.signature.push_str("a(sv)");
@@ -57,7 +57,7 @@ impl Arguments {
         self
     }
 
-    /// And an array without elements. They would be structures of this signature, such as `(sa(sv))`.
+    /// Appends an empty array with elements of this signature, such as `(sa(sv))`.
     #[must_use]
     pub fn empty(mut self, element: &str) -> Self {
         self.signature.push('a');
@@ -68,7 +68,7 @@ impl Arguments {
 }
 
 impl Value<'_> {
-    /// As a variant.
+    /// Writes the value as a variant.
     fn put(self, body: &mut Vec<u8>) {
         let mut put_signature = |signature: &str| {
             body.push(u8::try_from(signature.len()).unwrap_or(u8::MAX));
@@ -90,7 +90,7 @@ impl Value<'_> {
     }
 }
 
-/// The length of an array without the padding of its first element, and its elements.
+/// Writes an array: its length without the padding of the first element, and its elements.
 fn put_array(bytes: &mut Vec<u8>, alignment: usize, elements: impl FnOnce(&mut Vec<u8>)) {
     pad(bytes, 4);
     let at = bytes.len();
@@ -104,14 +104,14 @@ fn put_array(bytes: &mut Vec<u8>, alignment: usize, elements: impl FnOnce(&mut V
     }
 }
 
-/// A call in little-endian bytes, which every bus takes.
+/// Returns a call in little-endian bytes, which every bus accepts.
 pub(super) fn encode(method: &Method<'_>, arguments: &Arguments, serial: u32) -> Vec<u8> {
     const NO_AUTO_START: u8 = 2;
     let Arguments { signature, body } = arguments;
     let mut message = vec![b'l', CALL, NO_AUTO_START, 1];
     put_number(&mut message, body.len());
     message.extend(serial.to_le_bytes());
-    // The length of the fields comes here.
+    // A placeholder for the length of the fields.
     message.extend([0; 4]);
     let strings = [
         (PATH, b'o', method.path),
@@ -154,7 +154,7 @@ fn put_text(bytes: &mut Vec<u8>, text: &str) {
     bytes.push(0);
 }
 
-/// What a method returns.
+/// The values that a method returned.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     signature: String,
@@ -163,7 +163,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The first value, if it is a text.
+    /// Returns the first value, if it is a text.
     pub fn text(&self) -> Option<String> {
         if !self.signature.starts_with('s') {
             return None;
@@ -172,7 +172,7 @@ impl Answer {
         Some(String::from_utf8_lossy(self.body.get(4..length.checked_add(4)?)?).into_owned())
     }
 
-    /// The first value, if it is true or false.
+    /// Returns the first value, if it is a boolean.
     pub fn truth(&self) -> Option<bool> {
         if !self.signature.starts_with('b') {
             return None;
@@ -199,14 +199,14 @@ fn number(bytes: &[u8], offset: usize, big_endian: bool) -> Option<usize> {
     usize::try_from(number).ok()
 }
 
-/// The length of the message that begins with this header.
+/// Returns the length of the message that begins with this header.
 pub(super) fn length(header: &[u8]) -> Option<usize> {
     let big_endian = header.first() == Some(&b'B');
     let fields = number(header, 12, big_endian)?.checked_add(HEADER)?.checked_next_multiple_of(8)?;
     fields.checked_add(number(header, 4, big_endian)?)
 }
 
-/// `None` if it makes no sense.
+/// Parses a message. Returns `None` if it is invalid.
 pub(super) fn parse(message: &[u8]) -> Option<Parsed> {
     let big_endian = match message.first()? {
         b'l' => false,
@@ -219,7 +219,7 @@ pub(super) fn parse(message: &[u8]) -> Option<Parsed> {
     while at < end {
         at = at.checked_next_multiple_of(8)?;
         let (field, kind) = (*message.get(at)?, *message.get(at.checked_add(2)?)?);
-        // All fields have a signature of one letter.
+        // The signature of every field has one letter.
         if *message.get(at.checked_add(1)?)? != 1 {
             return None;
         }
@@ -277,14 +277,14 @@ mod tests {
         }
     }
 
-    /// The bytes are those of the specification's rules, section "Marshaling (Wire Format)".
+    /// The bytes follow the rules of the specification, section "Marshaling (Wire Format)".
     #[test]
     fn properties_and_an_empty_array() {
         let properties = [("A", Value::Text("b")), ("C", Value::Numbers(&[0, 7]))];
         let arguments = Arguments::texts(&["x"]).properties(&properties).empty("(sa(sv))");
         assert_eq!(arguments.signature, "sa(sv)a(sa(sv))");
         let expected = [
-            // A text; the array's length, and its padding.
+            // A text, the length of the array, and its padding.
             &[1, 0, 0, 0, b'x', 0, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0][..],
             &[1, 0, 0, 0, b'A', 0, 1, b's', 0, 0, 0, 0, 1, 0, 0, 0, b'b', 0, 0, 0, 0, 0, 0, 0],
             &[1, 0, 0, 0, b'C', 0, 2, b'a', b'u', 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0],
@@ -319,7 +319,7 @@ mod tests {
         for length in 0..message.len() {
             let cut = message.get(..length).unwrap();
             if let Some(parsed) = parse(cut) {
-                // The body may be cut: then its values can't be read, or they are whole.
+                // If the body is truncated, its values are either complete or cannot be read.
                 assert!(parsed.answer.text().is_none_or(|text| text == "a"), "{length}");
             }
         }
