@@ -103,7 +103,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_close_range,
 ];
 
-/// The older forms of the same, which newer architectures lack.
+/// Older forms of the same calls, which newer architectures lack.
 #[cfg(target_arch = "x86_64")]
 pub(super) const OLDER: &[c_long] = &[
     libc::SYS_access,
@@ -126,6 +126,6 @@ pub(super) const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLDER: &[c_long] = &[];
 
-/// With CAP_SYS_ADMIN: the way into a pod, and a procfs of one's own.
+/// Calls that need CAP_SYS_ADMIN: entering a pod's namespaces, and mounting a private procfs.
 pub(super) const WITH_SYS_ADMIN: &[c_long] =
     &[libc::SYS_fsconfig, libc::SYS_fsmount, libc::SYS_fsopen, libc::SYS_setns];

@@ -7,7 +7,7 @@ pub struct Caps(u64);
 impl Caps {
     /// The empty set.
     pub const NONE: Caps = Caps(0);
-    /// Files and directories of other users.
+    /// Permits access to files and directories of other users.
     pub const DAC_OVERRIDE: Caps = Caps(1 << 1);
     /// Permits ports below 1024.
     pub const NET_BIND_SERVICE: Caps = Caps(1 << 10);
@@ -15,7 +15,7 @@ impl Caps {
     pub const NET_ADMIN: Caps = Caps(1 << 12);
     /// Permits packet sockets (packet(7)).
     pub const NET_RAW: Caps = Caps(1 << 13);
-    /// Links of other users' processes in /proc, network namespaces among them.
+    /// Permits reading links of other users' processes in /proc, including network namespaces.
     pub const SYS_PTRACE: Caps = Caps(1 << 19);
     /// Permits setns(2) and mounts.
     pub const SYS_ADMIN: Caps = Caps(1 << 21);
@@ -26,12 +26,12 @@ impl Caps {
         Caps(self.0 | other.0)
     }
 
-    /// Whether all of `other` are among these.
+    /// Whether this set contains all of `other`.
     pub const fn has(self, other: Caps) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// A bit for each, by its number (linux/capability.h).
+    /// Returns the set with one bit for each capability, by its number (linux/capability.h).
     pub const fn bits(self) -> u64 {
         self.0
     }

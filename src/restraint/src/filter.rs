@@ -1,7 +1,7 @@
 //! The filter of system calls (seccomp(2)).
 //!
-//! The program is a bit map with a word for each 32 calls. The kernel runs a new program for every call's number, and
-//! a list would take five times as long.
+//! The program is a bit map with a word for each 32 calls. The kernel runs a new program once for the number of every
+//! call, and a list would take five times as long.
 
 use std::ffi::{c_long, c_ulong};
 
@@ -15,13 +15,13 @@ use nix::errno::Errno;
 use super::calls::{ALWAYS, OLDER, WITH_SYS_ADMIN};
 use super::{Caps, Level};
 
-/// The words of the map: no architecture has more than 512 numbers yet.
+/// The number of words in the map. No architecture has more than 512 calls yet.
 const WORDS: usize = 16;
-/// Instructions for each of them, in front of them and behind.
+/// The numbers of instructions for each word, and before the words.
 const EACH: u8 = 4;
 const FRONT: usize = 8;
 
-/// The kernel's number of this architecture (linux/audit.h), the first thing that a filter has to ask for.
+/// The kernel's number of this architecture (linux/audit.h). A filter must check it first.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: Option<u32> = Some(0xc000_003e);
 #[cfg(target_arch = "aarch64")]
@@ -29,7 +29,7 @@ const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: Option<u32> = None;
 
-/// `struct seccomp_data` (linux/seccomp.h).
+/// The offsets in `struct seccomp_data` (linux/seccomp.h).
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 
@@ -61,7 +61,7 @@ fn load(program: &mut [sock_filter]) -> Result<(), Errno> {
     Errno::result(outcome).map(drop)
 }
 
-/// A bit for each call.
+/// Returns a map with a bit for each call.
 fn map(lists: &[&[c_long]]) -> [u32; WORDS] {
     let mut map = [0; WORDS];
     for call in lists.iter().copied().flatten() {
@@ -74,7 +74,7 @@ fn map(lists: &[&[c_long]]) -> [u32; WORDS] {
     map
 }
 
-/// The program: the calls of the map are made, for others it returns `otherwise`.
+/// Returns the program. It allows the calls in the map, and returns `otherwise` for the others.
 fn program(architecture: u32, map: &[u32; WORDS], otherwise: u32) -> Vec<sock_filter> {
     let say = |code: u32, k: u32| jump(code, k, 0, 0);
     let mut program = vec![
@@ -93,7 +93,7 @@ fn program(architecture: u32, map: &[u32; WORDS], otherwise: u32) -> Vec<sock_fi
     let mut left = u8::try_from(used.len()).unwrap_or(u8::MAX);
     for (nth, bits) in used {
         left = left.saturating_sub(1);
-        // From behind this block: first the answer `otherwise`, then the other.
+        // Counted from the end of this block: first the return of `otherwise`, then that of the allowed calls.
         let rest = left.saturating_mul(EACH);
         program.extend([
             jump(BPF_JMP | BPF_JEQ | BPF_K, nth, 0, EACH - 1),

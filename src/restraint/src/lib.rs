@@ -1,7 +1,7 @@
 //! Drops capabilities, new privileges of started programs, and system calls.
 //!
-//! A step that the kernel refuses is left out. A restraint makes nothing fail that went well without it; only
-//! [`Level::Strict`], which an administrator has to choose, refuses system calls.
+//! A step that the kernel refuses is skipped. A restraint makes nothing fail that would succeed without it. The
+//! exception is [`Level::Strict`], which refuses system calls, and which an administrator must choose.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod calls;
@@ -22,24 +22,24 @@ pub use caps::Caps;
 use nix::errno::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
-/// The variable that chooses the level.
+/// The environment variable with the level.
 pub const SETTING: &str = "CNIMBLE_RESTRAINT";
 
-/// How much is given up.
+/// The level of restraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Drops nothing at all.
     Off,
-    /// Capabilities, and new privileges.
+    /// Drops capabilities and new privileges.
     Usual,
-    /// System calls that aren't in the list are logged by the kernel, and made.
+    /// The kernel logs system calls that are not in the list, but allows them.
     Log,
-    /// They are refused (EPERM).
+    /// The kernel refuses such system calls (EPERM).
     Strict,
 }
 
 impl Level {
-    /// The level that `CNIMBLE_RESTRAINT` names.
+    /// Returns the level in `CNIMBLE_RESTRAINT`.
     pub fn chosen() -> Self {
         let Some(value) = std::env::var_os(SETTING) else { return Level::Usual };
         match value.to_str().unwrap_or_default() {
@@ -55,23 +55,23 @@ impl Level {
     }
 }
 
-/// The needs of a process from now on.
+/// The privileges that a process needs from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restraint {
-    /// The capabilities that it keeps, as far as it has them.
+    /// The capabilities that the process keeps, if it has them.
     pub keep: Caps,
-    /// Whether it may start a program, which needs more than it does. Such a process can't give up privileges of
-    /// new programs, nor system calls.
+    /// Whether it may start a program that needs more privileges. Such a process can drop neither the privileges of new
+    /// programs nor system calls.
     pub starts_programs: bool,
 }
 
 impl Restraint {
-    /// Gives up the rest, for good. To be called while there is one thread.
+    /// Drops all other privileges permanently. The process must have only one thread.
     pub fn apply(self, level: Level) {
         if level == Level::Off {
             return;
         }
-        // A program of root's gets its capabilities back with execve(2); nobody else's does.
+        // A program of root gets its capabilities back with execve(2). A program of another user does not.
         if self.starts_programs && !nix::unistd::geteuid().is_root() {
             return;
         }
@@ -92,7 +92,7 @@ impl Restraint {
     }
 }
 
-/// Gives up all capabilities but these.
+/// Drops all capabilities except these.
 fn limit(keep: Caps) -> Result<(), Errno> {
     let sets = |held: CapabilitySet| CapabilitySets {
         effective: held,
@@ -102,7 +102,7 @@ fn limit(keep: Caps) -> Result<(), Errno> {
     let keep = CapabilitySet::from_bits_retain(keep.bits());
     let failed = |err: rustix::io::Errno| Errno::from_raw(err.raw_os_error());
     match set_capabilities(None, sets(keep)) {
-        // A caller has taken some of them away before.
+        // A caller has already dropped some of them.
         Err(rustix::io::Errno::PERM) => {
             let own = rustix::thread::capabilities(None).map_err(failed)?;
             set_capabilities(None, sets(keep & own.permitted)).map_err(failed)
