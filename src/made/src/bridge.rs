@@ -1,17 +1,17 @@
-//! Bridges that pods are joined to.
+//! Bridges with pods as ports.
 
 use serde_json::Value;
 
 use cnimble_cni::list::ListEntry;
 use cnimble_cni::{NetworkList, json};
 
-/// The plugin that makes them, as `type` names it.
+/// The plugin that makes bridges, as in `type`.
 const PLUGIN: &str = "bridge";
 
-/// The name of a bridge whose configuration gives none.
+/// The name of a bridge if the configuration has none.
 pub const DEFAULT_NAME: &str = "cni0";
 
-/// The bridges that a network's configuration names.
+/// Returns the bridges in a network's configuration.
 pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
     list.plugins.iter().filter(|plugin| plugin.plugin_type == PLUGIN).map(|plugin| {
         let name = json::get(&plugin.document, "bridge").and_then(|name| name.as_str());
@@ -19,8 +19,8 @@ pub fn configured(list: &NetworkList) -> impl Iterator<Item = String> {
     })
 }
 
-/// The plugin that another one hands the pod to, as flannel does: its key `delegate` is that one's configuration.
-/// flannel has it be a bridge, and a gateway, unless it says otherwise.
+/// Returns the plugin that another one delegates the pod to. flannel does so with the configuration in its key
+/// `delegate`. By default, that is a bridge and a gateway.
 pub fn delegated(plugin: &ListEntry) -> Option<ListEntry> {
     let mut document = json::get(&plugin.document, "delegate")?.as_object()?.clone();
     let kind = document.get("type").and_then(Value::as_str).filter(|kind| !kind.is_empty());

@@ -1,13 +1,13 @@
-//! Devices of the host that are lent to a pod. They aren't made and have no owner in their alias, but the
-//! name that they have on the host.
+//! Devices of the host that are moved to a pod. They are not made by a plugin. Their alias has no owner, but the name
+//! that they have on the host.
 
 use cnimble_cni::{NetworkList, Owner, names};
 use cnimble_netlink::link::Link;
 
-/// The plugin that moves devices, ours and the Go plugin.
+/// The plugin that moves devices, which is the same for cnimble and the Go plugins.
 const MOVED_BY: &str = "host-device";
 
-/// The name that a pod's interface has on the host, if a plugin of the network has moved it from there.
+/// Returns the name that a pod's interface has on the host, if a plugin of the network has moved it from there.
 pub fn name_on_host(list: &NetworkList, link: &Link) -> Option<String> {
     let moves = list.plugins.iter().any(|plugin| plugin.plugin_type == MOVED_BY);
     let is_name = names::interface_problem(&link.alias).is_none() && Owner::named(&link.alias).is_none();

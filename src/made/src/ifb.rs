@@ -1,7 +1,7 @@
-//! The ifb of the plugin bandwidth: what a pod sends is limited there.
+//! The ifb of the plugin bandwidth, which limits the packets that a pod sends.
 //!
-//! Its name is made of network and container, as the Go plugin's is; ours has an alias, too,
-//! which names the owner.
+//! Its name is made of network and container, as with the Go plugin. An ifb of cnimble also has an alias with the
+//! owner.
 
 use cnimble_cni::Error;
 use cnimble_cni::hash::sha512_hex;
@@ -17,7 +17,7 @@ pub const KIND: &str = "ifb";
 const PREFIX: &str = "bwp";
 const DIGITS: usize = 12;
 
-/// The name: `bwp` and twelve digits of the SHA-512 of network and container.
+/// Returns the name: `bwp` and twelve digits of the SHA-512 of network and container.
 pub fn name(network: &str, container_id: &str) -> String {
     format!("{PREFIX}{}", sha512_hex(format!("{network}{container_id}"), DIGITS / 2))
 }
@@ -28,7 +28,7 @@ pub fn is_name(text: &str) -> bool {
         .is_some_and(|hash| hash.len() == DIGITS && hash.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Ours by its alias; the Go plugin's by its name, unless some link leads there.
+/// Finds an orphaned ifb: by its alias, or for the Go plugin by its name, unless a link redirects to it.
 pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     let why = match tag(&link.alias) {
         Some(_) if judge.lives(&link.alias) => return Ok(None),
@@ -49,7 +49,7 @@ pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, 
     Ok(Some(Orphan { why, doubt }))
 }
 
-/// Whether something that a link of the host receives is sent to it.
+/// Whether a link of the host redirects received packets to it.
 pub(super) fn is_used(host: &mut Netlink, index: u32) -> Result<bool, Error> {
     for link in host.links(&Filter::default())? {
         if host.redirects(link.index)?.contains(&index) {

@@ -1,16 +1,17 @@
-//! The kinds of objects that our plugins make on a host, one file for each.
+//! The kinds of objects that the plugins make on a host, with one file for each.
 //!
 //! | file | kind | made by |
 //! |---|---|---|
-//! | [`bridge`] | bridges that pods are joined to | bridge |
+//! | [`bridge`] | bridges with pods as ports | bridge |
 //! | [`device`] | devices of the host in a pod | host-device |
 //! | [`lifetime`] | addresses that end with a lease | dhcp |
 //! | [`pair`] | the host's ends of veth pairs | bridge, ptp |
-//! | [`ifb`] | devices that a pod's egress goes through | bandwidth |
+//! | [`ifb`] | devices for a pod's egress | bandwidth |
 //! | [`rules`] | packet rules of pods | firewall, portmap |
 //!
-//! It says which plugins make the thing, how it is named and found, and when it has no owner any more. Elements of nf_tables sets are declared beside the rules that use them, in
-//! [`cnimble_rules::survey`]. What lives is not known here: the judge tells it ([`Judge`]).
+//! It knows which plugins make an object, its name, the way to find it, and when it is orphaned. Elements of nf_tables
+//! sets are declared next to the rules that use them, in [`cnimble_rules::survey`]. The liveness of attachments is not
+//! known here, but comes from the [`Judge`].
 
 pub mod bridge;
 pub mod device;
@@ -23,32 +24,32 @@ use cnimble_cni::Error;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
-/// Kinds of links that are made on the host and name their owner in their alias. In another namespace
-/// such an alias is another node's, and its networks may have the names of ours.
+/// Kinds of links that are made on the host and name their owner in their alias. In another namespace such an alias
+/// belongs to another node, and its networks may have the same names.
 pub const ON_HOST: [&str; 2] = [pair::KIND, ifb::KIND];
 
 /// Knowledge of a node, for judging a link.
 pub trait Judge {
-    /// Whether the attachment that a link's alias names lives.
+    /// Whether the attachment in a link's alias is alive.
     fn lives(&self, alias: &str) -> bool;
     /// Whether the other end of a pair is on the host, too.
     fn both_ends_here(&self, link: &Link) -> bool;
-    /// Whether an attachment that lives may have an ifb of this name.
+    /// Whether a living attachment may have an ifb of this name.
     fn has_ifb(&self, name: &str) -> bool;
-    /// Why nothing can be taken for dead, if something can't be looked at.
+    /// The reason why no attachment can be considered dead, if some state cannot be read.
     fn doubt(&self) -> Option<String>;
 }
 
 /// A link without a living owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
-    /// Why it has none.
+    /// The reason why it is orphaned.
     pub why: &'static str,
-    /// Why it is left alone, if it is.
+    /// The reason why it is not removed, if there is one.
     pub doubt: Option<String>,
 }
 
-/// The verdict on a link of the host; `None` if it has an owner, or is none of ours.
+/// Returns the verdict on a link of the host, or `None` if it has an owner or was not made by a plugin.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -60,7 +61,7 @@ pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> 
     }
 }
 
-/// Whether a link without an owner serves something all the same.
+/// Whether a link without an owner is still in use.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.

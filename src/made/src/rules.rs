@@ -1,17 +1,17 @@
-//! Packet rules of pods, as the configurations of their plugins say.
+//! Packet rules of pods, according to the configurations of their plugins.
 
 use serde_json::Value;
 
 use cnimble_cni::{NetworkList, json};
 use cnimble_rules::hand_over::Settings;
 
-/// The plugin that has the host's rules accept what pods send.
+/// The plugin that makes the host's rules accept packets of pods.
 pub const ACCEPTING: &str = "firewall";
-/// Plugins whose pods send by way of the host's rules.
+/// Plugins with pods that send through the host's rules.
 const FORWARDED: [&str; 2] = ["bridge", "ptp"];
 const PORTMAP: &str = "portmap";
 
-/// The settings in a network's configuration that handing the rules of its pods over to the Go plugins needs.
+/// The settings in a network's configuration that are needed to hand over the rules of its pods to the Go plugins.
 pub fn settings(list: &NetworkList) -> Settings {
     let mut settings = Settings::default();
     for plugin in &list.plugins {
@@ -32,7 +32,7 @@ pub fn settings(list: &NetworkList) -> Settings {
     settings
 }
 
-/// Returns true if the pods of a network send by way of the host's rules, and none of its plugins has those accept it.
+/// Returns true if the pods of a network send through the host's rules, and none of its plugins accepts these packets.
 pub fn need_others(list: &NetworkList) -> bool {
     let has = |name: &str| list.plugins.iter().any(|plugin| plugin.plugin_type == name);
     FORWARDED.into_iter().any(has) && !has(ACCEPTING)
