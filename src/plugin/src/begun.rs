@@ -1,5 +1,5 @@
-//! The note that a DEL has begun ([`cnimble_files::begun`]), as each verb keeps it. Without it the verb does its work
-//! all the same.
+//! The note that a DEL has begun ([`cnimble_files::begun`]). If the note cannot be written, the verb continues without
+//! it.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use cnimble_files::begun;
 
 use super::{Call, Command, Plugin, Role};
 
-/// Before the verb.
+/// Updates the note before the verb.
 pub(super) fn before(plugin: &dyn Plugin, call: &Call) {
     tell(match (call.command, plugin.role()) {
         (_, Role::Helper) => Ok(()),
@@ -18,7 +18,7 @@ pub(super) fn before(plugin: &dyn Plugin, call: &Call) {
     });
 }
 
-/// After the verb.
+/// Updates the note after the verb.
 pub(super) fn after(plugin: &dyn Plugin, call: &Call, outcome: &Result<(), Error>) {
     if outcome.is_err() {
         return;

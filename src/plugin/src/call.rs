@@ -1,4 +1,4 @@
-//! One invocation, validated.
+//! One invocation of a plugin, with validated parameters.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -12,42 +12,42 @@ use super::{Command, Plugin, Undo, delegate, signal};
 
 /// One invocation of a plugin. Every field has been validated for the verb.
 pub struct Call {
-    /// The verb.
+    /// The verb of the invocation.
     pub command: Command,
-    /// `CNI_CONTAINERID`; empty for GC and STATUS.
+    /// The value of `CNI_CONTAINERID`. Empty for GC and STATUS.
     pub container_id: String,
-    /// `CNI_NETNS`, to the letter; may be empty for DEL.
+    /// The unchanged value of `CNI_NETNS`. It may be empty for DEL.
     pub netns: String,
-    /// `CNI_IFNAME`; empty for GC and STATUS.
+    /// The value of `CNI_IFNAME`. Empty for GC and STATUS.
     pub ifname: String,
-    /// `CNI_ARGS`, unparsed: loopback must not care what is in it.
+    /// The unparsed value of `CNI_ARGS`, because loopback must accept any content.
     pub raw_args: String,
-    /// `CNI_PATH`, split.
+    /// The directories of `CNI_PATH`.
     pub path: Vec<PathBuf>,
-    /// The configuration.
+    /// The configuration of the plugin.
     pub config: PluginConfig,
-    /// The configuration as it came, for delegates.
+    /// The unchanged bytes of the configuration, for delegates.
     pub stdin: Rc<Vec<u8>>,
-    /// How to take back what ADD did so far.
+    /// The undo actions for the steps of ADD so far.
     pub undo: Undo,
-    /// The plugins that live in this binary.
+    /// The plugins that this binary contains.
     pub plugins: &'static [&'static dyn Plugin],
-    /// The path that this program was started by, as its caller tells it; may be anything.
+    /// The path that this program was started by, from its caller. It may be anything.
     pub program: PathBuf,
     /// The plugin's own namespace, if CNI_NETNS names another.
     pub home: Option<Arc<NetNs>>,
-    /// The plugin that `ipam.type` names, once it was looked for.
+    /// The plugin in `ipam.type`, once it has been looked for.
     pub delegate: delegate::Known,
-    /// What CHECK does about a difference.
+    /// The reaction of CHECK to a difference.
     pub wanted: Wanted,
 }
 
-/// The keys of CNI_ARGS that some plugin of ours understands. A runtime hands the same
-/// variable to the plugin and its delegate, so each knows the other's.
+/// The keys of CNI_ARGS that at least one plugin of this binary accepts. A runtime passes the same variable to a plugin
+/// and its delegate, so each accepts the other's keys.
 const KNOWN_ARGS: &[&str] = &["IP", "GATEWAY", "MAC"];
 
 impl Call {
-    /// The parsed `CNI_ARGS`.
+    /// Parses `CNI_ARGS`.
     ///
     /// # Errors
     /// Code 4 for a malformed pair or an unknown key without `IgnoreUnknown`.
@@ -57,10 +57,10 @@ impl Call {
         Ok(args)
     }
 
-    /// Opens the namespace that CNI_NETNS names.
+    /// Opens the namespace in CNI_NETNS.
     ///
     /// # Errors
-    /// Code 8 with the path and the reason.
+    /// Fails with code 8, the path and the reason.
     pub fn open_netns(&self) -> Result<NetNs, Error> {
         let opened = NetNs::open(std::path::Path::new(&self.netns));
         opened.map(|netns| netns.with_home(self.home.clone())).map_err(|err| {
@@ -70,11 +70,11 @@ impl Call {
         })
     }
 
-    /// The namespace that CNI_NETNS names, or `None` if it names none, is gone or is no namespace: then
-    /// there is nothing of ours in it.
+    /// Opens the namespace in CNI_NETNS. Returns `None` if the variable is empty, or if the path no longer leads to a
+    /// namespace. No interface of the attachment exists then.
     ///
     /// # Errors
-    /// It can't be told whether it is there.
+    /// Fails if it is unknown whether the namespace exists.
     pub fn find_netns(&self) -> Result<Option<NetNs>, Error> {
         if self.netns.is_empty() {
             return Ok(None);
@@ -83,20 +83,20 @@ impl Call {
         Ok(found.map(|netns| netns.with_home(self.home.clone())))
     }
 
-    /// The container's interface in this network, as leases are keyed.
+    /// The container's interface in this network, which is the key of leases.
     pub fn attachment(&self) -> Attachment {
         Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() }
     }
 
-    /// The attachment with its network, as links and rules are marked.
+    /// The attachment with its network, which is the owner of links and rules.
     pub fn owner(&self) -> Owner {
         Owner { network: self.config.name.clone(), attachment: self.attachment() }
     }
 
-    /// The result of the plugin in front of this one in the chain.
+    /// The result of the previous plugin in the chain.
     ///
     /// # Errors
-    /// Code 7 if there is none.
+    /// Fails with code 7 if there is none.
     pub fn previous(&self) -> Result<&CniResult, Error> {
         self.config.prev_result.as_ref().ok_or_else(|| {
             Error::config("Required prevResult missing")
@@ -104,11 +104,11 @@ impl Call {
         })
     }
 
-    /// Runs one step of a verb: `what` goes in front of its error, and a signal that has
-    /// arrived stops before it.
+    /// Runs one step of a verb. `what` is put in front of its error. The step is not started if a termination signal
+    /// has arrived.
     ///
     /// # Errors
-    /// The step's own, or code 11 if the process was told to stop.
+    /// Returns the error of the step, or code 11 after a termination signal.
     pub fn step<T, E: Into<Error>>(
         &self,
         what: &str,

@@ -1,9 +1,9 @@
-//! Calling another plugin, usually IPAM, on behalf of a verb.
+//! Calls of another plugin, usually IPAM, on behalf of a verb.
 //!
-//! The delegate is looked for in CNI_PATH. If what is found there is this very binary
-//! (same device and inode, which hard links share, or a copy by an installer), its verb is called in the same
-//! process; otherwise the file is executed, with our environment and the same stdin. Its
-//! error comes through with its own code. One that hangs is ended with the verb.
+//! The delegate is searched in CNI_PATH. If the file is this binary, its verb is called in the same process. A hard
+//! link has the same device and inode, and a copy by an installer is also recognized. Any other file is executed with
+//! the same environment and stdin. Its error is returned with its own code. A delegate that hangs is ended with the
+//! verb.
 
 use std::cell::OnceCell;
 use std::fs::Metadata;
@@ -18,27 +18,27 @@ use cnimble_cni::{CniResult, Code, Error, Version, json};
 
 use super::{Call, Command, Plugin};
 
-/// No result comes near this; one with 10,000 routes has 1 MB.
+/// The longest answer. One with 10,000 routes has 1 MB.
 const ANSWER_LIMIT: usize = 16 << 20;
 
 /// The outcome of a delegate's ADD.
 #[derive(Debug)]
 pub struct Added {
-    /// Its result.
+    /// The result of the delegate.
     pub result: CniResult,
-    /// Whether it is a plugin of this binary, of which is known what it looks at.
+    /// Whether the delegate is a plugin of this binary, which ensures that it checks known settings.
     pub here: bool,
 }
 
-/// ADD of plugin `name`. Its undo is on the call's stack when this returns.
+/// Calls ADD of plugin `name`. Its undo action is on the call's stack when this returns.
 ///
 /// # Errors
-/// The delegate's, or code 104 if it can't be run.
+/// Returns the delegate's error, or code 104 if the delegate cannot be run.
 pub fn add(call: &Call, name: &str) -> Result<CniResult, Error> {
     added(call, name).map(|added| added.result)
 }
 
-/// [`add`], with where the plugin is.
+/// Calls ADD as [`add`] does, and returns where the plugin is.
 ///
 /// # Errors
 /// Fails as [`add`] does.
@@ -48,8 +48,8 @@ pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
         Delegate::File(path) => {
             let undo = Execution::new(call, path.clone(), Command::Del);
             let outcome = Execution::new(call, path.clone(), Command::Add).run();
-            // The delegate has done its work, whatever we make of its answer; one that was cut short
-            // may have done a part of it.
+            // The delegate has done its work, even if its answer is invalid. A delegate that was cut short may have
+            // done a part of it.
             if !matches!(outcome, Err((_, false))) {
                 let run = move || undo.run().map(drop).map_err(|(err, _)| err);
                 call.undo.push(format!("call DEL of delegate {name}"), run);
@@ -64,11 +64,11 @@ pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
     }
 }
 
-/// CHECK of IPAM plugin `name`, behind the caller's `own` CHECK. If both fail with code 103, IPAM's error is the
-/// cause: an address whose lease has ended is no longer there.
+/// Calls CHECK of IPAM plugin `name`, after the caller's `own` CHECK. If both fail with code 103, IPAM's error is
+/// returned as the cause: the address of an ended lease no longer exists.
 ///
 /// # Errors
-/// As [`add`]; that of `own`.
+/// Fails as [`add`] does, or with the error of `own`.
 pub fn check(call: &Call, name: &str, own: Result<(), Error>) -> Result<(), Error> {
     if own.as_ref().is_err_and(|err| err.code != Code::CHECK_FAILED) {
         return own;
@@ -79,7 +79,7 @@ pub fn check(call: &Call, name: &str, own: Result<(), Error>) -> Result<(), Erro
     }
 }
 
-/// Any other verb of plugin `name`.
+/// Calls another verb of plugin `name`.
 ///
 /// # Errors
 /// Fails as [`add`] does.
@@ -87,15 +87,15 @@ pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => super::run(plugin, call, command),
         Delegate::File(path) => match Execution::new(call, path, command).run() {
-            // A plugin from before 1.1.0 doesn't know the verb. All other variables are set, so code 4 says this.
+            // A plugin from before 1.1.0 does not know the verb. All other variables are set, so code 4 proves this.
             Err((err, _)) if is_new(command) && err.code == Code::INVALID_ENVIRONMENT => Ok(()),
             outcome => outcome.map(drop).map_err(|(err, _)| err),
         },
     }
 }
 
-/// DEL of an IPAM plugin that says good-bye by the pod's interface, before `plugin` removes that. An error is no
-/// reason to keep the interface; [`release`] meets it again.
+/// Calls DEL of an IPAM plugin that releases through the pod's interface, before `plugin` removes it. An error does not
+/// keep the interface, because [`release`] fails in the same way later.
 pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
     let ipam = call.config.ipam_type.as_str();
     let needs_it = |other: &&&dyn Plugin| other.name() == ipam && other.leaves_by_the_interface();
@@ -107,8 +107,8 @@ pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
     }
 }
 
-/// DEL or GC of the IPAM plugin, if the network has one and its `interfaces` are gone: an address
-/// that is still on an interface must not be given to another pod.
+/// Calls DEL or GC of the IPAM plugin, if the network has one and its `interfaces` have been removed. An address that
+/// is still on an interface must not be given to another pod.
 ///
 /// # Errors
 /// Fails as [`add`] does.
@@ -119,7 +119,7 @@ pub fn release(call: &Call, interfaces: &Result<(), Error>, command: Command) ->
     }
 }
 
-/// The verbs that came with 1.1.0.
+/// Whether the verb was introduced by 1.1.0.
 fn is_new(command: Command) -> bool {
     matches!(command, Command::Gc | Command::Status)
 }
@@ -130,18 +130,18 @@ pub(crate) enum Delegate {
     File(PathBuf),
 }
 
-/// A delegate that was found, by its name.
+/// A delegate that has been found, with its name.
 #[derive(Default)]
 pub struct Known(OnceCell<(String, Delegate)>);
 
 impl Known {
-    /// A plugin that is linked into a program that is no plugin itself.
+    /// Returns a plugin that is linked into a program which is not a plugin itself.
     pub(crate) fn here(plugin: &'static dyn Plugin) -> Self {
         Known((plugin.name().to_owned(), Delegate::Here(plugin)).into())
     }
 }
 
-/// Finds `name`: the first regular file of that name in CNI_PATH. It is looked for once.
+/// Finds `name`: the first regular file of that name in CNI_PATH. Repeated calls do not search again.
 pub(crate) fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
     if let Some((_, found)) = call.delegate.0.get().filter(|(known, _)| known == name) {
         return Ok(found.clone());
@@ -152,7 +152,7 @@ pub(crate) fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
 }
 
 fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
-    // A separator would leave the directories that the administrator chose (CVE-2021-20206).
+    // A separator would allow paths outside of the directories that the administrator chose (CVE-2021-20206).
     if name.is_empty() || name.contains('/') || name == "." || name == ".." {
         return Err(Error::config(format!("invalid plugin name \"{}\"", name.escape_default())));
     }
@@ -172,14 +172,14 @@ fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
         return Ok(Delegate::File(path));
     }
     let dirs: Vec<String> = call.path.iter().map(|dir| dir.display().to_string()).collect();
-    // Not the words "not found": go-cni takes those for "already removed".
+    // The message must not contain "not found", because go-cni interprets that as "already removed".
     Err(Error::new(Code::DELEGATE, format!("no plugin \"{name}\" in CNI_PATH"))
         .details(format!("looked in [{}]", dirs.join(" "))))
 }
 
 /// Whether `found` is the running program: the same file, or a copy that an installer made. Such a copy is on the same
-/// file system and has the program's size, owner and modification time, to the nanosecond. The path that the caller gave
-/// is read first, because /proc/self/exe costs the kernel several new entries of /proc.
+/// file system and has the program's size, owner and modification time, to the nanosecond. The path that the caller
+/// gave is read first, because /proc/self/exe costs the kernel several new entries of /proc.
 fn is_this_program(call: &Call, found: &Metadata) -> bool {
     let copy = |of: &Metadata| (of.dev(), of.len(), of.uid(), of.mtime(), of.mtime_nsec());
     let is_found = |own: std::io::Result<Metadata>| {
@@ -189,7 +189,7 @@ fn is_this_program(call: &Call, found: &Metadata) -> bool {
         || is_found(std::fs::metadata("/proc/self/exe"))
 }
 
-/// A delegate's process, described by data of its own so that an undo action can keep it.
+/// A delegate's process. It owns its data, so that an undo action can keep it.
 struct Execution {
     path: PathBuf,
     env: [(&'static str, std::ffi::OsString); 6],
@@ -210,7 +210,7 @@ impl Execution {
         Execution { path, env, stdin: Rc::clone(&call.stdin) }
     }
 
-    /// The answer; else the error, and whether the delegate may have left its work half done.
+    /// Returns the answer, or the error with whether the delegate may have left its work incomplete.
     fn run(&self) -> Result<Vec<u8>, (Error, bool)> {
         let path = self.path.display();
         let failed = |what: &str, err: &std::io::Error| {
@@ -256,7 +256,7 @@ impl Execution {
 }
 
 fn first_line(bytes: &[u8]) -> String {
-    // All of a huge answer needn't be looked at.
+    // The beginning of a huge answer is enough.
     let text = String::from_utf8_lossy(bytes.get(..1024).unwrap_or(bytes));
     text.lines().next().unwrap_or_default().chars().take(200).collect()
 }

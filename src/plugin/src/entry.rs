@@ -1,4 +1,4 @@
-//! The way in and out of the process.
+//! The start and the end of the process.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -16,24 +16,24 @@ use super::env::Env;
 use super::wanted::Wanted;
 use super::{Call, Command, Plugin, Undo, begun, delegate, restrain, signal, start, undo};
 
-/// No configuration comes near this; a GC list of 10,000 attachments is 1 MB.
+/// The largest configuration. A GC list of 10,000 attachments has 1 MB.
 const STDIN_LIMIT: usize = 16 << 20;
 
-/// The release of the Go reference plugins that ours have the features of.
+/// The release of the Go reference plugins with the same features.
 const REFERENCE: &str = "1.9.1";
 
 const SUCCESS: i32 = 0;
 const FAILURE: i32 = 1;
 
-/// Runs the plugin among `plugins` that this process was called as (the file name of the
-/// first of `args`), and returns its exit status: 0, or 1 after printing an error.
+/// Runs the plugin among `plugins` that has the name of this process, which is the file name of the first of `args`.
+/// Returns the exit status: 0, or 1 after printing an error.
 pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Item = OsString>) -> i32 {
     start::prepare();
     super::log::init();
     let mut args = args.into_iter();
     let argv0 = args.next().unwrap_or_default();
     let args: Vec<OsString> = args.collect();
-    // Installers ask for the names to link; a runtime gives no arguments.
+    // Installers ask for the names to link. A runtime passes no arguments.
     if args.first().is_some_and(|arg| arg == "--list-plugins") {
         let names: String = plugins.iter().map(|plugin| format!("{}\n", plugin.name())).collect();
         return match print(&names) {
@@ -43,7 +43,7 @@ pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Ite
     }
     let name = Path::new(&argv0).file_name().unwrap_or(OsStr::new(""));
     let Some(plugin) = find(plugins, name).or_else(|| {
-        // A caller may put anything into argv[0]; the file knows better.
+        // A caller may put anything into argv[0], so the name of the file is tried, too.
         find(plugins, std::env::current_exe().ok()?.file_name()?)
     }) else {
         return unknown_name(name, plugins);
@@ -72,7 +72,7 @@ fn find(plugins: &[&'static dyn Plugin], name: &OsStr) -> Option<&'static dyn Pl
     plugins.iter().copied().find(|plugin| plugin.name().as_bytes() == name.as_bytes())
 }
 
-/// Prints an error; the exit status is 1 even if stdout is gone.
+/// Prints an error. Returns the exit status 1 even if stdout is closed.
 fn fail(err: &Error, version: Version) -> i32 {
     if let Err(io) = print(&err.to_json(version)) {
         log::error!("{err} (and stdout: {io})");
@@ -80,7 +80,7 @@ fn fail(err: &Error, version: Version) -> i32 {
     FAILURE
 }
 
-/// Writes past the line buffer of `Stdout`, which would take two system calls.
+/// Writes to stdout without the line buffer of `Stdout`, which would need two system calls.
 fn print(text: &str) -> std::io::Result<()> {
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
@@ -112,8 +112,8 @@ fn unknown_name(name: &OsStr, plugins: &[&dyn Plugin]) -> i32 {
     fail(&err, Version::LATEST)
 }
 
-/// Says what it is. nerdctl takes what follows `CNI firewall plugin ` in the first line that begins
-/// so for a semantic version, and leaves features out that a Go plugin of that version lacks.
+/// Prints the version. nerdctl parses the text after `CNI firewall plugin ` in the first line with that beginning as a
+/// semantic version. It then disables features that a Go plugin of that version lacks.
 fn about(plugin: &dyn Plugin) -> i32 {
     let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
     let _ = writeln!(
@@ -126,7 +126,7 @@ fn about(plugin: &dyn Plugin) -> i32 {
     SUCCESS
 }
 
-/// A panic is a defect, but the runtime still gets JSON and the host its state back.
+/// Installs a hook so that a panic, which is a defect, still prints JSON and rolls back the changes.
 fn install_panic_hook() {
     std::panic::set_hook(Box::new(|info| {
         let err = Error::new(Code::INTERNAL, "the plugin panicked; this is a defect in cnimble")
@@ -207,7 +207,8 @@ fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {
             Ok(config)
         }
         Command::Add | Command::Version => PluginConfig::parse(stdin),
-        // Whether the version has the verb comes before whether it is known, as in the Go library.
+        // As in the Go library, the plugin first checks that the version has the verb, and then that it knows the
+        // version.
         Command::Check | Command::Gc | Command::Status => {
             PluginConfig::parse(stdin).map_err(|err| PluginConfig::version_that_is_none(stdin).unwrap_or(err))
         }
@@ -222,7 +223,7 @@ fn read_stdin() -> Result<Vec<u8>, Error> {
     let mut config = Vec::with_capacity(4096);
     let mut piece = [0; 4096];
     loop {
-        // A caller that never closes the pipe must not keep us from being stopped.
+        // A caller that never closes the pipe must not prevent a termination.
         let length = match stdin.read(&mut piece) {
             Ok(0) => return Ok(config),
             Ok(length) => length,
@@ -239,7 +240,7 @@ fn read_stdin() -> Result<Vec<u8>, Error> {
     }
 }
 
-/// VERSION: one compact line with a newline, unlike every other answer.
+/// Prints the answer to VERSION: one compact line with a newline, unlike every other answer.
 fn version(plugin: &dyn Plugin) -> Result<(), Error> {
     let versions: Vec<&str> = plugin.versions().iter().map(|v| v.as_str()).collect();
     let answer: Value = json!({"cniVersion": Version::LATEST.as_str(), "supportedVersions": versions});
@@ -266,7 +267,7 @@ fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(),
     outcome
 }
 
-/// ADD counts as done only when the runtime has the result.
+/// Runs ADD, which has succeeded only when the runtime has the result.
 fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
     call.undo.make_current();
     let done = plugin
@@ -289,7 +290,7 @@ fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
     }
 }
 
-/// The parts of a configuration that hold for all plugins.
+/// Validates the parts of a configuration that are the same for all plugins.
 fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Result<(), Error> {
     let since = |first: Version| {
         if config.version >= first {
@@ -323,11 +324,10 @@ fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Res
     Ok(())
 }
 
-/// Opens the plugin's own namespace, for the way back from the pod's, and refuses it as
-/// CNI_NETNS before anything is done: a plugin that worked there would rebuild the host's
-/// network. DEL goes on without a namespace instead: what named it, say the PID of a dead
-/// pod, may belong to a process of the host by now, and the rest of the attachment still has
-/// to go.
+/// Opens the plugin's own namespace, for the way back from the pod's. Refuses it as CNI_NETNS before anything is done,
+/// because a plugin that worked there would change the host's network. DEL continues without a namespace instead: a
+/// path with the PID of a dead pod may belong to a host process by now. The rest of the attachment must still be
+/// removed.
 fn find_home(call: &mut Call, netns_override: bool) -> Result<(), Error> {
     if call.netns.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The CNI_* variables, each validated, all missing ones named at once.
+//! The CNI_* variables. Each is validated, and all missing ones are reported at once.
 //!
 //! Specification 1.1.0, section 2 "Parameters".
 
@@ -19,7 +19,7 @@ pub(super) struct Env {
     pub(super) netns_override: bool,
 }
 
-/// Which variables a verb can't do without.
+/// Returns the variables that a verb requires.
 fn required(command: Command) -> &'static [&'static str] {
     match command {
         Command::Add | Command::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
@@ -29,7 +29,7 @@ fn required(command: Command) -> &'static [&'static str] {
     }
 }
 
-/// The directories of CNI_PATH. An empty one would mean the current directory.
+/// Returns the directories of CNI_PATH. An empty entry would mean the current directory, so it is left out.
 fn directories(path: &std::ffi::OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty()).collect()
 }
@@ -39,10 +39,10 @@ fn invalid(msg: String) -> Error {
 }
 
 impl Env {
-    /// Reads what `command` needs through `get`.
+    /// Reads the variables that `command` needs through `get`.
     ///
     /// # Errors
-    /// Code 4: `required env variables [A,B] missing`, or the one that is invalid.
+    /// Fails with code 4: `required env variables [A,B] missing`, or the invalid one.
     pub(super) fn read(
         command: Command,
         get: impl Fn(&str) -> Option<std::ffi::OsString>,
@@ -62,7 +62,8 @@ impl Env {
             container_id: text("CNI_CONTAINERID")?,
             netns: text("CNI_NETNS")?,
             ifname: text("CNI_IFNAME")?,
-            // loopback must not fail on what it never reads; the others refuse the replacement.
+            // loopback must not fail because of a variable that it never reads. The other plugins refuse the
+            // replacement.
             args: get("CNI_ARGS").map(|args| args.to_string_lossy().into_owned()).unwrap_or_default(),
             path: get("CNI_PATH").map(|path| directories(&path)).unwrap_or_default(),
             netns_override: matches!(
@@ -114,7 +115,7 @@ mod tests {
         assert!(read(Command::Version, &[]).is_ok());
     }
 
-    /// An empty directory would be the current one, of whoever calls.
+    /// An empty directory would be the caller's current one.
     #[test]
     fn plugins_are_looked_for_in_the_named_directories_only() {
         let env = read(Command::Gc, &[("CNI_PATH", ":/opt/cni/bin::/usr/lib/cni:")]).unwrap();

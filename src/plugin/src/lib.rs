@@ -1,9 +1,8 @@
-//! The skeleton of a plugin: from the environment and stdin to a verb, and back to stdout.
+//! The skeleton of a plugin. It reads the environment and stdin, runs a verb, and writes to stdout.
 //!
-//! A plugin implements [`Plugin`]; [`main`] does the rest: it reads and validates every
-//! parameter, refuses the plugin's own namespace before anything is done, runs the verb,
-//! prints result or error, and takes everything back when ADD fails, panics or is told
-//! to stop.
+//! A plugin implements [`Plugin`], and [`main`] does the rest. It reads and validates every parameter, and refuses the
+//! plugin's own namespace before anything is done. It runs the verb and prints the result or the error. It rolls back
+//! all changes when ADD fails, panics or is terminated.
 
 mod begun;
 mod call;
@@ -30,70 +29,69 @@ use std::ffi::OsString;
 
 use cnimble_cni::{Attachment, CniResult, Error, Version};
 
-/// The part of a plugin in a chain.
+/// The role of a plugin in a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Makes the pod's interface: first for ADD, last for DEL.
+    /// Makes the pod's interface. Runs first for ADD and last for DEL.
     Main,
-    /// Works on an interface that another plugin has made.
+    /// Works on the interface of another plugin.
     Chained,
-    /// Neither, as an IPAM plugin.
+    /// Does neither, such as an IPAM plugin.
     Helper,
 }
 
-/// A CNI plugin: its verbs. All but ADD and DEL have a default that does nothing and succeeds.
+/// A CNI plugin with its verbs. All but ADD and DEL have a default that does nothing and succeeds.
 pub trait Plugin: Sync {
-    /// The name it is called by: the `type` in a configuration, the file in CNI_PATH.
+    /// The name of the plugin: the `type` in a configuration, and the file in CNI_PATH.
     fn name(&self) -> &'static str;
 
-    /// The versions it speaks, oldest first.
+    /// The versions that the plugin supports, oldest first.
     fn versions(&self) -> &'static [Version] {
         Version::ALL
     }
 
-    /// Its part in a chain.
+    /// The role of the plugin in a chain.
     fn role(&self) -> Role {
         Role::Main
     }
 
-    /// The capabilities that its verbs need. The others are given up before one begins.
+    /// The capabilities that its verbs need. The others are dropped before a verb begins.
     fn needs(&self) -> Caps;
 
-    /// Returns true if the verb may start a program; that of `ipam.type` doesn't count. What it starts needs
-    /// privileges of its own, so it keeps more of them.
+    /// Returns true if the verb may start a program other than that of `ipam.type`. Such a program needs its own
+    /// privileges, so the plugin keeps more of them.
     fn starts_programs(&self, _call: &Call) -> bool {
         false
     }
 
-    /// Reads the configuration as ADD does, and does nothing with it. Fuzzers call it.
+    /// Reads the configuration as ADD does, and discards it. Fuzzers call it.
     ///
     /// # Errors
-    /// ADD's: code 7, or 4 if CNI_ARGS is to blame.
+    /// Fails as ADD does: with code 7, or 4 if CNI_ARGS is invalid.
     fn read_config(&self, call: &Call) -> Result<(), Error>;
 
-    /// ADD: connect the container. Steps that change something push their undo on
-    /// [`Call::undo`]; the skeleton runs it if this returns an error, if the result can't
-    /// be printed, or on a panic.
+    /// Implements ADD: connects the container. Steps that change something push their undo on [`Call::undo`]. The
+    /// skeleton runs it if this returns an error, if the result cannot be printed, or on a panic.
     ///
     /// # Errors
-    /// The reason, with a code of the specification.
+    /// Fails with the reason and a code of the specification.
     fn add(&self, call: &Call) -> Result<CniResult, Error>;
 
-    /// DEL: remove everything that ADD made for the attachment. Succeeds when there is
-    /// nothing left to remove, whatever the reason.
+    /// Implements DEL: removes everything that ADD made for the attachment. Succeeds if there is nothing left to
+    /// remove, for any reason.
     ///
     /// # Errors
-    /// Only if something is left that could not be removed.
+    /// Fails only if something remains that could not be removed.
     fn del(&self, call: &Call) -> Result<(), Error>;
 
-    /// Returns true if and only if this IPAM plugin needs the pod's interface for DEL, which then comes twice:
-    /// before the interface goes, and behind it, as everybody's.
+    /// Returns true if and only if this IPAM plugin needs the pod's interface for DEL. DEL is then called twice: before
+    /// and after the removal of the interface.
     fn leaves_by_the_interface(&self) -> bool {
         false
     }
 
-    /// What the plugin does as a program of its own, with arguments, which no runtime gives. The exit status;
-    /// `None` if these arguments mean nothing to it.
+    /// Runs the plugin as a program with arguments, which no runtime passes. Returns the exit status, or `None` if
+    /// these arguments are unknown.
     fn program(&self, _args: &[OsString]) -> Option<i32> {
         None
     }
@@ -103,38 +101,37 @@ pub trait Plugin: Sync {
         true
     }
 
-    /// CHECK: the attachment is as ADD left it. `prev` is the prevResult; it is empty if there is
-    /// none and [`Plugin::checks_prev_result`] allows that.
+    /// Implements CHECK: the attachment is as ADD left it. `prev` is the prevResult. It is empty if there is none and
+    /// [`Plugin::checks_prev_result`] allows that.
     ///
     /// # Errors
-    /// Code 103 with what differs.
+    /// Fails with code 103 and the difference.
     fn check(&self, _call: &Call, _prev: &CniResult) -> Result<(), Error> {
         Ok(())
     }
 
-    /// GC: remove what belongs to attachments that aren't in `valid`. It isn't called without a
-    /// list, which is not an empty list.
+    /// Implements GC: removes everything of attachments that are not in `valid`. It is not called without a list. A
+    /// missing list differs from an empty one.
     ///
     /// # Errors
-    /// After everything was tried, what could not be removed.
+    /// Fails after everything was tried, with everything that could not be removed.
     fn gc(&self, _call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
         Ok(())
     }
 
-    /// STATUS: could ADD be served now?
+    /// Implements STATUS: whether ADD could succeed now.
     ///
     /// # Errors
-    /// Code 50 or 51 with the reason.
+    /// Fails with code 50 or 51 and the reason.
     fn status(&self, _call: &Call) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// Runs a verb of `plugin` and gives it what it needs of the configuration. ADD's result is
-/// dropped.
+/// Runs a verb of `plugin` with the parts of the configuration that it needs. The result of ADD is dropped.
 ///
 /// # Errors
-/// The verb's, or code 7 for CHECK without a prevResult.
+/// Returns the verb's error, or code 7 for CHECK without a prevResult.
 pub fn run(plugin: &dyn Plugin, call: &Call, command: Command) -> Result<(), Error> {
     let config = &call.config;
     match command {
@@ -145,7 +142,7 @@ pub fn run(plugin: &dyn Plugin, call: &Call, command: Command) -> Result<(), Err
             None if !plugin.checks_prev_result() => plugin.check(call, &CniResult::default()),
             None => Err(Error::config("Required prevResult missing")),
         },
-        // No list is not an empty list: nothing may be cleaned.
+        // A missing list is not an empty list, so nothing is removed.
         Command::Gc => match &config.valid_attachments {
             Some(valid) => plugin.gc(call, valid),
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! What a verb gives up once its parameters are read.
+//! The privileges that a verb drops once its parameters are read.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use super::delegate::{self, Delegate};
 use super::interface::arp;
 use super::{Call, Command, Plugin};
 
-/// The directories where a runtime mounts namespaces, which are no links to a process's.
+/// The directories where a runtime mounts namespaces. The paths there are no links to those of a process.
 const MOUNTED: [&str; 2] = ["/run/netns/", "/var/run/netns/"];
 
-/// Gives up what `plugin` doesn't need for the verb of `call`, nor its IPAM plugin.
+/// Drops the privileges that neither `plugin` nor its IPAM plugin needs for the verb of `call`.
 pub(super) fn restrain(plugin: &dyn Plugin, call: &Call) {
     let level = Level::chosen();
     if level != Level::Off {
@@ -30,7 +30,7 @@ fn restraint(plugin: &dyn Plugin, call: &Call) -> Restraint {
                 starts_programs |= other.starts_programs(call);
             }
             Ok(Delegate::File(_)) => starts_programs = true,
-            // The verb meets the error itself, if it asks for the plugin.
+            // The verb finds the same error, if it calls the plugin.
             Err(_) => {}
         }
     }
@@ -43,8 +43,8 @@ fn restraint(plugin: &dyn Plugin, call: &Call) -> Restraint {
     Restraint { keep, starts_programs }
 }
 
-/// Whether files of another process in /proc may have to be opened: the pod's namespace, or those of process 1,
-/// which is asked whether it reaps.
+/// Whether the verb may open files of another process in /proc. These are the pod's namespace, or files of process 1
+/// that show whether it reaps.
 fn looks_at_processes(call: &Call) -> bool {
     match call.command {
         Command::Del | Command::Gc => true,

@@ -1,6 +1,6 @@
-//! The parts of the standard library's start that a plugin needs, as it skips the rest (see the package
-//! cnimble-plugins): three open descriptors, and no death by SIGPIPE. And what it needs of a dynamic
-//! loader, which it doesn't have: nothing writable that need not be.
+//! The parts of the standard library's start that a plugin needs, because it skips the rest (see the package
+//! cnimble-plugins): three open descriptors, and no death by SIGPIPE. It also does a dynamic loader's work, because
+//! there is none: it makes constant data read-only.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -10,41 +10,40 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-/// To be called first.
+/// Prepares the process. It must be called first.
 pub(super) fn prepare() {
     seal();
-    // A caller may have closed one. The next file that is opened would get its number, and an
-    // answer meant for stdout would be written into a lease.
+    // A caller may have closed one. The next opened file would get its number, and an answer for stdout would be
+    // written into a lease.
     fill(std::io::stdin());
     fill(std::io::stdout());
     fill(std::io::stderr());
-    // The reader of our answer, or of a delegate's configuration, is gone: an error like
-    // any other, and an ADD has to be taken back.
-    // SAFETY: no handler is installed, so none can do anything unsafe.
+    // The reader of an answer or of a delegate's configuration may exit. That is an error like any other, and an ADD
+    // must be rolled back. SAFETY: no handler is installed, so none can do anything unsafe.
     if let Err(err) = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) } {
         log::warn!("can't ignore SIGPIPE: {err}");
     }
 }
 
-/// Opens /dev/null in place of a closed descriptor: a new one has the lowest free number, and
-/// those below are open by now.
+/// Opens /dev/null in place of a closed descriptor. A new descriptor has the lowest free number, and those below are
+/// already open.
 fn fill(descriptor: impl AsFd) {
     if fcntl(descriptor, FcntlArg::F_GETFD) == Err(Errno::EBADF)
         && let Ok(null) = File::options().read(true).write(true).open("/dev/null")
     {
-        // For the rest of the process's life.
+        // The descriptor stays open for the rest of the process's life.
         std::mem::forget(null);
     }
 }
 
-/// Makes read-only what is constant but for its relocation: tables of functions, which a write gone
-/// astray must not change. A loader does that, and glibc's start of a static program; musl's doesn't.
+/// Makes data read-only that is constant except for its relocation. A stray write must not change tables of functions.
+/// A loader does that, and so does glibc's start of a static program. musl's start does not.
 fn seal() {
     // SAFETY: the function is of the type that dl_iterate_phdr(3) calls, and needs no data.
     unsafe { libc::dl_iterate_phdr(Some(seal_program), std::ptr::null_mut()) };
 }
 
-/// Is called for the program first, and ends there.
+/// The callback of dl_iterate_phdr(3). It is called for the program first, and ends the iteration there.
 unsafe extern "C" fn seal_program(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
     // SAFETY: dl_iterate_phdr(3) passes the program's headers, which are loaded for good.
     let (base, headers) = unsafe {
@@ -61,12 +60,12 @@ unsafe extern "C" fn seal_program(info: *mut libc::dl_phdr_info, _: usize, _: *m
         else {
             continue;
         };
-        // Whole pages, as a loader counts them: begun downwards, ended downwards.
+        // Only complete pages are protected, as a loader does: both ends are rounded down.
         let whole = |address: usize| address.checked_div(page).map(|pages| pages * page);
         let (Some(start), Some(end)) = (whole(base + offset), whole(base + offset + length)) else {
             continue;
         };
-        // SAFETY: the linker put there only what is not written after the start.
+        // SAFETY: the linker put only data there that is not written after the start.
         let outcome =
             unsafe { libc::mprotect(start as *mut c_void, end.saturating_sub(start), libc::PROT_READ) };
         if outcome != 0 {

@@ -1,9 +1,8 @@
-//! The undo stack: every step of ADD says how to take it back.
+//! The undo stack: every step of ADD has an action that reverts it.
 //!
-//! Undo actions own plain data (names, indices, paths) and open what sockets they need
-//! themselves: they run when something else has just failed, so they lean on nothing that
-//! may be broken. That also lets the panic hook run them, although the release profile
-//! aborts on panic and no destructor would.
+//! Undo actions own plain data (names, indices, paths) and open their sockets themselves. They run after a failure, so
+//! they depend on nothing that may be broken. The panic hook can also run them, although the release profile aborts on
+//! panic and runs no destructor.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -25,32 +24,32 @@ pub struct Undo {
 }
 
 thread_local! {
-    /// Without a destructor: to have one, the standard library asks the system for memory, which takes a verb six system
-    /// calls and two pages more.
+    /// It has no destructor: to register one, the standard library allocates memory, which costs a verb six system
+    /// calls and two more pages.
     static CURRENT: ManuallyDrop<RefCell<Option<Undo>>> = const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
 impl Undo {
-    /// An empty stack.
+    /// Returns an empty stack.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Remembers how to take back what was just done; `what` reads like "remove veth vethX".
+    /// Adds an action that reverts the last step. `what` is a phrase such as "remove veth vethX".
     pub fn push(&self, what: impl Into<String>, action: impl FnOnce() -> Result<(), Error> + 'static) {
         self.steps.borrow_mut().push(Step { what: what.into(), action: Box::new(action) });
     }
 
-    /// Everything went well: forget the actions.
+    /// Drops the actions, because ADD has succeeded.
     pub fn commit(&self) {
         self.steps.borrow_mut().clear();
     }
 
-    /// Runs the actions, latest first, all of them. Returns a sentence for each that failed.
+    /// Runs all actions, the latest first. Returns a sentence for each failure.
     pub fn rollback(&self) -> Vec<String> {
         let mut failures = Vec::new();
         loop {
-            // Taken one by one, so that an action that panics doesn't take the rest along.
+            // Each step is taken separately, so that a panic in one action does not drop the others.
             let step = match self.steps.try_borrow_mut() {
                 Ok(mut steps) => steps.pop(),
                 Err(_) => None,
@@ -63,7 +62,7 @@ impl Undo {
         }
     }
 
-    /// Rolls back and tells in the error's details what could not be taken back.
+    /// Rolls back, and adds the failures to the error's details.
     pub fn rollback_into(&self, err: Error) -> Error {
         self.rollback().into_iter().fold(err, |err, failure| err.details(format!("left behind: {failure}")))
     }
@@ -74,7 +73,7 @@ impl Undo {
     }
 }
 
-/// For the panic hook: rolls back the stack of the verb that is running.
+/// Rolls back the stack of the running verb, for the panic hook.
 pub(super) fn rollback_current() -> Vec<String> {
     let undo = CURRENT.with(|current| current.try_borrow_mut().ok().and_then(|mut current| current.take()));
     undo.map(|undo| undo.rollback()).unwrap_or_default()
@@ -102,7 +101,7 @@ mod tests {
         assert!(undo.rollback().is_empty());
     }
 
-    /// The panic hook has nothing of the verb in its hands.
+    /// The panic hook has no access to the verb's values.
     #[test]
     fn the_stack_of_the_running_verb_is_found_and_run_once() {
         assert!(rollback_current().is_empty());

@@ -1,10 +1,10 @@
-//! An interface that has no end on the host: made in the pod, found again there, removed.
+//! An interface without an end on the host: creates it in the pod, finds it again, and removes it.
 //!
-//! One that has a master on the host is made by a socket of the host, and born in the pod. Its name
-//! must be free in both namespaces at that moment (older kernels ask both, 6.18 only the pod's, and
-//! `eth0` is seldom free on a host), so it is born under a temporary name, made from the attachment, and renamed as its owner
-//! is written into its alias, in one message. If an ADD is killed in between, DEL and the next ADD
-//! know the interface by the temporary name.
+//! An interface with a master on the host is created through a socket of the host, and starts in the pod. Its name must
+//! be free in both namespaces at that moment: older kernels check both, and 6.18 checks only the pod's. A host often
+//! has an `eth0`, so the interface starts with a temporary name, made from the attachment. One message then renames it
+//! and writes its owner into its alias. If an ADD is killed in between, DEL and the next ADD recognize the temporary
+//! name.
 
 use std::os::fd::AsFd;
 
@@ -20,25 +20,25 @@ use super::pinned::in_pinned;
 use super::{arp, check, inside, pair, pod, remove};
 use crate::Call;
 
-/// An interface to make.
+/// The parameters of an interface to create.
 #[derive(Debug)]
 pub struct NewInterface {
     /// The kind of link.
     pub kind: Kind,
     /// The master, for kinds that have one.
     pub master: Option<Master>,
-    /// MTU in bytes; `None` is the kernel's.
+    /// The MTU in bytes, or `None` for the kernel's default.
     pub mtu: Option<u32>,
-    /// Hardware address; `None` is the kernel's choice.
+    /// The hardware address, or `None` for the kernel's choice.
     pub mac: Option<Mac>,
 }
 
-/// Makes the interface in the pod, down, with its undo, and names its owner in its alias. Returns
-/// it with a socket inside.
+/// Creates the interface in the pod, down, with its undo, and writes its owner into its alias. Returns it with a socket
+/// inside.
 ///
 /// # Errors
-/// Code 102 if the pod has an interface of that name; code 100 with the module that the kernel
-/// lacks; the kernel's.
+/// Fails with code 102 if the pod has an interface of that name, and with code 100 if the kernel lacks a module. Fails
+/// if the kernel refuses the request.
 pub fn create(call: &Call, netns: &NetNs, new: NewInterface) -> Result<(Link, Netlink), Error> {
     match new.master {
         Some(Master { link, netlink, in_pod: false }) => {
@@ -50,7 +50,7 @@ pub fn create(call: &Call, netns: &NetNs, new: NewInterface) -> Result<(Link, Ne
     }
 }
 
-/// Makes an interface by a socket in the pod.
+/// Creates an interface through a socket in the pod.
 fn inside(
     call: &Call,
     netns: &NetNs,
@@ -58,13 +58,13 @@ fn inside(
     master: Option<&Link>,
 ) -> Result<(Link, Netlink), Error> {
     let mut inside = Netlink::open_in(netns)?;
-    // Whatever undoes it is there before it is made.
+    // The undo action is prepared before the interface is created.
     let home = call.open_netns()?;
     let parent = master.map(|master| master.index);
     let NewInterface { kind, mtu, mac, .. } = *new;
     let wanted = NewLink { name: &call.ifname, kind, parent, netns: None, mtu, mac, group: None, up: false };
     let link = match inside.create_link(kind::add(&wanted)) {
-        // Or its master has such a VLAN.
+        // EEXIST may also mean that the master has such a VLAN.
         Err(err) if err.is(Errno::EEXIST) && inside.find_link(&call.ifname)?.is_some() => {
             return Err(pair::pod_name_taken(call));
         }
@@ -74,7 +74,7 @@ fn inside(
     Ok((link, inside))
 }
 
-/// Makes an interface on a master of the host, by the socket `host`.
+/// Creates an interface on a master of the host, through the socket `host`.
 fn from_host(
     call: &Call,
     netns: &NetNs,
@@ -88,13 +88,13 @@ fn from_host(
     let NewInterface { kind, mtu, mac, .. } = *new;
     let (parent, born_in) = (Some(master.index), Some(netns.as_fd()));
     let wanted = NewLink { name: &name, kind, parent, netns: born_in, mtu, mac, group: None, up: false };
-    // Before it is made: an answer that is lost doesn't say whether it was.
+    // The undo action comes first, because a lost answer does not say whether the interface was created.
     let (first_home, unfinished) = (call.open_netns()?, name.clone());
     call.undo.push(format!("remove {} {name} from the pod", kind.name()), move || {
         remove_unfinished(&mut Netlink::open_in(&first_home)?, &unfinished, kind)
     });
     let made = match host.execute(kind::add(&wanted)) {
-        // Left by an ADD that was killed.
+        // An ADD that was killed has left the interface.
         Err(err) if err.is(Errno::EEXIST) => {
             remove_unfinished(&mut inside, &name, kind)?;
             host.execute(kind::add(&wanted))
@@ -107,12 +107,12 @@ fn from_host(
     Ok((Link { name: call.ifname.clone(), ..link }, inside))
 }
 
-/// Writes the owner into the alias of the pod's new interface, and gives it its `name`, if it has a
-/// temporary one; pushes its undo, which goes to the namespace `home`. That is opened before the interface
-/// is made: an error between the two would leave it.
+/// Writes the owner into the alias of the pod's new interface, and gives it its `name` if it has a temporary one.
+/// Pushes its undo, which runs in the namespace `home`. That is opened before the interface is created, because an
+/// error between the two would leave the interface.
 ///
 /// # Errors
-/// Code 102 if the name is taken; the kernel's.
+/// Fails with code 102 if the name is taken, and if the kernel refuses the request.
 pub fn claim(
     call: &Call,
     home: NetNs,
@@ -132,13 +132,13 @@ pub fn claim(
     })
 }
 
-/// The name that an interface is born under: `new` and twelve hex digits of a hash of the attachment.
+/// Returns the temporary name of an interface: `new` and twelve hex digits of a hash of the attachment.
 fn temporary_name(owner: &Owner) -> String {
     format!("new{}", hash16(&owner.tag()).get(..12).unwrap_or_default())
 }
 
-/// Removes an interface of this name and kind that doesn't tell its owner yet: an ADD has ended before it could
-/// write that. A temporary name, of 48 bits, is no accident.
+/// Removes an interface of this name and kind without an owner: an ADD has ended before it could write that. A
+/// temporary name has 48 bits, so a match is no coincidence.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -149,11 +149,11 @@ pub fn remove_unfinished(inside: &mut Netlink, name: &str, kind: Kind) -> Result
     }
 }
 
-/// The kernel's refusal to make a link.
+/// Returns the error for a link that the kernel refuses to create.
 fn refused(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Error {
     match (err.errno, master) {
         (Errno::EOPNOTSUPP, None) => unknown_kind(kind, Code::KERNEL).details(err.to_string()),
-        // Of a master that can't have such a link the kernel says why.
+        // If the master cannot have such a link, the kernel gives the reason.
         (Errno::EOPNOTSUPP, Some(_)) if matches!(knows(kind), Ok(false)) => {
             unknown_kind(kind, Code::KERNEL).details(err.to_string())
         }
@@ -162,7 +162,7 @@ fn refused(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Er
     }
 }
 
-/// Whether the kernel can make such links.
+/// Whether the kernel supports such links.
 fn knows(kind: Kind) -> cnimble_netlink::Result<bool> {
     Netlink::open()?.knows_kind(kind)
 }
@@ -173,11 +173,11 @@ pub fn unknown_kind(kind: Kind, code: Code) -> Error {
         .details(format!("it needs the module {}", kind.module()))
 }
 
-/// Gives the interface the result's addresses and routes, and brings it up. Its addresses are announced. If its
-/// network is shared, other hosts are asked whether they have one of its IPv6 addresses.
+/// Gives the interface the result's addresses and routes, brings it up, and announces its addresses. If its network is
+/// shared, it checks that no other host has one of its IPv6 addresses.
 ///
 /// # Errors
-/// Code 102 if another host has an address; fails if the kernel refuses a request.
+/// Fails with code 102 if another host has an address, and if the kernel refuses a request.
 pub fn configure(
     call: &Call,
     netns: &NetNs,
@@ -193,7 +193,7 @@ pub fn configure(
     };
     let mut requests = pod::up(link.index, &link.name, result, &Change::default(), !is_shared, true);
     for wanted in pod::routes(link.index, result) {
-        // Not alone: the pod may have interfaces, and default routes, of other networks.
+        // The pod may have interfaces and default routes of other networks.
         requests.push(route::prepend(&wanted, &link.name));
     }
     inside.execute_all(requests)?;
@@ -201,16 +201,16 @@ pub fn configure(
     if is_shared { pod::settle(inside, link.index, result) } else { Ok(()) }
 }
 
-/// The interface as it stands in a result.
+/// Returns the interface in the form of a result.
 pub fn described(call: &Call, link: &Link) -> Interface {
     Interface { sandbox: call.netns.clone(), ..super::described(link) }
 }
 
-/// CHECK: the interface has the kind with its settings, the hardware address, the addresses and the
-/// routes that the result tells. Returns it with a socket inside.
+/// Implements CHECK: the interface has its kind and settings, and the hardware address, addresses and routes of the
+/// result. Returns it with a socket inside.
 ///
 /// # Errors
-/// As those of [`mod@check`].
+/// Fails as the functions of [`mod@check`] do.
 pub fn check(call: &Call, kind: Kind, prev: &CniResult) -> Result<(Link, Netlink), Error> {
     let netns = call.open_netns()?;
     let mut inside = Netlink::open_in(&netns)?;
@@ -225,28 +225,28 @@ pub fn check(call: &Call, kind: Kind, prev: &CniResult) -> Result<(Link, Netlink
     Ok((link, inside))
 }
 
-/// DEL: removes the interface, if the namespace is there and has it.
+/// Implements DEL: removes the interface, if the namespace exists and has it.
 ///
 /// # Errors
-/// If it is still there, or its name belongs to another interface that has its addresses.
+/// Fails if the interface remains, or if its name belongs to another interface that has its addresses.
 pub fn delete(call: &Call, kind: Kind) -> Result<(), Error> {
     let unfinished = kind.has_parent().then(|| temporary_name(&call.owner()));
     inside::remove(call, kind.name(), None, unfinished.as_deref())
 }
 
-/// GC: removes the interfaces of this kind, in the namespaces that are pinned by a mount, of those
-/// attachments of the network that aren't `valid`. They are told by their alias.
+/// Implements GC: removes interfaces of this kind from attachments of the network that are not `valid`. It looks into
+/// the namespaces that are pinned by a mount. The alias names the attachment.
 ///
 /// # Errors
-/// After all were tried.
+/// Fails after all interfaces were tried.
 pub fn stale(call: &Call, kind: Kind, valid: &[Attachment]) -> Result<(), Error> {
     in_pinned(|inside| remove::stale(inside, kind.name(), &call.config.name, valid))
 }
 
-/// STATUS: the kernel can make such interfaces.
+/// Implements STATUS: the kernel supports such interfaces.
 ///
 /// # Errors
-/// Code 50.
+/// Fails with code 50 if it does not.
 pub fn status(kind: Kind) -> Result<(), Error> {
     let known = super::usable_netlink()?.knows_kind(kind).map_err(|err| super::unusable("netlink", &err))?;
     if known { Ok(()) } else { Err(unknown_kind(kind, Code::NOT_AVAILABLE)) }

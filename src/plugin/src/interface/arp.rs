@@ -13,16 +13,16 @@ use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use super::pod;
 use crate::Call;
 
-/// The hardware address of a link without one, which nothing answers to.
+/// The hardware address of a link without one. No host answers to it.
 const NO_MAC: Mac = Mac([0; 6]);
 
-/// The key.
+/// The key in the configuration.
 const KEY: &str = "arpProbe";
 
 /// Returns whether the configuration asks for probes.
 ///
 /// # Errors
-/// Code 7 if the key is no boolean.
+/// Fails with code 7 if the key is no boolean.
 pub(crate) fn is_wanted(config: &PluginConfig) -> Result<bool, Error> {
     match json::get(config.document(), KEY) {
         None | Some(Value::Null) => Ok(false),
@@ -31,11 +31,12 @@ pub(crate) fn is_wanted(config: &PluginConfig) -> Result<bool, Error> {
     }
 }
 
-/// Probes on the pod's interface, which has no addresses yet, and is up afterwards. Returns a socket to announce
-/// the addresses by, as the kernel does that only for an interface that comes up.
+/// Probes on the pod's interface, which has no addresses yet, and is up afterwards. Returns a socket for the
+/// announcement of the addresses, because the kernel announces them only when an interface comes up.
 ///
 /// # Errors
-/// Code 102 with the address that another host has; code 7 for the key; fails if the kernel refuses a request.
+/// Fails with code 102 and the address that another host has, and with code 7 if the key is invalid. Fails if the
+/// kernel refuses a request.
 pub fn probe_in_pod(
     call: &Call,
     netns: &NetNs,
@@ -51,11 +52,11 @@ pub fn probe_in_pod(
     probe(&link, result, |ips| netns.enter(|| Asking::open(link.index, link.mac.unwrap_or(NO_MAC), ips))?)
 }
 
-/// Probes on the `master` of an ipvlan: answers to its hardware address don't reach an interface that
-/// hasn't got the address. `netns` is where the master is, if that isn't the host.
+/// Probes on the `master` of an ipvlan, because an interface without the address does not receive answers to its
+/// hardware address. `netns` is the namespace of the master, if that is not the host.
 ///
 /// # Errors
-/// As [`probe_in_pod`].
+/// Fails as [`probe_in_pod`] does.
 pub fn probe_on_master(
     call: &Call,
     netns: Option<&NetNs>,

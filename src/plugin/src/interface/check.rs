@@ -1,5 +1,5 @@
-//! Compares a pair, its addresses and routes with the result of ADD, for CHECK. All errors
-//! are of code 103, or 7 where the result itself makes no sense.
+//! Compares an interface, its addresses and routes with the result of ADD, for CHECK. All errors have code 103, or code
+//! 7 if the result itself is invalid.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -11,18 +11,18 @@ use cnimble_netlink::{Netlink, Request, addr, route};
 
 use crate::{Call, Place};
 
-/// The link `name`; `place` ends the sentence if there is none.
+/// Returns the link `name`. If there is none, `place` ends the sentence of the error.
 ///
 /// # Errors
-/// See the module.
+/// Fails with the codes of the module.
 pub fn find(netlink: &mut Netlink, name: &str, place: &str) -> Result<Link, Error> {
     netlink.find_link(name)?.ok_or_else(|| Error::check(format!("interface {name} is missing {place}")))
 }
 
-/// The link has the hardware address that the result tells.
+/// Checks that the link has the hardware address of the result.
 ///
 /// # Errors
-/// See the module.
+/// Fails with the codes of the module.
 pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
     let now = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     if told.mac.is_empty() || now.eq_ignore_ascii_case(&told.mac) {
@@ -31,8 +31,7 @@ pub fn same_mac(link: &Link, told: &Interface) -> Result<(), Error> {
     Err(Error::check(format!("interface {} has MAC {now}, prevResult has {}", link.name, told.mac)))
 }
 
-/// The result without the addresses of other interfaces, which a plugin further down the chain may
-/// have added.
+/// Returns the result without the addresses of other interfaces, which a later plugin in the chain may have added.
 pub fn of_this_interface(call: &Call, prev: &CniResult) -> CniResult {
     let mut ours = prev.clone();
     let at = prev.interfaces.iter().position(|i| i.name == call.ifname && i.sandbox == call.netns);
@@ -40,13 +39,12 @@ pub fn of_this_interface(call: &Call, prev: &CniResult) -> CniResult {
     ours
 }
 
-/// The pod's interface is of this `kind` and as the result tells, up if it is to be `up` (who asked for an
-/// interface that is down may have switched it on since), with the result's MTU or a smaller
-/// one: a plugin further down the chain may have set that, and the Go plugin tuning does it
-/// without changing the result. A larger one loses packets.
+/// Checks that the pod's interface has this `kind`, and matches the result. If it is to be `up`, it must be up. If not,
+/// it may have been switched on since. Its MTU is the result's or a smaller one: the Go plugin tuning, later in the
+/// chain, sets one without changing the result. A larger MTU loses packets.
 ///
 /// # Errors
-/// See the module.
+/// Fails with the codes of the module.
 pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: bool) -> Result<Link, Error> {
     let told = prev
         .interfaces
@@ -79,11 +77,10 @@ pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: 
     Ok(pod)
 }
 
-/// The items of the pod's end that a pod can change itself: it is up, and has the addresses of `prev` and these
-/// routes.
+/// Checks the items that a pod can change itself: its end is up, and has the addresses of `prev` and these routes.
 ///
 /// # Errors
-/// See the module.
+/// Fails with the codes of the module.
 pub fn inside_pod(
     call: &Call,
     inside: &mut Netlink,
@@ -99,7 +96,7 @@ pub fn inside_pod(
     let addrs = || prev.ips.iter().map(|ip| ip.address);
     let put_back = |inside: &mut Netlink| put_addresses(inside, pod, addrs());
     call.wants(Place::Pod, inside, |inside| addresses(inside, pod, prev), put_back)?;
-    // Not alone: the pod may have interfaces, and default routes, of other networks.
+    // The pod may have interfaces and default routes of other networks.
     let requests = || routes.iter().map(|wanted| route::prepend(wanted, &pod.name));
     let verify = |inside: &mut Netlink| self::routes(inside, pod, routes, "in the pod");
     call.wants(Place::Pod, inside, verify, |inside| put_all(inside, requests()))
@@ -108,16 +105,16 @@ pub fn inside_pod(
 /// Brings a link up.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn switch_on(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
     let up = Change { up: Some(true), ..Change::default() };
     Ok(netlink.execute(link::set(link.index, &link.name, &up))?)
 }
 
-/// Adds those of the addresses that the link lacks.
+/// Adds the addresses that the link lacks.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn put_addresses(
     netlink: &mut Netlink,
     link: &Link,
@@ -126,10 +123,10 @@ pub fn put_addresses(
     put_all(netlink, addrs.into_iter().map(|net| addr::add(link.index, &link.name, net, true)))
 }
 
-/// Sends requests that add something, each of which may be there already.
+/// Sends requests that add objects. An object may exist already.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel refuses the request.
 pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -> Result<(), Error> {
     for request in requests {
         match netlink.execute(request) {
@@ -140,10 +137,10 @@ pub fn put_all(netlink: &mut Netlink, requests: impl Iterator<Item = Request>) -
     Ok(())
 }
 
-/// The host's end of `pod`.
+/// Returns the host's end of `pod`.
 ///
 /// # Errors
-/// See the module.
+/// Fails with the codes of the module.
 pub fn host_end(host: &mut Netlink, pod: &Link) -> Result<Link, Error> {
     let index = pod.peer.ok_or_else(|| Error::check(format!("interface {} has no peer", pod.name)))?;
     host.link_at(index)
@@ -152,10 +149,10 @@ pub fn host_end(host: &mut Netlink, pod: &Link) -> Result<Link, Error> {
         .ok_or_else(|| Error::check(format!("the host's end of {} is missing", pod.name)))
 }
 
-/// The host's end is up, and as the result tells.
+/// Checks that the host's end is up, and matches the result.
 ///
 /// # Errors
-/// See the module.
+/// Fails with the codes of the module.
 pub fn host_state(end: &Link, prev: &CniResult) -> Result<(), Error> {
     if !end.up {
         return Err(Error::check(format!("{} on the host is down", end.name)));
@@ -166,10 +163,10 @@ pub fn host_state(end: &Link, prev: &CniResult) -> Result<(), Error> {
     }
 }
 
-/// The pod's end has the result's addresses.
+/// Checks that the pod's end has the result's addresses.
 ///
 /// # Errors
-/// See the module.
+/// Fails with the codes of the module.
 pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(), Error> {
     let present = inside.addrs(pod.index)?;
     for ip in &prev.ips {
@@ -180,13 +177,12 @@ pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(
     Ok(())
 }
 
-/// The link has all routes of `wanted`; `place` ends the sentence if one is missing. Those of the
-/// table main are in that of its VRF, if it is a port of one, or in any, where sbr behind this
-/// plugin has moved them. One
-/// without MTU and MSS will do where they are wanted: the Go plugins' have neither.
+/// Checks that the link has all `wanted` routes. If one is missing, `place` ends the sentence of the error. Routes of
+/// the table main are in the table of the link's VRF, or in any table, because a later sbr may have moved them. A
+/// route without MTU and MSS matches, because routes of the Go plugins have neither.
 ///
 /// # Errors
-/// See the module.
+/// Fails with the codes of the module.
 pub fn routes(
     netlink: &mut Netlink,
     link: &Link,
@@ -223,7 +219,7 @@ pub fn routes(
     }
 }
 
-/// The table of the VRF that the link is a port of.
+/// Returns the table of the link's VRF, if the link is a port of one.
 fn own_table(netlink: &mut Netlink, link: &Link) -> Result<Option<u32>, Error> {
     let Some(master) = link.master else { return Ok(None) };
     match netlink.link_at(master)?.settings {

@@ -21,8 +21,8 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
             let name = interface.to_owned();
             call.undo.push(format!("restore {key}"), move || {
                 let mut host = Netlink::open()?;
-                // It goes with the link if the link was ours, and stays with a bridge that
-                // other pods have come to.
+                // A new link of this ADD loses the setting when it is deleted. A bridge keeps it if other pods have
+                // joined in the meantime.
                 match host.find_link(&name)? {
                     Some(link)
                         if host.links(&Filter { master: Some(link.index), kind: None })?.is_empty() => {}
@@ -39,8 +39,8 @@ pub fn ignore_router_advertisements(call: &Call, interface: &str) -> Result<(), 
     }
 }
 
-/// Sets `accept_ra` to 0 of a link that this ADD has just made, and with which the switch goes
-/// again. To be done before the link is up. A host without IPv6 has no such key.
+/// Sets `accept_ra` to 0 on a link that this ADD has just made. The setting ends with the link. It must be set before
+/// the link is up. A host without IPv6 has no such key.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -52,9 +52,9 @@ pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
         .or_else(|err| unless_read_only(&link.name, err))
 }
 
-/// Returns success for an `accept_ra` that is missing or read-only. Warns if the host would believe a pod's
-/// advertisements (CVE-2020-10749): an interface without IPv6 doesn't, nor does that of a router which takes
-/// none (`accept_ra` 1).
+/// Returns success for an `accept_ra` that is missing or read-only. Warns if the host would accept a pod's
+/// advertisements (CVE-2020-10749). An interface without IPv6 does not accept them, nor does an interface of a router
+/// that takes none (`accept_ra` 1).
 fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
     if err.is_missing() {
         return Ok(());
@@ -75,15 +75,15 @@ fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
     Ok(())
 }
 
-/// The switches of forwarding, each with whether it is IPv4's.
+/// The keys of forwarding, each with whether it is IPv4's.
 const FORWARDING: [(bool, &str); 2] =
     [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")];
 
-/// The host forwards the families of `addrs`. Only a program that examines wants it: the Go plugins' CHECK
-/// doesn't look at it.
+/// Checks that the host forwards the families of `addrs`. Only an examination checks this, because the Go plugins'
+/// CHECK does not.
 ///
 /// # Errors
-/// As those of [`Call::wants`].
+/// Fails as [`Call::wants`] does.
 pub fn forwards(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
     if !call.is_examined() {
         return Ok(());
@@ -99,15 +99,14 @@ pub fn forwards(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<
     call.wants(Place::Host, host, verify, |host| forward(call, host, addrs))
 }
 
-/// Switches forwarding on for the families of `addrs`. It is switched off
-/// again only if this pod is the only one on the host: any other, of whatever network, may
-/// count on it by then.
+/// Switches forwarding on for the families of `addrs`. The undo switches it off only if this pod is the only one on the
+/// host, because any other pod may depend on it by then.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
 pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(), Error> {
     for (v4, key) in FORWARDING {
-        // A kernel that doesn't say, or not by netlink, may say it by sysctl.
+        // If the kernel does not report it by netlink, the sysctl is read.
         if !addrs.iter().any(|addr| addr.is_ipv4() == v4) || host.forwards(v4).unwrap_or(false) {
             continue;
         }
@@ -126,7 +125,7 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
             }
             sysctl::write(key, &old)?;
             raised.iter().try_for_each(|key| believe(key, "1"))?;
-            // An ADD that found it on made its pod's link before it looked.
+            // A concurrent ADD that found forwarding on has made its pod's link before.
             if pods(&mut host)? > 1 {
                 if !v4 {
                     hear_routers(&mut host)?;
@@ -139,16 +138,16 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
     Ok(())
 }
 
-/// The error of a host that doesn't forward and can't be told to.
+/// Returns the error for a host that does not forward and cannot be changed.
 fn unforwarded(key: &str, err: netlink::Error) -> Error {
     let is_read_only = err.is(Errno::EROFS);
     let err = Error::from(err);
     if is_read_only { err.details(format!("hint: set {}=1 on the host", key.replace('/', "."))) } else { err }
 }
 
-/// Lets the host's uplinks go on to hear their routers, which a host that forwards doesn't do with
-/// `accept_ra` 1: its default route would go at once. Uplinks are those by which routers have told
-/// routes. To be done before forwarding is on. Returns the keys that were raised.
+/// Keeps the default route of the host's uplinks. A forwarding host ignores routers with `accept_ra` 1, and would lose
+/// such a route at once. Uplinks are the links with routes from routers. It must run before forwarding is on. Returns
+/// the keys that were raised.
 fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
     let mut raised = Vec::new();
     for index in host.links_of_routers()? {
@@ -166,7 +165,8 @@ fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
     Ok(raised)
 }
 
-/// Writes an `accept_ra`, unless the link is gone. Where it is read-only, so is forwarding, which is written next.
+/// Writes an `accept_ra`, unless the link no longer exists. If it is read-only, so is forwarding, which is written
+/// next.
 fn believe(key: &str, value: &str) -> Result<(), Error> {
     match sysctl::write(key, value) {
         Err(err) if !err.is_missing() && !err.is(Errno::EROFS) => Err(err.into()),
@@ -174,10 +174,10 @@ fn believe(key: &str, value: &str) -> Result<(), Error> {
     }
 }
 
-/// How many pods there are on the host: ports of bridges, and what is named like a pod's veth.
+/// Returns the number of pods on the host: ports of bridges, and links with the name of a pod's veth.
 fn pods(host: &mut Netlink) -> Result<usize, Error> {
     let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
-    // The other end of a pod's veth is in the pod, that of a vlan's gateway here.
+    // The other end of a pod's veth is in the pod. The other end of a vlan's gateway is on the host.
     let both_here = |one: &Link| {
         veths.iter().any(|link| {
             link.master.is_some() != one.master.is_some()

@@ -1,18 +1,16 @@
-//! DEL in the pod: which interface is the attachment's.
+//! Finds the attachment's interface in the pod, for DEL.
 //!
-//! A name alone proves little. An ADD may have failed because it was taken, the namespace's path, of
-//! a process that is dead, may lead to another pod by now, and another runtime may have added the
-//! interface again. What is known, the surest first:
+//! The name alone proves little. An ADD may have failed because the name was taken. The path of a dead process may lead
+//! to another pod by now. Another runtime may have added the interface again. The evidence is, the strongest first:
 //!
-//! 1. an alias of ours names the owner: of a veth, that of the host's end, which the pod can't
-//!    write; of any other kind, the interface's own;
-//! 2. the host's end has the name that the attachment's has;
-//! 3. prevResult tells the MAC;
-//! 4. without a prevResult, name and kind have to do, as they do for the Go plugins.
+//! 1. an alias with an owner: that of a veth's end on the host, which the pod cannot write, or that of any other
+//!    interface itself;
+//! 2. the host's end has the name of the attachment's;
+//! 3. the MAC in prevResult;
+//! 4. without a prevResult, the name and the kind, as for the Go plugins.
 //!
-//! An interface of that name that isn't the attachment's is left alone. If it has one of the
-//! attachment's addresses all the same, DEL fails, so that the lease stays: an address that is in
-//! use is not free.
+//! Another interface of that name is not removed. If it has one of the attachment's addresses, DEL fails and the lease
+//! stays, because the address is in use.
 
 use cnimble_cni::{Error, owner};
 use cnimble_netlink::Netlink;
@@ -21,11 +19,11 @@ use cnimble_netlink::link::{Filter, Link};
 use super::{pair, told};
 use crate::Call;
 
-/// Removes the attachment's interfaces of this `kind`, under whatever name. `host` is where the
-/// other end of a veth is. `unfinished` is the name that an ADD which was killed has left one under.
+/// Removes the attachment's interfaces of this `kind`, under any name. `host` is a socket in the namespace of a veth's
+/// other end. `unfinished` is the temporary name of an interface that a killed ADD has left.
 ///
 /// # Errors
-/// If one is still there; code 102 if another interface has one of the attachment's addresses.
+/// Fails if an interface remains. Fails with code 102 if another interface has one of the attachment's addresses.
 pub(super) fn remove(
     call: &Call,
     kind: &str,
@@ -62,20 +60,20 @@ pub(super) fn remove(
     }
 }
 
-/// The owner of an interface in the pod.
+/// The owner of an interface in the pod, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// The attachment's.
+    /// The interface belongs to the attachment.
     Ours,
-    /// Another attachment's, by its alias.
+    /// The alias names another attachment.
     Another,
-    /// It isn't what prevResult tells.
+    /// The interface does not match prevResult.
     Different,
-    /// Nothing speaks for it but its name, and nothing against it.
+    /// Only the name supports ownership, and there is no evidence against it.
     Unknown,
 }
 
-/// Finds the owner of `link`, in the order above.
+/// Finds the owner of `link`, in the order of the module.
 fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
     let told = told.filter(|told| told.name == call.ifname && !told.sandbox.is_empty());
@@ -86,7 +84,7 @@ fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     let alias = if in_pod { Some(&link.alias) } else { host_end.as_ref().map(|end| &end.alias) };
     match alias.filter(|alias| owner::tag(alias).is_some()) {
         Some(alias) if owner.owns(alias) => return Verdict::Ours,
-        // The pod may have written it itself.
+        // The pod may have written the alias itself.
         Some(_) if in_pod && told == Some(true) => return Verdict::Different,
         Some(_) => return Verdict::Another,
         None => {}
@@ -104,9 +102,9 @@ fn judge(call: &Call, link: &Link, host: Option<&mut Netlink>) -> Verdict {
     }
 }
 
-/// The other end of a veth in the pod, if it is on the host.
+/// Returns the other end of a veth in the pod, if it is on the host.
 fn host_end(host: &mut Netlink, link: &Link) -> Option<Link> {
-    // An index means something in its own namespace only.
+    // An index is valid only in its own namespace.
     link.far?;
     let end = host.link_at(link.peer?).ok()?;
     (end.kind == "veth" && end.far.is_some() && end.peer == Some(link.index)).then_some(end)

@@ -1,21 +1,21 @@
-//! The hardware address that a configuration asks for.
+//! The hardware address in a configuration.
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::Mac;
 
-/// Where the text of an address comes from.
+/// The origin of the text of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// A key `mac` of the configuration.
+    /// The key `mac` of the configuration.
     Config,
-    /// `MAC` in CNI_ARGS.
+    /// The key `MAC` in CNI_ARGS.
     Args,
 }
 
-/// The first of these texts that isn't empty, as an address.
+/// Returns the first of these texts that is not empty, as an address.
 ///
 /// # Errors
-/// Code 7, or 4 if CNI_ARGS is to blame, for what no interface can have.
+/// Fails with code 7 for an invalid address, or with code 4 if it is from CNI_ARGS.
 pub fn first<'a>(texts: impl IntoIterator<Item = (Source, &'a str)>) -> Result<Option<Mac>, Error> {
     let Some((source, text)) = texts.into_iter().find(|(_, text)| !text.is_empty()) else { return Ok(None) };
     let invalid = |why: &str| {

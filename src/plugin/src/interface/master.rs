@@ -1,4 +1,4 @@
-//! The master: the link that a pod's interface is made on (macvlan, ipvlan, vlan).
+//! The master, which is the link that a pod's interface is made on (macvlan, ipvlan, vlan).
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::kind::Kind;
@@ -7,23 +7,23 @@ use cnimble_netlink::{NetNs, Netlink};
 
 use super::check;
 
-/// The master that a configuration asks for.
+/// The master in a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its name; `None` is the link of the default route.
+    /// The name, or `None` for the link of the default route.
     pub name: Option<String>,
-    /// `linkInContainer`: it is in the pod, and not on the host.
+    /// `linkInContainer`: the master is in the pod, and not on the host.
     pub in_pod: bool,
 }
 
 /// A master that was found.
 #[derive(Debug)]
 pub struct Master {
-    /// The link.
+    /// The link of the master.
     pub link: Link,
-    /// A socket where the link is.
+    /// A socket in the namespace of the link.
     pub(super) netlink: Netlink,
-    /// Whether that is the pod.
+    /// Whether that namespace is the pod's.
     pub(super) in_pod: bool,
 }
 
@@ -32,10 +32,10 @@ impl Wanted {
         if self.in_pod { "in the pod" } else { "on the host" }
     }
 
-    /// Finds it.
+    /// Finds the master.
     ///
     /// # Errors
-    /// Code 100 if there is none, with what was looked for; the kernel's.
+    /// Fails with code 100 and the name if there is no master, and if the kernel refuses the request.
     pub fn find(&self, netns: &NetNs) -> Result<Master, Error> {
         let mut netlink = if self.in_pod { Netlink::open_in(netns)? } else { Netlink::open()? };
         let link = self.look(&mut netlink)?;
@@ -58,11 +58,11 @@ impl Wanted {
         }
     }
 
-    /// STATUS: the master is there, and up if an interface of this `kind` needs that. Nothing is known of one that is in
-    /// a pod.
+    /// Implements STATUS: the master exists, and is up if an interface of this `kind` needs that. A master in a pod is
+    /// not checked.
     ///
     /// # Errors
-    /// Code 51: pods that are there can't talk either.
+    /// Fails with code 51, because existing pods also have no connection.
     pub fn status(&self, kind: Kind, mtu: Option<u32>) -> Result<(), Error> {
         if self.in_pod {
             return Ok(());
@@ -77,11 +77,11 @@ impl Wanted {
         within(&link, mtu).map_err(|err| Error { code: Code::NOT_AVAILABLE, ..err })
     }
 
-    /// CHECK: the pod's interface `link` was made on this master. A macvlan made on a macvlan is one of
-    /// that one's master, and the same goes for an ipvlan.
+    /// Implements CHECK: the pod's interface `link` was made on this master. A macvlan on a macvlan has the master of
+    /// the lower one, and so has an ipvlan.
     ///
     /// # Errors
-    /// Code 103; the kernel's.
+    /// Fails with code 103 if the master differs, and if the kernel refuses the request.
     pub fn check(&self, inside: &mut Netlink, link: &Link) -> Result<(), Error> {
         let is_of = |master: &Link| {
             link.peer == Some(master.index) || (link.kind == master.kind && link.peer == master.peer)
@@ -99,14 +99,14 @@ impl Wanted {
                 let master = check::find(netlink, name, self.place())?;
                 is_of(&master)
             }
-            // The default route may have moved since.
+            // The default route may have moved to another link since.
             None => match link.peer.map(|index| netlink.link_at(index)) {
                 Some(Ok(_)) => true,
                 Some(Err(err)) if !err.is_missing() => return Err(err.into()),
                 _ => false,
             },
         };
-        // A master in the same namespace is told without a namespace's number.
+        // The kernel reports a master in the same namespace without a namespace's number.
         if known && link.far.is_none() == self.in_pod {
             return Ok(());
         }
@@ -116,10 +116,10 @@ impl Wanted {
 }
 
 impl Master {
-    /// An interface may have this MTU: it may not be larger than its master's, or frames are lost.
+    /// Checks that an interface may have this MTU. With a larger MTU than the master's, frames are lost.
     ///
     /// # Errors
-    /// Code 7.
+    /// Fails with code 7 if it is larger.
     pub fn allows(&self, mtu: Option<u32>) -> Result<(), Error> {
         within(&self.link, mtu)
     }
@@ -135,7 +135,7 @@ fn within(master: &Link, mtu: Option<u32>) -> Result<(), Error> {
     }
 }
 
-/// The error for a kind of link that its master, of this name, refuses.
+/// Returns the error for a kind of link that the master refuses.
 pub(super) fn explained(master: &Link, kind: Kind, err: cnimble_netlink::Error) -> Error {
     let state = if master.up { "up" } else { "down" };
     let about = match master.master {

@@ -1,25 +1,23 @@
-//! The interface that a plugin gives a pod, under CNI_IFNAME: code that such plugins share.
+//! The pod's interface under CNI_IFNAME: code that plugins with such an interface share.
 //!
-//! A veth pair has a host's end, which is the pod's record on the host. Its name is made from the
-//! attachment and its alias names the owner, so that DEL and GC find it without a namespace and
-//! without an earlier result. What the host's end is for (a port of a bridge, a router's
-//! interface) is the plugin's own.
+//! A veth pair has a host's end, which is the pod's record on the host. Its name is made from the attachment, and its
+//! alias names the owner. DEL and GC thus find it without a namespace and without an earlier result. The plugin decides
+//! the use of the host's end: a port of a bridge, or a router's interface.
 //!
-//! An interface without a host's end ([`alone`]) carries its owner in its own alias. The kernel
-//! removes it with the namespace, so DEL without one has nothing to remove, and GC looks into the
-//! namespaces that are pinned by a mount. It may be made on a link of the host, its [`master`]; what
-//! the plugins of such kinds do alike is in [`upper`].
+//! An interface without a host's end ([`alone`]) has its owner in its own alias. The kernel removes it with the
+//! namespace, so DEL without one has nothing to remove. GC looks into the namespaces that are pinned by a mount. The
+//! interface may have a [`master`], which is a link of the host. [`upper`] is the common code of such plugins.
 //!
-//! - [`pair`]: a veth pair is made;
-//! - [`alone`]: an interface without a host's end is made, found again and removed;
-//! - [`master`]: what it is made on, for kinds that have such a thing;
+//! - [`pair`]: creates a veth pair;
+//! - [`alone`]: creates, finds and removes an interface without a host's end;
+//! - [`master`]: finds the master, for kinds that have one;
 //! - [`upper`]: the verbs of macvlan, ipvlan and vlan;
-//! - [`arp`]: probes for addresses of IPv4, if they are asked for;
-//! - [`mac`]: the hardware address that a configuration asks for;
-//! - [`pod`]: the interface in the pod: its switches and routes;
-//! - [`host`]: switches of the host, with their undo;
-//! - [`check`]: what CHECK compares;
-//! - [`remove`]: DEL and GC; `inside` finds the owner of an interface in the pod.
+//! - [`arp`]: probes for IPv4 addresses, if the configuration asks for it;
+//! - [`mac`]: parses the hardware address in a configuration;
+//! - [`pod`]: configures the interface in the pod: its switches and routes;
+//! - [`host`]: configures switches of the host, with their undo;
+//! - [`check`]: compares the state with the result, for CHECK;
+//! - [`remove`]: implements DEL and GC; `inside` finds the owner of an interface in the pod.
 
 pub mod alone;
 pub mod arp;
@@ -39,8 +37,8 @@ use cnimble_cni::{CniResult, Code, Dns, Error, Interface};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 
-/// A link of the host as it stands in a result. Without its MTU, which results of 1.1.0 could tell: the Go
-/// plugins don't, and a plugin further down the chain may change it.
+/// Returns a link of the host in the form of a result. The MTU, which results of 1.1.0 may have, is left out: the Go
+/// plugins do the same, and a later plugin in the chain may change it.
 pub fn described(link: &Link) -> Interface {
     Interface {
         name: link.name.clone(),
@@ -49,8 +47,8 @@ pub fn described(link: &Link) -> Interface {
     }
 }
 
-/// The result of an ADD: IPAM's, with the interfaces that were made, and with the configuration's
-/// DNS where it has any.
+/// Returns the result of an ADD: IPAM's, with the interfaces that were made, and with the configuration's DNS if it has
+/// any.
 pub fn completed(ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) -> CniResult {
     let mut result = CniResult { interfaces, ..ipam };
     if let Some(dns) = dns {
@@ -59,13 +57,13 @@ pub fn completed(ipam: CniResult, interfaces: Vec<Interface>, dns: Option<Dns>) 
     result
 }
 
-/// The MTUs that the kernel takes for a veth and a bridge (ETH_MIN_MTU, ETH_MAX_MTU).
+/// The MTUs that the kernel accepts for a veth and a bridge (ETH_MIN_MTU, ETH_MAX_MTU).
 const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
 
-/// The key `mtu` of a veth or a bridge; 0 is the kernel's. So is a negative number, as for the Go plugins.
+/// Reads the key `mtu` of a veth or a bridge. For 0 or a negative number the kernel chooses, as with the Go plugins.
 ///
 /// # Errors
-/// Code 7 for an MTU that no such interface can have.
+/// Fails with code 7 for an MTU that no such interface can have.
 pub fn mtu(configured: i64) -> Result<Option<u32>, Error> {
     let (first, last) = (MTU_RANGE.start(), MTU_RANGE.end());
     match any_mtu(configured)? {
@@ -76,10 +74,10 @@ pub fn mtu(configured: i64) -> Result<Option<u32>, Error> {
     }
 }
 
-/// The key `mtu` of a kind of interface that the kernel itself bounds; 0 and negative numbers are as for [`mtu`].
+/// Reads the key `mtu` of an interface that has the kernel's own bounds. 0 and negative numbers are as for [`mtu`].
 ///
 /// # Errors
-/// Code 7 for a number of more than 32 bits.
+/// Fails with code 7 for a number of more than 32 bits.
 pub fn any_mtu(configured: i64) -> Result<Option<u32>, Error> {
     if configured < 0 {
         log::warn!("mtu: {configured} is negative and counts as none");
@@ -94,12 +92,12 @@ pub fn any_mtu(configured: i64) -> Result<Option<u32>, Error> {
 /// Opens the host's socket for STATUS.
 ///
 /// # Errors
-/// Code 50.
+/// Fails with code 50 if the socket cannot be opened.
 pub fn usable_netlink() -> Result<Netlink, Error> {
     Netlink::open().map_err(|err| unusable("netlink", &err))
 }
 
-/// The error of STATUS for something that ADD would need.
+/// Returns the error of STATUS for something that ADD would need.
 pub fn unusable(what: &str, why: &dyn std::fmt::Display) -> Error {
     Error::new(Code::NOT_AVAILABLE, format!("{what} can't be used")).details(why.to_string())
 }

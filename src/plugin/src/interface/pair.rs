@@ -1,4 +1,4 @@
-//! The veth pair is made: one end on the host, the other born in the pod's namespace.
+//! Creates a veth pair: one end on the host, the other in the pod's namespace.
 
 use std::os::fd::AsFd;
 
@@ -11,39 +11,39 @@ use cnimble_netlink::{NetNs, Netlink, Request};
 
 use crate::Call;
 
-/// How many names are tried for the host's end. One in four billion is taken by chance.
+/// How many names are tried for the host's end. One in four billion is taken by coincidence.
 const NAMES: u32 = 8;
 
-/// A pair to make.
+/// The parameters of a pair to create.
 #[derive(Debug, Clone, Default)]
 pub struct NewPair {
-    /// The bridge that the host's end becomes a port of.
+    /// The bridge of the host's end.
     pub master: Option<u32>,
     /// Whether the host's end comes up at once.
     pub up: bool,
-    /// Bytes, of both ends; `None` is the kernel's.
+    /// The MTU of both ends in bytes, or `None` for the kernel's default.
     pub mtu: Option<u32>,
-    /// Hardware address of the pod's end; `None` is a random one.
+    /// The hardware address of the pod's end, or `None` for a random one.
     pub mac: Option<Mac>,
-    /// Hardware address of the host's end; `None` is the kernel's choice.
+    /// The hardware address of the host's end, or `None` for the kernel's choice.
     pub host_mac: Option<Mac>,
 }
 
-/// A pair that was made.
+/// A pair that was created.
 #[derive(Debug)]
 pub struct Pair {
-    /// The host's end.
+    /// The host's end of the pair.
     pub host: Link,
-    /// Index of the pod's end, in the pod.
+    /// The index of the pod's end, in the pod.
     pub pod_index: u32,
-    /// Its name there.
+    /// The name of the pod's end.
     pub pod_name: String,
-    /// Its hardware address.
+    /// The hardware address of the pod's end.
     pub pod_mac: Mac,
 }
 
 impl Pair {
-    /// The pod's end as it stands in a result.
+    /// Returns the pod's end in the form of a result.
     pub fn described(&self, call: &Call) -> Interface {
         Interface {
             name: self.pod_name.clone(),
@@ -53,7 +53,7 @@ impl Pair {
         }
     }
 
-    /// Writes the owner into the alias of the host's end. To be sent before any other change of
+    /// Returns a request that writes the owner into the alias of the host's end. It must precede any other change of
     /// the pair.
     pub fn claim(&self, owner: &Owner) -> Request {
         let alias = owner.comment();
@@ -61,23 +61,21 @@ impl Pair {
         link::set(self.host.index, &self.host.name, &change)
     }
 
-    /// The same for a port of a bridge, while it is down, with its flags. The port hears
-    /// nothing itself: the bridge takes every frame that comes in by it, also those to reserved
-    /// addresses ([`port::claim`]). So an address of its own is good for nothing, not even a
-    /// link-local one: that would cost a duplicate address detection, and a route that the
-    /// kernel puts behind those of all other ports.
+    /// Returns such a request for a port of a bridge, with its flags. The port must be down. It receives nothing
+    /// itself: the bridge takes every frame, also those to reserved addresses ([`port::claim`]). The port thus needs no
+    /// address, not even a link-local one. That would cost a duplicate address detection, and a route that the kernel
+    /// adds after those of all other ports.
     pub fn claim_port(&self, owner: &Owner, flags: Port) -> Request {
         let alias = owner.comment();
-        // Without IPv6 (no module, an MTU below 1280 bytes) the kernel tells nothing of it.
+        // Without IPv6 (no module, or an MTU below 1280 bytes) the kernel does not report the setting.
         let addrgenmode_none = self.host.accept_ra.is_some();
         let change = Change { alias: Some(&alias), addrgenmode_none, ..Change::default() };
         port::claim(self.host.index, &self.host.name, flags, &change)
     }
 }
 
-/// The names that the host's end may have: `veth` and eight hex digits of a hash of the
-/// attachment, so that DEL finds it without namespace or prevResult. All but the first are
-/// for the case that another attachment has the same hash.
+/// Returns the names that the host's end may have: `veth` and eight hex digits of a hash of the attachment. DEL thus
+/// finds it without namespace or prevResult. All but the first are used if another attachment has the same hash.
 pub fn host_names(owner: &Owner) -> impl Iterator<Item = String> {
     let tag = owner.tag();
     (0..NAMES).map(move |salt| {
@@ -86,11 +84,11 @@ pub fn host_names(owner: &Owner) -> impl Iterator<Item = String> {
     })
 }
 
-/// Makes the pair, with its undo. The caller goes on with [`Pair::claim`].
+/// Creates the pair, with its undo. The caller continues with [`Pair::claim`].
 ///
 /// # Errors
-/// Code 102 if the pod has an interface of that name, or the attachment is there already;
-/// the kernel's.
+/// Fails with code 102 if the pod has an interface of that name, or if the attachment exists already. Fails if the
+/// kernel refuses the request.
 pub fn create(
     call: &Call,
     host: &mut Netlink,
@@ -117,7 +115,7 @@ pub fn create(
                 break;
             }
             Err(err) if err.is(Errno::EEXIST) => {
-                // Either end may be the one whose name is taken.
+                // The name of either end may be the one that is taken.
                 let Some(taken) = host.find_link(&name)? else { return Err(pod_name_taken(call)) };
                 if owner.owns(&taken.alias) {
                     return Err(already_attached(call, &taken));
@@ -141,7 +139,7 @@ pub fn create(
     Ok(Pair { host: link, pod_index, pod_name: call.ifname.clone(), pod_mac })
 }
 
-/// The error for an interface of the pod that has CNI_IFNAME already.
+/// Returns the error for an interface of the pod that has CNI_IFNAME already.
 pub fn pod_name_taken(call: &Call) -> Error {
     Error::new(Code::CONFLICT, format!("container interface name \"{}\" is already taken", call.ifname))
         .details(format!("in {}", call.netns))

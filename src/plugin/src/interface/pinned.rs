@@ -7,16 +7,16 @@ use cnimble_netlink::{NetNs, Netlink, netns};
 
 use super::remove;
 
-/// Does it in the namespaces that are pinned by a mount in our own mount namespace, but for our own, by a
-/// socket inside. What a container engine in a pod has pinned is its own business, though its networks may
-/// have the names of ours.
+/// Runs `work` in the namespaces that are pinned by a mount in this mount namespace, except its own, with a socket
+/// inside. Namespaces that a container engine in a pod has pinned are not visited, because its networks may have the
+/// same names.
 ///
 /// # Errors
-/// After all were tried.
+/// Fails after all namespaces were tried.
 pub fn in_pinned(mut work: impl FnMut(&mut Netlink) -> Result<(), Error>) -> Result<(), Error> {
     let own = NetNs::current()?;
     let mut of = |path: &Path| {
-        // It may go in this moment.
+        // The namespace may be removed at this moment.
         match own.find_another(path)? {
             Some(netns) => work(&mut Netlink::open_in(&netns)?),
             None => Ok(()),

@@ -12,9 +12,8 @@ use cnimble_netlink::{self as netlink, NetNs, Netlink, Request, addr, route, sys
 
 use crate::Call;
 
-/// The routes of the result; one without a gateway goes through the first gateway of its
-/// family. What comes out the same (a default route of IPAM's and one of the plugin's) is one
-/// route.
+/// Returns the routes of the result. A route without a gateway uses the first gateway of its family. Equal routes, such
+/// as a default route of IPAM's and one of the plugin's, become one.
 pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     let gateway =
         |v4: bool| result.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| gateway.is_ipv4() == v4);
@@ -22,7 +21,7 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     for wanted in &result.routes {
         let route = route::NewRoute {
             dst: cidr::network_of(wanted.dst),
-            // The unspecified address is how to say: no gateway, straight out of the interface.
+            // The unspecified address means that there is no gateway, and that the destination is on the link.
             via: wanted
                 .gw
                 .or_else(|| gateway(wanted.dst.is_ipv4()))
@@ -43,8 +42,8 @@ pub fn routes(index: u32, result: &CniResult) -> Vec<route::NewRoute> {
     routes
 }
 
-/// The requests that configure the interface and bring it up: its addresses, `change`, and an
-/// announcement of the addresses (`arp_notify`) if they are to be `announced`. Routes come behind.
+/// Returns the requests that configure the interface and bring it up: its addresses, `change`, and an announcement of
+/// the addresses (`arp_notify`) if they are to be `announced`. Routes follow.
 pub fn up(
     index: u32,
     name: &str,
@@ -62,8 +61,8 @@ pub fn up(
 /// Sets the switches of the interface, in the namespace of this thread. `far` is the number of the
 /// namespace on the host, if it is known.
 ///
-/// On a network of ours IPAM owns the addresses, so it needn't be asked whether they are free: no
-/// duplicate address detection, unless `enable_dad` asks for it.
+/// IPAM owns the addresses of such a network, so they are known to be free. There is no duplicate address detection,
+/// unless `enable_dad` asks for it.
 ///
 /// # Errors
 /// Fails if the kernel refuses a value, or if `disable_ipv6` can't be switched off for an IPv6 address.
@@ -76,41 +75,40 @@ pub fn switches(
     enable_dad: bool,
 ) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{name}");
-    // A kernel without the family; an IPv6 address would fail by itself.
+    // The kernel lacks the family. An IPv6 address would fail later.
     let Some(conf) = missing_is_none(sysctl::Dir::open(&key, far))? else {
         return Ok(());
     };
     let mut wanted = Vec::with_capacity(4);
     if result.ips.iter().any(|ip| ip.address.is_ipv6()) {
-        // Writing it takes the lock of all network configuration, for which the kernel
-        // doesn't wait but asks over and over, while others make their pods. It is 0 already
-        // nearly everywhere.
+        // A write takes the lock of all network configuration. The kernel does not wait for it but retries, while
+        // concurrent ADDs hold it. The value is already 0 on nearly all hosts.
         if let Some(Some(_)) = missing_is_none(conf.ensure("disable_ipv6", "0"))? {
             enable_loopback(call)?;
         }
         wanted.push(("keep_addr_on_down", "1"));
-        // IPAM's addresses, and no others that a router in earshot, or a neighbour that lies, tells.
-        // Where IPAM has no routes, a router may have them.
+        // Only IPAM's addresses are used, and none from a router or a lying neighbour.
+        // If IPAM has no routes, a router may add them.
         let routed = result.routes.iter().any(|route| route.dst.is_ipv6());
         wanted.push((if routed { "accept_ra" } else { "autoconf" }, "0"));
     }
     if enable_dad {
-        // The address is announced when it is known to be free.
+        // The address is announced once it is known to be free.
         wanted.extend([("enhanced_dad", "1"), ("ndisc_notify", "1")]);
     }
     wanted.push(("accept_dad", if enable_dad { "1" } else { "0" }));
     set_if_possible(&conf, name, &wanted)
 }
 
-/// Sets the switches of an interface that is about to ask for IPv6 addresses on its link, before it is up. Runs in
-/// the pod's namespace.
+/// Sets the switches of an interface that is about to request IPv6 addresses on its link, before it is up. Runs in the
+/// pod's namespace.
 ///
-/// Its link-local address is usable at once, which needs no detection: it is made of a hardware address that the
-/// link doesn't have twice. Routers are asked without a pause for what DHCPv6 doesn't tell, prefixes and routes, and
-/// only that is taken from them.
+/// Its link-local address is usable at once. It needs no detection, because it is made of a hardware address that is
+/// unique on the link. Routers are asked without a pause for prefixes and routes, which DHCPv6 lacks. Nothing else is
+/// taken from them.
 ///
 /// # Errors
-/// As [`switches`]; a kernel without IPv6 has no such interface.
+/// Fails as [`switches`] does, and on a kernel without IPv6.
 pub fn before_dhcp(call: &Call, name: &str) -> Result<(), Error> {
     let conf = sysctl::Dir::open(&format!("net/ipv6/conf/{name}"), None)?;
     let wanted = [("autoconf", "0"), ("accept_dad", "0"), ("router_solicitation_delay", "0")];
@@ -121,7 +119,7 @@ pub fn before_dhcp(call: &Call, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes switches that an interface can do without. Warns of those that are read-only.
+/// Writes switches that are optional for an interface. Warns of those that are read-only.
 fn set_if_possible(conf: &sysctl::Dir, name: &str, wanted: &[(&str, &str)]) -> Result<(), Error> {
     let mut unwritable = Vec::new();
     for (key, value) in wanted {
@@ -141,11 +139,11 @@ fn set_if_possible(conf: &sysctl::Dir, name: &str, wanted: &[(&str, &str)]) -> R
 /// delay of up to a second, and a second for the probe (RFC 4862, section 5.4.2).
 const DAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Waits until the result's IPv6 addresses are known to be free on the interface's network. Warns if that can't be
-/// known: without a carrier, which isn't waited for, or after five seconds.
+/// Waits until the result's IPv6 addresses are known to be free on the interface's network. Warns if that remains
+/// unknown: at once without a carrier, or after five seconds.
 ///
 /// # Errors
-/// Code 102 with the address that another host has; fails if the kernel refuses an answer.
+/// Fails with code 102 and the address that another host has, and if the kernel reports an error.
 pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<(), Error> {
     let ips: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.ip()).filter(IpAddr::is_ipv6).collect();
     if ips.is_empty() {
@@ -167,14 +165,14 @@ pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<()
     }
 }
 
-/// The error for an address that another host has.
+/// Returns the error for an address that another host has.
 pub(super) fn taken(err: netlink::Error) -> Error {
     Error { code: Code::CONFLICT, ..err.into() }
         .details("hint: take the address out of the IPAM plugin's range, or remove it from that host")
 }
 
-/// Where new interfaces have no IPv6, lo has none either: then `::1` doesn't answer, nor do the
-/// pod's own addresses, which are reached by lo.
+/// Enables IPv6 on lo, which lacks it if new interfaces lack it. Otherwise `::1` does not answer, nor do the pod's own
+/// addresses, which are reached through lo.
 fn enable_loopback(call: &Call) -> Result<(), Error> {
     const KEY: &str = "net/ipv6/conf/lo/disable_ipv6";
     if let Some(Some(old)) = missing_is_none(sysctl::ensure(KEY, "0"))? {

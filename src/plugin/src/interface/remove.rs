@@ -1,4 +1,4 @@
-//! DEL and GC: pairs are found by whatever is left to find them by.
+//! Removes pairs for DEL and GC, by all evidence that still exists.
 
 use std::collections::HashSet;
 
@@ -11,10 +11,10 @@ use super::told::{has_mac, told_on_host};
 use super::{inside, pair};
 use crate::Call;
 
-/// The first error, with the others in its details.
+/// Returns the first error, with the others in its details.
 ///
 /// # Errors
-/// If there is one.
+/// Fails if there is an error.
 pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error> {
     let mut errors = outcomes.into_iter().filter_map(Result::err);
     match errors.next() {
@@ -23,9 +23,8 @@ pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), 
     }
 }
 
-/// The host's end: ours by its name, the Go plugins' by prevResult. `is_port`: whether the
-/// plugin's are ports of a bridge. Where there is no namespace to look into, a veth is found under
-/// whatever name.
+/// Returns the host's end: by its name, or for the Go plugins by prevResult. `is_port` is whether the plugin's ends are
+/// ports of a bridge. Without a namespace to look into, a veth is found under any name.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -42,10 +41,10 @@ pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, is_port: bool) -> Re
     }
 }
 
-/// Removes `veth`, if the host's end was found, else what the attachment has in the pod.
+/// Removes `veth`, the host's end. If it was not found, removes the attachment's interfaces in the pod.
 ///
 /// # Errors
-/// If it is still there.
+/// Fails if an interface remains.
 pub fn veth(call: &Call, host: &mut Netlink, veth: Option<Link>) -> Result<(), Error> {
     match veth {
         Some(link) => delete(host, &link),
@@ -53,11 +52,11 @@ pub fn veth(call: &Call, host: &mut Netlink, veth: Option<Link>) -> Result<(), E
     }
 }
 
-/// Removes the links of `kind` on the host of those attachments of `network` that aren't `valid`. The alias names
-/// the attachment; links without one are left alone, since their owner is unknown.
+/// Removes the links of `kind` on the host from attachments of `network` that are not `valid`. The alias names the
+/// attachment. Links without one are not removed, because their owner is unknown.
 ///
 /// # Errors
-/// After all were tried.
+/// Fails after all links were tried.
 pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let links = Filter { master: None, kind: Some(kind) };
     let is_stale = owner::stale(network, valid);
@@ -65,8 +64,8 @@ pub fn stale(host: &mut Netlink, kind: &str, network: &str, valid: &[Attachment]
     Ok(host.remove_links(&stale)?)
 }
 
-/// Returns those of `owners` whose pair is still there under its name, with an alias that names no attachment.
-/// [`stale`], which goes by aliases, doesn't remove such a pair.
+/// Returns the `owners` with a pair that still exists under its name, but has an alias without an attachment. [`stale`]
+/// does not remove such a pair, because it reads aliases.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -84,9 +83,9 @@ pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
     Ok(owners.into_iter().filter(is_there).collect())
 }
 
-/// The host's end, by its name, unless its alias names another attachment. An alias that names none
-/// says nothing: an ADD was killed before it could write it, or something else has written one
-/// since; and a name of 32 bits is no accident.
+/// Returns the host's end by its name, unless its alias names another attachment. An alias without an attachment is no
+/// evidence: an ADD was killed before it wrote one, or another program has replaced it. A name of 32 bits is no
+/// coincidence.
 fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let mut unmarked = None;
     for name in pair::host_names(owner) {
@@ -102,8 +101,8 @@ fn ours(host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     Ok(unmarked)
 }
 
-/// The host's end of a pod that the Go plugins made, by name and MAC from prevResult, for
-/// a DEL without a namespace. A link with an alias that names an attachment belongs to that one.
+/// Returns the host's end of a pod from the Go plugins, by name and MAC from prevResult, for a DEL without a namespace.
+/// A link with an alias that names an attachment belongs to that one.
 fn in_prev_result(call: &Call, host: &mut Netlink, is_port: bool) -> Result<Option<Link>, Error> {
     for told in told_on_host(call) {
         if let Some(link) = host.find_link(&told.name)?
@@ -118,7 +117,7 @@ fn in_prev_result(call: &Call, host: &mut Netlink, is_port: bool) -> Result<Opti
     Ok(None)
 }
 
-/// The host's end under another name than ADD gave it: by its alias, or by its MAC.
+/// Returns the host's end by its alias or MAC, if it has another name than ADD gave it.
 fn renamed(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let own = owner.tag();
     let is_ours = |link: &Link| match owner::tag(&link.alias) {

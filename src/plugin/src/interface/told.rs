@@ -1,4 +1,4 @@
-//! The interfaces that prevResult tells of, compared with links, and the removal of one link.
+//! Compares the interfaces of prevResult with links, and removes single links.
 
 use cnimble_cni::{Code, Error, Interface, IpConfig};
 use cnimble_netlink::Netlink;
@@ -8,7 +8,7 @@ use cnimble_netlink::link::Link;
 use super::check;
 use crate::Call;
 
-/// Removes a link, if it is still there.
+/// Removes a link, if it still exists.
 ///
 /// # Errors
 /// Fails if the kernel refuses the request.
@@ -19,22 +19,22 @@ pub fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
     }
 }
 
-/// The host's ends in prevResult. Not a bridge: it may have the MAC of any of its ports.
+/// Returns the host's ends in prevResult. A bridge is left out, because it may have the MAC of any of its ports.
 pub(super) fn told_on_host(call: &Call) -> impl Iterator<Item = &Interface> {
     let told = call.config.prev_result.iter().flat_map(|prev| &prev.interfaces);
     told.filter(|told| told.sandbox.is_empty() && told.name.starts_with("veth"))
 }
 
-/// Whether the link has the MAC that is told; not if none is.
+/// Whether the link has the MAC of the result. False if the result has none.
 pub(super) fn has_mac(link: &Link, told: &Interface) -> bool {
     !told.mac.is_empty() && check::same_mac(link, told).is_ok()
 }
 
-/// Refuses to give back addresses that are still in use: fails if one of those that were `told` is among the `present`
-/// ones, which `what` has.
+/// Fails if an address in `told` is among the `present` ones of the interface `what`. Such an address is still in use
+/// and must not be released.
 ///
 /// # Errors
-/// Code 102.
+/// Fails with code 102 and the address.
 pub fn not_in_use<'t>(
     call: &Call,
     told: impl IntoIterator<Item = &'t IpConfig>,

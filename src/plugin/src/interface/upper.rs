@@ -1,12 +1,12 @@
-//! An interface that is made on a link, its master, and moved into the pod: the verbs of macvlan,
-//! ipvlan and vlan, which differ in their keys only.
+//! An interface on a master that is moved into the pod: the verbs of macvlan, ipvlan and vlan, which differ only in
+//! their keys.
 //!
-//! ADD, in order, each step with its undo:
+//! The steps of ADD, each with its undo:
 //!
-//! 1. the master is found ([`master`]);
-//! 2. the interface is made, in the pod ([`alone`]);
-//! 3. addresses from IPAM, or from the plugin in front; none is a layer 2 network;
-//! 4. addresses, up, routes; the addresses are announced.
+//! 1. find the master ([`master`]);
+//! 2. create the interface in the pod ([`alone`]);
+//! 3. get addresses from IPAM or from the previous plugin, unless it is a layer 2 network;
+//! 4. add the addresses, bring it up, add the routes, and announce the addresses.
 //!
 //! [`master`]: super::master
 
@@ -18,50 +18,50 @@ use super::alone::{self, NewInterface};
 use super::{arp, completed, master, remove};
 use crate::{Call, Command, delegate};
 
-/// Where the interface stands in the result.
+/// The index of the interface in the result.
 const POD_INTERFACE: u32 = 0;
 
-/// An interface on a master, as its configuration wants it.
+/// The wanted interface on a master, from a configuration.
 #[derive(Debug)]
 pub struct Upper {
     /// The kind of link.
     pub kind: Kind,
-    /// The master.
+    /// The master in the configuration.
     pub master: master::Wanted,
-    /// Bytes; `None` is the master's.
+    /// The MTU in bytes, or `None` for the master's.
     pub mtu: Option<u32>,
     /// Whether the MTU may be larger than the master's.
     pub mtu_is_free: bool,
-    /// `None` is the kernel's choice.
+    /// The hardware address, or `None` for the kernel's choice.
     pub mac: Option<Mac>,
-    /// Where its addresses come from.
+    /// The source of its addresses.
     pub addresses: Addresses,
-    /// The configuration's DNS, which goes before IPAM's.
+    /// The configuration's DNS, which replaces IPAM's.
     pub dns: Option<Dns>,
 }
 
-/// Where addresses come from.
+/// The source of the addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// There are none.
+    /// The interface has no addresses.
     None,
-    /// From this IPAM plugin, at least one.
+    /// This IPAM plugin assigns at least one.
     Ipam(String),
-    /// From the plugin in front of this one in the chain.
+    /// The previous plugin in the chain assigns them.
     Previous,
 }
 
 impl Upper {
-    /// The MTU that the master's bounds.
+    /// Returns the MTU if the master limits it.
     fn bounded_mtu(&self) -> Option<u32> {
         self.mtu.filter(|_| !self.mtu_is_free)
     }
 }
 
-/// ADD.
+/// Implements ADD for an interface on a master.
 ///
 /// # Errors
-/// The failed step's.
+/// Returns the error of the failed step.
 pub fn add(call: &Call, upper: Upper) -> Result<CniResult, Error> {
     let netns = call.open_netns()?;
     let master = upper.master.find(&netns)?;
@@ -98,20 +98,20 @@ fn with_addresses(result: CniResult, ipam: &str) -> Result<CniResult, Error> {
     Ok(result)
 }
 
-/// DEL: the interface, and then its addresses, if they are IPAM's.
+/// Implements DEL: removes the interface, and then releases its addresses if they are IPAM's.
 ///
 /// # Errors
-/// If something is left.
+/// Fails if something remains.
 pub fn del(call: &Call, kind: Kind) -> Result<(), Error> {
     let interface = alone::delete(call, kind);
     let lease = delegate::release(call, &interface, Command::Del);
     remove::all([interface, lease])
 }
 
-/// CHECK: all that ADD has made.
+/// Implements CHECK of everything that ADD has made.
 ///
 /// # Errors
-/// Code 103 with what differs; IPAM's.
+/// Fails with code 103 and the difference, or with IPAM's error.
 pub fn check(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
     let own = check_interface(call, upper, prev);
     match &upper.addresses {
@@ -123,7 +123,7 @@ pub fn check(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> 
 fn check_interface(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), Error> {
     let (link, mut inside) = alone::check(call, upper.kind, prev)?;
     upper.master.check(&mut inside, &link)?;
-    // A result below 1.1.0 doesn't tell it. A smaller one may be that of a plugin further down.
+    // A result below 1.1.0 has no MTU. A later plugin in the chain may have set a smaller one.
     if let Some(mtu) = upper.mtu
         && link.mtu > mtu
     {
@@ -133,20 +133,20 @@ fn check_interface(call: &Call, upper: &Upper, prev: &CniResult) -> Result<(), E
     Ok(())
 }
 
-/// GC: interfaces of attachments that aren't `valid`, where they can be found, and then their addresses.
+/// Implements GC: removes stale interfaces in reachable namespaces, and then releases their addresses.
 ///
 /// # Errors
-/// After everything was tried.
+/// Fails after everything was tried.
 pub fn gc(call: &Call, kind: Kind, valid: &[Attachment]) -> Result<(), Error> {
     let interfaces = alone::stale(call, kind, valid);
     let leases = delegate::release(call, &interfaces, Command::Gc);
     remove::all([interfaces, leases])
 }
 
-/// STATUS: the kernel has the kind, the master is there, IPAM can serve.
+/// Implements STATUS: the kernel has the kind, the master exists, and IPAM can serve.
 ///
 /// # Errors
-/// Code 50 or 51.
+/// Fails with code 50 or 51.
 pub fn status(call: &Call, upper: &Upper) -> Result<(), Error> {
     alone::status(upper.kind)?;
     upper.master.status(upper.kind, upper.bounded_mtu())?;
