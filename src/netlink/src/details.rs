@@ -46,7 +46,7 @@ const VALUES: [u16; 9] = [
 /// More of a link than [`Link`](super::link::Link) has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
-    /// Whether it is lo (IFF_LOOPBACK), under whatever name.
+    /// Whether the link is lo (IFF_LOOPBACK), under any name.
     pub loopback: bool,
     /// IFF_PROMISC, IFF_NOARP and the others that can be set, without IFF_UP.
     pub flags: u32,
@@ -54,12 +54,12 @@ pub struct Details {
     pub values: BTreeMap<u16, Vec<u8>>,
     /// `IFLA_PERM_ADDRESS`, the hardware's own address. Empty if the kernel tells none.
     pub permanent: Vec<u8>,
-    /// `IFLA_ALT_IFNAME`.
+    /// The alternative names (`IFLA_ALT_IFNAME`).
     pub altnames: Vec<String>,
 }
 
 impl Details {
-    /// IFF_NOARP.
+    /// Whether the link has IFF_NOARP.
     pub fn without_arp(&self) -> bool {
         self.flags & IFF_NOARP != 0
     }

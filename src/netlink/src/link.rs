@@ -18,17 +18,17 @@ use super::uapi::if_link::{IFLA_INET_CONF, IPV4_DEVCONF_ARP_NOTIFY};
 /// A link as the kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
-    /// `ifi_index`.
+    /// The index of the link (`ifi_index`).
     pub index: u32,
-    /// Name.
+    /// The name of the link.
     pub name: String,
-    /// Kind: `bridge`, `veth`, …; empty for hardware and lo.
+    /// The kind, such as `bridge` or `veth`. Empty for hardware and lo.
     pub kind: String,
     /// Hardware address, if it has one of six bytes.
     pub mac: Option<Mac>,
-    /// MTU in bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// IFF_UP.
+    /// Whether the link is administratively up (IFF_UP).
     pub up: bool,
     /// IFF_PROMISC was asked for (`ip link set … promisc on`); a bridge or a packet capture
     /// that turns it on by itself doesn't count.
@@ -39,7 +39,7 @@ pub struct Link {
     pub txqlen: u32,
     /// `ip link … group`; 0 is the default.
     pub group: u32,
-    /// `IFLA_OPERSTATE` is up.
+    /// Whether `IFLA_OPERSTATE` is up.
     pub oper_up: bool,
     /// IFF_LOWER_UP: the link is up and has a carrier.
     pub carrier: bool,
@@ -47,11 +47,11 @@ pub struct Link {
     pub master: Option<u32>,
     /// The kind with its settings, of those of [`Kind`](super::kind::Kind) that have some.
     pub settings: Option<super::kind::Kind>,
-    /// `IFLA_LINK`: for a veth, the index of its other end, there; for a macvlan, ipvlan or vlan, that
-    /// of its parent.
+    /// The value of `IFLA_LINK`. For a veth, it is the index of the other end in that end's namespace. For a macvlan,
+    /// ipvlan or vlan, it is the index of the parent.
     pub peer: Option<u32>,
-    /// `IFLA_LINK_NETNSID`: the peer is in another namespace, which has this number here, the
-    /// lowest that was free when it became known; negative if it has none.
+    /// The value of `IFLA_LINK_NETNSID`, if the peer is in another namespace. It is that namespace's number here, which
+    /// was the lowest free one when the namespace became known. It is negative if there is no number.
     pub far: Option<i32>,
     /// `ip link … alias`.
     pub alias: String,
@@ -66,28 +66,28 @@ pub struct Link {
 /// The flags of a bridge port that plugins care for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Port {
-    /// `hairpin on`
+    /// Whether the port has `hairpin on`.
     pub hairpin: bool,
-    /// `isolated on`
+    /// Whether the port has `isolated on`.
     pub isolated: bool,
     /// `group_fwd_mask 0xfffd`, see [`claim`](super::port::claim).
     pub closed: bool,
 }
 
-/// All of 01:80:c2:00:00:00 to :0f but :01 (pause frames), which no bridge lets through and no
-/// mask may have.
+/// The addresses 01:80:c2:00:00:00 to :0f except :01 (pause frames). No bridge forwards that one, and no mask may have
+/// it.
 pub(super) const RESERVED: u16 = 0xfffd;
 
 /// A bridge to make.
 #[derive(Debug, Clone)]
 pub struct NewBridge<'a> {
-    /// Name.
+    /// The name of the bridge.
     pub name: &'a str,
     /// MTU in bytes; `None` is the kernel's.
     pub mtu: Option<u32>,
     /// Set at creation, so that it never follows the ports.
     pub mac: Mac,
-    /// `vlan_filtering 1`.
+    /// Whether the bridge has `vlan_filtering 1`.
     pub vlan_filtering: bool,
 }
 
@@ -123,9 +123,9 @@ pub struct Change<'a> {
     pub alias: Option<&'a str>,
     /// `Some(0)` takes it off its master.
     pub master: Option<u32>,
-    /// The namespace that it is moved into, down, before anything else is changed. It arrives under
-    /// its name; `name` is what it gets if that is taken there, and what it is renamed to if not: an
-    /// EEXIST may mean that it has been moved. The namespace must stay open until it has been done.
+    /// The namespace that the link is moved into, down, before anything else is changed. It keeps its name, or gets
+    /// `name` if that is taken there. Otherwise it is renamed to `name` afterwards, so an EEXIST may mean that it has
+    /// been moved. The namespace must stay open until the request has been carried out.
     pub netns: Option<BorrowedFd<'a>>,
     /// Its index where it is moved to, which must be free there (EBUSY). Kernels before 5.13 ignore it.
     pub index: Option<u32>,
@@ -154,8 +154,8 @@ pub fn add_bridge(bridge: &NewBridge<'_>) -> Request {
 /// `ip link add NAME type veth peer name PEER netns NS`. Use with
 /// [`Netlink::create_link`](super::Netlink::create_link).
 ///
-/// Each end has one queue, which is what the kernel uses of a veth's anyway; left alone it
-/// makes one a processor first, with a directory in sysfs for each, and takes them away again.
+/// Each end has one queue, because the kernel uses only one of a veth's queues. By default it first makes one for each
+/// processor, with a directory in sysfs for each, and removes them again.
 ///
 /// The request has the number of `peer_ns`, which must stay open until it has been carried
 /// out. The other end is born down: the kernel can't bring it up before this end exists

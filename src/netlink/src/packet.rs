@@ -12,12 +12,12 @@ use super::link::Mac;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
 
-/// What a socket is for.
+/// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// UDP datagrams to port 68.
     Dhcp,
-    /// ARP.
+    /// Packets of ARP.
     Arp,
 }
 
@@ -122,7 +122,7 @@ impl Socket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// What has come, and from which hardware address; `None` if nothing has.
+    /// Returns a received packet and the sender's hardware address, or `None` if nothing has arrived.
     ///
     /// # Errors
     /// The kernel's, such as that of an interface that is gone or down.
