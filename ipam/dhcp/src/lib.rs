@@ -14,7 +14,7 @@
 //! | `v6` | the same for DHCPv6 |
 //! | `held` | a lease of either family |
 //! | `message`, `frame` | DHCP, UDP, IPv4 and ARP as bytes |
-//! | `socket`, `closing` | packet sockets, and the thread that closes them |
+//! | `closing` | the thread that closes packet sockets |
 
 mod action;
 mod ask;
