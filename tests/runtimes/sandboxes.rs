@@ -121,6 +121,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
 
     let found = document(&node, "doctor --cri", 6);
     let expected = [
+        ("host-state", "shop/web-7"),
         ("lease", "-"),
         ("missing-rules", "shop/web-13"),
         ("sandbox-interface", "shop/web-3"),

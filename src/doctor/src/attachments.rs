@@ -169,20 +169,13 @@ impl Action {
     /// plugin puts back, the next one builds on.
     pub(super) fn run(&self, doctor: &Doctor<'_>, reach: Reach, repaired: &mut Repaired) -> Repair {
         let aim = match (self.place, reach) {
-            (Place::Pod, Reach::Host) => return Repair::NotAsked,
+            (Place::Pod, Reach::Host) => return self.unasked(),
             (_, Reach::Host) => Aim::RepairHost,
             (_, Reach::Pods) => Aim::RepairAll,
         };
         let left = repaired.0.entry(self.owner.tag()).or_insert_with(|| {
-            let attachment = &self.owner.attachment;
-            let key = Key {
-                network: &self.owner.network,
-                container_id: &attachment.container_id,
-                ifname: &attachment.ifname,
-            };
-            let found = Cache::new(&self.cache).get(key).map_err(|err| Repair::Failed(failed(&err)))?;
-            // Its runtime has removed it if there is none.
-            found.entry().map_or(Ok(Vec::new()), |entry| repair(doctor, &entry, &self.owner, aim))
+            // A missing entry means that the runtime has deleted the attachment.
+            self.entry()?.map_or(Ok(Vec::new()), |entry| repair(doctor, &entry, &self.owner, aim))
         });
         match left {
             Err(repair) => repair.clone(),
@@ -196,6 +189,28 @@ impl Action {
             }
         }
     }
+
+    /// Returns the attachment's entry in the cache, or `None` after its DEL.
+    fn entry(&self) -> Result<Option<Entry>, Repair> {
+        let attachment = &self.owner.attachment;
+        let key = Key {
+            network: &self.owner.network,
+            container_id: &attachment.container_id,
+            ifname: &attachment.ifname,
+        };
+        let found = Cache::new(&self.cache).get(key).map_err(|err| Repair::Failed(failed(&err)))?;
+        Ok(found.entry())
+    }
+
+    /// The outcome for a difference in a pod that was not to be repaired. After the pod's DEL there is none.
+    fn unasked(&self) -> Repair {
+        match self.entry() {
+            Ok(None) => Repair::Done,
+            Ok(Some(entry)) if is_leaving(&entry, &self.owner.tag()) => has_begun(),
+            Ok(Some(_)) => Repair::NotAsked,
+            Err(failed) => failed,
+        }
+    }
 }
 
 /// Repairs an attachment. Returns what could not be put back; else why it was left alone, or what failed.
@@ -205,9 +220,8 @@ fn repair(
     owner: &Owner,
     aim: Aim,
 ) -> Result<Vec<(String, Fault)>, Repair> {
-    let gone = || Repair::Doubt("its DEL has begun".to_owned());
     if is_leaving(entry, &owner.tag()) {
-        return Err(gone());
+        return Err(has_begun());
     }
     let list = entry.network_list().map_err(Repair::Failed)?;
     let mut left = Vec::new();
@@ -218,7 +232,7 @@ fn repair(
         if is_leaving(entry, &owner.tag()) {
             let failures = examined.undo.rollback();
             failures.iter().for_each(|failure| log::warn!("{failure}"));
-            return Err(gone());
+            return Err(has_begun());
         }
         examined.undo.commit();
         let faults = examined.faults.map_err(Repair::Failed)?;
@@ -235,6 +249,10 @@ fn is_leaving(entry: &Entry, tag: &str) -> bool {
         Netlink::open_in(&ns)?.find_link(&entry.ifname)
     };
     begun::is_noted(tag) || !matches!(found(), Ok(Some(_)))
+}
+
+fn has_begun() -> Repair {
+    Repair::Doubt("its DEL has begun".to_owned())
 }
 
 /// A pod between the first and the last plugin of its DEL.

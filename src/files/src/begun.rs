@@ -22,22 +22,32 @@ const LARGE: u64 = 20_000;
 /// The age of a note that goes when there are many.
 const OLD: Duration = Duration::from_secs(24 * 3600);
 
+/// The number of attempts to write a note beside ends of other DELs.
+const ATTEMPTS: usize = 100;
+
 /// Notes that the DEL of the owner with this tag begins.
 ///
 /// # Errors
 /// The system's.
 pub fn note(tag: &str) -> io::Result<()> {
     let path = path(tag)?;
-    let create = || File::options().write(true).create_new(true).mode(0o600).open(&path);
-    match create() {
-        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => {
-            make_directory()?;
-            create()?;
+    // The end of another DEL removes an empty directory.
+    for _ in 0..ATTEMPTS {
+        match File::options().write(true).create_new(true).mode(0o600).open(&path) {
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            Err(err) if err.kind() == io::ErrorKind::NotFound => make_directory()?,
+            created => {
+                created?;
+                return remove_old();
+            }
         }
-        outcome => drop(outcome?),
     }
-    if fs::metadata(DIR)?.len() > LARGE {
+    Err(io::Error::from(io::ErrorKind::NotFound))
+}
+
+/// Removes old notes if there are many.
+fn remove_old() -> io::Result<()> {
+    if fs::metadata(DIR).is_ok_and(|dir| dir.len() > LARGE) {
         let is_old = |path: &PathBuf| {
             let changed = fs::metadata(path).and_then(|meta| meta.modified());
             changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > OLD))
@@ -49,10 +59,17 @@ pub fn note(tag: &str) -> io::Result<()> {
 
 /// The directory above is shared, and others have to get through.
 fn make_directory() -> io::Result<()> {
-    if let Some(above) = Path::new(DIR).parent() {
-        DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+    let create = || DirBuilder::new().mode(0o700).create(DIR);
+    match create() {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+            if let Some(above) = Path::new(DIR).parent() {
+                DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+            }
+            create()
+        }
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        outcome => outcome,
     }
-    DirBuilder::new().recursive(true).mode(0o700).create(DIR)
 }
 
 /// Removes the note of this owner, if there is one.
@@ -60,7 +77,14 @@ fn make_directory() -> io::Result<()> {
 /// # Errors
 /// The system's.
 pub fn clear(tag: &str) -> io::Result<()> {
-    unless_missing(fs::remove_file(path(tag)?))
+    match fs::remove_file(path(tag)?) {
+        // The last note takes the directory with it; a directory with others stays.
+        Ok(()) => {
+            let _ = fs::remove_dir(DIR);
+            Ok(())
+        }
+        outcome => unless_missing(outcome),
+    }
 }
 
 /// Removes the notes of the owners that are `gone`, by their tags.

@@ -117,7 +117,7 @@ impl Walk {
         // Replaces the program that speaks to etcd.
         let fake = r#"case $1 in blocks) echo '[]' ;; *) echo '{"released":0}' ;; esac"#;
         let bin = scripts(&dir, &[("cluster-local-etcd", &format!("cat >/dev/null; {fake}"))]);
-        let bin = format!("{}:{}", plugin_dir().display(), bin.display());
+        let bin = format!("{}:{}", bin.display(), plugin_dir().display());
         node.bridge("net", "1.1.0");
         node.bridge_with("zgc", "1.1.0", "10.1.3.0/24");
         node.network(

@@ -8,7 +8,11 @@ use super::{Budget, DOCUMENT, Trace, VERBS, budget, traced, untraceable};
 
 /// Returns the budgets of ADD, CHECK and DEL of a plugin in docs/PERFORMANCE.md.
 fn told(plugin: &str) -> Option<[Budget; 3]> {
-    let row = DOCUMENT.lines().find_map(|line| line.strip_prefix(&format!("| {plugin} | ")))?;
+    let row = DOCUMENT
+        .split_once("| plugin | ADD | CHECK | DEL |")?
+        .1
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("| {plugin} | ")))?;
     let cells: Vec<Budget> = row
         .split(" | ")
         .filter_map(|cell| cell.trim_end_matches(" |").split_once(" / "))

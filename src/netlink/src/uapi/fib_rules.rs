@@ -1,6 +1,6 @@
 //! Constants of linux/fib_rules.h.
 
-/// The size of `struct fib_rule_hdr` in bytes.
+/// `sizeof(struct fib_rule_hdr)`
 pub(crate) const FIB_RULE_HDR: usize = 12;
 pub(crate) const FRA_SRC: u16 = 2;
 pub(crate) const FRA_PRIORITY: u16 = 6;

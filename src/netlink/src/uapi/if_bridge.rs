@@ -1,6 +1,6 @@
 //! linux/if_bridge.h: vlans of a bridge and its ports.
 
-/// The size of `struct br_vlan_msg` in bytes.
+/// `sizeof(struct br_vlan_msg)`
 pub(crate) const BR_VLAN_MSG: usize = 8;
 pub(crate) const BRIDGE_VLANDB_ENTRY: u16 = 1;
 pub(crate) const BRIDGE_VLANDB_ENTRY_INFO: u16 = 1;

@@ -1,6 +1,6 @@
 //! Constants of linux/netconf.h.
 
-/// The aligned size of `struct netconfmsg` in bytes.
+/// `NLMSG_ALIGN(sizeof(struct netconfmsg))`
 pub(crate) const NETCONFMSG: usize = 4;
 pub(crate) const NETCONFA_IFINDEX: u16 = 1;
 pub(crate) const NETCONFA_FORWARDING: u16 = 2;

@@ -1,8 +1,8 @@
 //! Constants of linux/netlink.h; see netlink(7).
 
-/// The size of `struct nlmsghdr` in bytes.
+/// `sizeof(struct nlmsghdr)`
 pub(crate) const NLMSGHDR: usize = 16;
-/// The size of `struct nlattr` in bytes.
+/// `sizeof(struct nlattr)`
 pub(crate) const NLATTR: usize = 4;
 
 pub(crate) const NLMSG_ERROR: u16 = 2;

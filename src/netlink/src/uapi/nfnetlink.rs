@@ -1,7 +1,7 @@
 //! Constants of linux/netfilter/nfnetlink.h, which all subsystems of NETLINK_NETFILTER share, and the protocols, hooks
 //! and verdicts of linux/netfilter.h.
 
-/// The size of `struct nfgenmsg` in bytes.
+/// `sizeof(struct nfgenmsg)`
 pub(crate) const NFGENMSG: usize = 4;
 pub(crate) const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 pub(crate) const NFNL_SUBSYS_NFTABLES: u16 = 10;

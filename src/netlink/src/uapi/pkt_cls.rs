@@ -4,17 +4,17 @@ pub(crate) const TCA_U32_CLASSID: u16 = 1;
 pub(crate) const TCA_U32_SEL: u16 = 5;
 pub(crate) const TCA_U32_ACT: u16 = 7;
 pub(crate) const TC_U32_TERMINAL: u8 = 1;
-/// The size of `struct tc_u32_sel` in bytes.
+/// `sizeof(struct tc_u32_sel)`
 pub(crate) const TC_U32_SEL: usize = 16;
-/// The offset of `nkeys` in `struct tc_u32_sel`, in bytes.
+/// `offsetof(struct tc_u32_sel, nkeys)`
 pub(crate) const TC_U32_SEL_NKEYS: usize = 2;
-/// The size of `struct tc_u32_key` in bytes.
+/// `sizeof(struct tc_u32_key)`
 pub(crate) const TC_U32_KEY: usize = 16;
-/// The offset of `mask` in `struct tc_u32_key`, in bytes.
+/// `offsetof(struct tc_u32_key, mask)`
 pub(crate) const TC_U32_KEY_MASK: usize = 0;
-/// The offset of `val` in `struct tc_u32_key`, in bytes.
+/// `offsetof(struct tc_u32_key, val)`
 pub(crate) const TC_U32_KEY_VAL: usize = 4;
-/// The offset of `off` in `struct tc_u32_key`, in bytes.
+/// `offsetof(struct tc_u32_key, off)`
 pub(crate) const TC_U32_KEY_OFF: usize = 8;
 
 pub(crate) const TCA_ACT_KIND: u16 = 1;
@@ -22,5 +22,5 @@ pub(crate) const TCA_ACT_OPTIONS: u16 = 2;
 pub(crate) const TC_ACT_STOLEN: u32 = 4;
 pub(crate) const TCA_MIRRED_PARMS: u16 = 2;
 pub(crate) const TCA_EGRESS_REDIR: u32 = 1;
-/// The offset of `ifindex` in `struct tc_mirred`, in bytes.
+/// `offsetof(struct tc_mirred, ifindex)`
 pub(crate) const TC_MIRRED_IFINDEX: usize = 24;

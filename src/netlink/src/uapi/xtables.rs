@@ -1,13 +1,13 @@
 //! linux/netfilter/xt_comment.h and xt_conntrack.h: the information of two of iptables' matches.
 
-/// The size of `struct xt_comment_info` in bytes.
+/// `sizeof(struct xt_comment_info)`
 pub(crate) const COMMENT_INFO: usize = 256;
 
 /// `(sizeof(struct xt_conntrack_mtinfo3) + 7) / 8 * 8`
 pub(crate) const CONNTRACK_INFO: usize = 168;
-/// The offset of `match_flags` in `struct xt_conntrack_mtinfo3`, in bytes.
+/// `offsetof(struct xt_conntrack_mtinfo3, match_flags)`
 pub(crate) const CONNTRACK_MATCH_FLAGS: usize = 146;
-/// The offset of `state_mask` in `struct xt_conntrack_mtinfo3`, in bytes.
+/// `offsetof(struct xt_conntrack_mtinfo3, state_mask)`
 pub(crate) const CONNTRACK_STATE_MASK: usize = 150;
 pub(crate) const XT_CONNTRACK_STATE: u16 = 0x1;
 /// `XT_CONNTRACK_STATE_BIT(0) | XT_CONNTRACK_STATE_BIT(1)`
