@@ -8,8 +8,9 @@ use cnimble_netlink::link::{Filter, Link};
 
 use crate::config::{Config, Wanted};
 use crate::moving;
-use crate::place::{Place, Seen};
+use crate::place::Place;
 use crate::record::{LOOPBACK, Records};
+use crate::seen::Seen;
 use crate::sysfs::Sysfs;
 
 /// Returns sysfs, which shows the interfaces of the namespace that it was mounted in.

@@ -19,6 +19,7 @@ mod find;
 mod moving;
 mod place;
 mod record;
+mod seen;
 mod sysfs;
 
 use std::path::{Path, PathBuf};
@@ -32,8 +33,9 @@ use cnimble_plugin::interface::{alone, check, completed, pair, pod, remove, usab
 use cnimble_plugin::{Call, Caps, Command, Plugin, delegate};
 
 use config::{Config, Wanted};
-use place::{Place, Seen};
+use place::Place;
 use record::{Record, Records};
+use seen::Seen;
 
 /// Where the interface stands in the result.
 const POD_INTERFACE: u32 = 0;

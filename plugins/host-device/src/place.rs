@@ -1,12 +1,12 @@
 //! A namespace that may have a device: the host's or a pod's.
 
 use cnimble_cni::Error;
-use cnimble_netlink::details::Details;
 use cnimble_netlink::link::{Filter, Link};
-use cnimble_netlink::sysfs::{Device, Sysfs};
+use cnimble_netlink::sysfs::Sysfs;
 use cnimble_netlink::{NetNs, Netlink};
 
 use crate::record::Record;
+use crate::seen::Seen;
 
 /// An open namespace with its netlink socket and its sysfs.
 #[derive(Debug)]
@@ -14,16 +14,6 @@ pub(crate) struct Place {
     pub(crate) netlink: Netlink,
     /// `None` if no sysfs can be mounted, as in a container without privileges.
     sysfs: Option<Sysfs>,
-}
-
-/// A link with its identification.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
-    pub(crate) link: Link,
-    /// `None` without a sysfs.
-    pub(crate) device: Option<Device>,
-    /// Only of hardware and of lo, which have no kind.
-    pub(crate) details: Option<Details>,
 }
 
 impl Place {

@@ -20,7 +20,7 @@ use cnimble_netlink::addr::Addr;
 use cnimble_netlink::details::Details;
 use cnimble_netlink::link::{Link, Mac};
 
-use crate::place::Seen;
+use crate::seen::Seen;
 use crate::sysfs;
 
 /// The maximum size of a file, in bytes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use cnimble_cni as cni;
-use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach, Repair, Whose};
+use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach, Repair};
 use cnimble_life::{Witnesses, data_dirs};
 use cnimble_plugin::Plugin;
 
@@ -14,6 +14,7 @@ use super::cri::witness::witness;
 use super::interrupt::interruptible;
 use super::plugin_files::PluginFiles;
 use super::report::{Exit, Report};
+use super::subject::{describe, pod};
 use super::{Session, args, plain, print, print_json, style};
 
 /// The plugins that are called in this process. They can repair an attachment, or are often chained with such plugins.
@@ -160,7 +161,7 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
     let mut out = String::new();
     let (mut found, mut repaired, mut failed, mut doubtful, mut in_pods) = (0, 0, 0, 0, 0);
     for (finding, outcome) in diagnosis.findings.iter().zip(outcomes) {
-        let about = whose(&finding.whose, pod(finding, diagnosis));
+        let about = describe(&finding.whose, pod(finding, diagnosis));
         let mut rows = vec![("whose", about), ("why", finding.why.clone())];
         rows.retain(|(_, text)| !text.is_empty());
         match outcome {
@@ -214,20 +215,4 @@ fn text(session: &Session, diagnosis: &Diagnosis, outcomes: &[Outcome]) -> Strin
     }
     out.push_str(&format!("{}\n", parts.join("; ")));
     out
-}
-
-/// Returns the name of the pod that a finding is about, if it is known.
-pub(super) fn pod<'d>(finding: &Finding, diagnosis: &'d Diagnosis) -> Option<&'d String> {
-    diagnosis.pods.get(finding.whose.container_id.as_ref()?)
-}
-
-/// Returns the owner in words. The name of the pod replaces the container ID if it is known.
-pub(super) fn whose(whose: &Whose, pod: Option<&String>) -> String {
-    let container = match pod {
-        Some(pod) => ("pod", Some(pod)),
-        None => ("container", whose.container_id.as_ref()),
-    };
-    let parts = [("network", whose.network.as_ref()), container, ("interface", whose.ifname.as_ref())];
-    let known = parts.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
-    known.collect::<Vec<_>>().join(", ")
 }

@@ -14,7 +14,8 @@ use super::args::Gc;
 use super::interrupt::interruptible;
 use super::output::note;
 use super::report::{Exit, Report};
-use super::{Session, doctor, plain, print, print_json, style};
+use super::subject::{describe, pod};
+use super::{Session, plain, print, print_json, style};
 
 pub(super) async fn gc(
     session: &Session,
@@ -80,7 +81,7 @@ fn text(
             Some(Repair::Failed(err)) => ("failed", format!("{}: {err}", finding.remedy)),
         };
         let mut rows = vec![
-            ("whose", doctor::whose(&finding.whose, doctor::pod(finding, diagnosis))),
+            ("whose", describe(&finding.whose, pod(finding, diagnosis))),
             ("why", finding.why.clone()),
             (name, text),
         ];
@@ -111,7 +112,7 @@ fn document(network: &str, diagnosis: &Diagnosis, outcomes: &[Option<Repair>], l
             "what": finding.what,
             "containerID": finding.whose.container_id,
             "ifname": finding.whose.ifname,
-            "pod": doctor::pod(finding, diagnosis),
+            "pod": pod(finding, diagnosis),
             "why": finding.why,
             "outcome": match outcome {
                 None | Some(Repair::NotAsked) => "found",

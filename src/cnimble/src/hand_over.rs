@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use cnimble_doctor::hand_over::{Mode, Report as Outcome};
 
-use super::doctor::whose;
 use super::interrupt::interruptible;
 use super::report::{Exit, Report};
+use super::subject::describe;
 use super::{Session, args, doctor, plain, print, print_json, run, style};
 
 pub(super) async fn hand_over(session: &Session, given: &args::HandOver) -> Result<(), Report> {
@@ -105,12 +105,12 @@ fn text(session: &Session, outcome: &Outcome, records: usize) -> String {
         ));
     };
     for (of, has) in &outcome.pods {
-        part(&format!("pod {}", whose(of, None)), &[("has", has.join("; "))]);
+        part(&format!("pod {}", describe(of, None)), &[("has", has.join("; "))]);
     }
     for (of, nets) in &outcome.addresses {
         let why = "the Go plugins' daemon doesn't know the DHCP lease, so nobody prolongs it any more";
         let rows = [("keeps", format!("{}, for ever", nets.join(" "))), ("why", why.to_owned())];
-        part(&format!("pod {}", whose(of, None)), &rows);
+        part(&format!("pod {}", describe(of, None)), &rows);
     }
     for policy in &outcome.policies {
         part(policy, &[]);
@@ -119,7 +119,7 @@ fn text(session: &Session, outcome: &Outcome, records: usize) -> String {
         part(orphan, &[("remedy", "remove it".to_owned())]);
     }
     for (of, why) in &outcome.refused {
-        let headline = format!("left {}", whose(of, None));
+        let headline = format!("left {}", describe(of, None));
         let hint = "delete this pod first; or --force, and its rules stay where only cnimble finds them";
         part(headline.trim_end(), &[("why", why.clone()), ("try", hint.to_owned())]);
     }

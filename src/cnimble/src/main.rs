@@ -28,6 +28,7 @@ mod schema;
 mod serve;
 mod stats;
 mod style;
+mod subject;
 mod target;
 mod tree;
 mod verbs;
@@ -41,7 +42,7 @@ use clap::Parser;
 use serde_json::Value;
 
 use cnimble_locks::{self as locks, Locks};
-use cnimble_runtime::{ConfDir, DEFAULT_CACHE_DIR, Invoker};
+use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Invoker};
 
 use args::{Cli, Command, Global};
 use output::{print, print_as_is, print_json};
@@ -97,6 +98,14 @@ impl Session {
             timeout: Duration::from_secs(global.timeout),
             terminal: std::io::IsTerminal::is_terminal(&stdout),
             paint: Paint::of(&stdout),
+        }
+    }
+
+    /// Returns the given cache, or else the usual ones.
+    fn caches(&self) -> Vec<Cache> {
+        match self.own_cache {
+            true => vec![self.invoker.cache().clone()],
+            false => [DEFAULT_CACHE_DIR, cnimble_life::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into(),
         }
     }
 

@@ -16,8 +16,8 @@ use cnimble_doctor::Doctor;
 use cnimble_doctor::hand_over::Mode;
 use cnimble_runtime::find_plugin;
 
+use super::Session;
 use super::style::{Paint, rows};
-use super::{Session, events};
 
 /// The time limit for a file's answer. A plugin takes milliseconds, but the file may be another program.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -235,7 +235,7 @@ async fn not_handed_over(
         }
     };
     let entries: Vec<_> =
-        events::caches(session).iter().flat_map(|cache| cache.list().unwrap_or_default()).collect();
+        session.caches().iter().flat_map(|cache| cache.list().unwrap_or_default()).collect();
     let mut pods = Vec::new();
     for (whose, _) in &report.pods {
         let of = |entry: &&cnimble_runtime::Entry| {
@@ -245,7 +245,7 @@ async fn not_handed_over(
         let list = entries.iter().find(of).and_then(|entry| entry.network_list().ok());
         // A pod without an entry may belong to any network.
         if list.is_none_or(|list| list.plugins.iter().any(|plugin| is_go(&plugin.plugin_type))) {
-            pods.push(super::doctor::whose(whose, None));
+            pods.push(super::subject::describe(whose, None));
         }
     }
     let more = if pods.len() > NAMED { format!(", and {} more", pods.len() - NAMED) } else { String::new() };

@@ -18,7 +18,7 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::{Aim, Examination, Examined, Fault, Place};
 use cnimble_runtime::{Attach, Cache, Entry, Key, PluginError};
 
-use super::repair::{Reach, Repair};
+use super::outcome::{Reach, Repair};
 use super::{Doctor, Finding, Kind, Whose};
 
 /// The result of a comparison.

@@ -16,6 +16,7 @@ pub mod hand_over;
 mod leases;
 mod lifetimes;
 mod links;
+mod outcome;
 mod repair;
 mod rules;
 mod runtime;
@@ -30,7 +31,7 @@ use cnimble_plugin::Plugin;
 use cnimble_runtime::Invoker;
 
 pub use attachments::Compared;
-pub use repair::{Reach, Repair};
+pub use outcome::{Reach, Repair};
 
 /// Examines a node: the network namespace of the calling thread, and the files.
 pub struct Doctor<'a> {

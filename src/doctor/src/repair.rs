@@ -14,29 +14,8 @@ use cnimble_netlink::nft::Nft;
 use cnimble_runtime::Invoker;
 
 use super::attachments::Repaired;
+use super::outcome::{Reach, Repair};
 use super::{Action, Doctor, Finding, Kind, rules};
-
-/// The outcome of a repair.
-#[derive(Debug, Clone)]
-pub enum Repair {
-    /// The finding is repaired, or it no longer exists.
-    Done,
-    /// The finding was not repaired, for this reason.
-    Doubt(String),
-    /// The fault is in the pod, and only the host was to be repaired.
-    NotAsked,
-    /// The repair failed with this error.
-    Failed(Error),
-}
-
-/// The extent of a repair of living pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// Repairs the host, but not the pods' namespaces.
-    Host,
-    /// Repairs the pods' namespaces, too.
-    Pods,
-}
 
 /// The minimum time for which a look is trusted.
 const TRUST: Duration = Duration::from_millis(100);

@@ -19,7 +19,7 @@ use cnimble_files::Links;
 use cnimble_leases::holder::Holder;
 use cnimble_life::data_dirs;
 use cnimble_netlink::monitor::{LinkMonitor, LinkNotice};
-use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
+use cnimble_runtime::{Cache, Entry};
 
 use super::args::Events;
 use super::output::unwritten;
@@ -66,7 +66,7 @@ pub(super) fn events(session: &Session, given: &Events) -> Result<(), Report> {
     if given.metrics && session.json {
         return Err(usage("--metrics and --json are two forms of output").hint("leave one of them out"));
     }
-    let caches = caches(session);
+    let caches = session.caches();
     let data = leases(session, &given.data_dir, &caches);
     let only = given.network.as_deref().map(|name| known(session, name, &caches, &data)).transpose()?;
     let mut follower = match Follower::new(caches, data, Show::new(session, only, given.metrics)) {
@@ -247,14 +247,6 @@ fn known(
                 false => Err(Report::conf(WHAT, &err)),
             }
         }
-    }
-}
-
-/// Returns the cache that was named, or else the usual ones.
-pub(super) fn caches(session: &Session) -> Vec<Cache> {
-    match session.own_cache {
-        true => vec![session.invoker.cache().clone()],
-        false => [DEFAULT_CACHE_DIR, cnimble_life::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into(),
     }
 }
 

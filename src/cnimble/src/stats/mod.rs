@@ -14,7 +14,7 @@ use super::args::Stats;
 use super::output::{emit, unwritten};
 use super::report::{Exit, Report};
 use super::style::table;
-use super::{Session, events, plain};
+use super::{Session, plain};
 use read::Counted;
 
 const WHAT: &str = "can't show pods' counters";
@@ -25,7 +25,7 @@ fn clear() -> String {
 }
 
 pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
-    let caches = events::caches(session);
+    let caches = session.caches();
     let mut before: Option<(Instant, HashMap<String, Counters>)> = None;
     loop {
         let failed = |why: String| Report::new(Exit::Files, WHAT).row("why", why);
