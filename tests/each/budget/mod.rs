@@ -47,7 +47,7 @@ const TABLE: [Row; 4] = [
         masquerade: false,
         add: budget(105, 11),
         check: budget(77, 15),
-        del: budget(88, 13),
+        del: budget(90, 13),
     },
     Row {
         name: "dual",
@@ -55,7 +55,7 @@ const TABLE: [Row; 4] = [
         masquerade: false,
         add: budget(136, 15),
         check: budget(77, 15),
-        del: budget(86, 13),
+        del: budget(89, 13),
     },
     Row {
         name: "ipMasq",
@@ -63,7 +63,7 @@ const TABLE: [Row; 4] = [
         masquerade: true,
         add: budget(125, 18),
         check: budget(90, 17),
-        del: budget(89, 16),
+        del: budget(92, 16),
     },
     Row {
         name: "dual+ipMasq",
@@ -71,7 +71,7 @@ const TABLE: [Row; 4] = [
         masquerade: true,
         add: budget(161, 25),
         check: budget(96, 19),
-        del: budget(93, 18),
+        del: budget(96, 18),
     },
 ];
 
