@@ -12,7 +12,7 @@
 //! DEL brings it home from the pod, or finds it on the host where the kernel has put it when the pod died,
 //! and makes it what it was. A link that isn't known for the device (`place`) stays where it is.
 //!
-//! Each device has a lock ([`record::Records::hold`]), which is held while it is moved and restored.
+//! Each device has a lock (`record::Records::hold`), which is held while it is moved and restored.
 
 mod config;
 mod find;

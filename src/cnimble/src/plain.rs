@@ -8,7 +8,7 @@ use cnimble_api::{is_unseen, redact};
 /// Marks the escape codes of this program. It is random in each process, so foreign text can't contain it.
 static KEY: LazyLock<String> = LazyLock::new(|| format!("\x1b{:016x}", RandomState::new().hash_one(0)));
 
-/// Returns an escape code (`[1m`) that [`text`] and [`line`] let through.
+/// Returns an escape code (`[1m`) that [`text`] and [`line()`] let through.
 pub(super) fn code(code: &str) -> String {
     format!("{}{code}", *KEY)
 }

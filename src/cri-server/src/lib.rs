@@ -1,6 +1,6 @@
 //! A server of CRI, the kubelet's interface to container runtimes, for pods' sandboxes only.
 //!
-//! CRI is gRPC over a Unix socket. Here a call becomes one on [`Sandboxes`](cnimble_pod::sandbox::Sandboxes), which
+//! CRI is gRPC over a Unix socket. Here a call becomes one on [`Sandboxes`], which
 //! keeps the records, the locks and the networks; the server itself has no state that a restart could lose.
 //! Input from the socket has limits of size and number ([`Limits`]), and each call has a time limit.
 //!

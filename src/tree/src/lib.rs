@@ -1,8 +1,8 @@
 //! The node's networks as a picture: network → bridge → port → pod → addresses, routes, rules.
 //!
-//! [`read`] asks the kernel by netlink, in the host's namespace and in every pod's. Two records name the owners: the
+//! [`read()`] asks the kernel by netlink, in the host's namespace and in every pod's. Two records name the owners: the
 //! result cache of libcni and [`cnimble_runtime`], and the aliases and comments of our plugins on links and rules.
-//! [`text`] and [`svg`] draw the outcome, and [`Tree`] serialises to JSON. The same state always gives the same picture.
+//! [`text()`] and [`svg()`] draw the outcome, and [`Tree`] serialises to JSON. The same state always gives the same picture.
 //!
 //! ```no_run
 //! use cnimble_runtime::Cache;

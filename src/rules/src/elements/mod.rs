@@ -5,7 +5,7 @@
 //! of a network on has the elements alone. A refused batch costs the kernel some 10 ms. That happens only if a
 //! concurrent ADD was faster, and the query is repeated.
 //!
-//! [`plan`] finds the missing objects, and [`insert`] creates and removes them. [`owned`] finds and removes elements by
+//! [`plan`] finds the missing objects, and [`insert()`] creates and removes them. [`owned`] finds and removes elements by
 //! their owner, and [`unused`] deletes unused sets and chains. [`overlap`] is for addresses that two networks share.
 
 mod insert;

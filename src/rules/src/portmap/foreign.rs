@@ -1,5 +1,5 @@
 //! Ports that rules in the form of the Go plugins lead away: the Go plugin's own of either backend, and those of
-//! our iptables backend. See [`reference`] for what they look like.
+//! our iptables backend. See [`mod@reference`] for what they look like.
 //!
 //! Their rules and ours are at the same hooks with the same priority, so the chain that was made first sees a packet
 //! first. A pod that serves a port goes on serving it: a new one that wants it gets an error.
