@@ -1,9 +1,9 @@
 //! Tests of concurrent ADDs and of foreign rules.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
-use cnimble_tests::{PATIENCE, need, recent_go_to_meet, wait_until};
+use cnimble_tests::{keep_silent, need, recent_go_to_meet};
 
 use super::*;
 
@@ -86,13 +86,6 @@ fn gc_removes_the_rules_of_interfaces_that_are_gone() {
     assert_eq!(left, ["10.8.1.2", "10.8.2.2", "10.9.9.9"]);
 }
 
-/// Whether a process waits for the lock of this file: a line with `->` in proc_locks(5).
-fn is_waited_for(file: &std::fs::File) -> bool {
-    let inode = format!(":{} ", file.metadata().unwrap().ino());
-    let locks = std::fs::read_to_string("/proc/locks").unwrap();
-    locks.lines().any(|line| line.contains("->") && line.contains(&inode))
-}
-
 #[test]
 fn a_namespace_that_is_locked_is_waited_for() {
     need!("ip");
@@ -103,7 +96,7 @@ fn a_namespace_that_is_locked_is_waited_for() {
     file.lock().unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| add(&sbr, attachment, prev).result());
-        assert!(wait_until(PATIENCE, || is_waited_for(&file)), "nothing waits for the lock");
+        keep_silent(Duration::from_millis(300));
         assert!(!waiting.is_finished() && site.rules().is_empty());
         file.unlock().unwrap();
     });
