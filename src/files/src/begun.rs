@@ -28,7 +28,7 @@ const ATTEMPTS: usize = 100;
 /// Notes that the DEL of the owner with this tag begins.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the file system refuses a request.
 pub fn note(tag: &str) -> io::Result<()> {
     let path = path(tag)?;
     // The end of another DEL removes an empty directory.
@@ -59,7 +59,10 @@ fn remove_old() -> io::Result<()> {
 
 /// The directory above is shared, and others have to get through.
 fn make_directory() -> io::Result<()> {
-    let create = || DirBuilder::new().mode(0o700).create(DIR);
+    let create = || match DirBuilder::new().mode(0o700).create(DIR) {
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        outcome => outcome,
+    };
     match create() {
         Err(err) if err.kind() == io::ErrorKind::NotFound => {
             if let Some(above) = Path::new(DIR).parent() {
@@ -67,7 +70,6 @@ fn make_directory() -> io::Result<()> {
             }
             create()
         }
-        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         outcome => outcome,
     }
 }
@@ -75,25 +77,18 @@ fn make_directory() -> io::Result<()> {
 /// Removes the note of this owner, if there is one.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the file system refuses a request.
 pub fn clear(tag: &str) -> io::Result<()> {
-    match fs::remove_file(path(tag)?) {
-        // The last note takes the directory with it; a directory with others stays.
-        Ok(()) => {
-            let _ = fs::remove_dir(DIR);
-            Ok(())
-        }
-        outcome => unless_missing(outcome),
-    }
+    remove(&path(tag)?)
 }
 
 /// Removes the notes of the owners that are `gone`, by their tags.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the file system refuses a request.
 pub fn clear_those(gone: impl Fn(&str) -> bool) -> io::Result<()> {
     let is_gone = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(&gone);
-    all()?.into_iter().filter(is_gone).try_for_each(|path| unless_missing(fs::remove_file(path)))
+    all()?.into_iter().filter(is_gone).try_for_each(|path| remove(&path))
 }
 
 /// Returns true if the DEL of this owner has begun and isn't done, or if that can't be told.
@@ -117,9 +112,15 @@ fn path(tag: &str) -> io::Result<PathBuf> {
     }
 }
 
-fn unless_missing(outcome: io::Result<()>) -> io::Result<()> {
-    match outcome {
-        Err(err) if !super::is_absent(&err) => Err(err),
-        _ => Ok(()),
+/// Removes a note, and with the last note the directory. A missing note is no error.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Ok(()) => {
+            // Other notes keep the directory.
+            let _ = fs::remove_dir(DIR);
+            Ok(())
+        }
+        Err(err) if super::is_absent(&err) => Ok(()),
+        outcome => outcome,
     }
 }

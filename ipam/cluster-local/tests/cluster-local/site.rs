@@ -160,9 +160,14 @@ impl<'w> Site<'w> {
         let _world = Server::start(self.world, 80, "world");
         let _servers: Vec<Server> = pods.iter().map(|(_, pod)| Server::start(&pod.ns, 80, "pod")).collect();
         for (number, from) in &pods {
+            // The kernel gives up a neighbour that does not answer within three seconds, as on a busy machine.
             let seen = |to: &str| {
-                traffic::tcp(&from.ns, &socket(to, 80))
-                    .unwrap_or_else(|err| panic!("{:?} to {to}: {err}", from.ips))
+                let mut outcome = Err(std::io::ErrorKind::TimedOut.into());
+                wait_until(PATIENCE, || {
+                    outcome = traffic::tcp(&from.ns, &socket(to, 80));
+                    outcome.is_ok()
+                });
+                outcome.unwrap_or_else(|err| panic!("{:?} to {to}: {err}", from.ips))
             };
             for (_, to) in &pods {
                 for (own, ip) in from.ips.iter().zip(&to.ips) {

@@ -198,7 +198,7 @@ async fn it_waits_for_a_pod_that_hangs_without_holding_up_the_others() {
     bench.plugin("hangs", HANGS);
     conflist(&bench, &named("a", &["one"]));
     bench.write("closed", "");
-    let plugin = open(&bench, |options| options.gc_limit = Duration::from_secs(3)).await;
+    let plugin = open(&bench, |options| options.gc_limit = Duration::from_secs(10)).await;
     let mut stuck = pod("stuck");
     stuck.network = Some(std::sync::Arc::new(named("b", &["hangs"])));
     let hanging = tokio::spawn({
