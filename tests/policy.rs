@@ -22,18 +22,18 @@ const UNSAFE: &[(&str, usize)] = &[
     ("ipam/dhcp/src/keeper/start.rs", 2),
     ("plugins/multicall/src/arena.rs", 24),
     ("plugins/multicall/src/main.rs", 2),
-    ("src/child/src/signal.rs", 1),
+    ("src/base/netlink/src/linger/child.rs", 4),
+    ("src/base/netlink/src/mac.rs", 1),
+    ("src/base/netlink/src/netns.rs", 1),
+    ("src/base/netlink/src/packet.rs", 6),
+    ("src/base/netlink/src/tap.rs", 3),
+    ("src/base/os/src/child/signal.rs", 1),
+    ("src/base/os/src/privileges/filter.rs", 1),
     ("src/cnimble/src/serve.rs", 1),
-    ("src/leases/src/boot.rs", 2),
-    ("src/leases/src/index.rs", 1),
-    ("src/netlink/src/linger/child.rs", 4),
-    ("src/netlink/src/mac.rs", 1),
-    ("src/netlink/src/netns.rs", 1),
-    ("src/netlink/src/packet.rs", 6),
-    ("src/netlink/src/tap.rs", 3),
-    ("src/plugin/src/start.rs", 6),
-    ("src/pod/src/watch.rs", 1),
-    ("src/restraint/src/filter.rs", 1),
+    ("src/host/leases/src/boot.rs", 2),
+    ("src/host/leases/src/index.rs", 1),
+    ("src/host/plugin/src/start.rs", 6),
+    ("src/node/pod/src/watch.rs", 1),
 ];
 
 fn root() -> PathBuf {
@@ -81,72 +81,40 @@ fn unsafe_code_is_where_it_is_said_to_be() {
     }
 }
 
-/// The crates of ours that each library crate may use. docs/ARCHITECTURE.md gives the reasons. Cargo enforces the
-/// dependencies, and this list prevents new ones by accident.
+/// The wings of `src/`, and the wings that each may use. docs/ARCHITECTURE.md describes them. The command may use all.
+const WINGS: &[(&str, &[&str])] = &[
+    ("base", &[]),
+    ("host", &["base"]),
+    ("invoker", &["base", "host"]),
+    ("node", &["base", "host", "invoker"]),
+    ("insight", &["base", "host", "invoker"]),
+];
+
+/// The crates of ours that each library crate may use. Cargo enforces the dependencies, and this list prevents new ones
+/// by accident.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("agent", &["api", "cni", "files", "leases", "netlink"]),
-    ("api", &["files", "yaml"]),
-    ("blocks", &["cni", "leases", "restraint"]),
-    ("child", &["cni"]),
+    ("agent", &["api", "cni", "leases", "netlink", "os"]),
+    ("api", &["os"]),
+    ("blocks", &["cni", "leases", "os"]),
     ("cni", &[]),
-    (
-        "cnimble",
-        &[
-            "agent",
-            "api",
-            "bandwidth",
-            "bridge",
-            "cni",
-            "cri",
-            "cri-server",
-            "doctor",
-            "files",
-            "firewall",
-            "host-local",
-            "leases",
-            "life",
-            "lint",
-            "locks",
-            "loopback",
-            "made",
-            "netlink",
-            "plugin",
-            "pod",
-            "portmap",
-            "ptp",
-            "runtime",
-            "static",
-            "tree",
-            "tuning",
-        ],
-    ),
-    ("cri", &[]),
-    ("cri-server", &["cri", "files", "pod"]),
-    ("dbus", &["child"]),
-    ("doctor", &["cni", "files", "leases", "life", "made", "netlink", "plugin", "rules", "runtime"]),
-    ("files", &[]),
-    ("leases", &["child", "cni", "files"]),
-    ("life", &["cni", "leases", "made", "netlink", "rules", "runtime"]),
+    ("cri", &["os", "pod"]),
+    ("doctor", &["cni", "leases", "liveness", "netlink", "os", "plugin", "rules", "runtime"]),
+    ("leases", &["cni", "os"]),
     ("lint", &["cni"]),
-    ("locks", &["cni"]),
-    ("made", &["cni", "netlink", "rules"]),
+    ("liveness", &["cni", "leases", "netlink", "rules", "runtime"]),
     ("netlink", &["cni"]),
-    ("plugin", &["child", "cni", "files", "netlink", "restraint"]),
-    ("pod", &["api", "cni", "files", "leases", "life", "locks", "netlink", "runtime", "yaml"]),
-    ("restraint", &[]),
-    ("rules", &["child", "cni", "dbus", "netlink"]),
-    ("runtime", &["cni", "files", "locks"]),
-    ("tree", &["cni", "made", "netlink", "rules", "runtime"]),
-    ("yaml", &[]),
+    ("os", &["cni"]),
+    ("plugin", &["cni", "netlink", "os"]),
+    ("pod", &["api", "cni", "leases", "liveness", "netlink", "os", "runtime"]),
+    ("rules", &["cni", "netlink", "os"]),
+    ("runtime", &["cni", "os"]),
 ];
 
 /// The crates of ours that every plugin may use.
-const PLUGINS_MAY_USE: &[&str] = &["cni", "files", "leases", "made", "netlink", "plugin", "rules"];
+const PLUGINS_MAY_USE: &[&str] = &["cni", "leases", "netlink", "os", "plugin", "rules"];
 
-/// The additional crates of single plugins. cluster-local is host-local with another source of ranges, and starts a
-/// program. dhcp asks systemd for a unit of its lease daemon.
-const ONE_PLUGIN_MAY_USE: &[(&str, &str)] =
-    &[("cnimble-cluster-local", "child"), ("cnimble-cluster-local", "host-local"), ("cnimble-dhcp", "dbus")];
+/// The additional crates of single plugins. cluster-local is host-local with another source of ranges.
+const ONE_PLUGIN_MAY_USE: &[(&str, &str)] = &[("cnimble-cluster-local", "host-local")];
 
 /// The crates with interfaces that change every month. Only one crate of ours uses each of them.
 const NETLINK_CRATES: &[&str] = &["netlink-packet-core", "netlink-packet-route", "netlink-sys", "rtnetlink"];
@@ -163,7 +131,7 @@ fn ours(package: &Value) -> BTreeSet<&str> {
 }
 
 /// Returns our packages below a folder.
-fn below<'a>(packages: &'a [Value], folder: &'a str) -> impl Iterator<Item = &'a Value> {
+fn below<'a>(packages: &'a [Value], folder: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     let root = root().canonicalize().unwrap().join(folder);
     packages.iter().filter(move |package| {
         let manifest = Path::new(package["manifest_path"].as_str().unwrap());
@@ -175,14 +143,37 @@ fn below<'a>(packages: &'a [Value], folder: &'a str) -> impl Iterator<Item = &'a
 fn crates_depend_one_way() {
     let packages = packages();
     let mut met = BTreeSet::new();
-    for package in below(&packages, "src") {
-        let name = package["name"].as_str().unwrap();
-        let name = name.strip_prefix("cnimble-").unwrap_or(name);
-        let (_, may) = MAY_USE.iter().find(|(of, _)| *of == name).expect(name);
-        assert_eq!(ours(package), may.iter().copied().collect(), "cnimble-{name}");
-        met.insert(name);
+    for (wing, _) in WINGS {
+        for package in below(&packages, &format!("src/{wing}")) {
+            let name = package["name"].as_str().unwrap().strip_prefix("cnimble-").unwrap();
+            let (_, may) = MAY_USE.iter().find(|(of, _)| *of == name).expect(name);
+            assert_eq!(ours(package), may.iter().copied().collect(), "cnimble-{name}");
+            met.insert(name);
+        }
     }
     assert_eq!(met, MAY_USE.iter().map(|(name, _)| *name).collect());
+}
+
+#[test]
+fn wings_depend_one_way() {
+    let packages = packages();
+    let crates = |wing: &str| -> BTreeSet<String> {
+        let found = below(&packages, &format!("src/{wing}"))
+            .map(|package| package["name"].as_str().unwrap().to_owned());
+        found.collect()
+    };
+    for (wing, may) in WINGS {
+        let allowed: BTreeSet<String> = may.iter().chain([wing]).flat_map(|wing| crates(wing)).collect();
+        for package in below(&packages, &format!("src/{wing}")) {
+            for name in ours(package) {
+                let name = format!("cnimble-{name}");
+                assert!(allowed.contains(&name), "{wing}: {} needs {name}", package["name"]);
+            }
+        }
+    }
+    // The command is the only crate of `src/` outside the wings.
+    let inside: usize = WINGS.iter().map(|(wing, _)| crates(wing).len()).sum();
+    assert_eq!(inside + 1, below(&packages, "src").count());
 }
 
 #[test]
@@ -324,22 +315,15 @@ fn no_crate_is_there_twice_without_a_reason() {
 }
 
 /// The crates that are published on the registry: the protocol, libcni, the plugin kit, and their dependencies.
-const PUBLISHED: [&str; 8] = ["child", "cni", "files", "locks", "netlink", "plugin", "restraint", "runtime"];
+const PUBLISHED: [&str; 5] = ["cni", "netlink", "os", "plugin", "runtime"];
 
 #[test]
 fn only_the_libraries_are_published() {
-    let mut published = Vec::new();
-    for dir in ["src", "plugins", "ipam", "tests"] {
-        for entry in std::fs::read_dir(root().join(dir)).unwrap() {
-            let path = entry.unwrap().path();
-            let Ok(manifest) = std::fs::read_to_string(path.join("Cargo.toml")) else { continue };
-            if !manifest.lines().any(|line| line == "publish = false") {
-                published.push(path.file_name().unwrap().to_str().unwrap().to_owned());
-            }
-        }
-    }
-    published.sort();
-    assert_eq!(published, PUBLISHED);
+    let packages = packages();
+    let ours = packages.iter().filter(|package| package["source"].is_null() && package["publish"].is_null());
+    let names = ours.map(|package| package["name"].as_str().unwrap().strip_prefix("cnimble-").unwrap());
+    let published: BTreeSet<&str> = names.collect();
+    assert_eq!(published, PUBLISHED.into());
 }
 
 /// A crate from another source than crates.io has had no review.

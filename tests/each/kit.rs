@@ -1,4 +1,4 @@
-//! The example of the plugin kit, `src/plugin/examples/anycast.rs`, on a real kernel.
+//! The example of the plugin kit, `src/host/plugin/examples/anycast.rs`, on a real kernel.
 
 use std::path::PathBuf;
 

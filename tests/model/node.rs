@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use cnimble_cni::hash::hash16;
-use cnimble_made::ifb;
+use cnimble_rules::objects::ifb;
 use serde_json::Value;
 
 use crate::look::{

@@ -73,13 +73,11 @@ fn plugins_are_found_where_they_are_named() {
     assert!(!["portmap", "bridge", "ptp"].iter().any(|name| is_named(&other, name)), "{other}");
 }
 
-/// src/made declares what a plugin creates. The doctor and the picture know only kinds of things.
+/// `src/host/rules/src/objects` declares the objects that a plugin creates. The doctor knows only kinds of objects.
 #[test]
-fn neither_doctor_nor_tree_names_a_plugin() {
+fn the_doctor_names_no_plugin() {
     let mut files = Vec::new();
-    for dir in ["src/doctor/src", "src/tree/src"] {
-        sources(&root().join(dir), &mut files);
-    }
+    sources(&root().join("src/insight/doctor/src"), &mut files);
     files.retain(|file| !file.ends_with("tests.rs"));
     assert!(files.len() > 10);
     let mut named = Vec::new();
@@ -170,10 +168,11 @@ fn keys_are_read_from_the_source() {
 /// A plugin's page has the keys that its code reads, and no others.
 #[test]
 fn every_key_of_a_plugin_is_on_its_page() {
-    // `src/plugin/src/interface/arp.rs` reads arpProbe for all plugins.
+    // `src/host/plugin/src/interface/arp.rs` reads arpProbe for all plugins.
     let mut shared = BTreeSet::from(["type", "ipam", "arpProbe"].map(str::to_owned));
     for file in ["result/mod.rs", "capability.rs"] {
-        shared.extend(keys_read(&std::fs::read_to_string(root().join("src/cni/src").join(file)).unwrap()));
+        shared
+            .extend(keys_read(&std::fs::read_to_string(root().join("src/base/cni/src").join(file)).unwrap()));
     }
     let mut wrong = Vec::new();
     for (path, name) in folders() {
@@ -181,10 +180,10 @@ fn every_key_of_a_plugin_is_on_its_page() {
         sources(&path.join("src"), &mut files);
         // Configurations that other plugins read as well.
         if ["host-local", "cluster-local"].contains(&name.as_str()) {
-            sources(&root().join("src/leases/src/config"), &mut files);
+            sources(&root().join("src/host/leases/src/config"), &mut files);
         }
         if name == "cluster-local" {
-            files.push(root().join("src/leases/src/cluster/config.rs"));
+            files.push(root().join("src/host/leases/src/cluster/config.rs"));
         }
         let own = |file: &PathBuf| file.iter().any(|part| part == "config" || part == "config.rs");
         let read: BTreeSet<String> = files

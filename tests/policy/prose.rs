@@ -194,9 +194,13 @@ fn tracked(endings: &[&str]) -> Vec<PathBuf> {
     text.lines().map(PathBuf::from).filter(is_wanted).collect()
 }
 
-/// Returns the crate of a source file: its first two folders, or `tests`.
+/// Returns the crate of a source file: its folders before `src/` of the crate, or `tests`.
 fn crate_of(path: &Path) -> String {
-    let folders = if path.starts_with("tests") || path.starts_with("fuzz") { 1 } else { 2 };
+    let folders = match path.iter().next().and_then(|top| top.to_str()) {
+        Some("tests" | "fuzz") => 1,
+        Some("src") if !path.starts_with("src/cnimble") => 3,
+        _ => 2,
+    };
     path.iter().take(folders).collect::<PathBuf>().display().to_string()
 }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use cnimble_child::{Failure, Limits, Output, run};
 use cnimble_cni::{Code, Error};
 use cnimble_leases::cluster::{config::Cluster, number};
 use cnimble_leases::range::RangeSet;
 use cnimble_leases::store::Directory;
+use cnimble_os::child::{Failure, Limits, Output, run};
 use cnimble_plugin::Call;
 
 /// The name of the program, which is beside the plugins.

@@ -227,7 +227,7 @@ fn start(socket: &Path) -> Result<bool, Error> {
         .arg(socket)
         .env_clear()
         .envs(
-            [RESTRAINT, cnimble_dbus::ADDRESS]
+            [RESTRAINT, cnimble_os::dbus::ADDRESS]
                 .iter()
                 .filter_map(|name| Some((name, std::env::var_os(name)?))),
         )

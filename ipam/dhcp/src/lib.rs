@@ -185,7 +185,7 @@ fn release(socket: &Path, whose: Whose) -> Result<(), Error> {
         match std::fs::symlink_metadata(store::file(socket, &whose.key(family))) {
             // One question releases the leases of both families.
             Ok(_) => return ask(socket, &Ask::Del(whose)).map(drop),
-            Err(err) if cnimble_files::is_absent(&err) => {}
+            Err(err) if cnimble_os::files::is_absent(&err) => {}
             Err(err) => return Err(unreadable(socket, &err)),
         }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cnimble_cni::{Dns, Error};
-use cnimble_files::{self as files, Links};
+use cnimble_os::files::{self as files, Links};
 
 /// No resolv.conf comes near this.
 const LIMIT: usize = 1 << 20;

@@ -5,13 +5,13 @@
 use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, Code, Error};
-use cnimble_made::ifb as made;
 use cnimble_netlink::ifb::NewIfb;
 use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::tc::{qdisc, redirect};
 use cnimble_netlink::{Netlink, ifb};
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::remove;
+use cnimble_rules::objects::ifb as made;
 
 use crate::root::{self, Limit};
 

@@ -133,7 +133,7 @@ impl Plugin for HostDevice {
             // A virtual device ends with its pod.
             let lives = |record: &Record| {
                 let netns = std::fs::metadata(&record.netns);
-                record.kind.is_empty() || !netns.is_err_and(|err| cnimble_files::is_absent(&err))
+                record.kind.is_empty() || !netns.is_err_and(|err| cnimble_os::files::is_absent(&err))
             };
             if !lent.iter().any(lives) {
                 return Err(Error { code: Code::NOT_AVAILABLE, ..err });

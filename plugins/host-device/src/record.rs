@@ -14,11 +14,11 @@ use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use cnimble_cni::{Attachment, Code, Error, Owner};
-use cnimble_files::{self as files, Links, is_absent};
 use cnimble_leases::lock::{Lock, LockError};
 use cnimble_netlink::addr::Addr;
 use cnimble_netlink::details::Details;
 use cnimble_netlink::link::{Link, Mac};
+use cnimble_os::files::{self as files, Links, is_absent};
 
 use crate::seen::Seen;
 use crate::sysfs;

@@ -9,7 +9,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
 use cnimble_cni::{Code, Error};
-use cnimble_files::is_absent;
+use cnimble_os::files::is_absent;
 
 use crate::config::Wanted;
 

@@ -19,8 +19,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use cnimble_cni::{Attachment, Owner, json};
-use cnimble_files::Links;
 use cnimble_netlink::{NetNs, Netlink};
+use cnimble_os::files::Links;
 use cnimble_rules::portmap::Holder;
 
 /// The directories of libcni's cached results. The first is used by containerd, CRI-O, nerdctl and
@@ -60,7 +60,7 @@ pub(crate) fn is_gone(holder: &Holder) -> bool {
 /// Returns the records of containers with an ID that starts with `id`.
 fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
     let listed = match std::fs::read_dir(dir) {
-        Err(err) if cnimble_files::is_absent(&err) => return Ok(Vec::new()),
+        Err(err) if cnimble_os::files::is_absent(&err) => return Ok(Vec::new()),
         listed => listed?,
     };
     let mut records = Vec::new();
@@ -70,9 +70,9 @@ fn of_container(dir: &Path, id: &str) -> std::io::Result<Vec<Record>> {
         if !file.file_name().to_string_lossy().contains(&format!("-{id}")) {
             continue;
         }
-        let bytes = match cnimble_files::read(&file.path(), LIMIT, Links::Refuse) {
+        let bytes = match cnimble_os::files::read(&file.path(), LIMIT, Links::Refuse) {
             // A concurrent DEL has removed the record.
-            Err(err) if cnimble_files::is_absent(&err) => continue,
+            Err(err) if cnimble_os::files::is_absent(&err) => continue,
             bytes => bytes?,
         };
         records.push(serde_json::from_slice(&bytes)?);

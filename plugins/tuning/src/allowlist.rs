@@ -7,7 +7,7 @@ use std::path::Path;
 use regex_lite::Regex;
 
 use cnimble_cni::Error;
-use cnimble_files::{self as files, Links};
+use cnimble_os::files::{self as files, Links};
 
 use crate::config::Sysctl;
 

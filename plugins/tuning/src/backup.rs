@@ -18,8 +18,8 @@ use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use cnimble_cni::{Attachment, Code, Error, hash16};
-use cnimble_files::{self as files, Links, is_absent};
 use cnimble_netlink::link::{Link, Mac};
+use cnimble_os::files::{self as files, Links, is_absent};
 use cnimble_plugin::Undo;
 
 use crate::settings::Settings;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use cnimble_cni as cni;
 use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach, Repair};
-use cnimble_life::{Witnesses, data_dirs};
+use cnimble_liveness::{Witnesses, data_dirs};
 use cnimble_plugin::Plugin;
 
 use super::cri::witness::witness;

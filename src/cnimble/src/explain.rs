@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn every_code_of_ours_is_explained() {
-        let source = include_str!("../../cni/src/error.rs");
+        let source = include_str!("../../base/cni/src/error.rs");
         let codes = source
             .lines()
             .filter_map(|line| line.trim().strip_prefix("pub const ")?.split_once("Code("))

@@ -216,5 +216,5 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir)?;
     let draft = dir.join(format!(".{}.{}", std::process::id(), "cnimble-init"));
-    cnimble_files::create(path, &draft, text.as_bytes(), 0o644)
+    cnimble_os::files::create(path, &draft, text.as_bytes(), 0o644)
 }

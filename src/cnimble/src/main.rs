@@ -41,7 +41,7 @@ use std::time::Duration;
 use clap::Parser;
 use serde_json::Value;
 
-use cnimble_locks::{self as locks, Locks};
+use cnimble_runtime::locks::{self as locks, Locks};
 use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Invoker};
 
 use args::{Cli, Command, Global};
@@ -105,7 +105,7 @@ impl Session {
     fn caches(&self) -> Vec<Cache> {
         match self.own_cache {
             true => vec![self.invoker.cache().clone()],
-            false => [DEFAULT_CACHE_DIR, cnimble_life::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into(),
+            false => [DEFAULT_CACHE_DIR, cnimble_liveness::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into(),
         }
     }
 

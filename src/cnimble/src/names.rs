@@ -12,11 +12,11 @@ use clap::CommandFactory;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
 use clap_complete::env::{CompleteEnv, Shells};
 
+use cnimble_doctor::tree::kubernetes_name;
 use cnimble_lint::pages;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Filter;
 use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Entry};
-use cnimble_tree::kubernetes_name;
 
 use super::CONF_DIR;
 use super::args::{Cli, Completions};
@@ -121,7 +121,7 @@ pub(super) fn explained(current: &OsStr) -> Vec<CompletionCandidate> {
 fn entries() -> impl Iterator<Item = Entry> {
     let caches = match given("--cache-dir") {
         Some(dir) => vec![Cache::new(dir)],
-        None => [DEFAULT_CACHE_DIR, cnimble_life::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into(),
+        None => [DEFAULT_CACHE_DIR, cnimble_liveness::DEFAULT_PODS_CACHE_DIR].map(Cache::new).into(),
     };
     let entries = caches.into_iter().flat_map(|cache| cache.list().unwrap_or_default());
     entries.filter(|entry| entry.ifname != "lo")

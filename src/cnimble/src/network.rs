@@ -8,7 +8,7 @@ use serde_json::json;
 
 use cnimble_cni::{self as cni, Attachment, NetworkList, Version};
 use cnimble_doctor::{Reach, Repair};
-use cnimble_life::data_dirs;
+use cnimble_liveness::data_dirs;
 use cnimble_runtime::{ConfError, load_file};
 
 use super::args::{Gc, Valid};

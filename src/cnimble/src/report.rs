@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Map, Value};
 
 use cnimble_cni as cni;
-use cnimble_locks::LockError;
+use cnimble_runtime::locks::LockError;
 use cnimble_runtime::{ConfError, Error, Failure, Failures, PluginError, Verb};
 
 use super::plain;

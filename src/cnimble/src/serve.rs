@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::sync::oneshot;
 
-use cnimble_cri_server::{Limits, Server, Socket};
+use cnimble_cri::server::{Limits, Server, Socket};
 use cnimble_pod::sandbox::Sandboxes;
 use cnimble_runtime::Stderr;
 

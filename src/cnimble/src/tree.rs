@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use cnimble_doctor::tree::{self as tree, Look, Sources};
 use cnimble_runtime::{Cache, ConfDir};
-use cnimble_tree::{self as tree, Look, Sources};
 
-pub(super) use cnimble_tree::Notes;
+pub(super) use cnimble_doctor::tree::Notes;
 
 use super::args::Tree;
 use super::cri::witness::witness;
@@ -43,7 +43,7 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
 /// Returns the doctor's findings about pods. With a socket the runtime supplies the names.
 async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Report> {
     let what = "can't look at the pods of the networks";
-    let mut doctor = doctor::new(session, &[], cnimble_life::DEFAULT_GRACE.as_secs());
+    let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());
     doctor.witnesses.runtime = socket.map(|socket| witness(socket, what)).transpose()?;
     let diagnosis = interruptible(doctor.look()).await.map_err(|exit| Report::new(exit, "interrupted"))?;
     let diagnosis = diagnosis.map_err(|err| Report::new(Exit::Files, what).row("why", err.to_string()))?;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Node, command, scripts};
 
 fn corpus(folder: &str) -> Vec<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/lint/corpus").join(folder);
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/insight/lint/corpus").join(folder);
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();

@@ -9,11 +9,11 @@ mod lint;
 mod nodes;
 mod spec;
 
-pub use cnimble_dbus::fuzz as dbus;
 pub use cnimble_dhcp::fuzzing::{dhcp, dhcp6};
 pub use cnimble_doctor::fuzzing::doctor;
 pub use cnimble_leases::fuzzing::{index, lease};
 pub use cnimble_netlink::fuzzing::{nft, route};
+pub use cnimble_os::dbus::fuzz as dbus;
 pub use cnimble_pod::fuzzing::{checkpoint, kubeconfig, manifest, server};
 pub use cnimble_rules::fuzzing::iptables;
 pub use cnimble_runtime::fuzzing::cache;

@@ -12,12 +12,10 @@ use crate::source::Source;
 pub(crate) fn cycles(sources: &[Source]) -> Vec<Vec<PathBuf>> {
     let mut crates: BTreeMap<PathBuf, Vec<&Source>> = BTreeMap::new();
     for source in sources {
-        let root = source.path.iter().take_while(|part| *part != "src" || source.path.starts_with(part));
-        let mut root: PathBuf = root.collect();
-        if source.path.starts_with("src") {
-            root = source.path.iter().take(2).collect();
-        }
-        crates.entry(root.join("src")).or_default().push(source);
+        // The last folder `src`: the first may be the one of the workspace.
+        let depth = source.path.iter().collect::<Vec<_>>().iter().rposition(|part| *part == "src");
+        let root: PathBuf = source.path.iter().take(depth.map_or(0, |depth| depth + 1)).collect();
+        crates.entry(root).or_default().push(source);
     }
     crates.iter().flat_map(|(root, files)| in_crate(root, files)).collect()
 }

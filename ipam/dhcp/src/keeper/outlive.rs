@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-use cnimble_dbus::{Arguments, Bus, Method, Value};
+use cnimble_os::dbus::{Arguments, Bus, Method, Value};
 
 use crate::ask::SYSTEMD;
 
@@ -21,7 +21,7 @@ pub(super) fn leave() -> Result<(), String> {
     }
 }
 
-fn scope() -> Result<(), cnimble_dbus::Error> {
+fn scope() -> Result<(), cnimble_os::dbus::Error> {
     let start = Method {
         destination: "org.freedesktop.systemd1",
         path: "/org/freedesktop/systemd1",

@@ -11,8 +11,8 @@ use nix::sys::stat::{major, minor};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use cnimble_files::Links;
 use cnimble_leases::boot;
+use cnimble_os::files::Links;
 
 use crate::held::Held;
 use crate::talk::{Family, Wanted};
@@ -50,7 +50,7 @@ pub(crate) fn file(socket: &Path, key: &str) -> PathBuf {
 pub(crate) fn has_any(socket: &Path) -> io::Result<bool> {
     match fs::read_dir(directory(socket)) {
         Ok(mut entries) => Ok(entries.any(|entry| entry.is_ok_and(|entry| is_key(&entry.path())))),
-        Err(err) if cnimble_files::is_absent(&err) => Ok(false),
+        Err(err) if cnimble_os::files::is_absent(&err) => Ok(false),
         Err(err) => Err(err),
     }
 }
@@ -78,7 +78,7 @@ pub(crate) fn prepare(socket: &Path) -> io::Result<File> {
 /// Fails if a file cannot be read.
 pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
     let lock = match fs::symlink_metadata(directory(socket).join(LOCK)) {
-        Err(err) if cnimble_files::is_absent(&err) => return Ok(None),
+        Err(err) if cnimble_os::files::is_absent(&err) => return Ok(None),
         lock => lock?,
     };
     let file = format!("{:02x}:{:02x}:{}", major(lock.dev()), minor(lock.dev()), lock.ino());
@@ -148,8 +148,10 @@ impl Store {
     /// Reads a lease. Returns `None` if the file is no lease of this boot. A failure to read it now, such as a lack of
     /// descriptors, does not prove that.
     fn read(&self, path: &Path) -> io::Result<Option<Record>> {
-        let bytes = match cnimble_files::read(path, LONGEST, Links::Refuse) {
-            Err(err) if cnimble_files::is_absent(&err) || cnimble_files::is_foreign(&err) => return Ok(None),
+        let bytes = match cnimble_os::files::read(path, LONGEST, Links::Refuse) {
+            Err(err) if cnimble_os::files::is_absent(&err) || cnimble_os::files::is_foreign(&err) => {
+                return Ok(None);
+            }
             bytes => bytes?,
         };
         let record = serde_json::from_slice::<Record>(&bytes).ok();
@@ -165,7 +167,7 @@ impl Store {
         let record = Record { boot: self.boot.clone(), wanted: wanted.clone(), mac, lease: lease.cloned() };
         let bytes = serde_json::to_vec(&record)?;
         let temporary = self.directory.join(format!("{TEMPORARY}{key}"));
-        cnimble_files::replace(&self.directory.join(&key), &temporary, &bytes)
+        cnimble_os::files::replace(&self.directory.join(&key), &temporary, &bytes)
     }
 
     ///
@@ -173,7 +175,7 @@ impl Store {
     /// Fails if the system refuses it.
     pub(crate) fn remove(&self, key: &str) -> io::Result<()> {
         match fs::remove_file(self.directory.join(key)) {
-            Err(err) if !cnimble_files::is_absent(&err) => Err(err),
+            Err(err) if !cnimble_os::files::is_absent(&err) => Err(err),
             _ => Ok(()),
         }
     }

@@ -5,11 +5,11 @@ mod trunk;
 use serde::Deserialize;
 
 use cnimble_cni::{Dns, DnsKeys, Error, PluginConfig, names};
-use cnimble_made::bridge;
 use cnimble_netlink::link::Mac;
 use cnimble_plugin::interface::mac::{self, Source};
 use cnimble_plugin::{Call, interface};
 use cnimble_rules::masquerade::Families;
+use cnimble_rules::objects::bridge;
 
 use trunk::Trunk;
 

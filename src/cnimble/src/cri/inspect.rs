@@ -5,7 +5,7 @@ mod sides;
 use serde_json::{Value, json};
 
 use cnimble_cri::Client;
-use cnimble_life::Sight;
+use cnimble_liveness::Sight;
 
 use super::{no_pod, of_pod, pods, report};
 use crate::report::{Exit, Report};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cnimble_cni::{Code, Error};
 use cnimble_cri::{CriError, blocking, find};
-use cnimble_life::runtime::{Detail, Runtime, Sandbox};
+use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
 
 use super::report;
 use crate::report::Report;

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use cnimble_cni::Owner;
-use cnimble_files::Links;
 use cnimble_leases::holder::Holder;
-use cnimble_life::data_dirs;
+use cnimble_liveness::data_dirs;
 use cnimble_netlink::monitor::{LinkMonitor, LinkNotice};
+use cnimble_os::files::Links;
 use cnimble_runtime::{Cache, Entry};
 
 use super::args::Events;
@@ -204,18 +204,18 @@ impl Follower {
         else {
             return Ok(());
         };
-        match cnimble_files::read(path, LEASE, Links::Refuse) {
+        match cnimble_os::files::read(path, LEASE, Links::Refuse) {
             Ok(bytes) => {
                 if let Holder::Attachment(attachment) = Holder::parse(&bytes) {
                     self.state.lease(now, path, Owner { network, attachment });
                 }
                 Ok(())
             }
-            Err(err) if cnimble_files::is_absent(&err) => {
+            Err(err) if cnimble_os::files::is_absent(&err) => {
                 self.state.no_lease(now, path);
                 Ok(())
             }
-            Err(err) if cnimble_files::is_foreign(&err) => Ok(()),
+            Err(err) if cnimble_os::files::is_foreign(&err) => Ok(()),
             Err(err) => Err(err.to_string()),
         }
     }
@@ -223,9 +223,9 @@ impl Follower {
 
 fn about(entry: &Entry) -> About {
     About {
-        pod: cnimble_tree::kubernetes_name(&entry.args),
+        pod: cnimble_doctor::tree::kubernetes_name(&entry.args),
         netns: entry.namespace().map(str::to_owned),
-        addresses: cnimble_tree::given_addresses(entry),
+        addresses: cnimble_doctor::tree::given_addresses(entry),
     }
 }
 

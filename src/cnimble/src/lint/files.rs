@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use cnimble_files::Links;
 use cnimble_lint::{Document, File};
+use cnimble_os::files::Links;
 use cnimble_runtime::{ConfDir, ConfError};
 
 use crate::Session;
@@ -78,7 +78,7 @@ fn unreadable(path: &str, why: &str) -> Report {
 
 fn read(path: &Path) -> Result<File, Report> {
     let shown = path.display().to_string();
-    let bytes = cnimble_files::read(path, LIMIT, Links::Follow);
+    let bytes = cnimble_os::files::read(path, LIMIT, Links::Follow);
     let bytes = bytes.map_err(|err| unreadable(&shown, &err.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|err| unreadable(&shown, &err.to_string()))?;
     Ok(File { path: shown, text })

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use cnimble_locks::{FileLock, Kind, LockError, Wait};
+use cnimble_runtime::locks::{FileLock, Kind, LockError, Wait};
 
 use crate::report::{Exit, Report};
 

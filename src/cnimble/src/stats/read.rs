@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use cnimble_cni::{Attachment, Owner, owner};
-use cnimble_made::{ifb, pair};
 use cnimble_netlink::counters::Counters;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
+use cnimble_rules::objects::{ifb, pair};
 use cnimble_runtime::{Cache, Entry};
 
 /// An attachment and its counters, from the pod's point of view.
@@ -71,7 +71,7 @@ impl Host {
         // An interface without a host end is counted in the pod.
         let counters = of_end.or_else(|| inside(Path::new(entry?.namespace()?), &owner.attachment.ifname));
         Counted {
-            pod: entry.and_then(|entry| cnimble_tree::kubernetes_name(&entry.args)),
+            pod: entry.and_then(|entry| cnimble_doctor::tree::kubernetes_name(&entry.args)),
             host_link: end.map(|link| link.name.clone()),
             counters,
             limited: [end.and_then(|link| self.limited(link.index)), self.sent_drops(&owner)],

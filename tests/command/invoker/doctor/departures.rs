@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use cnimble_files::begun;
+use cnimble_os::files::begun;
 use cnimble_tests::{Pod, need, plugin_dir};
 
 use super::faults::network;

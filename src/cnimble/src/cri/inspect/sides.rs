@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use cnimble_cri::SandboxStatus;
-use cnimble_life::Sight;
-use cnimble_life::cache_entries::Known;
+use cnimble_doctor::tree::{Pod, Tree};
+use cnimble_liveness::Sight;
+use cnimble_liveness::cache_entries::Known;
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
-use cnimble_tree::{Pod, Tree};
 
 /// The values of one property in the runtime, the cache and the kernel.
 #[derive(Debug, Default)]

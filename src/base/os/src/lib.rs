@@ -1,0 +1,17 @@
+//! The operating system beyond netlink: child processes, small files, privileges and the system bus.
+//!
+//! | module | task |
+//! |---|---|
+//! | [`child`] | runs other programs, and passes on the signal that ends them |
+//! | [`files`] | reads untrusted files, and writes files whole or not at all |
+//! | [`privileges`] | drops capabilities, new privileges and system calls |
+//! | [`dbus`] | calls one method on the system bus |
+
+pub mod child;
+pub mod dbus;
+pub mod files;
+pub mod privileges;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

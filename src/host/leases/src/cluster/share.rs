@@ -1,0 +1,288 @@
+//! A node's share of a cluster's addresses: a small file in the network's directory.
+//!
+//! The file never has more than etcd has: it is written after a claim, and before a return. It is synced, and
+//! appears whole or not at all.
+
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use cnimble_cni::{Code, Error};
+use cnimble_os::files::{self as files, Links};
+
+use super::{address, number};
+use crate::boot;
+use crate::range::{Range, RangeSet};
+
+/// The file's name in the network's directory. It names no address.
+pub const SHARE: &str = ".cnimble-share";
+/// An ADD removes temporary files of leases that killed ones have left; this is none of them.
+const FRESH: &str = ".cnimble-share-new";
+/// 10,000 single addresses have less.
+const LIMIT: usize = 4 << 20;
+
+/// The identity of the node. etcd has the same, and every transaction compares it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The content of `/etc/machine-id`.
+    pub machine: String,
+    /// The name of the node.
+    pub name: String,
+    /// Random; of the file's making.
+    pub instance: String,
+    /// The boot that the share was confirmed in.
+    pub boot: String,
+    /// For how many milliseconds addresses are given after a confirmation. It may fall, but never rise.
+    pub offline: u64,
+    /// Counts the processes that have spoken to etcd. A transaction of an earlier one that a slow member of etcd
+    /// still holds finds another number, and does nothing.
+    pub turn: u64,
+}
+
+/// Addresses that the node owns, both ends included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owned {
+    /// The first address.
+    pub first: IpAddr,
+    /// The last address.
+    pub last: IpAddr,
+    /// Since when it was seen without leases, by [`now`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<u64>,
+}
+
+impl Owned {
+    /// Whether `ip` is one of them.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.first.is_ipv4() == ip.is_ipv4() && self.first <= ip && ip <= self.last
+    }
+
+    /// Whether it is one address, and no block.
+    pub fn is_single(&self) -> bool {
+        self.first == self.last
+    }
+}
+
+/// The content of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The identity of the node.
+    pub identity: Identity,
+    /// Whether etcd has had the node's record.
+    pub registered: bool,
+    /// The latest revision that etcd has answered with.
+    pub revision: i64,
+    /// When etcd was last asked to confirm the share, with success; by [`now`], in the identity's boot.
+    pub confirmed: u64,
+    /// In the order of the claims.
+    pub owned: Vec<Owned>,
+    /// The node's own addresses that etcd has; empty without an agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub told: Vec<IpAddr>,
+}
+
+/// Milliseconds since this boot, sleep included.
+///
+/// # Errors
+/// Fails if the system refuses it.
+pub fn now() -> Result<u64, Error> {
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME)
+        .map_err(|err| Error::new(Code::IO, format!("reading the time since boot: {err}")))?;
+    let number = |n: i64| u64::try_from(n).unwrap_or_default();
+    Ok(number(time.tv_sec()) * 1000 + number(time.tv_nsec()) / 1_000_000)
+}
+
+/// The ID of this boot.
+///
+/// # Errors
+/// The system's: without it, a node that came back can't be told from one that never went.
+pub fn this_boot() -> Result<String, Error> {
+    boot::boot_id().map_err(|err| Error::new(Code::IO, format!("reading the boot's ID: {err}")))
+}
+
+impl Share {
+    /// Reads the file in the network's directory. `None` without a file.
+    ///
+    /// # Errors
+    /// Code 5: it can't be read, or is damaged.
+    pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
+        let path = dir.join(SHARE);
+        let bytes = match files::read(&path, LIMIT, Links::Refuse) {
+            Ok(bytes) => bytes,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(err) => return Err(Error::io("reading", &path, &err)),
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|err| {
+            Error::new(Code::IO, format!("reading {}: {err}", path.display())).details(
+                "the node's share of addresses is damaged; `cnimble ipam release` and a new start help",
+            )
+        })
+    }
+
+    /// Writes the file, synced to disk.
+    ///
+    /// # Errors
+    /// Code 5; then the old content stays.
+    pub fn write(&self, dir: &Path) -> Result<(), Error> {
+        let (path, fresh): (PathBuf, PathBuf) = (dir.join(SHARE), dir.join(FRESH));
+        let bytes = serde_json::to_vec(self)
+            .map_err(|err| Error::new(Code::INTERNAL, format!("{}: {err}", path.display())))?;
+        files::draft(&fresh, &bytes, 0o600, true)
+            .and_then(|()| std::fs::rename(&fresh, &path))
+            .and_then(|()| File::open(dir)?.sync_all())
+            .map_err(|err| Error::io("writing", &path, &err))
+    }
+
+    /// The age of the last confirmation in milliseconds; `None` if it is of another boot.
+    ///
+    /// # Errors
+    /// Fails if the system refuses it.
+    pub fn age(&self) -> Result<Option<u64>, Error> {
+        let of_today = self.registered && self.identity.boot == this_boot()?;
+        let now = now()?;
+        Ok((of_today && self.confirmed <= now).then(|| now - self.confirmed))
+    }
+
+    /// Whether addresses may be given from it now.
+    ///
+    /// # Errors
+    /// Fails if the system refuses it.
+    pub fn is_valid(&self) -> Result<bool, Error> {
+        Ok(self.age()?.is_some_and(|age| age < self.identity.offline))
+    }
+
+    /// The parts of `sets` that the node owns, one for each set; `None` where it owns nothing.
+    pub fn sets(&self, sets: &[RangeSet]) -> Vec<Option<RangeSet>> {
+        let gateways: Vec<IpAddr> =
+            sets.iter().flat_map(RangeSet::ranges).map(|range| range.gateway).collect();
+        let of = |set: &RangeSet| {
+            let parts = self.owned.iter().flat_map(|owned| {
+                let of_range = |range: &Range| clip(range, owned.first, owned.last);
+                set.ranges().iter().filter_map(of_range).collect::<Vec<_>>()
+            });
+            // A range knows its own gateway only; those of other ranges are cut out.
+            let parts = parts.flat_map(|part| {
+                gateways.iter().filter(|ip| **ip != part.gateway).fold(vec![part.clone()], |parts, ip| {
+                    parts.iter().flat_map(|part| without(part, *ip)).collect()
+                })
+            });
+            RangeSet::new(parts.collect()).ok()
+        };
+        sets.iter().map(of).collect()
+    }
+}
+
+/// The part of `range` from `first` to `last`.
+fn clip(range: &Range, first: IpAddr, last: IpAddr) -> Option<Range> {
+    if range.start.is_ipv4() != first.is_ipv4() {
+        return None;
+    }
+    let (start, end) = (range.start.max(first), range.end.min(last));
+    (start <= end).then(|| Range { start, end, ..range.clone() })
+}
+
+/// `range` without `ip`: none, one or two ranges.
+fn without(range: &Range, ip: IpAddr) -> Vec<Range> {
+    if !range.contains(ip) {
+        return vec![range.clone()];
+    }
+    let before = number(ip).checked_sub(1).and_then(|end| clip(range, range.start, address(end, ip)));
+    let behind = number(ip).checked_add(1).and_then(|start| clip(range, address(start, ip), range.end));
+    before.into_iter().chain(behind).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+
+    fn owned(first: &str, last: &str) -> Owned {
+        Owned { first: first.parse().unwrap(), last: last.parse().unwrap(), idle: None }
+    }
+
+    fn share(parts: Vec<Owned>) -> Share {
+        let text = |text: &str| text.to_owned();
+        let identity = Identity {
+            machine: text("m"),
+            name: text("n"),
+            instance: text("i"),
+            boot: this_boot().unwrap(),
+            offline: 1000,
+            turn: 1,
+        };
+        Share {
+            identity,
+            registered: true,
+            revision: 1,
+            confirmed: now().unwrap(),
+            owned: parts,
+            told: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn sets_have_what_the_node_owns_and_no_gateway_of_another_range() {
+        let range = |subnet: &str, gateway: Option<&str>| {
+            Range::new(subnet.parse().unwrap(), None, None, gateway.map(|ip| ip.parse().unwrap())).unwrap()
+        };
+        let sets = [
+            RangeSet::new(vec![range("10.0.0.0/24", None), range("10.0.1.0/24", Some("10.0.0.70"))]).unwrap(),
+            RangeSet::new(vec![range("fd00::/64", None)]).unwrap(),
+        ];
+        let share = share(vec![owned("10.0.0.64", "10.0.0.119"), owned("10.0.1.0", "10.0.1.0")]);
+        let parts = share.sets(&sets);
+        assert_eq!(parts[0].as_ref().unwrap().to_string(), "10.0.0.64-10.0.0.69,10.0.0.71-10.0.0.119");
+        assert!(parts[1].is_none());
+    }
+
+    #[test]
+    fn both_ends_are_owned() {
+        let ip = |text: &str| text.parse().unwrap();
+        let block = owned("10.0.0.64", "10.0.0.119");
+        for inside in ["10.0.0.64", "10.0.0.90", "10.0.0.119"] {
+            assert!(block.contains(ip(inside)), "{inside}");
+        }
+        for outside in ["10.0.0.63", "10.0.0.120", "::ffff:10.0.0.90", "fd00::1"] {
+            assert!(!block.contains(ip(outside)), "{outside}");
+        }
+        assert!(!block.is_single() && owned("10.0.0.1", "10.0.0.1").is_single());
+    }
+
+    #[test]
+    fn a_share_is_valid_in_its_boot_and_its_time_only() {
+        let mut share = share(Vec::new());
+        assert!(share.is_valid().unwrap());
+        share.identity.offline = 0;
+        assert!(!share.is_valid().unwrap());
+        share.identity.offline = 1_000_000;
+        share.identity.boot = "another".to_owned();
+        assert!(!share.is_valid().unwrap());
+    }
+
+    #[test]
+    fn an_add_meanwhile_leaves_a_share_that_is_being_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::lock(dir.path()).unwrap().unwrap();
+        for name in [FRESH, ".cnimble-new-1-0"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        store.sweep(&store.leases_of("pod", &[]).unwrap());
+        assert!(!dir.path().join(".cnimble-new-1-0").exists());
+        assert!(dir.path().join(FRESH).exists());
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_and_a_missing_one_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Share::read(dir.path()).unwrap(), None);
+        let share = share(vec![owned("10.0.0.64", "10.0.0.119")]);
+        share.write(dir.path()).unwrap();
+        assert_eq!(Share::read(dir.path()).unwrap(), Some(share));
+        std::fs::write(dir.path().join(SHARE), "{").unwrap();
+        assert_eq!(Share::read(dir.path()).unwrap_err().code, Code::IO);
+    }
+}

@@ -1,0 +1,352 @@
+//! Files that appear whole or not at all, and reading that nothing planted can stop.
+//!
+//! A new file is written without a name (`O_TMPFILE`) and then linked into the directory;
+//! a process killed in between leaves nothing. Where the file system has no unnamed files
+//! a temporary name stands in, which [`crate::is_temporary`] recognises later. `cnimble_os::files`
+//! writes under a name, which a kill leaves behind; here another ADD would have to clear that away.
+//!
+//! Nothing is synced to disk. A lease is valid until the next boot, so a power failure removes nothing that is needed.
+//! It can leave an empty file under a lease's name, because the name may reach the disk before the content;
+//! [`crate::holder`] takes that for a lease without an owner. docs/RELIABILITY.md has the details,
+//! and the cost of an `fsync`.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+
+use crate::TEMPORARY;
+
+/// More than any lease: a container ID and an interface name.
+pub const LIMIT: usize = 4096;
+
+/// The buffer for a file. One byte more than the limit detects a larger file.
+pub(crate) type Buffer = [u8; LIMIT + 1];
+
+/// An empty read buffer.
+pub(crate) const BUFFER: Buffer = [0; LIMIT + 1];
+
+/// Leases belong to root alone, as the reference's.
+pub const MODE: Mode = Mode::from_bits_truncate(0o600);
+
+static COUNTER: AtomicU32 = AtomicU32::new(0);
+
+fn temporary_name() -> String {
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    format!("{TEMPORARY}{}-{count}", std::process::id())
+}
+
+/// The outcome of reading a file.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Content {
+    /// There is no such file.
+    Absent,
+    /// Not a regular file, or larger than any lease.
+    Foreign,
+    /// All of the file.
+    Bytes(Vec<u8>),
+}
+
+/// Opens `name` in `dir` for reading, if it is a regular file. Never follows a symbolic
+/// link and never waits for the other end of a pipe.
+///
+/// # Errors
+/// Fails if the system refuses it.
+pub fn open_regular(dir: BorrowedFd<'_>, name: &str) -> io::Result<Result<File, Content>> {
+    let file = match open(dir, name)? {
+        Ok(file) => file,
+        Err(content) => return Ok(Err(content)),
+    };
+    let kind = fstat(&file)?.st_mode & SFlag::S_IFMT.bits();
+    Ok(if kind == SFlag::S_IFREG.bits() { Ok(file) } else { Err(Content::Foreign) })
+}
+
+fn open(dir: BorrowedFd<'_>, name: &str) -> io::Result<Result<File, Content>> {
+    open_with(dir, name, OFlag::O_RDONLY)
+}
+
+fn open_with(dir: BorrowedFd<'_>, name: &str, access: OFlag) -> io::Result<Result<File, Content>> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    match openat(dir, name, access | flags, Mode::empty()) {
+        Ok(file) => Ok(Ok(file.into())),
+        Err(Errno::ENOENT) => Ok(Err(Content::Absent)),
+        // A symbolic link; a socket, or a device without a driver; a directory, for writing.
+        Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV | Errno::EISDIR) => Ok(Err(Content::Foreign)),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Reads a small file.
+///
+/// # Errors
+/// Fails if the system refuses it.
+pub fn read(dir: BorrowedFd<'_>, name: &str) -> io::Result<Content> {
+    match open_regular(dir, name)? {
+        Ok(file) => read_open(&file),
+        Err(content) => Ok(content),
+    }
+}
+
+/// Reads a small file that is open.
+///
+/// # Errors
+/// Fails if the system refuses it.
+pub fn read_open(file: &File) -> io::Result<Content> {
+    let mut buffer = BUFFER;
+    Ok(match fill(file, &mut buffer)? {
+        Some(bytes) => Content::Bytes(bytes.to_vec()),
+        None => Content::Foreign,
+    })
+}
+
+/// Reads a small file that the directory says is a regular one, in three system calls:
+/// this is what a verb does for each lease. `Err` as in [`open_regular`].
+pub(crate) fn read_known<'b>(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    buffer: &'b mut Buffer,
+) -> io::Result<Result<&'b [u8], Content>> {
+    match open(dir, name)? {
+        Ok(file) => Ok(fill(&file, buffer)?.ok_or(Content::Foreign)),
+        Err(content) => Ok(Err(content)),
+    }
+}
+
+/// The whole file, in one call; `None` if it is too large.
+fn fill<'b>(mut file: &File, buffer: &'b mut Buffer) -> io::Result<Option<&'b [u8]>> {
+    let length = loop {
+        match file.read(buffer) {
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            outcome => break outcome?,
+        }
+    };
+    Ok(buffer.get(..length).filter(|bytes| bytes.len() <= LIMIT))
+}
+
+/// Makes `name` in `dir` with `content`, after `prepare` had the file in its hands. False
+/// if something of that name exists.
+///
+/// # Errors
+/// The system's, or those of `prepare`.
+pub fn create(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    content: &[u8],
+    prepare: impl Fn(&File) -> io::Result<()>,
+) -> io::Result<bool> {
+    let fill = |file: OwnedFd| -> io::Result<File> {
+        let mut file = File::from(file);
+        file.write_all(content)?;
+        prepare(&file)?;
+        Ok(file)
+    };
+    let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    match openat(dir, ".", flags, MODE) {
+        Ok(file) => {
+            let file = fill(file)?;
+            // The short way asks for CAP_DAC_READ_SEARCH; without it: ENOENT.
+            match linkat(&file, "", dir, name, AtFlags::AT_EMPTY_PATH) {
+                Ok(()) => return Ok(true),
+                Err(Errno::EEXIST) => return Ok(false),
+                Err(_) => {}
+            }
+            // By way of /proc, as open(2) has it.
+            let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+            match linkat(AT_FDCWD, unnamed.as_str(), dir, name, AtFlags::AT_SYMLINK_FOLLOW) {
+                Ok(()) => return Ok(true),
+                Err(Errno::EEXIST) => return Ok(false),
+                // No /proc: the named way.
+                Err(Errno::ENOENT) => {}
+                Err(err) => return Err(err.into()),
+            }
+        }
+        // EISDIR is how a kernel or file system without O_TMPFILE says it.
+        Err(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::EINVAL) => {}
+        Err(err) => return Err(err.into()),
+    }
+    create_by_name(dir, name, fill)
+}
+
+/// [`create`] without unnamed files.
+fn create_by_name(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    fill: impl Fn(OwnedFd) -> io::Result<File>,
+) -> io::Result<bool> {
+    let temporary = Temporary::new(dir)?;
+    fill(temporary.open()?)?;
+    match linkat(dir, temporary.name.as_str(), dir, name, AtFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(Errno::EEXIST) => Ok(false),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Makes `name` in `dir` with `content`, in place of what is there. A file that is made
+/// anew gets `mode`.
+///
+/// A text that is not shorter overwrites the old one in a single write, which a kill cannot split. Renaming a new file
+/// would be as safe, but ext4 then writes its data at once (`auto_da_alloc`), which takes milliseconds.
+///
+/// # Errors
+/// Fails if the system refuses it.
+pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8], mode: Mode) -> io::Result<()> {
+    if let Ok(file) = open_with(dir, name, OFlag::O_WRONLY)? {
+        let meta = file.metadata()?;
+        // A hard link's content is some other file's as well.
+        if meta.is_file() && meta.nlink() == 1 && meta.len() <= content.len() as u64 {
+            return match file.write_at(content, 0)? {
+                written if written == content.len() => Ok(()),
+                _ => Err(io::ErrorKind::WriteZero.into()),
+            };
+        }
+    }
+    let temporary = Temporary::new(dir)?;
+    let mut file = File::from(temporary.open()?);
+    file.write_all(content)?;
+    if mode != MODE {
+        fchmod(&file, mode)?;
+    }
+    renameat(dir, temporary.name.as_str(), dir, name)?;
+    Ok(())
+}
+
+/// Removes `name` from `dir`; it may be gone already.
+///
+/// # Errors
+/// Fails if the system refuses it.
+pub fn remove(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Makes a file in `dir` with some content and leaves nothing of it: whether it can be done.
+pub(crate) fn probe(dir: BorrowedFd<'_>) -> io::Result<()> {
+    let file = match openat(dir, ".", OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC, MODE) {
+        Ok(file) => file,
+        Err(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::EINVAL) => {
+            return File::from(Temporary::new(dir)?.open()?).write_all(b"probe");
+        }
+        Err(err) => return Err(err.into()),
+    };
+    File::from(file).write_all(b"probe")
+}
+
+/// A name that goes away again, unless it was renamed.
+struct Temporary<'a> {
+    dir: BorrowedFd<'a>,
+    name: String,
+}
+
+impl<'a> Temporary<'a> {
+    fn new(dir: BorrowedFd<'a>) -> io::Result<Self> {
+        let temporary = Temporary { dir, name: temporary_name() };
+        // A former process with our process ID is dead.
+        remove(dir, &temporary.name)?;
+        Ok(temporary)
+    }
+
+    fn open(&self) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        Ok(openat(self.dir, self.name.as_str(), flags, MODE)?)
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        // What can't be removed now is removed by a later ADD, DEL or GC.
+        let _ = remove(self.dir, &self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn listing(dir: &tempfile::TempDir) -> Vec<String> {
+        let names = std::fs::read_dir(dir.path()).unwrap();
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_appears_once_with_all_of_its_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = File::open(dir.path()).unwrap();
+        assert!(create(fd.as_fd(), "a", b"one", |_| Ok(())).unwrap());
+        assert!(!create(fd.as_fd(), "a", b"two", |_| Ok(())).unwrap());
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"one".to_vec()));
+        let mode = std::fs::metadata(dir.path().join("a")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        // Longer, as long, shorter, shorter again; the mode stays through the first two.
+        for text in ["three", "seven", "two", "x"] {
+            replace(fd.as_fd(), "a", text.as_bytes(), MODE).unwrap();
+            assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(text.into()));
+        }
+        replace(fd.as_fd(), "a", b"three", MODE).unwrap();
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"three".to_vec()));
+        // Another name of the file keeps what it had.
+        std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+        replace(fd.as_fd(), "a", b"seven", MODE).unwrap();
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"seven".to_vec()));
+        assert_eq!(read(fd.as_fd(), "b").unwrap(), Content::Bytes(b"three".to_vec()));
+        remove(fd.as_fd(), "b").unwrap();
+        assert_eq!(listing(&dir), ["a"]);
+        remove(fd.as_fd(), "a").unwrap();
+        remove(fd.as_fd(), "a").unwrap();
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Absent);
+    }
+
+    #[test]
+    fn nothing_is_left_when_preparing_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = File::open(dir.path()).unwrap();
+        create(fd.as_fd(), "a", b"one", |_| Err(io::Error::other("no"))).unwrap_err();
+        assert!(listing(&dir).is_empty());
+    }
+
+    #[test]
+    fn file_systems_without_unnamed_files_get_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = File::open(dir.path()).unwrap();
+        let fill = |file: OwnedFd| {
+            let mut file = File::from(file);
+            file.write_all(b"one").map(|()| file)
+        };
+        assert!(create_by_name(fd.as_fd(), "a", fill).unwrap());
+        assert!(!create_by_name(fd.as_fd(), "a", fill).unwrap());
+        create_by_name(fd.as_fd(), "b", |_| Err(io::Error::other("no"))).unwrap_err();
+        assert_eq!(listing(&dir), ["a"]);
+        assert_eq!(read(fd.as_fd(), "a").unwrap(), Content::Bytes(b"one".to_vec()));
+    }
+
+    #[test]
+    fn reading_isnt_fooled_by_what_is_no_lease() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let fd = File::open(dir.path()).unwrap();
+        std::fs::write(at("secret"), "c1").unwrap();
+        symlink(at("secret"), at("link")).unwrap();
+        symlink(at("nowhere"), at("dangling")).unwrap();
+        std::fs::create_dir(at("directory")).unwrap();
+        nix::unistd::mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        std::fs::write(at("large"), vec![b'x'; 5000]).unwrap();
+        for name in ["link", "dangling", "directory", "pipe", "socket", "large"] {
+            assert_eq!(read(fd.as_fd(), name).unwrap(), Content::Foreign, "{name}");
+        }
+        for name in ["link", "dangling", "directory", "pipe", "socket"] {
+            assert!(!create(fd.as_fd(), name, b"c1", |_| Ok(())).unwrap(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The lock of a network's directory: `flock(2)` on its file `lock`, as the reference's
+//! plugins take it, so that the two exclude each other.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, Flock, FlockArg};
+use nix::sys::stat::{FileStat, fstat, fstatat, stat};
+
+use cnimble_cni::Error;
+use cnimble_os::child::signal;
+
+/// The file's name in the directory.
+pub const LOCK: &str = "lock";
+
+/// Device and inode.
+type Identity = (u64, u64);
+
+fn identity(stat: &FileStat) -> Identity {
+    (stat.st_dev, stat.st_ino)
+}
+
+thread_local! {
+    /// The locks that this thread holds. Without a destructor, which costs system calls.
+    static HELD: ManuallyDrop<RefCell<Vec<Identity>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+}
+
+/// The lock, held until the value goes.
+#[derive(Debug)]
+pub struct Lock {
+    id: Identity,
+    /// `None` where this thread holds it already, further up: the panic hook takes back an
+    /// ADD while the ADD's own lock is still there, and must not wait for it.
+    flock: Option<Flock<File>>,
+}
+
+/// Why there is no lock.
+pub enum LockError {
+    /// The system's.
+    Io(io::Error),
+    /// A signal came first.
+    Stopped(Error),
+}
+
+impl Lock {
+    /// Waits for the lock until a signal says to stop.
+    pub fn wait(mut file: File) -> Result<Self, LockError> {
+        let id = identity(&fstat(&file).map_err(|err| LockError::Io(err.into()))?);
+        if HELD.with(|held| held.borrow().contains(&id)) {
+            return Ok(Lock { id, flock: None });
+        }
+        loop {
+            signal::check().map_err(LockError::Stopped)?;
+            match Flock::lock(file, FlockArg::LockExclusive) {
+                Ok(flock) => {
+                    HELD.with(|held| held.borrow_mut().push(id));
+                    return Ok(Lock { id, flock: Some(flock) });
+                }
+                Err((again, Errno::EINTR)) => file = again,
+                Err((_, err)) => return Err(LockError::Io(err.into())),
+            }
+        }
+    }
+
+    /// Returns whether this thread held the lock already.
+    pub fn is_nested(&self) -> bool {
+        self.flock.is_none()
+    }
+
+    /// Whether the locked file is still the one in `dir`, and `dir` still at `path`.
+    pub fn guards(&self, dir: BorrowedFd<'_>, path: &Path) -> bool {
+        let file = fstatat(dir.as_fd(), LOCK, AtFlags::AT_SYMLINK_NOFOLLOW);
+        let (own, named) = (fstat(dir), stat(path));
+        file.is_ok_and(|file| identity(&file) == self.id)
+            && own.is_ok_and(|own| named.is_ok_and(|named| identity(&own) == identity(&named)))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let Some(flock) = self.flock.take() else {
+            return;
+        };
+        // A panic may run this in the middle of anything.
+        let _ = HELD.try_with(|held| {
+            if let Ok(mut held) = held.try_borrow_mut() {
+                held.retain(|other| *other != self.id);
+            }
+        });
+        // Dropping a Flock that can't be unlocked (a network file system) panics, and what
+        // the panic takes back would wait for this very lock. Closing unlocks as well.
+        if let Err((flock, _)) = flock.unlock() {
+            let fd = flock.as_raw_fd();
+            std::mem::forget(flock);
+            let _ = nix::unistd::close(fd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a process that comes now would have to wait.
+    fn is_locked(path: &Path) -> bool {
+        Flock::lock(File::open(path).unwrap(), FlockArg::LockExclusiveNonblock).is_err()
+    }
+
+    /// The undo of an ADD takes the lock that the ADD has just let go.
+    #[test]
+    fn a_thread_that_locks_again_has_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOCK);
+        File::create(&path).unwrap();
+        let lock = || Lock::wait(File::open(&path).unwrap()).ok().unwrap();
+        for _ in 0..2 {
+            let first = lock();
+            assert!(is_locked(&path));
+            // Further down on the same stack: it doesn't wait for itself, nor let go of the other.
+            assert!(lock().is_nested() && !first.is_nested());
+            assert!(is_locked(&path));
+            drop(first);
+            assert!(!is_locked(&path));
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Reading a network's directory, which needs no lock: CHECK and STATUS make do with this.
+//!
+//! Other files, such as notes and backups, are skipped. An entry with a lease's name that is no file, or cannot be read,
+//! counts as taken by an unknown owner.
+
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{Mode, fstat, fstatat};
+
+use cnimble_os::files::is_absent;
+
+use super::reading::{Found, Identity, Lease, Leases};
+use super::{Result, StoreError, last_name};
+use crate::boot::Boot;
+use crate::files::{self, Content};
+use crate::holder::Holder;
+use crate::index::{self, Index};
+use crate::{INDEX, address, is_temporary};
+
+/// A network's directory, for reading.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    file: File,
+}
+
+impl Directory {
+    /// Opens the directory. `None` if it is missing.
+    ///
+    /// # Errors
+    /// Fails if the system refuses it.
+    pub fn open(path: &Path) -> Result<Option<Self>> {
+        let flags = libc::O_DIRECTORY;
+        match File::options().read(true).custom_flags(flags).open(path) {
+            Ok(file) => Ok(Some(Directory { path: path.to_owned(), file })),
+            Err(err) if is_absent(&err) => Ok(None),
+            Err(source) => Err(StoreError::Io { what: "opening", path: path.to_owned(), source }),
+        }
+    }
+
+    /// The descriptor of the directory.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The path of the directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An error of doing `what` to `name`.
+    pub fn failed(&self, what: &'static str, name: &str, source: impl Into<io::Error>) -> StoreError {
+        StoreError::Io { what, path: self.path.join(name), source: source.into() }
+    }
+
+    /// All leases. A file is a lease if its name is an address as Go and Rust write it.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub fn leases(&self) -> Result<Leases> {
+        let failed = |err: Errno| self.failed("listing", "", err);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
+        let mut leases = Leases::default();
+        let mut buffer = files::BUFFER;
+        for entry in dir.iter() {
+            let entry = entry.map_err(failed)?;
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            leases.has_index |= name == INDEX;
+            if is_temporary(name) {
+                leases.temporary.push(name.to_owned());
+            }
+            let Some(ip) = address(name) else { continue };
+            let content = match entry.file_type() {
+                // Told by the directory itself in most file systems: saves a call each.
+                Some(Type::File) => {
+                    let read = files::read_known(self.fd(), name, &mut buffer);
+                    read.map(|content| content.map(Holder::parse))
+                }
+                None => files::read(self.fd(), name).map(|content| match content {
+                    Content::Bytes(bytes) => Ok(Holder::parse(&bytes)),
+                    other => Err(other),
+                }),
+                Some(_) => Ok(Err(Content::Foreign)),
+            };
+            let owner = match content {
+                Ok(Ok(owner)) => owner,
+                Ok(Err(Content::Absent)) => continue,
+                Ok(Err(_)) => Holder::Unknown,
+                Err(err) => {
+                    let err = self.failed("reading", name, err);
+                    log::warn!("{err}");
+                    leases.unread.push((ip, err));
+                    Holder::Unknown
+                }
+            };
+            leases.list.push(Lease { ip, owner });
+        }
+        leases.list.sort_unstable_by_key(|lease| lease.ip);
+        Ok(leases)
+    }
+
+    /// The names of all files, in order.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let failed = |err: Errno| self.failed("listing", "", err);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut dir = Dir::openat(self.fd(), ".", flags, Mode::empty()).map_err(failed)?;
+        let mut names = Vec::new();
+        for entry in dir.iter() {
+            names.extend(entry.map_err(failed)?.file_name().to_str().ok().map(str::to_owned));
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The addresses that have a lease file, with any content.
+    ///
+    /// # Errors
+    /// Fails as [`Directory::names`] does.
+    pub fn addresses(&self) -> Result<Vec<IpAddr>> {
+        Ok(self.names()?.iter().filter_map(|name| address(name)).collect())
+    }
+
+    /// A lease, with marks that tell it from a later one of the same name. `None` if it is gone. An unreadable entry has
+    /// an unknown owner.
+    ///
+    /// # Errors
+    /// There is something, and the system doesn't say what.
+    pub fn inspect(&self, name: &str, boot: &Boot) -> Result<Option<Found>> {
+        let Some(there) = self.identity(name)? else { return Ok(None) };
+        let unknown = Found { owner: Holder::Unknown, identity: there, before_boot: false };
+        let file = match files::open_regular(self.fd(), name) {
+            Ok(Ok(file)) => file,
+            Ok(Err(Content::Absent)) => return Ok(None),
+            Ok(Err(_)) | Err(_) => return Ok(Some(unknown)),
+        };
+        let Ok(Content::Bytes(bytes)) = files::read_open(&file) else { return Ok(Some(unknown)) };
+        let identity = fstat(&file).map_err(|err| self.failed("reading", name, err))?;
+        let (owner, before_boot) = (Holder::parse(&bytes), boot.is_after(&file));
+        Ok(Some(Found { owner, identity: Identity::of(&identity), before_boot }))
+    }
+
+    /// The identity of the file, which a later file of the same name doesn't have; `None` if there is no file.
+    ///
+    /// # Errors
+    /// Fails if the system refuses it.
+    pub fn identity(&self, name: &str) -> Result<Option<Identity>> {
+        match fstatat(self.fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Identity::of(&stat))),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(err) => Err(self.failed("looking at", name, err)),
+        }
+    }
+
+    /// The leases of `container_id`, also those without an interface. Reads the leases that the index names, or all
+    /// without an index. `hints` are further addresses to read.
+    ///
+    /// # Errors
+    /// Fails as [`Directory::leases`] does.
+    pub fn leases_of(&self, container_id: &str, hints: &[IpAddr]) -> Result<Leases> {
+        let Some(index) = Index::open(self.fd()) else { return self.leases() };
+        let Some(mut ips) = index.find(index::key(container_id)) else { return self.leases() };
+        ips.extend(hints);
+        ips.sort_unstable();
+        ips.dedup();
+        let mut leases = Leases { index: Some(index), has_index: true, ..Leases::default() };
+        for ip in ips {
+            match self.try_owner(ip) {
+                Ok(Some(owner)) if owner.container() == Some(container_id) => {
+                    leases.list.push(Lease { ip, owner });
+                }
+                Ok(_) => {}
+                Err(err) => leases.unread.push((ip, err)),
+            }
+        }
+        Ok(leases)
+    }
+
+    /// The holder of `ip` from its file. `None` without a lease.
+    pub fn owner(&self, ip: IpAddr) -> Option<Holder> {
+        self.try_owner(ip).unwrap_or_else(|err| {
+            log::warn!("{err}");
+            Some(Holder::Unknown)
+        })
+    }
+
+    fn try_owner(&self, ip: IpAddr) -> Result<Option<Holder>> {
+        let name = ip.to_string();
+        match files::read(self.fd(), &name) {
+            Ok(Content::Bytes(bytes)) => Ok(Some(Holder::parse(&bytes))),
+            Ok(Content::Absent) => Ok(None),
+            Ok(Content::Foreign) => Ok(Some(Holder::Unknown)),
+            Err(err) => Err(self.failed("reading", &name, err)),
+        }
+    }
+
+    /// The address that was given last from range set `set`. A file that can't be read
+    /// costs the turn, not the ADD.
+    pub fn last(&self, set: usize) -> Option<IpAddr> {
+        match files::read(self.fd(), &last_name(set)) {
+            Ok(Content::Bytes(bytes)) => std::str::from_utf8(&bytes).ok()?.trim().parse().ok(),
+            Ok(_) => None,
+            Err(err) => {
+                log::warn!("{}: {err}", self.path.join(last_name(set)).display());
+                None
+            }
+        }
+    }
+}
+
+/// Whether a lease could be written below `path`, found out without leaving a trace: in
+/// the nearest directory that exists.
+///
+/// # Errors
+/// Why it couldn't.
+pub fn probe_writing(path: &Path) -> Result<()> {
+    let is_there =
+        |path: &&Path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound);
+    let ancestors = path.ancestors().map(|path| match path.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => path,
+    });
+    let there = ancestors.into_iter().find(is_there).unwrap_or(Path::new("/"));
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY)
+        .open(there)
+        .and_then(|dir| files::probe(dir.as_fd()))
+        .map_err(|source| StoreError::Io { what: "writing to", path: there.to_owned(), source })
+}

@@ -1,0 +1,262 @@
+//! Calls of another plugin, usually IPAM, on behalf of a verb.
+//!
+//! The delegate is searched in CNI_PATH. If the file is this binary, its verb is called in the same process. A hard
+//! link has the same device and inode, and a copy by an installer is also recognized. Any other file is executed with
+//! the same environment and stdin. Its error is returned with its own code. A delegate that hangs is ended with the
+//! verb.
+
+use std::cell::OnceCell;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command as Process;
+use std::rc::Rc;
+use std::time::Duration;
+
+use cnimble_cni::{CniResult, Code, Error, Version, json};
+use cnimble_os::child::{Failure, Limits, Output};
+
+use super::{Call, Command, Plugin};
+
+/// The longest answer. One with 10,000 routes has 1 MB.
+const ANSWER_LIMIT: usize = 16 << 20;
+
+/// The outcome of a delegate's ADD.
+#[derive(Debug)]
+pub struct Added {
+    /// The result of the delegate.
+    pub result: CniResult,
+    /// Whether the delegate is a plugin of this binary, which ensures that it checks known settings.
+    pub here: bool,
+}
+
+/// Calls ADD of plugin `name`. Its undo action is on the call's stack when this returns.
+///
+/// # Errors
+/// Returns the delegate's error, or code 104 if the delegate cannot be run.
+pub fn add(call: &Call, name: &str) -> Result<CniResult, Error> {
+    added(call, name).map(|added| added.result)
+}
+
+/// Calls ADD as [`add`] does, and returns where the plugin is.
+///
+/// # Errors
+/// Fails as [`add`] does.
+pub fn added(call: &Call, name: &str) -> Result<Added, Error> {
+    match resolve(call, name)? {
+        Delegate::Here(plugin) => Ok(Added { result: plugin.add(call)?, here: true }),
+        Delegate::File(path) => {
+            let undo = Execution::new(call, path.clone(), Command::Del);
+            let outcome = Execution::new(call, path.clone(), Command::Add).run();
+            // The delegate has done its work, even if its answer is invalid. A delegate that was cut short may have
+            // done a part of it.
+            if !matches!(outcome, Err((_, false))) {
+                let run = move || undo.run().map(drop).map_err(|(err, _)| err);
+                call.undo.push(format!("call DEL of delegate {name}"), run);
+            }
+            let answer = outcome.map_err(|(err, _)| err)?;
+            let value = json::parse(&answer, "result")
+                .map_err(|err| err.context(format_args!("delegate {}", path.display())))?;
+            let result = CniResult::from_value(&value, Version::V0_1_0, "")
+                .map_err(|err| err.context(format!("result of delegate {}", path.display())))?;
+            Ok(Added { result, here: false })
+        }
+    }
+}
+
+/// Calls CHECK of IPAM plugin `name`, after the caller's `own` CHECK. If both fail with code 103, IPAM's error is
+/// returned as the cause: the address of an ended lease no longer exists.
+///
+/// # Errors
+/// Fails as [`add`] does, or with the error of `own`.
+pub fn check(call: &Call, name: &str, own: Result<(), Error>) -> Result<(), Error> {
+    if own.as_ref().is_err_and(|err| err.code != Code::CHECK_FAILED) {
+        return own;
+    }
+    match self::call(call, name, Command::Check) {
+        Err(err) if own.is_err() && err.code != Code::CHECK_FAILED => own,
+        ipam => ipam.and(own),
+    }
+}
+
+/// Calls another verb of plugin `name`.
+///
+/// # Errors
+/// Fails as [`add`] does.
+pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
+    match resolve(call, name)? {
+        Delegate::Here(plugin) => super::run(plugin, call, command),
+        Delegate::File(path) => match Execution::new(call, path, command).run() {
+            // A plugin from before 1.1.0 does not know the verb. All other variables are set, so code 4 proves this.
+            Err((err, _)) if is_new(command) && err.code == Code::INVALID_ENVIRONMENT => Ok(()),
+            outcome => outcome.map(drop).map_err(|(err, _)| err),
+        },
+    }
+}
+
+/// Calls DEL of an IPAM plugin that releases through the pod's interface, before `plugin` removes it. An error does not
+/// keep the interface, because [`release`] fails in the same way later.
+pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
+    let ipam = call.config.ipam_type.as_str();
+    let needs_it = |other: &&&dyn Plugin| other.name() == ipam && other.leaves_by_the_interface();
+    if ipam.is_empty() || plugin.name() == ipam || !call.plugins.iter().any(|other| needs_it(&other)) {
+        return;
+    }
+    if let Err(err) = self::call(call, ipam, Command::Del) {
+        log::warn!("going on without the good-bye of {ipam}: {err}");
+    }
+}
+
+/// Calls DEL or GC of the IPAM plugin, if the network has one and its `interfaces` have been removed. An address that
+/// is still on an interface must not be given to another pod.
+///
+/// # Errors
+/// Fails as [`add`] does.
+pub fn release(call: &Call, interfaces: &Result<(), Error>, command: Command) -> Result<(), Error> {
+    match (interfaces, call.config.ipam_type.as_str()) {
+        (Err(_), _) | (_, "") => Ok(()),
+        (Ok(()), ipam) => self::call(call, ipam, command),
+    }
+}
+
+/// Whether the verb was introduced by 1.1.0.
+fn is_new(command: Command) -> bool {
+    matches!(command, Command::Gc | Command::Status)
+}
+
+#[derive(Clone)]
+pub(crate) enum Delegate {
+    Here(&'static dyn Plugin),
+    File(PathBuf),
+}
+
+/// A delegate that has been found, with its name.
+#[derive(Default)]
+pub struct Known(OnceCell<(String, Delegate)>);
+
+impl Known {
+    /// Returns a plugin that is linked into a program which is not a plugin itself.
+    pub(crate) fn here(plugin: &'static dyn Plugin) -> Self {
+        Known((plugin.name().to_owned(), Delegate::Here(plugin)).into())
+    }
+}
+
+/// Finds `name`: the first regular file of that name in CNI_PATH. Repeated calls do not search again.
+pub(crate) fn resolve(call: &Call, name: &str) -> Result<Delegate, Error> {
+    if let Some((_, found)) = call.delegate.0.get().filter(|(known, _)| known == name) {
+        return Ok(found.clone());
+    }
+    let found = look_for(call, name)?;
+    let _ = call.delegate.0.set((name.to_owned(), found.clone()));
+    Ok(found)
+}
+
+fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
+    // A separator would allow paths outside of the directories that the administrator chose (CVE-2021-20206).
+    if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+        return Err(Error::config(format!("invalid plugin name \"{}\"", name.escape_default())));
+    }
+    for dir in &call.path {
+        let path = dir.join(name);
+        let Ok(found) = std::fs::metadata(&path) else {
+            continue;
+        };
+        if !found.is_file() {
+            continue;
+        }
+        if let Some(plugin) = call.plugins.iter().find(|plugin| plugin.name() == name)
+            && is_this_program(call, &found)
+        {
+            return Ok(Delegate::Here(*plugin));
+        }
+        return Ok(Delegate::File(path));
+    }
+    let dirs: Vec<String> = call.path.iter().map(|dir| dir.display().to_string()).collect();
+    // The message must not contain "not found", because go-cni interprets that as "already removed".
+    Err(Error::new(Code::DELEGATE, format!("no plugin \"{name}\" in CNI_PATH"))
+        .details(format!("looked in [{}]", dirs.join(" "))))
+}
+
+/// Whether `found` is the running program: the same file, or a copy that an installer made. Such a copy is on the same
+/// file system and has the program's size, owner and modification time, to the nanosecond. The path that the caller
+/// gave is read first, because /proc/self/exe costs the kernel several new entries of /proc.
+fn is_this_program(call: &Call, found: &Metadata) -> bool {
+    let copy = |of: &Metadata| (of.dev(), of.len(), of.uid(), of.mtime(), of.mtime_nsec());
+    let is_found = |own: std::io::Result<Metadata>| {
+        own.is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino()) || copy(&own) == copy(found))
+    };
+    call.program.is_absolute() && is_found(std::fs::metadata(&call.program))
+        || is_found(std::fs::metadata("/proc/self/exe"))
+}
+
+/// A delegate's process. It owns its data, so that an undo action can keep it.
+struct Execution {
+    path: PathBuf,
+    env: [(&'static str, std::ffi::OsString); 6],
+    stdin: Rc<Vec<u8>>,
+}
+
+impl Execution {
+    fn new(call: &Call, path: PathBuf, command: Command) -> Self {
+        let dirs = std::env::join_paths(&call.path).unwrap_or_default();
+        let env = [
+            ("CNI_COMMAND", command.as_str().into()),
+            ("CNI_CONTAINERID", call.container_id.as_str().into()),
+            ("CNI_NETNS", call.netns.as_str().into()),
+            ("CNI_IFNAME", call.ifname.as_str().into()),
+            ("CNI_ARGS", call.raw_args.as_str().into()),
+            ("CNI_PATH", dirs),
+        ];
+        Execution { path, env, stdin: Rc::clone(&call.stdin) }
+    }
+
+    /// Returns the answer, or the error with whether the delegate may have left its work incomplete.
+    fn run(&self) -> Result<Vec<u8>, (Error, bool)> {
+        let path = self.path.display();
+        let failed = |what: &str, err: &std::io::Error| {
+            Error::new(Code::DELEGATE, format!("{what} delegate {path}: {err}"))
+        };
+        let Output { status, stdout: answer, .. } = self.start().map_err(|failure| match failure {
+            Failure::Start(err) => (failed("starting", &err), false),
+            Failure::Talk(err) => (failed("talking to", &err), true),
+            Failure::TooMuch(limit) => (
+                Error::new(Code::DELEGATE, format!("delegate {path}: more than {limit} bytes on stdout")),
+                true,
+            ),
+            Failure::Stopped(err) => (err.context(format_args!("delegate {path}")), true),
+        })?;
+        if status.success() {
+            return Ok(answer);
+        }
+        match Error::from_json(&answer) {
+            Some(err) => Err((err, false)),
+            None => {
+                let msg = format!("delegate {path} failed ({status}) without a CNI error");
+                Err((Error::new(Code::DELEGATE, msg).details(first_line(&answer)), true))
+            }
+        }
+    }
+
+    /// Runs the file. Retries for a moment while it is open for writing (ETXTBSY).
+    fn start(&self) -> Result<Output, Failure> {
+        let mut tries = 0;
+        loop {
+            let mut process = Process::new(&self.path);
+            process.envs(self.env.iter().map(|(k, v)| (*k, v)));
+            let limits = Limits { stdout: ANSWER_LIMIT, stderr: None };
+            match cnimble_os::child::run(&mut process, &self.stdin, limits) {
+                Err(Failure::Start(err)) if err.raw_os_error() == Some(libc::ETXTBSY) && tries < 5 => {
+                    tries += 1;
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+fn first_line(bytes: &[u8]) -> String {
+    // The beginning of a huge answer is enough.
+    let text = String::from_utf8_lossy(bytes.get(..1024).unwrap_or(bytes));
+    text.lines().next().unwrap_or_default().chars().take(200).collect()
+}

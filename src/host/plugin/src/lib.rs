@@ -1,0 +1,157 @@
+//! The skeleton of a plugin. It reads the environment and stdin, runs a verb, and writes to stdout.
+//!
+//! A plugin implements [`Plugin`], and [`main`] does the rest. It reads and validates every parameter, and refuses the
+//! plugin's own namespace before anything is done. It runs the verb and prints the result or the error. It rolls back
+//! all changes when ADD fails, panics or is terminated.
+
+mod begun;
+mod call;
+pub mod delegate;
+mod entry;
+mod env;
+pub mod interface;
+pub mod log;
+mod restrain;
+mod start;
+pub mod undo;
+mod wanted;
+
+pub use call::Call;
+pub use cnimble_os::child::signal;
+pub use entry::main;
+pub use undo::Undo;
+pub use wanted::{Aim, Examination, Examined, Fault, Place, Wanted};
+
+pub use cnimble_cni::Verb as Command;
+pub use cnimble_os::privileges::{Caps, Level, Restraint, SETTING as RESTRAINT};
+
+use std::ffi::OsString;
+
+use cnimble_cni::{Attachment, CniResult, Error, Version};
+
+/// The role of a plugin in a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Makes the pod's interface. Runs first for ADD and last for DEL.
+    Main,
+    /// Works on the interface of another plugin.
+    Chained,
+    /// Does neither, such as an IPAM plugin.
+    Helper,
+}
+
+/// A CNI plugin with its verbs. All but ADD and DEL have a default that does nothing and succeeds.
+pub trait Plugin: Sync {
+    /// The name of the plugin: the `type` in a configuration, and the file in CNI_PATH.
+    fn name(&self) -> &'static str;
+
+    /// The versions that the plugin supports, oldest first.
+    fn versions(&self) -> &'static [Version] {
+        Version::ALL
+    }
+
+    /// The role of the plugin in a chain.
+    fn role(&self) -> Role {
+        Role::Main
+    }
+
+    /// The capabilities that its verbs need. The others are dropped before a verb begins.
+    fn needs(&self) -> Caps;
+
+    /// Returns true if the verb may start a program other than that of `ipam.type`. Such a program needs its own
+    /// privileges, so the plugin keeps more of them.
+    fn starts_programs(&self, _call: &Call) -> bool {
+        false
+    }
+
+    /// Reads the configuration as ADD does, and discards it. Fuzzers call it.
+    ///
+    /// # Errors
+    /// Fails as ADD does: with code 7, or 4 if CNI_ARGS is invalid.
+    fn read_config(&self, call: &Call) -> Result<(), Error>;
+
+    /// Implements ADD: connects the container. Steps that change something push their undo on [`Call::undo`]. The
+    /// skeleton runs it if this returns an error, if the result cannot be printed, or on a panic.
+    ///
+    /// # Errors
+    /// Fails with the reason and a code of the specification.
+    fn add(&self, call: &Call) -> Result<CniResult, Error>;
+
+    /// Implements DEL: removes everything that ADD made for the attachment. Succeeds if there is nothing left to
+    /// remove, for any reason.
+    ///
+    /// # Errors
+    /// Fails only if something remains that could not be removed.
+    fn del(&self, call: &Call) -> Result<(), Error>;
+
+    /// Returns true if and only if this IPAM plugin needs the pod's interface for DEL. DEL is then called twice: before
+    /// and after the removal of the interface.
+    fn leaves_by_the_interface(&self) -> bool {
+        false
+    }
+
+    /// Runs the plugin as a program with arguments, which no runtime passes. Returns the exit status, or `None` if
+    /// these arguments are unknown.
+    fn program(&self, _args: &[OsString]) -> Option<i32> {
+        None
+    }
+
+    /// Returns true if and only if CHECK is refused without a prevResult.
+    fn checks_prev_result(&self) -> bool {
+        true
+    }
+
+    /// Implements CHECK: the attachment is as ADD left it. `prev` is the prevResult. It is empty if there is none and
+    /// [`Plugin::checks_prev_result`] allows that.
+    ///
+    /// # Errors
+    /// Fails with code 103 and the difference.
+    fn check(&self, _call: &Call, _prev: &CniResult) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Implements GC: removes everything of attachments that are not in `valid`. It is not called without a list. A
+    /// missing list differs from an empty one.
+    ///
+    /// # Errors
+    /// Fails after everything was tried, with everything that could not be removed.
+    fn gc(&self, _call: &Call, _valid: &[Attachment]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Implements STATUS: whether ADD could succeed now.
+    ///
+    /// # Errors
+    /// Fails with code 50 or 51 and the reason.
+    fn status(&self, _call: &Call) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Runs a verb of `plugin` with the parts of the configuration that it needs. The result of ADD is dropped.
+///
+/// # Errors
+/// Returns the verb's error, or code 7 for CHECK without a prevResult.
+pub fn run(plugin: &dyn Plugin, call: &Call, command: Command) -> Result<(), Error> {
+    let config = &call.config;
+    match command {
+        Command::Add => plugin.add(call).map(drop),
+        Command::Del => plugin.del(call),
+        Command::Check => match &config.prev_result {
+            Some(prev) => plugin.check(call, prev),
+            None if !plugin.checks_prev_result() => plugin.check(call, &CniResult::default()),
+            None => Err(Error::config("Required prevResult missing")),
+        },
+        // A missing list is not an empty list, so nothing is removed.
+        Command::Gc => match &config.valid_attachments {
+            Some(valid) => plugin.gc(call, valid),
+            None => Ok(()),
+        },
+        Command::Status => plugin.status(call),
+        Command::Version => Ok(()),
+    }
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

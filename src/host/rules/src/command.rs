@@ -1,0 +1,99 @@
+//! Running iptables.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::nft::Family;
+use cnimble_os::child::{Failure, Limits};
+
+/// Both families of iptables' tables.
+pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+
+/// Where system commands are, for runtimes that call plugins with a bare PATH.
+const DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin"];
+
+/// A rule has some 150 bytes: room for hundreds of thousands of them, and for what goes wrong.
+const LIMITS: Limits = Limits { stdout: 64 << 20, stderr: Some(16 << 10) };
+
+/// The command, from PATH or from the usual directories.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .filter(|directory| directory.is_absolute())
+        .chain(DIRECTORIES.iter().map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|file| {
+            std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        })
+}
+
+/// The command of a family: `iptables-save`, `ip6tables-restore` and so on.
+pub(super) fn tool(family: Family, action: &str) -> String {
+    let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
+    format!("{iptables}-{action}")
+}
+
+/// Changes a table of a family by lines for `iptables-restore`, all or nothing.
+///
+/// # Errors
+/// Fails as [`run`] does.
+pub(super) fn restore(family: Family, table: &str, lines: &[String]) -> Result<(), Error> {
+    let input = format!("*{table}\n{}\nCOMMIT\n", lines.join("\n"));
+    run(&tool(family, "restore"), &["--noflush", "--wait=10"], &input).map(drop)
+}
+
+/// Whether the commands that change tables are there.
+pub(super) fn installed() -> bool {
+    FAMILIES.into_iter().all(|family| find(&tool(family, "restore")).is_some())
+}
+
+/// Whether a table can be changed. `option` is the one that chooses another backend.
+///
+/// # Errors
+/// Code 50 without the commands, code 100 with what they printed.
+pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
+    for name in FAMILIES.map(|family| tool(family, "restore")) {
+        if find(&name).is_none() {
+            return Err(Error::new(Code::NOT_AVAILABLE, format!("the command {name} is not installed"))
+                .details(format!("hint: install iptables, or set \"{option}\": \"nftables\"")));
+        }
+    }
+    let name = tool(Family::Ipv4, "restore");
+    run(&name, &["--test", "--noflush", "--wait=10"], &format!("*{table}\nCOMMIT\n")).map(drop)
+}
+
+/// Runs it with `input` and returns what it printed.
+///
+/// # Errors
+/// Code 100 with what it printed on stderr, code 11 if a signal came first.
+pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Error> {
+    let program = find(name).ok_or_else(|| missing(name))?;
+    let mut command = Command::new(&program);
+    command.args(args.iter().map(OsStr::new)).env("LC_ALL", "C");
+    let output = cnimble_os::child::run(&mut command, input.as_bytes(), LIMITS).map_err(|failure| {
+        let failed = |err: &std::io::Error| Error::io("run", &program, err);
+        match failure {
+            Failure::Start(err) | Failure::Talk(err) => failed(&err),
+            Failure::TooMuch(limit) => {
+                Error::new(Code::KERNEL, format!("{name} printed more than {limit} bytes"))
+            }
+            Failure::Stopped(err) => err.context(name),
+        }
+    })?;
+    if output.status.success() {
+        // Most of it is moved and not copied: it may be large.
+        return Ok(String::from_utf8(output.stdout)
+            .unwrap_or_else(|err| String::from_utf8_lossy(err.as_bytes()).into_owned()));
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let said: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).take(5).collect();
+    Err(Error::new(Code::KERNEL, format!("{name} failed ({})", output.status)).details(said.join("; ")))
+}
+
+fn missing(name: &str) -> Error {
+    Error::new(Code::KERNEL, format!("the command {name} is not installed"))
+        .details("hint: install iptables, or set the plugin's backend to \"nftables\"")
+}

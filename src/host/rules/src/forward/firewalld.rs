@@ -1,0 +1,173 @@
+//! Forwarding with firewalld: the pod's addresses become sources of a zone, as with the Go plugin. The default zone is
+//! `trusted`. firewalld drops other traffic in its own chain, which no other table can overrule.
+//!
+//! A source names no owner, so GC can't remove it. firewalld forgets sources when it is
+//! reloaded (`firewall-cmd --reload`) or started again: CHECK says so.
+
+use std::net::IpAddr;
+
+use cnimble_cni::{Code, Error};
+use cnimble_netlink::nft::{Family, Nft, Table};
+use cnimble_os::dbus::{self as dbus, Bus, Method};
+
+const NAME: &str = "org.fedoraproject.FirewallD1";
+/// firewalld's table, with its backend nftables: the default, and the only one in new versions.
+const TABLE: Table<'static> = Table::new(Family::Inet, "firewalld");
+
+/// How it begins its errors.
+const ALREADY_SET: &str = "ZONE_ALREADY_SET";
+const CONFLICT: &str = "ZONE_CONFLICT";
+/// Its errors for a source that it doesn't know, or that is in another zone.
+const GONE: [&str; 3] = ["UNKNOWN_SOURCE", "INVALID_ZONE", CONFLICT];
+/// The bus's errors for a name without an owner.
+const NOBODY: [&str; 2] =
+    ["org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.NameHasNoOwner"];
+
+/// The sources that were added.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    zone: String,
+    sources: Vec<String>,
+}
+
+fn source(ip: IpAddr) -> String {
+    format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 })
+}
+
+fn zone(bus: &mut Bus, member: &str, zone: &str, source: &str) -> Result<dbus::Answer, dbus::Error> {
+    let method = Method {
+        destination: NAME,
+        path: "/org/fedoraproject/FirewallD1",
+        interface: "org.fedoraproject.FirewallD1.zone",
+        member,
+    };
+    bus.call(&method, &[zone, source])
+}
+
+/// Whether it has ended, or there never was one.
+fn is_absent(err: &dbus::Error) -> bool {
+    match err {
+        dbus::Error::Io(_, err) => {
+            matches!(err.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
+        }
+        dbus::Error::Refused(name, _) => NOBODY.contains(&name.as_str()),
+        dbus::Error::Protocol(_) => false,
+    }
+}
+
+fn failed(what: &str, err: &dbus::Error) -> Error {
+    let why = if is_absent(err) { "firewalld is not running; " } else { "" };
+    Error::new(Code::IO, format!("firewalld: {what}")).details(format!("{why}{err}"))
+}
+
+fn connect() -> Result<Bus, Error> {
+    Bus::system().map_err(|err| failed("connect", &err))
+}
+
+/// Whether there is firewalld's table.
+///
+/// # Errors
+/// Fails if the kernel refuses the request.
+pub(super) fn has_table(nft: &mut Nft) -> Result<bool, Error> {
+    Ok(nft.has_table(TABLE)?)
+}
+
+/// Whether firewalld decides about forwarding on this host. Looks for its table first, which takes one message to the
+/// kernel.
+///
+/// # Errors
+/// Fails if the kernel refuses the request.
+pub(super) fn is_running(nft: &mut Nft) -> Result<bool, Error> {
+    if !has_table(nft)? {
+        return Ok(false);
+    }
+    Ok(match running() {
+        Ok(()) => true,
+        Err(err) => {
+            log::warn!("there is a table {TABLE}, but {err}");
+            false
+        }
+    })
+}
+
+fn running() -> Result<(), Error> {
+    let owner = Method {
+        destination: "org.freedesktop.DBus",
+        path: "/org/freedesktop/DBus",
+        interface: "org.freedesktop.DBus",
+        member: "GetNameOwner",
+    };
+    connect()?.call(&owner, &[NAME]).map(drop).map_err(|err| failed("look for the service", &err))
+}
+
+/// Code 50 unless it is running.
+pub(super) fn usable() -> Result<(), Error> {
+    running()
+}
+
+pub(super) fn add(zone_name: &str, addrs: &[IpAddr]) -> Result<Made, Error> {
+    let mut bus = connect()?;
+    let mut made = Made { zone: zone_name.to_owned(), sources: Vec::new() };
+    for source in addrs.iter().copied().map(source) {
+        match zone(&mut bus, "addSource", zone_name, &source) {
+            Ok(_) => made.sources.push(source),
+            Err(dbus::Error::Refused(_, text)) if text.starts_with(ALREADY_SET) => {}
+            Err(err) => {
+                let mut failure = failed(&format!("add {source} to the zone {zone_name}"), &err);
+                if matches!(&err, dbus::Error::Refused(_, text) if text.starts_with(CONFLICT)) {
+                    failure.code = Code::CONFLICT;
+                }
+                return Err(match revert(&made) {
+                    Ok(()) => failure,
+                    Err(undo) => failure.details(format!("and what was added could not be removed: {undo}")),
+                });
+            }
+        }
+    }
+    Ok(made)
+}
+
+pub(super) fn revert(made: &Made) -> Result<(), Error> {
+    if made.sources.is_empty() { Ok(()) } else { remove_sources(&made.zone, &made.sources) }
+}
+
+/// Removes the addresses from the zone. Where firewalld has ended, or doesn't know them,
+/// nothing is left.
+pub(super) fn remove(zone_name: &str, addrs: &[IpAddr]) -> Result<(), Error> {
+    let sources: Vec<String> = addrs.iter().copied().map(source).collect();
+    if sources.is_empty() { Ok(()) } else { remove_sources(zone_name, &sources) }
+}
+
+fn remove_sources(zone_name: &str, sources: &[String]) -> Result<(), Error> {
+    let mut bus = match Bus::system() {
+        Err(err) if is_absent(&err) => return Ok(()),
+        bus => bus.map_err(|err| failed("connect", &err))?,
+    };
+    let mut outcome = Ok(());
+    for source in sources {
+        match zone(&mut bus, "removeSource", zone_name, source) {
+            Ok(_) => {}
+            Err(err) if is_absent(&err) => return Ok(()),
+            Err(dbus::Error::Refused(_, text)) if GONE.iter().any(|gone| text.starts_with(gone)) => {}
+            Err(err) => {
+                let what = format!("remove {source} from the zone {zone_name}");
+                outcome = outcome.and(Err(failed(&what, &err)));
+            }
+        }
+    }
+    outcome
+}
+
+/// Returns the missing source.
+pub(super) fn check(zone_name: &str, addrs: &[IpAddr]) -> Result<Option<String>, Error> {
+    let mut bus = connect()?;
+    for source in addrs.iter().copied().map(source) {
+        let asked = zone(&mut bus, "querySource", zone_name, &source);
+        let there =
+            asked.map_err(|err| failed(&format!("look for {source} in the zone {zone_name}"), &err))?;
+        if there.truth() != Some(true) {
+            return Ok(Some(format!("firewalld: {source} is not in the zone {zone_name}")));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,33 @@
+//! Packet rules that several plugins share, on top of [`cnimble_netlink::nft`].
+//!
+//! Each attachment has *elements in sets*; the rules over them are the same however many
+//! attachments there are. An element's comment names its owner ([`cnimble_cni::Owner`]).
+//! docs/NFTABLES.md shows it all as an operator sees it.
+//!
+//! All functions take the caller's [`Nft`](cnimble_netlink::nft::Nft), so that one socket serves
+//! masquerade and spoof check, and so that DEL can close it last (see there for why).
+//! It must be a socket of the current namespace: that is where iptables would run.
+
+pub mod apart;
+mod backend;
+mod command;
+mod elements;
+mod failures;
+pub mod forward;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+pub mod hand_over;
+mod listed;
+pub mod listing;
+pub mod masquerade;
+pub mod objects;
+mod packet;
+pub mod portmap;
+mod reference_spoof;
+pub mod spoof;
+pub mod survey;
+mod xtables;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,73 @@
+//! The kinds of objects that the plugins make on a host, with one file for each.
+//!
+//! | file | kind | made by |
+//! |---|---|---|
+//! | [`bridge`] | bridges with pods as ports | bridge |
+//! | [`device`] | devices of the host in a pod | host-device |
+//! | [`lifetime`] | addresses that end with a lease | dhcp |
+//! | [`pair`] | the host's ends of veth pairs | bridge, ptp |
+//! | [`ifb`] | devices for a pod's egress | bandwidth |
+//! | [`rules`] | packet rules of pods | firewall, portmap |
+//!
+//! It knows which plugins make an object, its name, the way to find it, and when it is orphaned. Elements of nf_tables
+//! sets are declared next to the rules that use them, in [`crate::survey`]. The liveness of attachments is not
+//! known here, but comes from the [`Judge`].
+
+pub mod bridge;
+pub mod device;
+pub mod ifb;
+pub mod lifetime;
+pub mod pair;
+pub mod rules;
+
+use cnimble_cni::Error;
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::Link;
+
+/// Kinds of links that are made on the host and name their owner in their alias. In another namespace such an alias
+/// belongs to another node, and its networks may have the same names.
+pub const ON_HOST: [&str; 2] = [pair::KIND, ifb::KIND];
+
+/// Knowledge of a node, for judging a link.
+pub trait Judge {
+    /// Whether the attachment in a link's alias is alive.
+    fn lives(&self, alias: &str) -> bool;
+    /// Whether the other end of a pair is on the host, too.
+    fn both_ends_here(&self, link: &Link) -> bool;
+    /// Whether a living attachment may have an ifb of this name.
+    fn has_ifb(&self, name: &str) -> bool;
+    /// The reason why no attachment can be considered dead, if some state cannot be read.
+    fn doubt(&self) -> Option<String>;
+}
+
+/// A link without a living owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Orphan {
+    /// The reason why it is orphaned.
+    pub why: &'static str,
+    /// The reason why it is not removed, if there is one.
+    pub doubt: Option<String>,
+}
+
+/// Returns the verdict on a link of the host, or `None` if it has an owner or was not made by a plugin.
+///
+/// # Errors
+/// Fails if the kernel refuses the request.
+pub fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
+    match link.kind.as_str() {
+        pair::KIND => Ok(pair::orphan(judge, link)),
+        ifb::KIND => ifb::orphan(judge, link),
+        _ => Ok(None),
+    }
+}
+
+/// Whether a link without an owner is still in use.
+///
+/// # Errors
+/// Fails if the kernel refuses the request.
+pub fn is_used(host: &mut Netlink, link: &Link) -> Result<bool, Error> {
+    match link.kind.as_str() {
+        ifb::KIND => ifb::is_used(host, link.index),
+        _ => Ok(false),
+    }
+}

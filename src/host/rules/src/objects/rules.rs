@@ -1,0 +1,39 @@
+//! Packet rules of pods, according to the configurations of their plugins.
+
+use serde_json::Value;
+
+use crate::hand_over::Settings;
+use cnimble_cni::{NetworkList, json};
+
+/// The plugin that makes the host's rules accept packets of pods.
+pub const ACCEPTING: &str = "firewall";
+/// Plugins with pods that send through the host's rules.
+const FORWARDED: [&str; 2] = ["bridge", "ptp"];
+const PORTMAP: &str = "portmap";
+
+/// The settings in a network's configuration that are needed to hand over the rules of its pods to the Go plugins.
+pub fn settings(list: &NetworkList) -> Settings {
+    let mut settings = Settings::default();
+    for plugin in &list.plugins {
+        let text = |key: &str| {
+            let text = json::get(&plugin.document, key).and_then(Value::as_str);
+            text.filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        match plugin.plugin_type.as_str() {
+            PORTMAP => {
+                let bit = json::get(&plugin.document, "markMasqBit").and_then(Value::as_u64);
+                settings.portmap_backend = text("backend");
+                settings.mark_bit = bit.and_then(|bit| u8::try_from(bit).ok()).filter(|bit| *bit < 32);
+            }
+            ACCEPTING => settings.admin_chain = text("iptablesAdminChainName"),
+            _ => {}
+        }
+    }
+    settings
+}
+
+/// Returns true if the pods of a network send through the host's rules, and none of its plugins accepts these packets.
+pub fn need_others(list: &NetworkList) -> bool {
+    let has = |name: &str| list.plugins.iter().any(|plugin| plugin.plugin_type == name);
+    FORWARDED.into_iter().any(has) && !has(ACCEPTING)
+}

@@ -1,0 +1,298 @@
+//! Living attachments, compared with the wanted state that their plugins name.
+//!
+//! A plugin that is linked runs its CHECK in this process, which tells every difference and can put it back
+//! ([`cnimble_plugin::Examination`]). Any other plugin is asked by the verb, and tells the first difference only.
+//! Only what the cache knows can be compared: it has the configuration that the pod was added with.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use cnimble_cni::list::{Injection, ListEntry};
+use cnimble_cni::{NetworkList, Owner, Verb, Version};
+use cnimble_liveness::Verdict;
+use cnimble_liveness::cache_entries::{Known, failed};
+use cnimble_liveness::node::Node;
+use cnimble_netlink::{NetNs, Netlink};
+use cnimble_os::files::begun;
+use cnimble_plugin::{Aim, Examination, Examined, Fault, Place};
+use cnimble_rules::objects::bridge;
+use cnimble_runtime::{Attach, Cache, Entry, Key, PluginError};
+
+use super::outcome::{Reach, Repair};
+use super::{Doctor, Finding, Kind, Whose};
+
+/// The result of a comparison.
+#[derive(Debug, Default)]
+pub struct Compared {
+    /// The differences.
+    pub findings: Vec<Finding>,
+    /// The parts that were not compared, in words.
+    pub unchecked: Vec<String>,
+}
+
+/// Compares the attachments of the judged caches that `wanted` says.
+pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node, wanted: impl Fn(&Known) -> bool) -> Compared {
+    let mut findings = Vec::new();
+    let mut unchecked: BTreeMap<String, usize> = BTreeMap::new();
+    for known in node.entries.iter().filter(|known| lives(known) && wanted(known)) {
+        let skipped = of_attachment(doctor, known, &mut findings).await;
+        for why in skipped {
+            *unchecked.entry(format!("network {}: {why}", known.entry.network)).or_default() += 1;
+        }
+    }
+    let unchecked = unchecked.into_iter().map(|(why, count)| match count {
+        1 => why,
+        many => format!("{why} ({many} attachments)"),
+    });
+    Compared { findings, unchecked: unchecked.collect() }
+}
+
+fn lives(known: &Known) -> bool {
+    known.own && known.verdict == Verdict::Lives && known.is_there()
+}
+
+/// Adds the differences of an attachment. Returns what was not compared.
+async fn of_attachment(doctor: &Doctor<'_>, known: &Known, findings: &mut Vec<Finding>) -> Vec<String> {
+    if begun::is_noted(&known.owner().tag()) {
+        findings.push(leaving(known));
+        return Vec::new();
+    }
+    let list = match known.entry.network_list() {
+        Ok(list) => list,
+        Err(err) => return vec![format!("nothing is checked: {err}")],
+    };
+    if known.result().is_none() {
+        return vec!["nothing is checked: the cache has no result of ADD".to_owned()];
+    }
+    let mut skipped: Vec<String> = inside_is_unchecked(&list).into_iter().collect();
+    let in_pod = skipped.is_empty();
+    for plugin in &list.plugins {
+        let compared = doctor.compare(known, &list, plugin, in_pod).await;
+        match compared {
+            Ok(faults) => findings
+                .extend(faults.into_iter().map(|(fault, action)| finding(known, plugin, &fault, action))),
+            Err(why) => skipped.push(format!("plugin {} is not checked: {why}", plugin.plugin_type)),
+        }
+    }
+    skipped
+}
+
+/// Why only the host's part of a network's attachments is compared.
+fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
+    let why = if list.version < Version::V0_4_0 {
+        format!("version {} has no CHECK", list.version)
+    } else if list.disable_check {
+        "disableCheck".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!("only the host's part is checked: {why}"))
+}
+
+/// A difference that can be put back.
+#[derive(Debug, Clone)]
+pub(super) struct Action {
+    owner: Owner,
+    cache: PathBuf,
+    plugin: String,
+    place: Place,
+}
+
+/// The remaining differences, by the attachments that were repaired.
+#[derive(Debug, Default)]
+pub(super) struct Repaired(BTreeMap<String, Result<Vec<(String, Fault)>, Repair>>);
+
+impl Doctor<'_> {
+    /// The differences that one plugin tells.
+    async fn compare(
+        &self,
+        known: &Known,
+        list: &NetworkList,
+        plugin: &ListEntry,
+        in_pod: bool,
+    ) -> Result<Vec<(Fault, super::Action)>, String> {
+        let delegate = bridge::delegated(plugin);
+        let Some(examined) = self.examine(&known.entry, list, plugin, Aim::Note) else {
+            return if in_pod { self.ask(known, list, plugin).await } else { Ok(Vec::new()) };
+        };
+        let mut faults = examined.faults.map_err(|err| err.to_string())?;
+        // A delegate's configuration is not all that its ADD was given.
+        faults.retain(|fault| fault.place != Place::Pod || in_pod && delegate.is_none());
+        let action = |fault: Fault| {
+            let (owner, cache) = (known.owner(), known.cache.clone());
+            let action = Action { owner, cache, plugin: plugin.plugin_type.clone(), place: fault.place };
+            (fault, super::Action::Attachment(Box::new(action)))
+        };
+        Ok(faults.into_iter().map(action).collect())
+    }
+
+    /// CHECK of a linked plugin, or of the one that it hands the pod to.
+    fn examine(&self, entry: &Entry, list: &NetworkList, plugin: &ListEntry, aim: Aim) -> Option<Examined> {
+        let delegate = bridge::delegated(plugin);
+        let plugin = delegate.as_ref().unwrap_or(plugin);
+        let attach = Attach::from_entry(entry);
+        let injection = Injection {
+            prev_result: entry.result.as_ref(),
+            capability_args: Some(&attach.capability_args),
+            ..Injection::default()
+        };
+        let args: Vec<String> = attach.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let examination = Examination {
+            container_id: &attach.container_id,
+            netns: &attach.netns,
+            ifname: &attach.ifname,
+            args: args.join(";"),
+            path: self.invoker.path(),
+            config: list.configuration(plugin, &injection).to_string().into_bytes(),
+        };
+        examination.run(self.plugins, &plugin.plugin_type, aim)
+    }
+
+    async fn ask(
+        &self,
+        known: &Known,
+        list: &NetworkList,
+        plugin: &ListEntry,
+    ) -> Result<Vec<(Fault, super::Action)>, String> {
+        match self.invoker.replay(Verb::Check, &known.entry, list, plugin).await {
+            Ok(()) => Ok(Vec::new()),
+            Err(PluginError::Refused { error, .. }) => {
+                Ok(vec![(Fault { place: Place::Host, error }, super::Action::Runtime)])
+            }
+            Err(err) => Err(err.to_string()),
+        }
+    }
+}
+
+impl Action {
+    /// Puts back what the plugins of the attachment miss now, if it still lives. An attachment is repaired once: what one
+    /// plugin puts back, the next one builds on.
+    pub(super) fn run(&self, doctor: &Doctor<'_>, reach: Reach, repaired: &mut Repaired) -> Repair {
+        let aim = match (self.place, reach) {
+            (Place::Pod, Reach::Host) => return self.unasked(),
+            (_, Reach::Host) => Aim::RepairHost,
+            (_, Reach::Pods) => Aim::RepairAll,
+        };
+        let left = repaired.0.entry(self.owner.tag()).or_insert_with(|| {
+            // A missing entry means that the runtime has deleted the attachment.
+            self.entry()?.map_or(Ok(Vec::new()), |entry| repair(doctor, &entry, &self.owner, aim))
+        });
+        match left {
+            Err(repair) => repair.clone(),
+            Ok(left) => {
+                let is_it =
+                    |(plugin, fault): &&(String, Fault)| *plugin == self.plugin && fault.place == self.place;
+                match left.iter().find(is_it) {
+                    Some((_, fault)) => Repair::Failed(fault.error.clone()),
+                    None => Repair::Done,
+                }
+            }
+        }
+    }
+
+    /// Returns the attachment's entry in the cache, or `None` after its DEL.
+    fn entry(&self) -> Result<Option<Entry>, Repair> {
+        let attachment = &self.owner.attachment;
+        let key = Key {
+            network: &self.owner.network,
+            container_id: &attachment.container_id,
+            ifname: &attachment.ifname,
+        };
+        let found = Cache::new(&self.cache).get(key).map_err(|err| Repair::Failed(failed(&err)))?;
+        Ok(found.entry())
+    }
+
+    /// The outcome for a difference in a pod that was not to be repaired. After the pod's DEL there is none.
+    fn unasked(&self) -> Repair {
+        match self.entry() {
+            Ok(None) => Repair::Done,
+            Ok(Some(entry)) if is_leaving(&entry, &self.owner.tag()) => has_begun(),
+            Ok(Some(_)) => Repair::NotAsked,
+            Err(failed) => failed,
+        }
+    }
+}
+
+/// Repairs an attachment. Returns what could not be put back; else why it was left alone, or what failed.
+fn repair(
+    doctor: &Doctor<'_>,
+    entry: &Entry,
+    owner: &Owner,
+    aim: Aim,
+) -> Result<Vec<(String, Fault)>, Repair> {
+    if is_leaving(entry, &owner.tag()) {
+        return Err(has_begun());
+    }
+    let list = entry.network_list().map_err(Repair::Failed)?;
+    let mut left = Vec::new();
+    let in_pod = inside_is_unchecked(&list).is_none();
+    for plugin in &list.plugins {
+        let aim = if in_pod && bridge::delegated(plugin).is_none() { aim } else { Aim::RepairHost };
+        let Some(examined) = doctor.examine(entry, &list, plugin, aim) else { continue };
+        if is_leaving(entry, &owner.tag()) {
+            let failures = examined.undo.rollback();
+            failures.iter().for_each(|failure| log::warn!("{failure}"));
+            return Err(has_begun());
+        }
+        examined.undo.commit();
+        let faults = examined.faults.map_err(Repair::Failed)?;
+        left.extend(faults.into_iter().map(|fault| (plugin.plugin_type.clone(), fault)));
+    }
+    Ok(left)
+}
+
+/// Whether a DEL has begun or is done. A DEL that begins later finds what was put back. A DEL removes the interface
+/// before the note, so the note is looked for first.
+fn is_leaving(entry: &Entry, tag: &str) -> bool {
+    let found = || {
+        let ns = NetNs::open(entry.namespace().unwrap_or_default().as_ref())?;
+        Netlink::open_in(&ns)?.find_link(&entry.ifname)
+    };
+    begun::is_noted(tag) || !matches!(found(), Ok(Some(_)))
+}
+
+fn has_begun() -> Repair {
+    Repair::Doubt("its DEL has begun".to_owned())
+}
+
+/// A pod between the first and the last plugin of its DEL.
+fn leaving(known: &Known) -> Finding {
+    Finding {
+        kind: Kind::BegunDel,
+        what: "attachment".to_owned(),
+        whose: Whose::of(&known.entry.network, &known.attachment()),
+        why: "its DEL has begun and is not done".to_owned(),
+        doubt: Some(
+            "a repair would leave rules behind the DEL; the runtime finishes or repeats it".to_owned(),
+        ),
+        remedy: "none of ours: repeat the DEL",
+        action: super::Action::Runtime,
+    }
+}
+
+fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Action) -> Finding {
+    let name = &plugin.plugin_type;
+    let (kind, what) = match fault.place {
+        Place::Rules => (Kind::MissingRules, format!("rules of plugin {name}")),
+        Place::Host => (Kind::HostState, format!("on the host, by plugin {name}")),
+        Place::Pod => (Kind::PodState, format!("in the pod, by plugin {name}")),
+    };
+    let remedy = match (&action, fault.place) {
+        (super::Action::Runtime, _) => "none of ours: delete the pod, and its owner makes another",
+        (_, Place::Rules) => "put them back",
+        (_, Place::Host) => "put it back",
+        (_, Place::Pod) => "put it back with --repair --pods, unless the pod wants it so",
+    };
+    Finding {
+        kind,
+        what,
+        whose: Whose::of(&known.entry.network, &known.attachment()),
+        why: match fault.place {
+            Place::Rules => format!("the pod lives without them: {}", fault.error),
+            _ => fault.error.to_string(),
+        },
+        doubt: None,
+        remedy,
+        action,
+    }
+}

@@ -1,0 +1,67 @@
+//! Finds orphaned leases of the IPAM plugin host-local.
+
+use std::path::PathBuf;
+
+use cnimble_cni::Error;
+use cnimble_leases::holder::Holder;
+use cnimble_leases::store::{Identity, Store};
+use cnimble_liveness::Verdict;
+use cnimble_liveness::leases::{JudgedLease, JudgedLeases, Network};
+
+use super::{Finding, Kind, Whose};
+
+pub(super) fn findings(leases: &JudgedLeases) -> impl Iterator<Item = Finding> {
+    leases.all().filter_map(|(network, lease)| finding(network, lease))
+}
+
+fn finding(network: &Network, lease: &JudgedLease) -> Option<Finding> {
+    let (why, doubt) = match &lease.verdict {
+        Verdict::Lives => return None,
+        Verdict::Orphan(why) => (why.clone(), None),
+        Verdict::Doubt(doubt) => ("nothing shows that its pod lives".to_owned(), Some(doubt.clone())),
+    };
+    let path = lease.path.display();
+    let (kind, what) = match &lease.held {
+        None => (Kind::UnfinishedFile, format!("file {path}")),
+        Some((_, Holder::Broken | Holder::Unknown)) => (Kind::BrokenLease, format!("lease {path}")),
+        Some(_) => (Kind::Lease, format!("lease {path}")),
+    };
+    let mut whose = Whose { network: Some(network.name.clone()), ..Whose::default() };
+    match &lease.held {
+        Some((_, Holder::Attachment(attachment))) => whose = Whose::of(&network.name, attachment),
+        Some((_, Holder::Container(id))) => whose.container_id = Some(id.clone()),
+        _ => {}
+    }
+    let action = Action { dir: network.path.clone(), path: lease.path.clone(), found: lease.found };
+    let why = match lease.held {
+        None => "a process that wrote it was killed before it was done".to_owned(),
+        Some(_) => why,
+    };
+    Some(Finding {
+        kind,
+        what,
+        whose,
+        why,
+        doubt,
+        remedy: "remove it under the lock of the directory",
+        action: super::Action::Lease(action),
+    })
+}
+
+/// Removes a file from the lease directory of a network.
+#[derive(Debug, Clone)]
+pub(super) struct Action {
+    dir: PathBuf,
+    path: PathBuf,
+    found: Identity,
+}
+
+impl Action {
+    pub(super) fn run(&self) -> Result<(), Error> {
+        // A missing directory contains no lease.
+        let (Some(store), Some(name)) = (Store::lock(&self.dir)?, self.path.file_name()) else {
+            return Ok(());
+        };
+        Ok(store.remove_found(&name.to_string_lossy(), self.found)?)
+    }
+}

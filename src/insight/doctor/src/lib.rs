@@ -1,0 +1,258 @@
+//! Finds and removes orphans of a node (`cnimble doctor`).
+//!
+//! A crash of a runtime, a power cut or a ruleset flush leaves objects that no DEL will remove. These are leases,
+//! links, packet rules and entries of the result cache, from cnimble or the Go plugins. [`Doctor::look`] finds them and
+//! reports why each has no owner. [`Doctor::repair`] removes them. It also restores lost parts of a *living* pod.
+//!
+//! Liveness is [judged](cnimble_liveness) as everywhere. A finding in [doubt](Finding::doubt) is not repaired. The node
+//! changes between a look and a repair. So each finding is judged again before its repair, with its network locked
+//! against other work of cnimble.
+
+mod attachments;
+mod cache_entries;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+pub mod hand_over;
+mod leases;
+mod lifetimes;
+mod links;
+mod outcome;
+mod repair;
+mod rules;
+mod runtime;
+pub mod tree;
+mod warnings;
+
+use std::collections::BTreeMap;
+
+use cnimble_cni::{Attachment, Error};
+use cnimble_liveness::{Sight, Witnesses};
+use cnimble_netlink::nft::Nft;
+use cnimble_plugin::Plugin;
+use cnimble_runtime::Invoker;
+
+pub use attachments::Compared;
+pub use outcome::{Reach, Repair};
+
+/// Examines a node: the network namespace of the calling thread, and the files.
+pub struct Doctor<'a> {
+    /// Runs plugins and takes the locks.
+    pub invoker: &'a Invoker,
+    /// The sources of evidence.
+    pub witnesses: Witnesses,
+    /// The linked plugins. They know what an attachment needs, and can restore it.
+    pub plugins: &'static [&'static dyn Plugin],
+}
+
+/// The subject of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// An entry of the result cache for a namespace that doesn't exist.
+    CacheEntry,
+    /// A file in the cache that is no entry.
+    BrokenCacheEntry,
+    /// A lease of a removed pod.
+    Lease,
+    /// A lease without an owner.
+    BrokenLease,
+    /// A file that a killed process did not complete.
+    UnfinishedFile,
+    /// The host end of a veth pair that leads to no pod.
+    Veth,
+    /// A device of the plugin bandwidth for a removed pod.
+    Ifb,
+    /// Packet rules of a removed pod.
+    Rules,
+    /// Unused chains and sets.
+    EmptyRules,
+    /// A pod that has lost its packet rules.
+    MissingRules,
+    /// A part of a living pod on the host that differs from its state after ADD.
+    HostState,
+    /// A part inside a living pod that differs from its state after ADD.
+    PodState,
+    /// A living pod with an unfinished DEL.
+    BegunDel,
+    /// A Ready sandbox without its namespace or its interface.
+    SandboxInterface,
+    /// A sandbox with another address than its runtime reports.
+    SandboxAddress,
+    /// A sandbox with an address that has no lease.
+    SandboxWithoutLease,
+    /// A sandbox without an entry in any result cache.
+    SandboxWithoutEntry,
+    /// A lease of a sandbox that isn't Ready.
+    SandboxLease,
+    /// A namespace of a removed sandbox.
+    SandboxGone,
+}
+
+impl Kind {
+    /// Whether the finding is about a container runtime's sandbox.
+    pub fn is_of_sandbox(self) -> bool {
+        self >= Kind::SandboxInterface
+    }
+
+    /// Returns the kind in JSON, `cache-entry` for example.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::CacheEntry => "cache-entry",
+            Kind::BrokenCacheEntry => "broken-cache-entry",
+            Kind::Lease => "lease",
+            Kind::BrokenLease => "broken-lease",
+            Kind::UnfinishedFile => "unfinished-file",
+            Kind::Veth => "veth",
+            Kind::Ifb => "ifb",
+            Kind::Rules => "rules",
+            Kind::EmptyRules => "empty-rules",
+            Kind::MissingRules => "missing-rules",
+            Kind::HostState => "host-state",
+            Kind::PodState => "pod-state",
+            Kind::BegunDel => "begun-del",
+            Kind::SandboxInterface => "sandbox-interface",
+            Kind::SandboxAddress => "sandbox-address",
+            Kind::SandboxWithoutLease => "sandbox-without-lease",
+            Kind::SandboxWithoutEntry => "sandbox-without-entry",
+            Kind::SandboxLease => "sandbox-lease",
+            Kind::SandboxGone => "sandbox-gone",
+        }
+    }
+}
+
+/// A fault on the node.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    /// The kind of the fault.
+    pub kind: Kind,
+    /// The faulty object, such as `lease 10.1.0.2 in /var/lib/cni/networks/net`.
+    pub what: String,
+    /// The owner, if the object names one.
+    pub whose: Whose,
+    /// Why it has no owner, in one sentence.
+    pub why: String,
+    /// Why it is not repaired: some evidence shows an owner, or evidence is missing.
+    pub doubt: Option<String>,
+    /// The repair by [`Doctor::repair`], in one sentence.
+    pub remedy: &'static str,
+    action: Action,
+}
+
+/// An attachment, as far as its names are known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Whose {
+    /// The name of the network.
+    pub network: Option<String>,
+    /// The ID of the container.
+    pub container_id: Option<String>,
+    /// The name of the interface.
+    pub ifname: Option<String>,
+}
+
+impl Whose {
+    fn of(network: &str, attachment: &Attachment) -> Self {
+        Whose {
+            network: Some(network.to_owned()),
+            container_id: Some(attachment.container_id.clone()),
+            ifname: Some(attachment.ifname.clone()),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Action {
+    Entry(cache_entries::Action),
+    Lease(leases::Action),
+    Link(links::Action),
+    Rules(Box<cnimble_rules::survey::Trace>),
+    EmptyRules,
+    Attachment(Box<attachments::Action>),
+    /// Only the runtime, or the creator of the pod, can repair it.
+    Runtime,
+}
+
+/// The result of [`Doctor::look`].
+#[derive(Debug, Default)]
+pub struct Diagnosis {
+    /// The faults, in the order of their repair.
+    pub findings: Vec<Finding>,
+    /// The number of living attachments.
+    pub living: usize,
+    /// The evidence that could not be read, in words.
+    pub blind: Vec<String>,
+    /// The parts of living attachments that were not compared with their wanted state, in words.
+    pub unchecked: Vec<String>,
+    /// Conditions of the host that stop pods, in words.
+    pub warnings: Vec<String>,
+    /// The pods as `NAMESPACE/NAME`, by container ID. Sources are the runtime, if it was asked, and the arguments in
+    /// the cache.
+    pub pods: BTreeMap<String, String>,
+}
+
+impl Doctor<'_> {
+    /// Examines the node without changes. Compares living pods with what their plugins want.
+    ///
+    /// # Errors
+    /// Fails if the evidence can't be read.
+    pub async fn look(&self) -> Result<Diagnosis, Error> {
+        let sight = Sight::look(&self.witnesses)?;
+        let mut findings = self.orphans(&sight)?;
+        let Compared { findings: differences, unchecked } =
+            attachments::compare(self, &sight.node, |_| true).await;
+        findings.extend(differences);
+        findings.extend(runtime::findings(self, &sight.node).await?);
+        if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
+            findings.extend(rules::idle(&mut Nft::new())?);
+        }
+        findings.sort_by_key(|finding| finding.kind);
+        let (living, blind) = (sight.node.attachments(), sight.node.blind.clone());
+        let (warnings, pods) = (warnings::warnings(&sight.node), runtime::pods(&sight.node));
+        Ok(Diagnosis { findings, living, blind, unchecked, warnings, pods })
+    }
+
+    /// Returns the orphans of one network. Calls no plugins.
+    ///
+    /// # Errors
+    /// Fails as [`Doctor::look`] does.
+    pub fn look_at(&self, network: &str) -> Result<Diagnosis, Error> {
+        let sight = Sight::look(&self.witnesses)?;
+        let mut findings = self.orphans(&sight)?;
+        findings.retain(|finding| finding.network() == Some(network));
+        findings.sort_by_key(|finding| finding.kind);
+        let living = sight.node.attachments_in(network);
+        let (blind, pods) = (sight.node.blind.clone(), runtime::pods(&sight.node));
+        Ok(Diagnosis { findings, living, blind, pods, ..Diagnosis::default() })
+    }
+
+    /// Compares the living attachments of one container with what their plugins want.
+    pub async fn compare_container(&self, sight: &Sight, container_id: &str) -> Compared {
+        attachments::compare(self, &sight.node, |known| known.entry.container_id == container_id).await
+    }
+
+    /// Returns the objects without a living owner.
+    fn orphans(&self, sight: &Sight) -> Result<Vec<Finding>, Error> {
+        let mut findings = cache_entries::findings(self, &sight.node)?;
+        findings.extend(leases::findings(&sight.node.leases));
+        findings.extend(links::findings(&sight.node)?);
+        findings.extend(rules::findings(sight));
+        Ok(findings)
+    }
+}
+
+impl Finding {
+    /// Returns the network, if its whole name is known.
+    fn network(&self) -> Option<&str> {
+        let whose = &self.whose;
+        let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
+        // The container follows the network in a comment. If the container is there, the network's name is whole.
+        whose.network.as_deref().filter(|_| by_place || whose.container_id.is_some())
+    }
+
+    /// Whether both findings are about the same object.
+    pub fn is_again(&self, other: &Finding) -> bool {
+        (self.kind, &self.what, &self.whose) == (other.kind, &other.what, &other.whose)
+    }
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,71 @@
+//! Finds addresses that the kernel removes when their lease ends. The lease daemon of the Go plugins does not renew
+//! such a lease.
+
+use std::path::Path;
+
+use ipnetwork::IpNetwork;
+use serde_json::Value;
+
+use cnimble_cni::Error;
+use cnimble_liveness::Verdict;
+use cnimble_liveness::cache_entries::Known;
+use cnimble_liveness::node::Node;
+use cnimble_netlink::addr;
+use cnimble_netlink::link::Link;
+use cnimble_netlink::{NetNs, Netlink};
+use cnimble_rules::objects::lifetime;
+
+use super::Whose;
+
+/// A pod's interface with temporary addresses.
+pub(super) struct Ending {
+    pub(super) whose: Whose,
+    pub(super) nets: Vec<IpNetwork>,
+    netns: NetNs,
+    link: Link,
+}
+
+/// Returns the living pods with temporary addresses.
+///
+/// # Errors
+/// Fails if the kernel refuses a request. A missing namespace or interface is no error.
+pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
+    let mut endings = Vec::new();
+    for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives && has_lease(known)) {
+        let Some(path) = known.entry.namespace() else { continue };
+        let Some(netns) = NetNs::find(Path::new(path))? else { continue };
+        let mut inside = Netlink::open_in(&netns)?;
+        let Some(link) = inside.find_link(&known.entry.ifname)? else { continue };
+        // Router advertisements renew an IPv6 address with a shorter prefix.
+        let ends = |addr: &addr::Addr| !addr.permanent && (addr.net.is_ipv4() || addr.net.prefix() == 128);
+        let nets: Vec<IpNetwork> =
+            inside.addrs(link.index)?.into_iter().filter(ends).map(|addr| addr.net).collect();
+        if !nets.is_empty() {
+            let whose = Whose::of(&known.entry.network, &known.attachment());
+            endings.push(Ending { whose, nets, netns, link });
+        }
+    }
+    Ok(endings)
+}
+
+fn has_lease(known: &Known) -> bool {
+    let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
+    plugins
+        .iter()
+        .filter_map(|plugin| plugin.document.pointer("/ipam/type").and_then(Value::as_str))
+        .any(lifetime::ends)
+}
+
+impl Ending {
+    /// Sets the lifetimes to forever. The lease daemon doesn't change them while it runs.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the request.
+    pub(super) fn keep(&self) -> Result<(), Error> {
+        let mut inside = Netlink::open_in(&self.netns)?;
+        for net in &self.nets {
+            inside.execute(addr::lend(self.link.index, &self.link.name, *net, u32::MAX, u32::MAX))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! Finds links of the host without an owner. [`cnimble_rules::objects`] knows the kinds of links.
+
+use std::collections::BTreeSet;
+
+use cnimble_cni::Error;
+use cnimble_liveness::Verdict;
+use cnimble_liveness::node::Node;
+use cnimble_netlink::Netlink;
+use cnimble_netlink::link::{self, Link};
+use cnimble_rules::objects::{Judge, Orphan, ifb};
+use cnimble_rules::survey;
+
+use super::{Finding, Kind, rules};
+
+/// Deletes a link of the host.
+#[derive(Debug, Clone)]
+pub(super) struct Action {
+    found: Box<Link>,
+}
+
+impl Action {
+    pub(super) fn run(&self) -> Result<(), Error> {
+        let mut host = Netlink::open()?;
+        let now = match host.link_at(self.found.index) {
+            Err(err) if err.is_missing() => return Ok(()),
+            now => now?,
+        };
+        let same =
+            |a: &Link, b: &Link| (&a.name, &a.kind, &a.alias, a.far) == (&b.name, &b.kind, &b.alias, b.far);
+        if !same(&now, &self.found) || cnimble_rules::objects::is_used(&mut host, &now)? {
+            return Ok(());
+        }
+        match host.execute(link::del(now.index, &now.name)) {
+            Err(err) if !err.is_missing() => Err(err.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The evidence about links on a node.
+struct OnNode<'a> {
+    node: &'a Node,
+    ifbs: BTreeSet<String>,
+}
+
+impl Judge for OnNode<'_> {
+    fn lives(&self, alias: &str) -> bool {
+        survey::tag(alias).is_some_and(|tag| self.node.has_tag(tag)) || self.node.is_listed_in(alias)
+    }
+
+    fn both_ends_here(&self, link: &Link) -> bool {
+        self.node.both_ends_here(link)
+    }
+
+    fn has_ifb(&self, name: &str) -> bool {
+        self.ifbs.contains(name)
+    }
+
+    fn doubt(&self) -> Option<String> {
+        match self.node.unless_blind(String::new()) {
+            Verdict::Doubt(doubt) => Some(doubt),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn findings(node: &Node) -> Result<Vec<Finding>, Error> {
+    let ifbs = node.containers().map(|(network, id)| ifb::name(network, id)).collect();
+    let judge = OnNode { node, ifbs };
+    let mut findings = Vec::new();
+    for link in &node.candidates {
+        let kind = if link.kind == ifb::KIND { Kind::Ifb } else { Kind::Veth };
+        findings
+            .extend(cnimble_rules::objects::orphan(&judge, link)?.map(|orphan| finding(kind, link, orphan)));
+    }
+    Ok(findings)
+}
+
+fn finding(kind: Kind, link: &Link, orphan: Orphan) -> Finding {
+    Finding {
+        kind,
+        what: format!("link {} ({})", link.name, link.kind),
+        whose: rules::names(&link.alias),
+        why: orphan.why.to_owned(),
+        doubt: orphan.doubt,
+        remedy: "delete it",
+        action: super::Action::Link(Action { found: Box::new(link.clone()) }),
+    }
+}

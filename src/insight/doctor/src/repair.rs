@@ -1,0 +1,121 @@
+//! Repairs findings. Each is judged again immediately before its repair.
+//!
+//! Findings of a network are repaired with that network locked, others with the whole node locked. Under the lock the
+//! node is examined again, and only findings that still exist are repaired. A look is trusted for about as long as it
+//! took. Then the lock is released, so that ADDs can proceed, and the next batch begins. A repair of a living pod needs
+//! no look at the node. The pod's entry, its note of a DEL and its interface show whether it lives.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use cnimble_cni::{Code, Error};
+use cnimble_liveness::Sight;
+use cnimble_netlink::nft::Nft;
+use cnimble_runtime::Invoker;
+
+use super::attachments::Repaired;
+use super::outcome::{Reach, Repair};
+use super::{Action, Doctor, Finding, Kind, rules};
+
+/// The minimum time for which a look is trusted.
+const TRUST: Duration = Duration::from_millis(100);
+
+/// The pause between two batches.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The orphans of a look, and the end of its validity.
+struct Look {
+    orphans: Vec<Finding>,
+    end: Instant,
+}
+
+impl Doctor<'_> {
+    /// Repairs the findings that still exist. Keeps their order, but handles one network after the other. Returns the
+    /// outcome of each finding.
+    pub async fn repair(&self, findings: &[Finding], reach: Reach) -> Vec<Repair> {
+        let mut outcomes: BTreeMap<usize, Repair> = BTreeMap::new();
+        let mut repaired = Repaired::default();
+        let mut networks: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
+        for (index, finding) in findings.iter().enumerate() {
+            match &finding.doubt {
+                Some(doubt) => drop(outcomes.insert(index, Repair::Doubt(doubt.clone()))),
+                None if matches!(finding.action, Action::Runtime) => {
+                    let why = "only the pod's runtime can repair this".to_owned();
+                    outcomes.insert(index, Repair::Failed(Error::new(Code::TRY_AGAIN_LATER, why)));
+                }
+                None => networks.entry(finding.network()).or_default().push(index),
+            }
+        }
+        // Findings without a network come last, because the other repairs leave empty chains.
+        let unknown = networks.remove(&None).map(|indices| (None, indices));
+        for (network, indices) in networks.into_iter().chain(unknown) {
+            let mut left =
+                indices.iter().filter_map(|index| Some((*index, findings.get(*index)?))).peekable();
+            while left.peek().is_some() {
+                let alone = match self.invoker.alone(network).await {
+                    Ok(alone) => alone,
+                    Err(err) => {
+                        let failed = |_| Repair::Failed(err.to_spec());
+                        outcomes.extend(left.map(|(index, finding)| (index, failed(finding))));
+                        break;
+                    }
+                };
+                let (begun, mut look) = (Instant::now(), None);
+                for (index, finding) in left.by_ref() {
+                    let (outcome, end) = match &finding.action {
+                        Action::Attachment(action) => {
+                            (action.run(self, reach, &mut repaired), Some(begun + TRUST))
+                        }
+                        _ => match look.get_or_insert_with(|| self.look_again()) {
+                            Ok(look) => (repair_one(look, finding, alone.invoker()).await, Some(look.end)),
+                            Err(err) => (Repair::Failed(err.clone()), None),
+                        },
+                    };
+                    outcomes.insert(index, outcome);
+                    if end.is_some_and(|end| Instant::now() >= end) {
+                        break;
+                    }
+                }
+                drop(alone);
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        outcomes.into_values().collect()
+    }
+
+    fn look_again(&self) -> Result<Look, Error> {
+        let begun = Instant::now();
+        let sight = Sight::look(&self.witnesses)?;
+        let orphans = self.orphans(&sight)?;
+        Ok(Look { orphans, end: Instant::now() + begun.elapsed().max(TRUST) })
+    }
+}
+
+async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair {
+    let now = match find_again(look, finding) {
+        Ok(Some(now)) => now,
+        Ok(None) => return Repair::Done,
+        Err(err) => return Repair::Failed(err),
+    };
+    if let Some(doubt) = now.doubt {
+        return Repair::Doubt(doubt);
+    }
+    let done = match &now.action {
+        Action::Entry(action) => action.run(invoker).await,
+        Action::Lease(action) => action.run(),
+        Action::Link(action) => action.run(),
+        Action::Rules(trace) => trace.remove(&mut Nft::new()),
+        Action::EmptyRules => cnimble_rules::survey::remove_idle(&mut Nft::new()),
+        Action::Attachment(_) | Action::Runtime => Ok(()),
+    };
+    done.map_or_else(Repair::Failed, |()| Repair::Done)
+}
+
+/// Returns the finding in its current state.
+fn find_again(look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
+    match finding.kind {
+        // There may be other empty rules now. All are removed together.
+        Kind::EmptyRules => rules::idle(&mut Nft::new()),
+        _ => Ok(look.orphans.iter().find(|now| now.is_again(finding)).cloned()),
+    }
+}

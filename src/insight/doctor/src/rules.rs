@@ -1,0 +1,84 @@
+//! Finds packet rules of removed pods.
+
+use cnimble_cni::Error;
+use cnimble_liveness::rules::judge;
+use cnimble_liveness::{Sight, Verdict};
+use cnimble_netlink::nft::Nft;
+use cnimble_rules::survey::{self, Named, Trace};
+
+use super::{Action, Finding, Kind, Whose};
+
+pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for trace in &sight.traces {
+        let (why, doubt) = match judge(&sight.node, trace) {
+            Verdict::Lives => continue,
+            Verdict::Orphan(why) => (why, None),
+            Verdict::Doubt(doubt) => ("nothing shows that its pod lives".to_owned(), Some(doubt)),
+        };
+        findings.push(Finding {
+            kind: Kind::Rules,
+            what: trace.what.clone(),
+            whose: whose(trace),
+            why,
+            doubt,
+            remedy: "remove it, and the sets and chains that are unused without it",
+            action: Action::Rules(Box::new(trace.clone())),
+        });
+    }
+    findings
+}
+
+/// Returns the finding for unused chains and sets, if there are any.
+pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
+    let idle = survey::idle(nft)?;
+    Ok((!idle.is_empty()).then(|| Finding {
+        kind: Kind::EmptyRules,
+        what: idle.join("; "),
+        whose: Whose::default(),
+        why: "there is no pod that they are for".to_owned(),
+        doubt: None,
+        remedy: "remove them; the next pod makes them again",
+        action: Action::EmptyRules,
+    }))
+}
+
+fn whose(trace: &Trace) -> Whose {
+    match &trace.named {
+        Named::Container { network, id } => {
+            Whose { network: network.clone(), container_id: Some(id.clone()), ifname: None }
+        }
+        _ => trace.comment().map(names).unwrap_or_default(),
+    }
+}
+
+/// Returns the names that a comment or alias contains.
+pub(super) fn names(comment: &str) -> Whose {
+    let value = |key: &str, end: Option<&str>| {
+        let (_, rest) = comment.split_once(key)?;
+        Some(end.and_then(|end| rest.split_once(end)).map_or(rest, |(value, _)| value).to_owned())
+    };
+    match survey::tag(comment) {
+        None => Whose::default(),
+        Some(_) => Whose {
+            network: value(", net: ", Some(", if: ")),
+            ifname: value(", if: ", Some(", id: ")),
+            container_id: value(", id: ", None),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_comments() {
+        let tag = "b70a60970e0f5394-b85eb1db7af38d45";
+        let whose = names(&format!("{tag}, of: 4, net: cluster, if: eth0, id: web"));
+        assert_eq!(whose.network.as_deref(), Some("cluster"));
+        assert_eq!((whose.ifname.as_deref(), whose.container_id.as_deref()), (Some("eth0"), Some("web")));
+        assert_eq!(names("ingressPolicy: open"), Whose::default());
+        assert_eq!(names(tag), Whose::default());
+    }
+}

@@ -1,0 +1,212 @@
+//! Compares the runtime's sandboxes with the kernel, the leases and the caches.
+//!
+//! The runtime continues to work during a look. So there are two looks, and only a finding of both counts.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cnimble_cni::{Attachment, Error};
+use cnimble_leases::config;
+use cnimble_liveness::cache_entries::Known;
+use cnimble_liveness::leases::{JudgedLease, Network};
+use cnimble_liveness::node::Node;
+use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
+use cnimble_liveness::{Sight, young};
+use cnimble_netlink::{NetNs, Netlink};
+
+use super::{Action, Doctor, Finding, Kind, Whose};
+
+/// The pause between the two looks. It is longer than the runtime's steps of creating or removing a sandbox.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The interface that CRI runtimes give a pod.
+const INTERFACE: &str = "eth0";
+
+/// Returns the pods' names by container ID.
+pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
+    let cached =
+        node.entries.iter().filter_map(|known| Some((known.entry.container_id.clone(), pod_of(known)?)));
+    let listed = node.sandboxes.iter().flat_map(BTreeMap::values).map(|of| (of.id.clone(), of.pod.clone()));
+    cached.chain(listed).collect()
+}
+
+/// Returns `NAMESPACE/NAME` of an attachment from a kubelet. Ignores names with control characters, which could steer a
+/// terminal.
+fn pod_of(known: &Known) -> Option<String> {
+    let get = |wanted: &str| known.entry.args.iter().find(|(key, _)| key == wanted).map(|(_, value)| value);
+    let get = |wanted: &str| get(wanted).filter(|value| !value.contains(char::is_control));
+    Some(format!("{}/{}", get("K8S_POD_NAMESPACE")?, get("K8S_POD_NAME")?))
+}
+
+/// Returns the findings about sandboxes. Empty if no runtime is asked.
+pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
+    let Some(runtime) = doctor.witnesses.runtime.as_deref() else { return Ok(Vec::new()) };
+    let mut first = Look { doctor, node, runtime }.findings()?;
+    if first.is_empty() {
+        return Ok(first);
+    }
+    tokio::time::sleep(PAUSE).await;
+    let sight = Sight::look(&doctor.witnesses)?;
+    let second = Look { doctor, node: &sight.node, runtime }.findings()?;
+    first.retain(|finding| second.iter().any(|again| again.is_again(finding)));
+    Ok(first)
+}
+
+struct Look<'a> {
+    doctor: &'a Doctor<'a>,
+    node: &'a Node,
+    runtime: &'a dyn Runtime,
+}
+
+impl Look<'_> {
+    fn findings(&self) -> Result<Vec<Finding>, Error> {
+        let mut findings = Vec::new();
+        for sandbox in self.node.sandboxes.iter().flat_map(BTreeMap::values) {
+            match self.runtime.sandbox(&sandbox.id)? {
+                Some(detail) if detail.host_network || detail.ready != sandbox.ready => {}
+                Some(detail) if detail.ready => self.ready(sandbox, &detail, &mut findings),
+                Some(_) => findings.extend(self.unready(sandbox)),
+                // The sandbox was removed since the listing.
+                None => {}
+            }
+        }
+        findings.extend(self.node.entries.iter().filter_map(|known| self.gone(known)));
+        Ok(findings)
+    }
+
+    /// Returns the cache entries of a container, without loopback.
+    fn entries(&self, id: &str) -> Vec<&Known> {
+        let of = |known: &&Known| known.entry.container_id == id && known.entry.ifname != "lo";
+        self.node.entries.iter().filter(of).collect()
+    }
+
+    fn leases(&self, id: &str) -> impl Iterator<Item = (&Network, &JudgedLease)> {
+        self.node.leases.all().filter(move |(_, lease)| lease.container() == Some(id))
+    }
+
+    fn ready(&self, sandbox: &Sandbox, detail: &Detail, findings: &mut Vec<Finding>) {
+        let entries = self.entries(&sandbox.id);
+        let cached = entries.iter().find_map(|known| known.entry.namespace()).map(PathBuf::from);
+        // Without a known namespace there is nothing to compare.
+        let Some(netns) = detail.netns.clone().or(cached) else { return };
+        let names: Vec<&str> = entries.iter().map(|known| known.entry.ifname.as_str()).collect();
+        let names = if names.is_empty() { vec![INTERFACE] } else { names };
+        let kernel = match look_inside(&netns, &names) {
+            Ok(kernel) => kernel,
+            Err(why) => {
+                let remedy = "none of ours: delete the pod, and its owner makes another";
+                return findings.push(finding(Kind::SandboxInterface, sandbox, &entries, why, remedy));
+            }
+        };
+        let lost: Vec<&IpAddr> = detail.ips.iter().filter(|ip| !kernel.contains(ip)).collect();
+        if !lost.is_empty() {
+            let why =
+                format!("the runtime's IP is not the kernel's: {} and {}", joined(&lost), joined(&kernel));
+            let remedy = "none of ours: delete the pod, and its owner makes another";
+            findings.push(finding(Kind::SandboxAddress, sandbox, &entries, why, remedy));
+        }
+        if entries.is_empty() {
+            let why =
+                "the sandbox is Ready, and no result cache knows it: its DEL will have no result to go by";
+            let remedy = "none of ours: delete the pod; what its DEL leaves, --repair removes";
+            findings.push(finding(Kind::SandboxWithoutEntry, sandbox, &entries, why.to_owned(), remedy));
+        }
+        for known in entries.iter().filter(|known| is_of_leases(known)) {
+            let unleased: Vec<IpAddr> =
+                known.addrs().into_iter().filter(|ip| !self.is_leased(known, *ip)).collect();
+            if !unleased.is_empty() {
+                let why = format!(
+                    "the sandbox is Ready, and {} has no lease: another pod may get it",
+                    joined(&unleased)
+                );
+                let remedy = "none of ours: delete the pod before another gets its address";
+                findings.push(finding(Kind::SandboxWithoutLease, sandbox, &entries, why, remedy));
+            }
+        }
+    }
+
+    fn is_leased(&self, known: &Known, ip: IpAddr) -> bool {
+        let mut leases = self.leases(&known.entry.container_id);
+        leases.any(|(_, lease)| lease.held.as_ref().is_some_and(|(held, _)| *held == ip))
+    }
+
+    fn unready(&self, sandbox: &Sandbox) -> Option<Finding> {
+        let held: Vec<IpAddr> =
+            self.leases(&sandbox.id).filter_map(|(_, lease)| Some(lease.held.as_ref()?.0)).collect();
+        let why = format!("the sandbox is NotReady and holds a lease: {}", joined(&held));
+        let remedy = "none of ours: the kubelet stops it, or `cnimble cri down` does";
+        let entries = self.entries(&sandbox.id);
+        (!held.is_empty()).then(|| finding(Kind::SandboxLease, sandbox, &entries, why, remedy))
+    }
+
+    /// Returns the finding for a namespace that exists although the runtime has no sandbox for it.
+    fn gone(&self, known: &Known) -> Option<Finding> {
+        let pod = pod_of(known)?;
+        let id = &known.entry.container_id;
+        if known.entry.ifname == "lo" || self.node.is_listed(id, true) || !known.is_there() {
+            return None;
+        }
+        // A runtime lists a sandbox only after its ADD.
+        let path = self.doctor.invoker.cache().path(known.entry.key());
+        if young(&path, self.doctor.witnesses.grace).is_some() {
+            return None;
+        }
+        let sandbox = Sandbox { id: id.clone(), pod, ready: false };
+        let why = "the sandbox is gone, and its namespace isn't".to_owned();
+        let mut finding = finding(Kind::SandboxGone, &sandbox, &[known], why, "none");
+        finding.doubt = Some("something may use it; `cnimble del` takes it away".to_owned());
+        Some(finding)
+    }
+}
+
+/// Returns the addresses of these interfaces, or why they can't be read.
+fn look_inside(netns: &Path, names: &[&str]) -> Result<Vec<IpAddr>, String> {
+    let open = || Netlink::open_in(&NetNs::open(netns)?);
+    let mut inside = match open() {
+        Err(err) if err.is_missing() => {
+            return Err(format!("the sandbox is Ready, and its namespace {} is gone", netns.display()));
+        }
+        opened => opened.map_err(|err| err.to_string())?,
+    };
+    let mut addrs = Vec::new();
+    for name in names {
+        match inside.find_link(name) {
+            Ok(Some(link)) => addrs.extend(inside.addrs(link.index).map_err(|err| err.to_string())?),
+            Ok(None) => return Err(format!("the sandbox is Ready and has no {name}")),
+            Err(err) => return Err(err.to_string()),
+        }
+    }
+    let link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    Ok(addrs.into_iter().map(|addr| addr.net.ip()).filter(|ip| !link_local(ip)).collect())
+}
+
+fn is_of_leases(known: &Known) -> bool {
+    let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
+    plugins.iter().any(config::is_used_by)
+}
+
+fn finding(kind: Kind, sandbox: &Sandbox, entries: &[&Known], why: String, remedy: &'static str) -> Finding {
+    let mut whose = Whose { container_id: Some(sandbox.id.clone()), ..Whose::default() };
+    if let Some(known) = entries.first() {
+        let attachment = Attachment { container_id: sandbox.id.clone(), ifname: known.entry.ifname.clone() };
+        whose = Whose::of(&known.entry.network, &attachment);
+    }
+    Finding {
+        kind,
+        what: format!("pod {}", sandbox.pod),
+        whose,
+        why,
+        doubt: None,
+        remedy,
+        action: Action::Runtime,
+    }
+}
+
+fn joined<T: ToString>(list: &[T]) -> String {
+    match list {
+        [] => "none".to_owned(),
+        list => list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+    }
+}

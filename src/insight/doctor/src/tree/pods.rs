@@ -1,0 +1,270 @@
+//! Pods: from the cache, and from the aliases of links that the cache doesn't know.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use cnimble_cni::{Attachment, CniResult, Owner, Version};
+use cnimble_netlink::kind::Kind;
+use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::{self as netlink, NetNs, Netlink};
+use cnimble_rules::objects::{device, pair};
+use cnimble_runtime::Entry;
+
+use super::label;
+use super::model::{Pod, PodInterface};
+
+/// The scope RT_SCOPE_LINK (rtnetlink(7)).
+const SCOPE_LINK: u8 = 253;
+
+/// An owner with possibly truncated names and a complete tag.
+pub(super) struct Named {
+    pub(super) owner: Owner,
+    pub(super) tag: String,
+}
+
+/// A pod, and what it is joined by.
+pub(super) struct Attached {
+    pub(super) owner: Named,
+    pub(super) pod: Pod,
+    pub(super) host_index: Option<u32>,
+    /// The link of the host that its interface is made on.
+    pub(super) parent: Option<u32>,
+    pub(super) cni_version: Option<String>,
+    pub(super) plugins: Vec<String>,
+}
+
+/// The cache's pods, each with what its namespace has.
+pub(super) fn of_cache(entries: Vec<Entry>, links: &[Link]) -> Vec<Attached> {
+    entries.into_iter().filter(|entry| entry.ifname != "lo").map(|entry| of_entry(&entry, links)).collect()
+}
+
+fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
+    let attachment = Attachment { container_id: entry.container_id.clone(), ifname: entry.ifname.clone() };
+    let owner = Owner { network: entry.network.clone(), attachment };
+    let list = entry.network_list().ok();
+    let mut pod = Pod {
+        container_id: entry.container_id.clone(),
+        ifname: entry.ifname.clone(),
+        name: kubernetes_name(&entry.args),
+        netns: entry.namespace().map(str::to_owned),
+        ..Pod::default()
+    };
+    let (mut host_index, mut above) = (None, None);
+    match pod.netns.clone() {
+        Some(path) => match look_inside(Path::new(&path), &entry.ifname) {
+            Ok(inside) => {
+                host_index = peers(links, &inside.link).map(|link| link.index);
+                above = parent(links, &inside.link).map(|link| link.index);
+                let device = list.as_ref().and_then(|list| device::name_on_host(list, &inside.link));
+                inside.fill(&mut pod);
+                if let Some(interface) = &mut pod.interface {
+                    interface.device = device;
+                }
+            }
+            Err(err) if err.is_missing() && !Path::new(&path).exists() => {
+                pod.problem = Some("its namespace is gone".to_owned());
+            }
+            Err(err) if err.is(nix::errno::Errno::ENODEV) => {
+                pod.problem = Some(format!("it has no interface {}", entry.ifname));
+            }
+            Err(err) => pod.problem = Some(err.to_string()),
+        },
+        None => pod.problem = Some("the cache doesn't know its namespace".to_owned()),
+    }
+    let tag = owner.tag();
+    if host_index.is_none() {
+        // The alias still tells, where our plugins made the pair.
+        host_index = links.iter().find(|link| owner.owns(&link.alias)).map(|link| link.index);
+    }
+    if pod.interface.is_none() {
+        pod.addresses = given_addresses(entry);
+    }
+    Attached {
+        owner: Named { owner, tag },
+        pod,
+        host_index,
+        parent: above,
+        cni_version: list.as_ref().map(|list| list.version.to_string()),
+        plugins: list.into_iter().flat_map(|list| list.plugins).map(|plugin| plugin.plugin_type).collect(),
+    }
+}
+
+/// `NAMESPACE/NAME` from the arguments that a kubelet's runtime passes.
+pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
+    let get = |wanted: &str| {
+        let found = args.iter().find(|(key, _)| key == wanted);
+        found
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty() && !value.contains(char::is_control))
+    };
+    Some(format!("{}/{}", get("K8S_POD_NAMESPACE").unwrap_or("default"), get("K8S_POD_NAME")?))
+}
+
+/// The addresses in the result of an ADD, with their prefixes.
+pub fn given_addresses(entry: &Entry) -> Vec<String> {
+    let read = |value| CniResult::from_value(value, Version::V0_2_0, "result").ok();
+    let result = entry.result.as_ref().and_then(read).unwrap_or_default();
+    result.ips.iter().map(|ip| ip.address.to_string()).collect()
+}
+
+/// Pods without a cache entry that have an owner's alias on the host's end or on the link in the pod.
+pub(super) fn of_aliases(links: &[Link], told: &[Attached], dirs: &[PathBuf]) -> Vec<Attached> {
+    let known: BTreeSet<u32> = told.iter().filter_map(|of| of.host_index).collect();
+    let tags: BTreeSet<&str> = told.iter().map(|of| of.owner.tag.as_str()).collect();
+    let namespaces = Namespaces::read(dirs);
+    let ends = links.iter().filter(|link| link.kind == pair::KIND && !known.contains(&link.index));
+    let mut found: Vec<Attached> = ends
+        .filter_map(|link| {
+            let behind = |owner: &Owner| namespaces.behind(link, &owner.attachment.ifname);
+            of_alias(link, links, behind, Some(link.index))
+        })
+        .collect();
+    let alone = namespaces.0.iter().flat_map(|(path, inside)| inside.iter().map(move |link| (path, link)));
+    found.extend(alone.filter(|(_, link)| link.kind != pair::KIND && !tags.contains(tag(link))).filter_map(
+        |(path, link)| {
+            of_alias(link, links, |_| Some((path.as_path(), look_inside(path, &link.name).ok()?)), None)
+        },
+    ));
+    found
+}
+
+/// The tag at the beginning of an alias of ours.
+fn tag(link: &Link) -> &str {
+    link.alias.split(',').next().unwrap_or_default()
+}
+
+fn of_alias<'n>(
+    link: &Link,
+    links: &[Link],
+    inside: impl FnOnce(&Owner) -> Option<(&'n Path, Inside)>,
+    host_index: Option<u32>,
+) -> Option<Attached> {
+    let owner = Owner::named(&link.alias)?;
+    let mut pod = Pod {
+        container_id: owner.attachment.container_id.clone(),
+        ifname: owner.attachment.ifname.clone(),
+        ..Pod::default()
+    };
+    let mut above = None;
+    match inside(&owner) {
+        Some((path, inside)) => {
+            pod.netns = Some(path.display().to_string());
+            above = parent(links, &inside.link).map(|link| link.index);
+            inside.fill(&mut pod);
+        }
+        None => pod.problem = Some("the cache doesn't know it, nor where its namespace is".to_owned()),
+    }
+    Some(Attached {
+        owner: Named { owner, tag: tag(link).to_owned() },
+        pod,
+        host_index,
+        parent: above,
+        cni_version: None,
+        plugins: Vec::new(),
+    })
+}
+
+/// Named namespaces with their links.
+struct Namespaces(Vec<(PathBuf, Vec<Link>)>);
+
+impl Namespaces {
+    fn read(dirs: &[PathBuf]) -> Self {
+        let entries = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        let links = |path: PathBuf| {
+            let mut inside = Netlink::open_in(&NetNs::open(&path).ok()?).ok()?;
+            Some((path, inside.links(&Filter::default()).ok()?))
+        };
+        Namespaces(paths.into_iter().filter_map(links).collect())
+    }
+
+    fn behind(&self, link: &Link, ifname: &str) -> Option<(&Path, Inside)> {
+        let is_peer = |other: &Link| {
+            other.kind == pair::KIND
+                && other.name == ifname
+                && Some(other.index) == link.peer
+                && other.peer == Some(link.index)
+        };
+        let (path, _) = self.0.iter().find(|(_, inside)| inside.iter().any(is_peer))?;
+        Some((path, look_inside(path, ifname).ok()?))
+    }
+}
+
+/// An interface in a pod.
+struct Inside {
+    link: Link,
+    on: Option<String>,
+    port_of: Option<String>,
+    addresses: Vec<String>,
+    routes: Vec<String>,
+}
+
+impl Inside {
+    fn fill(self, pod: &mut Pod) {
+        pod.interface = Some(PodInterface {
+            kind: self.link.kind,
+            settings: self.link.settings.map(|kind| kind.to_string()),
+            on: self.on,
+            port_of: self.port_of,
+            device: None,
+            mac: self.link.mac.map(|mac| mac.to_string()),
+            mtu: self.link.mtu,
+            up: self.link.up,
+        });
+        pod.addresses = self.addresses;
+        pod.routes = self.routes;
+    }
+}
+
+fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
+    let mut inside = Netlink::open_in(&NetNs::open(netns)?)?;
+    let link = inside.link(ifname)?;
+    let addresses = addresses(&mut inside, link.index)?;
+    let routes = routes(&mut inside, link.index)?;
+    let mut name = |index: Option<u32>| inside.link_at(index?).ok().map(|link| link.name);
+    let made = link.settings.is_some_and(Kind::has_parent) && link.far.is_none();
+    let (on, port_of) = (name(link.peer.filter(|_| made)), name(link.master));
+    Ok(Inside { link, on, port_of, addresses, routes })
+}
+
+/// Addresses of a link, without IPv6 link-local ones, which every link has.
+pub(super) fn addresses(netlink: &mut Netlink, index: u32) -> netlink::Result<Vec<String>> {
+    let mut found = netlink.addrs(index)?;
+    found.retain(|addr| addr.net.is_ipv4() || addr.scope != SCOPE_LINK);
+    let mut nets: Vec<_> = found.into_iter().map(|addr| (addr.net, addr.duplicate)).collect();
+    nets.sort_by_key(|(net, _)| (net.is_ipv6(), net.ip(), net.prefix()));
+    let text = |(net, duplicate)| format!("{net}{}", if duplicate { " (duplicate)" } else { "" });
+    Ok(nets.into_iter().map(text).collect())
+}
+
+/// Routes out of a link, without those that come with its addresses.
+pub(super) fn routes(netlink: &mut Netlink, index: u32) -> netlink::Result<Vec<String>> {
+    let own: Vec<_> = netlink.addrs(index)?.into_iter().map(|addr| addr.net).collect();
+    let mut routes = netlink.routes(index, None)?;
+    let comes_with = |dst: ipnetwork::IpNetwork| {
+        own.iter().any(|net| net.network() == dst.ip() && net.prefix() == dst.prefix())
+    };
+    routes.retain(|route| route.via.is_some() || !comes_with(route.dst));
+    routes.sort_by_key(|route| (route.dst.is_ipv6(), route.dst.prefix(), route.dst.ip(), route.via));
+    Ok(routes.iter().map(label::route).collect())
+}
+
+/// The link of the host that a pod's interface is made on.
+fn parent<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
+    // Without a namespace's number the parent is in the pod.
+    let made = inside.settings.is_some_and(Kind::has_parent) && inside.far.is_some();
+    let parent = inside.peer.filter(|_| made)?;
+    links.iter().find(|link| link.index == parent)
+}
+
+/// The host's end of a pod's pair.
+fn peers<'a>(links: &'a [Link], inside: &Link) -> Option<&'a Link> {
+    if inside.kind != pair::KIND {
+        return None;
+    }
+    let peer = inside.peer?;
+    // Both count from one: that the numbers fit both ways is no proof, but only another
+    // veth pair with the same two numbers would be mistaken.
+    links.iter().find(|link| link.index == peer && link.kind == pair::KIND && link.peer == Some(inside.index))
+}

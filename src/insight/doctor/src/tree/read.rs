@@ -1,0 +1,276 @@
+//! The kernel's links, the cache's entries and the rules, put together.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+
+use cnimble_cni::NetworkList;
+use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::nft::Nft;
+use cnimble_netlink::{self as netlink, Netlink};
+use cnimble_rules::forward::Policy;
+use cnimble_rules::listing::{self, Listed};
+use cnimble_rules::objects::bridge;
+use cnimble_runtime::{Cache, CacheError};
+
+use super::model::{HostLink, Network, Place, Pod, Port, Tree};
+use super::pods;
+
+/// Where to look besides the kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Sources<'a> {
+    /// Caches that name the pods. Of two entries for one attachment the first counts.
+    pub caches: &'a [Cache],
+    /// Networks that are drawn even without an attachment.
+    pub configured: &'a [NetworkList],
+    /// Directories with namespaces, to find the pods in that no cache knows.
+    pub netns_dirs: &'a [PathBuf],
+    /// Knowledge of pods from another source.
+    pub notes: &'a Notes,
+}
+
+/// Facts of a container runtime and findings of the doctor.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    /// `NAMESPACE/NAME` of containers, by their IDs.
+    pub names: BTreeMap<String, String>,
+    /// Problems of containers, by ID.
+    pub problems: Vec<(String, String)>,
+}
+
+impl Notes {
+    /// Puts on a pod what is known of it; `noted` has what needs no other place any more.
+    pub(super) fn put<'n>(&'n self, pod: &mut Pod, noted: &mut BTreeSet<&'n str>) {
+        // From an alias alone the ID may be cut.
+        let is = |id: &str| !pod.container_id.is_empty() && id.starts_with(&pod.container_id);
+        if let Some((id, name)) = self.names.iter().find(|(id, _)| is(id)) {
+            pod.name.get_or_insert_with(|| name.clone());
+            noted.insert(id);
+        }
+        let of = self.problems.iter().filter(|(id, _)| is(id));
+        let mut problems: Vec<&str> = pod.problem.as_deref().into_iter().collect();
+        for (id, problem) in of {
+            noted.insert(id);
+            problems.push(problem);
+        }
+        pod.problem = (!problems.is_empty()).then(|| problems.join("; "));
+    }
+}
+
+/// Why there is no picture at all.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    /// The kernel doesn't list the host's links.
+    #[error("the host's links can't be read: {0}")]
+    Kernel(#[from] netlink::Error),
+    /// The cache can't be listed.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// Looks at everything, from the host's network namespace. Only reads. It takes about
+/// 1 ms for each pod.
+///
+/// # Errors
+/// If the host's links or the cache can't be listed. Anything smaller is noted in the tree.
+pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
+    let mut host = Host::read()?;
+    let mut tree = Tree::default();
+    let mut nft = Nft::new();
+    let mut unread = |err| tree.problems.push(format!("packet rules can't be read: {err}"));
+    // A kernel without nf_tables has no rules there that could be read.
+    let (mut rules, mut policies) = Default::default();
+    if nft.is_there().map_err(&mut unread).unwrap_or_default() {
+        rules = listing::list(&mut nft).map_err(&mut unread).unwrap_or_default();
+        policies = listing::policies(&mut nft).map_err(&mut unread).unwrap_or_default();
+    }
+    let mut entries = Vec::new();
+    let mut seen = BTreeSet::new();
+    for cache in sources.caches {
+        entries.extend(cache.list()?);
+    }
+    entries.retain(|of| seen.insert((of.network.clone(), of.container_id.clone(), of.ifname.clone())));
+    let mut attached = pods::of_cache(entries, &host.links);
+    attached.extend(pods::of_aliases(&host.links, &attached, sources.netns_dirs));
+
+    let mut networks: BTreeMap<String, Builder> = BTreeMap::new();
+    for list in sources.configured {
+        networks.entry(list.name.clone()).or_insert_with(|| Builder::configured(list));
+    }
+    let mut used = vec![false; rules.len()];
+    let mut noted = BTreeSet::new();
+    for mut one in attached {
+        sources.notes.put(&mut one.pod, &mut noted);
+        let tag = one.owner.tag.clone();
+        for (rule, used) in rules.iter().zip(&mut used) {
+            if rule.owner.is(&one.owner.owner, &tag) {
+                *used = true;
+                one.pod.rules.push(rule.effect.clone());
+            }
+        }
+        let network = networks.entry(one.owner.owner.network.clone()).or_default();
+        if network.plugins.is_empty() {
+            (network.cni_version, network.plugins) = (one.cni_version, one.plugins);
+        }
+        let link = one.host_index.and_then(|index| host.by_index.get(&index).copied());
+        let link = link.and_then(|at| host.links.get(at)).cloned();
+        let master = link.as_ref().and_then(|link| link.master).or(one.parent);
+        if let Some(link) = &link {
+            one.pod.link = Some(host.describe(link, &mut tree.problems));
+        }
+        network.pods.entry(master).or_default().push(one.pod);
+    }
+    let strays = rules.iter().zip(&used).filter(|(_, used)| !**used).map(|(rule, _)| stray(rule));
+    tree.strays = strays.collect::<BTreeSet<_>>().into_iter().collect();
+    for (id, problem) in sources.notes.problems.iter().filter(|(id, _)| !noted.contains(id.as_str())) {
+        let name = sources.notes.names.get(id).map_or(id.get(..13).unwrap_or(id), String::as_str);
+        tree.problems.push(format!("{name}: {problem}"));
+    }
+    for (name, network) in networks {
+        tree.networks.push(network.build(name, &mut host, &policies, &mut tree.problems));
+    }
+    Ok(tree)
+}
+
+fn stray(rule: &Listed) -> String {
+    let owner = match &rule.owner {
+        listing::Whose::Comment(comment) => comment.clone(),
+        listing::Whose::Container { network, container_id } => format!("net: {network}, id: {container_id}"),
+    };
+    format!("{} ({owner})", rule.effect)
+}
+
+/// A network in the making.
+#[derive(Default)]
+struct Builder {
+    cni_version: Option<String>,
+    plugins: Vec<String>,
+    /// Bridges that the configuration names.
+    bridges: Vec<String>,
+    /// Pods by the index of their link's master.
+    pods: BTreeMap<Option<u32>, Vec<Pod>>,
+}
+
+impl Builder {
+    fn configured(list: &NetworkList) -> Self {
+        Builder {
+            cni_version: Some(list.version.to_string()),
+            plugins: list.plugins.iter().map(|plugin| plugin.plugin_type.clone()).collect(),
+            bridges: bridge::configured(list).collect(),
+            pods: BTreeMap::new(),
+        }
+    }
+
+    fn build(
+        mut self,
+        name: String,
+        host: &mut Host,
+        policies: &[(String, Policy)],
+        problems: &mut Vec<String>,
+    ) -> Network {
+        for bridge in &self.bridges {
+            if let Some(link) = host.links.iter().find(|link| link.name == *bridge) {
+                self.pods.entry(Some(link.index)).or_default();
+            }
+        }
+        let mut places = Vec::new();
+        for (master, mut pods) in self.pods {
+            pods.sort_by_cached_key(|pod| {
+                (natural(pod.title()), pod.ifname.clone(), pod.container_id.clone())
+            });
+            let link = master.and_then(|index| host.at(index)).cloned();
+            let policy = |link: &Link| policies.iter().find(|(bridge, _)| *bridge == link.name);
+            places.push(Place {
+                policy: link.as_ref().and_then(policy).map(|(_, policy)| policy.to_string()),
+                others: link.as_ref().map(|link| host.strangers(link.index, problems)).unwrap_or_default(),
+                link: link.map(|link| host.describe(&link, problems)),
+                pods,
+            });
+        }
+        // `None` is drawn last.
+        let name_of = |place: &Place| place.link.as_ref().map(|link| link.name.clone());
+        places.sort_by_key(|place| (place.link.is_none(), name_of(place)));
+        Network { name, cni_version: self.cni_version, plugins: self.plugins, places }
+    }
+}
+
+/// Orders `web-10` behind `web-9`.
+fn natural(text: &str) -> Vec<(String, u64)> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (word, tail) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+        let (digits, tail) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
+        parts.push((word.to_owned(), digits.parse().unwrap_or(0)));
+        rest = tail;
+    }
+    parts
+}
+
+/// The links of the host.
+struct Host {
+    netlink: Netlink,
+    links: Vec<Link>,
+    by_index: HashMap<u32, usize>,
+    /// Links that a pod has been found behind.
+    described: BTreeSet<u32>,
+}
+
+impl Host {
+    fn read() -> netlink::Result<Self> {
+        let mut netlink = Netlink::open()?;
+        let mut links = netlink.links(&Filter { master: None, kind: None })?;
+        links.sort_by(|a, b| a.name.cmp(&b.name));
+        let by_index = links.iter().enumerate().map(|(at, link)| (link.index, at)).collect();
+        Ok(Host { netlink, links, by_index, described: BTreeSet::new() })
+    }
+
+    fn at(&self, index: u32) -> Option<&Link> {
+        self.links.get(*self.by_index.get(&index)?)
+    }
+
+    /// A port of a bridge has no addresses and routes that would matter, so the kernel isn't
+    /// asked for them.
+    fn describe(&mut self, link: &Link, problems: &mut Vec<String>) -> HostLink {
+        self.described.insert(link.index);
+        let mut described = HostLink {
+            name: link.name.clone(),
+            kind: link.kind.clone(),
+            mac: link.mac.map(|mac| mac.to_string()),
+            mtu: link.mtu,
+            up: link.up,
+            port: link.port.map(|port| Port { hairpin: port.hairpin, isolated: port.isolated }),
+            ..HostLink::default()
+        };
+        if link.master.is_some() {
+            return described;
+        }
+        let read = pods::addresses(&mut self.netlink, link.index)
+            .and_then(|addresses| Ok((addresses, pods::routes(&mut self.netlink, link.index)?)));
+        match read {
+            Ok((addresses, routes)) => (described.addresses, described.routes) = (addresses, routes),
+            // It may have gone in this moment.
+            Err(err) if err.is_missing() => {}
+            Err(err) => problems.push(format!("{}: {err}", link.name)),
+        }
+        described
+    }
+
+    /// The ports of a bridge that no pod has been found behind.
+    fn strangers(&mut self, bridge: u32, problems: &mut Vec<String>) -> Vec<HostLink> {
+        let ports = self.links.iter().filter(|link| link.master == Some(bridge));
+        let ports: Vec<Link> = ports.filter(|link| !self.described.contains(&link.index)).cloned().collect();
+        ports.iter().map(|port| self.describe(port, problems)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::natural;
+
+    #[test]
+    fn numbers_in_names_count_as_numbers() {
+        let mut names = ["web-10", "web-9", "a", "web-9b", "web", "99999999999999999999999"];
+        names.sort_by_key(|name| natural(name));
+        assert_eq!(names, ["99999999999999999999999", "a", "web", "web-9", "web-9b", "web-10"]);
+    }
+}

@@ -1,0 +1,198 @@
+//! The order of looking, and the verdicts on cache entries and leases: see the crate's text.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use cnimble_cni::{Error, Owner};
+use cnimble_leases::holder::Holder;
+use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::{NetNs, Netlink};
+use cnimble_rules::objects::pair;
+use cnimble_rules::survey;
+
+use super::cache_entries::{self, Known};
+use super::leases::{JudgedLease, JudgedLeases, Network};
+use super::node::{Life, Lives, Node};
+use super::{Verdict, Witnesses, namespaces, young};
+
+/// Looks at the node.
+pub(super) fn look(witnesses: &Witnesses) -> Result<Node, Error> {
+    // What is judged.
+    let mut host = Netlink::open()?;
+    let candidates = host.links(&Filter::default())?;
+    let cache = &witnesses.cache;
+    let mut entries = cache_entries::read(cache, true)?;
+    let others: Vec<_> = witnesses.others.iter().filter(|other| !witnesses.is_own(other)).collect();
+    for other in &others {
+        entries.extend(cache_entries::read(other, witnesses.judge_others)?);
+    }
+    let mut leases = JudgedLeases::read(witnesses, &entries)?;
+    // What speaks for it.
+    let listed = witnesses.runtime.as_ref().map(|runtime| runtime.sandboxes()).transpose()?;
+    let paths = entries.iter().filter_map(|known| known.entry.namespace()).map(PathBuf::from);
+    let seen = namespaces::look(paths.filter(|path| !matches!(NetNs::find(path), Ok(None))));
+    let own = host.all_addrs()?.into_iter().map(|addr| addr.net.ip());
+    let own = own.filter(|ip| namespaces::is_somebodys(*ip)).collect();
+    let has_results = |cache: &cnimble_runtime::Cache| cache.dir().join("results").is_dir();
+    let mut node = Node {
+        candidates,
+        links: host.links(&Filter::default())?,
+        own,
+        seen: seen.addrs,
+        blind: seen.blind,
+        entries: Vec::new(),
+        has_cache: has_results(cache) || others.into_iter().any(has_results),
+        leases: JudgedLeases::default(),
+        sandboxes: listed.map(|all| all.into_iter().map(|of| (of.id.clone(), of)).collect()),
+        lives: Lives::default(),
+    };
+    let ends: Vec<Life> = node
+        .links
+        .iter()
+        .filter(|link| pair::leads_to_a_pod(link))
+        .chain(&seen.owned)
+        .filter_map(life_of_link)
+        .collect();
+    node.lives.extend(ends);
+    let holders = holders(&leases, &node);
+    node.lives.extend(holders);
+    // First those that surely live: they hold their addresses against the others.
+    entries.sort_by_cached_key(|known| !known.is_there());
+    for mut known in entries {
+        known.verdict = entry(&known, &node);
+        if !matches!(known.verdict, Verdict::Orphan(_)) {
+            node.lives.extend([Life::of(&known.owner(), known.addrs())]);
+        }
+        node.entries.push(known);
+    }
+    let lives = judge_all(&mut leases, witnesses, &node);
+    node.lives.extend(lives);
+    node.leases = leases;
+    Ok(node)
+}
+
+/// The attachment of a link, from its alias. The link is the host's end of a pair with its other end in a namespace, or
+/// an interface in a namespace without an end on the host. Either is removed with that namespace.
+fn life_of_link(link: &Link) -> Option<Life> {
+    let tag = survey::tag(&link.alias)?;
+    let container = survey::container(&link.alias).map(|(id, whole)| (id.to_owned(), whole));
+    let ifname = Owner::named(&link.alias).map(|owner| owner.attachment.ifname);
+    Some(Life { tag: Some(tag.to_owned()), network: None, container, ifname, addrs: Vec::new() })
+}
+
+/// The attachments that hold a lease and are known to live.
+fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
+    let of = |(network, lease): (&Network, &JudgedLease)| match &lease.held {
+        Some((ip, holder @ Holder::Attachment(attachment)))
+            if node.has_attachment(&network.name, attachment) =>
+        {
+            life(&network.name, holder, *ip)
+        }
+        _ => None,
+    };
+    leases.all().filter_map(of).collect()
+}
+
+/// Judges all leases; returns their holders that live or may live.
+fn judge_all(leases: &mut JudgedLeases, witnesses: &Witnesses, node: &Node) -> Vec<Life> {
+    let mut lives = Vec::new();
+    for (network, of) in leases.each() {
+        of.verdict = lease(witnesses, node, network, of);
+        if let (Some((ip, holder)), Verdict::Lives | Verdict::Doubt(_)) = (&of.held, &of.verdict) {
+            lives.extend(life(&network.name, holder, *ip));
+        }
+    }
+    lives
+}
+
+/// Judges an entry. Those with a namespace that is there come first: see [`look`].
+fn entry(known: &Known, node: &Node) -> Verdict {
+    let path = known.entry.namespace();
+    let ns = match path.map(namespaces::namespace).transpose() {
+        Ok(ns) => ns.flatten(),
+        Err(err) => return Verdict::Doubt(err.to_string()),
+    };
+    if let Some(ns) = ns {
+        let inside = Netlink::open_in(&ns).and_then(|mut inside| inside.find_link(&known.entry.ifname));
+        return match inside {
+            Ok(Some(_)) => Verdict::Lives,
+            Ok(None) => Verdict::Doubt(format!("its namespace is there, but has no {}", known.entry.ifname)),
+            Err(err) => Verdict::Doubt(err.to_string()),
+        };
+    }
+    if node.has_tag(&known.owner().tag()) || node.is_listed(&known.entry.container_id, true) {
+        return Verdict::Lives;
+    }
+    match path {
+        Some(path) => {
+            node.by_addresses(&known.addrs(), format!("there is no network namespace {path} any more"))
+        }
+        None => Verdict::Doubt("it doesn't tell its namespace".to_owned()),
+    }
+}
+
+fn lease(witnesses: &Witnesses, node: &Node, network: &Network, lease: &JudgedLease) -> Verdict {
+    let doubt = || network.doubt.clone().or_else(|| young(&lease.path, witnesses.grace));
+    let Some((ip, holder)) = &lease.held else {
+        let why = "a process that wrote it was killed before it was done".to_owned();
+        return doubt().map_or(Verdict::Orphan(why), Verdict::Doubt);
+    };
+    match by_holder(node, network, *ip, holder, lease.before_boot) {
+        Verdict::Orphan(why) => match doubt() {
+            Some(doubt) if network.doubt.is_some() || !lease.before_boot => Verdict::Doubt(doubt),
+            _ => Verdict::Orphan(why),
+        },
+        verdict => verdict,
+    }
+}
+
+fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before_boot: bool) -> Verdict {
+    let place = node.place_of(ip);
+    let lives = match holder {
+        Holder::Attachment(attachment) => {
+            node.has_attachment(&network.name, attachment) || node.is_listed(&attachment.container_id, true)
+        }
+        Holder::Container(id) => node.has_container(id) || node.is_listed(id, true),
+        Holder::Broken => {
+            return match place {
+                Some(place) => Verdict::Doubt(format!("{ip} is in use {place}")),
+                None => node.unless_blind("it is empty or damaged and names no owner".to_owned()),
+            };
+        }
+        Holder::Unknown => return Verdict::Doubt("it isn't a lease file, or can't be read".to_owned()),
+    };
+    match place {
+        _ if lives => Verdict::Lives,
+        // The address isn't free, whichever pod has it.
+        Some(place) if node.is_held(ip) => Verdict::Doubt(format!("another pod uses {ip} {place}")),
+        Some(_) => Verdict::Lives,
+        None if before_boot => node.unless_blind(
+            "it was made before this boot, which no namespace outlived, and no pod has its address"
+                .to_owned(),
+        ),
+        None => {
+            let gone = "its address is in no network namespace, and neither the result cache nor a link knows its owner";
+            node.unless_blind(match node.sandboxes {
+                Some(_) => format!("its sandbox is gone, and the lease isn't: {gone}"),
+                None => gone.to_owned(),
+            })
+        }
+    }
+}
+
+fn life(network: &str, holder: &Holder, ip: IpAddr) -> Option<Life> {
+    match holder {
+        Holder::Attachment(attachment) => {
+            let owner = Owner { network: network.to_owned(), attachment: attachment.clone() };
+            Some(Life::of(&owner, vec![ip]))
+        }
+        Holder::Container(id) => Some(Life {
+            tag: None,
+            network: Some(network.to_owned()),
+            container: Some((id.clone(), true)),
+            ifname: None,
+            addrs: vec![ip],
+        }),
+        Holder::Broken | Holder::Unknown => None,
+    }
+}

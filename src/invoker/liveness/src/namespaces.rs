@@ -1,0 +1,182 @@
+//! All network namespaces that can be found, the addresses in them, and the links that name an owner.
+//!
+//! A namespace lives while a process or a thread is in it, or a mount or a file descriptor holds it. /proc shows them
+//! all. An address in any namespace is evidence for its lease, independent of the namespace's owner.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use cnimble_netlink::link::{Filter, Link};
+use cnimble_netlink::{Error, NetNs, Netlink, netns};
+use cnimble_rules::survey;
+
+/// The outcome of a look.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Addresses, each with the path of a namespace that has it.
+    pub(super) addrs: BTreeMap<IpAddr, String>,
+    /// Links that name an owner in their alias: interfaces of pods that have no end on the host.
+    pub(super) owned: Vec<Link>,
+    /// Namespaces that could not be looked into, with the reason.
+    pub(super) blind: Vec<String>,
+}
+
+/// How often the mounts of a process are read while they change.
+const LOOKS: usize = 8;
+
+#[derive(Default)]
+struct Walk {
+    seen: Seen,
+    done: BTreeSet<PathBuf>,
+    failed: BTreeMap<PathBuf, String>,
+}
+
+/// Looks into all namespaces but this one.
+pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>) -> Seen {
+    let mut walk = Walk::default();
+    if let Ok(own) = fs::read_link("/proc/thread-self/ns/net") {
+        walk.done.insert(own);
+    }
+    for path in paths {
+        // A mount's target can't be read like a link; each is its own.
+        walk.visit(path.clone(), &path, || !matches!(NetNs::find(&path), Ok(None)));
+    }
+    let mut mounts: BTreeSet<PathBuf> = BTreeSet::new();
+    for process in numbered(Path::new("/proc")) {
+        for thread in numbered(&process.join("task")) {
+            walk.link(&thread.join("ns/net"));
+        }
+        for descriptor in entries(&process.join("fd")) {
+            walk.link(&descriptor);
+        }
+        // One look at each mount namespace.
+        if fs::read_link(process.join("ns/mnt")).is_ok_and(|id| mounts.insert(id)) {
+            walk.mounts(&process);
+        }
+    }
+    walk.seen.blind = walk.failed.into_values().collect();
+    walk.seen
+}
+
+impl Walk {
+    /// Reads a namespace. An unreadable namespace counts only if the path still leads there afterwards (`is_there`).
+    fn visit(&mut self, id: PathBuf, path: &Path, is_there: impl FnOnce() -> bool) {
+        if self.done.contains(&id) {
+            return;
+        }
+        match inside(path) {
+            Ok((addrs, owned)) => {
+                self.seen.owned.extend(owned);
+                for addr in addrs {
+                    self.seen.addrs.entry(addr).or_insert_with(|| path.display().to_string());
+                }
+                self.failed.remove(&id);
+                self.done.insert(id);
+            }
+            // Its process or its mount has just gone; another one may lead there.
+            Err(err) if matches!(err.errno, Errno::ENOENT | Errno::ESRCH) => {}
+            Err(_) if !is_there() => {}
+            Err(err) => {
+                self.failed.insert(id, err.to_string());
+            }
+        }
+    }
+
+    /// Visits what a link of /proc leads to, if that is a network namespace.
+    fn link(&mut self, path: &Path) {
+        if let Ok(id) = fs::read_link(path)
+            && id.to_string_lossy().starts_with("net:[")
+        {
+            self.visit(id.clone(), path, || fs::read_link(path).is_ok_and(|now| now == id));
+        }
+    }
+
+    /// Visits what is mounted where the process sees it. A namespace that is gone from its path may be at another:
+    /// then the list is read again.
+    fn mounts(&mut self, process: &Path) {
+        for look in 1..=LOOKS {
+            let mut todo = mounted(process);
+            for (id, path) in &todo {
+                // It may move on and back meanwhile: only what was missed in every look counts, wherever it is.
+                let is_it = |(there, _): &(PathBuf, PathBuf)| there == id;
+                self.visit(id.clone(), path, || look == LOOKS && mounted(process).iter().any(is_it));
+            }
+            todo.retain(|(id, _)| !self.done.contains(id));
+            if todo.is_empty() {
+                break;
+            }
+        }
+    }
+}
+
+/// Subdirectories with a number for a name.
+fn numbered(dir: &Path) -> Vec<PathBuf> {
+    let mut found = entries(dir);
+    found.retain(|path| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+    });
+    found
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Network namespaces that are mounted where the process sees them (proc(5), mountinfo).
+fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let text = fs::read(process.join("mountinfo")).unwrap_or_default();
+    netns::mounts(&String::from_utf8_lossy(&text), &process.join("root"))
+}
+
+/// The addresses in a namespace that may be a pod's, and the links with an alias that names an owner.
+fn inside(path: &Path) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
+    let ns = NetNs::open(path)?;
+    let mut inside = Netlink::open_in(&ns)?;
+    let addrs = inside.all_addrs()?.into_iter().map(|addr| addr.net.ip()).filter(|ip| is_somebodys(*ip));
+    let addrs = addrs.collect();
+    let mut owned = inside.links(&Filter::default())?;
+    // A pair's end and bandwidth's device name their owner where they are on a host: elsewhere they are
+    // another node's, and its networks may have the names of ours.
+    owned.retain(|link| {
+        !cnimble_rules::objects::ON_HOST.contains(&link.kind.as_str()) && survey::tag(&link.alias).is_some()
+    });
+    Ok((addrs, owned))
+}
+
+/// Loopback and link-local addresses are everybody's.
+pub(super) fn is_somebodys(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.segments().first().is_some_and(|first| first & 0xffc0 == 0xfe80),
+    };
+    !(ip.is_loopback() || ip.is_unspecified() || link_local)
+}
+
+/// The namespace at this path, if there is one that isn't our own.
+///
+/// # Errors
+/// It can't be told.
+pub(super) fn namespace(path: &str) -> Result<Option<NetNs>, Error> {
+    NetNs::current()?.find_another(Path::new(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Below a mount that has just gone there is a file, which is no namespace.
+    #[test]
+    fn a_namespace_that_goes_during_the_look_does_not_blind_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (is_there, blind) in [(false, 0), (true, 1)] {
+            let mut walk = Walk::default();
+            walk.visit("net:[1]".into(), file.path(), || is_there);
+            assert_eq!(walk.failed.len(), blind, "{:?}", walk.failed);
+            assert!(walk.done.is_empty());
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Results of ADD, kept for CHECK, DEL and GC.
+//!
+//! The files are `<dir>/results/<network>-<container ID>-<interface>`, JSON of kind `cniCacheV1`. Directory (0700), file
+//! (0600) and keys are those of libcni, so CRI-O, podman or cnitool can delete our attachments, and we theirs.
+//! A file appears whole: it is written outside the directory, because libcni reads every file *in* it, and renamed.
+//! A damaged entry (empty after a power loss, cut short) is renamed to `.corrupt-<name>`. libcni never reads that
+//! name, so DEL is not blocked.
+//!
+//! Nothing is synced to the disk, which would take most of an ADD's time. After a power loss the namespaces are gone,
+//! and DEL and GC find the leases without the entry.
+//!
+//! libcni before 0.8 kept the bare result in the same file. Such files are read as well.
+
+mod entry;
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cnimble_os::files::{self as files, Links};
+
+use super::error::CacheError;
+
+pub use entry::Entry;
+
+/// The default directory of libcni.
+pub const DEFAULT_DIR: &str = "/var/lib/cni";
+
+/// More than any entry: the longest result and the longest configuration of which plugins are
+/// told.
+const LIMIT: usize = 64 << 20;
+
+/// The first characters of a draft's name.
+const TEMPORARY: &str = ".cnimble-";
+
+/// The cache in one directory.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+/// Which attachment an entry is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Key<'a> {
+    /// The name of the network.
+    pub network: &'a str,
+    /// The value of CNI_CONTAINERID.
+    pub container_id: &'a str,
+    /// The interface inside the container.
+    pub ifname: &'a str,
+}
+
+/// The state of an entry.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Lookup {
+    /// There is no file.
+    Nothing,
+    /// The file holds an entry.
+    Entry(Box<Entry>),
+    /// The file is damaged, for the given reason.
+    Corrupt(String),
+}
+
+impl Lookup {
+    /// The entry, if there is a good one.
+    pub fn entry(self) -> Option<Entry> {
+        match self {
+            Lookup::Entry(entry) => Some(*entry),
+            Lookup::Nothing | Lookup::Corrupt(_) => None,
+        }
+    }
+}
+
+impl Cache {
+    /// The cache under `dir`; made when the first entry is.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Cache { dir: dir.into() }
+    }
+
+    /// The directory that was given to [`Cache::new`].
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The file of `key`.
+    pub fn path(&self, key: Key<'_>) -> PathBuf {
+        self.results().join(format!("{}-{}-{}", key.network, key.container_id, key.ifname))
+    }
+
+    fn results(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+
+    /// Reads the entry of `key`.
+    ///
+    /// # Errors
+    /// The file is there and can't be read.
+    pub fn get(&self, key: Key<'_>) -> Result<Lookup, CacheError> {
+        let path = self.path(key);
+        match files::read(&path, LIMIT, Links::Refuse) {
+            Ok(bytes) => Ok(match entry::decode(&bytes, key) {
+                Ok(entry) if entry.is_of(key) => Lookup::Entry(Box::new(entry)),
+                Ok(other) => {
+                    log::warn!(
+                        "result cache: {} is {}'s in network {}",
+                        path.display(),
+                        other.container_id,
+                        other.network
+                    );
+                    Lookup::Nothing
+                }
+                Err(why) => Lookup::Corrupt(why),
+            }),
+            Err(err) if files::is_absent(&err) => Ok(Lookup::Nothing),
+            Err(err) if files::is_foreign(&err) => Ok(Lookup::Corrupt(err.to_string())),
+            Err(source) => Err(CacheError { doing: "reading", path, source }),
+        }
+    }
+
+    /// All entries, sorted by file name. Files that are no entries are left alone, with a
+    /// warning.
+    ///
+    /// # Errors
+    /// The directory is there and can't be listed.
+    pub fn list(&self) -> Result<Vec<Entry>, CacheError> {
+        self.list_where(|_| true)
+    }
+
+    /// The entries of one container in all networks. Reads no other files.
+    ///
+    /// # Errors
+    /// Fails as [`Cache::list`] does.
+    pub fn list_of(&self, container_id: &str) -> Result<Vec<Entry>, CacheError> {
+        let part = format!("-{container_id}-");
+        // It is nearly as long as the name, so that there are few places to compare.
+        let named = |name: &[u8]| name.windows(part.len()).any(|of| of == part.as_bytes());
+        let mut entries = self.list_where(named)?;
+        entries.retain(|entry| entry.container_id == container_id);
+        Ok(entries)
+    }
+
+    fn list_where(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Entry>, CacheError> {
+        let paths = self.paths(&self.results(), |name| !name.starts_with(b".") && wanted(name))?;
+        let read = paths.into_iter().filter_map(|path| {
+            let bytes = files::read(&path, LIMIT, Links::Refuse).map_err(|err| err.to_string());
+            let outcome = bytes.and_then(|bytes| entry::decode_v1(&bytes));
+            match outcome {
+                Ok(entry) => Some(entry),
+                Err(why) => {
+                    log::warn!("result cache: skipped {}: {why}", path.display());
+                    None
+                }
+            }
+        });
+        Ok(read.collect())
+    }
+
+    /// The entry in a file of the directory `results`; `None` if there is no file, or one that is no entry.
+    ///
+    /// # Errors
+    /// The file is there and can't be read.
+    pub fn entry_at(&self, path: &Path) -> Result<Option<Entry>, CacheError> {
+        match files::read(path, LIMIT, Links::Refuse) {
+            Ok(bytes) => Ok(entry::decode_v1(&bytes).ok()),
+            Err(err) if files::is_absent(&err) || files::is_foreign(&err) => Ok(None),
+            Err(source) => Err(CacheError { doing: "reading", path: path.to_owned(), source }),
+        }
+    }
+
+    /// Whether the file of `key` is another attachment's. libcni's names let that happen: net
+    /// `a-b` and container `c` share one with net `a` and container `b-c`.
+    fn is_anothers(&self, key: Key<'_>) -> bool {
+        let bytes = files::read(&self.path(key), LIMIT, Links::Refuse);
+        bytes.is_ok_and(|bytes| entry::decode_v1(&bytes).is_ok_and(|entry| !entry.is_of(key)))
+    }
+
+    /// The files among the entries that are none, and why. A bare result, as libcni
+    /// before 0.8 wrote it, is not listed.
+    ///
+    /// # Errors
+    /// The directory is there and can't be listed.
+    pub fn broken(&self) -> Result<Vec<(PathBuf, String)>, CacheError> {
+        let mut broken = Vec::new();
+        for path in self.paths(&self.results(), |name| !name.starts_with(b"."))? {
+            let why = match files::read(&path, LIMIT, Links::Refuse) {
+                Ok(bytes) => entry::decode(&bytes, Key { network: "", container_id: "", ifname: "" }).err(),
+                Err(err) => files::is_foreign(&err).then(|| format!("it {err}")),
+            };
+            broken.extend(why.map(|why| (path, why)));
+        }
+        Ok(broken)
+    }
+
+    /// Files that were being written when their writer was killed.
+    ///
+    /// # Errors
+    /// The directory is there and can't be listed.
+    pub fn unfinished(&self) -> Result<Vec<PathBuf>, CacheError> {
+        let mut paths = self.paths(&self.dir, |name| name.starts_with(TEMPORARY.as_bytes()))?;
+        paths.retain(|path| path.is_file());
+        Ok(paths)
+    }
+
+    /// The files of a directory with wanted names, sorted by name. Empty if the directory is missing.
+    fn paths(&self, dir: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<PathBuf>, CacheError> {
+        let failed = |source| CacheError { doing: "listing", path: dir.to_owned(), source };
+        let entries = match fs::read_dir(dir) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            outcome => outcome.map_err(failed)?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            if wanted(name.as_encoded_bytes()) {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names.into_iter().map(|name| dir.join(name)).collect())
+    }
+
+    /// Writes an entry, in place of an older one.
+    ///
+    /// # Errors
+    /// Fails if the file system refuses it, and with EEXIST if the file is an entry of another attachment.
+    pub fn put(&self, entry: &Entry) -> Result<(), CacheError> {
+        let path = self.path(entry.key());
+        if self.is_anothers(entry.key()) {
+            let source = io::Error::from_raw_os_error(libc::EEXIST);
+            return Err(CacheError { doing: "writing over another attachment's entry", path, source });
+        }
+        let at = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |source| CacheError { doing, path, source }
+        };
+        let text = entry.encode().map_err(at("encoding", &path))?;
+        match self.write(&path, &text) {
+            // The directories are there but for the first time: not asked for each time.
+            Err(err) if err.source.kind() == io::ErrorKind::NotFound => {
+                let results = self.results();
+                let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&results);
+                made.map_err(at("making", &results))?;
+                self.write(&path, &text)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn write(&self, path: &Path, text: &[u8]) -> Result<(), CacheError> {
+        let at = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |source| CacheError { doing, path, source }
+        };
+        let temporary = Temporary::write(&self.dir, text).map_err(at("writing a file in", &self.dir))?;
+        temporary.persist(path).map_err(at("writing", path))
+    }
+
+    /// Removes an entry. A missing entry is success. An entry of another attachment stays.
+    ///
+    /// # Errors
+    /// Fails if the file system refuses it.
+    pub fn remove(&self, key: Key<'_>) -> Result<(), CacheError> {
+        let path = self.path(key);
+        if self.is_anothers(key) {
+            return Ok(());
+        }
+        match fs::remove_file(&path) {
+            Err(err) if !files::is_absent(&err) => Err(CacheError { doing: "removing", path, source: err }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Renames an entry so that no reader finds it. Returns the new name.
+    ///
+    /// # Errors
+    /// Fails if the file system refuses it.
+    pub fn set_aside(&self, key: Key<'_>) -> Result<PathBuf, CacheError> {
+        let path = self.path(key);
+        let mut name = std::ffi::OsString::from(".corrupt-");
+        name.push(path.file_name().unwrap_or_default());
+        let aside = path.with_file_name(name);
+        fs::rename(&path, &aside).map_err(|source| CacheError { doing: "setting aside", path, source })?;
+        Ok(aside)
+    }
+}
+
+/// For fuzzers: the reader of a file.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Some(entry) = entry_of(bytes) else { return };
+    let _ = (entry.network_list(), entry.namespace());
+    let again = entry.encode().map_err(|err| err.to_string()).and_then(|text| entry::decode_v1(&text));
+    assert_eq!(again.as_ref(), Ok(&entry));
+}
+
+#[cfg(feature = "fuzzing")]
+pub(super) fn entry_of(bytes: &[u8]) -> Option<Entry> {
+    entry::decode(bytes, Key { network: "net", container_id: "c0ffee", ifname: "eth0" }).ok()
+}
+
+/// A file that goes away unless it is renamed. [`files::replace`] removes a draft that has its name already; here that
+/// may be a living process's, which has our process ID in another PID namespace and the same cache.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn write(dir: &Path, text: &[u8]) -> io::Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = dir.join(format!("{TEMPORARY}{}-{number}", std::process::id()));
+            let mut options = fs::OpenOptions::new();
+            let mut file = match options.write(true).create_new(true).mode(0o600).open(&path) {
+                // Left by a process that had our id before a crash.
+                Err(err) if err.kind() == io::ErrorKind::AlreadyExists => continue,
+                outcome => outcome?,
+            };
+            let temporary = Temporary(path);
+            file.write_all(text)?;
+            return Ok(temporary);
+        }
+    }
+
+    fn persist(self, path: &Path) -> io::Result<()> {
+        fs::rename(&self.0, path)?;
+        // The old name is free now, and another process may use it the next moment.
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Err(err) = fs::remove_file(&self.0) {
+            log::warn!("can't remove {}: {err}", self.0.display());
+        }
+    }
+}

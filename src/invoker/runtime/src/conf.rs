@@ -1,0 +1,194 @@
+//! The configuration directory: which networks there are.
+//!
+//! Files are read in the order of their names, `.conflist` before `.conf` and `.json`,
+//! which hold one plugin each and are turned into lists. A network may have more plugins
+//! in a folder of its own, `<dir>/<network>/*.conf`, unless it says
+//! `loadOnlyInlinedPlugins`. A file that can't be used doesn't hide the others: it is
+//! reported beside them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use cnimble_cni::list::{ListEntry, NetworkList};
+use cnimble_cni::{Error, json};
+use cnimble_os::files::{Links, read as read_file};
+
+use super::error::ConfError;
+
+/// The largest configuration that a plugin takes on stdin; a larger list is of no use.
+const LIMIT: usize = 16 << 20;
+
+/// A configuration directory, `/etc/cni/net.d` as a rule.
+#[derive(Debug, Clone)]
+pub struct ConfDir {
+    dir: PathBuf,
+}
+
+/// A network and the file that it is from.
+#[derive(Debug, Clone)]
+pub struct Network {
+    /// The network, with the plugins of its folder.
+    pub list: NetworkList,
+    /// The file of the network.
+    pub path: PathBuf,
+}
+
+/// The content of a configuration directory.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// The networks in order. Of two with the same name the first counts.
+    pub networks: Vec<Network>,
+    /// The files that can't be used.
+    pub problems: Vec<ConfError>,
+}
+
+impl ConfDir {
+    /// The configuration directory `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        ConfDir { dir: dir.into() }
+    }
+
+    /// The path of the directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The files with one of these endings, sorted by name. A directory that doesn't exist has none.
+    ///
+    /// # Errors
+    /// [`ConfError::Dir`]: the directory is there and can't be listed.
+    pub fn files(&self, endings: &[&str]) -> Result<Vec<PathBuf>, ConfError> {
+        files(&self.dir, endings)
+    }
+
+    /// Reads everything. A directory that doesn't exist has no networks.
+    ///
+    /// # Errors
+    /// The directory is there and can't be listed.
+    pub fn list(&self) -> Result<Listing, ConfError> {
+        let mut files = files(&self.dir, &["conflist"])?;
+        files.extend(self::files(&self.dir, &["conf", "json"])?);
+        Ok(load(files, load_file))
+    }
+
+    /// As [`ConfDir::list`], in the order of the files' names alone, whatever their endings:
+    /// so the kubelet and the runtimes look for the default network. A list has to end in `.conflist`:
+    /// elsewhere they look for one plugin, find no type, and skip the file.
+    ///
+    /// # Errors
+    /// Fails as [`ConfDir::list`] does.
+    pub fn list_by_name(&self) -> Result<Listing, ConfError> {
+        Ok(load(files(&self.dir, &["conf", "conflist", "json"])?, load_by_ending))
+    }
+
+    /// The first network called `name`.
+    ///
+    /// # Errors
+    /// [`ConfError::NoNetwork`], which lists what there is instead and the files that
+    /// can't be used; [`ConfError::Dir`].
+    pub fn load(&self, name: &str) -> Result<NetworkList, ConfError> {
+        let Listing { networks, problems } = self.list()?;
+        let mut known = Vec::new();
+        for network in networks {
+            if network.list.name == name {
+                for problem in problems {
+                    log::debug!("skipped {problem}");
+                }
+                return Ok(network.list);
+            }
+            known.push(network.list.name);
+        }
+        Err(ConfError::NoNetwork { dir: self.dir.clone(), name: name.to_owned(), known, bad: problems })
+    }
+}
+
+fn load(files: Vec<PathBuf>, load_file: fn(&Path) -> Result<NetworkList, ConfError>) -> Listing {
+    let mut listing = Listing::default();
+    for path in files {
+        match load_file(&path) {
+            Ok(list) => listing.networks.push(Network { list, path }),
+            Err(problem) => listing.problems.push(problem),
+        }
+    }
+    listing
+}
+
+/// Reads one file, and its network's folder beside it. The ending `.conflist` is a list;
+/// any other is one if it has `plugins`.
+///
+/// # Errors
+/// It can't be read or makes no sense.
+pub fn load_file(path: &Path) -> Result<NetworkList, ConfError> {
+    let invalid = |reason| ConfError::Invalid { path: path.to_owned(), reason };
+    let (bytes, value) = read(path)?;
+    let is_list = path.extension().is_some_and(|ending| ending == "conflist");
+    if !is_list && json::get(&value, "plugins").is_none() {
+        return NetworkList::parse_single(&bytes).map_err(invalid);
+    }
+    let mut list = NetworkList::from_value(value).map_err(invalid)?;
+    if !list.load_only_inlined_plugins {
+        for file in files(&path.with_file_name(&list.name), &["conf"])? {
+            let (bytes, _) = read(&file)?;
+            list.push(ListEntry::parse(&bytes).map_err(|reason| ConfError::Invalid { path: file, reason })?);
+        }
+    }
+    list.complete().map_err(invalid)
+}
+
+/// As [`load_file`], but what doesn't end in `.conflist` is one plugin.
+fn load_by_ending(path: &Path) -> Result<NetworkList, ConfError> {
+    if path.extension().is_some_and(|ending| ending == "conflist") {
+        return load_file(path);
+    }
+    let invalid = |reason| ConfError::Invalid { path: path.to_owned(), reason };
+    let (bytes, value) = read(path)?;
+    if json::get(&value, "type").is_none() && json::get(&value, "plugins").is_some() {
+        return Err(invalid(Error::config(
+            "it is a list, and skipped: the file of a list ends in .conflist",
+        )));
+    }
+    NetworkList::parse_single(&bytes).map_err(invalid)
+}
+
+fn read(path: &Path) -> Result<(Vec<u8>, Value), ConfError> {
+    let bytes = read_file(path, LIMIT, Links::Follow)
+        .map_err(|source| ConfError::Read { path: path.to_owned(), source })?;
+    let value = serde_json::from_slice(&bytes).map_err(|err| ConfError::Syntax {
+        path: path.to_owned(),
+        line: err.line(),
+        column: err.column(),
+        reason: without_position(&err),
+    })?;
+    Ok((bytes, value))
+}
+
+/// serde_json's text ends in the position, which stands in front already.
+fn without_position(err: &serde_json::Error) -> String {
+    let text = err.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((reason, _)) => reason.to_owned(),
+        None => text,
+    }
+}
+
+/// The files in `dir` with one of these endings, sorted. No directory, no files.
+fn files(dir: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, ConfError> {
+    let failed = |source| ConfError::Dir { dir: dir.to_owned(), source };
+    let entries = match fs::read_dir(dir) {
+        Err(err) if matches!(err.kind(), io::ErrorKind::NotFound) => return Ok(Vec::new()),
+        outcome => outcome.map_err(failed)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let fits = path.extension().is_some_and(|ending| endings.iter().any(|wanted| ending == *wanted));
+        if fits && !path.is_dir() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,118 @@
+//! Errors of calls to plugins.
+//!
+//! Three layers: [`ConfError`] is about files in the configuration directory,
+//! [`PluginError`] about one execution of one plugin, and [`Error`] about an operation on
+//! a network, which may fail in several plugins at once. [`Error::to_spec`] turns each of
+//! them into the JSON error of the specification.
+
+mod conf;
+mod failures;
+mod plugin;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::locks::LockError;
+use cnimble_cni::{self as cni, Code, Verb, Version};
+
+pub use conf::ConfError;
+pub use failures::{Failure, Failures};
+pub use plugin::PluginError;
+
+/// The cache of results can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("result cache: {doing} {}: {source}", path.display())]
+pub struct CacheError {
+    /// The operation.
+    pub doing: &'static str,
+    /// The file or directory.
+    pub path: PathBuf,
+    /// The reason of the system.
+    pub source: io::Error,
+}
+
+/// An operation on a network that failed.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
+pub enum Error {
+    /// The network's configuration can't be loaded.
+    #[error(transparent)]
+    Conf(#[from] ConfError),
+    /// A container ID, interface name or argument that the specification forbids. No
+    /// plugin was called.
+    #[error("{0}")]
+    Parameter(cni::Error),
+    /// The network is locked. No plugin was called.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    /// The liveness of the node's attachments is unknown. No plugin was called.
+    #[error("can't tell what lives: {0}")]
+    Node(cni::Error),
+    /// One or more plugins failed.
+    #[error(transparent)]
+    Plugins(#[from] Box<Failures>),
+    /// The network's version of the protocol lacks the verb.
+    #[error("network {network} has CNI version {version}, and {verb} exists from {since} on")]
+    Unsupported { network: String, verb: Verb, version: Version, since: Version },
+    /// CHECK has nothing to compare with.
+    #[error("CHECK of {ifname} of {container_id} in network {network}: {reason}")]
+    NoResult { network: String, container_id: String, ifname: String, reason: String },
+    /// All plugins succeeded, but the result could not be recorded. The ADD was rolled
+    /// back; what failed in that is listed.
+    #[error("{cause}{}", Rollback(rollback))]
+    Cache { cause: CacheError, rollback: Vec<Failure> },
+}
+
+struct Rollback<'a>(&'a [Failure]);
+
+impl fmt::Display for Rollback<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|failure| write!(f, "; then {failure}"))
+    }
+}
+
+impl From<Failures> for Error {
+    fn from(failures: Failures) -> Self {
+        Error::Plugins(Box::new(failures))
+    }
+}
+
+impl Error {
+    /// The error as one of the specification. A plugin's code and text come through, with
+    /// the rest in the details.
+    pub fn to_spec(&self) -> cni::Error {
+        match self {
+            Error::Parameter(error) => error.clone(),
+            Error::Node(error) => error.clone().context("can't tell what lives"),
+            Error::Plugins(failures) => {
+                let first = &failures.first;
+                let mut error = match &first.cause {
+                    PluginError::Refused { error, .. } => error.clone().context(format_args!(
+                        "{} of plugin {} in network {}",
+                        first.verb, first.plugin, first.network
+                    )),
+                    _ => cni::Error::new(first.cause.code(), first.to_string()),
+                };
+                for other in &failures.others {
+                    error = error.details(format!("then {other}"));
+                }
+                match &failures.note {
+                    Some(note) => error.details(note),
+                    None => error,
+                }
+            }
+            Error::Conf(ConfError::Invalid { reason, .. }) => cni::Error::new(reason.code, self.to_string()),
+            Error::Conf(ConfError::Syntax { .. }) => cni::Error::new(Code::DECODE, self.to_string()),
+            Error::Conf(ConfError::NoNetwork { .. }) => {
+                cni::Error::new(Code::INVALID_CONFIG, self.to_string())
+            }
+            Error::Locked(LockError::Busy { .. }) => cni::Error::new(Code::TRY_AGAIN_LATER, self.to_string()),
+            Error::Conf(_) | Error::Cache { .. } | Error::Locked(_) => {
+                cni::Error::new(Code::IO, self.to_string())
+            }
+            Error::Unsupported { .. } => cni::Error::new(Code::INCOMPATIBLE_VERSION, self.to_string()),
+            Error::NoResult { .. } => cni::Error::new(Code::CHECK_FAILED, self.to_string()),
+        }
+    }
+}

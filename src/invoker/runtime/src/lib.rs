@@ -1,0 +1,285 @@
+//! libcni in Rust: attaches containers to networks by running plugins in a chain.
+//!
+//! A [`ConfDir`] finds networks, an [`Invoker`] runs their plugins, and a [`Cache`] keeps
+//! what ADD returned until DEL. Files, formats and environment are libcni's, so that both
+//! can work on one host and take over from each other. Two things differ on purpose:
+//!
+//! - An ADD that fails in the middle of the chain is followed by DEL of what was run.
+//! - A DEL goes on past a plugin that fails, and reports all failures.
+//!
+//! Everything is async on tokio, without state outside the values you make. Dropping a
+//! future kills the plugin that it waits for (see [`exec`]) and starts no other; after
+//! dropping an ADD call [`Invoker::del`], as after a crash.
+//!
+//! Here a shell script is the plugin, so that the example runs anywhere:
+//!
+//! ```
+//! use std::os::unix::fs::PermissionsExt;
+//! use cnimble_runtime::{Attach, ConfDir, Invoker};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path();
+//! std::fs::write(dir.join("10-net.conflist"), r#"{
+//!     "cniVersion": "1.0.0", "name": "podnet",
+//!     "plugins": [{"type": "fixed", "capabilities": {"portMappings": true}}]
+//! }"#)?;
+//! std::fs::write(dir.join("fixed"), r#"#!/bin/sh
+//!     [ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}'
+//! "#)?;
+//! std::fs::set_permissions(dir.join("fixed"), std::fs::Permissions::from_mode(0o755))?;
+//!
+//! let network = ConfDir::new(dir).load("podnet")?;
+//! let invoker = Invoker::new([dir]).with_cache_dir(dir.join("cache"));
+//! let attach = Attach::new("c0ffee", "/run/netns/blue", "eth0")
+//!     .arg("IgnoreUnknown", "1")
+//!     .capability("portMappings", serde_json::json!([{"hostPort": 8080, "containerPort": 80}]));
+//!
+//! let runtime = tokio::runtime::Runtime::new()?;
+//! runtime.block_on(async {
+//!     let result = invoker.add(&network, &attach).await?;
+//!     assert_eq!(result["ips"][0]["address"], "10.1.2.3/24");
+//!     invoker.check(&network, &attach).await?;
+//!     invoker.del(&network, &attach).await
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod cache;
+mod cached_del;
+mod chain;
+mod conf;
+mod error;
+pub mod exec;
+mod find;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod gc;
+mod locking;
+pub mod locks;
+mod observe;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod validate;
+mod versions;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::locks::Locks;
+use cnimble_cni::{self as cni, Code, names};
+
+pub use chain::complete as whole_document;
+
+pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
+pub use conf::{ConfDir, Listing, Network, load_file};
+pub use error::{CacheError, ConfError, Error, Failure, Failures, PluginError};
+pub use exec::{Deadline, Exec, Parameters, Stderr};
+
+pub use cnimble_cni::Verb;
+pub use find::{all as all_plugins, find as find_plugin};
+pub use locking::Alone;
+pub use observe::{Execution, Observer};
+pub use versions::{Versions, versions};
+
+/// One attachment of a container to a network: what libcni calls RuntimeConf.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Attach {
+    /// The container's ID. It has letters, digits, `_`, `.` and `-`, and begins with a letter or digit.
+    pub container_id: String,
+    /// The path of its network namespace. May be empty for DEL.
+    pub netns: String,
+    /// The interface to make in it, 1 to 15 bytes.
+    pub ifname: String,
+    /// Pairs for CNI_ARGS.
+    pub args: Vec<(String, String)>,
+    /// Capability arguments. Each plugin gets those of its declared capabilities as `runtimeConfig`.
+    pub capability_args: Map<String, Value>,
+}
+
+impl Attach {
+    /// An attachment without arguments.
+    pub fn new(container_id: impl Into<String>, netns: impl Into<String>, ifname: impl Into<String>) -> Self {
+        Attach {
+            container_id: container_id.into(),
+            netns: netns.into(),
+            ifname: ifname.into(),
+            ..Attach::default()
+        }
+    }
+
+    /// With one more pair in CNI_ARGS.
+    #[must_use]
+    pub fn arg(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.args.push((key.into(), value.into()));
+        self
+    }
+
+    /// With one more capability argument.
+    #[must_use]
+    pub fn capability(mut self, name: impl Into<String>, value: Value) -> Self {
+        self.capability_args.insert(name.into(), value);
+        self
+    }
+
+    /// The attachment that an entry of the cache is about.
+    pub fn from_entry(entry: &Entry) -> Self {
+        Attach {
+            container_id: entry.container_id.clone(),
+            netns: entry.namespace().unwrap_or_default().to_owned(),
+            ifname: entry.ifname.clone(),
+            args: entry.args.clone(),
+            capability_args: entry.capability_args.clone(),
+        }
+    }
+
+    fn key<'a>(&'a self, network: &'a str) -> Key<'a> {
+        Key { network, container_id: &self.container_id, ifname: &self.ifname }
+    }
+}
+
+/// Runs the plugins of networks. Cheap to clone; use it from as many tasks as you like.
+/// Two operations on the *same* attachment must not run at the same time: the
+/// specification asks the caller to see to it.
+#[derive(Debug, Clone)]
+pub struct Invoker {
+    path: Vec<PathBuf>,
+    cache: Cache,
+    exec: Exec,
+    operation_limit: Option<Duration>,
+    locks: Option<Locks>,
+}
+
+impl Invoker {
+    /// An invoker that looks for plugins in these directories, in order (CNI_PATH). Its cache is `/var/lib/cni`, as
+    /// libcni's. There is no time limit, and plugins inherit stderr.
+    pub fn new<P: Into<PathBuf>>(path: impl IntoIterator<Item = P>) -> Self {
+        Invoker {
+            path: path.into_iter().map(Into::into).collect(),
+            cache: Cache::new(DEFAULT_CACHE_DIR),
+            exec: Exec::default(),
+            operation_limit: None,
+            locks: None,
+        }
+    }
+
+    /// Looks for plugins in these directories instead.
+    #[must_use]
+    pub fn with_path<P: Into<PathBuf>>(mut self, path: impl IntoIterator<Item = P>) -> Self {
+        self.path = path.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Keeps results under `dir` instead.
+    #[must_use]
+    pub fn with_cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.cache = Cache::new(dir);
+        self
+    }
+
+    /// Stops every single execution of a plugin after `limit`.
+    #[must_use]
+    pub fn with_time_limit(mut self, limit: Duration) -> Self {
+        self.exec.limit = Some(limit);
+        self
+    }
+
+    /// Stops the plugin that is running `limit` after an operation on a network began, however
+    /// many have run before, and starts no other. Taking a failed ADD back is an operation of
+    /// its own.
+    #[must_use]
+    pub fn with_operation_limit(mut self, limit: Duration) -> Self {
+        self.operation_limit = Some(limit);
+        self
+    }
+
+    /// Sends the plugins' stderr elsewhere.
+    #[must_use]
+    pub fn with_stderr(mut self, stderr: Stderr) -> Self {
+        self.exec.stderr = stderr;
+        self
+    }
+
+    /// Tells this observer of every execution of a plugin.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Observer) -> Self {
+        self.exec.observer = Some(observer);
+        self
+    }
+
+    /// Takes these locks for operations on networks. Without them an operation is as safe beside a
+    /// clean-up by cnimble as that of any other runtime.
+    #[must_use]
+    pub fn with_locks(mut self, locks: Locks) -> Self {
+        self.locks = Some(locks);
+        self
+    }
+
+    /// The directories of the plugins.
+    pub fn path(&self) -> &[PathBuf] {
+        &self.path
+    }
+
+    /// The cache of results.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Stops the plugin that is running at this moment, however many operations that takes, and
+    /// starts no other from then on. [`Invoker::with_operation_limit`] holds besides.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Deadline) -> Self {
+        self.exec.deadline = Some(deadline);
+        self
+    }
+
+    /// The invoker for an operation that begins now.
+    fn begin(&self) -> Self {
+        let mut this = self.clone();
+        let own = self.operation_limit.map(Deadline::after);
+        this.exec.deadline = own.into_iter().chain(self.exec.deadline).min_by_key(|deadline| deadline.at);
+        this
+    }
+
+    /// Which versions the plugin of this type supports.
+    ///
+    /// # Errors
+    /// It isn't there, or doesn't answer.
+    pub async fn versions(&self, plugin: &str) -> Result<Versions, PluginError> {
+        versions(&self.exec, &find_plugin(plugin, &self.path)?, &self.path).await
+    }
+}
+
+/// Refuses what would name other files than intended, and what plugins refuse anyway.
+fn check_names(network: &str, attach: &Attach) -> Result<(), Error> {
+    let bad = |code, text: String| Err(Error::Parameter(cni::Error::new(code, text)));
+    if !names::is_identifier(network) {
+        return bad(Code::INVALID_CONFIG, format!("invalid network name \"{}\"", network.escape_debug()));
+    }
+    if !names::is_identifier(&attach.container_id) {
+        return bad(
+            Code::INVALID_ENVIRONMENT,
+            format!("invalid container ID \"{}\"", attach.container_id.escape_debug()),
+        );
+    }
+    if let Some(problem) = names::interface_problem(&attach.ifname) {
+        return bad(Code::INVALID_ENVIRONMENT, format!("\"{}\": {problem}", attach.ifname.escape_debug()));
+    }
+    for (key, value) in &attach.args {
+        if key.is_empty() || key.contains(['=', ';', '\0']) || value.contains(['=', ';', '\0']) {
+            return bad(
+                Code::INVALID_ENVIRONMENT,
+                format!("CNI_ARGS: invalid pair \"{}={}\"", key.escape_debug(), value.escape_debug()),
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,70 @@
+//! Operations and the locks of their networks.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::locks::{Held, Locks};
+
+use super::{Error, Invoker};
+
+/// An exclusive lock on one network, or on all networks of the node. Released on drop.
+#[derive(Debug)]
+pub struct Alone {
+    invoker: Invoker,
+    held: Option<(Locks, Held)>,
+}
+
+impl Alone {
+    /// Runs plugins while the lock is held. It takes no locks itself.
+    pub fn invoker(&self) -> &Invoker {
+        &self.invoker
+    }
+
+    /// Releases the lock and removes its files. Requires the lock on the whole node.
+    pub fn clear(self) {
+        if let Some((locks, held)) = self.held {
+            locks.clear(held);
+        }
+    }
+}
+
+impl Invoker {
+    /// Waits until no operation on this network goes on, or on any if it is `None`, and lets none
+    /// begin. Only those that take locks, which are cnimble's, know of it.
+    ///
+    /// # Errors
+    /// There was no such moment in time; the locks can't be used.
+    pub async fn alone(&self, network: Option<&str>) -> Result<Alone, Error> {
+        let held = match (self.patient(), network) {
+            (None, _) => None,
+            (Some(locks), Some(network)) => {
+                let held = locks.alone(network).await?;
+                Some((locks, held))
+            }
+            (Some(locks), None) => {
+                let held = locks.node_alone().await?;
+                Some((locks, held))
+            }
+        };
+        Ok(Alone { invoker: Invoker { locks: None, ..self.clone() }, held })
+    }
+
+    /// Together with other operations on this network.
+    pub(super) async fn together(&self, network: &str) -> Result<Option<Held>, Error> {
+        match self.patient() {
+            None => Ok(None),
+            Some(locks) => Ok(Some(locks.shared(network).await?)),
+        }
+    }
+
+    /// The locks, which are waited for no longer than the operation may take.
+    fn patient(&self) -> Option<Locks> {
+        let locks = self.locks.clone()?;
+        let deadline =
+            self.exec.deadline.map(|deadline| deadline.at.saturating_duration_since(Instant::now()));
+        let limits = [Some(locks.limit()), self.operation_limit, deadline];
+        let limit: Duration = limits.into_iter().flatten().min().unwrap_or_default();
+        Some(locks.with_limit(limit))
+    }
+}

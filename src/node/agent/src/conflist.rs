@@ -1,0 +1,174 @@
+//! The runtime's configuration of the pods' network: `10-cnimble.conflist`.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipnetwork::IpNetwork;
+use serde_json::{Value, json};
+
+use cnimble_cni::cidr::default_route;
+use cnimble_leases::store::Directory;
+use cnimble_os::files::{self as files, Links};
+
+use crate::LIMIT;
+use crate::shares::ClusterLocal;
+
+/// The plugin that connects pods to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Plugin {
+    /// The pods share a bridge.
+    #[default]
+    Bridge,
+    /// Each pod has its own veth pair.
+    Ptp,
+}
+
+/// The settings of the file.
+#[derive(Debug, Clone)]
+pub struct Conflist {
+    /// The directory of the file.
+    pub dir: PathBuf,
+    /// The name of the network.
+    pub name: String,
+    /// The plugin that connects pods to the host.
+    pub plugin: Plugin,
+    /// A template of the administrator that replaces the built-in text, in containerd's syntax.
+    pub template: Option<PathBuf>,
+    /// The `dataDir` of host-local, if it is not the default.
+    pub data_dir: Option<PathBuf>,
+    /// The settings for addresses of a cluster's subnet, with blocks in etcd.
+    pub cluster: Option<ClusterLocal>,
+}
+
+/// The name of the pods' bridge.
+pub(crate) const BRIDGE: &str = "cni0";
+
+impl Conflist {
+    /// The path of the file.
+    pub fn path(&self) -> PathBuf {
+        self.dir.join(format!("10-{}.conflist", self.name))
+    }
+
+    /// Returns the text for pods of these networks.
+    ///
+    /// # Errors
+    /// Fails if the template is invalid or cannot be read.
+    pub fn text(&self, own: &[IpNetwork], mtu: Option<u32>) -> Result<String, String> {
+        let Some(template) = &self.template else { return Ok(self.usual(own, mtu)) };
+        let shown = template.display();
+        let text = files::read(template, LIMIT, Links::Follow).map_err(|err| format!("{shown}: {err}"))?;
+        let text = String::from_utf8(text).map_err(|_| format!("{shown} is no text"))?;
+        let text = crate::template::fill(&text, own).map_err(|why| format!("{shown}: {why}"))?;
+        let value: Value =
+            serde_json::from_str(&text).map_err(|err| format!("{shown}: filled in it is no JSON: {err}"))?;
+        match value.get("plugins").and_then(Value::as_array).is_some_and(|plugins| !plugins.is_empty()) {
+            true => Ok(text),
+            false => Err(format!("{shown}: filled in it has no plugins")),
+        }
+    }
+
+    fn usual(&self, own: &[IpNetwork], mtu: Option<u32>) -> String {
+        let ipam = match &self.cluster {
+            Some(cluster) => cluster.ipam.clone(),
+            None => self.host_local(own),
+        };
+        let mut main = match self.plugin {
+            // Pods reach others through the gateway, including pods of other nodes in their subnet.
+            // A new podCIDR changes the gateway's address. The file changes only when no pod has the old podCIDR.
+            Plugin::Bridge if self.cluster.is_some() => json!({
+                "type": "bridge", "bridge": BRIDGE, "isGateway": true, "hairpinMode": true, "ipam": ipam,
+            }),
+            Plugin::Bridge => json!({
+                "type": "bridge", "bridge": BRIDGE, "isGateway": true, "forceAddress": true, "hairpinMode": true,
+                "ipam": ipam,
+            }),
+            Plugin::Ptp => json!({"type": "ptp", "ipam": ipam}),
+        };
+        if let (Some(mtu), Some(main)) = (mtu, main.as_object_mut()) {
+            main.insert("mtu".to_owned(), json!(mtu));
+        }
+        let list = json!({
+            "cniVersion": "1.0.0",
+            "name": self.name,
+            "plugins": [
+                main,
+                {"type": "portmap", "capabilities": {"portMappings": true}},
+                {"type": "bandwidth", "capabilities": {"bandwidth": true}},
+            ],
+        });
+        cnimble_cni::json::to_pretty(&list) + "\n"
+    }
+
+    fn host_local(&self, own: &[IpNetwork]) -> Value {
+        let ranges: Vec<Value> = own.iter().map(|cidr| json!([{"subnet": cidr.to_string()}])).collect();
+        let routes: Vec<Value> = own.iter().map(|cidr| json!({"dst": default_route(*cidr)})).collect();
+        let mut ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
+        if let (Some(dir), Some(ipam)) = (&self.data_dir, ipam.as_object_mut()) {
+            ipam.insert("dataDir".to_owned(), json!(dir));
+        }
+        ipam
+    }
+
+    /// The subnets that nodes own blocks of. The list is empty if each node has podCIDRs.
+    pub fn shared(&self) -> &[IpNetwork] {
+        self.cluster.as_ref().map_or(&[], |cluster| &cluster.subnets)
+    }
+
+    /// Returns the networks in the current file. The list is empty if there is no such file.
+    pub fn ranges(&self) -> Vec<IpNetwork> {
+        let Ok(text) = files::read(&self.path(), LIMIT, Links::Refuse) else { return Vec::new() };
+        let value: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let plugins = value.get("plugins").and_then(Value::as_array);
+        let ipam = || plugins.into_iter().flatten().filter_map(|plugin| plugin.get("ipam"));
+        let ranges = ipam().filter_map(|ipam| ipam.get("ranges")?.as_array());
+        let subnets = ranges
+            .flatten()
+            .filter_map(Value::as_array)
+            .flatten()
+            .chain(ipam())
+            .filter_map(|range| range.get("subnet")?.as_str());
+        subnets.filter_map(|subnet| subnet.parse().ok()).collect()
+    }
+
+    /// Returns the first lease of this network with an address outside of `own`.
+    ///
+    /// # Errors
+    /// Fails if the leases exist but cannot be listed.
+    pub fn lease_outside(&self, own: &[IpNetwork]) -> Result<Option<IpAddr>, String> {
+        let dir = self.data_dir.as_deref().unwrap_or(Path::new("/var/lib/cni/networks"));
+        let leases = match Directory::open(&dir.join(&self.name)).map_err(|err| err.to_string())? {
+            Some(dir) => dir.addresses().map_err(|err| err.to_string())?,
+            None => Vec::new(),
+        };
+        Ok(leases.into_iter().find(|ip| !own.iter().any(|cidr| cidr.contains(*ip))))
+    }
+
+    /// Writes the file atomically if its text differs. Returns whether it was written.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn write(&self, text: &str) -> io::Result<bool> {
+        let path = self.path();
+        if files::read(&path, LIMIT, Links::Refuse).is_ok_and(|there| there == text.as_bytes()) {
+            return Ok(false);
+        }
+        std::fs::create_dir_all(&self.dir)?;
+        // Runtimes ignore the draft because of its other extension.
+        let draft = self.dir.join(format!(".{}.cnimble-node", self.name));
+        files::draft(&draft, text.as_bytes(), 0o600, true)?;
+        std::fs::rename(&draft, &path).inspect_err(|_| drop(std::fs::remove_file(&draft)))?;
+        Ok(true)
+    }
+
+    /// Removes the file. Returns whether it existed.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be removed.
+    pub fn remove(&self) -> io::Result<bool> {
+        match std::fs::remove_file(self.path()) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+}

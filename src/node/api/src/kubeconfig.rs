@@ -1,0 +1,343 @@
+//! kubeconfig files: the address of an API server, and the credentials for it.
+//!
+//! The format is clientcmd's v1 Config. `auth-provider` and proxies are refused rather than ignored.
+//! A pod has no such file. Its service account contains the same information.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hyper::Uri;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::yaml;
+use cnimble_os::files::{self as files, Links};
+
+use crate::exec::Program;
+use crate::http::{Tls, parse_url};
+use crate::{Secret, StartError};
+
+/// The largest file that is read, in bytes.
+const MAX_SIZE: usize = 10 << 20;
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default)]
+struct Config {
+    current_context: Option<String>,
+    clusters: Vec<Named>,
+    users: Vec<Named>,
+    contexts: Vec<Named>,
+}
+
+/// A `name` with the object that it names.
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    #[serde(alias = "user", alias = "context")]
+    cluster: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    cluster: String,
+    #[serde(default)]
+    user: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Cluster {
+    server: String,
+    certificate_authority: Option<PathBuf>,
+    certificate_authority_data: Option<String>,
+    #[serde(default)]
+    insecure_skip_tls_verify: bool,
+    tls_server_name: Option<String>,
+    proxy_url: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default)]
+struct User {
+    token: Option<Secret>,
+    #[serde(rename = "tokenFile")]
+    token_file: Option<PathBuf>,
+    client_certificate: Option<PathBuf>,
+    client_certificate_data: Option<String>,
+    client_key: Option<PathBuf>,
+    client_key_data: Option<String>,
+    username: Option<String>,
+    password: Option<Secret>,
+    exec: Option<Value>,
+    auth_provider: Option<Value>,
+}
+
+/// A server with its current address and credentials.
+#[derive(PartialEq)]
+pub(super) struct Access {
+    pub(super) server: Uri,
+    pub(super) tls: Tls,
+    pub(super) credentials: Credentials,
+}
+
+/// The credentials for the header Authorization.
+#[derive(Clone, PartialEq)]
+#[cfg_attr(test, derive(Debug))]
+pub(super) enum Credentials {
+    None,
+    Token(Secret),
+    /// Name and password, in base64.
+    Basic(Secret),
+    /// A token in a file. It is read for each request, because it changes.
+    TokenFile(PathBuf),
+    /// A program returns the credentials.
+    Exec(Box<Program>),
+}
+
+/// Reads a kubeconfig. `context` replaces its current context.
+pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Access, StartError> {
+    access(path, context).map_err(|reason| StartError::Kubeconfig { path: path.to_owned(), reason })
+}
+
+/// The directory of a pod's service account.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Returns the access to the API server that a pod of the cluster has.
+pub(super) fn in_cluster() -> Result<Access, StartError> {
+    let failed = |reason| StartError::Kubeconfig { path: PathBuf::from(ACCOUNT), reason };
+    let variable = |name: &str| {
+        let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+        value.ok_or_else(|| failed(format!("{name} is not set: is this a pod of a cluster?")))
+    };
+    let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let authorities = limited(&Path::new(ACCOUNT).join("ca.crt")).map_err(failed)?;
+    let token = Path::new(ACCOUNT).join("token");
+    limited(&token).map_err(failed)?;
+    Ok(Access {
+        server: parse_url(&format!("https://{host}:{port}"))?,
+        tls: Tls { authorities: Some(authorities), ..Tls::default() },
+        credentials: Credentials::TokenFile(token),
+    })
+}
+
+fn access(path: &Path, context: Option<&str>) -> Result<Access, String> {
+    // File names are relative to the kubeconfig.
+    let dir = path.parent().unwrap_or(Path::new("."));
+    understood(&limited(path)?, context, dir, &limited)
+}
+
+/// Interprets a kubeconfig. `file` reads the files that it names.
+fn understood(
+    bytes: &[u8],
+    context: Option<&str>,
+    dir: &Path,
+    file: &dyn Fn(&Path) -> Result<Vec<u8>, String>,
+) -> Result<Access, String> {
+    let value = yaml::document(bytes)?;
+    let config: Config = typed(&value, "")?;
+    let name = context.map(str::to_owned).or(config.current_context).filter(|name| !name.is_empty());
+    let name = name.ok_or("it has no current-context")?;
+    let context: Context = find(config.contexts, "context", &name)?;
+    let cluster: Cluster = find(config.clusters, "cluster", &context.cluster)?;
+    let user: User =
+        if context.user.is_empty() { User::default() } else { find(config.users, "user", &context.user)? };
+
+    if cluster.proxy_url.is_some_and(|url| !url.is_empty()) {
+        return Err(format!("cluster \"{}\": proxy-url is not supported", context.cluster));
+    }
+    if user.auth_provider.as_ref().is_some_and(|value| !value.is_null()) {
+        return Err(format!(
+            "user \"{}\": auth-provider is not supported; use exec, a token, a tokenFile or a client certificate",
+            context.user
+        ));
+    }
+    let whose = format!("user \"{}\": ", context.user);
+    let exec = match &user.exec {
+        Some(value) if !value.is_null() => {
+            let program: Program = typed(value, &format!("{whose}exec: "))?;
+            Some(program.checked(dir).map_err(|err| format!("{whose}{err}"))?)
+        }
+        _ => None,
+    };
+    let server = parse_url(cluster.server.trim_end_matches('/')).map_err(|err| format!("server: {err}"))?;
+    let pem = |what: &str, data: Option<String>, path: Option<PathBuf>| match path {
+        _ if data.as_ref().is_some_and(|data| !data.is_empty()) => {
+            inline(what, &data.unwrap_or_default()).map(Some)
+        }
+        Some(path) if !path.as_os_str().is_empty() => {
+            file(&dir.join(path)).map(Some).map_err(|err| format!("{what}: {err}"))
+        }
+        _ => Ok(None),
+    };
+    let authorities =
+        pem("certificate-authority", cluster.certificate_authority_data, cluster.certificate_authority)?;
+    if cluster.insecure_skip_tls_verify && authorities.is_some() {
+        return Err(format!(
+            "cluster \"{}\": a certificate authority and insecure-skip-tls-verify exclude each other",
+            context.cluster
+        ));
+    }
+    let chain = pem("client-certificate", user.client_certificate_data, user.client_certificate)?;
+    let key = pem("client-key", user.client_key_data, user.client_key)?;
+    let client = match (chain, key) {
+        (Some(chain), Some(key)) => Some((chain, key)),
+        (None, None) => None,
+        _ => {
+            return Err(format!(
+                "user \"{}\": a client certificate and its key need each other",
+                context.user
+            ));
+        }
+    };
+    let some = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let token = user.token.filter(|token| !token.expose().is_empty());
+    let credentials = match (user.token_file, token, some(user.username)) {
+        (Some(token), ..) => {
+            let token = dir.join(token);
+            file(&token)?;
+            Credentials::TokenFile(token)
+        }
+        (_, Some(token), _) => Credentials::Token(token),
+        (_, _, Some(name)) => {
+            let password = user.password.as_ref().map_or("", Secret::expose);
+            Credentials::Basic(Secret::new(&STANDARD.encode(format!("{name}:{password}"))))
+        }
+        // As under kubectl, the program is not asked if there are other credentials.
+        _ => exec.map_or(Credentials::None, |program| Credentials::Exec(Box::new(program))),
+    };
+    let tls = Tls {
+        authorities,
+        insecure: cluster.insecure_skip_tls_verify,
+        server_name: some(cluster.tls_server_name),
+        client,
+    };
+    Ok(Access { server, tls, credentials })
+}
+
+fn find<T: for<'de> Deserialize<'de>>(list: Vec<Named>, kind: &str, name: &str) -> Result<T, String> {
+    let found = list.into_iter().find(|entry| entry.name == name);
+    let value =
+        found.and_then(|entry| entry.cluster).ok_or_else(|| format!("there is no {kind} \"{name}\""))?;
+    typed(&value, &format!("{kind} \"{name}\": "))
+}
+
+fn typed<T: for<'de> Deserialize<'de>>(value: &Value, whose: &str) -> Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|err| {
+        // The value itself may be a token.
+        let reason = err.inner().to_string();
+        let reason = match reason.split_once(", expected ") {
+            Some((_, expected)) => format!("expected {expected}"),
+            None => reason,
+        };
+        format!("{whose}{}: {reason}", err.path())
+    })
+}
+
+/// Decodes inline data in base64.
+fn inline(what: &str, data: &str) -> Result<Vec<u8>, String> {
+    let data: String = data.split_whitespace().collect();
+    STANDARD.decode(data).map_err(|err| format!("{what}-data: {err}"))
+}
+
+/// Reads a kubeconfig, or one of its files.
+pub(super) fn limited(path: &Path) -> Result<Vec<u8>, String> {
+    files::read(path, MAX_SIZE, Links::Follow).map_err(|err| format!("can't read {}: {err}", path.display()))
+}
+
+/// Entry point for fuzzers: parses any bytes as a kubeconfig, with the same content in all its files.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(bytes: &[u8], file: &[u8]) {
+    for context in [None, Some("c")] {
+        let read = |_: &Path| Ok(file.to_vec());
+        let Ok(access) = understood(bytes, context, Path::new("/kube"), &read) else { continue };
+        assert!(
+            matches!(access.server.scheme_str(), Some("http" | "https")) && access.server.host().is_some()
+        );
+        assert!(!access.tls.insecure || access.tls.authorities.is_none());
+        if let Credentials::TokenFile(path) = &access.credentials {
+            assert!(path.is_absolute());
+        }
+        // The system's authorities are not the subject of this test.
+        if access.tls.insecure || access.tls.authorities.is_some() {
+            let _ = crate::http::Client::new(&access.server, &access.tls);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(cluster: &str, user: &str) -> Result<Access, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        std::fs::write(dir.path().join("ca.pem"), "ca").unwrap();
+        std::fs::write(dir.path().join("token"), "t").unwrap();
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- name: c\n  context: {{cluster: k, user: u}}\n\
+             clusters:\n- name: k\n  cluster: {{{cluster}}}\nusers:\n- name: u\n  user: {{{user}}}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        access(&path, None)
+    }
+
+    #[test]
+    fn credentials_and_certificates_are_found() {
+        let access = config("server: 'https://k:6443/', certificate-authority: ca.pem", "token: t0").unwrap();
+        assert_eq!(access.server.to_string(), "https://k:6443/");
+        assert_eq!(access.tls.authorities.as_deref(), Some(b"ca".as_slice()));
+        assert_eq!(access.credentials, Credentials::Token(Secret::new("t0")));
+        let access = config(
+            "server: 'https://k', insecure-skip-tls-verify: true, tls-server-name: n",
+            "client-certificate-data: Yw==, client-key-data: aw==, username: me, password: pw",
+        )
+        .unwrap();
+        assert!(access.tls.insecure);
+        assert_eq!(access.tls.client, Some((b"c".to_vec(), b"k".to_vec())));
+        assert_eq!(access.credentials, Credentials::Basic(Secret::new("bWU6cHc=")));
+        let file = config("server: 'http://k'", "token: old, tokenFile: token").unwrap().credentials;
+        assert!(matches!(file, Credentials::TokenFile(path) if path.ends_with("token")));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said_in_words() {
+        for (cluster, user, words) in [
+            (
+                "server: 'https://k'",
+                "exec: {command: aws}",
+                "user \"u\": exec: .: missing field `apiVersion`",
+            ),
+            ("server: 'https://k'", "exec: {apiVersion: v1, command: aws}", "exec: apiVersion is not"),
+            ("server: 'https://k'", "auth-provider: {name: gcp}", "auth-provider is not supported"),
+            ("server: 'https://k', proxy-url: 'http://p'", "", "proxy-url is not supported"),
+            ("server: k", "", "is not an http or https URL"),
+            ("", "", "cluster \"k\": .: missing field `server`"),
+            ("server: [1]", "", "server: expected a string"),
+            ("server: 'https://k'", "token: 123", "token: expected a string"),
+            ("server: 'https://k', certificate-authority: no.pem", "", "certificate-authority: can't read"),
+            ("server: 'https://k', certificate-authority-data: '*'", "", "certificate-authority-data: "),
+            (
+                "server: 'https://k', certificate-authority: ca.pem, insecure-skip-tls-verify: true",
+                "",
+                "exclude each other",
+            ),
+            ("server: 'https://k'", "client-certificate-data: Yw==", "need each other"),
+            ("server: 'https://k'", "tokenFile: none", "can't read"),
+        ] {
+            let err = config(cluster, user).err().unwrap();
+            assert!(err.contains(words), "{err}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        for (text, words) in [("", "empty"), ("a: [", "line 2"), ("contexts: []", "no current-context")] {
+            std::fs::write(&path, text).unwrap();
+            let err = access(&path, None).err().unwrap();
+            assert!(err.contains(words), "{err}");
+        }
+        std::fs::write(&path, "current-context: c").unwrap();
+        assert!(access(&path, Some("d")).err().unwrap().contains("no context \"d\""));
+        assert!(access(dir.path(), None).err().unwrap().contains("regular file"));
+    }
+}

@@ -1,0 +1,347 @@
+//! YAML documents as trees that know their lines.
+//!
+//! Builds trees from the parser's events, within limits. A manifest of a few hundred bytes could otherwise take
+//! gigabytes by nested aliases, or have any depth.
+
+mod scalar;
+
+use std::collections::{BTreeMap, HashMap};
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+use serde_json::Value;
+
+/// How many values all documents of a text together may have, aliases resolved. A pod has some 50,
+/// and 250 as an API server shows it.
+pub const MAX_VALUES: usize = 250_000;
+/// How deep a manifest may be nested. A Pod needs about 15.
+const MAX_DEPTH: usize = 100;
+/// How many bytes of text aliases may add.
+const MAX_ALIAS_BYTES: usize = 16 << 20;
+
+/// A value and where it begins, both from 1.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The line and the column.
+    pub position: (usize, usize),
+    /// The value at this place.
+    pub content: Content,
+}
+
+/// The value of a node.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// Neither of the others.
+    Scalar(Value),
+    /// A list of nodes.
+    List(Vec<Node>),
+    /// A mapping; its keys are texts.
+    Map(BTreeMap<String, Node>),
+}
+
+/// Why a text is no YAML that is taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// It is neither YAML nor JSON.
+    #[error("{0}")]
+    Syntax(String),
+    /// It is nested too deeply, or aliases make it too large.
+    #[error("{0}")]
+    TooComplex(String),
+}
+
+/// One step of the way to a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A step into a mapping.
+    Key(String),
+    /// A step into a list.
+    Index(usize),
+}
+
+impl From<&str> for Step {
+    fn from(key: &str) -> Self {
+        Step::Key(key.to_owned())
+    }
+}
+
+impl From<usize> for Step {
+    fn from(index: usize) -> Self {
+        Step::Index(index)
+    }
+}
+
+/// A document that can't be read, and where.
+#[derive(Debug)]
+pub struct Fault {
+    /// Line and column, both from 1.
+    pub position: (usize, usize),
+    /// The error.
+    pub problem: Problem,
+}
+
+impl Node {
+    /// The tree as JSON.
+    pub fn value(&self) -> Value {
+        match &self.content {
+            Content::Scalar(value) => value.clone(),
+            Content::List(items) => items.iter().map(Node::value).collect(),
+            Content::Map(entries) => entries.iter().map(|(key, node)| (key.clone(), node.value())).collect(),
+        }
+    }
+
+    /// Where the value at the end of this way is; where the way ends early, the last one on it.
+    pub fn locate(&self, way: &[Step]) -> (usize, usize) {
+        let mut node = self;
+        for step in way {
+            let next = match (&node.content, step) {
+                (Content::List(items), Step::Index(index)) => items.get(*index),
+                (Content::Map(entries), Step::Key(key)) => entries.get(key),
+                _ => None,
+            };
+            let Some(next) = next else { break };
+            node = next;
+        }
+        node.position
+    }
+
+    fn is_null(&self) -> bool {
+        matches!(self.content, Content::Scalar(Value::Null))
+    }
+
+    fn size(&self) -> Size {
+        match &self.content {
+            Content::Scalar(Value::String(text)) => Size { values: 1, bytes: text.len(), depth: 0 },
+            Content::Scalar(_) => Size { values: 1, bytes: 0, depth: 0 },
+            Content::List(items) => items.iter().map(Node::size).fold(Size::LIST, Size::and),
+            Content::Map(entries) => {
+                entries.iter().map(|(key, node)| node.size().longer(key)).fold(Size::LIST, Size::and)
+            }
+        }
+    }
+}
+
+/// How many values and bytes of text there are in a value, and how deep it is nested.
+#[derive(Clone, Copy)]
+struct Size {
+    values: usize,
+    bytes: usize,
+    depth: usize,
+}
+
+impl Size {
+    /// A list or mapping without anything in it.
+    const LIST: Size = Size { values: 1, bytes: 0, depth: 1 };
+
+    /// With one more thing in it.
+    fn and(self, inner: Size) -> Size {
+        Size {
+            values: self.values + inner.values,
+            bytes: self.bytes + inner.bytes,
+            depth: self.depth.max(inner.depth + 1),
+        }
+    }
+
+    fn longer(self, key: &str) -> Size {
+        Size { bytes: self.bytes + key.len(), ..self }
+    }
+}
+
+/// The documents in a text that hold something, and what is wrong after them, if anything is.
+pub fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
+    let mut loader = Loader::default();
+    for event in Parser::new_from_str(text) {
+        let step = event.map_err(|err| syntax(&err)).and_then(|(event, span)| loader.take(event, span));
+        if let Err(fault) = step {
+            return (loader.documents, Some(fault));
+        }
+    }
+    (loader.documents, None)
+}
+
+/// The only document of a text.
+///
+/// # Errors
+/// Fails with the error and its line.
+pub fn document(bytes: &[u8]) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
+    let (documents, fault) = documents(text);
+    if let Some(Fault { position: (line, column), problem }) = fault {
+        return Err(format!("line {line} column {column}: {problem}"));
+    }
+    documents.first().map(Node::value).ok_or_else(|| "it is empty".to_owned())
+}
+
+fn syntax(err: &ScanError) -> Fault {
+    let marker = err.marker();
+    Fault { position: (marker.line(), marker.col() + 1), problem: Problem::Syntax(err.info().to_owned()) }
+}
+
+#[derive(Default)]
+struct Loader {
+    documents: Vec<Node>,
+    /// Lists and mappings that are open, outermost first.
+    open: Vec<Open>,
+    anchors: HashMap<usize, Node>,
+    values: usize,
+    alias_bytes: usize,
+}
+
+struct Open {
+    position: (usize, usize),
+    anchor: usize,
+    kind: OpenKind,
+}
+
+enum OpenKind {
+    List(Vec<Node>),
+    Map { entries: BTreeMap<String, Node>, key: Option<Key>, merged: Vec<Node> },
+}
+
+struct Key {
+    text: String,
+    /// `<<` without quotes: its value's entries are taken over.
+    merge: bool,
+}
+
+impl Loader {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Fault> {
+        let position = (span.start.line(), span.start.col() + 1);
+        let fault = |problem| Fault { position, problem };
+        let too_complex = |text: &str| fault(Problem::TooComplex(text.to_owned()));
+        let open = |kind, anchor| Open { position, anchor, kind };
+        match event {
+            Event::SequenceStart(anchor, _) => self.open.push(open(OpenKind::List(Vec::new()), anchor)),
+            Event::MappingStart(anchor, _) => {
+                let kind = OpenKind::Map { entries: BTreeMap::new(), key: None, merged: Vec::new() };
+                self.open.push(open(kind, anchor));
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(done) = self.open.pop() else { return Ok(()) };
+                return self.close(done);
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let string = style != ScalarStyle::Plain
+                    || tag.as_ref().is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
+                if let Some(Open { kind: OpenKind::Map { entries, key: key @ None, .. }, .. }) =
+                    self.open.last_mut()
+                {
+                    let merge = !string && text == "<<";
+                    if entries.contains_key(text.as_ref()) && !merge {
+                        return Err(fault(Problem::Syntax(format!(
+                            "duplicate key \"{}\"",
+                            text.escape_debug()
+                        ))));
+                    }
+                    *key = Some(Key { text: text.into_owned(), merge });
+                    return Ok(());
+                }
+                let value = if string { Some(Value::from(text.as_ref())) } else { scalar::plain(&text) };
+                let value = value.ok_or_else(|| {
+                    fault(Problem::Syntax(format!("\"{}\" has no JSON form", text.escape_debug())))
+                })?;
+                return self.put(Node { position, content: Content::Scalar(value) }, anchor);
+            }
+            Event::Alias(anchor) => {
+                let Some(node) = self.anchors.get(&anchor) else {
+                    return Err(fault(Problem::Syntax("an alias of a value that contains it".to_owned())));
+                };
+                let Size { values, bytes, depth } = node.size();
+                self.values += values;
+                self.alias_bytes += bytes;
+                if self.values > MAX_VALUES || self.alias_bytes > MAX_ALIAS_BYTES {
+                    return Err(too_complex("its aliases make it too large"));
+                }
+                // Deeper than any list that is open: an alias may be of what holds others.
+                if self.open.len() + depth > MAX_DEPTH {
+                    return Err(too_complex("its aliases nest it too deeply"));
+                }
+                let node = node.clone();
+                return self.put(node, 0);
+            }
+            Event::DocumentStart(_) => self.anchors.clear(),
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
+        }
+        if self.open.len() > MAX_DEPTH {
+            return Err(too_complex("it is nested too deeply"));
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, done: Open) -> Result<(), Fault> {
+        let position = done.position;
+        let content = match done.kind {
+            OpenKind::List(items) => Content::List(items),
+            OpenKind::Map { mut entries, merged, .. } => {
+                for node in merged {
+                    for (key, value) in merge_entries(node, position)? {
+                        entries.entry(key).or_insert(value);
+                    }
+                }
+                Content::Map(entries)
+            }
+        };
+        self.put(Node { position, content }, done.anchor)
+    }
+
+    /// Puts a whole value where it belongs.
+    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
+        let position = node.position;
+        let fault = |problem| Fault { position, problem };
+        self.values += 1;
+        if self.values > MAX_VALUES {
+            return Err(fault(Problem::TooComplex(format!("it has more than {MAX_VALUES} values"))));
+        }
+        if anchor != 0 {
+            // What is kept for aliases counts like an alias: anchors may be nested.
+            let Size { values, bytes, .. } = node.size();
+            self.values += values;
+            self.alias_bytes += bytes;
+            if self.values > MAX_VALUES || self.alias_bytes > MAX_ALIAS_BYTES {
+                return Err(fault(Problem::TooComplex("its anchors make it too large".to_owned())));
+            }
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut().map(|open| &mut open.kind) {
+            None if node.is_null() => {}
+            None => self.documents.push(node),
+            Some(OpenKind::List(items)) => items.push(node),
+            Some(OpenKind::Map { entries, key, merged }) => match key.take() {
+                Some(Key { merge: true, .. }) => merged.push(node),
+                Some(Key { text, .. }) => {
+                    entries.insert(text, node);
+                }
+                None => {
+                    return Err(fault(Problem::Syntax(
+                        "a key must be a plain value, not a list or mapping".into(),
+                    )));
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+/// The entries that `<<: VALUE` merges, from a mapping or a list of mappings. The first entry of a key wins.
+fn merge_entries(node: Node, position: (usize, usize)) -> Result<BTreeMap<String, Node>, Fault> {
+    let wrong = || Fault {
+        position,
+        problem: Problem::Syntax("\"<<\" needs a mapping or a list of mappings".to_owned()),
+    };
+    match node.content {
+        Content::Map(entries) => Ok(entries),
+        Content::List(items) => {
+            let mut all = BTreeMap::new();
+            for item in items {
+                let Content::Map(entries) = item.content else { return Err(wrong()) };
+                for (key, value) in entries {
+                    all.entry(key).or_insert(value);
+                }
+            }
+            Ok(all)
+        }
+        Content::Scalar(_) => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

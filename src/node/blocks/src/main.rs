@@ -1,0 +1,161 @@
+//! `cluster-local-etcd`: what the plugin cluster-local asks of etcd, one thing for each start.
+//!
+//! The plugin's configuration is on stdin, and CNI_ARGS is in the environment. An error is JSON on stdout. `cnimble ipam`
+//! starts it for an operator's task, with JSON as the answer. `cnimble node` starts it with `tend`, and with `watch`,
+//! which prints a line of JSON for each state.
+
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use cnimble_blocks::node::{self, Node};
+use cnimble_blocks::{BlocksError, operator, tend, watch};
+use serde_json::{Value, json};
+
+use cnimble_cni::{CniArgs, Code, Error, PluginConfig};
+use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::share::Share;
+use cnimble_os::privileges::{Caps, Level, Restraint};
+
+/// No configuration comes near this.
+const LIMIT: u64 = 16 << 20;
+/// The time limit of a whole task.
+const DEADLINE: Duration = Duration::from_secs(12);
+
+/// The task.
+enum Task {
+    /// A set needs as many free addresses.
+    More(usize, usize),
+    /// The pod is to get this address.
+    Address(IpAddr),
+    /// The share is to be confirmed.
+    Confirm,
+    /// Returns unused blocks and addresses.
+    Tidy,
+    /// The node's agent sees to it that etcd has these addresses of the node, that there is a spare block, and that what is
+    /// unused goes back.
+    Tend(Vec<IpAddr>),
+    /// The node's agent follows who owns what, and has seen this revision.
+    Watch(i64),
+    /// The operator sets the network up.
+    Init,
+    /// The operator asks what is claimed.
+    Blocks,
+    /// The operator releases what a node has claimed.
+    Release(String),
+}
+
+fn main() -> ExitCode {
+    // Files may be another user's. The list of system calls is that of plugins, which need less than this.
+    let restraint = Restraint { keep: Caps::DAC_OVERRIDE, starts_programs: false };
+    restraint.apply(Level::chosen().min(Level::Usual));
+    let mut stdin = Vec::new();
+    let outcome = read(&mut stdin).and_then(|(cluster, task)| run(&cluster, &task));
+    match outcome {
+        Ok(answer) => {
+            let _ = std::io::stdout().write_all(answer.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(err) => {
+            let _ = std::io::stdout().write_all(err.to_json(PluginConfig::version_of(&stdin)).as_bytes());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read(stdin: &mut Vec<u8>) -> Result<(Cluster, Task), Error> {
+    let task = task(&std::env::args().skip(1).collect::<Vec<_>>()).ok_or_else(|| {
+        Error::new(Code::INVALID_ENVIRONMENT, "usage: cluster-local-etcd TASK")
+            .details("the plugin cluster-local and `cnimble ipam` start this program")
+    })?;
+    std::io::stdin()
+        .take(LIMIT)
+        .read_to_end(stdin)
+        .map_err(|err| Error::new(Code::IO, format!("reading the configuration from stdin: {err}")))?;
+    let config = PluginConfig::parse_for_del(stdin)?.0;
+    let args = CniArgs::parse(&std::env::var("CNI_ARGS").unwrap_or_default())?;
+    Ok((Cluster::read(&config, &args)?, task))
+}
+
+fn task(args: &[String]) -> Option<Task> {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["more", set, count] => Some(Task::More(set.parse().ok()?, count.parse().ok()?)),
+        ["address", ip] => Some(Task::Address(ip.parse().ok()?)),
+        ["confirm"] => Some(Task::Confirm),
+        ["tidy"] => Some(Task::Tidy),
+        ["tend", ips @ ..] => Some(Task::Tend(ips.iter().map(|ip| ip.parse().ok()).collect::<Option<_>>()?)),
+        ["watch", seen] => Some(Task::Watch(seen.parse().ok()?)),
+        ["init"] => Some(Task::Init),
+        ["blocks"] => Some(Task::Blocks),
+        ["release", node] => Some(Task::Release((*node).to_owned())),
+        _ => None,
+    }
+}
+
+fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
+    if let Task::More(set, count) = task
+        && let Some(share) = Share::read(&cluster.base.store)?
+        && share.is_valid()?
+        && node::free(cluster, &share, *set)? >= *count
+    {
+        return Ok(String::new());
+    }
+    if let Task::Tend(ips) = task
+        && tend::is_tended(cluster, ips)?
+    {
+        return Ok(json!({"asked": false}).to_string());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|err| Error::new(Code::IO, format!("starting: {err}")))?;
+    let work = async {
+        match task {
+            Task::Watch(seen) => {
+                Ok(watch::follow(cluster, *seen, DEADLINE, say).await.map(|()| String::new()))
+            }
+            _ => tokio::time::timeout(DEADLINE, perform(cluster, task)).await,
+        }
+    };
+    let outcome = runtime.block_on(work);
+    // A name that is still being looked up isn't waited for.
+    runtime.shutdown_background();
+    outcome.map_err(|_| BlocksError::Away("no time left".to_owned()))?.map_err(Error::from)
+}
+
+/// A line for the agent. It fails when there is no agent any more.
+fn say(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+async fn perform(cluster: &Cluster, task: &Task) -> Result<String, BlocksError> {
+    let done = |()| String::new();
+    match task {
+        Task::More(set, count) => Node::open(cluster).await?.more(*set, *count).await.map(done),
+        Task::Address(ip) => Node::open(cluster).await?.address(*ip).await.map(done),
+        Task::Confirm => Node::open(cluster).await.map(|_| String::new()),
+        Task::Tidy => Node::open(cluster).await?.tidy().await.map(done),
+        Task::Tend(ips) => {
+            let is_short = Node::open(cluster).await?.tend(ips).await?;
+            Ok(json!({"asked": true, "short": is_short}).to_string())
+        }
+        Task::Watch(_) => Ok(String::new()),
+        Task::Init => operator::init(cluster).await.map(done),
+        Task::Blocks => {
+            let claims = operator::list(cluster).await?;
+            let rows = claims.iter().map(|claim| {
+                let last = if claim.is_single { claim.first } else { cluster.last_of(claim.first) };
+                json!({"first": claim.first, "last": last, "node": claim.node, "freeAt": claim.free})
+            });
+            Ok(Value::from_iter(rows).to_string())
+        }
+        Task::Release(name) => {
+            let (count, until) = operator::release(cluster, name).await?;
+            Ok(json!({"released": count, "freeAt": until}).to_string())
+        }
+    }
+}

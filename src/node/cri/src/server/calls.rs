@@ -1,0 +1,240 @@
+//! The calls of CRI.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use prost::Message;
+use tokio::sync::oneshot;
+use tonic::Status;
+
+use crate::wire;
+use cnimble_pod::network::NetworkNotReady;
+use cnimble_pod::sandbox::{Fault, Sandbox};
+
+use crate::server::answer::{cut, error};
+use crate::server::{Service, answer, cidr, info, request};
+
+type Answer<T> = Result<T, Status>;
+
+impl Service {
+    pub(crate) async fn version(self: Arc<Self>, _: wire::VersionRequest) -> Answer<wire::VersionResponse> {
+        Ok(wire::VersionResponse {
+            version: "0.1.0".to_owned(),
+            runtime_name: "cnimble".to_owned(),
+            runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
+            runtime_api_version: "v1".to_owned(),
+        })
+    }
+
+    /// The network is as the configuration directory is now, and as its plugins said when they were asked last: a plugin
+    /// that hangs keeps no kubelet waiting.
+    pub(crate) async fn status(
+        self: Arc<Self>,
+        request: wire::StatusRequest,
+    ) -> Answer<wire::StatusResponse> {
+        let network = self.sandboxes.network();
+        let condition = |kind: &str, why: Option<NetworkNotReady>| wire::RuntimeCondition {
+            kind: kind.to_owned(),
+            status: why.is_none(),
+            reason: why.as_ref().map(|_| NetworkNotReady::REASON.to_owned()).unwrap_or_default(),
+            message: why.map(|why| [vec![why.message], why.details].concat().join("; ")).unwrap_or_default(),
+        };
+        let conditions =
+            vec![condition("RuntimeReady", None), condition("NetworkReady", network.ready().err())];
+        Ok(wire::StatusResponse {
+            status: Some(wire::RuntimeStatus { conditions }),
+            info: if request.verbose { info::runtime(network) } else { Default::default() },
+        })
+    }
+
+    /// Control groups are paths, made by any manager.
+    pub(crate) async fn runtime_config(
+        self: Arc<Self>,
+        _: wire::Empty,
+    ) -> Answer<wire::RuntimeConfigResponse> {
+        let linux = wire::LinuxRuntimeConfiguration { cgroup_driver: wire::CGROUPFS };
+        Ok(wire::RuntimeConfigResponse { linux: Some(linux) })
+    }
+
+    /// Without a subnet nothing changes, as with other runtimes.
+    pub(crate) async fn update_runtime_config(
+        self: Arc<Self>,
+        request: wire::UpdateRuntimeConfigRequest,
+    ) -> Answer<wire::Empty> {
+        let network = request.runtime_config.and_then(|config| config.network_config);
+        let text = network.map(|network| network.pod_cidr).unwrap_or_default();
+        let cidrs = cidr::parse(&text).map_err(Status::invalid_argument)?;
+        if !cidrs.is_empty() && cidrs != self.sandboxes.network().pod_cidrs() {
+            cidr::save(&self.cidr_file, &cidrs).map_err(Status::internal)?;
+            log::info!("pods get their addresses from {text} from now on");
+            self.sandboxes.network().set_pod_cidrs(cidrs);
+        }
+        Ok(wire::Empty {})
+    }
+
+    /// A client that has gone ends it: then nothing stays of the sandbox.
+    pub(crate) async fn run_pod_sandbox(
+        self: Arc<Self>,
+        request: wire::RunPodSandboxRequest,
+    ) -> Answer<wire::RunPodSandboxResponse> {
+        let (config, attempt) = request::wanted(request)?;
+        // Dropped with this future, that is, with the client's interest.
+        let (interest, gone) = oneshot::channel::<()>();
+        let this = Arc::clone(&self);
+        let made = self.work(async move {
+            let mut gone = gone;
+            let turn = tokio::select! {
+                turn = this.making.acquire() => turn,
+                _ = &mut gone => return Err(Status::cancelled("the caller gave up")),
+            };
+            let _turn = turn.map_err(|err| Status::internal(err.to_string()))?;
+            let cancelled = async {
+                let _ = gone.await;
+            };
+            this.sandboxes.create(&config, attempt, cancelled).await.map_err(|err| {
+                log::warn!("{err}");
+                error(&err)
+            })
+        });
+        let made = made.await;
+        drop(interest);
+        Ok(wire::RunPodSandboxResponse { pod_sandbox_id: made?.id })
+    }
+
+    /// To know no such sandbox is success: then it is stopped.
+    pub(crate) async fn stop_pod_sandbox(
+        self: Arc<Self>,
+        request: wire::PodSandboxRequest,
+    ) -> Answer<wire::Empty> {
+        let Some(id) = self.find(&request.pod_sandbox_id)? else { return Ok(wire::Empty {}) };
+        let this = Arc::clone(&self);
+        let stopped = self.work(async move {
+            let _turn = this.ending.acquire().await.map_err(|err| Status::internal(err.to_string()))?;
+            match this.sandboxes.stop(&id).await {
+                Err(err) if !is_unknown(&err) => {
+                    log::warn!("{err}");
+                    Err(error(&err))
+                }
+                _ => Ok(wire::Empty {}),
+            }
+        });
+        stopped.await
+    }
+
+    /// To know no such sandbox is success: then it is removed.
+    pub(crate) async fn remove_pod_sandbox(
+        self: Arc<Self>,
+        request: wire::PodSandboxRequest,
+    ) -> Answer<wire::Empty> {
+        let Some(id) = self.find(&request.pod_sandbox_id)? else { return Ok(wire::Empty {}) };
+        let this = Arc::clone(&self);
+        let removed = self.work(async move {
+            let _turn = this.ending.acquire().await.map_err(|err| Status::internal(err.to_string()))?;
+            this.sandboxes.remove(&id).await.map(|()| wire::Empty {}).map_err(|err| {
+                log::warn!("{err}");
+                error(&err)
+            })
+        });
+        removed.await
+    }
+
+    pub(crate) async fn pod_sandbox_status(
+        self: Arc<Self>,
+        request: wire::PodSandboxStatusRequest,
+    ) -> Answer<wire::PodSandboxStatusResponse> {
+        let id = self.find(&request.pod_sandbox_id)?;
+        let known = match &id {
+            Some(id) => self.sandboxes.get(id).map_err(|err| error(&err))?,
+            None => None,
+        };
+        let sandbox = known.ok_or_else(|| {
+            Status::not_found(format!(
+                "there is no sandbox \"{:.80}\"",
+                request.pod_sandbox_id.escape_debug().to_string()
+            ))
+        })?;
+        let fault = self.sandboxes.fault(&sandbox);
+        let info = match request.verbose {
+            true => info::sandbox(&self.sandboxes, &sandbox).await,
+            false => Default::default(),
+        };
+        Ok(wire::PodSandboxStatusResponse { status: Some(answer::status(&sandbox, fault)), info })
+    }
+
+    pub(crate) async fn list_pod_sandbox(
+        self: Arc<Self>,
+        request: wire::ListPodSandboxRequest,
+    ) -> Answer<wire::ListPodSandboxResponse> {
+        let filter = request.filter.unwrap_or_default();
+        // Each has a file, and a namespace that is looked for.
+        let listed = tokio::task::spawn_blocking(move || self.list(&filter)).await;
+        listed.unwrap_or_else(|err| Err(Status::internal(err.to_string())))
+    }
+
+    fn list(&self, filter: &wire::PodSandboxFilter) -> Answer<wire::ListPodSandboxResponse> {
+        let listing = self.sandboxes.list().map_err(|err| error(&err))?;
+        for (id, why) in listing.problems {
+            log::warn!("sandbox {id} is not listed: {why}");
+        }
+        let wanted = |of: &Sandbox| {
+            let labels = |(key, value)| of.config.labels.get(key) == Some(value);
+            of.id.starts_with(&filter.id) && filter.label_selector.iter().all(labels)
+        };
+        let state = filter.state.as_ref().map(|of| of.state);
+        let items = listing.sandboxes.into_iter().filter(wanted).filter_map(|sandbox| {
+            let fault: Option<Fault> = self.sandboxes.fault(&sandbox);
+            let fits = state.is_none_or(|state| state == answer::state(fault));
+            fits.then(|| answer::item(sandbox, fault).encode_to_vec().into())
+        });
+        Ok(wire::ListPodSandboxResponse { items: items.collect() })
+    }
+
+    /// There are no containers and no images.
+    pub(crate) async fn no_items(self: Arc<Self>, _: wire::Empty) -> Answer<wire::Items> {
+        Ok(wire::Items::default())
+    }
+
+    pub(crate) async fn no_container(self: Arc<Self>, _: wire::Empty) -> Answer<wire::Empty> {
+        Err(Status::not_found("there are no containers: cnimble serves pod sandboxes only"))
+    }
+
+    /// The sandbox with this ID, or with a unique ID that begins with it.
+    fn find(&self, id: &str) -> Answer<Option<String>> {
+        if id.is_empty() {
+            return Err(Status::invalid_argument("pod_sandbox_id is missing"));
+        }
+        // Nothing else is in an ID.
+        if id.len() > 64 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(None);
+        }
+        let found = self.sandboxes.ids_beginning(id).map_err(|err| error(&err))?;
+        match found.as_slice() {
+            [] => Ok(None),
+            [found] => Ok(Some(found.clone())),
+            several => {
+                let why = format!("{} sandboxes have an ID that begins with {id}", several.len());
+                Err(Status::invalid_argument(why))
+            }
+        }
+    }
+
+    /// Does what must be finished, in a task of its own: it goes on when the client has gone, and the end of the server
+    /// waits for it.
+    async fn work<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Answer<T>> + Send + 'static,
+    ) -> Answer<T> {
+        let Ok(permit) = Arc::clone(&self.works).try_acquire_owned() else {
+            return Err(Status::unavailable("the server is stopping, or has too much to do"));
+        };
+        let task = tokio::spawn(async move {
+            let _permit = permit;
+            work.await
+        });
+        task.await.unwrap_or_else(|err| Err(Status::internal(cut(err.to_string()))))
+    }
+}
+
+fn is_unknown(err: &cnimble_pod::sandbox::SandboxError) -> bool {
+    matches!(err, cnimble_pod::sandbox::SandboxError::Unknown { .. })
+}

@@ -1,0 +1,176 @@
+//! Connections: who is let in, and how it ends.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+
+use cnimble_pod::sandbox::Sandboxes;
+
+use crate::server::guest::{Guest, idlest};
+use crate::server::{Limits, Service, Socket, WORKS, cidr};
+
+/// How long an answer may take to be read in the end, and a client to answer a ping.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two questions whether a client is still there.
+const PING: Duration = Duration::from_secs(60);
+
+/// The largest headers of a request, in bytes.
+const HEADERS: u32 = 16 << 10;
+
+/// The bytes of one request that a client may send before they are read.
+const WINDOW: u32 = 256 << 10;
+
+/// A server of CRI.
+#[derive(Debug, Clone)]
+pub struct Server {
+    service: Arc<Service>,
+}
+
+impl Server {
+    /// A server of these sandboxes. `state_dir` keeps the pods' addresses of UpdateRuntimeConfig for the
+    /// next start.
+    pub fn new(sandboxes: Sandboxes, state_dir: &std::path::Path, limits: Limits) -> Self {
+        let cidr_file = state_dir.join("pod-cidr");
+        if let Some(cidrs) = cidr::load(&cidr_file) {
+            sandboxes.network().set_pod_cidrs(cidrs);
+        }
+        let service = Service {
+            sandboxes,
+            limits,
+            cidr_file,
+            calls: Arc::new(Semaphore::new(limits.calls)),
+            works: Arc::new(Semaphore::new(WORKS as usize)),
+            making: Semaphore::new(limits.parallel.max(1)),
+            ending: Semaphore::new(limits.parallel.max(1)),
+        };
+        Server { service: Arc::new(service) }
+    }
+
+    /// Serves until `stop` is done and every change under way has ended. The sandboxes stay.
+    pub async fn run(self, socket: Socket, stop: impl Future<Output = ()>) {
+        let mut stop = pin!(stop);
+        let mut talks = Talks {
+            service: Arc::clone(&self.service),
+            guests: Vec::new(),
+            tasks: JoinSet::new(),
+            freed: Arc::default(),
+        };
+        loop {
+            let next = async {
+                let accepted = socket.listener.accept().await;
+                talks.make_room().await;
+                accepted
+            };
+            let accepted = tokio::select! {
+                accepted = next => accepted,
+                () = stop.as_mut() => break,
+            };
+            match accepted {
+                Ok((stream, _)) => talks.begin(stream),
+                Err(err) => {
+                    log::warn!("can't accept a connection: {err}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        drop(socket);
+        // No other begins once this waits.
+        let _all = self.service.works.acquire_many(WORKS).await;
+        talks.guests.iter().for_each(|guest| guest.dismiss());
+        let ended = async { while talks.tasks.join_next().await.is_some() {} };
+        // A client that doesn't read isn't waited for.
+        let _ = tokio::time::timeout(PATIENCE, ended).await;
+    }
+}
+
+/// The connections of a server, and their tasks.
+struct Talks {
+    service: Arc<Service>,
+    guests: Vec<Arc<Guest>>,
+    tasks: JoinSet<()>,
+    /// Told of each call that ends.
+    freed: Arc<Notify>,
+}
+
+impl Talks {
+    /// Waits for a free place. If all are taken, dismisses the connection that has been without a call for longest.
+    /// A dismissed connection takes a while to end, so their number has a limit, too.
+    async fn make_room(&mut self) {
+        let limit = self.service.limits.connections.max(1);
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            // Its task has the other reference.
+            self.guests.retain(|guest| !guest.is_dismissed() && Arc::strong_count(guest) > 1);
+            if self.tasks.len() < limit {
+                return;
+            }
+            if self.guests.len() >= limit
+                && let Some(idlest) = idlest(&self.guests)
+            {
+                idlest.dismiss();
+            } else if self.guests.len() < limit && self.tasks.len() < limit * 2 {
+                return;
+            } else {
+                tokio::select! {
+                    () = self.freed.notified() => {}
+                    Some(_) = self.tasks.join_next() => {}
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, stream: UnixStream) {
+        let guest = Guest::new(Arc::clone(&self.freed));
+        self.guests.push(Arc::clone(&guest));
+        self.tasks.spawn(talk(Arc::clone(&self.service), stream, guest));
+    }
+}
+
+/// Talks with one client.
+async fn talk(service: Arc<Service>, stream: UnixStream, guest: Arc<Guest>) {
+    let limits = service.limits;
+    let streams = u32::try_from(limits.calls).unwrap_or(u32::MAX);
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(streams)
+        .max_header_list_size(HEADERS)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW * 4)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PATIENCE);
+    let caller = Arc::clone(&guest);
+    let answer = service_fn(move |request| {
+        let (call, service) = (caller.call(), Arc::clone(&service));
+        async move {
+            let _call = call;
+            service.answer(request).await
+        }
+    });
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
+    let outcome = tokio::select! {
+        outcome = connection.as_mut() => outcome,
+        () = guest.over(&limits) => {
+            // Without a call there was nothing that could get lost.
+            if !guest.has_called() {
+                return;
+            }
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(PATIENCE, connection).await {
+                Ok(outcome) => outcome,
+                Err(_) => return,
+            }
+        }
+    };
+    if let Err(err) = outcome {
+        log::debug!("a connection has ended: {err}");
+    }
+}

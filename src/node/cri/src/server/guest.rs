@@ -1,0 +1,149 @@
+//! How long a connection has been without a call, and which one makes room for another.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::server::Limits;
+
+/// A connection, as its task and the server see it.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    calls: Mutex<Calls>,
+    /// Whether it is to end.
+    leaving: watch::Sender<bool>,
+    /// Told of each call that ends.
+    freed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Calls {
+    under_way: usize,
+    any: bool,
+    /// The last time that a call began or ended; at first, when it connected.
+    last: Instant,
+}
+
+/// A call under way.
+pub(crate) struct Call(Arc<Guest>);
+
+impl Guest {
+    pub(crate) fn new(freed: Arc<Notify>) -> Arc<Self> {
+        let calls = Calls { under_way: 0, any: false, last: Instant::now() };
+        Arc::new(Guest { calls: Mutex::new(calls), leaving: watch::Sender::new(false), freed })
+    }
+
+    fn change<T>(&self, with: impl FnOnce(&mut Calls) -> T) -> T {
+        with(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Begins a call, which ends with the value.
+    pub(crate) fn call(self: &Arc<Self>) -> Call {
+        self.change(|calls| {
+            *calls = Calls { under_way: calls.under_way + 1, any: true, last: Instant::now() }
+        });
+        Call(Arc::clone(self))
+    }
+
+    /// Since when there is no call; `None` with one under way.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        self.change(|calls| (calls.under_way == 0).then_some(calls.last))
+    }
+
+    /// Whether there was ever a call.
+    pub(crate) fn has_called(&self) -> bool {
+        self.change(|calls| calls.any)
+    }
+
+    /// Asks it to end.
+    pub(crate) fn dismiss(&self) {
+        self.leaving.send_replace(true);
+    }
+
+    pub(crate) fn is_dismissed(&self) -> bool {
+        *self.leaving.borrow()
+    }
+
+    /// Waits until it is asked to end, or has been without a call for too long.
+    pub(crate) async fn over(&self, limits: &Limits) {
+        let mut leaving = self.leaving.subscribe();
+        loop {
+            let limit = if self.has_called() { limits.idle } else { limits.first_call };
+            // A call under way has a limit of its own.
+            let end = self.idle_since().map_or_else(|| Instant::now() + limit, |since| since + limit);
+            if end <= Instant::now() {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(end) => {}
+                _ = leaving.wait_for(|leaving| *leaving) => return,
+            }
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.change(|calls| {
+            calls.under_way = calls.under_way.saturating_sub(1);
+            calls.last = Instant::now();
+        });
+        self.0.freed.notify_one();
+    }
+}
+
+/// The connection that has been without a call for longest.
+pub(crate) fn idlest(guests: &[Arc<Guest>]) -> Option<&Arc<Guest>> {
+    guests
+        .iter()
+        .filter_map(|guest| Some((guest.idle_since()?, guest)))
+        .min_by_key(|(since, _)| *since)
+        .map(|(_, guest)| guest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_a_connection_and_a_call_does_not() {
+        let limits = Limits {
+            first_call: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
+            ..Limits::default()
+        };
+        let guest = Guest::new(Arc::default());
+        let begun = Instant::now();
+        guest.over(&limits).await;
+        assert_eq!(begun.elapsed(), limits.first_call);
+        let call = guest.call();
+        let (other, begun) = (Arc::clone(&guest), Instant::now());
+        let over = tokio::spawn(async move { other.over(&limits).await });
+        tokio::time::sleep(limits.idle * 3).await;
+        assert!(!over.is_finished() && guest.idle_since().is_none());
+        drop(call);
+        over.await.unwrap();
+        assert!(begun.elapsed() >= limits.idle * 4, "{:?}", begun.elapsed());
+        guest.dismiss();
+        guest.over(&limits).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_idlest_is_the_one_whose_last_call_is_longest_ago() {
+        let mut guests = Vec::new();
+        for _ in 0..3 {
+            guests.push(Guest::new(Arc::default()));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(Arc::ptr_eq(idlest(&guests).unwrap(), &guests[0]));
+        drop(guests[0].call());
+        let call = guests[1].call();
+        assert!(Arc::ptr_eq(idlest(&guests).unwrap(), &guests[2]));
+        let calls = [guests[0].call(), guests[2].call(), call];
+        assert!(idlest(&guests).is_none());
+        drop(calls);
+    }
+}

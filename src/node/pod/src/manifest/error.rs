@@ -1,0 +1,113 @@
+//! Errors in manifests.
+
+use std::fmt;
+
+use cnimble_api::yaml::Step;
+
+use super::{MAX_SIZE, Origin};
+use crate::PodId;
+
+/// A manifest that can't be used: what is wrong, and where.
+///
+/// Shown as `FILE:LINE:COLUMN: pod NAMESPACE/NAME: PATH: PROBLEM`, less what isn't known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManifestError {
+    /// The file or URL.
+    pub origin: Origin,
+    /// Line and column, both from 1, where they are known.
+    pub position: Option<(usize, usize)>,
+    /// The pod, if its name could be read.
+    pub pod: Option<Box<PodId>>,
+    /// The field, like `spec.containers[0].name`; may be empty.
+    pub path: String,
+    /// The error.
+    pub problem: Problem,
+}
+
+impl std::error::Error for ManifestError {}
+
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.origin)?;
+        if let Some((line, column)) = self.position {
+            write!(f, ":{line}:{column}")?;
+        }
+        if let Some(pod) = &self.pod {
+            write!(f, ": pod {pod}")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", self.path)?;
+        }
+        write!(f, ": {}", self.problem)
+    }
+}
+
+/// An error in a manifest, or in one of its fields.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// It is larger than [`MAX_SIZE`].
+    #[error("it is larger than {MAX_SIZE} bytes")]
+    TooLarge,
+    /// The text is not UTF-8.
+    #[error("it is not UTF-8 text")]
+    NotText,
+    /// There is nothing in it.
+    #[error("there is no pod in it")]
+    Empty,
+    /// It is neither YAML nor JSON.
+    #[error("{0}")]
+    Syntax(String),
+    /// It is nested too deeply, or aliases make it too large.
+    #[error("{0}")]
+    TooComplex(String),
+    /// It is another kind of object: which.
+    #[error("expected a Pod, PodList or List of apiVersion v1, got {0}")]
+    Kind(String),
+    /// There is more wrong than is told: how much.
+    #[error("{0} more things are wrong")]
+    More(usize),
+    /// A field of the wrong type.
+    #[error("{0}")]
+    Type(String),
+    /// A field with a value that isn't allowed.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl From<cnimble_api::yaml::Problem> for Problem {
+    fn from(problem: cnimble_api::yaml::Problem) -> Self {
+        match problem {
+            cnimble_api::yaml::Problem::Syntax(text) => Problem::Syntax(text),
+            cnimble_api::yaml::Problem::TooComplex(text) => Problem::TooComplex(text),
+        }
+    }
+}
+
+/// A way as people write it: `a.b[0].c`, and `metadata.annotations[example.com/x]`.
+pub(super) fn shown(steps: &[Step]) -> String {
+    let mut text = String::new();
+    for step in steps {
+        match step {
+            Step::Index(index) => text.push_str(&format!("[{index}]")),
+            Step::Key(key) if key.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+                if !text.is_empty() {
+                    text.push('.');
+                }
+                text.push_str(key);
+            }
+            Step::Key(key) => text.push_str(&format!("[{}]", key.escape_debug())),
+        }
+    }
+    short(text)
+}
+
+/// How many characters of a text from outside an error shows.
+const SHOWN: usize = 300;
+
+/// A text as an error shows it: not without end.
+pub(super) fn short(text: String) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}

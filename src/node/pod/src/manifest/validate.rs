@@ -1,0 +1,266 @@
+//! Checks a Pod by the rules of Kubernetes' validation for names and the network. Images, volumes and probes are not
+//! checked, because no container runs here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodDNSConfig, PodSpec};
+
+use cnimble_api::yaml::Step;
+
+use super::access::{address, containers_with_ports, protocol};
+use super::error::short;
+use super::limits::MAX_FAULTS;
+use super::names;
+use crate::network::Bandwidth;
+
+/// The limits of Linux' resolver that Kubernetes keeps.
+const MAX_NAMESERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
+const MAX_SEARCH_CHARS: usize = 2048;
+/// All annotations of an object together.
+const MAX_ANNOTATIONS: usize = 256 << 10;
+
+/// A field, and what is wrong with it.
+#[derive(Debug)]
+pub(super) struct Finding {
+    pub(super) way: Vec<Step>,
+    pub(super) text: String,
+}
+
+macro_rules! way {
+    ($($step:expr),*) => { vec![$(Step::from($step)),*] };
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, way: Vec<Step>, text: impl Into<String>) {
+        if self.0.len() < MAX_FAULTS {
+            self.0.push(Finding { way, text: short(text.into()) });
+        }
+    }
+
+    /// Adds what is wrong with a value, if anything is.
+    fn judge(&mut self, way: Vec<Step>, value: &str, wrong: Option<&'static str>) {
+        if let Some(wrong) = wrong {
+            self.add(way, format!("\"{}\" {wrong}", value.escape_debug()));
+        }
+    }
+}
+
+/// Everything that is wrong with a pod.
+pub(super) fn validate(pod: &Pod) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    metadata(pod, &mut findings);
+    match &pod.spec {
+        None => findings.add(way!["spec"], "is missing"),
+        Some(spec) => {
+            names_in_spec(spec, &mut findings);
+            ports(spec, &mut findings);
+            name_resolution(spec, &mut findings);
+        }
+    }
+    findings.0
+}
+
+fn metadata(pod: &Pod, findings: &mut Findings) {
+    let meta = &pod.metadata;
+    match meta.name.as_deref().unwrap_or_default() {
+        "" => findings.add(way!["metadata", "name"], "is missing"),
+        name => findings.judge(way!["metadata", "name"], name, names::subdomain(name)),
+    }
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    findings.judge(way!["metadata", "namespace"], namespace, names::label(namespace));
+    let uid = meta.uid.as_deref().unwrap_or_default();
+    findings.judge(way!["metadata", "uid"], uid, names::uid(uid));
+    for (key, value) in meta.labels.iter().flatten() {
+        let way = || way!["metadata", "labels", key.as_str()];
+        findings.judge(way(), key, names::qualified(key));
+        findings.judge(way(), value, names::label_value(value));
+    }
+    let Some(annotations) = &meta.annotations else { return };
+    for key in annotations.keys() {
+        // Here, and only here, capitals before the slash are fine.
+        let lower = key.to_ascii_lowercase();
+        findings.judge(way!["metadata", "annotations", key.as_str()], key, names::qualified(&lower));
+    }
+    let size: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size > MAX_ANNOTATIONS {
+        findings.add(
+            way!["metadata", "annotations"],
+            format!("have {size} bytes, {MAX_ANNOTATIONS} are allowed"),
+        );
+    }
+    if let Err(err) = Bandwidth::from_annotations(annotations) {
+        findings.add(
+            way!["metadata", "annotations", err.annotation],
+            format!("\"{}\" {}", err.value.escape_debug(), err.reason),
+        );
+    }
+}
+
+fn names_in_spec(spec: &PodSpec, findings: &mut Findings) {
+    let mut seen = BTreeSet::new();
+    let lists = [
+        ("initContainers", spec.init_containers.as_deref().unwrap_or_default()),
+        ("containers", &spec.containers),
+    ];
+    for (list, containers) in lists {
+        for (index, container) in containers.iter().enumerate() {
+            let way = || way!["spec", list, index, "name"];
+            findings.judge(way(), &container.name, names::label(&container.name));
+            if !seen.insert(&container.name) {
+                findings.judge(way(), &container.name, Some("is the name of another container, too"));
+            }
+        }
+    }
+    for (key, value) in [("hostname", &spec.hostname), ("subdomain", &spec.subdomain)] {
+        if let Some(value) = value.as_deref().filter(|value| !value.is_empty()) {
+            findings.judge(way!["spec", key], value, names::label(value));
+        }
+    }
+    for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
+        if alias.ip.parse::<IpAddr>().is_err() {
+            findings.judge(way!["spec", "hostAliases", index, "ip"], &alias.ip, Some("is no IP address"));
+        }
+        for (number, name) in alias.hostnames.iter().flatten().enumerate() {
+            findings.judge(
+                way!["spec", "hostAliases", index, "hostnames", number],
+                name,
+                names::subdomain(name),
+            );
+        }
+    }
+    if spec.termination_grace_period_seconds.is_some_and(|seconds| seconds < 0) {
+        findings.add(way!["spec", "terminationGracePeriodSeconds"], "is negative");
+    }
+}
+
+fn ports(spec: &PodSpec, findings: &mut Findings) {
+    let host_network = spec.host_network.unwrap_or(false);
+    let mut taken = BTreeMap::new();
+    let publishing: Vec<&Container> = containers_with_ports(spec).collect();
+    let lists = [
+        ("initContainers", spec.init_containers.as_deref().unwrap_or_default()),
+        ("containers", &spec.containers),
+    ];
+    for (list, containers) in lists {
+        for (index, container) in containers.iter().enumerate() {
+            let mut seen = BTreeSet::new();
+            for (number, port) in container.ports.iter().flatten().enumerate() {
+                let way = |field: &str| way!["spec", list, index, "ports", number, field];
+                one_port(port, host_network, &way, findings);
+                if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty())
+                    && !seen.insert(name)
+                {
+                    findings.judge(
+                        way("name"),
+                        name,
+                        Some("is the name of another port of this container, too"),
+                    );
+                }
+                let host_port = port.host_port.unwrap_or(0);
+                if host_port == 0 || !publishing.iter().any(|other| std::ptr::eq(*other, container)) {
+                    continue;
+                }
+                let key = (
+                    host_port,
+                    protocol(port.protocol.as_deref()),
+                    port.host_ip.as_deref().and_then(address),
+                );
+                if let Some(other) = taken.insert(key, &container.name) {
+                    findings
+                        .add(way("hostPort"), format!("{host_port} is published by container {other}, too"));
+                }
+            }
+        }
+    }
+}
+
+fn one_port(
+    port: &ContainerPort,
+    host_network: bool,
+    way: &dyn Fn(&str) -> Vec<Step>,
+    findings: &mut Findings,
+) {
+    if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
+        findings.judge(way("name"), name, names::port(name));
+    }
+    if !(1..=65535).contains(&port.container_port) {
+        findings.add(way("containerPort"), format!("{} is not between 1 and 65535", port.container_port));
+    }
+    let host_port = port.host_port.unwrap_or(0);
+    if host_port != 0 && !(1..=65535).contains(&host_port) {
+        findings.add(way("hostPort"), format!("{host_port} is not between 1 and 65535"));
+    } else if host_network && host_port != 0 && host_port != port.container_port {
+        findings.add(
+            way("hostPort"),
+            format!("{host_port} must be the containerPort {} with hostNetwork", port.container_port),
+        );
+    }
+    let name = port.protocol.as_deref();
+    if protocol(name).is_none() {
+        findings.judge(way("protocol"), name.unwrap_or_default(), Some("is none of TCP, UDP and SCTP"));
+    }
+    if let Some(ip) = port.host_ip.as_deref().filter(|ip| !ip.is_empty())
+        && ip.parse::<IpAddr>().is_err()
+    {
+        findings.judge(way("hostIP"), ip, Some("is no IP address"));
+    }
+}
+
+fn name_resolution(spec: &PodSpec, findings: &mut Findings) {
+    let policy = spec.dns_policy.as_deref().unwrap_or_default();
+    if !["", "ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"].contains(&policy) {
+        findings.judge(
+            way!["spec", "dnsPolicy"],
+            policy,
+            Some("is none of ClusterFirst, ClusterFirstWithHostNet, Default and None"),
+        );
+    }
+    let config = spec.dns_config.as_ref();
+    let servers = config.and_then(|config| config.nameservers.as_ref()).map_or(0, Vec::len);
+    if policy == "None" && servers == 0 {
+        findings.add(way!["spec", "dnsConfig", "nameservers"], "must name a server with dnsPolicy None");
+    }
+    if let Some(config) = config {
+        dns_config(config, findings);
+    }
+}
+
+fn dns_config(config: &PodDNSConfig, findings: &mut Findings) {
+    let way = |list: &str| way!["spec", "dnsConfig", list];
+    let servers = config.nameservers.as_deref().unwrap_or_default();
+    if servers.len() > MAX_NAMESERVERS {
+        findings.add(way("nameservers"), format!("are {}, {MAX_NAMESERVERS} are allowed", servers.len()));
+    }
+    for (index, server) in servers.iter().enumerate() {
+        if server.parse::<IpAddr>().is_err() {
+            findings.judge(way!["spec", "dnsConfig", "nameservers", index], server, Some("is no IP address"));
+        }
+    }
+    let searches = config.searches.as_deref().unwrap_or_default();
+    if searches.len() > MAX_SEARCHES {
+        findings.add(way("searches"), format!("are {}, {MAX_SEARCHES} are allowed", searches.len()));
+    }
+    if searches.join(" ").len() > MAX_SEARCH_CHARS {
+        findings.add(way("searches"), format!("are longer than {MAX_SEARCH_CHARS} characters together"));
+    }
+    for (index, search) in searches.iter().enumerate() {
+        findings.judge(way!["spec", "dnsConfig", "searches", index], search, names::search(search));
+    }
+    for (index, option) in config.options.iter().flatten().enumerate() {
+        let way = |field: &str| way!["spec", "dnsConfig", "options", index, field];
+        // These go into resolv.conf as they are.
+        let word = |text: &str| text.contains(|char: char| char.is_whitespace() || char.is_control());
+        match option.name.as_deref().unwrap_or_default() {
+            "" => findings.add(way("name"), "is missing"),
+            name if word(name) => findings.judge(way("name"), name, Some("may not hold white space")),
+            _ => {}
+        }
+        let value = option.value.as_deref().unwrap_or_default();
+        findings.judge(way("value"), value, word(value).then_some("may not hold white space"));
+    }
+}

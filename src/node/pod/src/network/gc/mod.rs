@@ -1,0 +1,179 @@
+//! Cleaning up after pods that are gone.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::sync::RwLockWriteGuard;
+use tokio::time::{Instant, sleep};
+
+use cnimble_cni::{self as cni, Attachment, Code, NetworkList};
+use cnimble_liveness::{self as life, Sight, Verdict, Witnesses};
+use cnimble_runtime::{Cache, Deadline, Entry, Error, Invoker};
+
+use super::{INTERFACE, NetworkError, NetworkPlugin};
+
+/// Between looks whether everybody else has finished.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Sandboxes, by their IDs.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Sandboxed {
+    /// Those on record: their pods live, or may live.
+    pub valid: Vec<String>,
+    /// Sandboxes of ours without a record.
+    pub lost: Vec<String>,
+}
+
+impl NetworkPlugin {
+    /// Cleans up after sandboxes without a record: runs DEL for each of their entries in the cache. The cache may be
+    /// shared with another runtime. So an entry that may be foreign stays while evidence for its attachment exists
+    /// ([`life`]).
+    ///
+    /// In networks that are ours alone ([`NetworkOptions::own_networks`](super::NetworkOptions)),
+    /// plugins are asked to clean up, too (the verb GC), with a list of everything that lives or
+    /// may live. In others they aren't: no list could have in it what another runtime adds a moment later.
+    ///
+    /// Goes on past failures. Waits until no operation on a pod runs, and lets none begin before its end. Pods wait for
+    /// it, so it has a time limit ([`NetworkOptions::gc_limit`](super::NetworkOptions)). At the limit the running plugin
+    /// is stopped, and the next clean-up finds the rest. A sandbox that is set up after `known` was made would be cleaned
+    /// up.
+    ///
+    /// # Errors
+    /// There was no such moment within the limit; all failures together.
+    pub async fn gc(&self, known: &Sandboxed) -> Result<(), NetworkError> {
+        let deadline = Deadline::after(self.inner.options.gc_limit);
+        let _alone = self.alone(deadline).await?;
+        let own = self.inner.options.invoker.cache();
+        let cache_failed =
+            |cause| NetworkError::Gc { failures: vec![Error::Cache { cause, rollback: Vec::new() }] };
+        let entries = own.list().map_err(cache_failed)?;
+        let valid: BTreeSet<&str> = known.valid.iter().map(String::as_str).collect();
+        let is_own = |name: &str| self.inner.options.own_networks.iter().any(|own| own == name);
+        let mut work: BTreeMap<String, (NetworkList, Vec<&Entry>)> = BTreeMap::new();
+        for (name, list) in self.all_networks(&entries) {
+            let of = |entry: &&Entry| entry.network == name && !valid.contains(entry.container_id.as_str());
+            let unwanted: Vec<&Entry> = entries.iter().filter(of).collect();
+            if is_own(&name) || !unwanted.is_empty() {
+                work.insert(name, (list, unwanted));
+            }
+        }
+        let mut failures = Vec::new();
+        let networks = work.len();
+        for (done, (list, unwanted)) in work.values().enumerate() {
+            // Each gets its share of the time that is left: one that hangs keeps no other from
+            // being cleaned up.
+            let left = deadline.at.saturating_duration_since(Instant::now());
+            let invoker = self.invoker(list).with_deadline(share(left, networks - done));
+            match invoker.alone(Some(&list.name)).await {
+                Ok(alone) => {
+                    failures
+                        .extend(self.clean(alone.invoker(), list, unwanted, known, is_own(&list.name)).await);
+                }
+                Err(err) => failures.push(err),
+            }
+        }
+        if failures.is_empty() { Ok(()) } else { Err(NetworkError::Gc { failures }) }
+    }
+
+    /// Cleans one network up, which is locked; returns all failures.
+    async fn clean(
+        &self,
+        invoker: &Invoker,
+        list: &NetworkList,
+        unwanted: &[&Entry],
+        known: &Sandboxed,
+        own: bool,
+    ) -> Vec<Error> {
+        let mut failures = Vec::new();
+        // Looked at now, when no other command works on the network.
+        let witnesses = self.witnesses();
+        let sight = match tokio::task::spawn_blocking(move || Sight::look(&witnesses)).await {
+            Ok(Ok(sight)) => sight,
+            Ok(Err(err)) => return vec![Error::Node(err)],
+            Err(err) => return vec![Error::Node(cni::Error::new(Code::INTERNAL, err.to_string()))],
+        };
+        let dead = |entry: &&&Entry| {
+            let judged = sight.node.entries.iter().find(|judged| judged.own && judged.entry == ***entry);
+            known.lost.contains(&entry.container_id)
+                || judged.is_some_and(|judged| matches!(judged.verdict, Verdict::Orphan(_)))
+        };
+        let dead: BTreeSet<(&str, &str)> = unwanted.iter().filter(dead).map(|entry| key(entry)).collect();
+        for entry in unwanted.iter().filter(|entry| dead.contains(&key(entry))) {
+            let with_result = !sight.node.is_anothers(entry);
+            failures.extend(invoker.del_entry(entry, with_result).await.err());
+        }
+        if !own {
+            return failures;
+        }
+        let mut valid = match sight.valid(&list.name) {
+            Ok(valid) => valid,
+            Err(why) => {
+                log::warn!("network {}: its plugins were not asked to clean up: {why}", list.name);
+                return failures;
+            }
+        };
+        valid.retain(|of| !dead.contains(&(of.container_id.as_str(), of.ifname.as_str())));
+        let ours = known.valid.iter();
+        valid.extend(ours.map(|id| Attachment { container_id: id.clone(), ifname: INTERFACE.to_owned() }));
+        valid.sort_by(|a, b| (&a.container_id, &a.ifname).cmp(&(&b.container_id, &b.ifname)));
+        valid.dedup();
+        failures.extend(invoker.gc_alone(list, Some(&valid)).await.err());
+        failures
+    }
+
+    fn witnesses(&self) -> Witnesses {
+        let options = &self.inner.options;
+        let mut witnesses = Witnesses::new(options.invoker.cache().clone());
+        witnesses.others = options.shared_caches.iter().map(Cache::new).collect();
+        witnesses
+            .data_dirs
+            .extend(self.state().networks.iter().flat_map(|network| life::data_dirs(&network.list)));
+        witnesses
+    }
+
+    /// The lock that operations on pods share, for us alone. Not by queueing for it: those who
+    /// come later would wait behind us for an operation that may hang for minutes.
+    async fn alone(&self, deadline: Deadline) -> Result<RwLockWriteGuard<'_, ()>, NetworkError> {
+        loop {
+            if let Ok(guard) = self.inner.everything.try_write() {
+                return Ok(guard);
+            }
+            if Instant::now() >= deadline.at {
+                return Err(NetworkError::Busy { limit: deadline.limit });
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    /// The networks of the directory, and those that the cache knows besides, by name.
+    fn all_networks(&self, entries: &[Entry]) -> BTreeMap<String, NetworkList> {
+        let mut networks = BTreeMap::new();
+        // The first of a name counts.
+        for network in &self.state().networks {
+            networks.entry(network.list.name.clone()).or_insert_with(|| network.list.clone());
+        }
+        for entry in entries {
+            if !networks.contains_key(&entry.network)
+                && let Ok(list) = entry.network_list()
+            {
+                networks.insert(entry.network.clone(), list);
+            }
+        }
+        networks
+    }
+}
+
+/// One of `parts` of the time, in tenths of a second, since people will read it.
+fn share(left: Duration, parts: usize) -> Deadline {
+    const TENTH: u128 = 100;
+    let parts = u128::try_from(parts).unwrap_or(1).max(1);
+    let tenths = (left.as_millis() / parts).div_ceil(TENTH);
+    Deadline::after(Duration::from_millis(u64::try_from(tenths * TENTH).unwrap_or(u64::MAX)))
+}
+
+fn key(entry: &Entry) -> (&str, &str) {
+    (&entry.container_id, &entry.ifname)
+}

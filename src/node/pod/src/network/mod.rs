@@ -1,0 +1,375 @@
+//! The network plugin layer: between pods and CNI.
+//!
+//! A [`NetworkPlugin`] knows the default network, which is the first usable one of the configuration directory, and
+//! follows changes of the directory. It sets up a pod's network (loopback, then the default network), reads its
+//! addresses, and checks it. It tears the network down with the configuration of the set-up, even if that has changed
+//! since. Plugins get the same facts of a pod as from kubelets and their runtimes.
+//!
+//! For each pod there is one operation at a time, and as many pods at once as you like. Only
+//! clean-up ([`NetworkPlugin::gc`]) waits until nothing else is going on.
+//!
+//! **Cancellation.** Dropping a future kills the plugin that it waits for. After a set-up that
+//! was dropped, call [`NetworkPlugin::tear_down`].
+//!
+//! Here a shell script is every plugin, so that the example runs anywhere:
+//!
+//! ```
+//! use std::os::unix::fs::PermissionsExt;
+//! use cnimble_pod::PodId;
+//! use cnimble_pod::network::{NetworkOptions, NetworkPlugin, PodNetwork};
+//! use cnimble_runtime::Invoker;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path();
+//! let script = r#"#!/bin/sh
+//!     case $CNI_COMMAND in
+//!     VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","1.0.0"]}' ;;
+//!     ADD) echo '{"cniVersion":"1.0.0"}' ;;
+//!     esac
+//! "#;
+//! for plugin in ["loopback", "fixed"] {
+//!     std::fs::write(dir.join(plugin), script)?;
+//!     std::fs::set_permissions(dir.join(plugin), std::fs::Permissions::from_mode(0o755))?;
+//! }
+//! let runtime = tokio::runtime::Runtime::new()?;
+//! runtime.block_on(async {
+//!     let invoker = Invoker::new([dir]).with_cache_dir(dir.join("cache"));
+//!     let plugin = NetworkPlugin::open(NetworkOptions::new(dir.join("net.d"), invoker)).await;
+//!     assert!(plugin.ready().unwrap_err().to_string().contains("cni plugin not initialized"));
+//!
+//!     std::fs::create_dir(dir.join("net.d"))?;
+//!     std::fs::write(dir.join("net.d/10-pods.conflist"),
+//!         r#"{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "fixed"}]}"#)?;
+//!     plugin.reload().await;
+//!     assert!(plugin.ready().is_ok());
+//!
+//!     // Tear-down needs neither a set-up nor a namespace to have been there.
+//!     let pod = PodNetwork::new(PodId::new("default", "web"), "c0ffee", "/run/netns/gone");
+//!     plugin.tear_down(&pod).await?;
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! With real plugins and a real namespace, as root:
+//!
+//! ```no_run
+//! # use cnimble_pod::PodId;
+//! # use cnimble_pod::network::{Bandwidth, NetworkError, NetworkPlugin, PodNetwork};
+//! # async fn example(plugin: NetworkPlugin) -> Result<(), NetworkError> {
+//! let mut pod = PodNetwork::new(PodId::new("default", "web"), "c0ffee", "/run/netns/web");
+//! pod.bandwidth = Some(Bandwidth { ingress: Some(10_000_000), egress: None });
+//! // Kept, so that the pod can be torn down whatever becomes of the configuration.
+//! pod.network = plugin.default_network().map(|network| network.list.clone().into());
+//! println!("{:?}", plugin.set_up(&pod).await?.ips);
+//! plugin.check(&pod).await?;
+//! plugin.tear_down(&pod).await
+//! # }
+//! ```
+
+mod bandwidth;
+mod config;
+mod error;
+mod gc;
+pub(super) mod locks;
+mod operations;
+mod pod;
+mod quantity;
+mod read;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
+use tokio::sync::watch;
+
+use cnimble_liveness::DEFAULT_PODS_CACHE_DIR;
+use cnimble_runtime::{ConfDir, DEFAULT_CACHE_DIR, Invoker, Network};
+
+use super::PodId;
+use super::watch::DirWatch;
+use config::State;
+use locks::Locks;
+
+pub use bandwidth::{Bandwidth, BandwidthError, EGRESS, INGRESS};
+pub use error::{NetworkError, NetworkNotReady, Operation};
+pub use gc::Sandboxed;
+pub use pod::{Dns, INTERFACE, PodNetwork, PodNetworkStatus, PortMapping, Protocol};
+
+/// The default time limit of an operation on a pod's network. The kubelet's limit of a CRI request is 4 minutes, and
+/// this is a little less.
+pub const OPERATION_LIMIT: Duration = Duration::from_secs(220);
+
+/// How long a clean-up of all networks may take by default. It holds everything else up, so it
+/// gets less than an operation on one pod, which waits for itself alone.
+pub const GC_LIMIT: Duration = Duration::from_secs(30);
+
+/// How a [`NetworkPlugin`] is made.
+#[derive(Debug, Clone)]
+pub struct NetworkOptions {
+    /// The configuration directory, `/etc/cni/net.d` as a rule. Need not exist yet.
+    pub conf_dir: PathBuf,
+    /// Runs the plugins, with their directories and the cache.
+    pub invoker: Invoker,
+    /// Plugins are also looked for in `<prefix>/opt/TYPE/bin`; `None` is nowhere else.
+    pub vendor_prefix: Option<PathBuf>,
+    /// The node's share of the cluster's pod addresses, one for each address family. Plugins
+    /// with the capability `ipRanges` get them.
+    pub pod_cidrs: Vec<IpNetwork>,
+    /// How long an operation on a network may take in all.
+    pub operation_limit: Duration,
+    /// How long a clean-up of all networks ([`NetworkPlugin::gc`]) may take in all. Nothing
+    /// else is done to pods meanwhile.
+    pub gc_limit: Duration,
+    /// How often the directory is read even if nothing was reported.
+    pub poll: Duration,
+    /// Caches of other runtimes on this node: what they know of counts when networks are
+    /// cleaned up.
+    pub shared_caches: Vec<PathBuf>,
+    /// Networks that no runtime but cnimble adds pods to. Only in these are plugins asked to clean
+    /// up (the verb GC).
+    pub own_networks: Vec<String>,
+}
+
+impl NetworkOptions {
+    /// The kubelet's ways for everything else.
+    pub fn new(conf_dir: impl Into<PathBuf>, invoker: Invoker) -> Self {
+        NetworkOptions {
+            conf_dir: conf_dir.into(),
+            invoker,
+            vendor_prefix: Some(PathBuf::from("/")),
+            pod_cidrs: Vec::new(),
+            operation_limit: OPERATION_LIMIT,
+            gc_limit: GC_LIMIT,
+            poll: Duration::from_secs(5),
+            shared_caches: vec![DEFAULT_CACHE_DIR.into(), DEFAULT_PODS_CACHE_DIR.into()],
+            own_networks: Vec::new(),
+        }
+    }
+}
+
+/// The network plugin layer. Cheap to clone; all clones are one.
+#[derive(Debug, Clone)]
+pub struct NetworkPlugin {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: NetworkOptions,
+    conf: ConfDir,
+    state: RwLock<Arc<State>>,
+    /// Held while the directory is being read.
+    reading: tokio::sync::Mutex<()>,
+    changes: watch::Sender<u64>,
+    /// The last answer to STATUS, with its network.
+    status: RwLock<Option<(Arc<Network>, NetworkNotReady)>>,
+    pods: Locks<PodId>,
+    /// [`NetworkOptions::pod_cidrs`], or what they were set to since.
+    pod_cidrs: RwLock<Vec<IpNetwork>>,
+    /// Operations on pods share it; clean-up has it alone.
+    everything: tokio::sync::RwLock<()>,
+}
+
+impl NetworkPlugin {
+    /// Reads the configuration directory and goes on watching it, in a task that ends with the
+    /// last clone. That there is no network yet is no error: see [`NetworkPlugin::ready`].
+    pub async fn open(options: NetworkOptions) -> Self {
+        let inner = Inner {
+            conf: ConfDir::new(&options.conf_dir),
+            state: RwLock::default(),
+            reading: tokio::sync::Mutex::default(),
+            changes: watch::Sender::new(0),
+            status: RwLock::default(),
+            pods: Locks::default(),
+            pod_cidrs: RwLock::new(options.pod_cidrs.clone()),
+            everything: tokio::sync::RwLock::default(),
+            options: NetworkOptions {
+                invoker: options.invoker.clone().with_operation_limit(options.operation_limit),
+                ..options
+            },
+        };
+        let plugin = NetworkPlugin { inner: Arc::new(inner) };
+        // Watched before it is read, so that nothing falls in between.
+        let options = &plugin.inner.options;
+        let dirs = std::iter::once(&options.conf_dir).chain(options.invoker.path()).cloned();
+        let watch = DirWatch::new(dirs, options.poll);
+        plugin.reload().await;
+        tokio::spawn(follow(Arc::downgrade(&plugin.inner), watch));
+        plugin
+    }
+
+    /// Reads the directory now. Warns once of each unusable file.
+    pub async fn reload(&self) {
+        let _reading = self.inner.reading.lock().await;
+        let before = self.state();
+        let Inner { conf, options, .. } = &*self.inner;
+        let Some(state) = config::read(conf, &options.invoker, self.vendor_prefix(), &before).await else {
+            return;
+        };
+        for problem in state.problems.iter().filter(|problem| !before.problems.contains(problem)) {
+            log::warn!("{problem}");
+        }
+        let name = |state: &State| state.default.as_ref().map(|of| (of.path.clone(), of.list.name.clone()));
+        if name(&state) != name(&before) {
+            match &state.default {
+                Some(network) => {
+                    let (name, file) = (&network.list.name, network.path.display());
+                    log::info!("the default network is {name} from {file}");
+                    if network.list.plugins.iter().any(cnimble_cni::list::ListEntry::lacks_ports) {
+                        log::warn!(
+                            "{file}: plugin portmap publishes no ports: its `capabilities` don't have \
+                             `\"portMappings\": true`"
+                        );
+                    }
+                }
+                None => log::warn!("there is no network in {}", conf.dir().display()),
+            }
+        }
+        *self.inner.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+        self.inner.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Counts the times that something changed in the directory.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.changes.subscribe()
+    }
+
+    /// Where the results of set-ups are kept.
+    pub fn cache(&self) -> &cnimble_runtime::Cache {
+        self.inner.options.invoker.cache()
+    }
+
+    /// The network that pods are set up with now.
+    pub fn default_network(&self) -> Option<Arc<Network>> {
+        self.state().default.clone()
+    }
+
+    /// The node's share of the cluster's pod addresses.
+    pub fn pod_cidrs(&self) -> Vec<IpNetwork> {
+        self.inner.pod_cidrs.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Pods that are set up from now on get their addresses from these, if a plugin has the capability
+    /// `ipRanges`.
+    pub fn set_pod_cidrs(&self, cidrs: Vec<IpNetwork>) {
+        *self.inner.pod_cidrs.write().unwrap_or_else(PoisonError::into_inner) = cidrs;
+    }
+
+    /// The directory with configurations, and those with plugins.
+    pub fn dirs(&self) -> (&Path, &[PathBuf]) {
+        (self.inner.conf.dir(), self.inner.options.invoker.path())
+    }
+
+    /// The unusable files of the configuration directory, with the reasons.
+    pub fn problems(&self) -> Vec<String> {
+        self.state().problems.clone()
+    }
+
+    /// Whether there is a network to set pods up with, and whether its plugins could serve when
+    /// [`NetworkPlugin::probe`] asked them last.
+    ///
+    /// # Errors
+    /// The condition of the node, and what is wrong with the files that are there.
+    pub fn ready(&self) -> Result<(), NetworkNotReady> {
+        let network = self.require()?;
+        let status = self.inner.status.read().unwrap_or_else(PoisonError::into_inner);
+        match &*status {
+            Some((asked, why)) if Arc::ptr_eq(asked, &network) => Err(why.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`NetworkPlugin::ready`], and asks the plugins whether they could serve (the verb
+    /// STATUS, from version 1.1.0 on). [`NetworkPlugin::ready`] knows of it from then on, and that it is
+    /// another way than before counts as a change.
+    ///
+    /// # Errors
+    /// As [`NetworkPlugin::ready`]; what a plugin answered.
+    pub async fn probe(&self) -> Result<(), NetworkNotReady> {
+        let network = self.require()?;
+        let asked = self.invoker(&network.list).with_time_limit(config::PROBE).status(&network.list).await;
+        let outcome = asked.map_err(|err| {
+            let text = err.to_spec();
+            NetworkNotReady {
+                message: format!("Network plugin returns error: {}", one_line(&text.to_string())),
+                details: vec![format!("network {} from {}", network.list.name, network.path.display())],
+            }
+        });
+        let status = outcome.clone().err().map(|why| (Arc::clone(&network), why));
+        let before = std::mem::replace(
+            &mut *self.inner.status.write().unwrap_or_else(PoisonError::into_inner),
+            status,
+        );
+        let was_ready = before.is_none_or(|(asked, _)| !Arc::ptr_eq(&asked, &network));
+        match &outcome {
+            Err(why) if was_ready => log::warn!("{}", why.condition()),
+            Ok(()) if !was_ready => log::info!("network {} is ready again", network.list.name),
+            _ => {}
+        }
+        if was_ready != outcome.is_ok() {
+            self.inner.changes.send_modify(|count| *count += 1);
+        }
+        outcome
+    }
+
+    /// Probes now and then, for ever: every `period`, and as soon as the networks change.
+    pub async fn keep_probing(&self, period: Duration) {
+        let mut changes = self.changes();
+        loop {
+            changes.mark_unchanged();
+            // What isn't ready is asked more often: pods wait for it.
+            let wait = match self.probe().await {
+                Ok(()) => period,
+                Err(_) => period / 5,
+            };
+            // Its own news isn't any.
+            changes.mark_unchanged();
+            let _ = tokio::time::timeout(wait, changes.changed()).await;
+        }
+    }
+
+    fn require(&self) -> Result<Arc<Network>, NetworkNotReady> {
+        let state = self.state();
+        state.default.clone().ok_or_else(|| {
+            let mut details = state.problems.clone();
+            if details.is_empty() {
+                let dir = self.inner.conf.dir().display();
+                details
+                    .push(format!("no CNI configuration file in {dir}. Has your network provider started?"));
+            }
+            NetworkNotReady::uninitialized(details)
+        })
+    }
+
+    fn state(&self) -> Arc<State> {
+        Arc::clone(&self.inner.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn vendor_prefix(&self) -> Option<&Path> {
+        self.inner.options.vendor_prefix.as_deref()
+    }
+
+    /// The invoker for this network.
+    fn invoker(&self, network: &cnimble_cni::NetworkList) -> Invoker {
+        let invoker = &self.inner.options.invoker;
+        let path = config::plugin_path(network, self.vendor_prefix(), invoker.path());
+        invoker.clone().with_path(path)
+    }
+}
+
+/// Reads the directory whenever it changes, until the plugin is dropped.
+async fn follow(inner: Weak<Inner>, mut watch: DirWatch) {
+    loop {
+        watch.changed().await;
+        match inner.upgrade() {
+            Some(inner) => NetworkPlugin { inner }.reload().await,
+            None => return,
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,378 @@
+//! The record of each sandbox on disk.
+//!
+//! It is written before anything else is made, and removed last. So the next start after a crash knows what to take
+//! down. A record appears whole, because it is written elsewhere and renamed. It is synced before networking starts.
+//! A power loss removes namespaces and packet rules, but not leases, and only the record names their owner. A file
+//! that was renamed but not synced may be empty after a power loss.
+//!
+//! Records are in directories by the first two digits of their pod's key, so that a pod's are found
+//! in the same time among thousands.
+//!
+//! Later states are appended, one JSON document a line, and the last whole one counts. That needs neither another file
+//! nor another sync, because after a power loss the first document suffices.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use cnimble_cni::hash::hex;
+use cnimble_os::files::{self as files, Links};
+
+use super::config::{Sandbox, SandboxConfig, State};
+use super::error::Cause;
+use crate::PodId;
+
+const ENDING: &str = ".json";
+/// How many digits of a key name the directory of a record.
+const SHARD: usize = 2;
+/// How large a record may be, in bytes. Its largest part is the network's configuration, which
+/// has a limit of 16 MiB.
+const LIMIT: usize = 64 << 20;
+
+/// The directory of the records.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    dir: PathBuf,
+    known: Arc<Mutex<Known>>,
+}
+
+/// Records that were read, by ID. A record never changes its name or its pod.
+type Known = BTreeMap<String, Seen>;
+
+/// The known facts of a record.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The pod, once [`Store::pods`] has read it. The inner `None` stands for an unwanted pod.
+    pod: Option<Option<PodId>>,
+    /// In which directory it is.
+    shard: [u8; SHARD],
+}
+
+impl Store {
+    pub(super) fn open(dir: PathBuf) -> Result<Self, Cause> {
+        make_dir(&dir, 0o700)?;
+        let store = Store { dir, known: Arc::default() };
+        store.sort_in();
+        Ok(store)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers where a record is.
+    fn note(&self, id: &str, path: &Path) {
+        let shard =
+            path.parent().and_then(Path::file_name).and_then(|name| name.as_encoded_bytes().try_into().ok());
+        if let Some(shard) = shard {
+            self.known().entry(id.to_owned()).or_default().shard = shard;
+        }
+    }
+
+    /// Moves records of an older layout, with one directory for all. A record that cannot be moved is found by its ID
+    /// only.
+    fn sort_in(&self) {
+        for (name, _) in names(&self.dir, |_| true).unwrap_or_default() {
+            if let Some(shard) = name.get(..SHARD) {
+                let shard = self.dir.join(shard);
+                let moved = make_dir(&shard, 0o700).map_err(|err| err.to_string()).and_then(|()| {
+                    fs::rename(self.dir.join(&name), shard.join(&name)).map_err(|err| err.to_string())
+                });
+                if let Err(err) = moved {
+                    log::warn!("{}: it can't be moved: {err}", self.dir.join(&name).display());
+                }
+            }
+        }
+    }
+
+    /// Where a pod's records are.
+    fn shard(&self, key: &str) -> PathBuf {
+        self.dir.join(key.get(..SHARD).unwrap_or(key))
+    }
+
+    /// Its name begins with the pod, so that a pod's records are found without reading all.
+    fn path(&self, pod: &PodId, id: &str) -> PathBuf {
+        let key = key(pod);
+        self.shard(&key).join(format!("{key}-{id}{ENDING}"))
+    }
+
+    /// Writes a record in place of the one before, onto the disk.
+    pub(super) fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+        let path = self.path(&sandbox.config.pod, &sandbox.id);
+        let failed = |source| Cause::File { doing: "writing", path: path.clone(), source };
+        let text = serde_json::to_vec_pretty(sandbox).map_err(|err| failed(io::Error::other(err)))?;
+        let temporary = self.dir.join(format!(".{}", sandbox.id));
+        let written =
+            files::draft(&temporary, &text, 0o600, true).and_then(|()| self.place(&temporary, &path));
+        written.map_err(|err| {
+            let _ = fs::remove_file(&temporary);
+            failed(err)
+        })?;
+        self.note(&sandbox.id, &path);
+        Ok(())
+    }
+
+    /// Moves a record to its place, onto the disk.
+    fn place(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let shard = to.parent().unwrap_or(&self.dir);
+        // The directory may be removed by another process that has emptied it.
+        for _ in 0..10 {
+            match DirBuilder::new().mode(0o700).create(shard) {
+                Ok(()) => File::open(&self.dir)?.sync_all()?,
+                Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(err) => return Err(err),
+            }
+            match fs::rename(from, to) {
+                Err(err) if err.kind() == io::ErrorKind::NotFound && from.exists() => {}
+                other => return other.and_then(|()| File::open(shard)?.sync_all()),
+            }
+        }
+        Err(io::Error::other("its directory is removed again and again"))
+    }
+
+    /// Adds to a record what has become of its sandbox. A process that is killed in between leaves the
+    /// old record or the new one.
+    pub(super) fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+        let path = self.path(&sandbox.config.pod, &sandbox.id);
+        let failed = |source| Cause::File { doing: "adding to", path: path.clone(), source };
+        let mut text = vec![b'\n'];
+        serde_json::to_writer(&mut text, sandbox).map_err(|err| failed(io::Error::other(err)))?;
+        let file = OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(&path);
+        file.and_then(|mut file| file.write_all(&text)).map_err(failed)
+    }
+
+    /// Forgets a sandbox; not to know it is success.
+    pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+        let path = self.path(&sandbox.config.pod, &sandbox.id);
+        match fs::remove_file(&path) {
+            // Not synced: a record that comes back after a power loss is one too many at worst.
+            Err(err) if err.kind() != io::ErrorKind::NotFound => {
+                return Err(Cause::file("removing", path)(err));
+            }
+            _ => {}
+        }
+        self.known().remove(&sandbox.id);
+        // Only if it is empty.
+        let _ = path.parent().map(fs::remove_dir);
+        Ok(())
+    }
+
+    /// A pod's sandboxes, oldest first. A sandbox with an unreadable record is included, with the facts that its name
+    /// tells, because it must be taken down.
+    pub(super) fn of_pod(&self, pod: &PodId) -> Result<Vec<Sandbox>, Cause> {
+        let key = key(pod);
+        let (prefix, shard) = (format!("{key}-"), self.shard(&key));
+        let mut found = Vec::new();
+        for (name, id) in names(&shard, |name| name.starts_with(&prefix))? {
+            let path = shard.join(name);
+            let sandbox = read(&path);
+            self.note(&id, &path);
+            match sandbox {
+                Ok(sandbox) if sandbox.config.pod == *pod => found.push(sandbox),
+                // The hash of another pod's name begins alike.
+                Ok(_) => {}
+                Err(cause) => {
+                    log::warn!("{cause}; it will be taken down");
+                    found.push(unreadable(pod, &id));
+                }
+            }
+        }
+        found.sort_by_key(|sandbox| (sandbox.attempt, sandbox.created));
+        Ok(found)
+    }
+
+    /// The sandbox with this ID.
+    pub(super) fn get(&self, id: &str) -> Result<Option<Sandbox>, Cause> {
+        let shard = self.known().get(id).map(|seen| String::from_utf8_lossy(&seen.shard).into_owned());
+        let ours = |found: Vec<(PathBuf, String)>| found.into_iter().find(|(_, of)| of == id).map(|of| of.0);
+        let mut path = None;
+        if let Some(shard) = shard.map(|shard| self.dir.join(shard)) {
+            let found = names(&shard, |name| name.contains(id))?;
+            path = ours(found.into_iter().map(|(name, id)| (shard.join(name), id)).collect());
+        }
+        if path.is_none() {
+            path = ours(self.paths(|name| name.contains(id))?);
+        }
+        path.map(|path| read(&path)).transpose()
+    }
+
+    /// The IDs that begin so. Reads no records.
+    pub(super) fn beginning(&self, prefix: &str) -> Result<Vec<String>, Cause> {
+        let paths = self.paths(|name| name.contains(prefix))?;
+        Ok(paths.into_iter().map(|(_, id)| id).filter(|id| id.starts_with(prefix)).collect())
+    }
+
+    /// All sandboxes, and the records that can't be read.
+    pub(super) fn list(&self) -> Result<Listing, Cause> {
+        let mut listing = Listing::default();
+        for (path, id) in self.paths(|_| true)? {
+            match read(&path) {
+                Ok(sandbox) => listing.sandboxes.push(sandbox),
+                // Removed since.
+                Err(Cause::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(cause) => listing.problems.push((id, cause)),
+            }
+        }
+        let order = |of: &Sandbox| (of.config.pod.clone(), of.attempt, of.created);
+        listing.sandboxes.sort_by_key(order);
+        Ok(listing)
+    }
+
+    /// The pods of the `wanted` sandboxes, and the unreadable records. `wanted` must always be the same. A record is read
+    /// only once, because its pod does not change.
+    pub(super) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, Cause> {
+        let mut found = Pods::default();
+        let mut before = std::mem::take(&mut *self.known());
+        for (path, id) in self.paths(|_| true)? {
+            let pod = match before.remove(&id).and_then(|seen| seen.pod) {
+                Some(pod) => pod,
+                None => match read(&path) {
+                    Ok(sandbox) => wanted(&sandbox).then(|| sandbox.config.pod.clone()),
+                    Err(Cause::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => continue,
+                    Err(cause) => {
+                        found.problems.push((id, cause));
+                        continue;
+                    }
+                },
+            };
+            found.pods.extend(pod.clone());
+            self.note(&id, &path);
+            if let Some(seen) = self.known().get_mut(&id) {
+                seen.pod = Some(pod);
+            }
+        }
+        found.pods.sort();
+        found.pods.dedup();
+        Ok(found)
+    }
+
+    /// The records that are wanted by their file names, and the IDs in them.
+    fn paths(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, String)>, Cause> {
+        let failed = |source| Cause::File { doing: "listing", path: self.dir.clone(), source };
+        let mut paths = Vec::new();
+        let mut add = |dir: &Path| -> Result<(), Cause> {
+            let found = names(dir, &wanted)?;
+            paths.extend(found.into_iter().map(|(name, id)| (dir.join(name), id)));
+            Ok(())
+        };
+        add(&self.dir)?;
+        for entry in fs::read_dir(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.file_name().len() == SHARD && entry.file_type().map_err(failed)?.is_dir() {
+                add(&entry.path())?;
+            }
+        }
+        Ok(paths)
+    }
+}
+
+/// The records in a directory that are wanted by their file names, and the IDs in them.
+fn names(dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Cause> {
+    let failed = |source| Cause::File { doing: "listing", path: dir.to_owned(), source };
+    let entries = match fs::read_dir(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound && is_shard(dir) => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
+        if name.starts_with('.') || !wanted(&name) {
+            continue;
+        }
+        if let Some((_, id)) = name.strip_suffix(ENDING).and_then(|stem| stem.split_once('-')) {
+            let id = id.to_owned();
+            names.push((name, id));
+        }
+    }
+    Ok(names)
+}
+
+/// A directory of records comes and goes with them.
+fn is_shard(dir: &Path) -> bool {
+    dir.file_name().is_some_and(|name| name.len() == SHARD) && dir.parent().is_some_and(Path::exists)
+}
+
+/// The result of [`Store::pods`].
+#[derive(Debug, Default)]
+pub(crate) struct Pods {
+    pub(crate) pods: Vec<PodId>,
+    /// The IDs of records that can't be read, and why.
+    pub(crate) problems: Vec<(String, Cause)>,
+}
+
+/// The sandboxes on disk.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// All sandboxes, by pod, oldest first.
+    pub sandboxes: Vec<Sandbox>,
+    /// The IDs of unreadable records, with the reasons.
+    pub problems: Vec<(String, Cause)>,
+}
+
+/// Sixteen hexadecimal digits for a pod: its names may be longer together than a file's.
+pub(super) fn key(pod: &PodId) -> String {
+    let digest = Sha256::digest(pod.to_string().as_bytes());
+    hex(digest.into_iter().take(8))
+}
+
+/// Makes a directory and those above it, unless they are there.
+pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<(), Cause> {
+    DirBuilder::new().recursive(true).mode(mode).create(dir).map_err(Cause::file("making", dir))
+}
+
+fn read(path: &Path) -> Result<Sandbox, Cause> {
+    let corrupt = |reason| Cause::Corrupt { path: path.to_owned(), reason };
+    match files::read(path, LIMIT, Links::Refuse) {
+        Ok(text) => decode(&text).map_err(corrupt),
+        // Not ours.
+        Err(err) if files::is_foreign(&err) => Err(corrupt(err.to_string())),
+        Err(err) => Err(Cause::file("reading", path)(err)),
+    }
+}
+
+fn decode(text: &[u8]) -> Result<Sandbox, String> {
+    let mut documents = serde_json::Deserializer::from_slice(text).into_iter::<Sandbox>();
+    let first = documents.next().ok_or("it is empty")?.map_err(|err| err.to_string())?;
+    // What was added may be cut short; then what is before it holds.
+    Ok(documents.map_while(Result::ok).last().unwrap_or(first))
+}
+
+/// For fuzzers: takes any bytes for a record.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Ok(sandbox) = decode(bytes) else { return };
+    let text = serde_json::to_vec_pretty(&sandbox).map_err(|err| err.to_string());
+    let again = text.and_then(|text| decode(&text));
+    // Numbers in a configuration may lose their last digit.
+    let rest = |sandbox: Sandbox| Sandbox { network: None, ..sandbox };
+    assert_eq!(again.clone().map(rest), Ok(rest(sandbox.clone())));
+    assert_eq!(again.as_ref().ok().and_then(Sandbox::network_name), sandbox.network_name());
+    let network = sandbox.network();
+    assert!(network.network.is_none_or(|list| cnimble_cni::names::is_identifier(&list.name)));
+}
+
+fn unreadable(pod: &PodId, id: &str) -> Sandbox {
+    Sandbox {
+        id: id.to_owned(),
+        config: SandboxConfig::new(pod.clone(), ""),
+        attempt: 0,
+        created: 0,
+        created_nanos: 0,
+        boot_id: String::new(),
+        state: State::SettingUp,
+        netns: None,
+        process: None,
+        resolv_conf: None,
+        ips: Vec::new(),
+        cgroup_path: None,
+        network: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

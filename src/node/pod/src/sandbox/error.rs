@@ -1,0 +1,134 @@
+//! Errors of sandboxes.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use cnimble_netlink as netlink;
+use cnimble_runtime::locks::LockError;
+
+use crate::PodId;
+use crate::network::{BandwidthError, NetworkError, NetworkNotReady};
+
+/// One thing that went wrong with one sandbox.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
+pub enum Cause {
+    /// There is no network to set it up with.
+    #[error(transparent)]
+    NotReady(#[from] NetworkNotReady),
+    /// Its traffic limits make no sense.
+    #[error(transparent)]
+    Bandwidth(#[from] BandwidthError),
+    /// There is one of this attempt, and it is ready.
+    #[error("attempt {attempt} has a sandbox that is ready: {id}")]
+    Exists { id: String, attempt: u32 },
+    /// The caller has given up.
+    #[error("the caller gave up")]
+    Cancelled,
+    /// The network of the sandbox failed.
+    #[error(transparent)]
+    Network(Box<NetworkError>),
+    /// The namespace of the sandbox failed.
+    #[error(transparent)]
+    Namespace(#[from] netlink::Error),
+    /// A file or directory of ours.
+    #[error("{doing} {}: {source}", path.display())]
+    File { doing: &'static str, path: PathBuf, source: io::Error },
+    /// A checkpoint that is none.
+    #[error("checkpoint {}: {reason}", path.display())]
+    Corrupt { path: PathBuf, reason: String },
+    /// The process that was to hold the namespace.
+    #[error("pause process {program}: {source}")]
+    Process { program: String, source: io::Error },
+    /// Other processes are at work on it, and didn't get ready in time; or the lock can't be used.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+}
+
+impl From<NetworkError> for Cause {
+    fn from(error: NetworkError) -> Self {
+        Cause::Network(Box::new(error))
+    }
+}
+
+impl Cause {
+    pub(super) fn file(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Cause {
+        let path = path.into();
+        move |source| Cause::File { doing, path, source }
+    }
+}
+
+/// An operation on a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Made and its network set up.
+    Run,
+    /// Its network torn down.
+    Stop,
+    /// The removal of its record.
+    Remove,
+    /// The reading of its state.
+    Inspect,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Action::Run => "create",
+            Action::Stop => "stop",
+            Action::Remove => "remove",
+            Action::Inspect => "inspect",
+        })
+    }
+}
+
+/// An operation on sandboxes that failed.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // of fields: their names say what they are
+pub enum SandboxError {
+    /// All failures of an operation on one pod's sandbox, in order. Failures of the undo follow their cause.
+    #[error("failed to {action} sandbox of pod {pod}: {}", All(causes))]
+    Pod { action: Action, pod: PodId, causes: Vec<Cause> },
+    /// There is no sandbox with this ID.
+    #[error("there is no sandbox \"{id}\"")]
+    Unknown { id: String },
+    /// The directories of the sandboxes can't be used, or not everything could be cleaned up.
+    #[error("sandboxes: {}", All(causes))]
+    Node { causes: Vec<Cause> },
+}
+
+impl SandboxError {
+    /// The failures in order. Empty for [`SandboxError::Unknown`].
+    pub fn causes(&self) -> &[Cause] {
+        match self {
+            SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => causes,
+            SandboxError::Unknown { .. } => &[],
+        }
+    }
+
+    pub(super) fn into_causes(self) -> Vec<Cause> {
+        match self {
+            SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => causes,
+            SandboxError::Unknown { .. } => Vec::new(),
+        }
+    }
+}
+
+impl From<Cause> for SandboxError {
+    fn from(cause: Cause) -> Self {
+        SandboxError::Node { causes: vec![cause] }
+    }
+}
+
+struct All<'a>(&'a [Cause]);
+
+impl fmt::Display for All<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, cause) in self.0.iter().enumerate() {
+            let then = if index == 0 { "" } else { "; then " };
+            write!(f, "{then}{cause}")?;
+        }
+        Ok(())
+    }
+}

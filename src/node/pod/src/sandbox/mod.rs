@@ -1,0 +1,264 @@
+//! Sandboxes: what a pod has of its own before any container, and how it is found again.
+//!
+//! A sandbox is a network namespace, a network, a resolv.conf and a record on disk. A bind mount pins the namespace,
+//! so a process is optional. The record ([`Sandbox`]) is written first and holds the progress. So after a crash, a
+//! kill or a reboot every sandbox can be taken down.
+//!
+//! Records are in `STATE/sandboxes`, pins in `RUN/netns`, resolv.conf files in `RUN/pods/ID`, and locks in
+//! `RUN/locks`. Only the records must survive a reboot. They hold the ID of their boot.
+//!
+//! Several processes may work on the same directories; on one pod, one does at a time.
+//!
+//! As root, with plugins and a network:
+//!
+//! ```no_run
+//! use cnimble_pod::PodId;
+//! use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
+//! use cnimble_pod::sandbox::{SandboxConfig, SandboxOptions, Sandboxes};
+//! use cnimble_runtime::Invoker;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let invoker = Invoker::new(["/opt/cni/bin"]).with_cache_dir("/var/lib/cnimble/cni");
+//! let network = NetworkPlugin::open(NetworkOptions::new("/etc/cni/net.d", invoker)).await;
+//! let options = SandboxOptions::new("/var/lib/cnimble", "/run/cnimble");
+//! let sandboxes = Sandboxes::open(options, network).await?;
+//!
+//! let config = SandboxConfig::new(PodId::new("default", "web"), "a-uid");
+//! let sandbox = sandboxes.run(&config).await?;
+//! println!("{:?} in {:?}", sandbox.ips, sandbox.netns);
+//! assert_eq!(sandboxes.run(&config).await?.id, sandbox.id);
+//! sandboxes.remove(&sandbox.id).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod checkpoint;
+mod config;
+mod create;
+mod dns;
+mod error;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod inspect;
+pub(crate) mod links;
+mod manifest;
+mod netns;
+mod process;
+mod run;
+mod settle;
+mod stop;
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cnimble_cni::hash::hex;
+use cnimble_leases::boot;
+use cnimble_runtime::locks::{FileLock, Kind, Wait, private_dir};
+
+use super::PodId;
+use super::network::NetworkPlugin;
+use super::network::locks::{Guard, Locks};
+use checkpoint::{Store, make_dir};
+
+pub use checkpoint::Listing;
+pub(crate) use checkpoint::Pods;
+pub use config::{PauseProcess, Sandbox, SandboxConfig, State};
+pub use dns::DnsOptions;
+pub use error::{Action, Cause, SandboxError};
+pub use inspect::{Fault, SandboxStatus};
+pub use process::PauseCommand;
+
+/// How [`Sandboxes`] are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxOptions {
+    /// Where records are kept, `/var/lib/cnimble` as a rule.
+    pub state_dir: PathBuf,
+    /// Where namespaces are pinned, `/run/cnimble` as a rule.
+    pub run_dir: PathBuf,
+    /// A process to start in each namespace.
+    pub pause: Option<PauseCommand>,
+    /// Control groups of pods are said to be `<root>/pod<UID>`; they are not made.
+    pub cgroup_root: Option<String>,
+    /// How long to wait for other processes' work on the same pod.
+    pub lock_limit: Duration,
+}
+
+impl SandboxOptions {
+    /// In these directories, without processes and control groups.
+    pub fn new(state_dir: impl Into<PathBuf>, run_dir: impl Into<PathBuf>) -> Self {
+        SandboxOptions {
+            state_dir: state_dir.into(),
+            run_dir: run_dir.into(),
+            pause: None,
+            cgroup_root: None,
+            // Set-up and taking it back may take the time limit of an operation each.
+            lock_limit: super::network::OPERATION_LIMIT * 2,
+        }
+    }
+
+    fn netns_dir(&self) -> PathBuf {
+        self.run_dir.join("netns")
+    }
+
+    fn pods_dir(&self) -> PathBuf {
+        self.run_dir.join("pods")
+    }
+
+    fn locks_dir(&self) -> PathBuf {
+        self.run_dir.join("locks")
+    }
+}
+
+/// The sandboxes of a node. Cheap to clone; all clones are one.
+#[derive(Debug, Clone)]
+pub struct Sandboxes {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: SandboxOptions,
+    store: Store,
+    network: NetworkPlugin,
+    boot_id: String,
+    pods: Locks<PodId>,
+}
+
+/// For us alone: a pod, in this process and among all. Dropped in this order.
+#[derive(Debug)]
+struct PodLock {
+    _among_processes: FileLock,
+    _not_everything: FileLock,
+    _in_process: Guard<PodId>,
+}
+
+impl Sandboxes {
+    /// The sandboxes in these directories, which are made if need be.
+    ///
+    /// # Errors
+    /// They can't be made; the boot's ID can't be read.
+    pub async fn open(options: SandboxOptions, network: NetworkPlugin) -> Result<Self, SandboxError> {
+        for dir in [options.netns_dir(), options.pods_dir()] {
+            make_dir(&dir, 0o755)?;
+        }
+        private_dir(&options.locks_dir()).map_err(Cause::from)?;
+        let store = Store::open(options.state_dir.join("sandboxes"))?;
+        let inner = Inner { options, store, network, boot_id: boot_id()?, pods: Locks::default() };
+        Ok(Sandboxes { inner: Arc::new(inner) })
+    }
+
+    /// The network plugin layer that they use.
+    pub fn network(&self) -> &NetworkPlugin {
+        &self.inner.network
+    }
+
+    /// All sandboxes on record.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub fn list(&self) -> Result<Listing, SandboxError> {
+        Ok(self.inner.store.list()?)
+    }
+
+    /// The pods that have sandboxes that are `wanted`, which must be the same each time, and the
+    /// records that can't be read, as in [`Sandboxes::list`]. That is cheap to ask again.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub(crate) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, SandboxError> {
+        Ok(self.inner.store.pods(wanted)?)
+    }
+
+    /// A pod's sandbox, the newest if there are several.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub fn find(&self, pod: &PodId) -> Result<Option<Sandbox>, SandboxError> {
+        Ok(self.inner.store.of_pod(pod)?.pop())
+    }
+
+    /// The sandbox with this ID.
+    ///
+    /// # Errors
+    /// Its record can't be read.
+    pub fn get(&self, id: &str) -> Result<Option<Sandbox>, SandboxError> {
+        Ok(self.inner.store.get(id)?)
+    }
+
+    /// The IDs of sandboxes that begin so.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub fn ids_beginning(&self, prefix: &str) -> Result<Vec<String>, SandboxError> {
+        Ok(self.inner.store.beginning(prefix)?)
+    }
+
+    /// Whether it is from before a reboot: then only its record and its leases are left.
+    pub fn is_stale(&self, sandbox: &Sandbox) -> bool {
+        sandbox.boot_id != self.inner.boot_id
+    }
+
+    fn netns_path(&self, id: &str) -> PathBuf {
+        self.inner.options.netns_dir().join(id)
+    }
+
+    fn run_path(&self, id: &str) -> PathBuf {
+        self.inner.options.pods_dir().join(id)
+    }
+
+    async fn lock(&self, pod: &PodId) -> Result<PodLock, Cause> {
+        let options = &self.inner.options;
+        let in_process = self.inner.pods.lock(pod).await;
+        let dir = options.locks_dir();
+        let wait = Wait::new("work on pods", options.lock_limit);
+        let everything = FileLock::take(&dir.join("everything"), Kind::Shared, wait).await?;
+        let what = format!("pod {pod}");
+        let wait = Wait::new(&what, options.lock_limit);
+        let own = FileLock::take(&dir.join(checkpoint::key(pod)), Kind::Alone, wait).await?.vanishing();
+        Ok(PodLock { _among_processes: own, _not_everything: everything, _in_process: in_process })
+    }
+
+    async fn lock_everything(&self) -> Result<FileLock, Cause> {
+        let options = &self.inner.options;
+        let wait = Wait::new("work on pods", options.lock_limit);
+        Ok(FileLock::take(&options.locks_dir().join("everything"), Kind::Alone, wait).await?)
+    }
+
+    /// Writes a record, on a thread that may wait for the disk.
+    async fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+        self.record(sandbox, Store::put).await
+    }
+
+    /// Adds to a record.
+    async fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+        self.record(sandbox, Store::amend).await
+    }
+
+    async fn record(
+        &self,
+        sandbox: &Sandbox,
+        how: fn(&Store, &Sandbox) -> Result<(), Cause>,
+    ) -> Result<(), Cause> {
+        let (store, sandbox) = (self.inner.store.clone(), sandbox.clone());
+        let dir = self.inner.options.state_dir.clone();
+        tokio::task::spawn_blocking(move || how(&store, &sandbox))
+            .await
+            .unwrap_or_else(|err| Err(Cause::file("writing a record in", dir)(io::Error::other(err))))
+    }
+}
+
+fn boot_id() -> Result<String, Cause> {
+    boot::boot_id().map_err(Cause::file("reading", Path::new(boot::BOOT_ID)))
+}
+
+/// 64 hexadecimal digits, as container IDs are.
+fn random_id() -> Result<String, Cause> {
+    let path = Path::new("/dev/urandom");
+    let mut bytes = [0; 32];
+    std::fs::File::open(path)
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(Cause::file("reading", path))?;
+    Ok(hex(bytes))
+}

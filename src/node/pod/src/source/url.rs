@@ -1,0 +1,266 @@
+//! A URL that answers with manifests.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{
+    ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
+    LOCATION, USER_AGENT,
+};
+use hyper::{StatusCode, Uri};
+
+use cnimble_api::http::{self, Client, Tls};
+use cnimble_api::{HttpError, Secret, StartError};
+use cnimble_os::files::{self as files, Links};
+
+use super::directory::keep_last_good;
+use super::{Complaint, Reporter, SourceError};
+use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin};
+
+const REDIRECTIONS: usize = 10;
+/// How much a file of headers may have. Servers take less.
+const HEADERS: usize = 64 << 10;
+
+/// A URL that is asked again and again for manifests, in any form that a file may have.
+///
+/// An answer that is empty means that there are no pods; one that is no success, nonsense or
+/// too large means nothing, and the pods stay as they are. The system's certificate
+/// authorities are trusted; proxies are not used.
+#[derive(Debug, Clone)]
+pub struct UrlSource {
+    /// An http or https URL.
+    pub url: String,
+    /// Headers to send, `NAME: VALUE` each. To another host, after a redirection, they don't go.
+    pub headers: Vec<String>,
+    /// Files with headers, one a line, read for each request: secrets don't belong on a command
+    /// line, and are replaced.
+    pub header_files: Vec<PathBuf>,
+    /// Defaults of its pods.
+    pub defaults: Defaults,
+    /// How often it is asked. 20 s under the kubelet.
+    pub period: Duration,
+}
+
+impl UrlSource {
+    /// A URL without headers, asked every 20 s.
+    pub fn new(url: impl Into<String>) -> Self {
+        UrlSource {
+            url: url.into(),
+            headers: Vec::new(),
+            header_files: Vec::new(),
+            defaults: Defaults::default(),
+            period: Duration::from_secs(20),
+        }
+    }
+}
+
+pub(super) struct Reader {
+    url: Uri,
+    origin: Origin,
+    headers: HeaderMap,
+    header_files: Vec<PathBuf>,
+    client: Client,
+    defaults: Defaults,
+    period: Duration,
+}
+
+/// The answer of the server.
+enum Answer {
+    Same,
+    Text { bytes: Vec<u8>, tag: Option<HeaderValue> },
+}
+
+impl Reader {
+    pub(super) fn new(source: UrlSource) -> Result<Reader, StartError> {
+        let url = http::parse_url(&source.url)?;
+        // A password in a query is not unusual.
+        url.query()
+            .into_iter()
+            .flat_map(|query| query.split(['&', '=']))
+            .for_each(|part| drop(Secret::new(part)));
+        let mut headers = HeaderMap::new();
+        source.headers.iter().try_for_each(|text| add(&mut headers, text))?;
+        // What can't be read now is told at once.
+        from_files(&source.header_files, &mut headers.clone())?;
+        let client = Client::new(&url, &Tls::default())?;
+        let origin = Origin::Url(source.url.clone());
+        let UrlSource { header_files, defaults, period, .. } = source;
+        Ok(Reader { url, origin, headers, header_files, client, defaults, period })
+    }
+
+    /// Asks the server periodically, without end.
+    pub(super) async fn read(self, mut reporter: Reporter) {
+        let mut tag: Option<HeaderValue> = None;
+        let mut last: Option<Vec<u8>> = None;
+        let mut pods: Vec<Arc<Manifest>> = Vec::new();
+        // What was wrong with the text that was understood last.
+        let mut complaints: Vec<Complaint> = Vec::new();
+        loop {
+            match self.ask(tag.as_ref()).await {
+                Ok(Answer::Same) => reporter.complain(complaints.clone()),
+                Ok(Answer::Text { bytes, tag: new }) => {
+                    tag = new;
+                    if last.as_ref() != Some(&bytes) {
+                        if bytes.is_empty() {
+                            (pods, complaints) = (Vec::new(), Vec::new());
+                        } else {
+                            let parsed = Manifest::parse_each(&bytes, &self.origin, &self.defaults);
+                            let complain = |err: &_| {
+                                Complaint::new(&self.origin, SourceError::Manifest(Clone::clone(err)))
+                            };
+                            complaints = parsed.errors.iter().map(complain).collect();
+                            pods = keep_last_good(pods, parsed);
+                        }
+                        // What was nonsense from the start is no word about pods.
+                        if complaints.is_empty() || !pods.is_empty() {
+                            reporter.set(pods.clone()).await;
+                        } else {
+                            complaints.iter_mut().for_each(|complaint| complaint.whole = true);
+                        }
+                        last = Some(bytes);
+                    }
+                    reporter.complain(complaints.clone());
+                }
+                Err(source) => {
+                    let err = SourceError::Http { url: http::without_query(&self.url), source };
+                    reporter.complain(vec![Complaint::whole(&self.origin, err)]);
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.period) => {}
+                () = reporter.wanted() => {}
+            }
+        }
+    }
+
+    /// One request, with the redirections that it leads to.
+    async fn ask(&self, tag: Option<&HeaderValue>) -> Result<Answer, HttpError> {
+        let mut url = self.url.clone();
+        let (files, mut headers) = (self.header_files.clone(), self.headers.clone());
+        if !files.is_empty() {
+            let read = move || from_files(&files, &mut headers).map(|()| headers);
+            let read = tokio::task::spawn_blocking(read).await;
+            headers = read.map_err(|err| HttpError::Connect(err.to_string()))??;
+        }
+        if let Some(tag) = tag {
+            headers.insert(IF_NONE_MATCH, tag.clone());
+        }
+        for _ in 0..REDIRECTIONS {
+            let response = self.client.get(&url, &headers).await?;
+            match response.status() {
+                StatusCode::OK => {
+                    let tag = response.headers().get(ETAG).cloned();
+                    let bytes = http::body(response.into_body(), MAX_SIZE).await?;
+                    return Ok(Answer::Text { bytes, tag });
+                }
+                StatusCode::NOT_MODIFIED if tag.is_some() => return Ok(Answer::Same),
+                status if status.is_redirection() && response.headers().contains_key(LOCATION) => {
+                    let place =
+                        response.headers().get(LOCATION).map(HeaderValue::as_bytes).unwrap_or_default();
+                    let place = String::from_utf8_lossy(place).into_owned();
+                    let shown = || place.split(['?', '#']).next().unwrap_or_default().to_owned();
+                    let next = follow(&url, &place).ok_or_else(|| HttpError::Redirect(shown()))?;
+                    if next.authority() != url.authority() || next.scheme() != url.scheme() {
+                        headers.clear();
+                    }
+                    url = next;
+                }
+                _ => return Err(http::refused(response).await),
+            }
+        }
+        Err(HttpError::Redirect(http::without_query(&url)))
+    }
+}
+
+/// One more header, `NAME: VALUE`.
+fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
+    // Its value is a secret as a rule.
+    let wrong = || StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned());
+    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+    let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
+    // As a server may repeat it, with or without the scheme in front.
+    if !is_public(&name) {
+        [value.trim()]
+            .into_iter()
+            .chain(value.trim().rsplit(' ').next())
+            .for_each(|part| drop(Secret::new(part)));
+    }
+    let mut value = HeaderValue::from_str(value.trim()).map_err(|_| wrong())?;
+    value.set_sensitive(true);
+    headers.append(name, value);
+    Ok(())
+}
+
+/// Whether a header's value is no secret: hiding `application/json` in texts would only confuse.
+fn is_public(name: &HeaderName) -> bool {
+    [ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HOST, USER_AGENT].contains(name)
+}
+
+fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartError> {
+    for path in files {
+        let wrong = |reason: String| StartError::HeaderFile { path: path.clone(), reason };
+        let bytes = files::read(path, HEADERS, Links::Follow).map_err(|err| wrong(err.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            add(headers, line).map_err(|err| wrong(err.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a redirection leads: to a URL, or to a path at the same server. From https never to
+/// http.
+fn follow(from: &Uri, place: &str) -> Option<Uri> {
+    let next = if place.starts_with('/') && !place.starts_with("//") {
+        let base = from.clone().into_parts();
+        http::parse_url(&format!("{}://{}{place}", base.scheme?, base.authority?))
+    } else {
+        http::parse_url(place)
+    };
+    next.ok().filter(|next| from.scheme_str() != Some("https") || next.scheme_str() == Some("https"))
+}
+
+/// For fuzzers: takes any text for the place that an answer leads to.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(place: &str) {
+    for from in ["https://a.example:8443/x?y", "http://a.example/"] {
+        let Some(next) = from.parse().ok().and_then(|from| follow(&from, place)) else { continue };
+        assert!(from.starts_with("http:") || next.scheme_str() == Some("https"), "{place}");
+        assert!(next.host().is_some_and(|host| !host.is_empty()), "{place}");
+        let stays = place.starts_with('/');
+        assert!(!stays || next.host() == Some("a.example"), "{place}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirections_stay_within_http_and_never_leave_tls() {
+        let from: Uri = "https://a.example:8443/x?y".parse().unwrap();
+        for (place, to) in [
+            ("/z", Some("https://a.example:8443/z")),
+            ("https://b.example/", Some("https://b.example/")),
+            ("http://b.example/", None),
+            ("//b.example/", None),
+            ("file:///etc/passwd", None),
+            ("", None),
+        ] {
+            assert_eq!(follow(&from, place).map(|url| url.to_string()).as_deref(), to, "{place}");
+        }
+    }
+
+    #[test]
+    fn bad_urls_and_headers_are_refused_at_once() {
+        for url in ["", "/x", "ftp://a/", "http://", "a.example", "https://me:secret@a/", "http://a b/"] {
+            assert!(matches!(Reader::new(UrlSource::new(url)), Err(StartError::Url { .. })), "{url}");
+        }
+        for header in ["", "none", "a b: c", ": c", "a: b\nc: d"] {
+            let mut source = UrlSource::new("http://127.0.0.1/");
+            source.headers.push(header.to_owned());
+            assert!(matches!(Reader::new(source), Err(StartError::Header(_))), "{header}");
+        }
+    }
+}
