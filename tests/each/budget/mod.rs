@@ -208,8 +208,21 @@ impl<'h> Counting<'h> {
         }
     }
 
-    /// Counts ADD, CHECK and DEL of one more pod.
+    /// Counts ADD, CHECK and DEL of one more pod, and returns the cheapest of three rounds. On a busy machine a verb may
+    /// find an address not yet usable, and asks again.
     fn verbs(&self) -> [Trace; 3] {
+        let mut least = self.round();
+        for _ in 1..3 {
+            for (least, trace) in least.iter_mut().zip(self.round()) {
+                if (trace.messages, trace.total()) < (least.messages, least.total()) {
+                    *least = trace;
+                }
+            }
+        }
+        least
+    }
+
+    fn round(&self) -> [Trace; 3] {
         let pod = Pod::new();
         let att = Attachment::new("counted", &pod);
         let (result, add) = traced(&self.net, "ADD", &att, None);

@@ -102,7 +102,7 @@ fn a_watch_ends_when_etcd_does_and_refuses_one_that_is_behind() {
     watch.tells("a block", |nodes| nodes["a"]["blocks"].is_array());
     etcd.kill(0);
     assert!(wait_until(PATIENCE, || !watch.process.running()));
-    assert!(watch.all().contains("\"code\": 11"), "{}", watch.all());
+    assert!(wait_until(PATIENCE, || watch.all().contains("\"code\": 11")), "{}", watch.all());
     etcd.member(0);
     etcd.settle();
     let mut behind = Watch::start(&host, &nodes[1], 1_000_000);

@@ -57,12 +57,14 @@ fn a_namespace_that_only_the_runtime_sees_is_served_and_found_after_a_restart() 
     let network = network(&host);
     let result = call(&network, "ADD", &pod, None).result();
     assert_eq!((address(&result), ipv4(&pod)), ("10.8.0.50/24", vec!["10.8.0.50/24".to_owned()]));
+    // A busy machine may need more than one.
+    let discovers = server.said(DISCOVER).len();
     let _daemon = restart(&host, daemon);
     let renewals = || server.said(REQUEST).iter().filter(|said| said.has == FIRST).count();
     let before = renewals();
     assert!(wait_until(PATIENCE, || renewals() > before), "{}", log(&host));
     call(&network, "CHECK", &pod, Some(&result)).success();
-    assert_eq!((server.said(DISCOVER).len(), server.said(RELEASE).len()), (1, 0));
+    assert_eq!((server.said(DISCOVER).len(), server.said(RELEASE).len()), (discovers, 0));
     // The pod dies, and nothing else refers to its namespace.
     drop(inside);
     assert_eq!(server.wait(RELEASE, 1).has, FIRST);
