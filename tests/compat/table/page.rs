@@ -30,24 +30,52 @@ fn test(table: &Table, row: &Row) -> &'static str {
     }
 }
 
-fn line(table: &Table, row: &Row) -> String {
-    let keys: Vec<String> = row.keys.iter().map(|key| format!("`{key}`")).collect();
-    let verdict = match row.verdict {
-        Verdict::Same => "same",
-        Verdict::Better => "**better**",
-        Verdict::Different => "*different*",
-    };
-    let differs =
-        if row.differs.is_empty() { String::new() } else { format!(" ({})", row.differs.join(", ")) };
-    let (keys, test) = (keys.join(", "), test(table, row));
-    format!("| {keys} | {} | {verdict}{differs} | {} | `{test}` |\n", row.case, row.note)
+/// A line of the page: rows of a plugin with the same outcome.
+struct Line<'a> {
+    /// The keys of each row, with its case.
+    uses: Vec<String>,
+    like: &'a Row,
+    test: &'static str,
+}
+
+impl Line<'_> {
+    fn text(&self) -> String {
+        let verdict = match self.like.verdict {
+            Verdict::Same => "same",
+            Verdict::Better => "**better**",
+            Verdict::Different => "*different*",
+        };
+        let differs = match self.like.differs.as_slice() {
+            [] => String::new(),
+            parts => format!(" ({})", parts.join(", ")),
+        };
+        format!("| {} | {verdict}{differs} | {} | `{}` |\n", self.uses.join("<br>"), self.like.note, self.test)
+    }
+}
+
+/// Returns the lines of a plugin, in the order of their first rows.
+fn lines(table: &Table) -> Vec<Line<'_>> {
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    for row in &table.rows {
+        let keys: Vec<String> = row.keys.iter().map(|key| format!("`{key}`")).collect();
+        let (used, test) = (format!("{} ({})", keys.join(" and "), row.case), test(table, row));
+        let is_like = |line: &&mut Line<'_>| {
+            (line.like.verdict, &line.like.differs, &line.like.note, line.test)
+                == (row.verdict, &row.differs, &row.note, test)
+        };
+        match lines.iter_mut().find(is_like) {
+            Some(line) => line.uses.push(used),
+            None => lines.push(Line { uses: vec![used], like: row, test }),
+        }
+    }
+    lines
 }
 
 fn made(tables: &[Table]) -> String {
     let count =
         |verdict| tables.iter().flat_map(|table| &table.rows).filter(|row| row.verdict == verdict).count();
     let mut text = format!(
-        "\n{} rows: {} same, {} better, {} different.\n",
+        "\n{} cases: {} same, {} better, {} different.\n",
         tables.iter().map(|table| table.rows.len()).sum::<usize>(),
         count(Verdict::Same),
         count(Verdict::Better),
@@ -56,10 +84,10 @@ fn made(tables: &[Table]) -> String {
     for table in tables {
         let _ = write!(
             text,
-            "\n## {}\n\n| option | case | | Go, ours, and why | test |\n|---|---|---|---|---|\n",
+            "\n## {}\n\n| options | | Go, cnimble, and why | test |\n|---|---|---|---|\n",
             table.plugin
         );
-        text.extend(table.rows.iter().map(|row| line(table, row)));
+        text.extend(lines(table).iter().map(Line::text));
     }
     text
 }
